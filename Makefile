@@ -1,0 +1,59 @@
+# Everything a newcomer or CI needs. `make demo` and `make test` do all their own set-up.
+PYTHON ?= python3
+# On a machine with its own PyTorch index: make demo TORCH="torch==2.13.0 --index-url URL"
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCH_READY := $(VENV)/.bench-ready
+
+.PHONY: demo test check format bench binaries dashboards docs clean help
+
+help:            ## this list
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	  { echo "Python 3.10 or newer with venv is needed (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	@touch $@
+
+$(BENCH_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+demo: $(READY)   ## a real training job, five faults, every page as it arrives (KEEP=1 leaves it running)
+	$(BIN)/python -m tachograph demo $(if $(KEEP),--keep)
+
+binaries: $(READY)   ## Prometheus, Alertmanager and node_exporter, both generations, into .tools/
+	$(BIN)/python -m tachograph.lab.binaries bookworm
+	-$(BIN)/python -m tachograph.lab.binaries sid
+
+check: $(READY)  ## formatting, lint, types, floors
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: check binaries   ## all checks and all tests
+	$(BIN)/pytest
+
+bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs and 8 ranks
+	$(BIN)/python bench/client.py
+	$(BIN)/python bench/exporter.py
+
+dashboards: $(READY)   ## render grafana/dashboards/ from grafana/build.py
+	$(BIN)/python grafana/build.py
+
+docs: $(READY)   ## render docs/metrics.md from the catalog
+	$(BIN)/python -m tachograph metrics > docs/metrics.md
+
+format: $(READY) ## format and fix what can be fixed
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --fix --quiet .
+
+clean:           ## remove everything the targets above made
+	rm -rf $(VENV) .tools .demo .pytest_cache .mypy_cache .ruff_cache bench/out

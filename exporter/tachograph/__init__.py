@@ -1,0 +1,20 @@
+"""Tachograph: the recorder that rides with a distributed training run."""
+
+from typing import TYPE_CHECKING
+
+from tachograph._version import __version__
+
+if TYPE_CHECKING:
+    from tachograph.client.recorder import Recorder
+
+__all__ = ["Recorder", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    """Load `Recorder` when it is first asked for: the exporter and its worker never pay for the client."""
+    if name != "Recorder":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tachograph.client.recorder import Recorder
+
+    globals()["Recorder"] = Recorder
+    return Recorder

@@ -1,0 +1,70 @@
+"""`tachograph <command>`: wiring only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from tachograph._version import __version__
+
+USAGE = """usage: tachograph [--version] [--help] COMMAND ...
+
+commands:
+  exporter   serve what this node's GPUs and training ranks do, for Prometheus
+  demo       watch a real training job break, and the pages arrive
+  metrics    print the reference of all metrics
+
+tachograph COMMAND --help tells more.
+"""
+
+
+def _exporter(arguments: Sequence[str]) -> int:
+    from tachograph.node.exporter import run_exporter
+
+    return run_exporter(arguments)
+
+
+def _demo(arguments: Sequence[str]) -> int:
+    from tachograph.lab.demo import main as demo
+
+    return demo(arguments)
+
+
+def _metrics(arguments: Sequence[str]) -> int:
+    from tachograph.node.metrics_page import metrics_page
+
+    if arguments:
+        print("tachograph metrics: takes no arguments", file=sys.stderr)
+        return 2
+    print(metrics_page(), end="")
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"exporter": _exporter, "demo": _demo, "metrics": _metrics}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] == "--version":
+        print(f"tachograph {__version__}")
+        return 0
+    if given and given[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if not given or given[0] not in COMMANDS:
+        what = f"unknown command {given[0]!r}" if given else "no command given"
+        print(f"tachograph: {what}: expected one of {', '.join(COMMANDS)}; see tachograph --help", file=sys.stderr)
+        return 2
+    try:
+        return COMMANDS[given[0]](given[1:])
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("tachograph"):
+            raise  # a fault of ours, not a missing extra
+        extra = "tools" if given[0] == "demo" else "exporter"
+        print(f"tachograph {given[0]}: {error.name} is missing: pip install 'tachograph[{extra}]'", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

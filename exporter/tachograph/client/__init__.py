@@ -1,0 +1,1 @@
+"""What a training process imports: standard library only, torch touched only where it is already loaded."""

@@ -1,0 +1,126 @@
+"""Who this process is in its run: by what it was told, else by what its launcher left in the environment.
+
+Order: explicit argument, `TACHOGRAPH_*`, torchrun, `torch.distributed` if it is already initialised, Slurm, MPI; else
+rank 0 of run `local-<user>`. Each field is looked up on its own; a value that cannot be right is passed over, counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from tachograph.client.loaded_torch import in_use
+
+NAME_LIMIT = 128
+"""Longest name a frame may carry (characters)."""
+
+COUNT_LIMIT = 2**31
+
+# torchrun's static rendezvous calls every run "none": a name that names nothing.
+_NAMELESS = frozenset({"none", "None"})
+
+_RUN = ("TACHOGRAPH_RUN", "TORCHELASTIC_RUN_ID", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID", "SLURM_JOBID")
+_COUNTS: dict[str, tuple[str, ...]] = {
+    "rank": (
+        "TACHOGRAPH_RANK", "RANK", "torch:get_rank", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+    ),
+    "local_rank": (
+        "TACHOGRAPH_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+    ),
+    "world_size": (
+        "TACHOGRAPH_WORLD_SIZE", "WORLD_SIZE", "torch:get_world_size", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE",
+        "PMI_SIZE",
+    ),
+    "attempt": ("TACHOGRAPH_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"),
+}  # fmt: skip
+
+
+class Identity(NamedTuple):
+    """A rank's place in its run; `refused` counts the values that were passed over."""
+
+    run: str
+    rank: int
+    local_rank: int
+    world_size: int
+    attempt: int
+    refused: int
+
+
+def discover(
+    given: Mapping[str, object], environment: Mapping[str, str], user: Callable[[], str] | None = None
+) -> Identity:
+    """Return the identity from explicit arguments (None: not given), the environment and torch.distributed."""
+    refused = 0
+
+    def first(candidates: Iterator[object], read: Callable[[object], int | str | None]) -> int | str | None:
+        nonlocal refused
+        for candidate in candidates:
+            if candidate is None or candidate in ("", *_NAMELESS):
+                continue
+            value = read(candidate)
+            if value is not None:
+                return value
+            refused += 1
+        return None
+
+    run = first(_candidates(given.get("run"), _RUN, environment), name)
+    if run is None:
+        run = f"local-{(user or _user)()}"[:NAME_LIMIT]
+    elif given.get("run") is None and run == environment.get("SLURM_ARRAY_JOB_ID"):
+        run = f"{run}_{environment.get('SLURM_ARRAY_TASK_ID', '0')}"  # Slurm's own spelling of one task of an array
+    counts = {
+        field: first(_candidates(given.get(field), sources, environment), count) for field, sources in _COUNTS.items()
+    }
+    rank = int(counts["rank"] or 0)
+    return Identity(
+        run=str(run),
+        rank=rank,
+        local_rank=int(counts["local_rank"] or 0),
+        world_size=max(int(counts["world_size"] or 1), rank + 1),
+        attempt=int(counts["attempt"] or 0),
+        refused=refused,
+    )
+
+
+def name(value: object) -> str | None:
+    """Return `value` if it can name something in a frame: printable text of 1 to 128 characters."""
+    if not isinstance(value, str):
+        return None
+    value = value.strip()
+    return value if 0 < len(value) <= NAME_LIMIT and value.isprintable() else None
+
+
+def count(value: object) -> int | None:
+    """Return a whole number from 0 to 2^31 - 1, also from its decimal text; None for anything else."""
+    if isinstance(value, str) and len(value) <= NAME_LIMIT and value.isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value < COUNT_LIMIT else None
+
+
+def _candidates(given: object, sources: tuple[str, ...], environment: Mapping[str, str]) -> Iterator[object]:
+    yield given
+    for source in sources:
+        yield _ask_torch(source[6:]) if source.startswith("torch:") else environment.get(source)
+
+
+def _ask_torch(question: str) -> object:
+    distributed = in_use("distributed")
+    try:
+        return getattr(distributed, question)()
+    except Exception:  # noqa: BLE001 - not in use, or a build that cannot say
+        return None
+
+
+def _user() -> str:
+    for variable in ("LOGNAME", "USER"):
+        if found := name(os.environ.get(variable)):
+            return found
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):  # a container's uid without an entry
+        return f"uid{os.getuid()}"

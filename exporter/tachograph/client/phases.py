@@ -1,0 +1,97 @@
+"""What the training thread is doing, and for how long: a clock that is in exactly one phase at any moment."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from types import TracebackType
+
+from tachograph.catalog import PHASES
+
+
+class Phase:
+    """One phase's seconds; `with phase:` puts the clock into it and back.
+
+    One object per phase, used again and again: entering allocates nothing. What is inside stays in the order written
+    here: the sender thread may look between any two lines, and must never see a second counted twice
+    (see `PhaseClock.read`).
+    """
+
+    __slots__ = ("_clock", "name", "seconds")
+
+    def __init__(self, name: str, clock: PhaseClock) -> None:
+        self.name = name
+        self.seconds = 0.0
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        clock = self._clock
+        now = perf_counter()
+        left = clock.current
+        elapsed = now - clock.since
+        clock.outer.append(left)
+        clock.since = now
+        clock.current = self
+        left.seconds += elapsed
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        clock = self._clock
+        now = perf_counter()
+        left = clock.current
+        elapsed = now - clock.since
+        clock.since = now
+        if clock.outer:  # empty only where phases were left in another order than entered
+            clock.current = clock.outer.pop()
+        left.seconds += elapsed
+
+
+class CheckedPhase(Phase):
+    """A phase that also counts how often it ended with an exception."""
+
+    __slots__ = ("failures",)
+
+    def __init__(self, name: str, clock: PhaseClock) -> None:
+        super().__init__(name, clock)
+        self.failures = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.failures += 1
+        Phase.__exit__(self, kind, error, traceback)
+
+
+class PhaseClock:
+    """Shares out the wall time since its creation: every second belongs to exactly one phase.
+
+    It starts in `init`; from the first step on, time outside every named phase is `other`. It belongs to the thread
+    that trains. `since` and all seconds are of `time.perf_counter`.
+    """
+
+    __slots__ = ("_told", "checkpoint", "current", "other", "outer", "phases", "since")
+
+    def __init__(self) -> None:
+        self.checkpoint = CheckedPhase("checkpoint", self)
+        self.phases = {name: Phase(name, self) for name in PHASES} | {"checkpoint": self.checkpoint}
+        self.other = self.phases["other"]
+        self.outer: list[Phase] = []
+        self.since = perf_counter()
+        self.current = self.phases["init"]
+        self._told = dict.fromkeys(PHASES, 0.0)
+
+    def read(self) -> tuple[str, float, dict[str, float]]:
+        """Return the current phase, the moment it began, and every phase's seconds up to now, never less than before.
+
+        Called by the sender thread while the training thread runs. Seconds are read before `current`, `current` before
+        `since`, the other way round from how they are written: a change in between hides the last moments from this
+        reading, and the maximum bridges that. A training thread held up between reading the time and writing it down
+        makes a phase run ahead by that moment; the maximum then stands still until the phase has caught up.
+        """
+        seconds = {name: phase.seconds for name, phase in self.phases.items()}
+        current = self.current
+        since = self.since
+        seconds[current.name] += perf_counter() - since
+        self._told = {name: max(told, seconds[name]) for name, told in self._told.items()}
+        return current.name, since, self._told

@@ -1,0 +1,233 @@
+"""The thread that speaks to the exporter: state every second, an event at once, and a goodbye.
+
+It owns the connection and never holds anything that the training thread waits for. It goes on speaking while the main
+thread is blocked in a collective, and goes on trying while there is no exporter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+from tachograph.client.connection import Connection
+from tachograph.client.notice import notice
+from tachograph.client.report import Frame, Report
+from tachograph.wire import HEARTBEAT_SECONDS, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION
+
+FIRST_RETRY_SECONDS = 0.1
+LAST_RETRY_SECONDS = 30.0
+STEADY_SECONDS = 10.0
+"""A connection that lasted this long makes the next retry a first one again."""
+
+ANSWER_SECONDS = 5.0
+"""How long the answer to a hello may take before the connection is given up."""
+
+FAREWELL_SECONDS = 0.15
+"""How long the last frames may take to leave."""
+
+_LEAST_GAP = 1 / MAX_RATE_HZ
+
+fork_lock = threading.Lock()
+"""Held for the moment in which a socket is made, and across a fork: a child knows of every socket it must close."""
+
+
+class Sender:
+    """Speaks for one rank from its creation until `part`.
+
+    `last_step` is what the exporter remembers of an earlier life of this rank; `over`: nothing more will be said.
+    Raises OSError or RuntimeError where the process may have no more files or threads.
+    """
+
+    def __init__(self, report: Report, path: str) -> None:
+        self._report = report
+        self._path = path
+        self._connection: Connection | None = None
+        self._answered = False
+        self._refused = False
+        self._greeted_uuid: str | None = None
+        self._connected_at = 0.0
+        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._retry_at = 0.0
+        self._sent_at = 0.0
+        self._due_at = 0.0
+        self._goodbye: Frame | None = None
+        self.last_step: int | None = None
+        self.over = False
+        with fork_lock:
+            self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        try:
+            threading.Thread(target=self._run, name="tachograph", daemon=True).start()
+        except RuntimeError:
+            self.abandon()
+            raise
+
+    def wake(self) -> None:
+        """Have the state sent now, or as soon as the rate limit allows; takes no lock: a signal handler may call it."""
+        with contextlib.suppress(OSError):  # a full pipe wakes as well; a closed one has nobody to wake
+            self._wake_sender.send(b"!", socket.MSG_NOSIGNAL)
+
+    def part(self, outcome: str, category: str = "", message: str = "") -> None:
+        """Ask for a last state and a goodbye; the first one asked for counts."""
+        if self._goodbye is None:
+            self._goodbye = {"v": VERSION, "type": "bye", "outcome": outcome, "category": category, "message": message}
+        self.wake()
+
+    def abandon(self) -> None:
+        """Close every descriptor; in a forked child these are copies, which would outlive the parent's death."""
+        self.over = True
+        self._hang_up()
+        self._wake_receiver.close()
+        self._wake_sender.close()
+
+    def _run(self) -> None:
+        try:
+            while self._goodbye is None:
+                self._wait()
+                self._turn(time.monotonic())
+            self._say_goodbye()
+        except Exception as error:  # noqa: BLE001 - a fault of ours ends the telemetry, never the training
+            notice("fault", f"telemetry ended by a fault of its own: {error!r}")
+        finally:
+            self.abandon()
+
+    def _wait(self) -> None:
+        """Sleep until something is to be done: a time, a wake-up, room in the socket, or news from the exporter."""
+        now = time.monotonic()
+        poll = select.poll()
+        poll.register(self._wake_receiver, select.POLLIN)
+        wake_at = self._retry_at
+        if self._connection is not None:
+            poll.register(self._connection, select.POLLIN | (0 if self._connection.idle else select.POLLOUT))
+            wake_at = max(self._due_at, self._sent_at + _LEAST_GAP) if self._answered else now + HEARTBEAT_SECONDS
+        poll.poll(max(0.0, wake_at - now) * 1000 + 1)
+        with contextlib.suppress(BlockingIOError):
+            self._wake_receiver.recv(4096)
+            self._due_at = 0.0
+
+    def _turn(self, now: float) -> None:
+        """Do what is due: connect, listen, speak."""
+        try:
+            if self._connection is None:
+                if now >= self._retry_at:
+                    self._connect(now)
+                return
+            for line in self._connection.receive():
+                self._hear(line)
+            self._connection.flush()
+            if not self._answered:
+                if now - self._connected_at > ANSWER_SECONDS:
+                    raise TimeoutError("no answer to hello")
+            elif now >= self._due_at and now >= self._sent_at + _LEAST_GAP:
+                self._speak(now)
+        except OSError as error:
+            self._hang_up()
+            self._put_off(now, error)
+
+    def _connect(self, now: float) -> None:
+        with fork_lock:
+            self._connection = Connection()
+        self._connection.open(self._path)
+        self._connected_at = now
+        self._greet(self._connection)
+
+    def _greet(self, connection: Connection) -> None:
+        self._answered = False
+        self._greeted_uuid = self._report.accelerator.uuid
+        connection.offer(_encode(self._report.hello()))
+
+    def _hear(self, line: bytes) -> None:
+        """Take an answer: the first good one opens the connection, a refusal is logged once."""
+        try:
+            answer = json.loads(line)
+            accepted = answer["ok"]
+        except (ValueError, TypeError, KeyError):
+            raise ConnectionError("the exporter's answer cannot be read") from None
+        if accepted is True:
+            last_step = answer.get("last_step")
+            if isinstance(last_step, int) and self.last_step is None:
+                self.last_step = last_step
+            self._answered = True
+            self._due_at = 0.0
+            return
+        notice("refusal", f"the exporter at {self._path} refuses: {str(answer.get('error'))[:512]}")
+        self._refused = True
+        if not self._answered:
+            raise ConnectionError("refused")
+
+    def _speak(self, now: float) -> None:
+        """Send the state, or nothing while the last frame is unfinished: the next one says all of it and more."""
+        connection = self._connection
+        if connection is None or not connection.idle:
+            self._due_at = now + HEARTBEAT_SECONDS
+            return
+        if self._report.accelerator.uuid != self._greeted_uuid:  # the device was found after the hello: say it again
+            self._greet(connection)
+            return
+        for frame in self._state():
+            connection.offer(frame)
+            self._report.checkpoints.carried(self._report.checkpoints.saved)
+        self._sent_at = now
+        self._due_at = now + HEARTBEAT_SECONDS
+
+    def _state(self) -> Iterator[bytes]:
+        """Yield the state as a frame; without its events if it would be too long, and not at all if it still is."""
+        try:
+            state = self._report.state()
+            frame = _encode(state)
+            if len(frame) > MAX_FRAME_BYTES:
+                frame = _encode({**state, "events": []})
+        except Exception as error:  # noqa: BLE001 - one bad reading costs one frame, and is told in the next
+            self._report.dropped.count += 1
+            notice("frame", f"a state frame could not be made: {error!r}")
+            return
+        if len(frame) <= MAX_FRAME_BYTES:
+            yield frame
+        else:
+            self._report.dropped.count += 1
+
+    def _say_goodbye(self) -> None:
+        connection = self._connection
+        if connection is None or self._goodbye is None:
+            return
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        poll = select.poll()
+        poll.register(connection, select.POLLOUT)
+        with contextlib.suppress(OSError):
+            for frame in (*self._state(), _encode(self._goodbye)):
+                while not connection.offer(frame) or not connection.idle:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not poll.poll(left * 1000):
+                        return
+                    connection.flush()
+
+    def _put_off(self, now: float, error: OSError) -> None:
+        """Choose when to try again: twice as late each time, with jitter, so that ranks do not come in step."""
+        if self._refused:
+            self._retry_seconds = LAST_RETRY_SECONDS
+        elif self._connected_at and now - self._connected_at > STEADY_SECONDS:
+            self._retry_seconds = FIRST_RETRY_SECONDS
+        elif not self._connected_at:
+            notice("exporter", f"no exporter at {self._path} ({error}): still recording, and sent once there is one")
+        self._connected_at = 0.0
+        self._refused = False
+        jitter = 0.5 + int.from_bytes(os.urandom(2), "big") / 2**17
+        self._retry_at = now + self._retry_seconds * jitter
+        self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
+
+    def _hang_up(self) -> None:
+        self._answered = False
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _encode(frame: Frame) -> bytes:
+    return json.dumps(frame, separators=(",", ":"), allow_nan=False).encode() + b"\n"

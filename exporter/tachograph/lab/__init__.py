@@ -1,0 +1,1 @@
+"""Simulated faults, the local Prometheus stack, and the demo."""

@@ -1,0 +1,118 @@
+"""Faults for a real job, given while it runs: a control file says which, every rank reads it once per step.
+
+| fault  | what happens in the job                                            | as in the field                  |
+|--------|--------------------------------------------------------------------|----------------------------------|
+| slow   | one rank sleeps inside backward for a share of a step              | a throttled GPU, a noisy host    |
+| spike  | all ranks' targets are renamed at random: loss and gradient do rise | a corrupt shard of data          |
+| nan    | one rank's loss becomes NaN, which the all-reduce gives to all     | an overflow, a bad sample        |
+| hang   | one rank's loader worker stops delivering                          | a corrupt file, a dead mount     |
+| killed | one rank gets SIGKILL                                              | the kernel's out-of-memory killer |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SLOW, SPIKE, NAN, HANG, KILLED = "slow", "spike", "nan", "hang", "killed"
+STOP = "stop"
+"""Not a fault: the job ends normally at its next meeting of all ranks."""
+
+HANG_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong now: `rank` None means all ranks, `share` is the part of a step that a slow rank loses."""
+
+    kind: str
+    rank: int | None = None
+    share: float = 0.6
+
+
+class Control:
+    """The side that gives and heals faults; each change replaces the file, so no reader sees half of one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._faults: dict[str, Fault] = {}
+
+    def inject(self, fault: Fault) -> None:
+        """Give the job a fault; a second one of the same kind replaces the first."""
+        self._faults[fault.kind] = fault
+        self._write()
+
+    def heal(self, kind: str) -> None:
+        """Take a fault away again."""
+        self._faults.pop(kind, None)
+        self._write()
+
+    def _write(self) -> None:
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(json.dumps([asdict(fault) for fault in self._faults.values()]), encoding="utf-8")
+        fresh.replace(self.path)
+
+
+class Faults:
+    """A rank's side: the faults that hold for it, as of the last `poll`. One `stat` per poll when nothing changes."""
+
+    def __init__(self, path: Path | None, rank: int) -> None:
+        self._path = path
+        self._rank = rank
+        self._version = -1
+        self._active: Mapping[str, Fault] = {}
+
+    def poll(self) -> None:
+        """Read the control file again if it was replaced since the last time."""
+        if self._path is None:
+            return
+        try:
+            status = self._path.stat()
+            if (version := status.st_mtime_ns ^ status.st_ino) == self._version:
+                return
+            given = [Fault(**fields) for fields in json.loads(self._path.read_text(encoding="utf-8"))]
+        except FileNotFoundError:
+            return
+        self._version = version
+        self._active = {fault.kind: fault for fault in given if fault.rank in (None, self._rank)}
+
+    def get(self, kind: str) -> Fault | None:
+        """Return the fault of this kind that holds for this rank."""
+        return self._active.get(kind)
+
+    def hang(self) -> None:
+        """Block for as long as this rank has the fault `hang`."""
+        self.poll()
+        while self.get(HANG) is not None:
+            time.sleep(HANG_POLL_SECONDS)
+            self.poll()
+
+
+def slow_backward(activation: Tensor, seconds: float) -> None:
+    """Make the backward pass sleep when the gradient of `activation` is ready."""
+
+    def pause(gradient: Tensor) -> None:
+        time.sleep(seconds)
+
+    activation.register_hook(pause)
+
+
+def corrupted(targets: Tensor, classes: int) -> Tensor:
+    """Return targets under other names, different ones at every call: nothing can be learnt from them."""
+    import torch
+
+    return torch.randperm(classes)[targets]
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL, as the kernel does to the process it chose when memory ran out."""
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""The per-node sidecar: listens to ranks, reads NVML, serves /metrics."""

@@ -1,0 +1,228 @@
+"""What the exporter is told: one table of settings, read from flags, the environment and a YAML file.
+
+Everything that is wrong with them is found before anything starts, and told at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tachograph.node.config_file import Entry, read_file
+from tachograph.node.limits import Limits
+from tachograph.node.log import LEVELS
+from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
+
+DEFAULT_PORT = 10024
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_MISSING = "\0"  # a flag without its value; no shell can pass this text
+_limits = Limits()
+
+
+class ConfigError(Exception):
+    """The configuration is wrong; `faults` has one line for each thing to mend."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = tuple(faults)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A configuration that can be run."""
+
+    listen_address: tuple[str | None, int]
+    socket: Path
+    socket_mode: int
+    gpu_enabled: bool
+    gpu_interval: float
+    log_level: str
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: its flag and file key, how its text is read, what a right text looks like, and its default."""
+
+    name: str
+    read: Callable[[str], Any]
+    expected: str
+    default: str
+    help: str
+
+
+def _address(text: str) -> tuple[str | None, int]:
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdecimal() and 0 <= int(port) <= 65535):
+        raise ValueError
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError  # an IPv6 address without brackets
+    if any(c.isspace() or c in "[]/" for c in host):
+        raise ValueError
+    return host or None, int(port)
+
+
+def _path(text: str) -> Path:
+    if not text.strip() or "\0" in text:
+        raise ValueError
+    return Path(text)
+
+
+def _mode(text: str) -> int:
+    mode = int(text, 8)
+    if not 0 <= mode <= 0o777:
+        raise ValueError
+    return mode
+
+
+def _truth(text: str) -> bool:
+    try:
+        return _TRUTHS[text.lower()]
+    except KeyError:
+        raise ValueError from None
+
+
+def _level(text: str) -> str:
+    if text.lower() not in LEVELS:
+        raise ValueError
+    return text.lower()
+
+
+def _duration(low: float, high: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        match = _DURATION.fullmatch(text)
+        seconds = float(match[1]) * _UNITS[match[2]] if match else -1.0
+        if not low <= seconds <= high:
+            raise ValueError
+        return seconds
+
+    return read
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
+            raise ValueError
+        return int(text)
+
+    return read
+
+
+SETTINGS = (
+    Setting(
+        "web.listen-address", _address, "host:port, :port or [ipv6]:port, with a port from 0 to 65535",
+        f":{DEFAULT_PORT}", "Address on which /metrics is served; port 0 takes any free one.",
+    ),
+    Setting(
+        "socket", _path, "a path", "",
+        f"Unix socket on which ranks speak. Default: ${SOCKET_ENVIRONMENT}, else {socket_path({})}, else "
+        "$XDG_RUNTIME_DIR/tachograph/rank.sock.",
+    ),
+    Setting(
+        "socket-mode", _mode, "an octal mode such as 0666 (in YAML in quotes)", "0666",
+        "Who may speak: ranks usually run as other users than the exporter.",
+    ),
+    Setting("gpu.enabled", _truth, "true or false", "true", "Read GPUs through NVML."),
+    Setting(
+        "gpu.interval", _duration(0.1, 60), "a duration from 100ms to 1m, such as 1s", "1s", "Time between readings."
+    ),
+    Setting("log.level", _level, "one of " + ", ".join(LEVELS), "info", "Least important lines to log."),
+    Setting(
+        "limits.ranks", _whole(1, 4096), "a whole number from 1 to 4096", str(_limits.ranks),
+        "Ranks known at a time on this node.",
+    ),
+    Setting(
+        "limits.series-per-rank", _whole(32, 4096), "a whole number from 32 to 4096", str(_limits.series_per_rank),
+        "Training series of one rank.",
+    ),
+    Setting(
+        "limits.label-values", _whole(1, 1024), "a whole number from 1 to 1024", str(_limits.label_values),
+        "Values of one label of one metric of one rank.",
+    ),
+    Setting(
+        "ranks.frozen-after", _duration(2, 600), "a duration from 2s to 10m, such as 10s",
+        f"{_limits.frozen_after:g}s", "Silence on an open connection after which a rank counts as frozen.",
+    ),
+    Setting(
+        "ranks.retention", _duration(1, 86400), "a duration from 1s to 24h, such as 15m",
+        f"{_limits.retention / 60:g}m", "How long a dead or failed rank stays visible.",
+    ),
+    Setting(
+        "ranks.retention-finished", _duration(1, 86400), "a duration from 1s to 24h, such as 2m",
+        f"{_limits.retention_finished / 60:g}m", "How long a finished rank stays visible.",
+    ),
+)  # fmt: skip
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tachograph exporter",
+        description="Serve what this node's GPUs and training ranks do, for Prometheus.",
+        epilog="A --config file has the same names as keys, nested at the dots: gpu: {interval: 1s}. A flag wins over "
+        f"${SOCKET_ENVIRONMENT}, that over the file.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", nargs="?", const=_MISSING, metavar="FILE", help="YAML file of settings.")
+    for setting in SETTINGS:
+        text = setting.help + (f" Default: {setting.default}." if setting.default else "")
+        bare = "true" if setting.read is _truth else _MISSING
+        metavar = setting.name.rpartition(".")[2].upper()
+        parser.add_argument(f"--{setting.name}", dest=setting.name, nargs="?", const=bare, metavar=metavar, help=text)
+    parser.add_argument("--no-gpu", dest="gpu.enabled", action="store_const", const="false", help="Read no GPU.")
+    return parser
+
+
+def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Config:
+    """Return the configuration; raise ConfigError with every fault of flags and file."""
+    env = os.environ if environment is None else environment
+    flags, unknown = _parser().parse_known_args(arguments)
+    faults = [f"{flag}: no such flag: see tachograph exporter --help" for flag in unknown]
+    texts = {setting.name: Entry(setting.default, "default") for setting in SETTINGS}
+    texts["socket"] = Entry(str(socket_path(env)), "default")
+    if flags.config == _MISSING:
+        faults.append("--config: no value: expected a YAML file")
+    elif flags.config is not None:
+        entries, file_faults = read_file(Path(flags.config), tuple(_BY_NAME))
+        texts.update(entries)
+        faults.extend(file_faults)
+    if env.get(SOCKET_ENVIRONMENT):
+        texts["socket"] = Entry(env[SOCKET_ENVIRONMENT], f"${SOCKET_ENVIRONMENT}")
+    for name, text in vars(flags).items():
+        if name in _BY_NAME and text is not None:
+            texts[name] = Entry(text, f"--{name}")
+    values: dict[str, Any] = {}
+    for name, entry in texts.items():
+        setting = _BY_NAME[name]
+        try:
+            values[name] = setting.read(entry.text)
+        except ValueError:
+            given = "no value" if entry.text == _MISSING else repr(entry.text)
+            faults.append(f"{entry.where}: {given}: expected {setting.expected}")
+    if faults:
+        raise ConfigError(faults)
+    return Config(
+        listen_address=values["web.listen-address"],
+        socket=values["socket"],
+        socket_mode=values["socket-mode"],
+        gpu_enabled=values["gpu.enabled"],
+        gpu_interval=values["gpu.interval"],
+        log_level=values["log.level"],
+        limits=Limits(
+            ranks=values["limits.ranks"],
+            series_per_rank=values["limits.series-per-rank"],
+            label_values=values["limits.label-values"],
+            frozen_after=values["ranks.frozen-after"],
+            retention=values["ranks.retention"],
+            retention_finished=values["ranks.retention-finished"],
+        ),
+    )

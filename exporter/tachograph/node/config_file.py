@@ -1,0 +1,74 @@
+"""A YAML file of settings, flattened to dotted names with the line that each one stands on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import yaml
+
+_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The text of a setting, and where it was given."""
+
+    text: str
+    where: str
+
+
+def read_file(path: Path, names: Sequence[str]) -> tuple[dict[str, Entry], list[str]]:
+    """Return the settings of a YAML file that are among `names`, and a line for each fault of its form."""
+    import yaml  # only here: an exporter that is told all by flags does not pay for it
+
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        return {}, [f"{path}: cannot be read: {error.strerror or error}"]
+    except UnicodeDecodeError as error:
+        return {}, [f"{path}: cannot be read: not UTF-8 at byte {error.start}"]
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark is not None else f"{path}"
+        return {}, [f"{where}: not YAML: {getattr(error, 'problem', None) or error}"]
+    if root is None:
+        return {}, []
+    found: dict[str, Entry] = {}
+    faults: list[str] = []
+    for name, node in _leaves(root, ""):
+        where = f"{path}:{node.start_mark.line + 1}: {name}" if name else f"{path}:{node.start_mark.line + 1}"
+        if not isinstance(node, yaml.ScalarNode) or name not in names:
+            faults.append(f"{where}: {_unexpected(name, names)}")
+        elif name in found:
+            faults.append(f"{where}: given twice")
+        else:
+            found[name] = Entry(node.value, where)
+    return found, faults
+
+
+def _leaves(node: yaml.Node, prefix: str) -> Iterator[tuple[str, yaml.Node]]:
+    import yaml
+
+    # No name is deeper than _DEPTH; a mapping that is has an alias to itself, or a fault that needs no further look.
+    if not isinstance(node, yaml.MappingNode) or not node.value or prefix.count(".") >= _DEPTH:
+        yield prefix, node
+        return
+    for key, value in node.value:
+        name = key.value if isinstance(key, yaml.ScalarNode) else "?"
+        yield from _leaves(value, f"{prefix}.{name}" if prefix else name)
+
+
+def _unexpected(name: str, names: Sequence[str]) -> str:
+    if name in names:
+        return "expected one value, not a list"
+    if not name:
+        return "expected settings such as gpu: {interval: 1s}"
+    if inner := [each.removeprefix(f"{name}.") for each in names if each.startswith(f"{name}.")]:
+        return f"expected settings under it: {', '.join(inner)}"
+    near = difflib.get_close_matches(name, names, n=1)
+    return "no such setting" + (f": did you mean {near[0]}?" if near else f": expected one of {', '.join(names)}")

@@ -1,0 +1,214 @@
+"""The exporter, put together: one event loop, the socket of the ranks, the GPU worker, and the pages over them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import platform
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from tachograph import catalog
+from tachograph._version import __version__
+from tachograph.node import log
+from tachograph.node.clock import Clock
+from tachograph.node.config import Config, ConfigError, read_config
+from tachograph.node.exposition import process_samples
+from tachograph.node.histograms import HistogramSample
+from tachograph.node.landing import landing_page
+from tachograph.node.listener import Listener, SocketPathError
+from tachograph.node.ranks import GpuFacts, RankTable
+from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample
+from tachograph.node.server import Pages, Server
+
+TICK_SECONDS = 1.0
+LAST_WAIT_SECONDS = 0.5
+"""How long the GPU worker may take to end when the exporter stops; one stuck in the driver is left to the kernel."""
+
+_log = logging.getLogger(__name__)
+
+
+class GpuReader(GpuFacts, Protocol):
+    """The GPU side as the exporter sees it: `gpu_source.GpuSource`, or NoGpus."""
+
+    async def run(self) -> None:
+        """Keep readings coming until cancelled."""
+        ...
+
+    def snapshot(self) -> GpuSnapshot | None:
+        """Return the last collection, None before the first."""
+        ...
+
+
+class NoGpus:
+    """The GPU side of an exporter that was told to leave GPUs alone."""
+
+    async def run(self) -> None:
+        """Return at once: there is nothing to read."""
+
+    def snapshot(self) -> GpuSnapshot | None:
+        """Return None."""
+        return None
+
+    def gpus(self) -> Sequence[GpuIdentity]:
+        """Return no GPU."""
+        return ()
+
+    def peak_flops(self, uuid: str, precision: str) -> float | None:
+        """Return None."""
+        return None
+
+
+class StartError(Exception):
+    """The exporter cannot start; the message says why and what to do."""
+
+
+class Exporter:
+    """One node's exporter; `source` None leaves GPUs alone, and no `gpu` collector is shown then."""
+
+    def __init__(self, config: Config, source: GpuReader | None, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._gpu_enabled = source is not None
+        self._source: GpuReader = source or NoGpus()
+        self._table = RankTable(config.limits, self._clock, self._source)
+        self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
+        pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready)
+        self._server = Server(*config.listen_address, pages)
+        self._ranks_failed = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set; raise StartError where address or socket cannot be had."""
+        try:
+            # The address first: of two exporters started at once, the second must not touch the first one's socket.
+            try:
+                host, port = await self._server.open()
+            except OSError as error:
+                raise StartError(f"web.listen-address: {error.strerror or error}") from error
+            try:
+                await self._listener.open()
+            except SocketPathError as error:
+                raise StartError(str(error)) from error
+            _log.info("serving", extra={"address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"})
+            await self._work(stop)
+        finally:
+            await self._listener.close()
+            await self._server.close()
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        reading = asyncio.create_task(self._read_gpus())
+        try:
+            while not stop.is_set():
+                self._table.tick()
+                self._listener.tick()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(stop.wait(), TICK_SECONDS)
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading}, timeout=LAST_WAIT_SECONDS)
+
+    async def _read_gpus(self) -> None:
+        try:
+            await self._source.run()
+        except Exception:  # noqa: BLE001 - whatever fails in the GPU side, the ranks must still be seen
+            _log.exception("GPU readings ended")
+
+    def samples(self) -> Iterator[Sample | HistogramSample]:
+        """Yield everything the exporter shows; a part that fails costs that part alone."""
+        snapshot = self._source.snapshot()
+        if snapshot is not None:
+            yield from snapshot.samples
+        if self._gpu_enabled:
+            yield from self._gpu_health(snapshot)
+        yield from self._rank_samples()
+        yield Sample(catalog.EXPORTER_INFO, (__version__, platform.python_version()), 1)
+        yield from process_samples()
+
+    def _gpu_health(self, snapshot: GpuSnapshot | None) -> Iterator[Sample]:
+        yield Sample(catalog.COLLECTOR_SUCCESS, ("gpu",), snapshot is not None and snapshot.ok)
+        if snapshot is not None:
+            yield Sample(catalog.COLLECTOR_DURATION, ("gpu",), snapshot.duration)
+            yield Sample(catalog.COLLECTOR_AGE, ("gpu",), self._clock.monotonic() - snapshot.monotonic)
+
+    def _rank_samples(self) -> Iterator[Sample | HistogramSample]:
+        start = time.perf_counter()
+        try:
+            yield from list(self._table.samples())
+        except Exception:  # noqa: BLE001 - a fault of ours in one rank's state must not take the GPUs off the page
+            if not self._ranks_failed:
+                _log.exception("ranks cannot be shown")
+            self._ranks_failed = True
+        else:
+            self._ranks_failed = False
+        yield Sample(catalog.COLLECTOR_SUCCESS, ("ranks",), not self._ranks_failed)
+        yield Sample(catalog.COLLECTOR_DURATION, ("ranks",), time.perf_counter() - start)
+        yield Sample(catalog.COLLECTOR_AGE, ("ranks",), 0)  # frames are taken over as they arrive
+
+    def _landing(self) -> str:
+        refused = {reason: count for reason, count in self._table.rejected.items() if count}
+        dropped = {reason: count for reason, count in self._table.dropped.items() if count}
+        health = {
+            "State": self._ready()[1].strip(),
+            "Socket": str(self._listener.path),
+            "Frames taken": f"{self._table.frames:,}",
+            "Frames refused": ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "none",
+            "Series dropped": ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or "none",
+        }
+        return landing_page(
+            node=socket.gethostname(),
+            clock=self._clock,
+            table=self._table,
+            gpus=self._source.gpus(),
+            snapshot=self._source.snapshot(),
+            health=health,
+        )
+
+    def _ready(self) -> tuple[bool, str]:
+        if not self._listener.is_open:
+            return False, "not ready: the socket of the ranks is not open yet\n"
+        snapshot = self._source.snapshot()
+        if not self._gpu_enabled:
+            gpus = "GPUs are left alone"
+        elif snapshot is None:
+            gpus = "no GPU readings yet"
+        else:
+            gpus = "GPUs are read" if snapshot.ok else f"no GPU readings: {snapshot.reason}"
+        return True, f"ready: ranks can connect; {gpus}\n"
+
+
+def run_exporter(arguments: Sequence[str]) -> int:
+    """Run the exporter until SIGTERM or SIGINT; return its exit status: 0, or 2 where it cannot start."""
+    try:
+        config = read_config(arguments)
+    except ConfigError as error:
+        count = len(error.faults)
+        sys.stderr.write(f"tachograph exporter: {count} fault{'s' * (count > 1)} in the configuration\n")
+        sys.stderr.writelines(f"  {fault}\n" for fault in error.faults)
+        return 2
+    log.set_up(config.log_level)
+    try:
+        asyncio.run(_serve(config))
+    except StartError as error:
+        sys.stderr.write(f"tachograph exporter: {error}\n")
+        return 2
+    return 0
+
+
+async def _serve(config: Config) -> None:
+    source: GpuReader | None = None
+    if config.gpu_enabled:
+        from tachograph.node.gpu_source import GpuSource
+
+        source = GpuSource(interval=config.gpu_interval)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    gc.freeze()  # what is loaded by now stays: the collector need not walk it again
+    await Exporter(config, source).run(stop)
+    _log.info("stopped")

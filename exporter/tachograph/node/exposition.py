@@ -1,0 +1,130 @@
+"""Samples as the text that Prometheus reads, in both of its formats; the only door to prometheus_client.
+
+# HELP tachograph_rank_up 1 while the rank's process holds its connection, 0 once it died.
+# TYPE tachograph_rank_up gauge
+tachograph_rank_up{run="llama-7b",rank="5"} 1
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.process_collector import ProcessCollector
+
+from tachograph.catalog import COUNTER, GAUGE, INFO, METRICS, Metric
+from tachograph.node.histograms import BOUNDS, HistogramSample
+from tachograph.node.readings import Sample
+
+_ORDER = {metric.name: position for position, metric in enumerate(METRICS)}
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+_FAMILY_SUFFIX = {COUNTER: "_total", INFO: "_info"}
+"""What OpenMetrics adds to a family's name for its samples."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One exposition format."""
+
+    content_type: str
+    media_types: tuple[str, ...]
+    openmetrics: bool
+
+
+TEXT = Form("text/plain; version=0.0.4; charset=utf-8", ("text/plain", "text/*", "*/*"), False)
+OPENMETRICS = Form(
+    "application/openmetrics-text; version=1.0.0; charset=utf-8", ("application/openmetrics-text",), True
+)
+
+
+def negotiate(accept: str) -> Form:
+    """Return the format an `Accept` header prefers: OpenMetrics if it is asked for at least as much, else text."""
+    text = openmetrics = 0.0
+    for entry in accept.split(","):
+        media, *parameters = (part.strip().lower() for part in entry.split(";"))
+        quality = _quality(parameters)
+        if media in OPENMETRICS.media_types:
+            openmetrics = max(openmetrics, quality)
+        elif media in TEXT.media_types:
+            text = max(text, quality)
+    return OPENMETRICS if openmetrics > 0 and openmetrics >= text else TEXT
+
+
+def _quality(parameters: Iterable[str]) -> float:
+    given = next((text[2:] for text in parameters if text.startswith("q=")), "1")
+    try:
+        return float(given)
+    except ValueError:
+        return 0.0
+
+
+def render(samples: Iterable[Sample | HistogramSample], form: Form) -> bytes:
+    """Return the samples as text, families in catalog order; of two samples of one series the later one stands."""
+    families: dict[str, dict[tuple[str, ...], Sample | HistogramSample]] = {}
+    for sample in samples:
+        families.setdefault(sample.metric.name, {})[sample.labels] = sample
+    lines: list[str] = []
+    for name in sorted(families, key=lambda name: (_ORDER.get(name, len(_ORDER)), name)):
+        series = families[name].values()
+        lines.extend(_header(next(iter(series)).metric, form))
+        for sample in series:
+            lines.extend(_histogram(sample) if isinstance(sample, HistogramSample) else (_line(sample),))
+    if form.openmetrics:
+        lines.append("# EOF")
+    lines.append("")
+    return "\n".join(lines).encode()
+
+
+def process_samples() -> Iterator[Sample]:
+    """Yield what the operating system knows of this process: `process_*`, as every exporter names it."""
+    for family in _process.collect():
+        for sample in family.samples:
+            row = Metric(sample.name, family.type, family.unit, (), family.documentation)
+            yield Sample(row, (), sample.value)
+
+
+_process = ProcessCollector(registry=None)
+
+
+def _header(metric: Metric, form: Form) -> Iterator[str]:
+    if not form.openmetrics:
+        yield f"# HELP {metric.name} {metric.help.translate(_HELP_ESCAPES)}"
+        yield f"# TYPE {metric.name} {GAUGE if metric.kind == INFO else metric.kind}"
+        return
+    family = metric.name.removesuffix(_FAMILY_SUFFIX.get(metric.kind, ""))
+    yield f"# TYPE {family} {metric.kind}"
+    if metric.unit and family.endswith(f"_{metric.unit}"):
+        yield f"# UNIT {family} {metric.unit}"
+    yield f"# HELP {family} {metric.help.translate(_ESCAPES)}"
+
+
+def _line(sample: Sample) -> str:
+    return f"{sample.metric.name}{_labels(sample.metric.labels, sample.labels)} {number(sample.value)}"
+
+
+def _histogram(sample: HistogramSample) -> Iterator[str]:
+    name, names, values = sample.metric.name, sample.metric.labels, sample.labels
+    for bound, count in zip((*BOUNDS, math.inf), sample.cumulative, strict=True):
+        # OpenMetrics wants a float here; the same text in both formats keeps the series the same.
+        edge = "+Inf" if bound == math.inf else repr(bound)
+        yield f"{name}_bucket{_labels((*names, 'le'), (*values, edge))} {count}"
+    plain = _labels(names, values)
+    yield f"{name}_sum{plain} {number(sample.sum)}"
+    yield f"{name}_count{plain} {sample.cumulative[-1]}"
+
+
+def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    pairs = [f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True)]
+    return "{" + ",".join(pairs) + "}"
+
+
+def number(value: float) -> str:
+    """Return a sample's value as both formats write it."""
+    value = float(value)
+    if math.isfinite(value):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -1,0 +1,120 @@
+"""Frames as typed values: what the listener accepts from a rank, and the readable reason for what it does not."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tachograph.wire import MAX_EVENTS, VERSION
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+# Unix seconds until the year 4147: milliseconds given by mistake are refused.
+Instant = Annotated[float, msgspec.Meta(ge=0, le=2**36)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+
+
+class FrameError(Exception):
+    """A frame that is not accepted: `reason` is one of `catalog.REJECT_REASONS`, the message is for its sender."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Hello(msgspec.Struct, tag="hello", frozen=True):
+    """The first frame of a connection: who speaks."""
+
+    v: int
+    run: Name
+    rank: Count
+    local_rank: Count = 0
+    world_size: Count = 1
+    attempt: Count = 0
+    pid: Count = 0
+    uuid: Annotated[str, msgspec.Meta(max_length=128)] | None = None
+    facts: dict[str, Any] = {}
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened once; `id` rises within a process, so that a repeated event is known."""
+
+    id: Count
+    kind: Name
+    time: Instant
+    step: Count | None = None
+
+
+class State(msgspec.Struct, tag="state", frozen=True):
+    """All that a rank has to say now; totals are cumulative, so the next frame makes up for a lost one."""
+
+    v: int
+    seq: Count
+    time: Instant
+    step: Count | None = None
+    phase: str | None = None
+    phase_since: Instant | None = None
+    progress_time: Instant | None = None
+    metrics: dict[str, Any] = {}
+    histograms: dict[str, Any] = {}
+    events: Annotated[list[Event], msgspec.Meta(max_length=MAX_EVENTS)] = []
+    dropped: Count = 0
+
+
+class Bye(msgspec.Struct, tag="bye", frozen=True):
+    """The last frame of a run that ends in its right mind."""
+
+    v: int
+    outcome: Literal["finished", "failed"]
+    category: str = ""
+    message: str = ""
+
+
+Frame = Hello | State | Bye
+
+
+class _Head(msgspec.Struct):
+    v: Any = None
+    type: Any = None
+
+
+_decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
+_head = msgspec.json.Decoder(_Head)
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def decode(line: bytes) -> Frame:
+    """Return the frame in one line of JSON; raise FrameError with a reason and a text that its sender can act on."""
+    try:
+        frame = _decoder.decode(line)
+    except msgspec.ValidationError as error:
+        raise _explain(line, error) from None
+    except _UNREADABLE as error:
+        raise FrameError("malformed", f"not one JSON object on one line: {error}") from None
+    if frame.v != VERSION:
+        raise _wrong_version(frame.v)
+    return frame
+
+
+def _explain(line: bytes, error: msgspec.ValidationError) -> FrameError:
+    """Tell a frame of another version or type from a known one with a wrong field."""
+    try:
+        head = _head.decode(line)
+    except _UNREADABLE as unreadable:
+        return FrameError("malformed", f"not one JSON object on one line: {unreadable}")
+    if head.v != VERSION:
+        return _wrong_version(head.v)
+    if head.type not in ("hello", "state", "bye"):
+        return FrameError("type", f"unknown type {_short(head.type)}: expected hello, state or bye")
+    return FrameError("invalid", f"{head.type}: {error}")
+
+
+def _wrong_version(given: object) -> FrameError:
+    return FrameError("version", f"version v={_short(given)}: this exporter speaks v={VERSION}")
+
+
+def _short(value: object) -> str:
+    if not isinstance(value, (str, int, float, type(None))):
+        return f"({type(value).__name__})"  # nested as deep as the decoder allows: repr could hit the recursion limit
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,78 @@
+"""`docs/metrics.md`, from the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tachograph.catalog import METRICS, TRAIN_PREFIX, Metric
+
+_HEAD = """# Metrics
+
+Every family that the exporter shows, from `exporter/tachograph/catalog.py`. Made by `tachograph metrics`: do not edit.
+
+- A released name is a promise: it is renamed by adding, and kept for one release.
+- Units are base units. What ends in `_total` is a counter; it starts again with the process it belongs to.
+- A reading of 0 is a sample of 0. What a device or a run does not have is no sample. What could not be read is no
+  sample either, and `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
+- Scraped as OpenMetrics, a counter's family has no `_total`, and an `_info` family is of type info; the series are
+  the same.
+- *Wire key* is the name of a training metric in a rank's [frames](protocol.md).
+"""
+
+_SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("What the exporter knows of a rank", ("tachograph_rank_",), ""),
+    (
+        "What a rank reports",
+        (TRAIN_PREFIX,),
+        "Of a rank that has ended, counters, `tachograph_train_step` and the info families stay; other gauges go.",
+    ),
+    ("A GPU", ("tachograph_gpu_",), "From NVML. *DCGM* is the field of dcgm-exporter with the same meaning."),
+    (
+        "The exporter itself",
+        ("tachograph_exporter_",),
+        "Beside these stand `process_*` of the exporter's own process, as every exporter names them.",
+    ),
+)
+
+
+def metrics_page() -> str:
+    """Return the page as Markdown."""
+    parts = [_HEAD]
+    for title, prefixes, note in _SECTIONS:
+        rows = [metric for metric in METRICS if metric.name.startswith(prefixes)]
+        parts.append(f"## {title}\n" + (f"\n{note}\n" if note else ""))
+        parts.append(_table(rows))
+    return "\n".join(parts)
+
+
+def _table(rows: Iterable[Metric]) -> str:
+    rows = tuple(rows)
+    train = any(row.name.startswith(TRAIN_PREFIX) for row in rows)
+    dcgm = any(row.dcgm for row in rows)
+    columns = ["Metric", "Type", "Labels", *["Wire key"] * train, *["DCGM"] * dcgm, "Meaning"]
+    lines = [_line(columns), _line("---" for _ in columns)]
+    for row in rows:
+        words = f" Values: {_codes(row.values)}." if row.values else ""
+        lines.append(
+            _line(
+                [
+                    f"`{row.name}`", row.kind, _codes(row.labels),
+                    *[f"`{row.key}`" if row.kind != "info" else ""] * train,
+                    *[f"`{row.dcgm}`{_scale(row)}" if row.dcgm else ""] * dcgm,
+                    row.help + words,
+                ]
+            )
+        )  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _codes(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _scale(row: Metric) -> str:
+    return "" if row.dcgm_scale == 1 else f" = ours × {row.dcgm_scale:.6g}"

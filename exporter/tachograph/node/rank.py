@@ -1,0 +1,181 @@
+"""One rank, through the process that speaks for it now: what it said, and what it shows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tachograph import catalog
+from tachograph.node.frames import Event, Hello, State
+from tachograph.node.histograms import Buckets, parse
+from tachograph.node.limits import Limits
+from tachograph.node.readings import Sample
+from tachograph.node.series import Series
+from tachograph.wire import decode_number
+
+MAX_FACT_LENGTH = 64
+DEFAULT_PRECISION = "bf16"
+WAIT_WINDOW = 10
+"""Frames over which the landing page's share of exposed wait is taken: ten seconds at the usual 1 Hz."""
+
+_STEP = catalog.TRAIN_STEP.key
+_WAIT = catalog.TRAIN_COLLECTIVE_WAIT.key
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a connection, by the kernel's word (SO_PEERCRED)."""
+
+    uid: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Something that happened once on a rank."""
+
+    run: str
+    rank: int
+    event: Event
+
+
+class Rank:
+    """A rank of a run; `link` is its connection, None once it has ended with `outcome` dead, failed or finished."""
+
+    def __init__(self, hello: Hello, peer: Peer, link: object, limits: Limits, drops: Counter[str]) -> None:
+        self._limits = limits
+        self._drops = drops
+        self.heard = self.heartbeat = 0.0
+        self.greet(hello, peer, link)
+        self._start_again()
+
+    def greet(self, hello: Hello, peer: Peer, link: object) -> None:
+        """Take over a hello, the first one or that of a reconnection."""
+        self.hello, self.peer, self.link = hello, peer, link
+        self.ended: float | None = None
+        self.outcome = self.last_words = ""
+        self.key = (hello.run, str(hello.rank))
+        self.config = tuple(self._fact(hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:])
+        self.precision = self.config[0] or DEFAULT_PRECISION
+        self.peak_flops = self._peak_fact(hello.facts)
+
+    def _start_again(self) -> None:
+        self.series = Series(self._limits, self._drops)
+        self.seq = -1
+        self.step: int | None = None
+        self.progress: float | None = None
+        self.phase: str | None = None
+        self._phase_seconds = self._said = 0.0
+        self._dropped = 0
+        self._last_event = -1
+        self._observed: dict[str, Buckets] = {}
+        self._waits: deque[tuple[float, float]] = deque(maxlen=WAIT_WINDOW)
+
+    def same_process(self, hello: Hello, peer: Peer) -> bool:
+        """Return whether a hello comes from the process that spoke last, in the same attempt."""
+        return (self.peer, self.hello.pid, self.hello.attempt) == (peer, hello.pid, hello.attempt)
+
+    def end(self, outcome: str, now: float, last_words: str = "") -> None:
+        """End the rank as dead, failed or finished."""
+        self.link, self.outcome, self.ended, self.last_words = None, outcome, now, last_words
+
+    def tell(self, state: State, now: float) -> None:
+        """Take over a state."""
+        if state.seq < self.seq:
+            # Pids do not tell processes apart for good: seen from another pid namespace every container has the same
+            # few. A sequence that starts again is another process, and what that one counts starts again too.
+            self._start_again()
+        self.seq, self._said = state.seq, now
+        self.step, self.progress = state.step, state.progress_time
+        self.phase, self._phase_seconds = state.phase, 0.0
+        if state.phase_since is not None:
+            self._phase_seconds = max(0.0, state.time - state.phase_since)
+        if state.phase is not None and state.phase not in catalog.PHASES:
+            self._drops["unknown_phase"] += 1
+            self.phase = None
+        self._dropped = max(self._dropped, state.dropped)
+        self.series.take(state.metrics)
+        if state.step is not None:
+            self.series.gauges[_STEP] = {"": state.step}
+        if (wait := self.series.total(_WAIT)) is not None:
+            self._waits.append((now, wait))
+
+    def news(self, state: State) -> Iterator[Event]:
+        """Yield the events of a state that were not seen before."""
+        for event in state.events:
+            if event.id > self._last_event:
+                self._last_event = event.id
+                yield event
+
+    def observations(self, state: State) -> Iterator[tuple[str, Buckets, Buckets]]:
+        """Yield each histogram of a state: its key, what it counts now, what it counted before."""
+        for key, value in state.histograms.items():
+            if key not in catalog.TRAIN_HISTOGRAMS:
+                self._drops["unknown_metric"] += 1
+                continue
+            try:
+                now = parse(value)
+            except ValueError:
+                self._drops["bad_histogram"] += 1
+                continue
+            before = self._observed.get(key, Buckets())
+            if now.fell_from(before):
+                self._drops["counter_decrease"] += 1
+            else:
+                self._observed[key] = now
+                yield key, now, before
+
+    def phase_seconds(self, now: float) -> float | None:
+        """Return the seconds in the current phase, by the exporter's clock since the rank last said so."""
+        return None if self.phase is None or self.outcome else self._phase_seconds + now - self._said
+
+    def wait_share(self) -> float | None:
+        """Return the share of the last few seconds that was exposed collective wait, or None where nothing is known."""
+        if len(self._waits) < 2 or self.outcome:
+            return None
+        (start, before), (end, after) = self._waits[0], self._waits[-1]
+        return (after - before) / (end - start) if end > start else None
+
+    def samples(self, now: float, state: str, gpu: str, peak_flops: float | None) -> Iterator[Sample]:
+        """Yield what the rank shows, given its state, the index of its GPU and that GPU's peak FLOP/s."""
+        key, hello = self.key, self.hello
+        placed = (str(hello.local_rank), str(hello.world_size), str(hello.attempt), gpu, hello.uuid or "")
+        yield Sample(catalog.RANK_INFO, (*key, *placed), 1)
+        yield Sample(catalog.RANK_UP, key, state not in ("dead", "failed"))
+        for each in catalog.STATES:
+            yield Sample(catalog.RANK_STATE, (*key, each), each == state)
+        yield Sample(catalog.RANK_HEARTBEAT, key, self.heartbeat)
+        yield Sample(catalog.TRAIN_CONFIG_INFO, (*key, *self.config), 1)
+        if self.seq < 0:
+            return  # zeros before the first state would look like counters that fell
+        if self.progress is not None:
+            yield Sample(catalog.RANK_PROGRESS, key, self.progress)
+        if self.phase is not None and (seconds := self.phase_seconds(now)) is not None:
+            yield Sample(catalog.RANK_PHASE, (*key, self.phase), seconds)
+        peak = self.peak_flops or peak_flops
+        if peak is not None and not self.outcome:
+            yield Sample(catalog.RANK_PEAK_FLOPS, key, peak)
+        yield Sample(catalog.CLIENT_DROPPED, key, self._dropped)
+        yield from self.series.samples(key, alive=not self.outcome)
+
+    def _fact(self, value: object) -> str:
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            text = value if isinstance(value, str) else format(value, ".15g")
+            if len(text) <= MAX_FACT_LENGTH:
+                return text
+        self._drops["wrong_type"] += 1
+        return ""
+
+    def _peak_fact(self, facts: Mapping[str, object]) -> float | None:
+        if facts.get("peak_flops") is None:
+            return None
+        try:
+            value = decode_number(facts["peak_flops"])
+        except (ValueError, OverflowError):
+            value = math.nan
+        if math.isfinite(value) and value > 0:
+            return value
+        self._drops["wrong_type"] += 1
+        return None

@@ -1,0 +1,121 @@
+"""What one process of a rank reported, within the limits: counters that never fall, gauges of the last frame."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from tachograph.catalog import (
+    COUNTER,
+    NONFINITE_SOURCES,
+    OPERATIONS,
+    PHASES,
+    TRAIN_CHECKPOINT_STEP,
+    TRAIN_CHECKPOINT_TIMESTAMP,
+    TRAIN_METRICS,
+    TRAIN_NONFINITE_STEP,
+    TRAIN_STEP,
+    Metric,
+)
+from tachograph.node.limits import Limits
+from tachograph.node.readings import Sample
+from tachograph.wire import decode_number
+
+MAX_LABEL_LENGTH = 64
+
+KEPT_AFTER_END = frozenset(
+    row.key for row in (TRAIN_STEP, TRAIN_NONFINITE_STEP, TRAIN_CHECKPOINT_STEP, TRAIN_CHECKPOINT_TIMESTAMP)
+)
+"""Gauges that stay true of a rank that has ended; the others describe a moment that is over."""
+
+_WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "phase": (PHASES, "unknown_phase"),
+    "op": (OPERATIONS, "bad_label"),
+    "source": (NONFINITE_SOURCES, "bad_label"),
+}
+"""Labels with a fixed vocabulary, and the reason under which any other word is dropped."""
+
+
+class Series:
+    """The accepted series of one process; what is left out is counted in `drops` by `catalog.DROP_REASONS`."""
+
+    __slots__ = ("_drops", "_limits", "counters", "gauges")
+
+    def __init__(self, limits: Limits, drops: Counter[str]) -> None:
+        self._limits = limits
+        self._drops = drops
+        self.gauges: dict[str, dict[str, float]] = {}
+        # A counter born at 1 has increase() == 0, so fixed label values start at 0.
+        self.counters: dict[str, dict[str, float]] = {
+            row.key: dict.fromkeys(row.values, 0.0)
+            for row in TRAIN_METRICS.values()
+            if row.kind == COUNTER and row.values
+        }
+
+    def take(self, metrics: Mapping[str, object]) -> None:
+        """Take over the `metrics` of a state frame: counters are merged, gauges replaced."""
+        self.gauges = {}
+        room = self._limits.series_per_rank - sum(map(len, self.counters.values()))
+        for key, value in metrics.items():
+            row = TRAIN_METRICS.get(key)
+            if row is None:
+                self._drops["unknown_metric"] += len(value) if isinstance(value, dict) else 1
+            elif row.own_label is None:
+                room -= self._merge(row, (("", value),), room)
+            elif isinstance(value, dict):
+                room -= self._merge(row, value.items(), room)
+            else:
+                self._drops["wrong_type"] += 1
+
+    def _merge(self, row: Metric, values: Iterable[tuple[str, object]], room: int) -> int:
+        """Merge one family and return how many series it added."""
+        counts = row.kind == COUNTER
+        kept = (self.counters if counts else self.gauges).setdefault(row.key, {})
+        before = len(kept)
+        for label, value in values:
+            known = kept.get(label)
+            try:
+                number = decode_number(value)
+                fault = "wrong_type" if counts and not math.isfinite(number) else ""
+            except (ValueError, OverflowError):  # OverflowError: an integer beyond the range of a double
+                fault = "wrong_type"
+            if not fault and known is None:
+                fault = self._unfit(row.own_label, label, len(kept), room - (len(kept) - before))
+            if not fault and counts and number < (known or 0.0):
+                fault = "counter_decrease"
+            if fault:
+                self._drops[fault] += 1
+            else:
+                kept[label] = number
+        return len(kept) - before
+
+    def _unfit(self, name: str | None, label: str, siblings: int, room: int) -> str:
+        """Return why a new series cannot be taken, or an empty string."""
+        if name is not None:
+            words, reason = _WORDS.get(name, ((), ""))
+            if words and label not in words:
+                return reason
+            if not 0 < len(label) <= MAX_LABEL_LENGTH:
+                return "bad_label"
+            if siblings >= self._limits.label_values:
+                return "label_limit"
+        return "" if room > 0 else "series_limit"
+
+    def total(self, key: str) -> float | None:
+        """Return a counter summed over its label, or None where the rank never gave it."""
+        values = self.counters.get(key)
+        return sum(values.values()) if values else None
+
+    def gauge(self, key: str) -> float | None:
+        """Return a plain gauge of the last frame, or None."""
+        return self.gauges.get(key, {}).get("")
+
+    def samples(self, rank: tuple[str, str], *, alive: bool) -> Iterator[Sample]:
+        """Yield what the rank (its run and rank labels) shows, alive or after its end."""
+        for families in (self.counters, self.gauges):
+            for key, values in families.items():
+                if alive or families is self.counters or key in KEPT_AFTER_END:
+                    row = TRAIN_METRICS[key]
+                    for label, value in values.items():
+                        yield Sample(row, rank if row.own_label is None else (*rank, label), value)

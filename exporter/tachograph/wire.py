@@ -1,0 +1,77 @@
+"""The frames between a rank and the exporter: version, limits, numbers, histogram buckets, the socket's place.
+
+Documented for other languages in `docs/protocol.md`. Standard library only: both ends import it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+
+VERSION = 1
+MAX_FRAME_BYTES = 65536
+MAX_EVENTS = 64
+MAX_RATE_HZ = 10.0
+HEARTBEAT_SECONDS = 1.0
+SOCKET_ENVIRONMENT = "TACHOGRAPH_SOCKET"
+SYSTEM_SOCKET = "/run/tachograph/rank.sock"
+
+HISTOGRAM_SCHEMA = 3
+"""Eight buckets to a factor of two: a bucket's bounds are 9 % apart."""
+
+HISTOGRAM_INDEX_RANGE = (-240, 240)
+"""Buckets from 1 ns to 34 years of seconds at schema 3; anything outside is counted in the outermost bucket."""
+
+OUTCOMES = ("finished", "failed")
+
+_SPECIAL = {"NaN": math.nan, "+Inf": math.inf, "Inf": math.inf, "-Inf": -math.inf}
+
+
+def encode_number(value: float) -> float | str:
+    """Return `value`, or the string that stands for it in JSON where it is NaN or infinite."""
+    if math.isnan(value):
+        return "NaN"
+    if value in (math.inf, -math.inf):
+        return "+Inf" if value > 0 else "-Inf"
+    return value
+
+
+def decode_number(value: object) -> float:
+    """Return the number a frame carries; raise ValueError for anything that is not one."""
+    if isinstance(value, bool):
+        raise ValueError("a boolean is not a number")
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, str) and value in _SPECIAL:
+        return _SPECIAL[value]
+    raise ValueError("expected a number, or one of the strings NaN, +Inf, -Inf")
+
+
+def bucket_index(value: float, schema: int = HISTOGRAM_SCHEMA) -> int:
+    """Return the base-2 exponential bucket i with 2^((i-1)/2^schema) < value <= 2^(i/2^schema), clamped to the range.
+
+    The buckets of Prometheus' native histograms, so that they merge by adding at any level.
+    """
+    low, high = HISTOGRAM_INDEX_RANGE
+    if not value > 0:
+        return low
+    exact = math.log2(value) * (1 << schema)
+    return min(max(math.ceil(exact - 1e-9), low), high)  # log2 of a bound may come out a hair above its integer
+
+
+def bucket_upper_bound(index: int, schema: int = HISTOGRAM_SCHEMA) -> float:
+    """Return the inclusive upper bound of a bucket, in the histogram's unit."""
+    return float(2.0 ** (index / (1 << schema)))
+
+
+def socket_path(environment: Mapping[str, str] | None = None) -> str:
+    """Return where ranks and exporter meet: `$TACHOGRAPH_SOCKET`, the system folder, or the user's runtime folder."""
+    env: Mapping[str, str] = os.environ if environment is None else environment
+    if given := env.get(SOCKET_ENVIRONMENT):
+        return given
+    folder = os.path.dirname(SYSTEM_SOCKET)  # noqa: PTH120 - pathlib would double what `import tachograph` costs
+    runtime = env.get("XDG_RUNTIME_DIR")
+    if os.access(folder, os.X_OK) or os.access(os.path.dirname(folder), os.W_OK) or not runtime:  # noqa: PTH120
+        return SYSTEM_SOCKET
+    return f"{runtime}/tachograph/rank.sock"

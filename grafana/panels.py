@@ -1,0 +1,216 @@
+"""The forms of Grafana's Classic JSON: queries, panels, overrides, variables, and their places on the grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+GRID = 24
+GREEN, RED, ORANGE, BLUE, PURPLE, GREY = "green", "red", "orange", "blue", "purple", "#8e8e8e"
+UNITS = {
+    "": "none",
+    "seconds": "s",
+    "bytes": "bytes",
+    "celsius": "celsius",
+    "watts": "watt",
+    "hertz": "hertz",
+    "ratio": "percentunit",
+}
+"""The catalog's base unit -> Grafana's."""
+
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def query(expression: str, legend: str = "__auto", *, instant: bool = False, table: bool = False) -> Json:
+    """Return one Prometheus target; a table is asked once, for now."""
+    once = instant or table
+    form = "table" if table else "time_series"
+    return {"expr": expression, "legendFormat": legend, "format": form, "instant": once, "range": not once}
+
+
+def spread(expression: str, worst: str = "", legend: str = "") -> list[Json]:
+    """Return max, median and min over all series, and the worst few: at most 6 lines for 8 ranks or for 16,384.
+
+    `@ end()` chooses the few once, at the right edge; a plain topk would choose anew at each step and add lines. It
+    stands behind selectors only, so `expression` holds no ranges.
+    """
+    at_end = expression.replace("}", "} @ end()")
+    bands = {"max": f"max({expression})", "median": f"quantile(0.5, {expression})", "min": f"min({expression})"}
+    few = [query(f"{expression} and {worst}(3, {at_end})", legend)] if worst else []
+    return [query(band, name) for name, band in bands.items()] + few
+
+
+def panel(kind: str, title: str, text: str, unit: str, queries: list[Json], *, absent: str, **more: object) -> Json:
+    """Return a panel without place and id; `absent` is what it says where there is no sample at all.
+
+    `more`: w, h, options, overrides, transformations, and any field default. No limit is drawn in any panel: limits
+    stand in the rules, and what they found comes from `ALERTS`.
+    """
+    targets = [{"refId": chr(ord("A") + i), "datasource": _SOURCE, **target} for i, target in enumerate(queries)]
+    return {
+        "type": kind,
+        "title": title,
+        "description": text,
+        "datasource": _SOURCE,
+        "gridPos": {"w": more.pop("w", 6), "h": more.pop("h", 8)},
+        "options": more.pop("options", {}),
+        "transformations": more.pop("transformations", []),
+        "targets": targets,
+        "fieldConfig": {
+            "overrides": more.pop("overrides", []),
+            "defaults": {
+                "unit": unit,
+                "noValue": absent,
+                "thresholds": {"mode": "absolute", "steps": [{"color": "text", "value": None}]},
+                **more,
+            },
+        },
+    }
+
+
+def lines(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
+    """Return a time series panel: a gap stays a gap, zero is drawn as zero; `stack=True` piles the series.
+
+    `soft_max`: how far the axis reaches where all values are lower, so that a flat zero does not stand on "100".
+    """
+    stacked = more.pop("stack", False)
+    custom: Json = {
+        "lineWidth": 1,
+        "fillOpacity": 70 if stacked else 0,
+        "showPoints": "never",
+        "spanNulls": 15_000,  # milliseconds: two scrapes may be missed before a line breaks
+        "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
+    }
+    if reach := more.pop("soft_max", None):
+        custom["axisSoftMax"] = reach
+    several = len(queries) > 3 or any("{{" in one["legendFormat"] for one in queries)
+    calcs = [] if several else ["lastNotNull"]  # with values, a long legend would fill half of a narrow panel
+    options = {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": calcs},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    colour = {"mode": "palette-classic"}
+    return panel(
+        "timeseries", title, text, unit, queries, absent=absent, custom=custom, options=options, color=colour, **more
+    )
+
+
+def stat(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
+    """Return one big number; `show`: value, name (the legend) or value_and_name."""
+    options = {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "graphMode": "none",
+        "colorMode": "value",
+        "textMode": more.pop("show", "value"),
+        "justifyMode": "center",
+        "orientation": "vertical",
+    }
+    more = {"w": 5, "h": 3, "color": {"mode": "thresholds"}, **more}
+    return panel("stat", title, text, unit, queries, absent=absent, options=options, **more)
+
+
+def table(
+    title: str,
+    text: str,
+    queries: list[Json],
+    absent: str,
+    columns: dict[str, str],
+    *,
+    overrides: list[Json],
+    **more: object,
+) -> Json:
+    """Return a table with these fields, in this order, under these names.
+
+    Several queries join on the field `join`, which holds numbers; the first one's value orders the rows, highest first.
+    """
+    shaping: list[Json] = []
+    if join := more.pop("join", None):
+        number = {"conversions": [{"targetField": join, "destinationType": "number"}]}
+        shaping = [
+            {"id": "joinByField", "options": {"byField": join, "mode": "outer"}},
+            {"id": "convertFieldType", "options": number},
+            {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": "Value #A", "desc": True}]}},
+        ]
+    order = {name: i for i, name in enumerate(columns)}
+    keep = {"includeByName": dict.fromkeys(columns, True), "indexByName": order, "renameByName": columns}
+    shaping.append({"id": "organize", "options": {"excludeByName": {}, **keep}})
+    options = {"showHeader": True, "cellHeight": "sm", "sortBy": more.pop("sort", [])}
+    # The panel's own noValue speaks for an empty table; an empty cell is a dash.
+    cells = {"matcher": {"id": "byRegexp", "options": ".*"}, "properties": [{"id": "noValue", "value": "–"}]}
+    more = {"color": {"mode": "thresholds"}, "custom": {"align": "left"}, **more, "overrides": [cells, *overrides]}
+    return panel("table", title, text, "none", queries, absent=absent, transformations=shaping, options=options, **more)
+
+
+def override(name: str, **properties: object) -> Json:
+    """Return what differs for the series or column of that name; a double underscore stands for a dot."""
+    rows = [{"id": key.replace("__", "."), "value": value} for key, value in properties.items()]
+    return {"matcher": {"id": "byName", "options": name}, "properties": rows}
+
+
+def coloured(colours: dict[str, str]) -> list[Json]:
+    """Return overrides that give each named series its own colour in every panel."""
+    return [override(name, color={"mode": "fixed", "fixedColor": colour}) for name, colour in colours.items()]
+
+
+def words(column: str, colours: dict[str, str], **more: object) -> Json:
+    """Return the override that colours the words of a column."""
+    options = {word: {"color": colour, "index": i} for i, (word, colour) in enumerate(colours.items())}
+    mappings = [{"type": "value", "options": options}]
+    return override(column, mappings=mappings, custom__cellOptions={"type": "color-text"}, **more)
+
+
+def row(title: str) -> Json:
+    """Return the heading of a section."""
+    return {"type": "row", "title": title, "collapsed": False, "panels": [], "gridPos": {"w": GRID, "h": 1}}
+
+
+def placed(panels: list[Json]) -> list[Json]:
+    """Return the panels with ids and places: each goes to the highest spot that is free, leftmost first."""
+    filled = [0] * GRID
+    for number, one in enumerate(panels, start=1):
+        place = one["gridPos"]
+        y, x = min((max(filled[x : x + place["w"]]), x) for x in range(GRID - place["w"] + 1))
+        place.update(x=x, y=y)
+        filled[x : x + place["w"]] = [y + place["h"]] * place["w"]
+        one["id"] = number
+    return panels
+
+
+def variable(name: str, label: str, values: str, **more: object) -> Json:
+    """Return a query variable that follows the time range."""
+    return {
+        "type": "query",
+        "name": name,
+        "label": label,
+        "datasource": _SOURCE,
+        "query": {"qryType": 1, "query": values, "refId": name},
+        "definition": values,
+        "refresh": 2,
+        "sort": 3,
+        "current": {},
+        "multi": False,
+        "includeAll": False,
+        **more,
+    }
+
+
+def annotation(name: str, colour: str, expression: str, title: str, text: str = "", *, on: bool) -> Json:
+    """Return a toggle that marks the times at which an expression has samples."""
+    return {
+        "name": name,
+        "datasource": _SOURCE,
+        "enable": on,
+        "iconColor": colour,
+        "expr": expression,
+        "step": "10s",
+        "titleFormat": title,
+        "textFormat": text,
+    }
+
+
+BAND = [
+    override("max", color={"mode": "fixed", "fixedColor": GREY}, custom__fillBelowTo="min", custom__lineWidth=0),
+    override("median", color={"mode": "fixed", "fixedColor": BLUE}, custom__lineWidth=2),
+    override("min", color={"mode": "fixed", "fixedColor": GREY}, custom__lineWidth=0),
+]
+"""How the lines of `spread` look: a grey band from min to max, the median drawn through it."""

@@ -1,0 +1,147 @@
+"""One incident, one page: the real Alertmanager, its real waiting times, and what a webhook receives from it.
+
+Every incident below happens at once, in runs of their own: symptoms first, causes 2 s later, the order in which rules
+and scrapes may well bring them. 13 s after the last one everything that is ever sent has been sent.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from tachograph.lab import binaries
+from tachograph.lab.pager import Page, Pager
+from tachograph.lab.processes import Children, answers, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGER = "http://localhost:9094"
+CAUSES_AFTER = 2.0  # an evaluation of the slowest group that raises a cause
+SYMPTOMS_WITHIN = 13.0  # the longest group_wait of a page, and a margin
+
+Labels = Mapping[str, str]
+
+
+def of(run: str, *alerts: str, **labels: str) -> list[Labels]:
+    return [{"alertname": alert, "run": run, **labels} for alert in alerts]
+
+
+GPU = {"instance": "node-1", "gpu": "3", "uuid": "GPU-d"}
+SYMPTOMS: list[Labels] = [
+    *of("dead", "RankFailed", "RunHung", "StragglerRank", "MfuDropped"),
+    *of("frozen", "RunHung", "StragglerRank", "MfuDropped"),
+    *of("failed", "RunHung"),
+    *of("hung", "StragglerRank", "MfuDropped"),
+    *of("slow", "MfuDropped"),
+    *of("nan", "LossSpikeNotRecovering", "RankFailed"),
+    *of("ecc", "RankFailed", rank="3", **GPU),
+    *of("bystander", "MfuDropped"),
+    *of("out-of-sight", "RunHung"),
+    *of("last-words", "StragglerRank", rank="1", instance="node-20"),
+    *of("no-gpu", "RankFailed", rank="0", instance="node-1"),
+]
+CAUSES: list[Labels] = [
+    *(label for rank in range(10) for label in of("dead", "RankDead", rank=str(rank), instance=f"node-{rank}")),
+    *of("frozen", "RankFrozen", rank="1", instance="node-2"),
+    *of("failed", "RankFailed", rank="1", instance="node-2"),
+    *of("hung", "RunHung", rank="2", instance="node-3"),
+    *of("slow", "StragglerRank", rank="2", instance="node-3"),
+    *of("nan", "LossNotFinite", rank="2", instance="node-3"),
+    {"alertname": "GpuEccUncorrected", **GPU},
+    {"alertname": "ExporterDown", "instance": "node-20"},
+    {"alertname": "ExporterDown", "instance": "node-21"},
+]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Page]]:
+    """What was received in the end."""
+    folder = tmp_path_factory.mktemp("alertmanager")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    shipped = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8")
+    program = binaries.ensure("bookworm")["alertmanager"]
+    with Pager() as pager, Children(folder) as children:
+        (folder / "alertmanager.yml").write_text(shipped.replace(PAGER, pager.url), encoding="utf-8")
+        command = [program, f"--config.file={folder / 'alertmanager.yml'}", f"--storage.path={folder / 'data'}"]
+        listen = [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
+        child = children.start("alertmanager", [*command, *listen])
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 10)
+        raise_alerts(url, SYMPTOMS)
+        pager.wait_for(lambda page: False, CAUSES_AFTER)
+        raise_alerts(url, CAUSES)
+        pager.wait_for(lambda page: False, SYMPTOMS_WITHIN)
+        yield pager.pages()
+
+
+def raise_alerts(url: str, alerts: list[Labels]) -> None:
+    """Do what Prometheus does."""
+    now = datetime.now(timezone.utc).isoformat()
+    content = [{"labels": {**labels, "severity": "critical"}, "startsAt": now} for labels in alerts]
+    request = urllib.request.Request(
+        f"{url}/api/v2/alerts", json.dumps(content).encode(), {"Content-Type": "application/json"}
+    )
+    urllib.request.urlopen(request, timeout=5).close()
+
+
+def received(pages: list[Page], run: str) -> set[str]:
+    return {page.alert for page in pages if page.labels.get("run") == run}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("run", "cause"),
+    [
+        ("dead", "RankDead"),
+        ("frozen", "RankFrozen"),
+        ("failed", "RankFailed"),
+        ("hung", "RunHung"),
+        ("slow", "StragglerRank"),
+        ("nan", "LossNotFinite"),
+    ],
+)
+def test_the_cause_pages_and_its_symptoms_do_not(pages: list[Page], run: str, cause: str) -> None:
+    """A symptom that comes 2 s before its cause still waits for it."""
+    assert received(pages, run) == {cause}
+
+
+@pytest.mark.e2e
+def test_ten_dead_ranks_are_one_notification(pages: list[Page]) -> None:
+    """They belong to one run and one kind of alert, and there is nothing to wait for."""
+    dead = [page for page in pages if page.alert == "RankDead"]
+    assert len(dead) == 10
+    assert len({page.time for page in dead}) == 1
+
+
+@pytest.mark.e2e
+def test_broken_memory_explains_the_rank_on_that_gpu_and_no_other(pages: list[Page]) -> None:
+    """Compared by node and uuid; a rank of the same node without a GPU is not excused by it."""
+    assert "GpuEccUncorrected" in {page.alert for page in pages}
+    assert received(pages, "ecc") == set()
+    assert received(pages, "no-gpu") == {"RankFailed"}
+
+
+@pytest.mark.e2e
+def test_what_has_no_cause_is_paged(pages: list[Page]) -> None:
+    """Another run's faults inhibit nothing here; one that is gone silences its node's last words only."""
+    assert received(pages, "bystander") == {"MfuDropped"}
+    assert received(pages, "out-of-sight") == {"RunHung"}
+    assert received(pages, "last-words") == set()
+
+
+@pytest.mark.e2e
+def test_exporters_that_go_dark_together_are_one_notification(pages: list[Page]) -> None:
+    """A rack is one incident."""
+    down = [page for page in pages if page.alert == "ExporterDown"]
+    assert {page.labels["instance"] for page in down} == {"node-20", "node-21"}
+    assert len({page.time for page in down}) == 1
+
+
+@pytest.mark.e2e
+def test_all_of_it_went_to_the_pager(pages: list[Page]) -> None:
+    """By the receiver `page`, and no other."""
+    assert {page.receiver for page in pages} == {"page"}

@@ -1,0 +1,122 @@
+"""Who a process is, by what its launcher left."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tachograph.client import identity as module
+from tachograph.client.identity import Identity, discover
+from tachograph.client.workload import Workload
+
+
+def find(environment: dict[str, str] | None = None, **given: Any) -> Identity:
+    """Discover, as user ada."""
+    return discover(given, environment or {}, user=lambda: "ada")
+
+
+TORCHRUN = {
+    "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8",
+    "TORCHELASTIC_RUN_ID": "llama", "TORCHELASTIC_RESTART_COUNT": "2",
+}  # fmt: skip
+SLURM = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4"}
+
+
+def test_alone() -> None:
+    """Without a launcher: rank 0 of one, in a run named after the user."""
+    assert find() == Identity("local-ada", 0, 0, 1, 0, 0)
+
+
+def test_torchrun() -> None:
+    """Torchrun's variables, restart count as attempt."""
+    assert find(TORCHRUN) == Identity("llama", 5, 1, 8, 2, 0)
+
+
+@pytest.mark.parametrize("more", [{}, SLURM])
+def test_torchruns_none_is_no_name(more: dict[str, str]) -> None:
+    """A static rendezvous calls every run "none": the Slurm job names it, else the user."""
+    found = find({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none", **more})
+    assert (found.run, found.rank, found.refused) == ("4711" if more else "local-ada", 5, 0)
+
+
+def test_slurm_and_its_arrays() -> None:
+    """Slurm's variables; each task of an array is a run of its own."""
+    assert find(SLURM) == Identity("4711", 3, 1, 4, 0, 0)
+    array = {**SLURM, "SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "9", "SLURM_RESTART_COUNT": "1"}
+    assert (find(array).run, find(array).attempt) == ("4700_9", 1)
+
+
+def test_mpi() -> None:
+    """Open MPI's variables."""
+    mpi = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}
+    assert find(mpi) == Identity("local-ada", 2, 0, 4, 0, 0)
+
+
+def test_the_order() -> None:
+    """An argument beats TACHOGRAPH_*, which beats torchrun, which beats Slurm; each field by itself."""
+    ours = {"TACHOGRAPH_RUN": "mine", "TACHOGRAPH_RANK": "7", "TACHOGRAPH_ATTEMPT": "9"}
+    assert find({**SLURM, **TORCHRUN, **ours}, rank=6) == Identity("mine", 6, 1, 8, 9, 0)
+
+
+def test_an_initialised_process_group_knows_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes made by torch.multiprocessing have no variables; Slurm's would be the launcher's and wrong."""
+    distributed = SimpleNamespace(get_rank=lambda: 2, get_world_size=lambda: 3)
+    monkeypatch.setattr(module, "in_use", lambda part: distributed)
+    assert (find(SLURM).rank, find(SLURM).world_size) == (2, 3)
+    assert find(TORCHRUN).rank == 5
+
+
+@pytest.mark.parametrize("wrong", ["-1", "1.5", "x", "9" * 400, str(2**31), "１２x"])
+def test_wrong_numbers_are_passed_over_and_counted(wrong: str) -> None:
+    """What cannot be a rank falls through to the next source."""
+    found = find({**SLURM, "RANK": wrong})
+    assert (found.rank, found.refused) == (3, 1)
+
+
+@pytest.mark.parametrize("wrong", [5, True, "", "  ", "x" * 129, "new\nline", b"run", ["run"], {"run"}])
+def test_wrong_names_are_passed_over(wrong: Any) -> None:
+    """A name is printable text of at most 128 characters; nothing else raises."""
+    assert find(SLURM, run=wrong).run == "4711"
+
+
+def test_arguments_of_wrong_types_are_counted() -> None:
+    """Hostile arguments cost themselves only."""
+    found = find(rank="three", local_rank=1.5, world_size=True, attempt=[1], run=object())
+    assert found == Identity("local-ada", 0, 0, 1, 0, 5)
+
+
+def test_a_world_holds_its_rank() -> None:
+    """A rank without a known world size is in the smallest world it fits in."""
+    assert find(rank=5).world_size == 6
+
+
+def test_amounts_per_step_are_shared() -> None:
+    """Tokens, samples and FLOPs of a step are the run's; a rank's share is whole where it can be."""
+    workload = Workload(8, tokens_per_step=4_194_304, flops_per_token=4.6e10, samples_per_step=9)
+    assert workload.per_step == {
+        "tokens_total": 524_288, "samples_total": 1.125, "flops_total": pytest.approx(4.6e10 * 524_288),
+    }  # fmt: skip
+    assert isinstance(workload.per_step["tokens_total"], int)
+
+
+def test_flops_per_step_beats_flops_per_token() -> None:
+    """What was said directly is taken."""
+    assert Workload(2, tokens_per_step=10, flops_per_token=5, flops_per_step=80).per_step["flops_total"] == 40
+
+
+def test_wrong_amounts_and_facts_are_counted() -> None:
+    """Zero, negative, infinite, and what is no number or name."""
+    workload = Workload(
+        1, tokens_per_step=0, samples_per_step=-1, flops_per_step=float("inf"), flops_per_token="x", peak_flops=[],
+        precision=7, global_batch=1.5,
+    )  # fmt: skip
+    assert (workload.per_step, workload.refused) == ({}, 7)
+    assert set(workload.facts) <= {"framework"}
+
+
+def test_flops_per_token_needs_tokens() -> None:
+    """Without tokens per step there is no FLOP count, and nothing was wrong."""
+    workload = Workload(1, flops_per_token=6e9)
+    assert (workload.per_step, workload.refused) == ({}, 0)

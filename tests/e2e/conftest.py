@@ -1,0 +1,63 @@
+"""The real stack, once per session, and one real PyTorch job in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tachograph.lab.binaries import BinariesUnavailable
+from tachograph.lab.launch import Job, launch
+from tachograph.lab.pager import Pager
+from tachograph.lab.stack import Stack
+
+RUN = "e2e"
+RANKS = 4
+
+
+def _wait_for(look: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Return the first thing that `look` finds; fail when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if found := look():
+            return found
+        if time.monotonic() > deadline:
+            pytest.fail(f"no {what} within {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> Callable[[Callable[[], Any], float, str], Any]:
+    return _wait_for
+
+
+@pytest.fixture(scope="session")
+def pager() -> Iterator[Pager]:
+    with Pager() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="session")
+def stack(pager: Pager, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    try:
+        with Stack(tmp_path_factory.mktemp("stack"), pager.url) as running:
+            yield running
+    except BinariesUnavailable as error:
+        pytest.fail(str(error))
+
+
+@pytest.fixture(scope="session")
+def job(stack: Stack) -> Job:
+    """Four ranks that train and that Prometheus has seen for a while; the stack ends them."""
+    started = launch(stack.children, RUN, RANKS, stack.socket)
+    counted = f'count(tachograph_train_steps_total{{run="{RUN}"}} > 60) == {RANKS}'
+    trained = f'{counted} and on () run:step_interval_seconds:p50{{run="{RUN}"}}'
+
+    def training() -> bool:
+        assert started.torchrun.running, started.torchrun.tail(20)
+        return bool(stack.query(trained))
+
+    _wait_for(training, 90, f"training:\n{started.torchrun.tail(20)}")
+    return started

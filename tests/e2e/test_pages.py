@@ -1,0 +1,100 @@
+"""From a fault in a real PyTorch job to the page: exporter, Prometheus and Alertmanager are the real ones.
+
+One job for all: the tests give it one fault after the other, and the last one kills it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tachograph.lab import faults
+from tachograph.lab.faults import Fault
+from tachograph.lab.launch import Job
+from tachograph.lab.pager import FIRING, Page, Pager
+from tachograph.lab.scenarios import names_culprit
+from tachograph.lab.stack import Stack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(180)]
+
+HUNG, SLOW, KILLED = 3, 2, 1
+"""The culprit of each test."""
+
+
+def by_rank(stack: Stack, expression: str) -> dict[int, float]:
+    return {int(sample.labels["rank"]): sample.value for sample in stack.query(expression)}
+
+
+def paged(pager: Pager, since: float) -> list[Page]:
+    return [page for page in pager.pages() if page.critical and page.status == FIRING and page.time > since]
+
+
+def the_page(pager: Pager, alert: str, since: float, seconds: float) -> Page:
+    page = pager.wait_for(lambda page: page.alert == alert and page.status == FIRING, seconds, after=since)
+    assert page is not None, (
+        f"no {alert} within {seconds} s, but {[(p.alert, dict(p.labels)) for p in paged(pager, since)]}"
+    )
+    return page
+
+
+def test_healthy_training_is_quiet(stack: Stack, job: Job, pager: Pager, wait_for: Callable[..., Any]) -> None:
+    """A job that starts and trains pages nobody; all its ranks are up, running, and speak of their device's peak."""
+    assert by_rank(stack, f'tachograph_rank_up{{run="{job.run}"}}') == dict.fromkeys(range(job.ranks), 1)
+    assert by_rank(stack, f'tachograph_rank_state{{run="{job.run}",state="running"}}') == dict.fromkeys(
+        range(job.ranks), 1
+    )
+    (mfu,) = wait_for(lambda: stack.query(f'run:mfu:ratio{{run="{job.run}"}}'), 15, "MFU")
+    assert 0 < mfu.value < 1
+    assert paged(pager, 0) == []
+
+
+def test_a_hang_names_who_never_boarded(stack: Stack, job: Job, pager: Pager) -> None:
+    """A rank stuck in its loader pages within 30 s and three steps; its collective count stands below all others'."""
+    since = time.time()
+    job.control.inject(Fault(faults.HANG, rank=HUNG))
+    try:
+        page = the_page(pager, "RunHung", since, 33)
+        enqueued = by_rank(stack, f'tachograph_train_collective_enqueued{{run="{job.run}",group="0"}}')
+        phases = {
+            s.labels["rank"]: s.labels["phase"]
+            for s in stack.query(f'tachograph_rank_phase_seconds{{run="{job.run}"}}')
+        }
+    finally:
+        job.control.heal(faults.HANG)
+    assert names_culprit(page, HUNG), page.annotations
+    culprit = enqueued.pop(HUNG)
+    assert set(enqueued.values()) == {culprit + 1}
+    assert phases[str(HUNG)] == "data"
+    assert re.search(r"phase data for \d+ s", page.annotations["description"])
+    assert [p.alert for p in paged(pager, since)] == ["RunHung"]
+
+
+def test_a_straggler_is_named_although_all_step_alike(stack: Stack, job: Job, pager: Pager) -> None:
+    """Slowed inside backward, one rank drags all to the same step time; the page names it, and only it, within 90 s."""
+    since = time.time()
+    job.control.inject(Fault(faults.SLOW, rank=SLOW))
+    try:
+        page = the_page(pager, "StragglerRank", since, 90)
+        steps = by_rank(stack, f'increase(tachograph_train_steps_total{{run="{job.run}"}}[30s])')
+    finally:
+        job.control.heal(faults.SLOW)
+    assert names_culprit(page, SLOW), page.annotations
+    assert max(steps.values()) - min(steps.values()) <= 0.03 * max(steps.values())
+    assert [p.alert for p in paged(pager, since)] == ["StragglerRank"]
+
+
+def test_a_killed_rank_is_dead_and_nothing_else(stack: Stack, job: Job, pager: Pager) -> None:
+    """SIGKILL pages within 10 s, naming the rank, though its loader's worker lives on; the others page nobody."""
+    since = time.time()
+    faults.kill(job.pid(KILLED))
+    while f'tachograph_rank_up{{run="{job.run}",rank="{KILLED}"}} 0' not in stack.scrape():
+        assert time.time() - since < 1, "rank_up is not 0 within 1 s"
+        time.sleep(0.02)
+    page = the_page(pager, "RankDead", since, 10)
+    assert names_culprit(page, KILLED), page.annotations
+    surplus = pager.wait_for(lambda p: p.critical and p.status == FIRING and p is not page, 15, after=since)
+    assert surplus is None

@@ -1,0 +1,112 @@
+"""A device's dense peak is found by its whole name, or not at all."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tachograph.node.peaks import DTYPES, PEAKS, dtype_of, peaks_of
+
+# NVML product name -> dense tera-FLOP/s as (fp16, bf16, fp8); None where the device has no such unit.
+KNOWN: dict[str, tuple[float | None, ...]] = {
+    "Tesla V100-SXM2-16GB": (125, None, None),
+    "Tesla V100-SXM2-32GB": (125, None, None),
+    "Tesla V100-PCIE-16GB": (112, None, None),
+    "Tesla V100-PCIE-32GB": (112, None, None),
+    "Tesla V100S-PCIE-32GB": (130, None, None),
+    "Tesla T4": (65, None, None),
+    "NVIDIA A10": (125, 125, None),
+    "NVIDIA A40": (149.7, 149.7, None),
+    "A100-SXM4-40GB": (312, 312, None),
+    "NVIDIA A100-SXM4-40GB": (312, 312, None),
+    "NVIDIA A100-SXM4-80GB": (312, 312, None),
+    "NVIDIA A100-SXM-80GB": (312, 312, None),
+    "NVIDIA A100-PCIE-40GB": (312, 312, None),
+    "NVIDIA A100 80GB PCIe": (312, 312, None),
+    "NVIDIA A800-SXM4-80GB": (312, 312, None),
+    "NVIDIA RTX A6000": (154.85, 154.85, None),
+    "NVIDIA GeForce RTX 3090": (71, 71, None),
+    "NVIDIA GeForce RTX 4090": (165.2, 165.2, 330.3),
+    "NVIDIA L4": (121, 121, 242),
+    "NVIDIA L40": (181.05, 181.05, 362),
+    "NVIDIA L40S": (362.05, 362.05, 733),
+    "NVIDIA H20": (148, 148, 296),
+    "NVIDIA H20-3e": (148, 148, 296),
+    "NVIDIA H800": (989, 989, 1979),
+    "NVIDIA H100 80GB HBM3": (989, 989, 1979),
+    "NVIDIA H100 PCIe": (756, 756, 1513),
+    "NVIDIA H100 NVL": (835, 835, 1671),
+    "NVIDIA H200": (989, 989, 1979),
+    "NVIDIA H200 NVL": (835, 835, 1671),
+    "NVIDIA GH200 480GB": (989, 989, 1979),
+    "NVIDIA GH200 144G HBM3e": (989, 989, 1979),
+    "NVIDIA B200": (2250, 2250, 4500),
+    "NVIDIA B300 SXM6 AC": (2250, 2250, 4500),
+    "NVIDIA GB200": (2500, 2500, 5000),
+    "NVIDIA GB300": (2500, 2500, 5000),
+}
+UNKNOWN = (
+    "",
+    "NVIDIA",
+    "NVIDIA H100",  # which board?
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+    "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+    "NVIDIA A100-SXM-64GB",  # made for one customer, with more cores
+    "NVIDIA A10G",
+    "NVIDIA A30",
+    "NVIDIA A16",
+    "NVIDIA L20",
+    "NVIDIA L4000",
+    "NVIDIA H2000",
+    "NVIDIA GeForce RTX 3090 Ti",
+    "NVIDIA GeForce RTX 4090 D",
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA RTX 6000 Ada Generation",
+    "Quadro RTX 6000",
+    "NVIDIA H1000 SXM",
+    "GRID A100-10C",
+    "AMD Instinct MI300X",
+)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_known_device_has_its_own_peak(name: str) -> None:
+    """Every device string gives the dense figure of that board, and of no other."""
+    expected = dict(zip(DTYPES, KNOWN[name], strict=True))
+    assert peaks_of(name) == {dtype: tera * 1e12 for dtype, tera in expected.items() if tera is not None}
+    assert peaks_of(name.upper()) == peaks_of(name.lower()) == peaks_of(name)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_device_has_no_peak(name: str) -> None:
+    """No peak means no MFU, where another board's peak would mean a wrong one."""
+    assert peaks_of(name) == {}
+
+
+def test_every_row_is_reached_by_exactly_the_names_it_is_for() -> None:
+    """No row is dead, and no name matches two."""
+    reached = set()
+    for name in KNOWN:
+        model = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
+        rows = [row.name for row in PEAKS if re.fullmatch(row.name, model, re.IGNORECASE)]
+        assert len(rows) == 1, name
+        reached.update(rows)
+    assert reached == {row.name for row in PEAKS}
+
+
+def test_a_row_states_dense_figures_and_their_source() -> None:
+    """Eight bits run at twice the rate of sixteen; a figure with sparsity beside a dense one shows here."""
+    for row in PEAKS:
+        assert row.source
+        assert row.bf16 in (None, row.fp16)
+        assert row.fp8 is None or row.fp8 / row.fp16 == pytest.approx(2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("written", "dtype"),
+    [("bf16", "bf16"), ("BF16", "bf16"), ("torch.bfloat16", "bf16"), ("16-mixed", "fp16"), ("float32", "float32")],
+)
+def test_a_precision_is_known_by_its_common_names(written: str, dtype: str) -> None:
+    """PyTorch's, Lightning's and people's words for a precision mean the same row; an unknown one means none."""
+    assert dtype_of(written) == dtype

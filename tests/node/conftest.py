@@ -1,0 +1,236 @@
+"""What the node's tests share: clocks to turn by hand, a rank's end of the socket, and a whole exporter to start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tachograph.node.clock import Clock
+from tachograph.node.readings import GpuIdentity
+
+ROOT = Path(__file__).parents[2]
+DEADLINE = 10.0
+
+
+@dataclass
+class HandClock:
+    """A clock that stands still until it is turned."""
+
+    now: float = 1000.0
+    epoch: float = 1_763_690_000.0
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(monotonic=lambda: self.now, wall=lambda: self.epoch + self.now - 1000.0)
+
+    def turn(self, seconds: float, tick: Callable[[], object] | None = None) -> None:
+        """Go on by `seconds`, in steps of one second with a tick after each where one is given."""
+        end = self.now + seconds
+        while tick is not None and self.now + 1.0 < end:
+            self.now += 1.0
+            tick()
+        self.now = end
+        if tick is not None:
+            tick()
+
+
+@dataclass
+class TwoGpus:
+    """The GPU facts of a node with two known GPUs."""
+
+    known: tuple[GpuIdentity, ...] = (
+        GpuIdentity("0", "GPU-aaaa", "NVIDIA H100 80GB HBM3"),
+        GpuIdentity("1", "GPU-bbbb", "NVIDIA H100 80GB HBM3"),
+    )
+
+    def gpus(self) -> tuple[GpuIdentity, ...]:
+        return self.known
+
+    def peak_flops(self, uuid: str, precision: str) -> float | None:
+        known = any(gpu.uuid == uuid for gpu in self.known)
+        return {"bf16": 989.4e12, "fp8": 1978.9e12}.get(precision) if known else None
+
+
+class Speaker:
+    """A rank's end of the socket, as any language could write it."""
+
+    def __init__(self, path: Path, run: str = "llama-7b", rank: int = 0, **hello: object) -> None:
+        self.run, self.rank, self.seq = run, rank, 0
+        self.extra = hello
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(DEADLINE)
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
+        self._lines = self.socket.makefile("rb")
+
+    def raw(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def send(self, **frame: object) -> None:
+        self.raw(json.dumps({"v": 1, **frame}).encode() + b"\n")
+
+    def answer(self) -> dict[str, object]:
+        """Return the next answer; an empty object once the exporter hung up."""
+        return json.loads(self._lines.readline() or b"{}")
+
+    def hello(self, **over: object) -> dict[str, object]:
+        frame = {"run": self.run, "rank": self.rank, "local_rank": self.rank, "world_size": 8, "attempt": 0}
+        self.send(type="hello", **{"pid": os.getpid(), **frame, **self.extra, **over})
+        return self.answer()
+
+    def state(self, metrics: dict[str, object] | None = None, **over: object) -> None:
+        self.seq += 1
+        frame = {"seq": self.seq, "time": time.time(), "step": self.seq, "metrics": metrics or {}}
+        self.send(type="state", **{**frame, **over})
+
+    def bye(self, **over: object) -> None:
+        self.send(type="bye", **{"outcome": "finished", **over})
+
+    def close(self) -> None:
+        self._lines.close()
+        self.socket.close()
+
+
+class Scrape:
+    """One scrape, by series."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.values = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def value(self, name: str, **labels: object) -> float | None:
+        """Return the value of exactly this series, None where it is absent; the prefix may be left out."""
+        full = name if name.startswith(("tachograph_", "process_")) else f"tachograph_{name}"
+        return self.values.get((full, frozenset((key, str(text)) for key, text in labels.items())))
+
+
+@dataclass
+class Running:
+    """A whole exporter in a process of its own."""
+
+    folder: Path
+    flags: tuple[str, ...]
+    speakers: list[Speaker] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.socket = self.folder / "rank.sock"
+        self.log = self.folder / "log"
+        self.start()
+
+    def start(self) -> None:
+        """Start, or start again in the same place, and wait until it serves."""
+        command = [sys.executable, "-m", "tachograph", "exporter", "--web.listen-address=127.0.0.1:0"]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen([*command, f"--socket={self.socket}", *self.flags], stderr=log)
+        found = self.eventually(lambda: re.search(r"msg=serving address=(\S+)", self.log.read_text()))
+        self.url = f"http://{found[1]}"
+
+    def eventually(self, condition: Callable[[], object], within: float = DEADLINE) -> object:
+        """Return what the condition gives once it is true; fail after `within` seconds."""
+        end = time.monotonic() + within
+        while not (result := condition()):
+            if time.monotonic() > end or self.process.poll() is not None:
+                pytest.fail(f"not within {within} s; log:\n{self.log.read_text()}")
+            time.sleep(0.01)
+        return result
+
+    def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        request = urllib.request.Request(self.url + path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+        with urllib.request.urlopen(request, timeout=DEADLINE) as response:
+            return response.status, {name.lower(): text for name, text in response.headers.items()}, response.read()
+
+    def scrape(self) -> Scrape:
+        return Scrape(self.get("/metrics")[2].decode())
+
+    def speaker(self, run: str = "llama-7b", rank: int = 0, **hello: object) -> Speaker:
+        speaker = Speaker(self.socket, run, rank, **hello)
+        self.speakers.append(speaker)
+        return speaker
+
+    def stop(self, number: int = signal.SIGTERM) -> float:
+        """Send a signal and return the seconds until the process has ended."""
+        start = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(DEADLINE)
+        return time.monotonic() - start
+
+    def end(self) -> None:
+        for speaker in self.speakers:
+            speaker.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(DEADLINE)
+
+
+@pytest.fixture
+def hand() -> HandClock:
+    """A clock to turn by hand."""
+    return HandClock()
+
+
+@pytest.fixture(scope="session")
+def two_gpus() -> TwoGpus:
+    """A node with two known GPUs."""
+    return TwoGpus()
+
+
+@pytest.fixture(scope="session")
+def scrape_of() -> type[Scrape]:
+    """Read a scrape by series."""
+    return Scrape
+
+
+@pytest.fixture(scope="session")
+def speak() -> type[Speaker]:
+    """Open a rank's end of a socket."""
+    return Speaker
+
+
+@pytest.fixture(scope="module")
+def exporter_at() -> Iterator[Callable[..., Running]]:
+    """Start exporters, each in a short folder of its own that other users can reach; all end with the module."""
+    with ExitStack() as stack:
+
+        def start(*flags: str) -> Running:
+            # A unix socket's path has at most 107 bytes, and the folders of pytest are closed to other users.
+            folder = Path(tempfile.mkdtemp(prefix="tachograph-node-test-"))
+            stack.callback(shutil.rmtree, folder)
+            folder.chmod(0o755)
+            running = Running(folder, flags)
+            stack.callback(running.end)
+            return running
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """The promtool to check with, from the unpacked tools or the PATH."""
+    unpacked = ROOT / ".tools/bookworm/usr/bin/promtool"
+    found = str(unpacked) if unpacked.exists() else shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not here: neither unpacked under .tools nor on the PATH")
+    return Path(found)

@@ -1,0 +1,68 @@
+"""The command: what `tachograph` says, and where a user's mistake ends."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tachograph import __version__
+from tachograph.__main__ import COMMANDS, main
+from tachograph.catalog import METRICS
+from tachograph.node.config import SETTINGS
+from tachograph.node.metrics_page import metrics_page
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """`tachograph --version` names the version."""
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tachograph {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["explorer"], ["--verbose"], ["metrics", "extra"]])
+def test_a_mistake_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong command is one line on stderr and status 2."""
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+
+
+def test_help_names_every_command_and_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help is complete: each command, and each of the exporter's flags with its default."""
+    main(["--help"])
+    out = capsys.readouterr().out
+    assert all(re.search(rf"^  {command} ", out, re.MULTILINE) for command in COMMANDS)
+    with pytest.raises(SystemExit) as end:
+        main(["exporter", "--help"])
+    assert end.value.code == 0
+    out = capsys.readouterr().out
+    for setting in SETTINGS:
+        assert f"--{setting.name}" in out
+        assert setting.default in out
+
+
+def test_the_metrics_page_is_current() -> None:
+    """`docs/metrics.md` is what `tachograph metrics` prints; `tachograph metrics > docs/metrics.md` writes it anew."""
+    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == metrics_page()
+
+
+def test_the_metrics_page_has_every_metric_once() -> None:
+    """Each row of the catalog is one row of the page."""
+    page = metrics_page()
+    assert re.findall(r"^\| `(tachograph_\w+)`", page, re.MULTILINE) == [metric.name for metric in METRICS]
+
+
+def test_starting_stays_light() -> None:
+    """The exporter without a file loads neither the client nor YAML, and NVML never in its own process."""
+    code = (
+        "import sys, tachograph.node.exporter, tachograph.node.gpu_source;"
+        "print([m for m in ('yaml', 'pynvml', 'torch', 'numpy', 'rich', 'tachograph.client') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"

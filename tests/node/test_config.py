@@ -1,0 +1,146 @@
+"""The configuration: one table, read from flags, the environment and a file, with all faults told at once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tachograph.node.config import SETTINGS, Config, ConfigError, read_config
+from tachograph.node.limits import Limits
+from tachograph.wire import SYSTEM_SOCKET
+
+
+def faults(arguments: list[str], **environment: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as error:
+        read_config(arguments, environment)
+    return error.value.faults
+
+
+def test_defaults() -> None:
+    """Without a word it serves on every address at port 10024, reads GPUs every second, and keeps the limits."""
+    assert read_config([], {}) == Config(
+        listen_address=(None, 10024), socket=Path(SYSTEM_SOCKET), socket_mode=0o666, gpu_enabled=True, gpu_interval=1.0,
+        log_level="info", limits=Limits(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (":9100", (None, 9100)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("node-7.cluster:65535", ("node-7.cluster", 65535)),
+        ("[::]:9100", ("::", 9100)),
+        ("[::1]:9100", ("::1", 9100)),
+    ],
+)
+def test_listen_address(text: str, address: tuple[str | None, int]) -> None:
+    """Host and port, a port alone, and IPv6 in brackets are understood."""
+    assert read_config([f"--web.listen-address={text}"], {}).listen_address == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "9100", "host", "host:", ":65536", ":-1", ":٣", "::1:9100", "a b:1", "http://h:1"]
+)
+def test_wrong_listen_address(text: str) -> None:
+    """Anything else is a fault that says what was expected."""
+    (fault,) = faults([f"--web.listen-address={text}"])
+    assert fault == (
+        f"--web.listen-address: {text!r}: expected host:port, :port or [ipv6]:port, with a port from 0 to 65535"
+    )
+
+
+def test_a_file_sets_everything(tmp_path: Path) -> None:
+    """Each setting has its place in the file, nested at the dots."""
+    file = tmp_path / "tachograph.yaml"
+    file.write_text(
+        "web: {listen-address: '[::1]:1'}\nsocket: /a/b\nsocket-mode: '0600'\ngpu:\n  enabled: no\n  interval: 500ms\n"
+        "log.level: debug\nlimits: {ranks: 8, series-per-rank: 64, label-values: 4}\n"
+        "ranks: {frozen-after: 30, retention: 1h, retention-finished: 1.5m}\n"
+    )
+    assert read_config([f"--config={file}"], {}) == Config(
+        listen_address=("::1", 1), socket=Path("/a/b"), socket_mode=0o600, gpu_enabled=False, gpu_interval=0.5,
+        log_level="debug",
+        limits=Limits(
+            ranks=8, series_per_rank=64, label_values=4, frozen_after=30.0, retention=3600.0, retention_finished=90.0
+        ),
+    )  # fmt: skip
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    """The nearest word counts."""
+    file = tmp_path / "t.yaml"
+    file.write_text("socket: /file\ngpu: {enabled: true}\n")
+    arguments = ["--config", str(file)]
+    assert read_config(arguments, {}).socket == Path("/file")
+    assert read_config(arguments, {"TACHOGRAPH_SOCKET": "/env"}).socket == Path("/env")
+    assert read_config([*arguments, "--socket=/flag"], {"TACHOGRAPH_SOCKET": "/env"}).socket == Path("/flag")
+    assert read_config([*arguments, "--no-gpu"], {}).gpu_enabled is False
+    assert read_config([*arguments, "--gpu.enabled"], {}).gpu_enabled is True
+    assert read_config([*arguments, "--gpu.enabled=false"], {}).gpu_enabled is False
+
+
+def test_every_fault_is_listed_with_its_line(tmp_path: Path) -> None:
+    """Flags and file are judged together: nobody has to start five times to find five faults."""
+    file = tmp_path / "t.yaml"
+    file.write_text(
+        "gpu:\n  interval: 5ms\n  intervall: 1s\nlimits:\n  ranks: many\n  ranks: 3\nlog:\n  level: [info]\n"
+        "socket-mode: 0999\nnonsense: {}\nranks:\n  - 1\n"
+    )
+    found = faults([f"--config={file}", "--log.level=loud", "--socket", "--unknown", "stray"])
+    assert sorted(fault.removeprefix(f"{file}:") for fault in found) == [
+        "--log.level: 'loud': expected one of debug, info, warning, error",
+        "--socket: no value: expected a path",
+        "--unknown: no such flag: see tachograph exporter --help",
+        "10: nonsense: no such setting: expected one of " + ", ".join(setting.name for setting in SETTINGS),
+        "12: ranks: expected settings under it: frozen-after, retention, retention-finished",
+        "2: gpu.interval: '5ms': expected a duration from 100ms to 1m, such as 1s",
+        "3: gpu.intervall: no such setting: did you mean gpu.interval?",
+        "5: limits.ranks: 'many': expected a whole number from 1 to 4096",
+        "6: limits.ranks: given twice",
+        "8: log.level: expected one value, not a list",
+        "9: socket-mode: '0999': expected an octal mode such as 0666 (in YAML in quotes)",
+        "stray: no such flag: see tachograph exporter --help",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("gpu: {interval: 1s\n", r":2: not YAML: expected ',' or '}'"),
+        ("- a\n- b\n", r":1: expected settings such as gpu: \{interval: 1s\}"),
+        ("just words\n", r":1: expected settings"),
+        ("a: &a {b: *a}\n", r"no such setting"),
+        ("? [x]\n: 1\n", r":2: \?: no such setting"),
+        ("\t: 1\n", r":1: not YAML"),
+        ("!!python/object:os.system {}\n", r"expected settings"),
+    ],
+)
+def test_a_file_that_is_no_settings(tmp_path: Path, text: str, fault: str) -> None:
+    """Whatever the file holds, the fault is one line with its place, never a traceback."""
+    file = tmp_path / "t.yaml"
+    file.write_text(text)
+    found = faults([f"--config={file}"])
+    assert any(re.search(fault, line) for line in found), found
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """A missing file, a folder and bytes that are no text are faults; an empty file is none."""
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "empty").write_text("# nothing\n")
+    for name, words in (("none", "No such file"), ("", "Is a directory"), ("bytes", "not UTF-8 at byte 0")):
+        (fault,) = faults([f"--config={tmp_path / name}"])
+        assert words in fault
+    assert faults(["--config"]) == ("--config: no value: expected a YAML file",)
+    assert read_config([f"--config={tmp_path / 'empty'}"], {}).limits == Limits()
+
+
+def test_every_setting_tells_what_it_expects() -> None:
+    """Each default is right by its own rule, and an impossible text is refused with the expectation."""
+    for setting in SETTINGS:
+        if setting.default:
+            setting.read(setting.default)
+        (fault,) = faults([f"--{setting.name}= "])
+        assert fault.endswith(f"expected {setting.expected}")

@@ -1,0 +1,413 @@
+"""The whole exporter in a process of its own: real sockets, real scrapes, real signals."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tachograph.node.exposition import OPENMETRICS, TEXT
+
+NOBODY = 65534
+RANK_PROCESS = """
+import json, socket, sys, time
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+send = lambda **frame: s.sendall(json.dumps({"v": 1, **frame}).encode() + b"\\n")
+send(type="hello", run=sys.argv[2], rank=0, pid=1)
+s.recv(1000)
+for seq in range(1000):
+    send(type="state", seq=seq, time=time.time(), step=seq, metrics={"tokens_total": seq})
+    time.sleep(0.2)
+"""
+
+
+@pytest.fixture(scope="module")
+def exporter(exporter_at: Callable[..., Any]) -> Any:
+    """One exporter for all tests that leave it running; frozen after 2 s."""
+    return exporter_at("--no-gpu", "--ranks.frozen-after=2s")
+
+
+@pytest.fixture
+def witness(exporter: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A well-behaved rank that goes on through a test, and whose values must be exact and up after it."""
+    speaker = exporter.speaker(run=f"witness-{request.node.name[:80]}", rank=3)
+    assert speaker.hello() == {"ok": True, "last_step": None}
+    speaker.state({"tokens_total": 100, "loss": 1.5})
+    yield speaker
+    speaker.state({"tokens_total": 12345, "loss": 0.25}, step=77)
+    labels = {"run": speaker.run, "rank": 3}
+    exporter.eventually(lambda: exporter.scrape().value("train_tokens_total", **labels) == 12345, within=1.0)
+    scrape = exporter.scrape()
+    assert scrape.value("train_loss", **labels) == 0.25
+    assert scrape.value("train_step", **labels) == 77
+    assert scrape.value("rank_up", **labels) == 1
+    assert scrape.value("rank_state", state="running", **labels) == 1
+    speaker.bye()
+    speaker.close()
+
+
+def counted(scrape: Any, kind: str, reason: str) -> float:
+    value = scrape.value(f"exporter_{kind}_total", reason=reason)
+    assert value is not None, f"{reason} is not pre-created"
+    return float(value)
+
+
+BAD_FRAMES = {
+    "malformed": (b'{"v":1,"type":\n', "JSON"),
+    "version": (b'{"v":2,"type":"state"}\n', "this exporter speaks v=1"),
+    "type": (b'{"v":1,"type":"shout"}\n', "expected hello, state or bye"),
+    "invalid": (b'{"v":1,"type":"state","seq":"one","time":1}\n', "seq"),
+    "oversized": (b'{"v":1,"pad":"' + b"x" * 70_000 + b'"}\n', "65536 bytes"),
+    "no_hello": (b'{"v":1,"type":"state","seq":1,"time":1}\n', "say hello first"),
+}
+
+
+@pytest.mark.parametrize("reason", BAD_FRAMES)
+def test_bad_frame(exporter: Any, witness: Any, reason: str) -> None:
+    """A bad frame is counted once under its reason, its sender reads why, and the connection lives on."""
+    data, words = BAD_FRAMES[reason]
+    before = counted(exporter.scrape(), "frames_rejected", reason)
+    rude = exporter.speaker(run=f"rude-{reason}")
+    rude.raw(data)
+    refusal = rude.answer()
+    assert refusal["ok"] is False
+    assert words in refusal["error"]
+    assert counted(exporter.scrape(), "frames_rejected", reason) == before + 1
+    assert rude.hello()["ok"] is True
+    rude.bye()
+
+
+BAD_SERIES = {
+    "unknown_metric": [{"lossss": 1}],
+    "wrong_type": [{"loss": "low"}],
+    "bad_label": [{"collectives_total": {"all_gossip": 1}}],
+    "counter_decrease": [{"samples_total": 10}, {"samples_total": 9}],
+    "label_limit": [{"collective_enqueued": {str(i): 1 for i in range(k, k + 5000)}} for k in (0, 5000)],
+    "unknown_phase": [{"phase_seconds_total": {"lunch": 1}}],
+}
+
+
+@pytest.mark.parametrize("reason", BAD_SERIES)
+def test_bad_series(exporter: Any, witness: Any, reason: str) -> None:
+    """A series that cannot be taken is counted; the rest of its frame is exact, the scrape bounded, the rank up."""
+    rank = exporter.speaker(run=f"odd-{reason}")
+    rank.hello()
+    before = counted(exporter.scrape(), "series_dropped", reason)
+    for metrics in BAD_SERIES[reason]:
+        rank.state({"tokens_total": 5, **metrics})
+    labels = {"run": rank.run, "rank": 0}
+    exporter.eventually(lambda: exporter.scrape().value("train_step", **labels) == len(BAD_SERIES[reason]))
+    scrape = exporter.scrape()
+    expected = 10_000 - 2 * 32 if reason == "label_limit" else 1
+    assert counted(scrape, "series_dropped", reason) - before == expected
+    assert scrape.value("train_tokens_total", **labels) == 5
+    assert scrape.value("rank_up", **labels) == 1
+    assert sum(f'run="{rank.run}"' in line for line in scrape.text.splitlines()) < 128
+    if reason == "counter_decrease":
+        assert scrape.value("train_samples_total", **labels) == 10
+    rank.bye()
+
+
+def test_a_run_of_another_uid(exporter: Any, witness: Any) -> None:
+    """A run owned by one uid cannot be spoken for by another: refused, told whose it is, counted, hung up."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can connect as another user")
+    before = counted(exporter.scrape(), "frames_rejected", "owner")
+    os.seteuid(NOBODY)  # the kernel keeps the credentials of the moment of connect()
+    try:
+        intruder = exporter.speaker(run=witness.run, rank=4)
+        honest = exporter.speaker(run="nobodys-own")
+    finally:
+        os.seteuid(0)
+    refusal = intruder.hello()
+    assert refusal == {"ok": False, "error": f"run {witness.run} belongs to uid 0, you are uid {NOBODY}"}
+    assert intruder.answer() == {}
+    assert honest.hello()["ok"] is True
+    honest.bye()
+    scrape = exporter.scrape()
+    assert counted(scrape, "frames_rejected", "owner") == before + 1
+    assert scrape.value("rank_up", run=witness.run, rank=4) is None
+
+
+def test_a_living_rank_is_not_taken_over(exporter: Any, witness: Any) -> None:
+    """Another process that claims a living rank in the same attempt is refused, and told by whom it is held."""
+    rival = exporter.speaker(run=witness.run, rank=witness.rank)
+    assert f"is held by pid {os.getpid()} in attempt 0" in rival.hello(pid=1)["error"]
+    assert rival.answer() == {}
+
+
+def test_a_flood_starves_nobody(exporter: Any, witness: Any) -> None:
+    """While one connection sends as fast as it can, others are exact, scrapes are quick, and the CPU is mostly idle."""
+    before = exporter.scrape()
+    flooder = exporter.speaker(run="flood")
+    flooder.hello()
+    flood = json.dumps({"v": 1, "type": "state", "seq": 1, "time": 1, "metrics": {"loss": 1}}).encode() + b"\n"
+    over = threading.Event()
+
+    def send() -> None:
+        with contextlib.suppress(OSError):
+            while not over.is_set():
+                flooder.raw(flood * 100)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    start, slowest = time.monotonic(), 0.0
+    try:
+        while time.monotonic() < start + 2.0:
+            witness.state({"tokens_total": 100, "loss": 1.5})
+            asked = time.monotonic()
+            after = exporter.scrape()
+            slowest = max(slowest, time.monotonic() - asked)
+            time.sleep(0.2)
+    finally:
+        over.set()
+        flooder.socket.shutdown(2)
+        sender.join()
+    assert counted(after, "frames_rejected", "rate") - counted(before, "frames_rejected", "rate") > 1000
+    assert after.value("exporter_frames_total") - before.value("exporter_frames_total") < 200
+    assert after.value("process_cpu_seconds_total") - before.value("process_cpu_seconds_total") < 0.8
+    assert slowest < 0.5
+    dead = {"run": "flood", "rank": 0, "state": "dead"}
+    exporter.eventually(lambda: exporter.scrape().value("rank_state", **dead) == 1, within=2.0)
+
+
+def test_kill_is_seen_within_a_second(exporter: Any, witness: Any) -> None:
+    """A rank's SIGKILL is `rank_up` 0 and state dead within 1 s."""
+    process = subprocess.Popen([sys.executable, "-c", RANK_PROCESS, exporter.socket, "killed"])
+    labels = {"run": "killed", "rank": 0}
+    exporter.eventually(lambda: exporter.scrape().value("train_tokens_total", **labels))
+    process.kill()
+    process.wait()
+    exporter.eventually(lambda: exporter.scrape().value("rank_up", **labels) == 0, within=1.0)
+    scrape = exporter.scrape()
+    assert scrape.value("rank_state", state="dead", **labels) == 1
+    assert scrape.value("train_tokens_total", **labels) > 0
+
+
+def test_stop_is_frozen_not_dead(exporter: Any, witness: Any) -> None:
+    """A SIGSTOPped rank becomes frozen and stays up; SIGCONT makes it run again; SIGKILL then makes it dead."""
+    process = subprocess.Popen([sys.executable, "-c", RANK_PROCESS, exporter.socket, "stopped"])
+    labels = {"run": "stopped", "rank": 0}
+    try:
+        exporter.eventually(lambda: exporter.scrape().value("train_tokens_total", **labels))
+        process.send_signal(signal.SIGSTOP)
+
+        def frozen() -> bool:
+            witness.state({"tokens_total": 100})
+            return exporter.scrape().value("rank_state", state="frozen", **labels) == 1
+
+        exporter.eventually(frozen)
+        assert exporter.scrape().value("rank_up", **labels) == 1
+        process.send_signal(signal.SIGCONT)
+        exporter.eventually(lambda: exporter.scrape().value("rank_state", state="running", **labels) == 1)
+    finally:
+        process.kill()
+        process.wait()
+    exporter.eventually(lambda: exporter.scrape().value("rank_state", state="dead", **labels) == 1, within=1.0)
+
+
+@pytest.mark.parametrize(("outcome", "up"), [("finished", 1), ("failed", 0)])
+def test_bye_is_its_own_state(exporter: Any, outcome: str, up: int) -> None:
+    """After a bye and the end of file the rank is what it said, neither dead nor frozen."""
+    speaker = exporter.speaker(run=f"bye-{outcome}")
+    speaker.hello()
+    speaker.state({"tokens_total": 1})
+    speaker.bye(outcome=outcome, category="oom" if outcome == "failed" else "")
+    speaker.close()
+    labels = {"run": speaker.run, "rank": 0}
+    exporter.eventually(lambda: exporter.scrape().value("rank_state", state=outcome, **labels) == 1)
+    exporter.speaker(run="later").hello()  # answered after the end of file was read; that must change nothing
+    scrape = exporter.scrape()
+    assert scrape.value("rank_state", state=outcome, **labels) == 1
+    assert scrape.value("rank_up", **labels) == up
+
+
+def test_what_was_said_to_a_stopped_exporter_counts(exporter_at: Callable[..., Any]) -> None:
+    """Frames that waited while the exporter was stopped are read when it goes on, up to the bye; nobody is accused."""
+    running = exporter_at("--no-gpu", "--ranks.frozen-after=2s")
+    leaving, staying = running.speaker(rank=0), running.speaker(rank=1)
+    leaving.hello()
+    staying.hello()
+    running.process.send_signal(signal.SIGSTOP)
+    for count in range(50):
+        leaving.state({"tokens_total": count})
+    leaving.bye()
+    leaving.close()
+    time.sleep(3.5)  # longer than a rank may be silent, and than the exporter's own pulse
+    running.process.send_signal(signal.SIGCONT)
+    scrape = running.scrape()
+    assert scrape.value("rank_state", run="llama-7b", rank=1, state="running") == 1
+    running.eventually(lambda: running.scrape().value("rank_state", run="llama-7b", rank=0, state="finished") == 1)
+    scrape = running.scrape()
+    assert scrape.value("train_tokens_total", run="llama-7b", rank=0) == 49
+    assert counted(scrape, "frames_rejected", "rate") == 0
+
+
+def test_restart_under_load_is_exact(exporter_at: Callable[..., Any]) -> None:
+    """Killed and started again while eight ranks speak, the exporter shows exactly what they counted."""
+    running = exporter_at("--no-gpu")
+    ranks: list[Any] = [None] * 8
+    counts = [0] * 8
+
+    def speak() -> None:
+        for rank in range(8):
+            counts[rank] += rank + 1
+            try:
+                if ranks[rank] is None:
+                    speaker = running.speaker(rank=rank)
+                    speaker.seq = counts[rank]
+                    ranks[rank] = speaker
+                    speaker.hello()
+                step = {"schema": 3, "sum": float(counts[rank]), "count": counts[rank], "buckets": {"0": counts[rank]}}
+                waits = {"collective_wait_seconds_total": {"all_reduce": counts[rank] / 2}}
+                ranks[rank].state({"tokens_total": counts[rank], **waits}, histograms={"step_seconds": step})
+            except OSError:
+                ranks[rank] = None
+        time.sleep(0.1)
+
+    for _ in range(5):
+        speak()
+    running.stop(signal.SIGKILL)
+    for _ in range(3):
+        speak()
+    running.start()
+    for _ in range(5):
+        speak()
+
+    def exact() -> bool:
+        scrape = running.scrape()
+        return all(
+            scrape.value("train_tokens_total", run="llama-7b", rank=rank) == counts[rank]
+            and scrape.value("train_collective_wait_seconds_total", run="llama-7b", rank=rank, op="all_reduce")
+            == counts[rank] / 2
+            for rank in range(8)
+        )
+
+    running.eventually(exact, within=2.0)
+    running.eventually(lambda: running.scrape().value("train_step_seconds_count", run="llama-7b") is not None)
+    assert running.scrape().value("train_step_seconds_count", run="llama-7b") == sum(counts)
+    assert running.scrape().value("exporter_series_dropped_total", reason="counter_decrease") == 0
+
+
+def test_formats_over_http(exporter: Any) -> None:
+    """The scrape is text or OpenMetrics as asked for, gzipped where that is accepted, with the right headers."""
+    status, headers, body = exporter.get("/metrics")
+    assert (status, headers["content-type"]) == (200, TEXT.content_type)
+    assert body.startswith(b"# HELP")
+    _, headers, body = exporter.get("/metrics", Accept="application/openmetrics-text", Accept_Encoding="gzip")
+    assert headers["content-type"] == OPENMETRICS.content_type
+    assert headers["content-encoding"] == "gzip"
+    assert gzip.decompress(body).endswith(b"# EOF\n")
+    _, headers, _ = exporter.get("/metrics", Accept_Encoding="gzip;q=0, identity")
+    assert "content-encoding" not in headers
+
+
+def test_health_pages(exporter: Any) -> None:
+    """Both pages answer 200 and say what is so; the socket's mode lets other users' ranks in."""
+    assert exporter.get("/-/healthy")[::2] == (200, b"healthy: the exporter answers\n")
+    assert exporter.get("/-/ready")[::2] == (200, b"ready: ranks can connect; GPUs are left alone\n")
+    assert exporter.socket.stat().st_mode & 0o777 == 0o666
+
+
+def test_hostile_names_are_harmless(exporter: Any, witness: Any) -> None:
+    """A run named like markup is text on the landing page, and its log line stays one line."""
+    name = '<script>alert("x")</script>\nlevel=error'
+    hostile = exporter.speaker(run=name, uuid="<b>")
+    assert hostile.hello()["ok"] is True
+    hostile.state({"loss": "NaN"}, events=[{"id": 1, "kind": "<i>kind</i>", "time": 1.0}])
+    hostile.bye(outcome="failed", category="<u>", message="\x1b[31m")
+    exporter.eventually(lambda: "&lt;u&gt;" in exporter.get("/")[2].decode())
+    _, headers, body = exporter.get("/")
+    page = body.decode()
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "<i>kind" not in page
+    assert "\nlevel=error" not in exporter.log.read_text()
+
+
+def test_term_stops_within_a_second(exporter_at: Callable[..., Any]) -> None:
+    """SIGTERM ends it with status 0 within 1 s, connections open or not, and the socket is gone."""
+    running = exporter_at()
+    speaker = running.speaker()
+    speaker.hello()
+    assert running.stop(signal.SIGTERM) < 1.0
+    assert running.process.returncode == 0
+    assert not running.socket.exists()
+    log = running.log.read_text()
+    assert "msg=stopped" in log
+    assert "rank died" not in log
+    assert "Traceback" not in log
+
+
+def test_a_stale_socket_is_replaced_and_a_live_one_respected(exporter_at: Callable[..., Any]) -> None:
+    """A socket that a killed exporter left behind is replaced; one that is listened on is an error, and lives on."""
+    running = exporter_at("--no-gpu")
+    running.stop(signal.SIGKILL)
+    assert running.socket.exists()
+    running.start()
+    assert running.speaker().hello()["ok"] is True
+    second = subprocess.run(
+        [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", "--web.listen-address=127.0.0.1:0",
+         f"--socket={running.socket}"], capture_output=True, text=True, check=False, timeout=20,
+    )  # fmt: skip
+    assert second.returncode == 2
+    assert "another exporter listens there" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert running.speaker(rank=1).hello()["ok"] is True
+    running.stop(signal.SIGINT)
+    assert not running.socket.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--socket={folder}/file",), "not a socket"),
+        (("--socket={folder}/" + "x" * 120,), "at most 107 bytes"),
+        (("--socket={folder}/file/deep/rank.sock",), "Not a directory"),
+        (("--socket={folder}/s", "--web.listen-address=127.0.0.1:{taken}"), "address already in use"),
+        (("--socket={folder}/s", "--web.listen-address=192.0.2.1:0"), "web.listen-address"),
+    ],
+)
+def test_what_cannot_be_opened(exporter: Any, tmp_path: Any, flags: tuple[str, ...], words: str) -> None:
+    """An address or socket that cannot be had is one readable line and status 2, and no file is harmed."""
+    (tmp_path / "file").write_text("precious")
+    filled = [flag.format(folder=tmp_path, taken=exporter.url.rpartition(":")[2]) for flag in flags]
+    done = subprocess.run(
+        [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", "--log.level=error",
+         "--web.listen-address=127.0.0.1:0", *filled], capture_output=True, text=True, check=False, timeout=20,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_configuration_faults_are_told_at_once(tmp_path: Any) -> None:
+    """Every fault of flags and file is listed with its place and what was expected; status 2, no traceback."""
+    file = tmp_path / "tachograph.yaml"
+    file.write_text("gpu:\n  interval: soon\nlimits:\n  rank: 3\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tachograph", "exporter", f"--config={file}", "--web.listen-address=10024", "--colour"],
+        capture_output=True, text=True, check=False, timeout=20,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "tachograph exporter: 4 faults in the configuration",
+        "  --colour: no such flag: see tachograph exporter --help",
+        f"  {file}:4: limits.rank: no such setting: did you mean limits.ranks?",
+        "  --web.listen-address: '10024': expected host:port, :port or [ipv6]:port, with a port from 0 to 65535",
+        f"  {file}:2: gpu.interval: 'soon': expected a duration from 100ms to 1m, such as 1s",
+    ]

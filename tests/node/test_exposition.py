@@ -1,0 +1,220 @@
+"""The exposition: byte for byte for a synthetic node, and readable by the parsers that count."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from tachograph import catalog
+from tachograph.node.config import read_config
+from tachograph.node.exporter import Exporter
+from tachograph.node.exposition import OPENMETRICS, TEXT, Form, negotiate, number, process_samples, render
+from tachograph.node.frames import Bye, State, decode
+from tachograph.node.rank import Peer
+from tachograph.node.readings import GpuSnapshot, Sample
+
+GOLDEN = Path(__file__).parent / "golden"
+REGENERATE = "TACHOGRAPH_REGENERATE"
+
+RANK_FRAMES = (
+    '{"v":1,"type":"hello","run":"llama-7b","rank":0,"local_rank":0,"world_size":3,"attempt":1,"pid":41,'
+    '"uuid":"GPU-aaaa","facts":{"precision":"bf16","global_batch":1024,"framework":"pytorch 2.13"}}',
+    '{"v":1,"type":"state","seq":17,"time":1763690000.5,"step":480,"phase":"backward","phase_since":1763690000.25,'
+    '"progress_time":1763689999.1,"metrics":{"loss":2.31,"grad_norm":"NaN","learning_rate":0.0003,'
+    '"tokens_total":2013265920,"steps_total":480,"flops_total":1.5e21,"phase_seconds_total":{"data":1.2,"forward":12.5},'
+    '"collective_wait_seconds_total":{"all_reduce":3.25},"collective_enqueued":{"0":301,"tp \\"a\\\\b\\"":7},'
+    '"nonfinite_total":{"grad_norm":1},"nonfinite_step":{"grad_norm":479},"nope":1},'
+    '"histograms":{"step_seconds":{"schema":3,"sum":101.25,"count":480,"buckets":{"-17":12,"-16":460,"40":7,"90":1}}},'
+    '"dropped":2}',
+)
+"""Rank 0: everything a rank can say, with a NaN, a zero counter, quotes and backslashes, and a name nobody knows."""
+
+OTHERS = (
+    '{"v":1,"type":"hello","run":"llama-7b","rank":1,"local_rank":1,"world_size":3,"attempt":1,"pid":42}',
+    '{"v":1,"type":"state","seq":3,"time":1763690000,"step":479,"phase":"data","phase_since":1763689990,'
+    '"metrics":{"loss":2.4,"tokens_total":0}}',
+    '{"v":1,"type":"hello","run":"line\\nbreak","rank":0,"pid":43}',
+    '{"v":1,"type":"bye","outcome":"failed","category":"oom","message":"CUDA out of memory"}',
+)
+"""Rank 1 dies; a run with a line break in its name fails before it said anything."""
+
+
+class Gpus:
+    """The GPU side of a synthetic node: one GPU that is read, one that is lost."""
+
+    def __init__(self, facts: Any, monotonic: float) -> None:
+        self.gpus, self.peak_flops, self._monotonic = facts.gpus, facts.peak_flops, monotonic
+
+    async def run(self) -> None:
+        """Nothing to do."""
+
+    def snapshot(self) -> GpuSnapshot:
+        gpu = ("0", "GPU-aaaa")
+        samples = (
+            Sample(catalog.GPU_UP, gpu, 1),
+            Sample(catalog.GPU_UP, ("1", "GPU-bbbb"), 0),
+            Sample(catalog.GPU_INFO, (*gpu, "NVIDIA H100 80GB HBM3", "00000000:3B:00.0", "560.35.03"), 1),
+            Sample(catalog.GPU_UTILIZATION, gpu, 0.0),
+            Sample(catalog.GPU_TEMPERATURE, (*gpu, "gpu"), 61.0),
+            Sample(catalog.GPU_ENERGY, gpu, 123456.789),
+            Sample(catalog.GPU_PEAK_FLOPS, (*gpu, "bf16"), 989.4e12),
+            *(Sample(catalog.GPU_CLOCK_EVENT, (*gpu, r), r == "sw_power_cap") for r in catalog.CLOCK_EVENT_REASONS),
+        )
+        return GpuSnapshot(samples, duration=0.0125, monotonic=self._monotonic - 0.5, ok=True, reason="")
+
+
+@pytest.fixture
+def node(hand: Any, two_gpus: Any, tmp_path: Path) -> Exporter:
+    exporter = Exporter(read_config([f"--socket={tmp_path}/s"], {}), Gpus(two_gpus, hand.now + 5.0), hand.clock)
+    table = exporter._table
+    for link, frames in (("zero", RANK_FRAMES), ("one", OTHERS[:2]), ("two", OTHERS[2:])):
+        for line in frames:
+            frame = decode(line.encode())
+            table.frames += 1
+            if isinstance(frame, State):
+                table.state(link, frame)
+            elif isinstance(frame, Bye):
+                table.bye(link, frame)
+            else:
+                table.hello(link, frame, Peer(1000, 40 + len(link)))
+    table.lost("one")
+    table.rejected["malformed"] += 1
+    hand.turn(5.0, table.tick)
+    return exporter
+
+
+def steady(exporter: Exporter) -> Iterator[Any]:
+    """Leave out what no two machines or moments share."""
+    for sample in exporter.samples():
+        moving = sample.metric.name.startswith("process_") or (
+            sample.metric is catalog.COLLECTOR_DURATION and sample.labels == ("ranks",)
+        )
+        if sample.metric is catalog.EXPORTER_INFO:
+            yield Sample(sample.metric, ("0.0.0", "3.0.0"), 1)
+        elif not moving:
+            yield sample
+
+
+@pytest.mark.parametrize(("form", "name"), [(TEXT, "node.prom"), (OPENMETRICS, "node.openmetrics")])
+def test_golden_scrape(node: Exporter, form: Form, name: str) -> None:
+    """The whole scrape of a synthetic node is as it was; TACHOGRAPH_REGENERATE=1 writes it anew: read the diff."""
+    text = render(steady(node), form)
+    golden = GOLDEN / name
+    if os.environ.get(REGENERATE):
+        golden.write_bytes(text)
+    assert text.decode() == golden.read_text()
+
+
+def test_both_formats_say_the_same(node: Exporter) -> None:
+    """Prometheus' own parsers read both formats, and find the same series with the same values."""
+
+    def values(families: Any) -> dict[Any, float]:
+        found: dict[Any, float] = {}
+        for family in families:
+            for sample in family.samples:
+                key = (sample.name, frozenset(sample.labels.items()))
+                assert key not in found, f"twice: {key}"
+                found[key] = sample.value
+        return found
+
+    samples = list(node.samples())
+    text = values(parse_text(render(samples, TEXT).decode()))
+    openmetrics = values(parse_openmetrics(render(samples, OPENMETRICS).decode()))
+    assert text.keys() == openmetrics.keys()
+    assert all(
+        a == b or (math.isnan(a) and math.isnan(openmetrics[k])) for k, a in text.items() for b in [openmetrics[k]]
+    )
+    labels = frozenset({"run": "llama-7b", "rank": "0", "group": 'tp "a\\b"'}.items())
+    assert text["tachograph_train_collective_enqueued", labels] == 7
+    assert text["tachograph_rank_up", frozenset({"run": "line\nbreak", "rank": "0"}.items())] == 0
+    assert text.keys() >= {("process_cpu_seconds_total", frozenset()), ("process_resident_memory_bytes", frozenset())}
+
+
+def test_openmetrics_types(node: Exporter) -> None:
+    """Counters and infos are families without their suffix, with units where the name has them, and an end."""
+    lines = render(node.samples(), OPENMETRICS).decode().splitlines()
+    assert lines[-1] == "# EOF"
+    for line in (
+        "# TYPE tachograph_rank info", "# TYPE tachograph_train_tokens counter",
+        "# TYPE tachograph_train_step_seconds histogram", "# UNIT tachograph_train_phase_seconds seconds",
+    ):  # fmt: skip
+        assert line in lines
+
+
+def test_promtool_has_nothing_to_say(node: Exporter, promtool: Path) -> None:
+    """`promtool check metrics` is silent about the whole scrape."""
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=render(node.samples(), TEXT), capture_output=True, check=False, timeout=20
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_series_is_shown_once() -> None:
+    """Two samples of one series cannot both be shown: the later one stands, and families stay together."""
+    up, info = catalog.RANK_UP, catalog.EXPORTER_INFO
+    text = render(
+        [Sample(up, ("r", "0"), 1), Sample(info, ("1", "2"), 1), Sample(up, ("r", "1"), 1), Sample(up, ("r", "0"), 0)],
+        TEXT,
+    ).decode()
+    assert [line for line in text.splitlines() if line.startswith("tachograph_rank_up")] == [
+        'tachograph_rank_up{run="r",rank="0"} 0', 'tachograph_rank_up{run="r",rank="1"} 1',
+    ]  # fmt: skip
+    assert text.count("# TYPE tachograph_rank_up ") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (-0.0, "0"), (1, "1"), (True, "1"), (0.1, "0.1"), (1e15, "1000000000000000.0"), (1e21, "1e+21"),
+     (989.4e12, "989400000000000"), (1763690000.25, "1763690000.25"), (5e-324, "5e-324"),
+     (math.nan, "NaN"), (math.inf, "+Inf"), (-math.inf, "-Inf")],
+)  # fmt: skip
+def test_numbers(value: float, text: str) -> None:
+    """A value is written so that reading it gives the same double."""
+    assert number(value) == text
+    assert float(text) == value or math.isnan(value)
+
+
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=1.0.0;q=0.4,*/*;q=0.2"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("", TEXT), ("*/*", TEXT), ("text/html,application/xhtml+xml,*/*;q=0.8", TEXT), (PROMETHEUS_2, OPENMETRICS),
+        (PROMETHEUS_3, OPENMETRICS), ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", TEXT),
+        ("application/openmetrics-text;q=0.2,text/plain;q=0.9", TEXT), ("application/openmetrics-text;q=0", TEXT),
+        ("application/openmetrics-text;q=high,text/plain", TEXT), ("APPLICATION/OPENMETRICS-TEXT ; q=1", OPENMETRICS),
+        (";;,,;q=", TEXT),
+    ],
+)  # fmt: skip
+def test_negotiation(accept: str, form: Form) -> None:
+    """The reader gets the format it prefers, and text where it does not say."""
+    assert negotiate(accept) is form
+
+
+def test_process_metrics_are_of_this_process() -> None:
+    """CPU seconds and memory of the exporter's own process are shown under the usual names."""
+    values = {sample.metric.name: sample.value for sample in process_samples()}
+    assert values["process_resident_memory_bytes"] > 1e6
+    assert values["process_cpu_seconds_total"] > 0
+
+
+def test_gzip_is_a_fraction(node: Exporter) -> None:
+    """The scrape compresses well enough that level 1 is worth its time."""
+    text = render(node.samples(), TEXT)
+    assert len(gzip.compress(text, 1)) < len(text) / 4

@@ -1,0 +1,84 @@
+"""Frames: what is accepted, and under which reason and with which words everything else is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tachograph.catalog import REJECT_REASONS
+from tachograph.node.frames import Bye, FrameError, Hello, State, decode
+
+HELLO = {"v": 1, "type": "hello", "run": "r", "rank": 0}
+STATE = {"v": 1, "type": "state", "seq": 1, "time": 1.0}
+
+
+def line(frame: object) -> bytes:
+    return json.dumps(frame).encode()
+
+
+def test_documented_frames_are_accepted() -> None:
+    """The three frames of the protocol decode to their types, with every field they carry."""
+    hello = decode(
+        b'{"v":1,"type":"hello","run":"llama-7b","rank":5,"local_rank":5,"world_size":8,"attempt":0,"pid":4242,'
+        b'"uuid":"GPU-1","facts":{"precision":"bf16","global_batch":1024}}'
+    )
+    assert isinstance(hello, Hello)
+    assert (hello.run, hello.rank, hello.pid, hello.facts["global_batch"]) == ("llama-7b", 5, 4242, 1024)
+    state = decode(line({**STATE, "step": 480, "phase": "backward", "metrics": {"loss": "NaN"}, "dropped": 2}))
+    assert isinstance(state, State)
+    assert (state.step, state.phase, state.metrics, state.dropped) == (480, "backward", {"loss": "NaN"}, 2)
+    bye = decode(b'{"v":1,"type":"bye","outcome":"failed","category":"oom","message":"CUDA out of memory"}')
+    assert isinstance(bye, Bye)
+    assert (bye.outcome, bye.category) == ("failed", "oom")
+
+
+def test_unknown_fields_are_ignored() -> None:
+    """A newer client may add fields without breaking an older exporter."""
+    assert isinstance(decode(line({**HELLO, "colour": "green"})), Hello)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "words"),
+    [
+        (b"", "malformed", "JSON"),
+        (b"hello", "malformed", "JSON"),
+        (b'{"v":1,"type":"hello"', "malformed", "truncated"),
+        (b"[1]", "malformed", "object"),
+        (b"\xff\xfe", "malformed", "JSON"),
+        (b'{"v":1,"type":"hello","run":"\xff","rank":0}', "malformed", "utf-8"),
+        (b'{"v":1,"type":"hello","run":"\\ud800","rank":0}', "malformed", "JSON"),
+        (b'{"v":1,"x":' + b"[" * 30000 + b"]" * 30000 + b"}", "malformed", "recursion"),
+        (line({**HELLO, "v": 2}), "version", "v=2: this exporter speaks v=1"),
+        (line({**HELLO, "v": "1"}), "version", "v='1'"),
+        (line({"type": "hello"}), "version", "v=None"),
+        (line({**HELLO, "type": "goodbye"}), "type", "'goodbye': expected hello, state or bye"),
+        (line({"v": 1}), "type", "None"),
+        (line({"v": 1, "type": "hello", "rank": 0}), "invalid", "run"),
+        (line({**HELLO, "run": ""}), "invalid", "length >= 1"),
+        (line({**HELLO, "run": "x" * 129}), "invalid", "length <= 128"),
+        (line({**HELLO, "rank": -1}), "invalid", "rank"),
+        (line({**HELLO, "rank": "0"}), "invalid", "rank"),
+        (line({**HELLO, "rank": True}), "invalid", "rank"),
+        (line({**STATE, "seq": 1.5}), "invalid", "seq"),
+        (line({**STATE, "time": 1763690000123}), "invalid", "time"),
+        (line({**STATE, "metrics": [1]}), "invalid", "metrics"),
+        (line({**STATE, "events": [{"id": 1, "kind": "k", "time": 1}] * 65}), "invalid", "length <= 64"),
+        (line({"v": 1, "type": "bye", "outcome": "perhaps"}), "invalid", "perhaps"),
+    ],
+)
+def test_refusal_names_reason_and_fault(data: bytes, reason: str, words: str) -> None:
+    """A frame that is not accepted is refused under a counted reason, in words that name the fault."""
+    with pytest.raises(FrameError) as refusal:
+        decode(data)
+    assert refusal.value.reason == reason
+    assert reason in REJECT_REASONS
+    assert words in str(refusal.value)
+    assert len(str(refusal.value)) < 300
+
+
+def test_numbers_beyond_a_double_do_not_break_the_decoder() -> None:
+    """Digits without end are refused or carried as they are; neither raises anything but FrameError."""
+    decode(b'{"v":1,"type":"state","seq":1,"time":1,"metrics":{"loss":' + b"9" * 400 + b"}}")
+    with pytest.raises(FrameError, match="range"):
+        decode(b'{"v":1,"type":"state","seq":1,"time":1,"metrics":{"loss":' + b"9" * 5000 + b"}}")

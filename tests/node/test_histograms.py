@@ -1,0 +1,101 @@
+"""Step times: exponential buckets of ranks become one classic histogram of the run, exactly."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tachograph.catalog import TRAIN_STEP_SECONDS
+from tachograph.node.histograms import BOUNDS, Buckets, RunHistogram, parse
+from tachograph.wire import HISTOGRAM_INDEX_RANGE, bucket_index
+
+
+def frame(values: list[float]) -> dict[str, object]:
+    counts: dict[str, int] = {}
+    for value in values:
+        key = str(bucket_index(value))
+        counts[key] = counts.get(key, 0) + 1
+    return {"schema": 3, "sum": sum(values), "count": len(values), "buckets": counts}
+
+
+@given(st.lists(st.floats(min_value=1e-4, max_value=1e4), max_size=50))
+def test_merging_is_exact(values: list[float]) -> None:
+    """Each exposed bucket holds just the observations up to its bound: reducing schema 3 to 1 loses no count.
+
+    A value within 1e-9 of a bound may fall on either side, as the client's own logarithm decides.
+    """
+    histogram = RunHistogram()
+    histogram.add(parse(frame(values)), Buckets())
+    sample = histogram.sample(TRAIN_STEP_SECONDS, ("r",))
+    for bound, count in zip(BOUNDS, sample.cumulative, strict=False):
+        assert sum(v <= bound * (1 - 1e-8) for v in values) <= count <= sum(v <= bound * (1 + 1e-8) for v in values)
+    assert sample.cumulative[-1] == len(values)
+    assert sample.sum == pytest.approx(sum(values))
+
+
+@pytest.mark.parametrize("power", range(-14, 15))
+def test_a_bound_is_inclusive(power: int) -> None:
+    """A step of exactly a bucket's upper bound counts in that bucket (`le`)."""
+    histogram = RunHistogram()
+    histogram.add(parse(frame([2.0 ** (power / 2)])), Buckets())
+    cumulative = histogram.sample(TRAIN_STEP_SECONDS, ("r",)).cumulative
+    assert cumulative.index(1) == power + 14
+
+
+def test_ranks_add_and_a_leaving_rank_takes_nothing_away() -> None:
+    """The run's histogram grows by what each rank observed since its last state, and never falls."""
+    histogram = RunHistogram()
+    first, second = parse(frame([0.5, 0.5])), parse(frame([0.5, 0.5, 8.0]))
+    histogram.add(first, Buckets())
+    histogram.add(second, first)
+    histogram.add(second, second)  # a repeated frame adds nothing
+    histogram.add(parse(frame([0.5])), Buckets())  # another rank
+    assert histogram.sample(TRAIN_STEP_SECONDS, ("r",)).cumulative[-1] == 4
+    assert histogram.sample(TRAIN_STEP_SECONDS, ("r",)).sum == 10.0 - 0.5
+
+
+def test_a_histogram_that_fell_is_seen() -> None:
+    """A lower count in any bucket, or a lower sum, is no later state of the same process."""
+    before = parse(frame([0.5, 1.0]))
+    assert parse(frame([0.5])).fell_from(before)
+    assert parse({"schema": 3, "sum": 1.0, "buckets": frame([0.5, 1.0])["buckets"]}).fell_from(before)
+    assert not parse(frame([0.5, 1.0, 1.0])).fell_from(before)
+    assert not before.fell_from(Buckets())
+
+
+LOW, HIGH = HISTOGRAM_INDEX_RANGE
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        7,
+        {},
+        {"schema": 2, "sum": 1, "buckets": {"0": 1}},
+        {"schema": 3, "sum": -1, "buckets": {"0": 1}},
+        {"schema": 3, "sum": "NaN", "buckets": {"0": 1}},
+        {"schema": 3, "sum": 10**400, "buckets": {"0": 1}},
+        {"schema": 3, "buckets": {"0": 1}},
+        {"schema": 3, "sum": 1, "buckets": [1]},
+        {"schema": 3, "sum": 1, "buckets": {"0": -1}},
+        {"schema": 3, "sum": 1, "buckets": {"0": 1.5}},
+        {"schema": 3, "sum": 1, "buckets": {"0": True}},
+        {"schema": 3, "sum": 1, "buckets": {"zero": 1}},
+        {"schema": 3, "sum": 1, "buckets": {str(HIGH + 1): 1}},
+        {"schema": 3, "sum": 1, "buckets": {str(LOW - 1): 1}},
+    ],
+)
+def test_what_is_no_histogram_is_refused(value: object) -> None:
+    """Anything but schema 3, a finite sum and whole counts of known buckets is a ValueError."""
+    with pytest.raises(ValueError, match=r"expected|invalid literal"):
+        parse(value)
+
+
+def test_the_outermost_buckets_are_taken() -> None:
+    """The clamped ends of the client's range fall into the first bucket and into +Inf."""
+    histogram = RunHistogram()
+    histogram.add(parse({"schema": 3, "sum": 1, "buckets": {str(LOW): 1, str(HIGH): 1}}), Buckets())
+    cumulative = histogram.sample(TRAIN_STEP_SECONDS, ("r",)).cumulative
+    assert cumulative[0] == 1
+    assert cumulative[-2:] == (1, 2)

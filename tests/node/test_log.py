@@ -1,0 +1,53 @@
+"""Log lines: one line each, whatever text they carry."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tachograph.node import log
+
+
+@pytest.fixture
+def output() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    log.set_up("info", stream)
+    yield stream
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def test_fields_follow_the_message(output: io.StringIO) -> None:
+    """Time, level and message come first, then the fields; plain text is bare and the rest is quoted."""
+    logging.getLogger("t").info("rank speaks", extra={"run": "llama 7b", "rank": 5, "uuid": ""})
+    logging.getLogger("t").debug("too fine")
+    (line,) = output.getvalue().splitlines()
+    assert line.partition(" ")[0].startswith("time=2")
+    assert line.partition(" ")[2] == 'level=info msg="rank speaks" run="llama 7b" rank=5 uuid=""'
+
+
+@pytest.mark.parametrize("text", ["a\nlevel=error b", "\x1b[31mred", 'say "no"', "back\\slash", "\u2028", "x=y", "é"])
+def test_no_text_leaves_its_quotes(output: io.StringIO, text: str) -> None:
+    """Line breaks, escape sequences and quotes in what a rank chose cannot make another field or line."""
+    logging.getLogger("t").warning("odd", extra={"run": text})
+    written = output.getvalue()
+    assert written.count("\n") == 1
+    assert "\x1b" not in written
+    value = written.rstrip("\n").partition("run=")[2]
+    assert value[0] == value[-1] == '"'
+    assert '"' not in value[1:-1].replace("\\\\", "").replace('\\"', "")
+
+
+def test_a_traceback_is_one_line(output: io.StringIO) -> None:
+    """An exception is a field of its line."""
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logging.getLogger("t").exception("failed")
+    (line,) = output.getvalue().splitlines()
+    assert "ValueError: broken" in line

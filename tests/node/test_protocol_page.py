@@ -1,0 +1,115 @@
+"""`docs/protocol.md`: its frames, answers, errors and numbers are those of the code."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph import catalog, wire
+from tachograph.node import connection, histograms, limits, ranks, series
+
+PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def exporter(exporter_at: Callable[..., Any]) -> Any:
+    return exporter_at("--no-gpu")
+
+
+def test_the_worked_frames_work(exporter: Any) -> None:
+    """Every frame on the page, sent as it stands, does what the page says: nothing is refused or dropped."""
+    hello, answer, state, bye, refusal = BLOCKS
+    rank = exporter.speaker()
+    rank.raw(hello.encode() + b"\n")
+    assert rank.answer() == {"ok": True, "last_step": None}
+    rank.raw(state.encode() + b"\n")
+    labels = {"run": "llama-7b", "rank": 5}
+    exporter.eventually(lambda: exporter.scrape().value("train_step", **labels) == 480)
+    again = exporter.speaker()
+    again.raw(hello.encode() + b"\n")
+    assert again.answer() == json.loads(answer)
+    again.raw(state.replace('"seq":17', '"seq":"17"').encode() + b"\n")
+    assert again.answer() == json.loads(refusal)
+    again.raw(bye.encode() + b"\n")
+    exporter.eventually(lambda: exporter.scrape().value("rank_state", state="failed", **labels) == 1)
+    scrape = exporter.scrape()
+    assert scrape.value("train_tokens_total", **labels) == 983040
+    assert sum(scrape.value("exporter_series_dropped_total", reason=r) for r in catalog.DROP_REASONS) == 0
+    assert sum(scrape.value("exporter_frames_rejected_total", reason=r) for r in catalog.REJECT_REASONS) == 1
+
+
+def test_the_talk_by_hand_works(exporter: Any) -> None:
+    """The opening example is what a person with `nc -U` sees; with nc on this machine it is played by nc."""
+    talk = re.search(r"\$ nc -U \S+\n(.*?)\n```", PAGE, re.DOTALL)
+    assert talk is not None
+    hello, answer, state, bye = talk[1].splitlines()
+    said = "\n".join((hello, state, bye, ""))
+    if (nc := shutil.which("nc")) is not None and "-U" in subprocess.run(
+        [nc, "-h"], capture_output=True, text=True, check=False
+    ).stderr:
+        heard = subprocess.run(
+            [nc, "-N", "-U", exporter.socket], input=said, capture_output=True, text=True, timeout=20, check=True
+        )
+        assert heard.stdout.splitlines() == [answer]
+    else:
+        rank = exporter.speaker()
+        rank.raw(said.encode())
+        assert rank.answer() == json.loads(answer)
+    finished = {"run": "by-hand", "rank": 0, "state": "finished"}
+    exporter.eventually(lambda: exporter.scrape().value("rank_state", **finished) == 1)
+    assert exporter.scrape().value("train_step", run="by-hand", rank=0) == 7
+
+
+def test_reasons_are_listed() -> None:
+    """Each reason of the catalog has its row, and no row has a reason that is none."""
+    first_cells = re.findall(r"^\| `(\w+)` \|", PAGE.partition("## Refusals")[2], re.MULTILINE)
+    assert first_cells == [
+        *sorted_like(catalog.REJECT_REASONS, first_cells),
+        *sorted_like(catalog.DROP_REASONS, first_cells),
+    ]
+
+
+def sorted_like(words: tuple[str, ...], order: list[str]) -> list[str]:
+    assert set(words) <= set(order)
+    return sorted(words, key=order.index)
+
+
+def test_error_texts(exporter: Any) -> None:
+    """The errors that a sender can provoke alone read as the page says."""
+    rude = exporter.speaker()
+    for line, reason in (
+        ('{"v":1,"x"}', "malformed"), ('{"v":2,"type":"hello"}', "version"), ('{"v":1,"type":"shout"}', "type"),
+        ('{"v":1,"type":"hello","rank":0}', "invalid"), ('{"v":1,"type":"bye","outcome":"failed"}', "no_hello"),
+        ("x" * 65_537, "oversized"),
+    ):  # fmt: skip
+        rude.raw(line.encode() + b"\n")
+        said = rude.answer()["error"]
+        documented = re.search(rf"^\| `{reason}` \|.*\| `(.*)` \|$", PAGE, re.MULTILINE)
+        assert documented is not None
+        assert said == documented[1].replace("'run'", "`run`")
+
+
+def test_numbers() -> None:
+    """Limits, times and the histogram's formula are those the code keeps."""
+    given = limits.Limits()
+    for words in (
+        f"at most {wire.MAX_FRAME_BYTES:,} bytes",
+        f"more than {wire.MAX_RATE_HZ:g} a second after a burst of {connection.BURST}",
+        f"for {connection.PAUSE_SECONDS} s", f"silent for more than {given.frozen_after:g} s",
+        f"more than {given.label_values} values", f"more than {given.series_per_rank} series",
+        f"{given.ranks} ranks live", f"over {series.MAX_LABEL_LENGTH} characters", f"up to {wire.MAX_EVENTS}",
+        f"| {given.retention / 60:g} min |", f"| {given.retention_finished / 60:g} min |",
+        f"withheld for {ranks.SETTLING_SECONDS:g} s", f"{wire.HISTOGRAM_INDEX_RANGE[1]}",
+        f"at schema {wire.HISTOGRAM_SCHEMA}", str(wire.SYSTEM_SOCKET), *(f"`{phase}`" for phase in catalog.PHASES),
+    ):  # fmt: skip
+        assert words in PAGE, words
+    assert wire.bucket_index(0.25) == -16
+    assert (histograms.BOUNDS[0], histograms.BOUNDS[-1]) == (2.0**-7, 128.0)

@@ -1,0 +1,269 @@
+"""The contract between exporter, rules, runbooks and tests: nothing is named that does not exist, nothing is forgotten.
+
+The labels of each expression are worked out from the catalog, so that a join on a label that one side lacks, which
+Prometheus answers with silence, is an error here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import promql_parser as p
+import pytest
+import yaml
+
+from tachograph import catalog
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNBOOK_URL = "https://github.com/tachograph/tachograph/blob/main/runbooks/{}.md"
+SEVERITIES = {"critical", "warning", "info", "none"}
+ALERT_LABELS = {"severity", "run", "rank", "instance", "gpu", "uuid"}
+LEVELS: Mapping[str, frozenset[str]] = {
+    "rank": frozenset({"run", "rank", "instance"}),
+    "node": frozenset({"instance"}),
+    "run": frozenset({"run"}),
+    "cluster": frozenset(),
+}
+"""Level of a recorded series -> the labels it must have; `run:` and above have no rank."""
+
+TARGET = frozenset({"job", "instance"})
+OUTSIDE: Mapping[str, frozenset[str]] = {
+    "up": TARGET,
+    "ALERTS": frozenset({"alertname", "alertstate", "severity", "run", "rank", "instance", "gpu", "uuid"}),
+    "node_load1": TARGET,
+    "node_memory_MemAvailable_bytes": TARGET,
+    "node_infiniband_port_errors_received_total": TARGET | {"device", "port"},
+}
+"""Metrics of others that may be used."""
+
+OVER_COUNTERS = frozenset({"rate", "irate", "increase", "resets"})
+OVER_GAUGES = frozenset({"delta", "idelta", "deriv", "predict_linear"})
+
+
+def families() -> dict[str, tuple[str, frozenset[str]]]:
+    """Return the kind and labels of every series name the exporter exposes."""
+    found: dict[str, tuple[str, frozenset[str]]] = {}
+    for row in catalog.METRICS:
+        labels = TARGET | set(row.labels)
+        if row.kind != catalog.HISTOGRAM:
+            found[row.name] = row.kind, labels
+            continue
+        for end, more in (("bucket", {"le"}), ("sum", set()), ("count", set())):
+            found[f"{row.name}_{end}"] = catalog.COUNTER, labels | more
+    return found
+
+
+class Checker:
+    """Works out labels; `recorded` gives the labels of a recorded series, or None where there is no such series."""
+
+    def __init__(self, recorded: Callable[[str], frozenset[str] | None]) -> None:
+        self._families = families()
+        self._recorded = recorded
+
+    def check(self, expression: str) -> frozenset[str]:
+        """Return the labels an expression's result can have; raise AssertionError for what does not exist."""
+        return self._labels(p.parse(expression))
+
+    def _selector(self, node: p.VectorSelector) -> frozenset[str]:
+        name = node.name
+        labels = self._families[name][1] if name in self._families else OUTSIDE.get(name) or self._recorded(name)
+        assert labels is not None, f"{name} does not exist"
+        unknown = {matcher.name for matcher in node.matchers.matchers} - labels
+        assert not unknown, f"{name} has no label {unknown}"
+        return labels
+
+    def _call(self, node: p.Call) -> frozenset[str]:
+        function = node.func.name
+        for argument in node.args:
+            if isinstance(argument, p.MatrixSelector):
+                kind = self._families.get(argument.vector_selector.name, ("", frozenset()))[0]
+                allowed = OVER_COUNTERS if kind == catalog.COUNTER else OVER_GAUGES
+                wrong = (OVER_COUNTERS | OVER_GAUGES) - allowed
+                assert not kind or function not in wrong, f"{function}() of a {kind}: {argument.vector_selector.name}"
+        labels = [self._labels(argument) for argument in node.args]
+        return frozenset().union(*labels) if function != "vector" else frozenset()
+
+    def _aggregate(self, node: p.AggregateExpr) -> frozenset[str]:
+        labels = self._labels(node.expr)
+        if node.modifier is None:
+            return labels if str(node.op) in ("topk", "bottomk") else frozenset()
+        by = frozenset(node.modifier.labels)
+        assert by <= labels, f"{by - labels} is no label of what is aggregated: {labels}"
+        return by if node.modifier.type == p.AggModifierType.By else labels - by
+
+    def _binary(self, node: p.BinaryExpr) -> frozenset[str]:
+        left, right = self._labels(node.lhs), self._labels(node.rhs)
+        scalars = [isinstance(side, p.NumberLiteral) or _scalar(side) for side in (node.lhs, node.rhs)]
+        if any(scalars):
+            return right if scalars[0] else left
+        matching = node.modifier.matching if node.modifier else None
+        if matching is not None and matching.type == p.LabelModifierType.Include:
+            on = frozenset(matching.labels)
+            assert on <= left & right, f"on ({on - (left & right)}): not on both sides of {node.op}"
+        else:
+            ignored = frozenset(matching.labels) if matching is not None else frozenset()
+            fits = left - ignored == right - ignored or str(node.op) == "or"
+            assert fits, f"{left} {node.op} {right} can never match"
+        if str(node.op) == "or":
+            return left | right
+        many_right = node.modifier is not None and node.modifier.card == p.VectorMatchCardinality.OneToMany
+        return right if many_right else left
+
+    def _labels(self, node: object) -> frozenset[str]:
+        if isinstance(node, p.MatrixSelector):
+            return self._selector(node.vector_selector)
+        if isinstance(node, (p.ParenExpr, p.UnaryExpr, p.SubqueryExpr)):
+            return self._labels(node.expr)
+        kinds = {p.VectorSelector: self._selector, p.Call: self._call, p.AggregateExpr: self._aggregate,
+                 p.BinaryExpr: self._binary}  # fmt: skip
+        work_out: Callable[[Any], frozenset[str]] | None = kinds.get(type(node))
+        return work_out(node) if work_out else frozenset()  # a number or a string has none
+
+
+def _scalar(node: object) -> bool:
+    if isinstance(node, p.ParenExpr):
+        return _scalar(node.expr)
+    if isinstance(node, p.BinaryExpr):
+        return _scalar(node.lhs) and _scalar(node.rhs)
+    return isinstance(node, p.NumberLiteral) or (isinstance(node, p.Call) and node.func.name == "time")
+
+
+Rules = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def checker(rules: Rules) -> Checker:
+    """Knows every metric, and every recorded series by working out its expression."""
+    expressions = {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
+    known: dict[str, frozenset[str]] = {}
+
+    def recorded(name: str) -> frozenset[str] | None:
+        if name not in expressions:
+            return None
+        if name not in known:
+            known[name] = LEVELS[name.partition(":")[0]]  # for a rule that reads what it recorded before
+            known[name] = made.check(expressions[name])
+        return known[name]
+
+    made = Checker(recorded)
+    return made
+
+
+def alerts(rules: Rules) -> dict[str, dict[str, Any]]:
+    return {rule["alert"]: rule for rule in rules if "alert" in rule}
+
+
+def test_every_expression_uses_what_exists(rules: Rules, checker: Checker) -> None:
+    """Metrics, labels, matchers and joins of every rule fit the catalog; rate() takes counters, delta() gauges."""
+    for rule in rules:
+        name = rule.get("record") or rule["alert"]
+        try:
+            checker.check(rule["expr"])
+        except AssertionError as error:
+            pytest.fail(f"{rule['file']}: {name}: {error}")
+
+
+def test_recorded_series_are_named_by_level_metric_and_operation(rules: Rules, checker: Checker) -> None:
+    """`level:metric:operation`, with exactly the labels of its level: none of a finer one, none missing."""
+    for name in (rule["record"] for rule in rules if "record" in rule):
+        level, metric, operation = name.split(":")
+        labels = checker.check(name)
+        assert LEVELS[level] <= labels, f"{name} lacks {LEVELS[level] - labels}"
+        assert level in ("rank", "node") or not labels & {"rank", "instance", "job"}, f"{name} has {labels}"
+        assert not metric.startswith("tachograph"), name
+        assert operation, name
+
+
+def queries(text: str) -> Iterator[str]:
+    """Yield the PromQL that a template runs, with its placeholders filled."""
+    for literal in re.findall(r'"((?:[^"\\]|\\.)*)"(?=[^"{}]*\| query|\s*\}\}?)|query "((?:[^"\\]|\\.)*)"', text):
+        expression = "".join(literal).replace('\\"', '"')
+        if "(" in expression or "{" in expression:
+            yield expression.replace("%q", '"x"').replace("%s", 'run="x",rank="1",instance="n"')
+
+
+def test_queries_in_annotations_use_what_exists(rules: Rules, checker: Checker) -> None:
+    """A text that asks Prometheus for a number asks for one that exists: else the page has a hole in it."""
+    found = 0
+    for name, rule in alerts(rules).items():
+        written = rule["annotations"]["description"].count("query")
+        asked = list(queries(rule["annotations"]["description"]))
+        assert len(asked) == written, f"{name}: {written} queries written, {len(asked)} understood: {asked}"
+        for expression in asked:
+            try:
+                checker.check(expression)
+            except AssertionError as error:
+                pytest.fail(f"{name}: {expression}: {error}")
+        found += written
+    assert found > 20
+
+
+def test_every_alert_is_complete(rules: Rules, checker: Checker) -> None:
+    """Severity, summary, description, runbook and dashboard; labels name a culprit and never hold a value."""
+    for name, rule in alerts(rules).items():
+        assert rule["labels"]["severity"] in SEVERITIES, name
+        assert rule["labels"].keys() | checker.check(rule["expr"]) <= ALERT_LABELS, name
+        notes = rule["annotations"]
+        assert notes.keys() == {"summary", "description", "runbook_url", "dashboard_url"}, name
+        assert notes["runbook_url"] == RUNBOOK_URL.format(name)
+        assert notes["dashboard_url"].startswith("{{ $externalLabels.grafana_url }}/d/tachograph-run/run"), name
+        assert "$value" not in str(rule["labels"]), name
+        culprit = re.findall(r"\$labels\.(\w+)", notes["description"])
+        assert name == "Watchdog" or {"run", "instance"} & set(culprit), f"{name} names nobody"
+
+
+def test_every_alert_has_a_test_that_fires_and_one_that_does_not(rules: Rules) -> None:
+    """In the *_test.yml of its own subject, with its full text; an alert without them cannot be shipped."""
+    for name, rule in alerts(rules).items():
+        path = Path(__file__).with_name(rule["file"].replace(".yml", "_test.yml"))
+        cases = [
+            case
+            for test in yaml.safe_load(path.read_text(encoding="utf-8"))["tests"]
+            for case in test.get("alert_rule_test", [])
+            if case["alertname"] == name
+        ]
+        assert any(case.get("exp_alerts") for case in cases), f"{path.name}: nothing makes {name} fire"
+        if name != "Watchdog":  # which always does
+            assert any(not case.get("exp_alerts") for case in cases), f"{path.name}: nothing keeps {name} quiet"
+
+
+def test_every_recorded_series_is_used_or_documented(rules: Rules) -> None:
+    """By a rule, a dashboard, a runbook or the list in prometheus/README.md; what nobody reads is not computed."""
+    used = {
+        found
+        for rule in rules
+        for text in (rule["expr"], *rule.get("annotations", {}).values())
+        for found in re.findall(r"\b\w+:\w+:\w+", text)
+        if found != rule.get("record")
+    }
+    for path in (*ROOT.glob("grafana/dashboards/*.json"), *ROOT.glob("runbooks/*.md"), ROOT / "prometheus/README.md"):
+        used |= set(re.findall(r"\b\w+:\w+:\w+", path.read_text(encoding="utf-8")))
+    recorded = {rule["record"] for rule in rules if "record" in rule}
+    assert recorded <= used, recorded - used
+
+
+HEADINGS = ["Meaning", "Cost of delay", "First minute", "Decide", "Commands", "False alarms", "Tune"]
+
+
+def test_every_alert_has_a_runbook(rules: Rules, checker: Checker) -> None:
+    """One page, one order, no gaps, and its PromQL uses what exists; no runbook outlives its alert."""
+    paths = {path.stem: path for path in ROOT.glob("runbooks/*.md") if path.stem != "README"}
+    assert paths.keys() == alerts(rules).keys()
+    for name, path in paths.items():
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith(f"# {name}\n"), path.name
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS, path.name
+        assert len(text.splitlines()) <= 60, path.name
+        assert not re.search(r"TODO|TBD|FIXME", text), path.name
+        assert "```sh" in text, f"{path.name} has no command"
+        for block in re.findall(r"```promql\n(.+?)```", text, re.DOTALL):
+            for line in filter(str.strip, block.splitlines()):
+                if line.startswith("#"):
+                    continue
+                try:
+                    checker.check(line)
+                except (AssertionError, ValueError) as error:
+                    pytest.fail(f"{path.name}: {line}: {error}")

@@ -1,0 +1,105 @@
+"""Runs too large to write out by hand: one culprit among 1,024 ranks, a whole node, a crowd."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+GPUS_PER_NODE = 8
+HANGS_AFTER = 12  # samples, 5 s apart
+SAMPLES = 24
+
+Series = dict[str, str]
+
+
+def series(name: str, rank: int, values: str, **labels: str) -> Series:
+    own = {"run": "llama-70b", "rank": str(rank), **labels, "instance": f"node-{rank // GPUS_PER_NODE}"}
+    return {"series": name + "{" + ",".join(f'{key}="{value}"' for key, value in own.items()) + "}", "values": values}
+
+
+def hang(ranks: int, culprits: Collection[int]) -> Iterator[Series]:
+    """Yield a run of one step a second in which, from 60 s on, the culprits sit in their loaders and the rest wait."""
+    steady, late = f"1x{SAMPLES}", f"_x{HANGS_AFTER} 0.2+5x{SAMPLES - HANGS_AFTER}"
+    stops = f"0+5x{HANGS_AFTER} {5 * HANGS_AFTER}x{SAMPLES - HANGS_AFTER}"
+    for rank in range(ranks):
+        gpu = str(rank % GPUS_PER_NODE)
+        behind = int(rank in culprits)
+        yield series("tachograph_rank_info", rank, steady, gpu=gpu, uuid=f"GPU-{rank}")
+        yield series("tachograph_rank_up", rank, steady)
+        yield series("tachograph_rank_state", rank, steady, state="running")
+        yield series("tachograph_rank_progress_timestamp_seconds", rank, stops)
+        yield series("tachograph_train_steps_total", rank, stops)
+        yield series("tachograph_train_step", rank, f"48201x{SAMPLES}")
+        yield series("tachograph_train_collective_enqueued", rank, f"{9876543 - behind}x{SAMPLES}", group="0")
+        yield series("tachograph_rank_phase_seconds", rank, late, phase="data" if behind else "backward")
+
+
+def promtool(programs: Mapping[str, Path], folder: Path, *tests: Mapping[str, Any]) -> None:
+    """Run rule tests; fail with promtool's words unless all pass."""
+    content = {"rule_files": [str(ROOT / "prometheus/rules/*.yml")], "evaluation_interval": "5s", "tests": tests}
+    path = folder / "test.yml"
+    path.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
+    done = subprocess.run(
+        [programs["promtool"], "test", "rules", path], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def firing(samples: Mapping[str, int], by: str) -> dict[str, Any]:
+    """Expect these alerts, counted by labels, and no other at 102 s: 20 s and more after the last step."""
+    return {
+        "expr": f'count by (alertname, {by}) (ALERTS{{alertname!="Watchdog"}})',
+        "eval_time": "102s",
+        "exp_samples": [{"labels": labels, "value": value} for labels, value in samples.items()],
+    }
+
+
+def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(
+    programs: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Hour 40: one rank in its data loader, 1,023 in all_reduce, every GPU busy: one alert, and it says all of it."""
+    page = {
+        "exp_labels": {"severity": "critical", "run": "llama-70b", "rank": "217", "instance": "node-27", "gpu": "1",
+                       "uuid": "GPU-217"},
+        "exp_annotations": {
+            "summary": "Run llama-70b hangs.",
+            "description": "Run llama-70b hangs since 40 s at step 48,201. 1,023 of 1,024 ranks wait in collective "
+            "9,876,543 of group 0; rank 217 (node-27, GPU 1) never entered it: phase data for 40 s. Look at its stack "
+            "(py-spy dump --pid …) before anyone kills the run.",
+            "runbook_url": "https://github.com/tachograph/tachograph/blob/main/runbooks/RunHung.md",
+            "dashboard_url": "/d/tachograph-run/run?var-run=llama-70b&var-rank=217&from=now-30m&to=now",
+        },
+    }  # fmt: skip
+    promtool(programs, tmp_path, {
+        "interval": "5s",
+        "input_series": list(hang(1024, {217})),
+        "alert_rule_test": [{"eval_time": "102s", "alertname": "RunHung", "exp_alerts": [page]}],
+        "promql_expr_test": [firing({'{alertname="RunHung",rank="217"}': 1}, "rank")],
+    })  # fmt: skip
+
+
+def test_a_whole_node_is_named_but_a_crowd_is_not(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """Eight culprits of one node are eight alerts in one page; nine are a crowd, and so are three of four."""
+    promtool(
+        programs,
+        tmp_path,
+        {
+            "interval": "5s",
+            "input_series": list(hang(64, range(8, 16))),
+            "promql_expr_test": [firing({'{alertname="RunHung",instance="node-1"}': 8}, "instance")],
+        },
+        {
+            "interval": "5s",
+            "input_series": list(hang(64, range(8, 17))),
+            "promql_expr_test": [firing({'{alertname="RunHung"}': 1}, "instance")],
+        },
+        {
+            "interval": "5s",
+            "input_series": list(hang(4, {1, 2, 3})),
+            "promql_expr_test": [firing({'{alertname="RunHung"}': 1}, "instance")],
+        },
+    )
