@@ -27,6 +27,9 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to
 
 NONFINITE_SOURCES = ("loss", "grad_norm")
 
+FAILURE_CATEGORIES = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", "exception")
+"""Why a rank said it ended: `terminated` by SIGTERM, `interrupted` from the keyboard, `exception` for all else."""
+
 CLOCK_EVENT_REASONS = (
     "gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown",
     "hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting", "board_limit", "reliability",
@@ -185,6 +188,11 @@ TRAIN_CHECKPOINT_BYTES = _row("train_checkpoint_bytes", GAUGE, "bytes", RANK, "S
 TRAIN_CHECKPOINT_FAILURES = _row(
     "train_checkpoint_failures_total", COUNTER, "", RANK, "Checkpoint phases that ended with an exception."
 )
+TRAIN_FAILURES = _row(
+    "train_failures_total", COUNTER, "", (*RANK, "category"),
+    "Ends of this rank's process with an error, by the category of its goodbye; absent while it lives, and for one "
+    "that was killed.",
+)  # fmt: skip
 TRAIN_MEMORY_ALLOCATED = _row(
     "train_memory_allocated_bytes", GAUGE, "bytes", RANK, "GPU memory in live tensors, by PyTorch's allocator."
 )

@@ -172,6 +172,7 @@ def test_the_archive_is_the_distributions_own(tmp_path: Path) -> None:
     keyring.touch()
     known = [
         apt.Source(("http://vendor.example/debian",), ("bookworm",), ("main",), "/etc/apt/keyrings/vendor.gpg"),
+        apt.Source(("http://other.example/apt",), ("bookworm",), ("main",)),
         apt.Source(
             ("http://mirror.example/debian",), ("bookworm",), ("main",), "/k/debian-archive-bookworm-stable.gpg"
         ),

@@ -132,9 +132,19 @@ def test_after_the_end_counters_and_the_step_stay(series: Series) -> None:
     assert ("memory_allocated_bytes",) not in after
 
 
+@pytest.mark.parametrize(
+    ("said", "counted"), [("oom", "oom"), ("terminated", "terminated"), ("my own word", "exception")]
+)
+def test_a_failure_is_counted_by_its_category(series: Series, said: str, counted: str) -> None:
+    """The category of a goodbye stays after the end, in the catalog's words; there is no series before."""
+    assert not any(key == "failures_total" for key, *_ in shown(series))
+    series.fail(said)
+    assert shown(series, alive=False)["failures_total", counted] == 1
+
+
 def test_every_training_metric_of_the_catalog_is_taken(series: Series, drops: Counter[str]) -> None:
     """A new row in the catalog needs no change here."""
-    words = {"phase": "data", "op": "all_reduce", "source": "loss"}
+    words = {"phase": "data", "op": "all_reduce", "source": "loss", "category": "oom"}
     series.take(
         {key: 1 if row.own_label is None else {words.get(row.own_label, "x"): 1} for key, row in TRAIN_METRICS.items()}
     )

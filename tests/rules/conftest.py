@@ -1,30 +1,14 @@
-"""What the rule tests share: both generations of Prometheus, and the rules as data."""
+"""What the rule tests share: the rules as data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tachograph.lab import binaries
-
 ROOT = Path(__file__).resolve().parents[2]
-OLDEST, NEWEST = "bookworm", "sid"
-"""Prometheus 2.42, which must be had, and 3.5, from a suite whose versions roll."""
-
-
-@pytest.fixture(scope="session", params=[OLDEST, NEWEST])
-def programs(request: pytest.FixtureRequest) -> Mapping[str, Path]:
-    """The programs of one generation."""
-    try:
-        return binaries.ensure(request.param)
-    except binaries.BinariesUnavailable as error:
-        if request.param == OLDEST:
-            pytest.fail(str(error))
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

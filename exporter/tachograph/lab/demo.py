@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import os
+import shlex
 import signal
 import sys
 import time
@@ -28,8 +30,8 @@ from tachograph.lab.screen import Screen
 from tachograph.lab.stack import Stack
 from tachograph.lab.story import RANKS, Story
 
-HEALTHY_SECONDS = 70.0
-"""Long enough for a baseline: the loss detector's window, and a minute after start-up for the straggler's rule."""
+HEALTHY_SECONDS = 60.0
+"""Long enough for the rules to know the run's usual step and for the loss detector to know its usual loss."""
 
 PAGES_FILE = "pages.jsonl"
 SUMMARY_FILE = "summary.json"
@@ -87,7 +89,9 @@ def _play(folder: Path, options: argparse.Namespace) -> int:
     verdict = "every fault paged, nothing else did" if good else "not as it must be"
     screen.note(f"{verdict}; {summary['seconds']:.0f} s; details in {folder / SUMMARY_FILE}", good)
     if options.keep:
-        screen.left_running({part: stack.url(part) for part in stack.ports}, folder / PAGES_FILE)
+        stop = f"{shlex.quote(os.path.relpath(sys.executable))} -m tachograph demo --stop"
+        stop += f" --folder {shlex.quote(str(options.folder))}" if options.folder else ""
+        screen.left_running({part: stack.url(part) for part in stack.ports}, folder / PAGES_FILE, stop)
     return 0 if good else 1
 
 

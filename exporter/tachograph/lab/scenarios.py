@@ -30,11 +30,11 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("rank 2 loses 60 % of each step inside backward", Fault(SLOW, rank=2), "StragglerRank", 90),
-    Scenario("corrupt targets: the loss spikes and stays up", Fault(SPIKE), "LossSpikeNotRecovering", 15, steps=20),
-    Scenario("rank 3 is stuck in its data loader", Fault(HANG, rank=3), "RunHung", 30, steps=3),
+    Scenario("rank 2 slow in backward", Fault(SLOW, rank=2), "StragglerRank", 90),
+    Scenario("a loss spike that stays", Fault(SPIKE), "LossSpikeNotRecovering", 15, steps=20),
+    Scenario("rank 3 stuck in loader", Fault(HANG, rank=3), "RunHung", 30, steps=3),
     Scenario("rank 1 gets SIGKILL", Fault(KILLED, rank=1), "RankDead", 10, heals=False),
-    Scenario("rank 2's loss becomes NaN", Fault(NAN, rank=2), "LossNotFinite", 10, run=SECOND_RUN, heals=False),
+    Scenario("NaN loss on rank 2", Fault(NAN, rank=2), "LossNotFinite", 10, run=SECOND_RUN, heals=False),
 )
 """In turn. The kill ends the first run, so the second run's NaN, from which nothing heals, comes last."""
 

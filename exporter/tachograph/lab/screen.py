@@ -21,7 +21,7 @@ from tachograph.lab.scenarios import Result
 from tachograph.lab.vitals import Vitals
 
 STATE_STYLES = {"running": "green", "frozen": "cyan", "dead": "bold red", "failed": "red", "finished": "dim"}
-WIDTH = 100
+WIDTH = 110
 """Output that goes to a file is as wide as this; a terminal decides for itself."""
 
 
@@ -30,7 +30,7 @@ class Screen:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        if not self.console.is_terminal:
+        if not self.live:
             self.console.width = WIDTH
         self._began = time.monotonic()
         self._waiting_for = ""
@@ -42,8 +42,13 @@ class Screen:
             console=self.console, get_renderable=self._view, refresh_per_second=8, transient=True, redirect_stdout=False
         )
 
+    @property
+    def live(self) -> bool:
+        """Whether there is a terminal to show a live view on."""
+        return self.console.is_terminal
+
     def __enter__(self) -> Screen:
-        if self.console.is_terminal:
+        if self.live:
             self._live.start()
         return self
 
@@ -82,7 +87,7 @@ class Screen:
     def waiting(self, what: str, seconds: float | None = None) -> None:
         """Say what is waited for now, and for at most how long; an empty `what` means nothing."""
         self._waiting_for, self._waiting_since, self._waiting_seconds = what, time.monotonic(), seconds
-        if what and not self.console.is_terminal:
+        if what and not self.live:
             limit = "" if seconds is None else f", at most {seconds:.0f} s"
             self.console.print(f"{self._clock()}  … {what}{limit}")
 
@@ -98,8 +103,9 @@ class Screen:
             title_justify="left",
             title_style="bold",
         )
-        for heading in ("fault", "page", "culprit"):
-            table.add_column(heading)
+        table.add_column("fault")
+        for heading in ("page", "culprit"):
+            table.add_column(heading, no_wrap=True)
         for heading in ("after", "budget", "resolved"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("verdict", no_wrap=True)
@@ -118,8 +124,8 @@ class Screen:
         for page in surplus:
             self.console.print(Text(f"✗ surplus page: {page.alert} {dict(page.labels)}", "bold red"))
 
-    def left_running(self, urls: Mapping[str, str], pages: Path) -> None:
-        """Say what still runs, where, and how to end it."""
+    def left_running(self, urls: Mapping[str, str], pages: Path, stop: str) -> None:
+        """Say what still runs, where, and the command that ends it."""
         table = Table(box=None, show_header=False, padding=(0, 2))
         for part, url in urls.items():
             table.add_row(part, f"[link={url}]{url}[/]")
@@ -127,7 +133,7 @@ class Screen:
         self.console.print(
             Panel(table, title="[bold]left running, with a healthy job[/]", title_align="left", expand=False)
         )
-        self.console.print("Stop everything with: [bold]tachograph demo --stop[/]")
+        self.console.print(Text.assemble("Stop it all:  ", (stop, "bold")))
 
     def _clock(self) -> str:
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)

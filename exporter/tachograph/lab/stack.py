@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tachograph.lab import binaries, simulated_gpus
@@ -112,9 +113,8 @@ class Stack:
             shutil.copytree(root() / part, self.folder / part)
             shutil.rmtree(self._data(part), ignore_errors=True)
         for file, part in TARGETS.items():
-            (self.folder / "prometheus/targets" / f"{file}.yml").write_text(
-                f"- targets: [{self.address(part)}]\n  labels: {{instance: {self.node}}}\n", encoding="utf-8"
-            )
+            target = {"targets": [self.address(part)], "labels": {"instance": self.node}}
+            (self.folder / "prometheus/targets" / f"{file}.yml").write_text(json.dumps([target]), encoding="utf-8")
         alertmanager = self.folder / "alertmanager/alertmanager.yml"
         text = alertmanager.read_text(encoding="utf-8")
         alertmanager.write_text(text.replace(SHIPPED_PAGER, self._pager_url), encoding="utf-8")
@@ -158,7 +158,7 @@ class Stack:
         for child in self.children.running:
             path = "/metrics" if child.name == "node_exporter" else "/-/ready"
             url = self.url(child.name) + path
-            child.wait_until(lambda url=url: answers(url), START_SECONDS)  # type: ignore[misc]
+            child.wait_until(partial(answers, url), START_SECONDS)
 
 
 def _get(url: str) -> str:

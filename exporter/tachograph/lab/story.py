@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from tachograph.lab import faults
 from tachograph.lab.launch import Job, launch
@@ -15,7 +16,10 @@ from tachograph.lab.screen import Screen
 from tachograph.lab.stack import Stack
 from tachograph.lab.vitals import vitals
 
+T = TypeVar("T")
+
 RANKS = 4
+POLL_SECONDS = 0.5
 SECOND_RUN_HEALTHY_SECONDS = 10.0
 START_SECONDS = 60.0
 RESOLVE_SECONDS = 150.0
@@ -56,23 +60,21 @@ class Story:
     def _train(self, run: str, healthy_seconds: float) -> None:
         self._end()
         self.screen.chapter(f"A job of {RANKS} ranks starts: run {run}")
-        job = launch(self.stack.children, run, RANKS, self.stack.socket)
-        self._job = job
+        job = self._job = launch(self.stack.children, run, RANKS, self.stack.socket)
         counted = f'count(tachograph_train_steps_total{{run="{run}"}} > 0) == {RANKS}'
         self.screen.waiting(f"{RANKS} ranks to train", START_SECONDS)
-        if not self._until(lambda: bool(self.stack.query(counted)) or not job.torchrun.running, START_SECONDS):
+        if not self._until(lambda: self.stack.query(counted) or not job.torchrun.running, START_SECONDS):
             raise ProcessError(f"run {run} does not train:\n{job.torchrun.tail(20)}")
         self._running()
         self.screen.note(f"{RANKS} ranks train and Prometheus sees them")
-        self.screen.waiting(f"healthy training, nothing may page ({healthy_seconds:.0f} s)", healthy_seconds)
-        self._until(lambda: False, healthy_seconds)
-        step = self._step_seconds()
+        self.screen.waiting("healthy training, nothing may page", healthy_seconds)
+        self._until(lambda: None, healthy_seconds)
         pages = len(self.surplus())
-        self.screen.note(
-            f"{healthy_seconds:.0f} s of healthy training at {1000 * step:.0f} ms a step: {pages} pages", not pages
-        )
+        pace = f"{1000 * self._step_seconds():.0f} ms a step"
+        self.screen.note(f"{healthy_seconds:.0f} s of healthy training at {pace}: {pages} pages", not pages)
 
     def _break(self, scenario: Scenario) -> Result:
+        """Give the job a fault, wait for its page, heal the job, wait until the page is resolved."""
         job = self._running()
         budget = scenario.budget(self._step_seconds())
         self._since, self._expected = time.time(), scenario.alert
@@ -81,65 +83,63 @@ class Story:
         else:
             job.control.inject(scenario.fault)
         self.screen.waiting(f"waiting for {scenario.alert}", budget)
-        answer: list[Page] = []
-
-        def answered() -> bool:
-            answer.extend(page for page in self.pager.pages() if self._answers(page, scenario))
-            return bool(answer)
-
-        if not self._until(answered, budget + LATE_SECONDS):
+        page = self._until(lambda: self._answer(scenario), budget + LATE_SECONDS)
+        result = Result(scenario, budget, page, page.time - self._since if page else 0.0)
+        if page is None:
             self.screen.note(f"no {scenario.alert} within {budget + LATE_SECONDS:.0f} s", good=False)
-            job.control.heal(scenario.fault.kind)
-            return Result(scenario, budget)
-        result = Result(scenario, budget, answer[0], answer[0].time - self._since)
         if not scenario.heals:
             self.screen.waiting("nothing more may page", QUIET_SECONDS)
-            self._until(lambda: False, QUIET_SECONDS)
+            self._until(lambda: None, QUIET_SECONDS)
             return result
         job.control.heal(scenario.fault.kind)
+        return self._resolved(result, page) if page else result
+
+    def _answer(self, scenario: Scenario) -> Page | None:
+        for page in self.pager.pages():
+            ours = page.alert == scenario.alert and page.labels.get("run") == scenario.run
+            if ours and page.status == FIRING and page.time > self._since:
+                return page
+        return None
+
+    def _resolved(self, result: Result, page: Page) -> Result:
         healed = time.time()
+
+        def resolution() -> Page | None:
+            same = (other for other in self.pager.pages() if other.fingerprint == page.fingerprint)
+            return next((other for other in same if other.status == RESOLVED and other.time > page.time), None)
+
         self.screen.waiting("healed; waiting until the page is resolved", RESOLVE_SECONDS)
-        self._until(lambda: self._resolution(answer[0]) is not None, RESOLVE_SECONDS)
-        if (resolved := self._resolution(answer[0])) is None:
-            self.screen.note(f"{scenario.alert} not resolved {RESOLVE_SECONDS:.0f} s after healing", good=False)
+        if (end := self._until(resolution, RESOLVE_SECONDS)) is None:
+            self.screen.note(f"{page.alert} not resolved {RESOLVE_SECONDS:.0f} s after healing", good=False)
             return result
-        self.screen.note(f"healed, and resolved {resolved.time - healed:.0f} s later")
-        return replace(result, resolved_after=resolved.time - healed)
+        self.screen.note(f"healed, and resolved {end.time - healed:.0f} s later")
+        return replace(result, resolved_after=end.time - healed)
 
-    def _answers(self, page: Page, scenario: Scenario) -> bool:
-        return (
-            page.status == FIRING
-            and page.time > self._since
-            and page.alert == scenario.alert
-            and page.labels.get("run") == scenario.run
-        )
-
-    def _resolution(self, page: Page) -> Page | None:
-        same = (other for other in self.pager.pages() if other.fingerprint == page.fingerprint)
-        return next((other for other in same if other.status == RESOLVED and other.time > page.time), None)
-
-    def _until(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition while pages are shown as they come and the live view is fed."""
+    def _until(self, look: Callable[[], T], seconds: float) -> T | None:
+        """Return the first true thing that `look` returns, showing pages as they come meanwhile; None if too late."""
         deadline = time.monotonic() + seconds
         while True:
             self._show()
-            if done():
-                return True
+            if found := look():
+                return found
             if time.monotonic() > deadline:
-                return False
-            self.pager.wait_for(lambda page: False, 0.25)
+                return None
+            time.sleep(POLL_SECONDS)
 
     def _show(self) -> None:
         for page in self.pager.pages()[self._shown :]:
             self._shown += 1
             if page.critical and page.status == FIRING:
                 self.screen.page(page, page.time - self._since, page.alert == self._expected)
-        if self._job is not None:
+        if self._job is not None and self.screen.live:
             self.screen.show(self._job.run, vitals(self.stack, self._job.run))
 
     def _step_seconds(self) -> float:
-        run = self._job.run if self._job else FIRST_RUN
-        samples = self.stack.query(f'1 / avg(rate(tachograph_train_steps_total{{run="{run}"}}[20s]))')
+        """Return what a step took of late, 0 if none was made; both sides are extrapolated alike by Prometheus."""
+        run = self._running().run
+        steps, when = "tachograph_train_steps_total", "tachograph_rank_progress_timestamp_seconds"
+        pace = f'avg(delta({when}{{run="{run}"}}[20s])) / (avg(increase({steps}{{run="{run}"}}[20s])) > 0)'
+        samples = self.stack.query(pace)
         return samples[0].value if samples else 0.0
 
     def _running(self) -> Job:

@@ -125,6 +125,8 @@ class RankTable:
         del self._by_link[link]
         words = ": ".join(text[:MAX_LAST_WORDS] for text in (bye.category, bye.message) if text)
         rank.end(bye.outcome, self._clock.monotonic(), words)
+        if bye.outcome == "failed":
+            rank.series.fail(bye.category)
         return rank
 
     def lost(self, link: object) -> Rank | None:

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tachograph.catalog import (
     COUNTER,
+    FAILURE_CATEGORIES,
     NONFINITE_SOURCES,
     OPERATIONS,
     PHASES,
     TRAIN_CHECKPOINT_STEP,
     TRAIN_CHECKPOINT_TIMESTAMP,
+    TRAIN_FAILURES,
     TRAIN_METRICS,
     TRAIN_NONFINITE_STEP,
     TRAIN_STEP,
@@ -33,6 +35,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "phase": (PHASES, "unknown_phase"),
     "op": (OPERATIONS, "bad_label"),
     "source": (NONFINITE_SOURCES, "bad_label"),
+    "category": (FAILURE_CATEGORIES, "bad_label"),
 }
 """Labels with a fixed vocabulary, and the reason under which any other word is dropped."""
 
@@ -101,6 +104,12 @@ class Series:
             if siblings >= self._limits.label_values:
                 return "label_limit"
         return "" if room > 0 else "series_limit"
+
+    def fail(self, category: str) -> None:
+        """Count the end of the rank's process; a word that is no category counts as an exception."""
+        counts = self.counters.setdefault(TRAIN_FAILURES.key, {})
+        known = category if category in FAILURE_CATEGORIES else FAILURE_CATEGORIES[-1]
+        counts[known] = counts.get(known, 0.0) + 1
 
     def total(self, key: str) -> float | None:
         """Return a counter summed over its label, or None where the rank never gave it."""
