@@ -312,7 +312,7 @@ def test_a_torn_frame_is_finished_before_the_next(tmp_path: Path) -> None:
     server.bind(str(tmp_path / "s"))
     server.listen()
     connection = Connection()
-    connection.open(tmp_path / "s")
+    connection.open(str(tmp_path / "s"))
     reader, _ = server.accept()
     first, second = b"1" * 1_000_000 + b"\n", b"2\n"
     assert connection.offer(first)
