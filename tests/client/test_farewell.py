@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.last_words import describe
+from tachograph.catalog import FAILURE_CATEGORIES
+from tachograph.client.last_words import _CATEGORIES, describe
 
 Start = Callable[..., Any]
 
@@ -256,6 +257,12 @@ def test_categories(error: BaseException, expected: Any) -> None:
     """Each kind of failure has its word, and the message is one line of at most 512 characters."""
     found = describe(error)
     assert (found if isinstance(expected, tuple) else found[0]) == expected
+
+
+def test_the_client_says_what_the_catalog_knows() -> None:
+    """A word that only one side has would be counted as `exception`, and page for a run that was told to end."""
+    without_pattern = {"terminated", "exception"}
+    assert {category for category, _ in _CATEGORIES} | without_pattern == set(FAILURE_CATEGORIES)
 
 
 def test_a_loaders_own_exception_is_a_data_failure() -> None:

@@ -108,7 +108,8 @@ def test_numbers() -> None:
         f"{given.ranks} ranks live", f"over {series.MAX_LABEL_LENGTH} characters", f"up to {wire.MAX_EVENTS}",
         f"| {given.retention / 60:g} min |", f"| {given.retention_finished / 60:g} min |",
         f"withheld for {ranks.SETTLING_SECONDS:g} s", f"{wire.HISTOGRAM_INDEX_RANGE[1]}",
-        f"at schema {wire.HISTOGRAM_SCHEMA}", str(wire.SYSTEM_SOCKET), *(f"`{phase}`" for phase in catalog.PHASES),
+        f"at schema {wire.HISTOGRAM_SCHEMA}", wire.SYSTEM_SOCKET, *(f"`{phase}`" for phase in catalog.PHASES),
+        *(f"`{category}`" for category in catalog.FAILURE_CATEGORIES),
     ):  # fmt: skip
         assert words in PAGE, words
     assert wire.bucket_index(0.25) == -16
