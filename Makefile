@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
-.PHONY: demo test check format bench binaries dashboards docs clean help
+.PHONY: demo test test-gpu soak check format bench binaries dashboards docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -41,15 +41,27 @@ check: $(READY)  ## formatting, lint, types, floors
 test: check binaries   ## all checks and all tests
 	$(BIN)/pytest
 
-bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs and 8 ranks
+test-gpu: $(READY)   ## the real collector on this machine's driver; without one: "skipped: no GPU"
+	@if $(BIN)/python -c 'import pynvml; pynvml.nvmlInit(); assert pynvml.nvmlDeviceGetCount()' 2>/dev/null; \
+	  then $(BIN)/pytest -m hardware -s tests/hardware; else echo "skipped: no GPU"; fi
+
+soak: $(READY)   ## half an hour of 8 GPUs and 8 ranks, and 100,000 collections: CPU, memory and its slope
+	$(BIN)/python tests/gpu/measure.py soak --minutes 30
+	$(BIN)/python tests/gpu/measure.py soak --collections 100000
+
+bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs and 8 ranks, GPU readings and loss spikes beside peers
 	$(BIN)/python bench/client.py
 	$(BIN)/python bench/exporter.py
+	$(BIN)/python bench/gpus.py
+	$(BIN)/python bench/detectors.py
 
 dashboards: $(READY)   ## render grafana/dashboards/ from grafana/build.py
 	$(BIN)/python grafana/build.py
 
-docs: $(READY)   ## render docs/metrics.md from the catalog
+docs: $(READY)   ## render docs/metrics.md, docs/xids.md and prometheus/rules/dcgm.yml
 	$(BIN)/python -m tachograph metrics > docs/metrics.md
+	$(BIN)/python -m tachograph xids > docs/xids.md
+	$(BIN)/python -m tachograph dcgm-rules > prometheus/rules/dcgm.yml
 
 format: $(READY) ## format and fix what can be fixed
 	$(BIN)/ruff format --quiet .

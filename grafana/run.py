@@ -60,10 +60,11 @@ def of_ranks(metric: c.Metric | str, **matchers: str) -> str:
     return of_run(metric, instance="$instance", rank="$rank", **matchers)
 
 
-def of_gpus(metric: c.Metric, **matchers: str) -> str:
+def of_gpus(metric: c.Metric | str, **matchers: str) -> str:
     """Select a family for every GPU of the nodes on which chosen ranks sit, whether or not a rank holds that GPU."""
+    name = metric if isinstance(metric, str) else metric.name
     where = f"on (instance) group by (instance) ({of_ranks(c.RANK_INFO)})"
-    return f"({pick(metric.name, {'instance': '$instance', **matchers})} and {where})"
+    return f"({pick(name, {'instance': '$instance', **matchers})} and {where})"
 
 
 # Alerts of this run, and those of nodes and GPUs, which know no run, where its ranks are or lately were.
@@ -284,6 +285,7 @@ def ranks() -> list[Json]:
 def hardware() -> list[Json]:
     """Return whether a GPU holds the run back; each panel draws a band over all GPUs and names the worst three."""
     who, absent = "{{instance}} GPU {{gpu}}", "not collected: no GPU, no driver or not supported; see GPUs read"
+    uncounted = "not collected: needs Hopper or newer, or DCGM's profiling fields"
     used = f"({of_gpus(c.GPU_MEMORY_USED)} / on (instance, gpu, uuid) {of_gpus(c.GPU_MEMORY_TOTAL)})"
     event = of_gpus(c.GPU_CLOCK_EVENT, reason="!gpu_idle|applications_clocks_setting|display_clock_setting|sync_boost")
     held = f'sum by (reason) ({event}) > 0 or label_replace(0 * sum({event}), "reason", "none", "", "")'
@@ -294,9 +296,17 @@ def hardware() -> list[Json]:
         lines("GPU utilization", UNITS["ratio"], "Share of time in which any kernel ran. High on all is good, yet no "
               "proof of work: a GPU that waits in a collective reads 100 %. By name: the idlest.",
               spread(of_gpus(c.GPU_UTILIZATION), "bottomk", who), absent, overrides=BAND, min=0, max=1),
-        lines("Power", UNITS["watts"], "Board power. All alike is good. One far below its peers computes less; all "
-              "falling while utilization stays high means they wait. By name: the lowest.",
-              spread(of_gpus(c.GPU_POWER), "bottomk", who), absent, overrides=BAND, min=0),
+        lines("SM activity", UNITS["ratio"], "Share of SM cycles with work on the SM: what utilization only pretends. "
+              "High on all is good. All low: see where the time goes. One low: see what its rank does. By name: the "
+              "idlest.", spread(of_gpus("node:gpu_sm_active:ratio"), "bottomk", who), uncounted, overrides=BAND, min=0,
+              max=1),
+        lines("Tensor activity", UNITS["ratio"], "Share of cycles in which the tensor cores work. A little above the "
+              "MFU is good. Far above it: work that the model does not count, such as recomputation. By name: the "
+              "idlest.", spread(of_gpus("node:gpu_tensor_active:ratio"), "bottomk", who), uncounted, overrides=BAND,
+              min=0, max=1),
+        lines("Power", UNITS["watts"], "Mean board power. All alike is good. One far below its peers computes less; "
+              "all falling while utilization stays high means they wait. By name: the lowest.",
+              spread(of_gpus("node:gpu_power:watts"), "bottomk", who), absent, overrides=BAND, min=0),
         lines("Temperature", UNITS["celsius"], "Die temperature. Well below the part's own slowdown point is good. One "
               "alone that is hot: the fan, paste or air flow of that slot. By name: the hottest.",
               [*spread(of_gpus(c.GPU_TEMPERATURE, sensor="gpu"), "topk", who),

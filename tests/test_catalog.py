@@ -42,7 +42,7 @@ def test_name(metric: Metric) -> None:
 def test_unit(metric: Metric) -> None:
     """A base unit, which stands in the name just before `_total`; a name with a unit's word declares it."""
     stem = metric.name.removesuffix("_total")
-    units = ("seconds", "bytes", "ratio", "celsius", "watts", "joules", "hertz")
+    units = ("bytes_per_second", "seconds", "bytes", "ratio", "celsius", "watts", "joules", "hertz")
     assert metric.unit in ("", *units)
     assert next((unit for unit in units if stem.endswith(f"_{unit}")), "") == metric.unit
 
@@ -50,7 +50,7 @@ def test_unit(metric: Metric) -> None:
 @every
 def test_labels(metric: Metric) -> None:
     """Few, legal, never one that Prometheus or a scrape adds, never one that grows without bound."""
-    assert len(set(metric.labels)) == len(metric.labels) <= 7
+    assert len(set(metric.labels)) == len(metric.labels) <= 8
     for label in metric.labels:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", label)
     forbidden = {"job", "instance", "host", "hostname", "pid", "step", "path", "le", "quantile", "message", "severity"}
@@ -103,17 +103,25 @@ def test_wire_keys() -> None:
 @every
 def test_dcgm_twin(metric: Metric) -> None:
     """A DCGM name is a DCGM field, on a GPU's metric, with a scale that converts."""
-    assert metric.dcgm_scale > 0
-    if metric.dcgm is None:
-        assert metric.dcgm_scale == 1
-    else:
-        assert re.fullmatch(r"DCGM_FI_[A-Z0-9_]+", metric.dcgm)
+    for twin in metric.dcgm:
+        assert twin.scale > 0
+        assert re.fullmatch(r"DCGM_FI_[A-Z0-9_]+", twin.field)
         assert metric.labels[:2] == catalog.GPU
+        assert len(twin.labels) == len(metric.labels) - 2
+        assert not twin.labels or metric is catalog.GPU_ECC_ERRORS or twin.labels[0] in metric.values
+
+
+def test_a_dcgm_field_has_one_twin() -> None:
+    """Two of ours for one of theirs could not both be right."""
+    fields = [twin.field for metric in METRICS for twin in metric.dcgm]
+    assert len(set(fields)) == len(fields) > 25
 
 
 def test_vocabularies_are_words() -> None:
     """Label values with a fixed vocabulary are short lower-case words, each once."""
     for words in (catalog.PHASES, catalog.STATES, catalog.OPERATIONS, catalog.NONFINITE_SOURCES,
-                  catalog.CLOCK_EVENT_REASONS, catalog.REJECT_REASONS, catalog.DROP_REASONS):  # fmt: skip
+                  catalog.CLOCK_EVENT_REASONS, catalog.REJECT_REASONS, catalog.DROP_REASONS,
+                  catalog.UNAVAILABLE_REASONS, catalog.RECOVERY_ACTIONS, catalog.XID_ACTIONS,
+                  catalog.COLLECTOR_REASONS, catalog.WORKER_END_CAUSES):  # fmt: skip
         assert len(set(words)) == len(words)
-        assert all(re.fullmatch(r"[a-z][a-z_]{1,39}", word) for word in words)
+        assert all(re.fullmatch(r"[a-z][a-z0-9_]{1,39}", word) for word in words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tachograph._version import __version__
 
@@ -12,7 +13,10 @@ USAGE = """usage: tachograph [--version] [--help] COMMAND ...
 commands:
   exporter   serve what this node's GPUs and training ranks do, for Prometheus
   demo       watch a real training job break, and the pages arrive
+  capture    record what this machine's NVML answers, for tests and bug reports
   metrics    print the reference of all metrics
+  xids       print which Xids page, and what to do about each
+  dcgm-rules print the rules that record our GPU metrics from dcgm-exporter's
 
 tachograph COMMAND --help tells more.
 """
@@ -30,17 +34,48 @@ def _demo(arguments: Sequence[str]) -> int:
     return demo(arguments)
 
 
-def _metrics(arguments: Sequence[str]) -> int:
+def _capture(arguments: Sequence[str]) -> int:
+    from tachograph.node.capture import main as capture
+
+    return capture(arguments)
+
+
+def _metrics_page() -> str:
     from tachograph.node.metrics_page import metrics_page
 
+    return metrics_page()
+
+
+def _xids_page() -> str:
+    from tachograph.node.xids_page import xids_page
+
+    return xids_page()
+
+
+def _dcgm_rules() -> str:
+    from tachograph.node.dcgm import rules_page
+
+    return rules_page()
+
+
+PAGES: dict[str, Callable[[], str]] = {"metrics": _metrics_page, "xids": _xids_page, "dcgm-rules": _dcgm_rules}
+"""What is printed and nothing else; `make docs` keeps the files made of it."""
+
+
+def _print_page(name: str, arguments: Sequence[str]) -> int:
     if arguments:
-        print("tachograph metrics: takes no arguments", file=sys.stderr)
+        print(f"tachograph {name}: takes no arguments", file=sys.stderr)
         return 2
-    print(metrics_page(), end="")
+    print(PAGES[name](), end="")
     return 0
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"exporter": _exporter, "demo": _demo, "metrics": _metrics}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "exporter": _exporter,
+    "demo": _demo,
+    "capture": _capture,
+    **{name: partial(_print_page, name) for name in PAGES},
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,6 +8,10 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def severities(rules: list[dict[str, Any]]) -> dict[str, str]:
-    """Every alert of the rules with its severity."""
-    return {rule["alert"]: rule["labels"]["severity"] for rule in rules if "alert" in rule}
+def severities(rules: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """Every alert of the rules with its severities: one that pages here may be a ticket there."""
+    found: dict[str, set[str]] = {}
+    for rule in rules:
+        if "alert" in rule:
+            found.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
+    return found

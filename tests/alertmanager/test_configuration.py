@@ -32,12 +32,16 @@ def test_configuration_is_valid(programs: Mapping[str, Path], path: Path) -> Non
     assert "1 templates" in amtool(programs, "check-config", path)
 
 
-def test_every_alert_goes_where_its_severity_says(programs: Mapping[str, Path], severities: Mapping[str, str]) -> None:
-    """Critical pages, a warning is a ticket, info is never sent, the watchdog has a way of its own."""
-    for alert, severity in severities.items():
-        labels = [f"alertname={alert}", f"severity={severity}", "run=r", "instance=node-1"]
-        arguments = [f"--config.file={CONFIGURATION}", f"--verify.receivers={RECEIVER[severity]}", *labels]
-        amtool(programs, "config", "routes", "test", *arguments)
+Severities = Mapping[str, set[str]]
+
+
+def test_every_alert_goes_where_its_severity_says(programs: Mapping[str, Path], severities: Severities) -> None:
+    """Critical pages, a warning is a ticket, info is never sent, the watchdog has a way of its own; run or no run."""
+    for alert, severity in ((alert, one) for alert, ones in severities.items() for one in ones):
+        for run in ("run=r", "instance=node-1"):
+            labels = [f"alertname={alert}", f"severity={severity}", run]
+            arguments = [f"--config.file={CONFIGURATION}", f"--verify.receivers={RECEIVER[severity]}", *labels]
+            amtool(programs, "config", "routes", "test", *arguments)
 
 
 def test_an_alert_of_someone_else_is_a_ticket(programs: Mapping[str, Path]) -> None:
@@ -53,7 +57,7 @@ def test_an_alert_of_someone_else_is_a_ticket(programs: Mapping[str, Path]) -> N
     )
 
 
-def test_alerts_named_in_the_configuration_exist(severities: Mapping[str, str]) -> None:
+def test_alerts_named_in_the_configuration_exist(severities: Severities) -> None:
     """A renamed alert must not silently lose its route or its inhibition."""
     named = re.findall(r'alertname=~?"([^"]+)"', CONFIGURATION.read_text(encoding="utf-8"))
     assert len(named) > 15
@@ -67,6 +71,41 @@ def test_inhibitions_compare_only_labels_that_are_there() -> None:
         asked = {matcher.split("=~")[0] for matcher in rule["target_matchers"] if matcher.endswith('=~".+"')}
         assert rule["equal"], rule
         assert asked & set(rule["equal"]), f"{rule} would silence alerts without any of {rule['equal']}"
+
+
+def matching(matchers: list[str], severities: Severities) -> set[tuple[str, str]]:
+    """Return the alerts, each with a severity, that matchers on these two labels let through."""
+    found = {(alert, severity) for alert, ones in severities.items() for severity in ones}
+    for matcher in matchers:
+        label, operator, value = re.fullmatch(r"(\w+)(=~?)\"(.*)\"", matcher).groups()  # type: ignore[union-attr]
+        if label in ("alertname", "severity"):
+            place = int(label == "severity")
+            pattern = value if operator == "=~" else re.escape(value)
+            found = {one for one in found if re.fullmatch(pattern, one[place])}
+    return found
+
+
+def test_a_ticket_never_silences_a_page(severities: Severities) -> None:
+    """Nobody is woken by a ticket: whatever can inhibit a critical alert is critical itself."""
+    rules = yaml.safe_load(CONFIGURATION.read_text(encoding="utf-8"))["inhibit_rules"]
+    for rule in rules:
+        sources, targets = (matching(rule[side], severities) for side in ("source_matchers", "target_matchers"))
+        assert sources, rule
+        assert targets, rule
+        if any(severity == "critical" for _, severity in targets):
+            assert {severity for _, severity in sources} == {"critical"}, rule
+
+
+def test_no_alert_silences_its_own_kind(severities: Severities) -> None:
+    """An alert that inhibits itself, or that two inhibit each other, would be heard of by nobody."""
+    rules = yaml.safe_load(CONFIGURATION.read_text(encoding="utf-8"))["inhibit_rules"]
+    pairs = {
+        (source, target)
+        for rule in rules
+        for source in matching(rule["source_matchers"], severities)
+        for target in matching(rule["target_matchers"], severities)
+    }
+    assert not [pair for pair in pairs if pair[::-1] in pairs]
 
 
 def test_secrets_are_files() -> None:

@@ -31,6 +31,8 @@ def of(run: str, *alerts: str, **labels: str) -> list[Labels]:
 
 
 GPU = {"instance": "node-1", "gpu": "3", "uuid": "GPU-d"}
+OFF_THE_BUS = {"run": "bus", "rank": "8", "instance": "node-5", "gpu": "0", "uuid": "GPU-x"}
+NOBODYS = {"instance": "node-6", "gpu": "1", "uuid": "GPU-y"}
 SYMPTOMS: list[Labels] = [
     *of("dead", "RankFailed", "RunHung", "StragglerRank", "MfuDropped"),
     *of("frozen", "RunHung", "StragglerRank", "MfuDropped"),
@@ -43,6 +45,11 @@ SYMPTOMS: list[Labels] = [
     *of("out-of-sight", "RunHung"),
     *of("last-words", "StragglerRank", rank="1", instance="node-20"),
     *of("no-gpu", "RankFailed", rank="0", instance="node-1"),
+    *of("bus", "RunHung", "StragglerRank", "MfuDropped"),
+    {"alertname": "GpuLost", **NOBODYS},
+    *of("elsewhere", "RunHung", "RankFrozen", rank="0", instance="node-6"),
+    *of("link", "RunHung", "MfuDropped"),
+    *of("hot", "StragglerRank", rank="2", **GPU | {"uuid": "GPU-hot"}),
 ]
 CAUSES: list[Labels] = [
     *(label for rank in range(10) for label in of("dead", "RankDead", rank=str(rank), instance=f"node-{rank}")),
@@ -52,6 +59,13 @@ CAUSES: list[Labels] = [
     *of("slow", "StragglerRank", rank="2", instance="node-3"),
     *of("nan", "LossNotFinite", rank="2", instance="node-3"),
     {"alertname": "GpuEccUncorrected", **GPU},
+    # One scrape brings all of these.
+    *({"alertname": alert, **OFF_THE_BUS} for alert in ("GpuLost", "GpuEccUncorrected", "RankDead", "RankFrozen")),
+    *of("bus", "RankDead", rank="9", instance="node-5", uuid="GPU-z"),
+    {"alertname": "GpuXidFatal", **OFF_THE_BUS},
+    *({"alertname": "GpuXidFatal", **NOBODYS, "gpu": gpu, "uuid": f"GPU-{gpu}"} for gpu in "67"),
+    *of("link", "NicLinkDown", instance="node-7"),
+    *of("hot", "GpuThermalThrottling", rank="2", severity="warning", **GPU | {"uuid": "GPU-hot"}),
     {"alertname": "ExporterDown", "instance": "node-20"},
     {"alertname": "ExporterDown", "instance": "node-21"},
 ]
@@ -81,7 +95,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Page]]:
 def raise_alerts(url: str, alerts: list[Labels]) -> None:
     """Do what Prometheus does."""
     now = datetime.now(timezone.utc).isoformat()
-    content = [{"labels": {**labels, "severity": "critical"}, "startsAt": now} for labels in alerts]
+    content = [{"labels": {"severity": "critical", **labels}, "startsAt": now} for labels in alerts]
     request = urllib.request.Request(
         f"{url}/api/v2/alerts", json.dumps(content).encode(), {"Content-Type": "application/json"}
     )
@@ -102,6 +116,8 @@ def received(pages: list[Page], run: str) -> set[str]:
         ("hung", "RunHung"),
         ("slow", "StragglerRank"),
         ("nan", "LossNotFinite"),
+        ("link", "NicLinkDown"),
+        ("hot", "StragglerRank"),
     ],
 )
 def test_the_cause_pages_and_its_symptoms_do_not(pages: list[Page], run: str, cause: str) -> None:
@@ -123,6 +139,22 @@ def test_broken_memory_explains_the_rank_on_that_gpu_and_no_other(pages: list[Pa
     assert "GpuEccUncorrected" in {page.alert for page in pages}
     assert received(pages, "ecc") == set()
     assert received(pages, "no-gpu") == {"RankFailed"}
+
+
+@pytest.mark.e2e
+def test_several_faults_of_one_gpu_are_one_page(pages: list[Page]) -> None:
+    """A GPU that is off the bus says so once: not as lost, nor as its rank's death, nor as the run's that follows."""
+    assert received(pages, "bus") == {"GpuXidFatal"}
+
+
+@pytest.mark.e2e
+def test_a_gpu_without_a_run_is_paged_by_node_and_excuses_no_run(pages: list[Page]) -> None:
+    """GPUs that nobody is known to use are paged together; a run's fault next to them is paged too."""
+    nobodys = [page for page in pages if page.labels.get("instance") == "node-6" and "run" not in page.labels]
+    assert sorted((page.alert, page.labels["gpu"]) for page in nobodys) == [
+        ("GpuLost", "1"), ("GpuXidFatal", "6"), ("GpuXidFatal", "7")]  # fmt: skip
+    assert len({page.time for page in nobodys if page.alert == "GpuXidFatal"}) == 1
+    assert received(pages, "elsewhere") == {"RankFrozen"}
 
 
 @pytest.mark.e2e

@@ -2,16 +2,17 @@
 
 import json
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
-from tachograph.node.gpu_collector import NodeCollector
-from tachograph.node.nvml import DriverMismatch
+from tachograph.node import nvml
+from tachograph.node.node_collector import NodeCollector
 
 now = 0.0
-collector = NodeCollector(lambda: now)
+nvml.time = SimpleNamespace(monotonic=lambda: now)  # type: ignore[assignment]  # a call begins on this clock too
+collector = NodeCollector(lambda: now, answer_seconds=float(sys.argv[1]), root=Path(sys.argv[2]))
 for line in sys.stdin:
     now = float(line)
-    try:
-        answer: object = collector.collect()
-    except DriverMismatch as failure:
-        answer = {"mismatch": str(failure)}
+    collection = collector.collect()
+    answer: object = {"mismatch": collection["reason"]} if collector.spent else collection
     print(json.dumps(answer), flush=True)

@@ -1,12 +1,13 @@
-"""A device's dense peak is found by its whole name, or not at all."""
+"""What a device can do is found by its whole name, or not at all."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
-from tachograph.node.peaks import DTYPES, PEAKS, dtype_of, peaks_of
+from tachograph.node.peaks import DTYPES, MEASURED, PEAKS, achievable_of, dtype_of, peaks_of
 
 # NVML product name -> dense tera-FLOP/s as (fp16, bf16, fp8); None where the device has no such unit.
 KNOWN: dict[str, tuple[float | None, ...]] = {
@@ -53,10 +54,14 @@ UNKNOWN = (
     "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
     "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
     "NVIDIA A100-SXM-64GB",  # made for one customer, with more cores
-    "NVIDIA A10G",
+    "NVIDIA A10G",  # no A10, and what is written of it differs by a factor of two
+    "NVIDIA A100X",
     "NVIDIA A30",
     "NVIDIA A16",
     "NVIDIA L20",
+    "NVIDIA L40G",
+    "NVIDIA H20Z",
+    "NVIDIA H200\nNVL",
     "NVIDIA L4000",
     "NVIDIA H2000",
     "NVIDIA GeForce RTX 3090 Ti",
@@ -68,6 +73,19 @@ UNKNOWN = (
     "GRID A100-10C",
     "AMD Instinct MI300X",
 )
+# NVML product name -> measured tera-FLOP/s as (bf16, fp8).
+MEASURED_ON: dict[str, tuple[float, float | None]] = {
+    "NVIDIA A100-SXM4-40GB": (271.2, None),
+    "NVIDIA A100-SXM4-80GB": (271.2, None),
+    "NVIDIA A100 80GB PCIe": (252.9, None),
+    "NVIDIA A100-PCIE-40GB": (252.9, None),
+    "NVIDIA H100 80GB HBM3": (794.5, 1402.6),
+    "NVIDIA H200": (794.5, 1453.4),
+    "NVIDIA GH200 144G HBM3e": (828.6, 1535),
+    "NVIDIA B200": (1745, 3432.5),
+    "NVIDIA B300 SXM6 AC": (1769, None),
+    "NVIDIA GB200": (1822, None),
+}
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -84,21 +102,39 @@ def test_an_unknown_device_has_no_peak(name: str) -> None:
     assert peaks_of(name) == {}
 
 
-def test_every_row_is_reached_by_exactly_the_names_it_is_for() -> None:
+@pytest.mark.parametrize("name", MEASURED_ON)
+def test_a_measured_device_has_its_own_figure(name: str) -> None:
+    """What was measured is below the vendor's peak of the very same device, at a plausible share of it."""
+    bf16, fp8 = MEASURED_ON[name]
+    expected = {"bf16": bf16 * 1e12} | ({} if fp8 is None else {"fp8": fp8 * 1e12})
+    assert achievable_of(name) == achievable_of(name.upper()) == expected
+    assert all(0.65 < flops / peaks_of(name)[dtype] < 0.9 for dtype, flops in expected.items())
+
+
+@pytest.mark.parametrize(
+    "name", [*UNKNOWN, *sorted(KNOWN.keys() - MEASURED_ON.keys() - {"NVIDIA A100-SXM-80GB", "A100-SXM4-40GB"})]
+)
+def test_a_device_that_nobody_measured_has_no_figure(name: str) -> None:
+    """A sibling's measurement is not its own: not the A100's for the A800, nor the H200's for the H20."""
+    assert achievable_of(name) == {}
+
+
+@pytest.mark.parametrize(("table", "names"), [(PEAKS, KNOWN), (MEASURED, MEASURED_ON)])
+def test_every_row_is_reached_by_exactly_the_names_it_is_for(table: Any, names: Any) -> None:
     """No row is dead, and no name matches two."""
     reached = set()
-    for name in KNOWN:
+    for name in names:
         model = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
-        rows = [row.name for row in PEAKS if re.fullmatch(row.name, model, re.IGNORECASE)]
+        rows = [row.name for row in table if re.fullmatch(row.name, model, re.IGNORECASE)]
         assert len(rows) == 1, name
         reached.update(rows)
-    assert reached == {row.name for row in PEAKS}
+    assert reached == {row.name for row in table}
+    assert all(row.source for row in table)
 
 
-def test_a_row_states_dense_figures_and_their_source() -> None:
+def test_a_row_states_dense_figures() -> None:
     """Eight bits run at twice the rate of sixteen; a figure with sparsity beside a dense one shows here."""
     for row in PEAKS:
-        assert row.source
         assert row.bf16 in (None, row.fp16)
         assert row.fp8 is None or row.fp8 / row.fp16 == pytest.approx(2, rel=0.02)
 

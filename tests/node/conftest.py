@@ -22,7 +22,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tachograph.node.clock import Clock
-from tachograph.node.readings import GpuIdentity
+from tachograph.node.readings import GpuIdentity, GpuSnapshot
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 10.0
@@ -59,8 +59,14 @@ class TwoGpus:
         GpuIdentity("1", "GPU-bbbb", "NVIDIA H100 80GB HBM3"),
     )
 
+    def snapshot(self) -> GpuSnapshot | None:
+        return None
+
     def gpus(self) -> tuple[GpuIdentity, ...]:
         return self.known
+
+    def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
+        return None
 
     def peak_flops(self, uuid: str, precision: str) -> float | None:
         known = any(gpu.uuid == uuid for gpu in self.known)

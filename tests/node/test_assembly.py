@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 
+from tachograph import catalog
 from tachograph.node.config import read_config
 from tachograph.node.exporter import Exporter
-from tachograph.node.readings import GpuSnapshot
+from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample
 
 
 class Gpus:
     """A GPU side that does what it is told."""
 
-    def __init__(self, snapshot: GpuSnapshot | None, error: Exception | None = None) -> None:
+    def __init__(self, snapshot: GpuSnapshot | None, error: Exception | None = None, **collectors: str) -> None:
         self.last, self.error = snapshot, error
+        self.states = collectors or {"gpu": "starting", "gpm": "starting", "xid": "starting"}
+        self.ends = dict.fromkeys(catalog.WORKER_END_CAUSES, 0)
+        self.known: tuple[GpuIdentity, ...] = ()
 
     async def run(self) -> None:
         if self.error is not None:
@@ -28,15 +32,24 @@ class Gpus:
     def snapshot(self) -> GpuSnapshot | None:
         return self.last
 
-    def gpus(self) -> tuple[Any, ...]:
-        return ()
+    def gpus(self) -> tuple[GpuIdentity, ...]:
+        return self.known
+
+    def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
+        return None
 
     def peak_flops(self, uuid: str, precision: str) -> float | None:
         return None
 
+    def collectors(self) -> dict[str, str]:
+        return self.states
 
-def config(folder: Path) -> Any:
-    return read_config([f"--socket={folder}/rank.sock", "--web.listen-address=127.0.0.1:0"], {})
+    def worker_ends(self) -> dict[str, int]:
+        return self.ends
+
+
+def config(folder: Path, *flags: str) -> Any:
+    return read_config([f"--socket={folder}/rank.sock", "--web.listen-address=127.0.0.1:0", *flags], {})
 
 
 def shown(exporter: Exporter) -> dict[tuple[str, ...], float]:
@@ -62,24 +75,95 @@ def test_gpu_side_that_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert not (tmp_path / "rank.sock").exists()
 
 
+SUCCESS = "tachograph_exporter_collector_success"
+UNAVAILABLE = "tachograph_exporter_collector_unavailable_info"
+
+
 def test_gpu_collector_health(tmp_path: Path, hand: Any) -> None:
-    """The gpu collector's health is 0 before the first and after a failed collection, 1 after a good one, absent when
-    GPUs are left alone.
-    """  # noqa: D205
-    name = "tachograph_exporter_collector_success"
-    good = GpuSnapshot((), 0.25, hand.now - 2.0, True, "")
-    values = shown(Exporter(config(tmp_path), Gpus(good), hand.clock))
-    assert values[name, "gpu"] == 1
+    """Each GPU collector shows 1, or 0 and a word why; duration and age come with a collection; none if left alone."""
+    good = Gpus(GpuSnapshot((), 0.25, hand.now - 2.0, True, ""), gpu="", gpm="not_supported", xid="no_permission")
+    values = shown(Exporter(config(tmp_path), good, hand.clock))
+    assert {key[1:]: value for key, value in values.items() if key[0] in (SUCCESS, UNAVAILABLE)} == {
+        ("gpu",): 1, ("gpm",): 0, ("xid",): 0, ("ranks",): 1, ("gpm", "not_supported"): 1, ("xid", "no_permission"): 1,
+    }  # fmt: skip
     assert values["tachograph_exporter_collector_duration_seconds", "gpu"] == 0.25
     assert values["tachograph_exporter_collector_age_seconds", "gpu"] == 2.0
-    failed = GpuSnapshot((), 0.25, hand.now, False, "no driver")
-    assert shown(Exporter(config(tmp_path), Gpus(failed), hand.clock))[name, "gpu"] == 0
     none_yet = shown(Exporter(config(tmp_path), Gpus(None), hand.clock))
-    assert none_yet[name, "gpu"] == 0
+    assert none_yet[SUCCESS, "gpu"] == 0
+    assert none_yet[UNAVAILABLE, "gpu", "starting"] == 1
     assert ("tachograph_exporter_collector_age_seconds", "gpu") not in none_yet
     left_alone = shown(Exporter(config(tmp_path), None, hand.clock))
-    assert (name, "gpu") not in left_alone
-    assert left_alone[name, "ranks"] == 1
+    assert {key[1:] for key in left_alone if key[0] == SUCCESS} == {("ranks",)}
+    assert not any(key[0] in (UNAVAILABLE, catalog.WORKER_ENDS.name) for key in left_alone)
+
+
+def test_health_in_words(tmp_path: Path) -> None:
+    """What a part does not have is told as that and not as a fault; every other reason is told as it is."""
+    gpus = Gpus(None, gpu="", gpm="not_supported", xid="no_permission")
+    page = Exporter(config(tmp_path), gpus)._landing()
+    assert "<dd>gpu: reading, gpm: not on these GPUs, xid: no permission</dd>" in page
+    assert "<dt>Readings</dt><dd>none</dd>" in Exporter(config(tmp_path), None)._landing()
+
+
+def test_ends_of_the_worker(tmp_path: Path) -> None:
+    """Ends of the GPU worker are counted by cause, and each cause is there from the start."""
+    gpus = Gpus(None)
+    gpus.ends["killed"] = 2
+    values = shown(Exporter(config(tmp_path), gpus))
+    counts = {key[1]: value for key, value in values.items() if key[0] == catalog.WORKER_ENDS.name}
+    assert counts == {"crashed": 0, "killed": 2, "driver": 0}
+
+
+GPU = ("0", "GPU-aaaa")
+READINGS = (
+    Sample(catalog.GPU_UP, GPU, 1),
+    Sample(catalog.GPU_INFO, (*GPU, "NVIDIA H100", "00000000:3B:00.0", "", "", "580.95.05", "13.0"), 1),
+    Sample(catalog.GPU_MEMORY_USED, GPU, 3 * 2.0**30),
+    Sample(catalog.GPU_MEMORY_FREE, GPU, 2.0**30),
+    Sample(catalog.GPU_SM_ACTIVE, GPU, 0.5),
+    Sample(catalog.GPU_SM_ACTIVE_CYCLES, GPU, 1e12),
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "seen"),
+    [
+        ((), {catalog.GPU_MEMORY_USED.name, catalog.GPU_SM_ACTIVE_CYCLES.name}),
+        (("--gpu.detail",), {sample.metric.name for sample in READINGS[2:]}),
+        (
+            ("--gpu.dcgm-names",),
+            {catalog.GPU_MEMORY_USED.name, catalog.GPU_SM_ACTIVE_CYCLES.name, "DCGM_FI_DEV_FB_USED",
+             "DCGM_FI_DEV_FB_FREE"},
+        ),
+    ],
+    ids=["plain", "detail", "DCGM"],
+)  # fmt: skip
+def test_what_is_shown_of_a_gpu(tmp_path: Path, hand: Any, flags: tuple[str, ...], seen: set[str]) -> None:
+    """Detail is shown if asked for; DCGM's names also show what is otherwise hidden."""
+    gpus = Gpus(GpuSnapshot(READINGS, 0.01, hand.now, True, ""), gpu="")
+    names = {key[0] for key in shown(Exporter(config(tmp_path, *flags), gpus, hand.clock))}
+    every = {sample.metric.name for sample in READINGS[2:]}
+    assert {name for name in names if name in every or name.startswith("DCGM_")} == seen
+
+
+def test_jobs_of_a_mapping_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The jobs of a folder are shown; one that cannot be read costs the jobs, and a fault of ours is logged once."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/0").write_text("4711\n")
+    gpus = Gpus(None)
+    gpus.known = (GpuIdentity(*GPU, "NVIDIA H100"),)
+    exporter = Exporter(config(tmp_path, f"--gpu.job-mapping-dir={tmp_path}/jobs"), gpus)
+    assert shown(exporter)["tachograph_gpu_job_info", "0", "GPU-aaaa", "4711"] == 1
+    without = Exporter(config(tmp_path, f"--gpu.job-mapping-dir={tmp_path}/none"), gpus)
+    assert not any(key[0] == "tachograph_gpu_job_info" for key in shown(without))
+
+    def broken(_: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    exporter._shown_gpus._jobs.samples = broken  # type: ignore[union-attr, method-assign]
+    for _ in range(3):
+        assert shown(exporter)[SUCCESS, "ranks"] == 1
+    assert caplog.text.count("job mapping cannot be shown") == 1
 
 
 def test_ranks_that_cannot_be_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -92,8 +176,9 @@ def test_ranks_that_cannot_be_shown(tmp_path: Path, caplog: pytest.LogCaptureFix
     exporter._table.samples = broken  # type: ignore[method-assign]
     for _ in range(3):
         values = shown(exporter)
-    assert values["tachograph_exporter_collector_success", "ranks"] == 0
-    assert values["tachograph_exporter_collector_success", "gpu"] == 0
+    assert values[SUCCESS, "ranks"] == 0
+    assert values[UNAVAILABLE, "ranks", "error"] == 1
+    assert values[SUCCESS, "gpu"] == 0
     assert ("process_resident_memory_bytes",) in values
     assert caplog.text.count("ranks cannot be shown") == 1
 

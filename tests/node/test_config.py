@@ -22,7 +22,8 @@ def test_defaults() -> None:
     """Without a word it serves on every address at port 10024, reads GPUs every second, and keeps the limits."""
     assert read_config([], {}) == Config(
         listen_address=(None, 10024), socket=Path(SYSTEM_SOCKET), socket_mode=0o666, gpu_enabled=True, gpu_interval=1.0,
-        log_level="info", limits=Limits(),
+        gpu_detail=False, gpu_dcgm_names=False, gpu_job_mapping_dir=None, gpu_kmsg=Path("/dev/kmsg"), log_level="info",
+        limits=Limits(),
     )  # fmt: skip
 
 
@@ -57,12 +58,13 @@ def test_a_file_sets_everything(tmp_path: Path) -> None:
     file = tmp_path / "tachograph.yaml"
     file.write_text(
         "web: {listen-address: '[::1]:1'}\nsocket: /a/b\nsocket-mode: '0600'\ngpu:\n  enabled: no\n  interval: 500ms\n"
+        "  detail: yes\n  dcgm-names: yes\n  job-mapping-dir: /jobs\n  kmsg: ''\n"
         "log.level: debug\nlimits: {ranks: 8, series-per-rank: 64, label-values: 4}\n"
         "ranks: {frozen-after: 30, retention: 1h, retention-finished: 1.5m}\n"
     )
     assert read_config([f"--config={file}"], {}) == Config(
         listen_address=("::1", 1), socket=Path("/a/b"), socket_mode=0o600, gpu_enabled=False, gpu_interval=0.5,
-        log_level="debug",
+        gpu_detail=True, gpu_dcgm_names=True, gpu_job_mapping_dir=Path("/jobs"), gpu_kmsg=None, log_level="debug",
         limits=Limits(
             ranks=8, series_per_rank=64, label_values=4, frozen_after=30.0, retention=3600.0, retention_finished=90.0
         ),
@@ -80,6 +82,14 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     assert read_config([*arguments, "--no-gpu"], {}).gpu_enabled is False
     assert read_config([*arguments, "--gpu.enabled"], {}).gpu_enabled is True
     assert read_config([*arguments, "--gpu.enabled=false"], {}).gpu_enabled is False
+
+
+def test_a_path_that_may_be_left_out() -> None:
+    """Nothing means none: no job mapping, no kernel log; a bare flag forgot its path."""
+    config = read_config(["--gpu.job-mapping-dir=", "--gpu.kmsg", ""], {})
+    assert (config.gpu_job_mapping_dir, config.gpu_kmsg) == (None, None)
+    assert read_config(["--gpu.detail", "--gpu.dcgm-names=on"], {}).gpu_detail is True
+    assert faults(["--gpu.kmsg"]) == ("--gpu.kmsg: no value: expected a path, or nothing",)
 
 
 def test_every_fault_is_listed_with_its_line(tmp_path: Path) -> None:

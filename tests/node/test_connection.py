@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -202,6 +203,31 @@ def test_a_superseded_connection_is_told_and_closed(
     assert table.state_of(next(table.ranks())) == "running"
 
 
+def test_the_kernel_says_whose_gpu_it_is(wire: Wire, table: RankTable, two_gpus: Any, monkeypatch: Any) -> None:
+    """The process found on a GPU is the one at the other end of the socket, whatever pid it gives itself."""
+    monkeypatch.setattr(two_gpus, "gpu_of_pid", {os.getpid(): two_gpus.known[1]}.get)
+    wire.feed(HELLO)
+    assert table.gpu_of(next(table.ranks())) == "1"
+
+
+@pytest.mark.parametrize("facts", [{"visible_devices": "," * 10**6}, {"job": {"job_id": "x" * 10**6}}])
+def test_an_endless_fact_is_an_oversized_frame(wire: Wire, table: RankTable, facts: dict[str, object]) -> None:
+    """A million commas never reach the decoder, and the next hello is as good as ever."""
+    wire.feed(frame(type="hello", run="r", rank=0, **facts) + HELLO + STATE)
+    assert refused(table) == {"oversized": 1}
+    assert table.frames == 2
+
+
+@pytest.mark.parametrize("devices", ["," * 32000, "0," * 16000, "\x00\x1b\n" * 9, "GPU-" * 255, 10**400])
+def test_a_hostile_list_of_devices(wire: Wire, table: RankTable, hand: Any, devices: object) -> None:
+    """What fits in a frame is taken or dropped, and the rank runs on."""
+    wire.feed(frame(type="hello", run="r", rank=0, visible_devices=devices, granted_devices=devices) + STATE)
+    hand.turn(1.0, table.tick)
+    assert table.state_of(next(table.ranks())) == "running"
+    assert table.gpu_of(next(table.ranks())) == ""
+    assert refused(table) == {}
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
     | st.sampled_from(["NaN", "+Inf", "-Inf", "loss", 10**400, -1, 2**53]),
@@ -227,7 +253,10 @@ histograms = st.dictionaries(
 event = st.fixed_dictionaries({"id": st.integers(0, 5), "kind": words, "time": st.floats(0, 2e9)})
 fields = {
     "v": st.just(1) | json_values, "run": words, "rank": st.integers(0, 2) | json_values, "pid": st.integers(0, 2),
-    "attempt": st.integers(0, 2), "uuid": words | st.none(), "facts": metrics, "seq": st.integers(0, 9) | json_values,
+    "attempt": st.integers(0, 2), "uuid": words | st.none(), "facts": metrics,
+    "visible_devices": st.sampled_from(["0", "1,0", "GPU-aaaa"]) | words | json_values, "granted_devices": words,
+    "job": metrics | st.fixed_dictionaries({"job_id": words, "pod": json_values}) | json_values,
+    "seq": st.integers(0, 9) | json_values,
     "time": st.floats(0, 2e9) | json_values, "step": st.integers(0, 2**53) | json_values, "phase": words | json_values,
     "phase_since": st.floats(0, 2e9) | st.none(), "metrics": metrics | json_values, "events": st.lists(event),
     "histograms": histograms, "dropped": st.integers(0, 9) | json_values,

@@ -48,25 +48,48 @@ OTHERS = (
 """Rank 1 dies; a run with a line break in its name fails before it said anything."""
 
 
+INFO = ("NVIDIA H100 80GB HBM3", "00000000:3B:00.0", "1650222013402", "96.00.89.00.01", "580.95.05", "13.0")
+
+
 class Gpus:
-    """The GPU side of a synthetic node: one GPU that is read, one that is lost."""
+    """The GPU side of a synthetic node: one GPU that is read and had an Xid, one that is lost; GPM is not there."""
 
     def __init__(self, facts: Any, monotonic: float) -> None:
         self.gpus, self.peak_flops, self._monotonic = facts.gpus, facts.peak_flops, monotonic
+        self.gpu_of_pid = facts.gpu_of_pid
 
     async def run(self) -> None:
         """Nothing to do."""
 
+    def collectors(self) -> dict[str, str]:
+        return {"gpu": "", "gpm": "not_supported", "xid": ""}
+
+    def worker_ends(self) -> dict[str, int]:
+        return {"crashed": 0, "killed": 1, "driver": 0}
+
     def snapshot(self) -> GpuSnapshot:
-        gpu = ("0", "GPU-aaaa")
+        gpu, lost = ("0", "GPU-aaaa"), ("1", "GPU-bbbb")
         samples = (
             Sample(catalog.GPU_UP, gpu, 1),
-            Sample(catalog.GPU_UP, ("1", "GPU-bbbb"), 0),
-            Sample(catalog.GPU_INFO, (*gpu, "NVIDIA H100 80GB HBM3", "00000000:3B:00.0", "560.35.03"), 1),
+            Sample(catalog.GPU_UP, lost, 0),
+            Sample(catalog.GPU_UNAVAILABLE, (*lost, "lost"), 1),
+            Sample(catalog.GPU_INFO, (*gpu, *INFO), 1),
             Sample(catalog.GPU_UTILIZATION, gpu, 0.0),
+            Sample(catalog.GPU_MEMORY_UTILIZATION, gpu, 0.57),
+            Sample(catalog.GPU_ENGINE_ACTIVE, gpu, 0.75),
+            Sample(catalog.GPU_TENSOR_ACTIVE, gpu, 0.5),
+            Sample(catalog.GPU_MEMORY_USED, gpu, 72.5 * 2**30),
+            Sample(catalog.GPU_MEMORY_FREE, gpu, 7.0 * 2**30),
             Sample(catalog.GPU_TEMPERATURE, (*gpu, "gpu"), 61.0),
+            Sample(catalog.GPU_POWER, gpu, 655.25),
             Sample(catalog.GPU_ENERGY, gpu, 123456.789),
+            Sample(catalog.GPU_CLOCK, (*gpu, "sm"), 1980e6),
+            Sample(catalog.GPU_REMAPPED_ROWS, (*gpu, "uncorrected"), 0),
             Sample(catalog.GPU_PEAK_FLOPS, (*gpu, "bf16"), 989.4e12),
+            Sample(catalog.GPU_XID_ERRORS, (*gpu, "79"), 0),
+            Sample(catalog.GPU_XID_ERRORS, (*gpu, "31"), 2),
+            Sample(catalog.GPU_XID_TIMESTAMP, (*gpu, "31"), 1763690000.5),
+            Sample(catalog.GPU_XID_INFO, (*gpu, "31", "application", 'a "bad" address'), 1),
             *(Sample(catalog.GPU_CLOCK_EVENT, (*gpu, r), r == "sw_power_cap") for r in catalog.CLOCK_EVENT_REASONS),
         )
         return GpuSnapshot(samples, duration=0.0125, monotonic=self._monotonic - 0.5, ok=True, reason="")

@@ -21,10 +21,14 @@ def test_documented_frames_are_accepted() -> None:
     """The three frames of the protocol decode to their types, with every field they carry."""
     hello = decode(
         b'{"v":1,"type":"hello","run":"llama-7b","rank":5,"local_rank":5,"world_size":8,"attempt":0,"pid":4242,'
-        b'"uuid":"GPU-1","facts":{"precision":"bf16","global_batch":1024}}'
+        b'"uuid":"GPU-1","facts":{"precision":"bf16","global_batch":1024},"visible_devices":"0,1",'
+        b'"granted_devices":"4,5","job":{"scheduler":"slurm","job_id":"4711"}}'
     )
     assert isinstance(hello, Hello)
     assert (hello.run, hello.rank, hello.pid, hello.facts["global_batch"]) == ("llama-7b", 5, 4242, 1024)
+    assert (hello.visible_devices, hello.granted_devices, hello.job) == (
+        "0,1", "4,5", {"scheduler": "slurm", "job_id": "4711"},
+    )  # fmt: skip
     state = decode(line({**STATE, "step": 480, "phase": "backward", "metrics": {"loss": "NaN"}, "dropped": 2}))
     assert isinstance(state, State)
     assert (state.step, state.phase, state.metrics, state.dropped) == (480, "backward", {"loss": "NaN"}, 2)
@@ -33,9 +37,25 @@ def test_documented_frames_are_accepted() -> None:
     assert (bye.outcome, bye.category) == ("failed", "oom")
 
 
-def test_unknown_fields_are_ignored() -> None:
-    """A newer client may add fields without breaking an older exporter."""
-    assert isinstance(decode(line({**HELLO, "colour": "green"})), Hello)
+@pytest.mark.parametrize("frame", [HELLO, STATE, {"v": 1, "type": "bye", "outcome": "finished"}])
+def test_unknown_fields_are_ignored(frame: dict[str, object]) -> None:
+    """A newer client may add fields without breaking an older exporter, whatever it puts into them."""
+    for value in ("green", 7, None, [1], {"job": {"deep": [{}]}}):
+        assert decode(line({**frame, "colour": value})) == decode(line(frame))
+
+
+def test_an_older_client_is_understood() -> None:
+    """All that came later is optional: the first hello ever sent still is one, and says nothing of the rest."""
+    hello = decode(line(HELLO))
+    assert isinstance(hello, Hello)
+    assert (hello.visible_devices, hello.granted_devices, hello.job, hello.uuid) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("value", [7, [1] * 9, {"a": {}}, "0," * 30000, "\x00", True])
+def test_what_came_later_never_costs_the_hello(value: object) -> None:
+    """A wrong value of an optional fact is the rank table's to drop and count."""
+    hello = decode(line({**HELLO, "visible_devices": value, "granted_devices": value, "job": value}))
+    assert isinstance(hello, Hello)
 
 
 @pytest.mark.parametrize(

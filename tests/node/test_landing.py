@@ -110,6 +110,7 @@ def test_gpus(table: RankTable, hand: Any, two_gpus: Any) -> None:
     gpu = ("0", "GPU-aaaa")
     samples = (
         Sample(catalog.GPU_UP, gpu, 1), Sample(catalog.GPU_UP, ("1", "GPU-bbbb"), 0),
+        Sample(catalog.GPU_UNAVAILABLE, ("1", "GPU-bbbb", "reset_required"), 1),
         Sample(catalog.GPU_UTILIZATION, gpu, 0.0), Sample(catalog.GPU_MEMORY_USED, gpu, 72.5 * 2**30),
         Sample(catalog.GPU_MEMORY_TOTAL, gpu, 80 * 2**30), Sample(catalog.GPU_TEMPERATURE, (*gpu, "gpu"), 84.0),
         Sample(catalog.GPU_TEMPERATURE, (*gpu, "memory"), 99.0), Sample(catalog.GPU_POWER, gpu, 655.0),
@@ -122,9 +123,37 @@ def test_gpus(table: RankTable, hand: Any, two_gpus: Any) -> None:
     assert first["Memory"] == "72.5 GiB of 80.0 GiB"
     assert first["Temperature"] == "84 °C"
     assert first["Power"] == "655 W of 700 W"
-    assert second["State"] == "cannot be read"
+    assert second["State"] == "cannot be readreset required"
+    assert first["Rank"] == "–"
     assert second["Power"] == "–"
     assert "read 0.4 s ago in 12.0 ms" in page(table, hand, two_gpus.gpus(), snapshot)
+
+
+def test_a_readable_gpu_that_is_not_well(table: RankTable, hand: Any, two_gpus: Any) -> None:
+    """What the driver asks for and Xids that no program explains stand beside "readable"; the other Xids do not."""
+    gpu, other = ("0", "GPU-aaaa"), ("1", "GPU-bbbb")
+    samples = (
+        Sample(catalog.GPU_UP, gpu, 1), Sample(catalog.GPU_UP, other, 1),
+        Sample(catalog.GPU_RECOVERY_ACTION, (*gpu, "gpu_reset"), 1),
+        Sample(catalog.GPU_RECOVERY_ACTION, (*other, "none"), 1),
+        Sample(catalog.GPU_XID_INFO, (*gpu, "48", "reset", "uncorrectable ECC error"), 1),
+        Sample(catalog.GPU_XID_INFO, (*other, "13", "application", "a kernel broke the rules"), 1),
+        Sample(catalog.GPU_XID_INFO, (*other, "45", "ignore", "a program's channels were removed"), 1),
+    )  # fmt: skip
+    html = page(table, hand, two_gpus.gpus(), GpuSnapshot(samples, 0.012, hand.now, True, ""))
+    first, second = Page(html).rows[1:]
+    assert first["State"] == "readabledriver asks for: gpu resethad Xid 48: reset"
+    assert second["State"] == "readable"
+
+
+def test_the_rank_on_a_gpu(table: RankTable, hand: Any, two_gpus: Any) -> None:
+    """A GPU names the living ranks that compute on it, and none that ended."""
+    for rank in range(3):
+        hello = Hello(v=1, run="llama-7b", rank=rank, uuid="GPU-bbbb" if rank else "GPU-aaaa")
+        table.hello(rank, hello, Peer(0, 1 + rank))
+    table.bye(0, Bye(v=1, outcome="finished"))
+    first, second = (row for row in Page(page(table, hand, two_gpus.gpus())).rows if "Name" in row)
+    assert (first["Rank"], second["Rank"]) == ("–", "llama-7b 1llama-7b 2")
 
 
 def test_without_readings_the_reason_is_shown(table: RankTable, hand: Any, two_gpus: Any) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tachograph import catalog, wire
-from tachograph.node import connection, histograms, limits, ranks, series
+from tachograph.node import connection, histograms, limits, rank, ranks, series
+from tachograph.node.frames import Bye, Hello, State
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
@@ -42,6 +43,7 @@ def test_the_worked_frames_work(exporter: Any) -> None:
     exporter.eventually(lambda: exporter.scrape().value("rank_state", state="failed", **labels) == 1)
     scrape = exporter.scrape()
     assert scrape.value("train_tokens_total", **labels) == 983040
+    assert scrape.value("rank_job_info", scheduler="slurm", job_id="4711_3", namespace="", pod="", **labels) == 1
     assert sum(scrape.value("exporter_series_dropped_total", reason=r) for r in catalog.DROP_REASONS) == 0
     assert sum(scrape.value("exporter_frames_rejected_total", reason=r) for r in catalog.REJECT_REASONS) == 1
 
@@ -66,6 +68,23 @@ def test_the_talk_by_hand_works(exporter: Any) -> None:
     finished = {"run": "by-hand", "rank": 0, "state": "finished"}
     exporter.eventually(lambda: exporter.scrape().value("rank_state", **finished) == 1)
     assert exporter.scrape().value("train_step", run="by-hand", rank=0) == 7
+
+
+@pytest.mark.parametrize(("kind", "frame"), [("hello", Hello), ("state", State)])
+def test_fields_are_listed(kind: str, frame: Any) -> None:
+    """Each field of a frame has its row and stands in the worked example, and neither has one that the code lacks."""
+    section = PAGE.partition(f"### {kind}:")[2].partition("\n### ")[0]
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
+    known = {"type", *frame.__struct_fields__}
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == known
+    assert json.loads(next(block for block in BLOCKS if f'"type":"{kind}"' in block)).keys() == known
+
+
+def test_bye_is_listed() -> None:
+    """The last frame's fields stand in its example."""
+    assert json.loads(next(block for block in BLOCKS if '"type":"bye"' in block)).keys() == {
+        "type", *Bye.__struct_fields__,
+    }  # fmt: skip
 
 
 def test_reasons_are_listed() -> None:
@@ -110,6 +129,8 @@ def test_numbers() -> None:
         f"withheld for {ranks.SETTLING_SECONDS:g} s", f"{wire.HISTOGRAM_INDEX_RANGE[1]}",
         f"at schema {wire.HISTOGRAM_SCHEMA}", wire.SYSTEM_SOCKET, *(f"`{phase}`" for phase in catalog.PHASES),
         *(f"`{category}`" for category in catalog.FAILURE_CATEGORIES),
+        *(f"`{name}`" for name in catalog.RANK_JOB_INFO.labels[2:]), f"up to {rank.MAX_FACT_LENGTH} characters",
+        f"up to {rank.MAX_DEVICES_LENGTH:,} characters", f"up to {rank.MAX_JOB_LENGTH} characters",
     ):  # fmt: skip
         assert words in PAGE, words
     assert wire.bucket_index(0.25) == -16

@@ -6,6 +6,7 @@ Prometheus answers with silence, is an error here.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,8 +17,11 @@ import pytest
 import yaml
 
 from tachograph import catalog
+from tachograph.node import readings
 
 ROOT = Path(__file__).resolve().parents[2]
+XIDS = ROOT / "exporter/tachograph/node/xids.csv"
+DCGM_RULES = "dcgm.yml"
 RUNBOOK_URL = "https://github.com/tachograph/tachograph/blob/main/runbooks/{}.md"
 SEVERITIES = {"critical", "warning", "info", "none"}
 ALERT_LABELS = {"severity", "run", "rank", "instance", "gpu", "uuid"}
@@ -30,12 +34,29 @@ LEVELS: Mapping[str, frozenset[str]] = {
 """Level of a recorded series -> the labels it must have; `run:` and above have no rank."""
 
 TARGET = frozenset({"job", "instance"})
+NODE_EXPORTER: Mapping[tuple[str, ...], str] = {
+    (): "load1 memory_MemAvailable_bytes memory_MemTotal_bytes pressure_cpu_waiting_seconds_total "
+    "pressure_io_stalled_seconds_total pressure_memory_stalled_seconds_total",
+    ("device",): "network_up network_speed_bytes network_receive_bytes_total network_transmit_bytes_total "
+    "network_receive_errs_total network_receive_frame_total",
+    ("device", "fstype", "mountpoint"): "filesystem_avail_bytes filesystem_size_bytes filesystem_readonly",
+    ("device", "board_id", "firmware_version", "hca_type"): "infiniband_info",
+    ("device", "port"): "infiniband_state_id infiniband_physical_state_id infiniband_rate_bytes_per_second "
+    "infiniband_symbol_error_total infiniband_link_error_recovery_total infiniband_port_errors_received_total "
+    "infiniband_local_link_integrity_errors_total infiniband_local_ack_timeout_errors_total "
+    "infiniband_np_cnp_packets_sent_total infiniband_rx_icrc_encapsulated_errors_total "
+    "infiniband_port_data_received_bytes_total infiniband_port_data_transmitted_bytes_total",
+}
+"""What node_exporter's metrics are labelled with, and their names without `node_`."""
+
+DCGM_LABELS = frozenset({"gpu", "UUID", "modelName", "pci_bus_id", "GPU_I_ID", "DCGM_FI_DRIVER_VERSION"})
+
 OUTSIDE: Mapping[str, frozenset[str]] = {
     "up": TARGET,
     "ALERTS": frozenset({"alertname", "alertstate", "severity", "run", "rank", "instance", "gpu", "uuid"}),
-    "node_load1": TARGET,
-    "node_memory_MemAvailable_bytes": TARGET,
-    "node_infiniband_port_errors_received_total": TARGET | {"device", "port"},
+    **{f"node_{name}": TARGET | set(labels) for labels, names in NODE_EXPORTER.items() for name in names.split()},
+    **{twin.field: TARGET | DCGM_LABELS for row in catalog.METRICS for twin in row.dcgm},
+    "DCGM_FI_DEV_XID_ERRORS": TARGET | DCGM_LABELS,
 }
 """Metrics of others that may be used."""
 
@@ -84,6 +105,8 @@ class Checker:
                 wrong = (OVER_COUNTERS | OVER_GAUGES) - allowed
                 assert not kind or function not in wrong, f"{function}() of a {kind}: {argument.vector_selector.name}"
         labels = [self._labels(argument) for argument in node.args]
+        if function == "label_replace":
+            return labels[0] | {node.args[1].val}
         return frozenset().union(*labels) if function != "vector" else frozenset()
 
     def _aggregate(self, node: p.AggregateExpr) -> frozenset[str]:
@@ -91,7 +114,11 @@ class Checker:
         if node.modifier is None:
             return labels if str(node.op) in ("topk", "bottomk") else frozenset()
         by = frozenset(node.modifier.labels)
+        if str(node.op) == "count_values":
+            return by | {node.param.val}
         assert by <= labels, f"{by - labels} is no label of what is aggregated: {labels}"
+        if str(node.op) in ("topk", "bottomk"):
+            return labels
         return by if node.modifier.type == p.AggModifierType.By else labels - by
 
     def _binary(self, node: p.BinaryExpr) -> frozenset[str]:
@@ -110,7 +137,10 @@ class Checker:
         if str(node.op) == "or":
             return left | right
         many_right = node.modifier is not None and node.modifier.card == p.VectorMatchCardinality.OneToMany
-        return right if many_right else left
+        taken = frozenset(node.modifier.group_labels or () if node.modifier else ())
+        one = left if many_right else right
+        assert not matching or taken <= one, f"group_left ({taken - one}): not on the side that has one"
+        return (right if many_right else left) | taken
 
     def _labels(self, node: object) -> frozenset[str]:
         if isinstance(node, p.MatrixSelector):
@@ -131,6 +161,15 @@ def _scalar(node: object) -> bool:
     return isinstance(node, p.NumberLiteral) or (isinstance(node, p.Call) and node.func.name == "time")
 
 
+def outline(node: object) -> frozenset[str]:
+    """Return the labels of what a rule records as far as its first aggregation tells, for one that reads itself."""
+    if isinstance(node, p.AggregateExpr) and node.modifier is not None:
+        return frozenset(node.modifier.labels) if node.modifier.type == p.AggModifierType.By else frozenset()
+    if isinstance(node, p.BinaryExpr):
+        return outline(node.lhs) or outline(node.rhs)
+    return outline(node.expr) if isinstance(node, p.ParenExpr) else frozenset()
+
+
 Rules = list[dict[str, Any]]
 
 
@@ -144,7 +183,7 @@ def checker(rules: Rules) -> Checker:
         if name not in expressions:
             return None
         if name not in known:
-            known[name] = LEVELS[name.partition(":")[0]]  # for a rule that reads what it recorded before
+            known[name] = outline(p.parse(expressions[name])) or LEVELS[name.partition(":")[0]]
             known[name] = made.check(expressions[name])
         return known[name]
 
@@ -152,8 +191,9 @@ def checker(rules: Rules) -> Checker:
     return made
 
 
-def alerts(rules: Rules) -> dict[str, dict[str, Any]]:
-    return {rule["alert"]: rule for rule in rules if "alert" in rule}
+def alerts(rules: Rules) -> list[tuple[str, dict[str, Any]]]:
+    """Return every alert with its name; one that is a page here and a ticket there stands twice."""
+    return [(rule["alert"], rule) for rule in rules if "alert" in rule]
 
 
 def test_every_expression_uses_what_exists(rules: Rules, checker: Checker) -> None:
@@ -168,7 +208,10 @@ def test_every_expression_uses_what_exists(rules: Rules, checker: Checker) -> No
 
 def test_recorded_series_are_named_by_level_metric_and_operation(rules: Rules, checker: Checker) -> None:
     """`level:metric:operation`, with exactly the labels of its level: none of a finer one, none missing."""
-    for name in (rule["record"] for rule in rules if "record" in rule):
+    ours = families().keys()
+    for name, file in ((rule["record"], rule["file"]) for rule in rules if "record" in rule):
+        if file == DCGM_RULES and name in ours:
+            continue
         level, metric, operation = name.split(":")
         labels = checker.check(name)
         assert LEVELS[level] <= labels, f"{name} lacks {LEVELS[level] - labels}"
@@ -188,7 +231,7 @@ def queries(text: str) -> Iterator[str]:
 def test_queries_in_annotations_use_what_exists(rules: Rules, checker: Checker) -> None:
     """A text that asks Prometheus for a number asks for one that exists: else the page has a hole in it."""
     found = 0
-    for name, rule in alerts(rules).items():
+    for name, rule in alerts(rules):
         written = rule["annotations"]["description"].count("query")
         asked = list(queries(rule["annotations"]["description"]))
         assert len(asked) == written, f"{name}: {written} queries written, {len(asked)} understood: {asked}"
@@ -203,7 +246,7 @@ def test_queries_in_annotations_use_what_exists(rules: Rules, checker: Checker) 
 
 def test_every_alert_is_complete(rules: Rules, checker: Checker) -> None:
     """Severity, summary, description, runbook and dashboard; labels name a culprit and never hold a value."""
-    for name, rule in alerts(rules).items():
+    for name, rule in alerts(rules):
         assert rule["labels"]["severity"] in SEVERITIES, name
         assert rule["labels"].keys() | checker.check(rule["expr"]) <= ALERT_LABELS, name
         notes = rule["annotations"]
@@ -215,9 +258,19 @@ def test_every_alert_is_complete(rules: Rules, checker: Checker) -> None:
         assert name == "Watchdog" or {"run", "instance"} & set(culprit), f"{name} names nobody"
 
 
+def test_an_alert_of_two_severities_is_told_alike(rules: Rules) -> None:
+    """What is a page for one and a ticket for another differs in severity and in nothing that a person reads."""
+    told: dict[str, dict[str, Any]] = {}
+    severities = set()
+    for name, rule in alerts(rules):
+        assert told.setdefault(name, rule["annotations"]) == rule["annotations"], name
+        assert (name, rule["labels"]["severity"]) not in severities, f"{name} stands twice"
+        severities.add((name, rule["labels"]["severity"]))
+
+
 def test_every_alert_has_a_test_that_fires_and_one_that_does_not(rules: Rules) -> None:
     """In the *_test.yml of its own subject, with its full text; an alert without them cannot be shipped."""
-    for name, rule in alerts(rules).items():
+    for name, rule in alerts(rules):
         path = Path(__file__).with_name(rule["file"].replace(".yml", "_test.yml"))
         cases = [
             case
@@ -228,6 +281,8 @@ def test_every_alert_has_a_test_that_fires_and_one_that_does_not(rules: Rules) -
         assert any(case.get("exp_alerts") for case in cases), f"{path.name}: nothing makes {name} fire"
         if name != "Watchdog":  # which always does
             assert any(not case.get("exp_alerts") for case in cases), f"{path.name}: nothing keeps {name} quiet"
+        fired = {alert["exp_labels"]["severity"] for case in cases for alert in case.get("exp_alerts", [])}
+        assert rule["labels"]["severity"] in fired, f"{path.name}: {name} never fires as {rule['labels']['severity']}"
 
 
 def test_every_recorded_series_is_used_or_documented(rules: Rules) -> None:
@@ -241,8 +296,89 @@ def test_every_recorded_series_is_used_or_documented(rules: Rules) -> None:
     }
     for path in (*ROOT.glob("grafana/dashboards/*.json"), *ROOT.glob("runbooks/*.md"), ROOT / "prometheus/README.md"):
         used |= set(re.findall(r"\b\w+:\w+:\w+", path.read_text(encoding="utf-8")))
-    recorded = {rule["record"] for rule in rules if "record" in rule}
+    recorded = {rule["record"] for rule in rules if "record" in rule} - families().keys()
     assert recorded <= used, recorded - used
+
+
+def selectors(node: object) -> Iterator[p.VectorSelector]:
+    """Yield every selector of an expression."""
+    if isinstance(node, p.MatrixSelector):
+        yield node.vector_selector
+    elif isinstance(node, p.VectorSelector):
+        yield node
+    elif isinstance(node, p.BinaryExpr):
+        yield from (*selectors(node.lhs), *selectors(node.rhs))
+    elif isinstance(node, p.Call):
+        yield from (one for argument in node.args for one in selectors(argument))
+    elif isinstance(node, (p.AggregateExpr, p.ParenExpr, p.UnaryExpr, p.SubqueryExpr)):
+        yield from selectors(node.expr)
+
+
+def needed(node: object) -> list[p.VectorSelector]:
+    """Return the selectors without which an expression is empty: not those that something can stand in for."""
+    if isinstance(node, p.BinaryExpr) and str(node.op) in ("or", "unless"):
+        left, right = needed(node.lhs), needed(node.rhs)
+        return left if str(node.op) == "unless" or all(map(shown_by_default, left)) else right
+    if isinstance(node, p.BinaryExpr):
+        return needed(node.lhs) + needed(node.rhs)
+    if isinstance(node, p.Call):
+        return [selector for argument in node.args for selector in needed(argument)]
+    if isinstance(node, (p.AggregateExpr, p.ParenExpr, p.UnaryExpr, p.SubqueryExpr)):
+        return needed(node.expr)
+    return list(selectors(node))
+
+
+def selects(selector: p.VectorSelector, labels: Mapping[str, str]) -> bool:
+    """Return whether a series with these labels, among others, can be selected."""
+    return all(fits(one, labels[one.name]) for one in selector.matchers.matchers if one.name in labels)
+
+
+def fits(matcher: p.Matcher, value: str) -> bool:
+    if matcher.op in (p.MatchOp.Equal, p.MatchOp.NotEqual):
+        return (matcher.value == value) == (matcher.op == p.MatchOp.Equal)
+    return (re.fullmatch(matcher.value, value) is not None) == (matcher.op == p.MatchOp.Re)
+
+
+def shown_by_default(selector: p.VectorSelector) -> bool:
+    """Return whether a selector finds anything of an exporter that was not asked for detail."""
+    row = catalog.BY_NAME.get(selector.name or "")
+    hidden = {own for name, own in readings.DETAIL if row is not None and name == row.name}
+    if row is None or not hidden:
+        return True
+    own = row.labels[2:]
+    if len(own) == 1 and () not in hidden:
+        candidates = [value for value in row.values if (value,) not in hidden]
+        return any(selects(selector, {own[0]: value}) for value in candidates)
+    return not any(selects(selector, dict(zip(own, values, strict=False))) for values in hidden)
+
+
+def test_no_rule_waits_for_what_is_hidden(rules: Rules) -> None:
+    """A series that is exposed on request only would keep its alert silent on every other node."""
+    assert not shown_by_default(p.parse("tachograph_gpu_memory_free_bytes"))
+    assert not shown_by_default(p.parse('tachograph_gpu_clock_hertz{domain="memory"}'))
+    assert not shown_by_default(p.parse('tachograph_gpu_ecc_errors_total{scope="aggregate"}'))
+    assert shown_by_default(p.parse('tachograph_gpu_clock_hertz{domain!="memory"}'))
+    for rule in rules:
+        if rule["file"] == DCGM_RULES:
+            continue
+        waits = [selector.name for selector in needed(p.parse(rule["expr"])) if not shown_by_default(selector)]
+        assert not waits, f"{rule.get('record') or rule['alert']}: {waits} are hidden"
+
+
+def test_the_xids_that_page_are_those_of_the_table(rules: Rules) -> None:
+    """The rules and the exporter's data file hold the same Xids for fatal; a program's own are none of them."""
+    table = csv.DictReader(line for line in XIDS.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    paging = {row["xid"] for row in table if row["pages"] == "yes"}
+    lists = [
+        set(matcher.value.split("|"))
+        for rule in rules
+        for selector in selectors(p.parse(rule["expr"]))
+        for matcher in selector.matchers.matchers
+        if matcher.name == "xid" and rule["file"] != DCGM_RULES
+    ]
+    assert len(lists) >= 2
+    assert all(listed == paging for listed in lists), lists
+    assert not paging & {"13", "31", "43", "45"}
 
 
 HEADINGS = ["Meaning", "Cost of delay", "First minute", "Decide", "Commands", "False alarms", "Tune"]
@@ -251,7 +387,7 @@ HEADINGS = ["Meaning", "Cost of delay", "First minute", "Decide", "Commands", "F
 def test_every_alert_has_a_runbook(rules: Rules, checker: Checker) -> None:
     """One page, one order, no gaps, and its PromQL uses what exists; no runbook outlives its alert."""
     paths = {path.stem: path for path in ROOT.glob("runbooks/*.md") if path.stem != "README"}
-    assert paths.keys() == alerts(rules).keys()
+    assert paths.keys() == {name for name, _ in alerts(rules)}
     for name, path in paths.items():
         text = path.read_text(encoding="utf-8")
         assert text.startswith(f"# {name}\n"), path.name

@@ -122,3 +122,31 @@ def test_the_first_to_lose_the_loss_are_named_up_to_eight(programs: Mapping[str,
     nine = {"input_series": list(nan(64, range(9))), "promql_expr_test": [
         firing({'{alertname="LossNotFinite"}': 1}, "instance")]}  # fmt: skip
     promtool(programs, tmp_path, {"interval": "5s", **eight}, {"interval": "5s", **nine})
+
+
+def hardware(ranks: int, lost: int) -> Iterator[Series]:
+    """Yield a healthy run with a rank on every GPU, but for one that is lost from 60 s on."""
+    for rank in range(ranks):
+        gpu = {"gpu": str(rank % GPUS_PER_NODE), "uuid": f"GPU-{rank}"}
+        yield series("tachograph_rank_info", rank, f"1x{SAMPLES}", **gpu)
+        yield series("tachograph_rank_up", rank, f"1x{SAMPLES}")
+        for error in ("corrected", "uncorrected"):
+            yield gpu_series("tachograph_gpu_ecc_errors_total", rank, f"0x{SAMPLES}", error=error, scope="volatile")
+        if rank == lost:
+            since = f"_x{HANGS_AFTER} 1x{SAMPLES - HANGS_AFTER}"
+            yield gpu_series("tachograph_gpu_unavailable_info", rank, since, reason="lost")
+
+
+def gpu_series(name: str, number: int, values: str, **labels: str) -> Series:
+    own = {"gpu": str(number % GPUS_PER_NODE), "uuid": f"GPU-{number}", **labels,
+           "instance": f"node-{number // GPUS_PER_NODE}"}  # fmt: skip
+    return {"series": name + "{" + ",".join(f'{key}="{value}"' for key, value in own.items()) + "}", "values": values}
+
+
+def test_one_lost_gpu_of_512_is_one_alert_with_its_rank(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """Each GPU joins the one rank that sits on it, among hundreds that share its index."""
+    promtool(programs, tmp_path, {
+        "interval": "5s",
+        "input_series": list(hardware(512, 217)),
+        "promql_expr_test": [firing({'{alertname="GpuLost",rank="217"}': 1}, "rank")],
+    })  # fmt: skip

@@ -5,9 +5,6 @@ Nothing here synchronises: memory figures are the allocator's books, kept on the
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-
 from tachograph.client.loaded_torch import in_use
 
 _MEMORY = (
@@ -21,11 +18,9 @@ _MEMORY = (
 class Accelerator:
     """A rank's CUDA device, once it is known; until then every answer is None or empty."""
 
-    def __init__(self, local_rank: int, environment: Mapping[str, str] = os.environ) -> None:
-        self._local_rank = local_rank
-        self._visible = [each.strip() for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    def __init__(self) -> None:
         self._index: int | None = None
-        self.uuid: str | None = self._visible_uuid(local_rank if len(self._visible) > 1 else 0)
+        self.uuid: str | None = None
 
     def locate(self) -> None:
         """Learn the device, once CUDA is in use; to be called by the training thread, whose current device counts."""
@@ -49,7 +44,3 @@ class Accelerator:
             return {key: int(getattr(cuda, function)(self._index)) for key, function in _MEMORY}
         except Exception:  # noqa: BLE001 - another allocator may not keep these books
             return {}
-
-    def _visible_uuid(self, position: int) -> str | None:
-        found = self._visible[position] if position < len(self._visible) else ""
-        return found if found.startswith("GPU-") and len(found) <= 64 else None

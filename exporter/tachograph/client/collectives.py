@@ -13,10 +13,10 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tachograph.catalog import OPERATIONS
 from tachograph.client.loaded_torch import loaded_torch
 from tachograph.client.notice import notice
 from tachograph.client.phases import Phase
+from tachograph.training_catalog import OPERATIONS
 
 if TYPE_CHECKING:
     from tachograph.client.torch_types import Bucket, Future

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from types import TracebackType
 
-from tachograph.catalog import PHASES
+from tachograph.training_catalog import PHASES
 
 
 class Phase:

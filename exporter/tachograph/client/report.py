@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from weakref import ref
 
-from tachograph.catalog import GAUGE, TRAIN_METRICS
 from tachograph.client.accelerator import Accelerator
+from tachograph.client.batch_job import batch_job
 from tachograph.client.checkpoints import Checkpoints
 from tachograph.client.collectives import Collectives
 from tachograph.client.groups import GroupProgress
@@ -18,7 +18,10 @@ from tachograph.client.phases import PhaseClock
 from tachograph.client.scalars import number, read
 from tachograph.client.steps import Step, StepHistogram
 from tachograph.client.tally import Tally
+from tachograph.client.visible_devices import visible_devices
 from tachograph.client.workload import Workload
+from tachograph.metric import GAUGE
+from tachograph.training_catalog import TRAIN_METRICS
 from tachograph.wire import VERSION, encode_number
 
 _OWN = frozenset({"step", "loss_zscore", "loss_spike_steps"})
@@ -40,7 +43,7 @@ class Report:
         self.step = Step(self.clock, self.dropped)
         self.collectives = Collectives()
         self.checkpoints = Checkpoints()
-        self.accelerator = Accelerator(identity.local_rank)
+        self.accelerator = Accelerator()
         self.optimizer: ref[object] | None = None
         self._histogram = StepHistogram()
         self._loss = LossWatch()
@@ -56,9 +59,12 @@ class Report:
         frame: Frame = {
             "v": VERSION, "type": "hello", "run": who.run, "rank": who.rank, "local_rank": who.local_rank,
             "world_size": who.world_size, "attempt": who.attempt, "pid": os.getpid(), "facts": self.workload.facts,
+            **visible_devices(os.environ),
         }  # fmt: skip
         if self.accelerator.uuid is not None:
             frame["uuid"] = self.accelerator.uuid
+        if job := batch_job(os.environ):
+            frame["job"] = job
         return frame
 
     def state(self) -> Frame:

@@ -30,6 +30,9 @@ MAX_SCRATCH_PATH = 60
 SHIPPED_PAGER = "http://localhost:9094"
 """Where the receivers of the shipped `alertmanager.yml` send; each has a path of its own there."""
 
+NODE_COLLECTORS = ("filesystem", "infiniband", "meminfo", "netclass", "netdev", "pressure")
+"""What the rules read of node_exporter; a distribution's package may have some of it switched off."""
+
 TARGETS: Mapping[str, str] = {
     "tachograph": "exporter",
     "node": "node_exporter",
@@ -50,20 +53,29 @@ class Sample:
 class Stack:
     """The running stack, as a context manager. Alertmanager tells `pager_url`/<receiver> all it has to say.
 
-    `node` is the name this machine goes by in alerts. With `keep` the processes outlive a clean exit.
+    `node` is the name this machine goes by in alerts. `gpus` are variables that show the exporter its GPUs; by default
+    it sees this machine's, else simulated ones. With `keep` the processes outlive a clean exit.
     Raises BinariesUnavailable and ProcessError.
     """
 
-    def __init__(self, folder: Path, pager_url: str, *, suite: str = binaries.SYSTEM, keep: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        pager_url: str,
+        *,
+        suite: str = binaries.SYSTEM,
+        keep: bool = False,
+        gpus: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.node = socket.gethostname()
         self.children = Children(folder, keep=keep)
         self.ports = {part: free_port() for part in TARGETS.values()}
-        self.simulated_gpus = SIMULATED_GPUS if simulated_gpus.needed() else 0
+        self.simulated_gpus = SIMULATED_GPUS if gpus is None and simulated_gpus.needed() else 0
         self.exporter: Child
         self._pager_url = pager_url
         self._suite = suite
-        self._gpu_environment: Mapping[str, str] = {}
+        self._gpu_environment = gpus or {}
 
     def __enter__(self) -> Stack:
         programs = binaries.ensure(self._suite)
@@ -138,7 +150,7 @@ class Stack:
     def _start(self, programs: Mapping[str, Path]) -> None:
         self.start_exporter()
         own_arguments: Mapping[str, list[str]] = {
-            "node_exporter": [],
+            "node_exporter": [f"--collector.{name}" for name in NODE_COLLECTORS],
             "alertmanager": [
                 f"--config.file={self.folder / 'alertmanager/alertmanager.yml'}",
                 f"--storage.path={self._data('alertmanager')}",

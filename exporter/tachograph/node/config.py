@@ -43,6 +43,10 @@ class Config:
     socket_mode: int
     gpu_enabled: bool
     gpu_interval: float
+    gpu_detail: bool
+    gpu_dcgm_names: bool
+    gpu_job_mapping_dir: Path | None
+    gpu_kmsg: Path | None
     log_level: str
     limits: Limits
 
@@ -75,6 +79,10 @@ def _path(text: str) -> Path:
     if not text.strip() or "\0" in text:
         raise ValueError
     return Path(text)
+
+
+def _path_or_none(text: str) -> Path | None:
+    return _path(text) if text else None
 
 
 def _mode(text: str) -> int:
@@ -134,6 +142,22 @@ SETTINGS = (
     Setting("gpu.enabled", _truth, "true or false", "true", "Read GPUs through NVML."),
     Setting(
         "gpu.interval", _duration(0.1, 60), "a duration from 100ms to 1m, such as 1s", "1s", "Time between readings."
+    ),
+    Setting(
+        "gpu.detail", _truth, "true or false", "false",
+        "Show what is read of a GPU beyond what alerts and dashboards use: links one by one, pipes, PCIe errors.",
+    ),
+    Setting(
+        "gpu.dcgm-names", _truth, "true or false", "false",
+        "Show the default set of dcgm-exporter too, by its names: for dashboards and alerts made for it.",
+    ),
+    Setting(
+        "gpu.job-mapping-dir", _path_or_none, "a path, or nothing", "",
+        "Folder in which a scheduler's prolog writes the jobs of each GPU, as for dcgm-exporter.",
+    ),
+    Setting(
+        "gpu.kmsg", _path_or_none, "a path, or nothing", "/dev/kmsg",
+        "The kernel's log, read for Xid errors where this user may; nothing: leave it alone.",
     ),
     Setting("log.level", _level, "one of " + ", ".join(LEVELS), "info", "Least important lines to log."),
     Setting(
@@ -216,6 +240,10 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         socket_mode=values["socket-mode"],
         gpu_enabled=values["gpu.enabled"],
         gpu_interval=values["gpu.interval"],
+        gpu_detail=values["gpu.detail"],
+        gpu_dcgm_names=values["gpu.dcgm-names"],
+        gpu_job_mapping_dir=values["gpu.job-mapping-dir"],
+        gpu_kmsg=values["gpu.kmsg"],
         log_level=values["log.level"],
         limits=Limits(
             ranks=values["limits.ranks"],

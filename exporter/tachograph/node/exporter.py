@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from tachograph import catalog
 from tachograph._version import __version__
@@ -23,9 +22,10 @@ from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
 from tachograph.node.landing import landing_page
 from tachograph.node.listener import Listener, SocketPathError
-from tachograph.node.ranks import GpuFacts, RankTable
-from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample
+from tachograph.node.ranks import RankTable
+from tachograph.node.readings import Sample
 from tachograph.node.server import Pages, Server
+from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
 
 TICK_SECONDS = 1.0
 LAST_WAIT_SECONDS = 0.5
@@ -34,48 +34,17 @@ LAST_WAIT_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
 
-class GpuReader(GpuFacts, Protocol):
-    """The GPU side as the exporter sees it: `gpu_source.GpuSource`, or NoGpus."""
-
-    async def run(self) -> None:
-        """Keep readings coming until cancelled."""
-        ...
-
-    def snapshot(self) -> GpuSnapshot | None:
-        """Return the last collection, None before the first."""
-        ...
-
-
-class NoGpus:
-    """The GPU side of an exporter that was told to leave GPUs alone."""
-
-    async def run(self) -> None:
-        """Return at once: there is nothing to read."""
-
-    def snapshot(self) -> GpuSnapshot | None:
-        """Return None."""
-        return None
-
-    def gpus(self) -> Sequence[GpuIdentity]:
-        """Return no GPU."""
-        return ()
-
-    def peak_flops(self, uuid: str, precision: str) -> float | None:
-        """Return None."""
-        return None
-
-
 class StartError(Exception):
     """The exporter cannot start; the message says why and what to do."""
 
 
 class Exporter:
-    """One node's exporter; `source` None leaves GPUs alone, and no `gpu` collector is shown then."""
+    """One node's exporter; `source` None leaves GPUs alone."""
 
     def __init__(self, config: Config, source: GpuReader | None, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
-        self._gpu_enabled = source is not None
         self._source: GpuReader = source or NoGpus()
+        self._shown_gpus = ShownGpus(config, self._source, self._clock)
         self._table = RankTable(config.limits, self._clock, self._source)
         self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
         pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready)
@@ -120,20 +89,10 @@ class Exporter:
 
     def samples(self) -> Iterator[Sample | HistogramSample]:
         """Yield everything the exporter shows; a part that fails costs that part alone."""
-        snapshot = self._source.snapshot()
-        if snapshot is not None:
-            yield from snapshot.samples
-        if self._gpu_enabled:
-            yield from self._gpu_health(snapshot)
+        yield from self._shown_gpus.samples()
         yield from self._rank_samples()
         yield Sample(catalog.EXPORTER_INFO, (__version__, platform.python_version()), 1)
         yield from process_samples()
-
-    def _gpu_health(self, snapshot: GpuSnapshot | None) -> Iterator[Sample]:
-        yield Sample(catalog.COLLECTOR_SUCCESS, ("gpu",), snapshot is not None and snapshot.ok)
-        if snapshot is not None:
-            yield Sample(catalog.COLLECTOR_DURATION, ("gpu",), snapshot.duration)
-            yield Sample(catalog.COLLECTOR_AGE, ("gpu",), self._clock.monotonic() - snapshot.monotonic)
 
     def _rank_samples(self) -> Iterator[Sample | HistogramSample]:
         start = time.perf_counter()
@@ -146,6 +105,8 @@ class Exporter:
         else:
             self._ranks_failed = False
         yield Sample(catalog.COLLECTOR_SUCCESS, ("ranks",), not self._ranks_failed)
+        if self._ranks_failed:
+            yield Sample(catalog.COLLECTOR_UNAVAILABLE, ("ranks", "error"), 1)
         yield Sample(catalog.COLLECTOR_DURATION, ("ranks",), time.perf_counter() - start)
         yield Sample(catalog.COLLECTOR_AGE, ("ranks",), 0)  # frames are taken over as they arrive
 
@@ -154,6 +115,7 @@ class Exporter:
         dropped = {reason: count for reason, count in self._table.dropped.items() if count}
         health = {
             "State": self._ready()[1].strip(),
+            "Readings": self._shown_gpus.collectors_in_words(),
             "Socket": str(self._listener.path),
             "Frames taken": f"{self._table.frames:,}",
             "Frames refused": ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "none",
@@ -171,14 +133,7 @@ class Exporter:
     def _ready(self) -> tuple[bool, str]:
         if not self._listener.is_open:
             return False, "not ready: the socket of the ranks is not open yet\n"
-        snapshot = self._source.snapshot()
-        if not self._gpu_enabled:
-            gpus = "GPUs are left alone"
-        elif snapshot is None:
-            gpus = "no GPU readings yet"
-        else:
-            gpus = "GPUs are read" if snapshot.ok else f"no GPU readings: {snapshot.reason}"
-        return True, f"ready: ranks can connect; {gpus}\n"
+        return True, f"ready: ranks can connect; {self._shown_gpus.state()}\n"
 
 
 def run_exporter(arguments: Sequence[str]) -> int:
@@ -204,7 +159,7 @@ async def _serve(config: Config) -> None:
     if config.gpu_enabled:
         from tachograph.node.gpu_source import GpuSource
 
-        source = GpuSource(interval=config.gpu_interval)
+        source = GpuSource(interval=config.gpu_interval, kmsg=str(config.gpu_kmsg or ""), detail=config.gpu_detail)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -93,8 +93,10 @@ def _header(metric: Metric, form: Form) -> Iterator[str]:
         yield f"# HELP {metric.name} {metric.help.translate(_HELP_ESCAPES)}"
         yield f"# TYPE {metric.name} {GAUGE if metric.kind == INFO else metric.kind}"
         return
-    family = metric.name.removesuffix(_FAMILY_SUFFIX.get(metric.kind, ""))
-    yield f"# TYPE {family} {metric.kind}"
+    suffix = _FAMILY_SUFFIX.get(metric.kind, "")
+    family = metric.name.removesuffix(suffix)
+    # A counter whose name does not say so, as some of DCGM's, is none to OpenMetrics.
+    yield f"# TYPE {family} {metric.kind if metric.name.endswith(suffix) else 'unknown'}"
     if metric.unit and family.endswith(f"_{metric.unit}"):
         yield f"# UNIT {family} {metric.unit}"
     yield f"# HELP {family} {metric.help.translate(_ESCAPES)}"

@@ -23,7 +23,7 @@ class FrameError(Exception):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """The first frame of a connection: who speaks."""
+    """The first frame of a connection: who speaks. The last three fields cost themselves where they are wrong."""
 
     v: int
     run: Name
@@ -34,6 +34,9 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     pid: Count = 0
     uuid: Annotated[str, msgspec.Meta(max_length=128)] | None = None
     facts: dict[str, Any] = {}
+    visible_devices: Any = None
+    granted_devices: Any = None
+    job: Any = None
 
 
 class Event(msgspec.Struct, frozen=True):

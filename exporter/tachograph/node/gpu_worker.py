@@ -1,10 +1,12 @@
 """The worker process that owns NVML: `python -m tachograph.node.gpu_worker --interval 1`.
 
-It writes one JSON line per collection to stdout and ends when its stdin does, or with its parent. A driver call that
-never returns blocks this process and nothing else. A line, shortened:
+It writes one JSON line per interval to stdout, whatever the driver does, and ends when its stdin does, or with its
+parent. Each GPU is read in a thread of its own: a driver call that never returns costs that GPU. A line, shortened:
 
     {"samples":[["tachograph_gpu_up",["0","GPU-…"],1],["tachograph_gpu_power_watts",["0","GPU-…"],612.3]],
-     "gpus":[["0","GPU-…","NVIDIA H100 80GB HBM3"]],"duration":0.004,"ok":true,"reason":"","failures":{}}
+     "gpus":[["0","GPU-…","NVIDIA H100 80GB HBM3"]],"processes":{"0":[4242]},
+     "collectors":{"gpu":"","gpm":"","xid":"no_permission"},"duration":0.004,"ok":true,"reason":"","failures":{},
+     "notes":{}}
 """
 
 from __future__ import annotations
@@ -18,11 +20,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tachograph.node.gpu_collector import Collection, NodeCollector
-from tachograph.node.nvml import DriverMismatch
-
-MISMATCH_STATUS = 75
-"""Exit status that asks for a fresh process, which can load the new driver's library (EX_TEMPFAIL)."""
+from tachograph.node.node_collector import NodeCollector
+from tachograph.node.worker_line import SPENT_STATUS
+from tachograph.node.xids import XidWatch
 
 PR_SET_PDEATHSIG = 1
 
@@ -45,28 +45,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Collect until stdin ends; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tachograph.node.gpu_worker", description="Read GPUs through NVML.")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between collections (default 1)")
-    interval: float = parser.parse_args(arguments).interval
+    parser.add_argument("--kmsg", default="", metavar="PATH", help="the kernel's log, to find Xids in (default: none)")
+    parser.add_argument("--detail", action="store_true", help="read also what costs driver calls of its own")
+    options = parser.parse_args(arguments)
     die_with_parent()
-    collector = NodeCollector()
+    xids = XidWatch(None, options.kmsg)
+    xids.start()
+    collector = NodeCollector(interval=options.interval, xids=xids, detail=options.detail)
     due = time.monotonic()
     while True:
-        mismatch = ""
-        try:
-            line = collector.collect()
-        except DriverMismatch as failure:
-            mismatch = str(failure)
-            line = Collection(samples=[], gpus=[], duration=0.0, ok=False, reason=mismatch, failures={})
+        line = collector.collect()
         try:
             sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
             sys.stdout.flush()
         except BrokenPipeError:
             return 0
-        if mismatch:
-            return MISMATCH_STATUS
-        due = max(due + interval, time.monotonic())
+        if collector.spent:
+            return SPENT_STATUS
+        due = max(due + options.interval, time.monotonic())
         if stdin_ended(due - time.monotonic()):
             return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # threads may come back from the driver while an interpreter is taken down

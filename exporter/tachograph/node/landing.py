@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -18,7 +18,7 @@ from tachograph.node.clock import Clock
 from tachograph.node.exposition import number
 from tachograph.node.rank import Rank
 from tachograph.node.ranks import RankTable
-from tachograph.node.readings import GpuIdentity, GpuSnapshot
+from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample
 
 ABSENT = '<span class="soft" title="no reading">–</span>'
 EVENTS_SHOWN = 12
@@ -40,6 +40,7 @@ def landing_page(
     """Return the page; every text that a rank or a driver chose is escaped."""
     now = clock.monotonic()
     ranks = list(table.ranks())
+    living = [rank for rank in ranks if rank.ended is None]
     states = Counter(table.state_of(rank) for rank in ranks)
     summary = ", ".join(
         f'<span class="{_LOOK[state]}">{states[state]} {state}</span>' for state in catalog.STATES if states[state]
@@ -53,7 +54,8 @@ def landing_page(
         or '<p class="soft">No rank has said hello on this node. Three lines in the training loop do: '
         "<code>recorder = tachograph.Recorder()</code>.</p>",
         gpus_summary=_gpus_summary(gpus, snapshot, now),
-        gpus=_table(_gpu(gpu, snapshot) for gpu in gpus) or '<p class="soft">No GPU is known on this node.</p>',
+        gpus=_table(_gpu(gpu, snapshot, [rank for rank in living if table.gpu_of(rank) == gpu.index]) for gpu in gpus)
+        or '<p class="soft">No GPU is known on this node.</p>',
         events=_events(table),
         health="\n".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in health.items()),
     )
@@ -89,12 +91,10 @@ def _rank(rank: Rank, table: RankTable, now: float) -> list[Cell]:
     ]
 
 
-def _gpu(gpu: GpuIdentity, snapshot: GpuSnapshot | None) -> list[Cell]:
-    values = {
-        (sample.metric.name, *sample.labels[2:]): sample.value
-        for sample in (snapshot.samples if snapshot is not None else ())
-        if sample.labels[:2] == (gpu.index, gpu.uuid)
-    }
+def _gpu(gpu: GpuIdentity, snapshot: GpuSnapshot | None, ranks: Sequence[Rank]) -> list[Cell]:
+    samples = snapshot.samples if snapshot is not None else ()
+    own = [sample for sample in samples if sample.labels[:2] == (gpu.index, gpu.uuid)]
+    values = {(sample.metric.name, *sample.labels[2:]): sample.value for sample in own}
 
     def value(metric: Metric, *own: str) -> float | None:
         return values.get((metric.name, *own))
@@ -105,12 +105,17 @@ def _gpu(gpu: GpuIdentity, snapshot: GpuSnapshot | None) -> list[Cell]:
     power, limit = value(catalog.GPU_POWER), value(catalog.GPU_POWER_LIMIT)
     held = [reason for reason in catalog.CLOCK_EVENT_REASONS if value(catalog.GPU_CLOCK_EVENT, reason)]
     state = '<span class="state good">readable</span>' if up else '<span class="state bad">cannot be read</span>'
+    for why in (sample.labels[2] for sample in own if sample.metric is catalog.GPU_UNAVAILABLE):
+        state += f'<span class="why">{escape(why.replace("_", " "))}</span>'
     if held:
         state += f'<span class="why">clocks held: {escape(", ".join(held).replace("_", " "))}</span>'
+    for trouble in _troubles(own):
+        state += f'<span class="why"><span class="bad">{escape(trouble)}</span></span>'
     return [
         ("GPU", "n", escape(gpu.index)),
         ("Name", "wide", escape(gpu.name) + f'<span class="why">{escape(gpu.uuid)}</span>'),
         ("State", "", state),
+        ("Rank", "", "<br>".join(f"{escape(run)} {rank}" for run, rank in (each.key for each in ranks)) or ABSENT),
         ("Utilization", "n", _text(utilization, lambda share: f"{share:.0%}{_bar(share)}")),
         (
             "Memory",
@@ -120,6 +125,16 @@ def _gpu(gpu: GpuIdentity, snapshot: GpuSnapshot | None) -> list[Cell]:
         ("Temperature", "n", _text(value(catalog.GPU_TEMPERATURE, "gpu"), lambda degrees: f"{degrees:.0f} °C")),
         ("Power", "n", _text(power, lambda watts: f"{watts:.0f} W{_of(limit, lambda most: f'{most:.0f} W')}")),
     ]
+
+
+def _troubles(own: Iterable[Sample]) -> Iterator[str]:
+    """Yield what is wrong with a GPU, readable or not: what the driver asks for, and Xids that no program explains."""
+    for sample in own:
+        if sample.metric is catalog.GPU_RECOVERY_ACTION and sample.labels[2] != "none":
+            yield f"driver asks for: {sample.labels[2].replace('_', ' ')}"
+        elif sample.metric is catalog.GPU_XID_INFO and sample.labels[3] not in {"application", "ignore"}:
+            xid, action, _ = sample.labels[2:]
+            yield f"had Xid {xid}: {action}"
 
 
 def _gpus_summary(gpus: Sequence[GpuIdentity], snapshot: GpuSnapshot | None, now: float) -> str:

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tachograph.catalog import METRICS, TRAIN_PREFIX, Metric
+from tachograph.node.reading_table import ACTIVITIES, CALLS, FIELDS
+from tachograph.node.readings import DETAIL
+
+_VALUES = (
+    *(value for call in CALLS for value in call.values),
+    *(field.value for field in FIELDS),
+    *(activity.value for activity in ACTIVITIES),
+)
 
 _HEAD = """# Metrics
 
@@ -26,7 +34,12 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         (TRAIN_PREFIX,),
         "Of a rank that has ended, counters, `tachograph_train_step` and the info families stay; other gauges go.",
     ),
-    ("A GPU", ("tachograph_gpu_",), "From NVML. *DCGM* is the field of dcgm-exporter with the same meaning."),
+    (
+        "A GPU",
+        ("tachograph_gpu_",),
+        "From NVML. *Detail* is shown with `--gpu.detail` only. *DCGM* is the field of dcgm-exporter with the same\n"
+        "meaning: see [beside dcgm-exporter](dcgm.md).",
+    ),
     (
         "The exporter itself",
         ("tachograph_exporter_",),
@@ -53,12 +66,13 @@ def _table(rows: Iterable[Metric]) -> str:
     lines = [_line(columns), _line("---" for _ in columns)]
     for row in rows:
         words = f" Values: {_codes(row.values)}." if row.values else ""
+        words += _detail(row)
         lines.append(
             _line(
                 [
                     f"`{row.name}`", row.kind, _codes(row.labels),
                     *[f"`{row.key}`" if row.kind != "info" else ""] * train,
-                    *[f"`{row.dcgm}`{_scale(row)}" if row.dcgm else ""] * dcgm,
+                    *[_twins(row)] * dcgm,
                     row.help + words,
                 ]
             )
@@ -74,5 +88,20 @@ def _codes(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-def _scale(row: Metric) -> str:
-    return "" if row.dcgm_scale == 1 else f" = ours × {row.dcgm_scale:.6g}"
+def _detail(row: Metric) -> str:
+    hidden = {own for name, own in DETAIL if name == row.name}
+    read = {value.labels for value in _VALUES if value.metric is row}
+    if not hidden:
+        return ""
+    return " *Detail.*" if hidden >= read else f" *Detail:* {_codes(sorted('/'.join(own) for own in hidden))}."
+
+
+def _twins(row: Metric) -> str:
+    return "<br>".join(
+        f"`{twin.field}`" + (f" ({', '.join(twin.labels)})" if twin.labels else "") + _scale(twin.scale)
+        for twin in row.dcgm
+    )
+
+
+def _scale(scale: float) -> str:
+    return "" if scale == 1 else f" = ours × {scale:.6g}"

@@ -1,4 +1,4 @@
-"""The only door to pynvml: typed readings in NVML's own units, and errors that say what failed.
+"""The only door to pynvml: typed answers in NVML's own units, and errors that say what failed.
 
 `pynvml` comes with the distribution nvidia-ml-py. It loads `libnvidia-ml.so.1` by the loader's rules, keeps it for the
 life of the process, and raises NVMLError, which cannot be hashed and is translated here for that reason too.
@@ -6,9 +6,12 @@ life of the process, and raises NVMLError, which cannot be hashed and is transla
 
 from __future__ import annotations
 
+import ctypes
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from threading import get_ident
+from typing import Any, NamedTuple, TypeAlias
 
 Untyped: TypeAlias = Any
 """What comes out of pynvml, which has no types: handles, ctypes structures, numbers."""
@@ -22,8 +25,34 @@ class NotSupported(NvmlFailure):
     """The part or its driver does not have the reading."""
 
 
+class InvalidArgument(NvmlFailure):
+    """The driver does not understand what it was asked, as an old one does not know a new id."""
+
+
+class NotFound(NvmlFailure):
+    """There is no such thing, as at an index where no MIG instance was made."""
+
+
+class NoPermission(NvmlFailure):
+    """The reading is there, but not for this user."""
+
+
 class GpuFailed(NvmlFailure):
-    """The GPU itself cannot be talked to: lost from the bus, waiting for a reset, or failing for an unknown reason."""
+    """The GPU itself cannot be talked to, though NVML may not say so; `word` is one of UNAVAILABLE_REASONS."""
+
+    word = "error"
+
+
+class GpuLost(GpuFailed):
+    """The GPU has fallen off the bus."""
+
+    word = "lost"
+
+
+class ResetRequired(GpuFailed):
+    """The GPU answers nothing before it is reset."""
+
+    word = "reset_required"
 
 
 class DriverAbsent(NvmlFailure):
@@ -34,21 +63,30 @@ class DriverMismatch(NvmlFailure):
     """The driver was replaced under the loaded library; only a new process can load the new one."""
 
 
-# nvmlReturn_t -> error (nvml.h). 13 is a symbol that an old driver lacks, 25 a struct version that it does not know.
+WHOLE = (GpuFailed, DriverAbsent, DriverMismatch)
+"""Failures that leave nothing to believe of a GPU, whatever was asked."""
+
+# nvmlReturn_t -> error (nvml.h). 13 is a symbol that an old driver lacks, 25 a struct version that it does not know,
+# 26 what a new driver no longer has. 999, the unknown error, is not among them: it comes from a GPU that is broken, but
+# from a single broken sensor too.
 _ERRORS: dict[int, type[NvmlFailure]] = {
     1: DriverAbsent,  # uninitialized: the driver was reloaded
+    2: InvalidArgument,
     3: NotSupported,
+    4: NoPermission,
+    6: NotFound,
     9: DriverAbsent,
     12: DriverAbsent,
     13: NotSupported,
-    15: GpuFailed,
-    16: GpuFailed,
+    15: GpuLost,
+    16: ResetRequired,
     18: DriverMismatch,
     22: NotSupported,
     25: NotSupported,
-    999: GpuFailed,
+    26: NotSupported,
 }
 _WORDS = {
+    4: "no permission",
     9: "the NVIDIA driver is not loaded",
     12: "no NVIDIA driver: libnvidia-ml.so.1 is not found",
     15: "GPU is lost",
@@ -56,11 +94,25 @@ _WORDS = {
     18: "the NVIDIA driver was replaced: its library and kernel module differ",
     999: "NVML reports an unknown error",
 }
-_FIELD_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
+_FIELD_MEMBERS = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")))  # by nvmlValueType_t
+_NARROW_TYPE = 1  # unsigned int
+
+_LINK_COUNT, _LINK_STATE = 91, 165  # NVML_FI_DEV_NVLINK_*
+_LINK_UP = (1, 2)  # active, asleep; 0 is inactive, 3 carries no traffic
+
+ALL_LINKS = 0xFFFFFFFF
+"""The scope of a field that adds up all NVLink links."""
+
+
+class Number(NamedTuple):
+    """The value of a field; `narrow`: the driver counts it in 32 bits, so that a counter wraps."""
+
+    value: float
+    narrow: bool
 
 
 class Nvml:
-    """An initialised NVML; opening it raises DriverAbsent or DriverMismatch."""
+    """An initialised NVML; opening it raises DriverAbsent or DriverMismatch. Any thread may call it."""
 
     def __init__(self) -> None:
         try:
@@ -68,6 +120,7 @@ class Nvml:
         except ImportError:
             raise DriverAbsent("pynvml is not installed: pip install tachograph[exporter]") from None
         self.pynvml: Untyped = pynvml
+        self._calling: dict[int, tuple[str, float]] = {}
         try:
             self.call("nvmlInit")
         except DriverMismatch:
@@ -82,19 +135,49 @@ class Nvml:
 
     def call(self, name: str, *arguments: object) -> Untyped:
         """Return what a pynvml function returns; raise the NvmlFailure its error stands for."""
+        function = getattr(self.pynvml, name, None)
+        if function is None:
+            raise NotSupported(f"this nvidia-ml-py has no {name}")
+        thread = get_ident()
+        self._calling[thread] = name, time.monotonic()
         try:
-            return getattr(self.pynvml, name)(*arguments)
+            return function(*arguments)
         except self.pynvml.NVMLError as error:
             raise self.failure(error.value) from None
+        except self.pynvml.NVMLLibraryMismatchError:  # and not an NVMLError: the driver is older than the function
+            raise NotSupported(f"this driver has no {name}") from None
+        finally:
+            del self._calling[thread]
+
+    def calling(self, thread: int) -> tuple[str, float] | None:
+        """Return the driver call a thread (threading.get_ident) is in, and its start on time.monotonic()."""
+        return self._calling.get(thread)
 
     def failure(self, code: int) -> NvmlFailure:
         """Return the error that an nvmlReturn_t stands for."""
         words = _WORDS.get(code) or str(self.pynvml.NVMLError(code))
         return _ERRORS.get(code, NvmlFailure)(words)
 
+    def refusal(self, code: int) -> NvmlFailure:
+        """Return why one id of a list has no value; an id that the driver never heard of is not supported."""
+        failure = self.failure(code)
+        return NotSupported(str(failure)) if isinstance(failure, InvalidArgument) else failure
+
+    def struct(self, name: str) -> Untyped:
+        """Return a new structure of pynvml, its version filled in."""
+        return getattr(self.pynvml, name)()
+
     def driver_version(self) -> str:
-        """Return the driver's version, such as 550.54.15."""
+        """Return the driver's version, such as 580.95.05."""
         return str(self.call("nvmlSystemGetDriverVersion"))
+
+    def cuda_version(self) -> str:
+        """Return the newest CUDA that the driver serves, such as 13.0; empty if it does not tell."""
+        try:
+            version = int(self.call("nvmlSystemGetCudaDriverVersion"))
+        except NotSupported:
+            return ""
+        return f"{version // 1000}.{version % 1000 // 10}"
 
     def count(self) -> int:
         """Return how many GPUs the driver shows."""
@@ -104,90 +187,157 @@ class Nvml:
         """Return a GPU by its NVML index; raise GpuFailed for one that cannot be opened."""
         return Gpu(self, self.call("nvmlDeviceGetHandleByIndex", index))
 
+    def gpm_sample(self) -> Untyped:
+        """Return memory for one GPM sample, to be given back with `free_gpm_sample`."""
+        return self.call("nvmlGpmSampleAlloc")
+
+    def free_gpm_sample(self, sample: Untyped) -> None:
+        """Give a sample's memory back; a failure to do so changes nothing for the caller."""
+        with suppress(NvmlFailure):
+            self.call("nvmlGpmSampleFree", sample)
+
+    def gpm_values(self, before: Untyped, after: Untyped, ids: Sequence[int]) -> list[float | NvmlFailure]:
+        """Return GPM metrics (NVML_GPM_METRIC_*) between two samples, in order; a failed one is its error."""
+        asked = self.struct("c_nvmlGpmMetricsGet_t")
+        asked.version = self.pynvml.NVML_GPM_METRICS_GET_VERSION
+        asked.numMetrics = len(ids)
+        asked.sample1, asked.sample2 = before, after
+        metrics = asked.metrics
+        for position, metric_id in enumerate(ids):
+            metrics[position].metricId = metric_id
+        self.call("nvmlGpmMetricsGet", asked)
+        answers = (metrics[position] for position in range(len(ids)))
+        return [self.refusal(answer.nvmlReturn) if answer.nvmlReturn else answer.value for answer in answers]
+
 
 class Gpu:
-    """One GPU; each reading is one driver call, gives raw numbers in NVML's units, and raises NvmlFailure."""
+    """One GPU, or one MIG instance; what it answers is raw, in NVML's units, and every method raises NvmlFailure."""
 
     def __init__(self, nvml: Nvml, handle: Untyped) -> None:
         self._nvml = nvml
         self._handle = handle
 
-    def _call(self, name: str, *arguments: object) -> Untyped:
+    def call(self, name: str, *arguments: object) -> Untyped:
+        """Return what a pynvml function returns for this GPU."""
         return self._nvml.call(name, self._handle, *arguments)
+
+    def fields(self, ids: Sequence[tuple[int, int]]) -> list[Number | NvmlFailure]:
+        """Return field values by (NVML_FI_*, scope) in order, read in one driver call; a failed one is its error."""
+        return [self._field(field) for field in self.call("nvmlDeviceGetFieldValues", ids)]
+
+    def _field(self, field: Untyped) -> Number | NvmlFailure:
+        if field.nvmlReturn:
+            return self._nvml.refusal(field.nvmlReturn)
+        member = _FIELD_MEMBERS.get(field.valueType)
+        if member is None:
+            return NotSupported(f"this nvidia-ml-py has no value type {field.valueType}")
+        return Number(getattr(field.value, member), field.valueType == _NARROW_TYPE)
+
+    def links(self) -> list[bool | None]:
+        """Return for each NVLink link whether it is up, asleep or not; None where neither driver nor link tells."""
+        count = self._answer(_LINK_COUNT)
+        asked = [(_LINK_STATE, link) for link in range(int(count))]
+        states = self.fields(asked) if asked else []
+        return [self._link(link, state) for link, state in enumerate(states)]
+
+    def _link(self, link: int, state: Number | NvmlFailure) -> bool | None:
+        if isinstance(state, Number):
+            return state.value in _LINK_UP
+        try:
+            return bool(self.call("nvmlDeviceGetNvLinkState", link))  # drivers that lack the field
+        except (NotSupported, NoPermission):
+            return None
+
+    def _answer(self, field_id: int) -> float:
+        (answer,) = self.fields([(field_id, 0)])
+        if isinstance(answer, NvmlFailure):
+            raise answer
+        return answer.value
 
     def identity(self) -> tuple[str, str, str]:
         """Return UUID, product name and PCI bus id."""
-        bus_id = self._call("nvmlDeviceGetPciInfo").busId
         return (
-            str(self._call("nvmlDeviceGetUUID")),
-            str(self._call("nvmlDeviceGetName")),
-            bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id),  # which one depends on pynvml's version
+            str(self.call("nvmlDeviceGetUUID")),
+            str(self.call("nvmlDeviceGetName")),
+            _text(self.call("nvmlDeviceGetPciInfo").busId),
         )
 
-    def utilization(self) -> Sequence[float]:
-        """Return GPU and memory-controller utilization in percent."""
-        rates = self._call("nvmlDeviceGetUtilizationRates")
-        return rates.gpu, rates.memory
+    def imprint(self, name: str) -> str:
+        """Return a text that a call by this name gives, such as the serial number; empty where the part has none."""
+        try:
+            return _text(self.call(name))
+        except (NotSupported, NoPermission):
+            return ""
 
     def memory(self) -> Sequence[float | None]:
         """Return total, used, free and reserved bytes; an old driver counts reserved as used and gives None for it."""
         try:
-            memory = self._call("nvmlDeviceGetMemoryInfo", self._nvml.pynvml.nvmlMemory_v2)
+            memory = self.call("nvmlDeviceGetMemoryInfo", self._nvml.pynvml.nvmlMemory_v2)
         except NotSupported:
-            memory = self._call("nvmlDeviceGetMemoryInfo")
+            memory = self.call("nvmlDeviceGetMemoryInfo")
             return memory.total, memory.used, memory.free, None
         return memory.total, memory.used, memory.free, memory.reserved
 
     def temperature(self) -> Sequence[float]:
-        """Return the die's temperature in degrees Celsius."""
-        return (self._call("nvmlDeviceGetTemperature", 0),)
-
-    def temperature_thresholds(self) -> Sequence[float | None]:
-        """Return slowdown and shutdown temperature in degrees Celsius; None where the part states none."""
-        return tuple(self._threshold(kind) for kind in (1, 0))
-
-    def _threshold(self, kind: int) -> float | None:
+        """Return the die's temperature in degrees Celsius; the older call leaves NVML with CUDA 14."""
         try:
-            return float(self._call("nvmlDeviceGetTemperatureThreshold", kind))
+            return (self.call("nvmlDeviceGetTemperature", 0),)
         except NotSupported:
-            return None
-
-    def power(self) -> Sequence[float]:
-        """Return board power in milliwatts."""
-        return (self._call("nvmlDeviceGetPowerUsage"),)
-
-    def power_limit(self) -> Sequence[float]:
-        """Return the enforced power limit in milliwatts."""
-        return (self._call("nvmlDeviceGetEnforcedPowerLimit"),)
-
-    def clocks(self) -> Sequence[float]:
-        """Return SM and memory clock in MHz."""
-        return tuple(self._call("nvmlDeviceGetClockInfo", domain) for domain in (1, 2))
-
-    def max_clocks(self) -> Sequence[float]:
-        """Return the highest SM and memory clock in MHz."""
-        return tuple(self._call("nvmlDeviceGetMaxClockInfo", domain) for domain in (1, 2))
+            return (self.call("nvmlDeviceGetTemperatureV", 0),)
 
     def clock_events(self) -> int:
         """Return the bits of what holds the clocks down; drivers before 535 know them as throttle reasons."""
         try:
-            return int(self._call("nvmlDeviceGetCurrentClocksEventReasons"))
+            return int(self.call("nvmlDeviceGetCurrentClocksEventReasons"))
         except NotSupported:
-            return int(self._call("nvmlDeviceGetCurrentClocksThrottleReasons"))
+            return int(self.call("nvmlDeviceGetCurrentClocksThrottleReasons"))
+
+    def sram_threshold_exceeded(self) -> Sequence[float]:
+        """Return 1 if the SRAM had more uncorrectable errors than the vendor allows."""
+        status = self._nvml.struct("c_nvmlEccSramErrorStatus_v1_t")
+        self.call("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status))
+        return (status.bThresholdExceeded,)
+
+    def fabric(self) -> tuple[int, int]:
+        """Return the state of registration with the NVLink fabric (NVML_GPU_FABRIC_STATE_*) and its nvmlReturn_t."""
+        info = self._nvml.struct("c_nvmlGpuFabricInfoV_t")
+        self.call("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
+        return info.state, info.status
+
+    def processes(self) -> tuple[int, ...]:
+        """Return the pids, as the host sees them, that have a compute context here, those behind MPS too."""
+        pids = {process.pid for process in self.call("nvmlDeviceGetComputeRunningProcesses")}
+        with suppress(NotSupported, NoPermission):
+            pids |= {process.pid for process in self.call("nvmlDeviceGetMPSComputeRunningProcesses")}
+        return tuple(sorted(pids - {0}))  # 0: one that this container cannot see
+
+    def has_gpm(self) -> bool:
+        """Return whether the GPU measures itself by GPM."""
+        return bool(self.call("nvmlGpmQueryDeviceSupport").isSupportedDevice)
+
+    def sample_gpm(self, sample: Untyped, gpu_instance: int | None = None) -> None:
+        """Take a GPM sample of the GPU, or of one GPU instance of it."""
+        if gpu_instance is None:
+            self.call("nvmlGpmSampleGet", sample)
+        else:
+            self.call("nvmlGpmMigSampleGet", gpu_instance, sample)
 
     def mig_enabled(self) -> bool:
         """Return whether the GPU is cut into MIG instances; False for a part that knows no MIG."""
         try:
-            current, _ = self._call("nvmlDeviceGetMigMode")
+            current, _ = self.call("nvmlDeviceGetMigMode")
         except NotSupported:
             return False
         return bool(current)
 
-    def fields(self, ids: Sequence[int]) -> list[float | NvmlFailure]:
-        """Return field values (NVML_FI_*) in order, read in one driver call; a failed one is its error."""
-        return [
-            self._nvml.failure(field.nvmlReturn)
-            if field.nvmlReturn
-            else getattr(field.value, _FIELD_MEMBERS[field.valueType])
-            for field in self._call("nvmlDeviceGetFieldValues", list(ids))
-        ]
+    def mig_devices(self) -> list[Gpu]:
+        """Return the MIG instances that were made."""
+        devices = []
+        for index in range(self.call("nvmlDeviceGetMaxMigDeviceCount")):
+            with suppress(NotFound):
+                devices.append(Gpu(self._nvml, self.call("nvmlDeviceGetMigDeviceHandleByIndex", index)))
+        return devices
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)  # which one depends on pynvml's version

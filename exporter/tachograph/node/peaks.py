@@ -1,13 +1,18 @@
-"""Dense peak FLOP/s of known devices, from the vendors' figures without sparsity.
+"""What known devices can do: dense peak FLOP/s by their vendors, without sparsity, and the most anybody measured.
 
 A name must match a row as a whole: "H20" is not found in "H200", nor "A10" in "A100", and a MIG slice, a board made
 for one customer or a device nobody entered has no peak. No peak means no MFU, never a wrong one.
+
+A power limit below the default changes nothing here: the peak is the device's, and what the cap costs is to show in
+MFU and in `gpu_clock_event_seconds_total`. A variant that is sold with less power has its own name and its own row.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,16 @@ class Peak:
 
     name: str
     fp16: float
+    bf16: float | None
+    fp8: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Tera-FLOP/s of the fastest matrix multiplication that was publicly measured on one device; None: not measured."""
+
+    name: str
     bf16: float | None
     fp8: float | None
     source: str
@@ -50,24 +65,53 @@ PEAKS: tuple[Peak, ...] = (
     Peak(r"H100 NVL", 835, 835, 1671, _H100),
     Peak(r"H200", 989, 989, 1979, "nvidia.com/data-center/h200: figures with sparsity, halved"),
     Peak(r"H200 NVL", 835, 835, 1671, "nvidia.com/data-center/h200: figures with sparsity, halved"),
-    Peak(r"GH200 \d+GB?( HBM3e?)?", 989, 989, 1979, _BOOK),
+    Peak(r"GH200 [0-9]+GB?( HBM3e?)?", 989, 989, 1979, _BOOK),
     Peak(r"B200", 2250, 2250, 4500, _BLACKWELL),
     Peak(r"B300( SXM6)?( AC)?", 2250, 2250, 4500, _BOOK),
     Peak(r"GB[23]00", 2500, 2500, 5000, _BOOK),
 )
 DTYPES = ("fp16", "bf16", "fp8")
 
+# Means over 100 runs of the best shape that a search found, so they move with library versions. A figure counts for the
+# boards its source names and no sibling: neither A800 nor the GH200 with 96 GB has one.
+_MAMF = "github.com/stas00/ml-engineering, compute/accelerator: maximum achievable matmul FLOPS"
+_MAMF_H200 = "github.com/stas00/ml-engineering, insights/when-to-upgrade-gpus: in bf16 one figure for H100 and H200"
+MEASURED: tuple[Measured, ...] = (
+    Measured(r"A100-(SXM4|SXM)-(40|80)GB", 271.2, None, _MAMF),
+    Measured(r"A100-PCIE-(40|80)GB|A100 80GB PCIe", 252.9, None, _MAMF),
+    Measured(r"H100 80GB HBM3", 794.5, 1402.6, _MAMF),
+    Measured(r"H200", 794.5, 1453.4, _MAMF_H200),
+    Measured(r"GH200 144GB?( HBM3e)?", 828.6, 1535, _MAMF + "; the 900 W board with 141 GB of HBM3e"),
+    Measured(r"B200", 1745, 3432.5, _MAMF),
+    Measured(r"B300( SXM6)?( AC)?", 1769, None, _MAMF),
+    Measured(r"GB200", 1822, None, _MAMF),
+)
+
 _ALIASES = {"float16": "fp16", "half": "fp16", "16-mixed": "fp16", "bfloat16": "bf16", "bf16-mixed": "bf16"}
 _MAKER = re.compile(r"^(NVIDIA )?(Tesla )?", re.IGNORECASE)
 
 
+Row = TypeVar("Row", Peak, Measured)
+
+
 def peaks_of(device_name: str) -> dict[str, float]:
     """Return dtype -> dense peak FLOP/s of a device by its NVML product name; empty for an unknown one."""
+    return _flops(_row_of(PEAKS, device_name))
+
+
+def achievable_of(device_name: str) -> dict[str, float]:
+    """Return dtype -> highest publicly measured matmul FLOP/s of a device; empty where nobody published one."""
+    return _flops(_row_of(MEASURED, device_name))
+
+
+def _row_of(table: Iterable[Row], device_name: str) -> Row | None:
     model = _MAKER.sub("", device_name.strip(), count=1)
-    for row in PEAKS:
-        if re.fullmatch(row.name, model, re.IGNORECASE):
-            return {dtype: tera * 1e12 for dtype in DTYPES if (tera := getattr(row, dtype)) is not None}
-    return {}
+    return next((row for row in table if re.fullmatch(row.name, model, re.IGNORECASE)), None)
+
+
+def _flops(row: Peak | Measured | None) -> dict[str, float]:
+    figures = ((dtype, getattr(row, dtype, None)) for dtype in DTYPES)
+    return {dtype: tera * 1e12 for dtype, tera in figures if tera is not None}
 
 
 def dtype_of(precision: str) -> str:

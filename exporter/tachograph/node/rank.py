@@ -12,11 +12,14 @@ from tachograph import catalog
 from tachograph.node.frames import Event, Hello, State
 from tachograph.node.histograms import Buckets, parse
 from tachograph.node.limits import Limits
+from tachograph.node.rank_gpu import Left, Seat
 from tachograph.node.readings import Sample
 from tachograph.node.series import Series
 from tachograph.wire import decode_number
 
 MAX_FACT_LENGTH = 64
+MAX_JOB_LENGTH = 128
+MAX_DEVICES_LENGTH = 1024
 DEFAULT_PRECISION = "bf16"
 WAIT_WINDOW = 10
 """Frames over which the landing page's share of exposed wait is taken: ten seconds at the usual 1 Hz."""
@@ -60,8 +63,12 @@ class Rank:
         self.config = tuple(self._fact(hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:])
         self.precision = self.config[0] or DEFAULT_PRECISION
         self.peak_flops = self._peak_fact(hello.facts)
+        devices = (self._text(each, MAX_DEVICES_LENGTH) for each in (hello.visible_devices, hello.granted_devices))
+        self.left = Left(*devices)
+        self.job = self._job(hello.job)
 
     def _start_again(self) -> None:
+        self.seat = Seat()
         self.series = Series(self._limits, self._drops)
         self.seq = -1
         self.step: int | None = None
@@ -138,11 +145,14 @@ class Rank:
         (start, before), (end, after) = self._waits[0], self._waits[-1]
         return (after - before) / (end - start) if end > start else None
 
-    def samples(self, now: float, state: str, gpu: str, peak_flops: float | None) -> Iterator[Sample]:
-        """Yield what the rank shows, given its state, the index of its GPU and that GPU's peak FLOP/s."""
-        key, hello = self.key, self.hello
-        placed = (str(hello.local_rank), str(hello.world_size), str(hello.attempt), gpu, hello.uuid or "")
-        yield Sample(catalog.RANK_INFO, (*key, *placed), 1)
+    def samples(self, now: float, state: str, peak_flops: float | None) -> Iterator[Sample]:
+        """Yield what the rank shows, given its state and the peak FLOP/s of the GPU it sits on."""
+        key, hello, gpu = self.key, self.hello, self.seat.gpu
+        place = (gpu.index, gpu.uuid) if gpu is not None else ("", hello.uuid or "")
+        numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
+        yield Sample(catalog.RANK_INFO, (*key, *numbers, *place), 1)
+        if any(self.job):
+            yield Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1)
         yield Sample(catalog.RANK_UP, key, state not in ("dead", "failed"))
         for each in catalog.STATES:
             yield Sample(catalog.RANK_STATE, (*key, each), each == state)
@@ -165,6 +175,20 @@ class Rank:
             text = value if isinstance(value, str) else format(value, ".15g")
             if len(text) <= MAX_FACT_LENGTH:
                 return text
+        self._drops["wrong_type"] += 1
+        return ""
+
+    def _job(self, job: object) -> tuple[str, ...]:
+        if job is not None and not isinstance(job, dict):
+            self._drops["wrong_type"] += 1
+            job = None
+        return tuple(self._text((job or {}).get(name), MAX_JOB_LENGTH) for name in catalog.RANK_JOB_INFO.labels[2:])
+
+    def _text(self, value: object, longest: int) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, str) and len(value) <= longest and value.isprintable():
+            return value
         self._drops["wrong_type"] += 1
         return ""
 

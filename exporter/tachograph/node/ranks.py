@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tachograph import catalog
@@ -11,8 +12,10 @@ from tachograph.node.clock import Clock
 from tachograph.node.frames import Bye, FrameError, Hello, State
 from tachograph.node.histograms import HistogramSample, RunHistogram
 from tachograph.node.limits import Limits
+from tachograph.node.peaks import dtype_of, peaks_of
 from tachograph.node.rank import Moment, Peer, Rank
-from tachograph.node.readings import GpuIdentity, Sample
+from tachograph.node.rank_gpu import Finder
+from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample
 from tachograph.wire import MAX_EVENTS
 
 SETTLING_SECONDS = 3.0
@@ -24,12 +27,22 @@ LONGEST_TICK = 3.0
 
 MAX_LAST_WORDS = 256
 
+_log = logging.getLogger(__name__)
+
 
 class GpuFacts(Protocol):
     """What the rank table asks of the GPU side."""
 
+    def snapshot(self) -> GpuSnapshot | None:
+        """Return the last collection, None before the first."""
+        ...
+
     def gpus(self) -> Sequence[GpuIdentity]:
-        """Return the GPUs known on this node."""
+        """Return the GPUs known on this node, also those that cannot be read now."""
+        ...
+
+    def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
+        """Return the GPU that a process of this node computes on, None where that is none or more than one."""
         ...
 
     def peak_flops(self, uuid: str, precision: str) -> float | None:
@@ -65,6 +78,7 @@ class RankTable:
         self._runs: dict[str, Run] = {}
         self._by_link: dict[object, Rank] = {}
         self._ticked = clock.monotonic()
+        self._without_peak: set[str] = set()
         self.frames = 0
         self.rejected: Counter[str] = Counter(dict.fromkeys(catalog.REJECT_REASONS, 0))
         self.dropped: Counter[str] = Counter(dict.fromkeys(catalog.DROP_REASONS, 0))
@@ -87,6 +101,7 @@ class RankTable:
             rank = run.ranks[hello.rank] = Rank(hello, peer, link, self._limits, self.dropped)
         self._by_link[link] = rank
         self.heard(link)
+        self._seat([rank])
         return Welcome(old.step if old is not None else None, superseded)
 
     def _claimable(self, link: object, hello: Hello, peer: Peer) -> Rank | None:
@@ -148,7 +163,7 @@ class RankTable:
         return rank
 
     def tick(self) -> None:
-        """Forget ranks whose time is over; call it about once a second."""
+        """Forget ranks whose time is over, and look where the others sit; call it about once a second."""
         now = self._clock.monotonic()
         gap, self._ticked = now - self._ticked, now
         for rank in list(self.ranks()):
@@ -157,6 +172,31 @@ class RankTable:
                     rank.heard = min(now, rank.heard + gap)
             elif now - rank.ended > self._retention(rank):
                 self._forget(rank)
+        self._seat(rank for rank in self.ranks() if rank.ended is None)
+
+    def _seat(self, ranks: Iterable[Rank]) -> None:
+        """Find where living ranks sit, again and again: NVML lists a process once it uses CUDA, and pids come back."""
+        finder = Finder(self._gpus.gpus(), self._gpus.gpu_of_pid, self._mig_parents)
+        for rank in ranks:
+            rank.seat.look(finder, rank.hello, rank.peer.pid, rank.left)
+            self._tell_of_peak(rank)
+
+    def _tell_of_peak(self, rank: Rank) -> None:
+        """Log a device of which no peak is known, once, where that costs a rank its MFU."""
+        gpu = rank.seat.gpu
+        if gpu is None or not gpu.name or gpu.name in self._without_peak or rank.peak_flops is not None:
+            return
+        if dtype_of(rank.precision) not in peaks_of(gpu.name):
+            self._without_peak.add(gpu.name)
+            _log.warning(
+                "no peak FLOP/s known, so no MFU: give peak_flops= to Recorder, or facts.peak_flops in the hello",
+                extra={"device": gpu.name, "precision": rank.precision, "run": rank.hello.run},
+            )
+
+    def _mig_parents(self) -> Mapping[str, str]:
+        snapshot = self._gpus.snapshot()
+        rows = [sample.labels for sample in snapshot.samples if sample.metric is catalog.MIG_INFO] if snapshot else []
+        return {mig_uuid: uuid for _, uuid, _, mig_uuid, _ in rows}
 
     def _retention(self, rank: Rank) -> float:
         return self._limits.retention_finished if rank.outcome == "finished" else self._limits.retention
@@ -189,16 +229,16 @@ class RankTable:
 
     def gpu_of(self, rank: Rank) -> str:
         """Return the index of a rank's GPU, empty where this node does not know it."""
-        uuid = rank.hello.uuid
-        return next((gpu.index for gpu in self._gpus.gpus() if gpu.uuid == uuid), "") if uuid else ""
+        return rank.seat.gpu.index if rank.seat.gpu is not None else ""
 
     def samples(self) -> Iterator[Sample | HistogramSample]:
         """Yield all that the ranks show now, and what was refused or dropped."""
         self.tick()
         now = self._clock.monotonic()
         for rank in self.ranks():
-            peak = self._gpus.peak_flops(rank.hello.uuid, rank.precision) if rank.hello.uuid else None
-            yield from rank.samples(now, self.state_of(rank), self.gpu_of(rank), peak)
+            gpu = rank.seat.gpu
+            peak = self._gpus.peak_flops(gpu.uuid, rank.precision) if gpu is not None else None
+            yield from rank.samples(now, self.state_of(rank), peak)
         for name, run in sorted(self._runs.items()):
             if now - run.first_seen >= SETTLING_SECONDS:
                 for key, histogram in run.histograms.items():

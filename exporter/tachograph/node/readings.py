@@ -1,21 +1,19 @@
-"""What is read from a GPU: the table of readings, and the samples a collection gives.
-
-Adding an NVML metric is one row in `catalog.py` and one row here: in `FIELDS` if NVML has a field id for it (all
-fields of a GPU cost one driver call), else in `CALLS`. Scales turn NVML's units into base units, here and nowhere else.
-"""
+"""The samples a collection of GPUs gives, which of them are shown unasked, and when readings are due again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from tachograph import catalog
-from tachograph.catalog import CLOCK_EVENT_REASONS, Metric
-from tachograph.node.nvml import Gpu
+from tachograph.catalog import COUNTER, Metric
+from tachograph.node.peaks import DTYPES
+from tachograph.node.reading_table import ACTIVITIES, CALLS, FIELDS, Value
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):  # and not a dataclass: hundreds are made each second
     """One exposed value: a catalog row, all its label values in order, and a number in the row's unit."""
 
     metric: Metric
@@ -43,90 +41,92 @@ class GpuSnapshot:
     reason: str
 
 
-@dataclass(frozen=True)
-class Value:
-    """One number of a reading: its metric, the label values after gpu and uuid, and raw unit -> base unit."""
+Row: TypeAlias = tuple[str, tuple[str, ...], float]
+"""A sample as the worker writes it: metric name, all label values, number."""
 
-    metric: Metric
-    labels: tuple[str, ...] = ()
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """A driver call and the numbers it gives, in order; None among them is a number this part does not have."""
-
-    read: Callable[[Gpu], Sequence[float | None]]
-    slow: bool
-    values: tuple[Value, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Field:
-    """A number that NVML serves by id (nvml.h, NVML_FI_DEV_*)."""
-
-    id: int
-    value: Value
-
-
-FAST, SLOW = False, True
 SLOW_SECONDS = 15.0
 """How often what seldom changes is read; the rest is read at each collection."""
 
 RETRY_SECONDS = 600.0
 """How long a reading the part does not have is left alone: a driver update or a MIG switch can bring it."""
 
-PERCENT = 0.01
-MILLI = 1e-3
-MEGA = 1e6
+
+def _values() -> Iterator[Value]:
+    for call in CALLS:
+        yield from call.values
+    yield from (field.value for field in FIELDS)
+    yield from (activity.value for activity in ACTIVITIES)
 
 
-def _clock_events(gpu: Gpu) -> Sequence[float]:
-    bits = gpu.clock_events()
-    return [bits >> position & 1 for position in range(len(CLOCK_EVENT_REASONS))]
+Series: TypeAlias = tuple[str, tuple[str, ...]]
+"""What a GPU has one series of: metric name and label values after gpu and uuid."""
 
-
-CALLS: tuple[Call, ...] = (
-    Call(
-        Gpu.utilization,
-        FAST,
-        (Value(catalog.GPU_UTILIZATION, (), PERCENT), Value(catalog.GPU_MEMORY_UTILIZATION, (), PERCENT)),
-    ),
-    Call(
-        Gpu.memory,
-        FAST,
-        (
-            Value(catalog.GPU_MEMORY_TOTAL),
-            Value(catalog.GPU_MEMORY_USED),
-            Value(catalog.GPU_MEMORY_FREE),
-            Value(catalog.GPU_MEMORY_RESERVED),
-        ),
-    ),
-    Call(Gpu.temperature, FAST, (Value(catalog.GPU_TEMPERATURE, ("gpu",)),)),
-    Call(Gpu.power, FAST, (Value(catalog.GPU_POWER, (), MILLI),)),
-    Call(Gpu.clocks, FAST, (Value(catalog.GPU_CLOCK, ("sm",), MEGA), Value(catalog.GPU_CLOCK, ("memory",), MEGA))),
-    Call(_clock_events, FAST, tuple(Value(catalog.GPU_CLOCK_EVENT, (reason,)) for reason in CLOCK_EVENT_REASONS)),
-    Call(Gpu.power_limit, SLOW, (Value(catalog.GPU_POWER_LIMIT, (), MILLI),)),
-    Call(
-        Gpu.max_clocks,
-        SLOW,
-        (Value(catalog.GPU_CLOCK_MAX, ("sm",), MEGA), Value(catalog.GPU_CLOCK_MAX, ("memory",), MEGA)),
-    ),
-    Call(
-        Gpu.temperature_thresholds,
-        SLOW,
-        (
-            Value(catalog.GPU_TEMPERATURE_THRESHOLD, ("slowdown",)),
-            Value(catalog.GPU_TEMPERATURE_THRESHOLD, ("shutdown",)),
-        ),
-    ),
+DETAIL: frozenset[Series] = frozenset(
+    {(value.metric.name, value.labels) for value in _values() if value.detail}
+    | {(catalog.GPU_ACHIEVABLE_FLOPS.name, (dtype,)) for dtype in DTYPES if dtype != "bf16"}
+    | {
+        (metric.name, ())  # one series for each of up to 18 links
+        for metric in (
+            catalog.GPU_NVLINK_LINK_ACTIVE,
+            catalog.GPU_NVLINK_LINK_BYTES,
+            catalog.GPU_NVLINK_LINK_ERRORS,
+        )
+    }
 )
+"""What is hidden unless the user asks for detail; without label values, the whole family."""
 
-FIELDS: tuple[Field, ...] = (
-    Field(3, Value(catalog.GPU_ECC_ERRORS, ("corrected", "volatile"))),
-    Field(4, Value(catalog.GPU_ECC_ERRORS, ("uncorrected", "volatile"))),
-    Field(5, Value(catalog.GPU_ECC_ERRORS, ("corrected", "aggregate"))),
-    Field(6, Value(catalog.GPU_ECC_ERRORS, ("uncorrected", "aggregate"))),
-    Field(82, Value(catalog.GPU_TEMPERATURE, ("memory",))),
-    Field(83, Value(catalog.GPU_ENERGY, (), MILLI)),
-)
+_HELD = catalog.GPU_CLOCK_EVENT_SECONDS.name
+STAND_INS: Mapping[Series, tuple[Series, ...]] = {
+    (catalog.GPU_SM_ACTIVE.name, ()): ((catalog.GPU_SM_ACTIVE_CYCLES.name, ()),),
+    (catalog.GPU_TENSOR_ACTIVE.name, ()): ((catalog.GPU_TENSOR_ACTIVE_CYCLES.name, ()),),
+    (_HELD, ("thermal",)): ((_HELD, ("sw_thermal_slowdown",)), (_HELD, ("hw_thermal_slowdown",))),
+}
+"""What is shown only for a GPU that has none of the better series on the right."""
+
+
+def is_detail(sample: Sample) -> bool:
+    """Return whether a sample is hidden unless the user asks for detail."""
+    name = sample.metric.name
+    return (name, sample.labels[2:]) in DETAIL or (name, ()) in DETAIL
+
+
+def shown(samples: Sequence[Sample]) -> Iterator[Sample]:
+    """Yield what a user who asked for no detail sees: no detail, and no stand-in beside what it stands in for."""
+    better = {series for listed in STAND_INS.values() for series in listed}
+    had = {
+        (series, sample.labels[:2])
+        for sample in samples
+        if (series := (sample.metric.name, sample.labels[2:])) in better
+    }
+    for sample in samples:
+        listed = STAND_INS.get((sample.metric.name, sample.labels[2:]), ())
+        if not is_detail(sample) and not any((series, sample.labels[:2]) in had for series in listed):
+            yield sample
+
+
+def believable(metric: Metric, number: float) -> bool:
+    """Return whether a number can be what a metric counts: finite, and, for what only grows, not below zero."""
+    return math.isfinite(number) and (number >= 0 or metric.kind != COUNTER)
+
+
+class Unwrapped:
+    """A counter that the driver keeps in 32 bits, carried on beyond them.
+
+    A fall from the upper half of its range to the lower one is a wrap. Any other fall is a reset, as by a reload of
+    the driver, and is passed on as one, for Prometheus knows what to do with it.
+    """
+
+    __slots__ = ("_carry", "_last")
+    RANGE = 2**32
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._carry = 0
+
+    def take(self, number: float) -> float:
+        """Return the whole count, given what the driver's 32 bits hold now."""
+        if number < self._last:
+            wrapped = self._last >= self.RANGE / 2 > number
+            self._carry = self._carry + self.RANGE if wrapped else 0
+        self._last = number
+        return self._carry + number

@@ -1,0 +1,330 @@
+"""How well loss detectors detect: Tachograph's beside the rules of three peers, on traces with known truth.
+
+The peers' rules are written from their description, each with its published defaults and in its most generous reading.
+Constants were chosen on seeds 0 to 49; what is reported is seeds 1000 to 1099.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+import tracemalloc
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import loss_traces
+from loss_traces import Trace
+from table import save, show
+from tachograph.client.learning import LossWatch, NonfiniteWatch
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "detectors.md"
+FENCE = "<!-- written by bench/detectors.py --doc -->"
+REPORTED = range(1000, 1100)
+HEALTHY_SEEDS = 20
+"""Two healthy traces of 100,000 steps for each kind of noise."""
+
+
+Detector = Callable[[int, float], bool]
+"""Takes step and value in the order they come, and says whether something is wrong."""
+
+
+class Tachograph:
+    """The real classes, as a rank's sender thread calls them."""
+
+    def __init__(self) -> None:
+        self._loss, self._nonfinite = LossWatch(), NonfiniteWatch()
+
+    def __call__(self, step: int, value: float) -> bool:
+        """Say whether the loss is not finite or a spike is on."""
+        before = self._nonfinite.totals["loss"]
+        self._nonfinite.observe(step, {"loss": value})
+        self._loss.observe(step, value)
+        return self._nonfinite.totals["loss"] > before or self._loss.spike_steps > 0
+
+
+class KillLossSpike:
+    """llm-foundry's callback: losses of at least 2 × the mean of the last 100, more than `patience` in a row.
+
+    Its other alarm: at least half of the window above the highest loss of the first window (at most 10), from step 200
+    on. NaN enters the mean; the window grows with a planned duration, here it is the least, 100.
+    """
+
+    WINDOW = 100
+
+    def __init__(self, patience: int = 4) -> None:
+        self._patience = patience
+        self._window: deque[float] = deque(maxlen=self.WINDOW)
+        self._outliers = 0
+        self._cap = 10.0
+        self._above_cap = 0
+
+    def __call__(self, step: int, value: float) -> bool:
+        """Say whether either alarm is on."""
+        window, wrong = self._window, False
+        if len(window) == self.WINDOW:
+            if step == self.WINDOW:
+                self._cap = min(self._cap, max(window))
+                self._above_cap = 0
+            self._outliers = self._outliers + 1 if value >= 2 * sum(window) / self.WINDOW else 0
+            wrong = self._outliers > self._patience or (step >= 200 and 2 * self._above_cap >= self.WINDOW)
+            self._above_cap -= window[0] > self._cap
+        window.append(value)
+        self._above_cap += value > self._cap
+        return wrong
+
+
+class SkipStep:
+    """OLMo-core's optimizer: more than 6 standard deviations above the mean of the last 128, from the 64th value on.
+
+    Values that are not finite are skipped and stay out of the mean; all others enter it.
+    """
+
+    WINDOW, LEAST, SIGMA = 128, 64, 6.0
+
+    def __init__(self) -> None:
+        self._window: deque[float] = deque()
+        self._count, self._sum, self._squares = 0, 0.0, 0.0
+
+    def __call__(self, step: int, value: float) -> bool:
+        """Say whether the optimizer would skip this step."""
+        finite = math.isfinite(value)
+        wrong = False
+        if len(self._window) + 1 >= self.LEAST:
+            mean = self._sum / self._count
+            variance = max(0.0, self._squares - self._count * mean * mean) / (self._count - 1)
+            wrong = not finite or value - mean > self.SIGMA * math.sqrt(variance)
+        self._window.append(value)
+        self._weigh(value, 1)
+        if len(self._window) > self.WINDOW:
+            self._weigh(self._window.popleft(), -1)
+        return wrong
+
+    def _weigh(self, value: float, sign: int) -> None:
+        if math.isfinite(value):
+            self._count += sign
+            self._sum += sign * value
+            self._squares += sign * value * value
+
+
+class RerunMachine:
+    """Megatron's check: at least 10 × the highest of the first 100 values; NaN and infinite always."""
+
+    SAMPLES, FACTOR = 100, 10
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._highest = 0.0
+
+    def __call__(self, step: int, value: float) -> bool:
+        """Say whether the check would fail."""
+        if not math.isfinite(value):
+            return True
+        if self._seen < self.SAMPLES:
+            self._seen += 1
+            self._highest = max(self._highest, abs(value))
+            return False
+        return abs(value) >= self.FACTOR * self._highest
+
+
+class Rule(NamedTuple):
+    """A detector, and whether its program saves its state in the checkpoint, so that a restart changes nothing."""
+
+    make: Callable[[], Detector]
+    is_saved: bool = False
+
+
+RULES: Mapping[str, Rule] = {
+    "Tachograph": Rule(Tachograph),
+    "KillLossSpike": Rule(KillLossSpike),
+    "KillLossSpike, each outlier": Rule(lambda: KillLossSpike(patience=0)),
+    "OLMo-core, 6 σ of 128": Rule(SkipStep),
+    "Megatron, 10 × first 100": Rule(RerunMachine, is_saved=True),
+}
+GRADIENT_RULES = ("Tachograph", "OLMo-core, 6 σ of 128", "Megatron, 10 × first 100")
+"""KillLossSpike looks at the loss alone."""
+
+
+@dataclass
+class Score:
+    """What one detector made of some traces."""
+
+    events: int = 0
+    false_alarms: int = 0
+    delays: list[int] = field(default_factory=list)
+    coverage: list[float] = field(default_factory=list)
+    steps: int = 0
+
+    def add(self, trace: Trace, rule: Rule) -> None:
+        """Run a new detector of `rule` over `trace`.
+
+        An alarm is an unbroken run of flagged steps: right if it touches an event, false if it touches neither an
+        event nor a neutral span. Several alarms on one event count as one.
+        """
+        flagged, detector = [], rule.make()
+        for i, (step, value) in enumerate(zip(trace.steps, trace.values, strict=True)):
+            if i in trace.restarts and not rule.is_saved:
+                detector = rule.make()
+            if detector(step, value):
+                flagged.append(i)
+        self.steps += len(trace.values)
+        self.events += len(trace.events)
+        for event in trace.events:
+            hits = [i for i in flagged if i in event]
+            self.coverage.append(len(hits) / len(event))
+            if hits and len(hits) >= trace.least_share * len(event):
+                self.delays.append(hits[0] - event.start)
+        spans = (*trace.events, *trace.neutral)
+        self.false_alarms += sum(not any(i in span for span in spans for i in alarm) for alarm in alarms(flagged))
+
+    def merge(self, other: Score) -> None:
+        """Add another's figures."""
+        self.events += other.events
+        self.false_alarms += other.false_alarms
+        self.delays += other.delays
+        self.coverage += other.coverage
+        self.steps += other.steps
+
+    @property
+    def recall(self) -> float:
+        """Share of the events that were flagged while they lasted."""
+        return len(self.delays) / self.events
+
+    @property
+    def precision(self) -> float:
+        """Share of the alarms that were right; NaN without any."""
+        count = len(self.delays) + self.false_alarms
+        return len(self.delays) / count if count else math.nan
+
+
+def alarms(flagged: Iterable[int]) -> list[range]:
+    """Join positions that follow one another."""
+    joined: list[range] = []
+    for i in flagged:
+        if joined and joined[-1].stop == i:
+            joined[-1] = range(joined[-1].start, i + 1)
+        else:
+            joined.append(range(i, i + 1))
+    return joined
+
+
+def judge(traces: Iterable[Trace], names: Iterable[str]) -> dict[str, dict[str, Score]]:
+    """Return the score of each detector for each kind of trace."""
+    scores: dict[str, dict[str, Score]] = {name: {} for name in names}
+    for trace in traces:
+        for name, kinds in scores.items():
+            kinds.setdefault(trace.kind, Score()).add(trace, RULES[name])
+    return scores
+
+
+def summary(by_kind: Mapping[str, Score], healthy: Score) -> dict[str, Any]:
+    """Return the row of one detector."""
+    total = Score()
+    for score in by_kind.values():
+        total.merge(score)
+    long = next(score for kind, score in by_kind.items() if "20–200" in kind)
+    return {
+        "found": f"{len(total.delays)}/{total.events}",
+        "false": total.false_alarms,
+        "precision": f"{total.precision:.3f}",
+        "recall": f"{total.recall:.3f}",
+        "median delay, steps": float(statistics.median(total.delays)) if total.delays else math.nan,
+        "share of a long one flagged": statistics.fmean(long.coverage),
+        "false per 100k healthy steps": 1e5 * healthy.false_alarms / healthy.steps,
+    }
+
+
+def rows_by_kind(scores: Mapping[str, Mapping[str, Score]]) -> list[dict[str, Any]]:
+    """Return a row for each kind: events found, and false alarms if there were any."""
+    kinds = next(iter(scores.values()))
+    return [{"kind": kind, **{name: _found(by_kind[kind]) for name, by_kind in scores.items()}} for kind in kinds]
+
+
+def _found(score: Score) -> str:
+    found = f"{len(score.delays)}/{score.events}" if score.events else ""
+    false = f"{score.false_alarms} false" if score.false_alarms else ""
+    return ", ".join(filter(None, (found, false))) or "quiet"
+
+
+def cost(steps: int = 100_000) -> dict[str, float]:
+    """Return microseconds per step and kB of one `LossWatch` after 1,000 and after `steps` losses."""
+    source = Random(1)
+    losses = [2.5 * math.exp(source.gauss(0, 0.02)) for _ in range(steps)]
+    watch = LossWatch()
+    began = time.perf_counter()
+    for step, loss in enumerate(losses):
+        watch.observe(step, loss)
+    spent = time.perf_counter() - began
+    memory = []
+    for count in (1_000, steps):
+        tracemalloc.start()
+        watch = LossWatch()
+        for step in range(count):
+            watch.observe(step, losses[step] + 0.0)  # a new float each, as from the wire of a real step
+        memory.append(tracemalloc.get_traced_memory()[0] / 1000)
+        tracemalloc.stop()
+    return {"µs per step": 1e6 * spent / steps, "kB after 1,000": memory[0], f"kB after {steps:,}": memory[1]}
+
+
+def measure(seeds: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
+    """Run the suite and return its tables by title."""
+    scores = judge((make(seed) for make in loss_traces.SUITE for seed in seeds), RULES)
+    healthy = judge(map(loss_traces.healthy, seeds[:HEALTHY_SEEDS]), RULES)
+    lengths = [(seed, Random(seed).choice((1, 2, 3))) for seed in seeds]
+    lengths += [(seed, Random(seed).randint(20, 200)) for seed in seeds]
+    jumps = judge((loss_traces.gradient_norms(seed, length=n) for seed, n in lengths), GRADIENT_RULES)
+    calm = (loss_traces.gradient_norms(seed, length=0, steps=100_000) for seed in seeds[:4])
+    calm_scores = judge(calm, GRADIENT_RULES)
+    return {
+        "Loss": [{"rule": name, **summary(scores[name], healthy[name]["healthy"])} for name in RULES],
+        "Loss, by kind of trace": rows_by_kind(scores),
+        "Gradient norm": [
+            {"rule": name, **summary(jumps[name], calm_scores[name]["healthy"])} for name in GRADIENT_RULES
+        ],
+    }
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return `rows` as a Markdown table."""
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(map(_cell, row.values())) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "–" if math.isnan(value) else f"{value:.2f}"
+    return str(value)
+
+
+def write_document(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Put the tables between the fences of docs/detectors.md."""
+    before, _, after = DOCUMENT.read_text().split(FENCE)
+    body = "\n\n".join(f"### {title}\n\n{markdown(rows)}" for title, rows in tables.items())
+    DOCUMENT.write_text(f"{before}{FENCE}\n\n{body}\n\n{FENCE}{after}")
+
+
+def main() -> None:
+    """Print the tables and write bench/out/detectors.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=REPORTED.start, help="first seed")
+    parser.add_argument("--seeds", type=int, default=len(REPORTED), help="how many")
+    parser.add_argument("--doc", action="store_true", help="write the tables into docs/detectors.md")
+    options = parser.parse_args()
+    began = time.perf_counter()
+    tables = measure(range(options.first, options.first + options.seeds))
+    for title, rows in tables.items():
+        show(title, rows)
+    costs = cost()
+    show("LossWatch", [costs], f"the suite took {time.perf_counter() - began:.0f} s")
+    if options.doc:
+        write_document(tables)
+    save("detectors", {**tables, "cost": costs})
+
+
+if __name__ == "__main__":
+    main()

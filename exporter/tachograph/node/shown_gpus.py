@@ -1,0 +1,128 @@
+"""What the exporter shows of its GPUs: readings without detail, jobs, DCGM's names, and how their collectors fare."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from tachograph import catalog
+from tachograph.node.clock import Clock
+from tachograph.node.config import Config
+from tachograph.node.dcgm import dcgm_samples
+from tachograph.node.job_mapping import JobMapping
+from tachograph.node.ranks import GpuFacts
+from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample, shown
+
+_WORDS = {"": "reading", "not_supported": "not on these GPUs"}
+"""A collector's state in words, where its reason does not say it."""
+
+_log = logging.getLogger(__name__)
+
+
+class GpuReader(GpuFacts, Protocol):
+    """The GPU side as the exporter sees it: `gpu_source.GpuSource`, or NoGpus."""
+
+    async def run(self) -> None:
+        """Keep readings coming until cancelled."""
+        ...
+
+    def collectors(self) -> Mapping[str, str]:
+        """Return, for each collector, "" if it has something to show, else a word of COLLECTOR_REASONS."""
+        ...
+
+    def worker_ends(self) -> Mapping[str, int]:
+        """Return how often the worker ended, by cause."""
+        ...
+
+
+class NoGpus:
+    """The GPU side of an exporter that was told to leave GPUs alone: it has no collector, and shows none."""
+
+    async def run(self) -> None:
+        """Return at once: there is nothing to read."""
+
+    def snapshot(self) -> GpuSnapshot | None:
+        """Return None."""
+        return None
+
+    def gpus(self) -> Sequence[GpuIdentity]:
+        """Return no GPU."""
+        return ()
+
+    def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
+        """Return None."""
+        return None
+
+    def peak_flops(self, uuid: str, precision: str) -> float | None:
+        """Return None."""
+        return None
+
+    def collectors(self) -> Mapping[str, str]:
+        """Return no collector."""
+        return {}
+
+    def worker_ends(self) -> Mapping[str, int]:
+        """Return no cause."""
+        return {}
+
+
+class ShownGpus:
+    """The samples of a GPU side, as the configuration wants them shown."""
+
+    def __init__(self, config: Config, source: GpuReader, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._detail = config.gpu_detail
+        self._dcgm_names = config.gpu_dcgm_names
+        folder = config.gpu_job_mapping_dir
+        self._jobs = JobMapping(folder) if folder is not None else None
+        self._jobs_failed = False
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield everything there is to show now."""
+        snapshot = self._source.snapshot()
+        if snapshot is not None:
+            yield from snapshot.samples if self._detail else shown(snapshot.samples)
+            if self._dcgm_names:
+                yield from dcgm_samples(snapshot.samples)
+        yield from self._job_samples()
+        yield from self._health(snapshot)
+
+    def _job_samples(self) -> Iterable[Sample]:
+        if self._jobs is None:
+            return ()
+        try:
+            samples = list(self._jobs.samples(self._source.gpus()))
+        except Exception:  # noqa: BLE001 - a folder that others write must not take the GPUs off the page
+            if not self._jobs_failed:
+                _log.exception("job mapping cannot be shown")
+            self._jobs_failed = True
+            return ()
+        self._jobs_failed = False
+        return samples
+
+    def _health(self, snapshot: GpuSnapshot | None) -> Iterator[Sample]:
+        for collector, reason in self._source.collectors().items():
+            yield Sample(catalog.COLLECTOR_SUCCESS, (collector,), not reason)
+            if reason:
+                yield Sample(catalog.COLLECTOR_UNAVAILABLE, (collector, reason), 1)
+        for cause, count in self._source.worker_ends().items():
+            yield Sample(catalog.WORKER_ENDS, (cause,), count)
+        if snapshot is not None:
+            yield Sample(catalog.COLLECTOR_DURATION, ("gpu",), snapshot.duration)
+            yield Sample(catalog.COLLECTOR_AGE, ("gpu",), self._clock.monotonic() - snapshot.monotonic)
+
+    def collectors_in_words(self) -> str:
+        """Return how each collector fares: one that a part does not have is no fault."""
+        states = self._source.collectors().items()
+        return ", ".join(f"{name}: {_WORDS.get(word, word.replace('_', ' '))}" for name, word in states) or "none"
+
+    def state(self) -> str:
+        """Return in a few words whether GPUs are read."""
+        snapshot = self._source.snapshot()
+        if not self._source.collectors():
+            return "GPUs are left alone"
+        if snapshot is None:
+            return "no GPU readings yet"
+        return "GPUs are read" if snapshot.ok else f"no GPU readings: {snapshot.reason}"

@@ -1,0 +1,98 @@
+"""The rules that record our GPU metrics from dcgm-exporter: current, complete, and no trouble where there is none."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tachograph import catalog
+from tachograph.catalog import gpu_metrics
+from tachograph.node.dcgm import rules_page
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> list[dict[str, Any]]:
+    """Every rule of the page."""
+    (group,) = yaml.safe_load(rules_page())["groups"]
+    return list(group["rules"])
+
+
+def test_the_rules_are_current() -> None:
+    """`tachograph dcgm-rules > prometheus/rules/dcgm.yml` writes them anew."""
+    assert (ROOT / "prometheus/rules/dcgm.yml").read_text(encoding="utf-8") == rules_page()
+
+
+def test_every_twin_is_recorded(recorded: list[dict[str, Any]]) -> None:
+    """Each DCGM field of the catalog is recorded once, under our name, with our labels and in our unit."""
+    twins = [(metric, twin) for metric in gpu_metrics() for twin in metric.dcgm]
+    found: dict[str, dict[str, Any]] = {}
+    for rule in recorded:
+        for _, twin in twins:
+            if rule["expr"].startswith(f"max by (instance, gpu, uuid) (label_replace({twin.field}{{"):
+                assert twin.field not in found
+                found[twin.field] = rule
+    assert len(found) == len(twins) > 30
+    for metric, twin in twins:
+        rule = found[twin.field]
+        assert rule["record"] == metric.name
+        assert tuple(rule.get("labels", {}).values()) == twin.labels
+        assert tuple(rule.get("labels", {})) == metric.labels[2 : 2 + len(twin.labels)]
+        conversion = rule["expr"].partition('"UUID", "(.*)"))')[2].partition("\n")[0]
+        assert eval(f"{twin.scale!r} {conversion}") == 1, conversion  # so many of theirs are one of ours
+
+
+def test_only_what_exists_is_recorded(recorded: list[dict[str, Any]]) -> None:
+    """A recorded name is a GPU metric of the catalog, with labels it has; the rest is `node:dcgm_…`."""
+    names = {metric.name: metric for metric in gpu_metrics()}
+    for rule in recorded:
+        if not rule["record"].startswith("node:dcgm_"):
+            assert rule.get("labels", {}).keys() <= set(names[rule["record"]].labels)
+
+
+def test_own_readings_are_told_apart_by_their_job(recorded: list[dict[str, Any]]) -> None:
+    """Whatever reads our names in these rules says whose it means: else a rule would feed on itself."""
+    for rule in recorded:
+        for part in rule["expr"].split("tachograph_gpu_")[1:]:
+            assert part.partition("{")[2].startswith(('job=""}', 'job!=""}')), f"{rule['record']}: {part[:40]}"
+
+
+@pytest.mark.parametrize("targets", ["missing", "empty", "given"])
+def test_the_job_may_be_without_targets(programs: Mapping[str, Path], tmp_path: Path, targets: str) -> None:
+    """prometheus.yml is valid whether targets/dcgm.yml is away, as shipped, or names dcgm-exporters."""
+    shutil.copytree(ROOT / "prometheus", tmp_path / "p")
+    file = tmp_path / "p/targets/dcgm.yml"
+    if targets == "missing":
+        file.unlink()
+    elif targets == "given":
+        file.write_text(file.read_text().replace("# - targets", "- targets").replace("[]\n", ""))
+        assert yaml.safe_load(file.read_text()) == [{"targets": ["node-1:9400"]}]
+    command = [programs["promtool"], "check", "config", tmp_path / "p/prometheus.yml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_job_keeps_the_workloads_labels() -> None:
+    """The dcgm job honours labels, and `instance` is the node as in every other job."""
+    jobs = {
+        job["job_name"]: job
+        for job in yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text())["scrape_configs"]
+    }
+    assert jobs["dcgm"]["honor_labels"] is True
+    assert jobs["dcgm"]["relabel_configs"] == jobs["tachograph"]["relabel_configs"]
+
+
+def test_counters_stay_counters() -> None:
+    """A field that DCGM has as a level is none of our counters: rate() over what is recorded must mean something."""
+    for metric in gpu_metrics():
+        for twin in metric.dcgm:
+            assert (metric.kind == catalog.COUNTER) == twin.field.endswith(
+                ("_COUNTER", "_CONSUMPTION", "_VIOLATION", "_TOTAL", "_REMAPPED_ROWS", "_SBE", "_DBE")
+            ), twin.field
