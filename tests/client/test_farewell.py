@@ -84,7 +84,8 @@ def test_an_exception_that_is_caught_is_no_bye(exporter: Any, start: Start) -> N
 
 def test_interrupt(exporter: Any, start: Start) -> None:
     """Ctrl-C is told as interrupted."""
-    process = start("say('ready'); time.sleep(30)")
+    # A shell starts what it puts in the background with SIGINT ignored, and so would all these tests be.
+    process = start("signal.signal(signal.SIGINT, signal.default_int_handler); say('ready'); time.sleep(30)")
     process.hear("ready")
     exporter.wait_for()
     process.popen.send_signal(signal.SIGINT)
