@@ -1,9 +1,11 @@
-"""What tests of several parts share: both generations of Prometheus and Alertmanager, and the rules as data."""
+"""What tests of several parts share: two generations of Prometheus and Alertmanager, rules as data, made-up GPUs."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,3 +37,27 @@ def rules() -> list[dict[str, Any]]:
         for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
             found += [rule | {"group": group["name"], "file": path.name} for rule in group["rules"]]
     return found
+
+
+@pytest.fixture(scope="session")
+def nvml_build() -> ModuleType:
+    """The module tests/nvml/build.py."""
+    spec = importlib.util.spec_from_file_location("fake_nvml_build", ROOT / "tests/nvml/build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def library(nvml_build: ModuleType, pytestconfig: pytest.Config) -> Path:
+    """The folder of the made-up NVML library; kept between runs."""
+    folder: Path = nvml_build.build(pytestconfig.cache.mkdir("fake_nvml"))
+    return folder
+
+
+@pytest.fixture
+def fake(nvml_build: ModuleType, library: Path, tmp_path: Path) -> Any:
+    """Eight H100s whose values stand still."""
+    return nvml_build.FakeNvml(library, tmp_path / "nvml-state")

@@ -6,7 +6,6 @@ reports what programs do to themselves. Times count from the reading: the first 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import socket
@@ -15,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +24,6 @@ from tachograph.lab.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
-BUILD = Path(__file__).parents[1] / "nvml/build.py"
 RUN = "gpus"
 LOST, HUNG, FATAL, HARMLESS = 1, 5, 3, 7
 BROKEN = {LOST: "GpuLost", HUNG: "GpuHung", FATAL: "GpuXidFatal"}
@@ -58,16 +57,10 @@ def shows(page: str, gpu: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def fake(nvml_build: ModuleType, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Eight busy H100s."""
-    specification = importlib.util.spec_from_file_location("fake_nvml_of_pages", BUILD)
-    assert specification is not None
-    assert specification.loader is not None
-    build = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(build)
-    folder = tmp_path_factory.mktemp("nvml")
-    made = build.FakeNvml(build.build(folder), folder / "state", live=True)
-    made.lost = build.GPU_IS_LOST
+    made = nvml_build.FakeNvml(library, tmp_path_factory.mktemp("nvml") / "state", live=True)
+    made.lost = nvml_build.GPU_IS_LOST
     return made
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import logging
 import os
@@ -12,7 +11,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -30,34 +28,6 @@ gpu_watch.CALL_SECONDS = gpu_watch.START_SECONDS = node_collector.CALL_SECONDS =
 gpu_worker.main(["--interval", "0.2"])
 """
 """The worker, but for its patience with a driver."""
-
-
-def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fake_nvml_build", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def nvml_build() -> ModuleType:
-    """The module tests/nvml/build.py."""
-    return _load(Path(__file__).parents[1] / "nvml" / "build.py")
-
-
-@pytest.fixture(scope="session")
-def library(nvml_build: ModuleType, pytestconfig: pytest.Config) -> Path:
-    """The folder of the built library; kept between runs."""
-    folder: Path = nvml_build.build(pytestconfig.cache.mkdir("fake_nvml"))
-    return folder
-
-
-@pytest.fixture
-def fake(nvml_build: ModuleType, library: Path, tmp_path: Path) -> Any:
-    """Eight H100s whose values stand still."""
-    return nvml_build.FakeNvml(library, tmp_path / "nvml-state")
 
 
 class Node:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -19,27 +18,9 @@ ASKED = Path(__file__).with_name("asked.py")
 
 
 @pytest.fixture(scope="session")
-def build() -> ModuleType:
+def build(nvml_build: ModuleType) -> ModuleType:
     """The module build.py beside this file."""
-    spec = importlib.util.spec_from_file_location("fake_nvml_build", Path(__file__).with_name("build.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def library(build: ModuleType, pytestconfig: pytest.Config) -> Path:
-    """The folder of the built library; kept between runs."""
-    folder: Path = build.build(pytestconfig.cache.mkdir("fake_nvml"))
-    return folder
-
-
-@pytest.fixture
-def fake(build: ModuleType, library: Path, tmp_path: Path) -> Any:
-    """Eight H100s whose values stand still."""
-    return build.FakeNvml(library, tmp_path / "state")
+    return nvml_build
 
 
 class Failed(Exception):  # noqa: N818 - it is an answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -67,23 +65,6 @@ def until() -> Callable[..., Any]:
         return found
 
     return wait
-
-
-@pytest.fixture(scope="session")
-def nvml_build() -> ModuleType:
-    """The module tests/nvml/build.py."""
-    spec = importlib.util.spec_from_file_location("fake_nvml_build", Path(__file__).parents[1] / "nvml" / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def fake(nvml_build: ModuleType, pytestconfig: pytest.Config, tmp_path: Path) -> Any:
-    """Eight made-up H100s."""
-    return nvml_build.FakeNvml(nvml_build.build(pytestconfig.cache.mkdir("fake_nvml")), tmp_path / "nvml-state")
 
 
 class Watch:
