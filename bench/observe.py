@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import sys
 import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 from table import spread
-
-ROOT = Path(__file__).parent.parent
+from tachograph.lab.simulated_gpus import library_module
 
 
 def fake_nvml(folder: Path) -> Path:
     """Build the C stand-in for libnvidia-ml.so.1 and return its folder."""
-    spec = importlib.util.spec_from_file_location("fake_nvml_build", ROOT / "tests" / "nvml" / "build.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return Path(module.build(folder))
+    return Path(library_module().build(folder))
 
 
 def children(pid: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tachograph.lab import binaries
+from tachograph.lab import binaries, simulated_gpus
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST, NEWEST = "bookworm", "sid"
@@ -42,12 +41,7 @@ def rules() -> list[dict[str, Any]]:
 @pytest.fixture(scope="session")
 def nvml_build() -> ModuleType:
     """The module tests/nvml/build.py."""
-    spec = importlib.util.spec_from_file_location("fake_nvml_build", ROOT / "tests/nvml/build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return simulated_gpus.library_module()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import json
 import os
 import re
@@ -23,9 +22,9 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from tachograph.lab.simulated_gpus import library_module
 from tachograph.node.gpu_source import GpuSource
 
 TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -184,18 +183,6 @@ def _watch(exporter: subprocess.Popen[str], minutes: float) -> dict[str, object]
     }
 
 
-def build_module() -> ModuleType:
-    """Return tests/nvml/build.py."""
-    path = Path(__file__).parents[1] / "nvml" / "build.py"
-    spec = importlib.util.spec_from_file_location("fake_nvml_build", path)
-    assert spec is not None
-    assert spec.loader is not None
-    build = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = build
-    spec.loader.exec_module(build)
-    return build
-
-
 def main(arguments: Sequence[str]) -> None:
     """Build the library, start anew with it on the loader's path, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -208,7 +195,7 @@ def main(arguments: Sequence[str]) -> None:
     if not arguments or arguments[0] not in {"cost", "soak", "-h", "--help"}:
         arguments = ["cost", *arguments]
     options = parser.parse_args(arguments)
-    build = build_module()
+    build = library_module()
     state = os.environ.get(build.STATE_VARIABLE)
     if state is None:  # the loader reads its path once, at the start of a process
         with tempfile.TemporaryDirectory() as folder:

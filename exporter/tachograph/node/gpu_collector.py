@@ -12,8 +12,6 @@ from tachograph.node.open_gpu import OpenGpu
 from tachograph.node.peaks import peaks_of
 from tachograph.node.readings import SLOW_SECONDS, GpuIdentity, Row
 
-__all__ = ["Clock", "GpuCollector", "Row"]
-
 Clock: TypeAlias = Callable[[], float]
 
 

@@ -6,9 +6,9 @@ from functools import partial
 
 from tachograph import catalog
 from tachograph.node.driver_thread import DriverThread
-from tachograph.node.gpu_collector import GpuCollector, Row
+from tachograph.node.gpu_collector import GpuCollector
 from tachograph.node.nvml import DriverAbsent, DriverMismatch, GpuFailed
-from tachograph.node.readings import GpuIdentity
+from tachograph.node.readings import GpuIdentity, Row
 
 STARTING = "starting"
 START_SECONDS = 10.0
