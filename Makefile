@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
-.PHONY: demo test test-gpu soak check format bench binaries dashboards docs clean help
+.PHONY: demo test test-gpu soak check format bench bench-faults binaries dashboards docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -17,8 +17,8 @@ $(READY): pyproject.toml
 	  { echo "Python 3.10 or newer with venv is needed (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)   # first: Lightning would fetch a larger build
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
 	@touch $@
 
 $(BENCH_READY): $(READY)
@@ -51,9 +51,13 @@ soak: $(READY)   ## half an hour of 8 GPUs and 8 ranks, and 100,000 collections:
 
 bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs and 8 ranks, GPU readings and loss spikes beside peers
 	$(BIN)/python bench/client.py
+	$(BIN)/python bench/job_cost.py
 	$(BIN)/python bench/exporter.py
 	$(BIN)/python bench/gpus.py
 	$(BIN)/python bench/detectors.py
+
+bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real rules: 40 minutes, writes docs/fault-bench.md
+	$(BIN)/python bench/faults.py --doc
 
 dashboards: $(READY)   ## render grafana/dashboards/ from grafana/build.py
 	$(BIN)/python grafana/build.py

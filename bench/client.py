@@ -2,6 +2,11 @@
 
 A step is four phases and four scalars. Each row runs in a process of its own; the step itself is empty, so the figure
 is the instrumentation alone.
+
+TraceML measures what PyTorch does, so an empty step says nothing of it: the second table adds each to a real step of a
+tiny model, bare and instrumented in turns within one process. TraceML runs as its documentation has it for a direct
+launch: `traceml serve --mode summary` (no terminal UI, no dashboard, no browser; 127.0.0.1 only) and
+`traceml.init(ui_mode="summary", on_missing_aggregator="raise")`, so that it cannot pass for free by being off.
 """
 
 from __future__ import annotations
@@ -16,11 +21,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from table import save, show, spread
+from tiny_step import ROWS as TORCH
+from tiny_step import aggregator, measure_torch
 
 PHASES = ("data", "forward", "backward", "optimizer")
 SCALARS = ("loss", "grad_norm", "learning_rate", "step_time")
@@ -145,6 +152,30 @@ PEERS: dict[str, tuple[Callable[[], Step], int]] = {
 }
 
 
+def run_torch_row(name: str) -> dict[str, float]:
+    """Measure one row of the second table in a process of its own, with what it speaks to running."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        path = Path(folder) / "rank.sock"
+        environment = {**os.environ, "TACHOGRAPH_SOCKET": str(path)}
+        if name.startswith("TraceML"):
+            environment["TRACEML_BENCH_PORT"] = str(stack.enter_context(aggregator(Path(folder))))
+        else:
+            stack.enter_context(exporter(path, state="alive"))
+        return in_process(["--torch-row", name], environment, folder)
+
+
+def in_process(arguments: list[str], environment: dict[str, str], folder: str) -> dict[str, float]:
+    """Run this file again with `arguments` and return the row it prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", __file__, *arguments],
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
+    row: dict[str, float] = json.loads(next(line for line in done.stdout.splitlines()[::-1] if line.startswith("{")))
+    return row
+
+
 def measure(name: str, steps: int) -> dict[str, float]:
     """Run `steps` steps of one row in this process and return microseconds: p50, p99, max, and p50 after a pause.
 
@@ -169,17 +200,17 @@ def measure(name: str, steps: int) -> dict[str, float]:
 
 
 @contextmanager
-def exporter(socket: Path, *, state: str) -> Iterator[int]:
+def exporter(path: Path, *, state: str) -> Iterator[int]:
     """Run the real exporter and yield its pid; 0 without one where `state` is none."""
     if state == "none":
         yield 0
         return
-    command = [sys.executable, "-m", "tachograph", "exporter", "--socket", str(socket), "--no-gpu"]
+    command = [sys.executable, "-m", "tachograph", "exporter", "--socket", str(path), "--no-gpu"]
     command += ["--web.listen-address", "127.0.0.1:0"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 10
-        while not socket.exists():
+        while not path.exists():
             if time.monotonic() > deadline or process.poll() is not None:
                 raise RuntimeError(f"the exporter did not come up (exit status {process.poll()})")
             time.sleep(0.02)
@@ -193,18 +224,11 @@ def exporter(socket: Path, *, state: str) -> Iterator[int]:
 def run_row(name: str, state: str, steps: int) -> dict[str, float]:
     """Measure one row in a process of its own, with the exporter in `state`."""
     with tempfile.TemporaryDirectory() as folder:
-        socket = Path(folder) / "rank.sock"
-        with exporter(socket, state=state) as pid:
-            environment = {**os.environ, "TACHOGRAPH_SOCKET": str(socket), "WANDB_SILENT": "true"}
-            command = [sys.executable, __file__, "--row", name, "--state", state, "--steps", str(steps)]
-            command += ["--exporter-pid", str(pid)]
-            done = subprocess.run(
-                command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300, check=False
-            )
-            if done.returncode:
-                raise RuntimeError(f"{name} ({state}) failed:\n{done.stderr[-2000:]}")
-            row: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-            return row
+        path = Path(folder) / "rank.sock"
+        with exporter(path, state=state) as pid:
+            environment = {**os.environ, "TACHOGRAPH_SOCKET": str(path), "WANDB_SILENT": "true"}
+            arguments = ["--row", name, "--state", state, "--steps", str(steps), "--exporter-pid", str(pid)]
+            return in_process(arguments, environment, folder)
 
 
 def measure_row(name: str, state: str, steps: int, pid: int) -> dict[str, float]:
@@ -245,6 +269,7 @@ def main() -> None:
     """Print both tables and write bench/out/client.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--row", choices=list(PEERS), help=argparse.SUPPRESS)
+    parser.add_argument("--torch-row", choices=list(TORCH), help=argparse.SUPPRESS)
     parser.add_argument("--state", default="alive", help=argparse.SUPPRESS)
     parser.add_argument("--exporter-pid", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, default=0, help=argparse.SUPPRESS)
@@ -252,17 +277,22 @@ def main() -> None:
     if options.row:
         print(json.dumps(measure_row(options.row, options.state, options.steps, options.exporter_pid)))
         return
+    if options.torch_row:
+        print(json.dumps(measure_torch(options.torch_row)))
+        return
     peers: list[dict[str, Any]] = []
     for name, (_, steps) in PEERS.items():
         peers.append({"µs per step": name, **run_row(name, "alive" if name == "tachograph" else "none", steps)})
     show("One step on the training thread: 4 phases, 4 scalars", peers)
+    real = [{"µs per step": name, **run_torch_row(name)} for name in TORCH]
+    show("The same on a real step: a layer of 4 × 4, forward, backward, SGD, in PyTorch on a CPU", real)
     states: list[dict[str, Any]] = []
     for state in ("none", "alive", "dead", "stopped"):
         states.append({"exporter": state, **run_row("tachograph", state, 20_000)})
     show("The same step, exporter in four states (µs)", states, "budget: p50 <= 3, p99 <= 15 in every state")
     imported = import_cost()
     show("import tachograph, without torch", [imported], "budget: <= 30 ms, <= 3 MB")
-    save("client", {"peers": peers, "states": states, "import": imported})
+    save("client", {"peers": peers, "real step": real, "states": states, "import": imported})
 
 
 if __name__ == "__main__":

@@ -20,8 +20,11 @@ from typing import Any, NamedTuple
 
 import loss_traces
 from loss_traces import Trace
+from slow_divergence import SlowDivergence
 from table import save, show
-from tachograph.client.learning import LossWatch, NonfiniteWatch
+from tachograph.client.grad_norm import GradNormWatch
+from tachograph.client.learning import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
+from tachograph.client.learning_rate import LearningRateWatch
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "detectors.md"
 FENCE = "<!-- written by bench/detectors.py --doc -->"
@@ -34,11 +37,11 @@ Detector = Callable[[int, float], bool]
 """Takes step and value in the order they come, and says whether something is wrong."""
 
 
-class Tachograph:
-    """The real classes, as a rank's sender thread calls them."""
+class Client:
+    """The classes themselves, as a rank's sender thread calls them."""
 
     def __init__(self) -> None:
-        self._loss, self._nonfinite = LossWatch(), NonfiniteWatch()
+        self._loss, self._nonfinite, self._rate = LossWatch(), NonfiniteWatch(), LearningRateWatch()
 
     def __call__(self, step: int, value: float) -> bool:
         """Say whether the loss is not finite or a spike is on."""
@@ -46,6 +49,55 @@ class Tachograph:
         self._nonfinite.observe(step, {"loss": value})
         self._loss.observe(step, value)
         return self._nonfinite.totals["loss"] > before or self._loss.spike_steps > 0
+
+    @property
+    def is_spike(self) -> bool:
+        """Say whether a spike is on."""
+        return self._loss.spike_steps > 0
+
+    def learning_rate(self, step: int, rate: float) -> None:
+        """Take the learning rate of a step, before its loss."""
+        if self._rate.observe(step, rate):
+            self._loss.grace(RATE_JUMP_GRACE)
+
+    def resumed(self) -> None:
+        """Hear that this process goes on from a checkpoint."""
+        self._loss.grace(RESUME_GRACE)
+
+
+class Tachograph(Client):
+    """The client, and the rule that Prometheus looks for a slow divergence with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slow = SlowDivergence()
+
+    def __call__(self, step: int, value: float) -> bool:
+        """Say whether either alarm is on."""
+        wrong = super().__call__(step, value)
+        return self._slow.observe(step, value, spike=self.is_spike) or wrong
+
+    def learning_rate(self, step: int, rate: float) -> None:
+        """Take the learning rate of a step, before its loss."""
+        super().learning_rate(step, rate)
+        self._slow.learning_rate(rate)
+
+    def resumed(self) -> None:
+        """Hear that this process goes on from a checkpoint: the rule waits until its window is of it alone."""
+        super().resumed()
+        self._slow = SlowDivergence()
+
+
+class TachographNorm:
+    """The client's watch over the gradient norm."""
+
+    def __init__(self) -> None:
+        self._norm = GradNormWatch()
+
+    def __call__(self, step: int, value: float) -> bool:
+        """Say whether a spike is on."""
+        self._norm.observe(step, value)
+        return self._norm.spike_steps > 0
 
 
 class KillLossSpike:
@@ -141,12 +193,16 @@ class Rule(NamedTuple):
 
 RULES: Mapping[str, Rule] = {
     "Tachograph": Rule(Tachograph),
+    "its client alone": Rule(Client),
     "KillLossSpike": Rule(KillLossSpike),
     "KillLossSpike, each outlier": Rule(lambda: KillLossSpike(patience=0)),
     "OLMo-core, 6 σ of 128": Rule(SkipStep),
     "Megatron, 10 × first 100": Rule(RerunMachine, is_saved=True),
 }
-GRADIENT_RULES = ("Tachograph", "OLMo-core, 6 σ of 128", "Megatron, 10 × first 100")
+GRADIENT_RULES: Mapping[str, Rule] = {
+    "Tachograph": Rule(TachographNorm),
+    **{name: RULES[name] for name in ("OLMo-core, 6 σ of 128", "Megatron, 10 × first 100")},
+}
 """KillLossSpike looks at the loss alone."""
 
 
@@ -170,6 +226,10 @@ class Score:
         for i, (step, value) in enumerate(zip(trace.steps, trace.values, strict=True)):
             if i in trace.restarts and not rule.is_saved:
                 detector = rule.make()
+                if isinstance(detector, Client):
+                    detector.resumed()
+            if trace.rates and isinstance(detector, Client):
+                detector.learning_rate(step, trace.rates[i])
             if detector(step, value):
                 flagged.append(i)
         self.steps += len(trace.values)
@@ -201,6 +261,12 @@ class Score:
         count = len(self.delays) + self.false_alarms
         return len(self.delays) / count if count else math.nan
 
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall."""
+        right = len(self.delays)
+        return 2 * right / (right + self.false_alarms + self.events)
+
 
 def alarms(flagged: Iterable[int]) -> list[range]:
     """Join positions that follow one another."""
@@ -213,12 +279,12 @@ def alarms(flagged: Iterable[int]) -> list[range]:
     return joined
 
 
-def judge(traces: Iterable[Trace], names: Iterable[str]) -> dict[str, dict[str, Score]]:
+def judge(traces: Iterable[Trace], rules: Mapping[str, Rule]) -> dict[str, dict[str, Score]]:
     """Return the score of each detector for each kind of trace."""
-    scores: dict[str, dict[str, Score]] = {name: {} for name in names}
+    scores: dict[str, dict[str, Score]] = {name: {} for name in rules}
     for trace in traces:
         for name, kinds in scores.items():
-            kinds.setdefault(trace.kind, Score()).add(trace, RULES[name])
+            kinds.setdefault(trace.kind, Score()).add(trace, rules[name])
     return scores
 
 
@@ -233,6 +299,7 @@ def summary(by_kind: Mapping[str, Score], healthy: Score) -> dict[str, Any]:
         "false": total.false_alarms,
         "precision": f"{total.precision:.3f}",
         "recall": f"{total.recall:.3f}",
+        "F1": f"{total.f1:.3f}",
         "median delay, steps": float(statistics.median(total.delays)) if total.delays else math.nan,
         "share of a long one flagged": statistics.fmean(long.coverage),
         "false per 100k healthy steps": 1e5 * healthy.false_alarms / healthy.steps,

@@ -1,7 +1,7 @@
 """What the exporter costs with 8 GPUs and 8 ranks: scrape time, CPU, memory of exporter and worker together.
 
-The ranks are real `tachograph.Recorder`s in one process each; the GPUs are read by the real pynvml, from the driver's
-library where there is one, else from the small C library in tests/nvml.
+The ranks are processes that each send a full frame a second, as a `tachograph.Recorder` on a GPU does; the GPUs are
+read by the real pynvml, from the driver's library where there is one, else from the small C library in tests/nvml.
 """
 
 from __future__ import annotations
@@ -23,18 +23,26 @@ from typing import Any
 from observe import fake_nvml, observe, wait_for
 from table import save, show
 
+FRAME = Path(__file__).parents[1] / "tests/node/full_frame.json"
+"""A state of a rank of a DDP job on CUDA, with all that a loop gets without asking for layers or checksums."""
+
 RANK = """
-import sys, time, tachograph
-rank = int(sys.argv[1])
-facts = dict(local_rank=rank, world_size=8, tokens_per_step=1e6, flops_per_token=1e9)
-recorder = tachograph.Recorder(run="bench", rank=rank, **facts)
-while True:
-    with recorder.step() as step:
-        with recorder.phase("data"): time.sleep(0.02)
-        with recorder.phase("forward"): time.sleep(0.05)
-        with recorder.phase("backward"): time.sleep(0.1)
-        with recorder.phase("optimizer"): time.sleep(0.03)
-        step.log(loss=2.5, grad_norm=0.9, learning_rate=3e-4)
+import json, os, socket, sys, time
+rank, frame = int(sys.argv[1]), json.load(open(sys.argv[2]))
+exporter = socket.socket(socket.AF_UNIX)
+while exporter.connect_ex(os.environ["TACHOGRAPH_SOCKET"]):
+    time.sleep(0.1)
+def grown(value, by):
+    return {key: grown(each, by) for key, each in value.items()} if isinstance(value, dict) else value * by
+def say(**frame):
+    exporter.sendall(json.dumps({"v": 1, **frame}).encode() + b"\\n")
+say(type="hello", run="bench", rank=rank, local_rank=rank, world_size=8, pid=os.getpid(),
+    visible_devices="0,1,2,3,4,5,6,7", job={"scheduler": "slurm", "job_id": "4711"})
+for seq in range(1, 10**9):
+    now = time.time()
+    moment = {"seq": seq, "step": 480 + seq, "time": now, "phase_since": now - 0.2, "progress_time": now - 0.1}
+    say(**{**frame, **moment, "metrics": grown(frame["metrics"], 1 + seq / 1e4)})
+    time.sleep(1.0)
 """
 
 
@@ -50,7 +58,7 @@ def ready_exporter(port: int) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         command = [sys.executable, "-m", "tachograph", "exporter", "--web.listen-address", f"127.0.0.1:{port}"]
         quiet: dict[str, Any] = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         exporter = subprocess.Popen(command, **quiet)
-        ranks = [subprocess.Popen([sys.executable, "-c", RANK, str(i)], **quiet) for i in range(8)]
+        ranks = [subprocess.Popen([sys.executable, "-c", RANK, str(i), str(FRAME)], **quiet) for i in range(8)]
         try:
             wait_for(url, tachograph_rank_up=8, tachograph_gpu_up=8)
             yield exporter, url

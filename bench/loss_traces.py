@@ -54,6 +54,9 @@ class Trace:
     least_share: float = 0.0
     """Least share of an event's steps that must be flagged for it to count as found."""
 
+    rates: Sequence[float] = ()
+    """The learning rate of each step, where the trace is about it."""
+
 
 class _Run:
     """One healthy loss curve and its noise."""
@@ -180,6 +183,16 @@ def learning_rate_drop(seed: int) -> Trace:
     return run.trace()
 
 
+def learning_rate_rise(seed: int) -> Trace:
+    """The learning rate is raised, two to ten times, and the loss with it, by 5 to 30 % within 3 to 40 steps."""
+    run = _Run("learning-rate rise", seed)
+    start, length, rise = run.random.randrange(200, 900), run.random.randint(3, 40), run.random.uniform(0.05, 0.3)
+    for i in range(start, STEPS):
+        run.rises[i] += rise * (1 - math.exp((start - i) / length))
+    rate, factor = 10 ** run.random.uniform(-5, -3), run.random.uniform(2, 10)
+    return replace(run.trace(), rates=[rate * factor if i >= start else rate for i in range(STEPS)])
+
+
 def shift_down(seed: int) -> Trace:
     """Easier data from one step on: the loss is 10 to 40 % lower for good."""
     run = _Run("data shift down", seed)
@@ -229,7 +242,7 @@ def _restarted(kind: str, seed: int) -> tuple[_Run, int]:
 
 SUITE: tuple[Callable[[int], Trace], ...] = (
     short_spike, long_spike, early_spike, spike_after_restart, nan, slow_divergence,
-    learning_rate_drop, shift_down, shift_up, restart, rollback, plateau,
+    learning_rate_drop, learning_rate_rise, shift_down, shift_up, restart, rollback, plateau,
 )  # fmt: skip
 
 

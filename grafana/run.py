@@ -38,7 +38,9 @@ RUNBOOK = "https://github.com/tachograph/tachograph/blob/main/runbooks/${__data.
 
 STATES = dict(zip(c.STATES, (GREEN, ORANGE, RED, RED, BLUE), strict=True))
 SEVERITIES = {"critical": RED, "warning": ORANGE, "info": BLUE}
-PHASES = dict(zip(c.PHASES, (GREY, ORANGE, BLUE, PURPLE, GREEN, RED, "yellow", "#5794f2", "#5c5c5c"), strict=True))
+PHASES = dict(
+    zip(c.PHASES, (GREY, ORANGE, "#ffcb7d", BLUE, PURPLE, GREEN, RED, "yellow", "#5794f2", "#5c5c5c"), strict=True)
+)
 
 
 def pick(name: str, matchers: dict[str, str]) -> str:
@@ -254,7 +256,6 @@ def rank_table() -> Json:
 
 def ranks() -> list[Json]:
     """Return which rank holds the others up, and on what."""
-    completed = of_run(c.TRAIN_COLLECTIVE_COMPLETED)
     # Ranks report up to 1 s and are scraped up to 5 s apart, so to lack what others got within 15 s means nothing. A
     # rank that restarted counts from 0 again: its past says nothing about where the others should be.
     reached = f"max by (group) ({ENQUEUED} offset 15s <= {ENQUEUED})"
@@ -274,10 +275,9 @@ def ranks() -> list[Json]:
               "good. One that stays above: see its phase, its GPU's clock and temperature.",
               spread(LAG, "topk", "rank {{rank}}"), unwatched, overrides=BAND),
         lines("Collectives behind", "none", "How many collectives the last rank lacks to where the first one of its "
-              "process group was 15 s ago, and how many are under way. 0 behind is good. A line that stands above 0 "
-              "is a hang: the table names who never entered.",
-              [query(f"clamp_min(max({reached} - on (group) group_right () {ENQUEUED}), 0)", "behind"),
-               query(f"max({ENQUEUED} - {completed})", "under way")],
+              "process group was 15 s ago. 0 is good. A line that stands above 0 is a hang: the table names who "
+              "never entered.",
+              [query(f"clamp_min(max({reached} - on (group) group_right () {ENQUEUED}), 0)", "behind")],
               "not collected: no process group reports sequence numbers", min=0, decimals=0, soft_max=4),
     ]  # fmt: skip
 

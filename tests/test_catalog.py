@@ -78,8 +78,9 @@ def test_help(metric: Metric) -> None:
 def test_who_it_is_of(metric: Metric) -> None:
     """Rank and training series are told by run and rank, GPU series by index and uuid, the exporter's by neither."""
     first = metric.labels[:2]
-    if metric is catalog.TRAIN_STEP_SECONDS:
-        assert metric.labels == ("run",)
+    if metric.name.startswith("tachograph_train_") and metric.merged:
+        assert metric.labels == ("run", metric.own_label) if metric.own_label else metric.labels == ("run",)
+        assert metric.kind in (COUNTER, HISTOGRAM)  # what is added up over the ranks of a node must be a sum
     elif metric.name.startswith(("tachograph_rank_", "tachograph_train_")) or metric is catalog.CLIENT_DROPPED:
         assert first == catalog.RANK
     elif metric.name.startswith("tachograph_gpu_"):
@@ -95,8 +96,9 @@ def test_wire_keys() -> None:
         assert metric.name == catalog.TRAIN_PREFIX + key
         assert metric.key == key
     for metric in catalog.TRAIN_METRICS.values():
-        assert len(metric.labels) <= 3
-        assert metric.own_label == (metric.labels[2] if len(metric.labels) == 3 else None)
+        whose = 1 if metric.merged else 2
+        assert len(metric.labels) <= whose + 1
+        assert metric.own_label == (metric.labels[whose] if len(metric.labels) > whose else None)
     assert "config_info" not in catalog.TRAIN_METRICS
 
 
@@ -119,9 +121,10 @@ def test_a_dcgm_field_has_one_twin() -> None:
 
 def test_vocabularies_are_words() -> None:
     """Label values with a fixed vocabulary are short lower-case words, each once."""
-    for words in (catalog.PHASES, catalog.STATES, catalog.OPERATIONS, catalog.NONFINITE_SOURCES,
+    for words in (catalog.PHASES, catalog.STEP_TAGS, catalog.LOST_CAUSES, catalog.STATES, catalog.OPERATIONS,
+                  catalog.NONFINITE_SOURCES,
                   catalog.CLOCK_EVENT_REASONS, catalog.REJECT_REASONS, catalog.DROP_REASONS,
                   catalog.UNAVAILABLE_REASONS, catalog.RECOVERY_ACTIONS, catalog.XID_ACTIONS,
                   catalog.COLLECTOR_REASONS, catalog.WORKER_END_CAUSES):  # fmt: skip
         assert len(set(words)) == len(words)
-        assert all(re.fullmatch(r"[a-z][a-z0-9_]{1,39}", word) for word in words)
+        assert all(re.fullmatch(r"[a-z][a-z0-9_-]{1,39}", word) for word in words)

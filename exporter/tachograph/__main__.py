@@ -11,6 +11,7 @@ from tachograph._version import __version__
 USAGE = """usage: tachograph [--version] [--help] COMMAND ...
 
 commands:
+  run        run a training script and record it without an edit
   exporter   serve what this node's GPUs and training ranks do, for Prometheus
   demo       watch a real training job break, and the pages arrive
   capture    record what this machine's NVML answers, for tests and bug reports
@@ -26,6 +27,12 @@ def _exporter(arguments: Sequence[str]) -> int:
     from tachograph.node.exporter import run_exporter
 
     return run_exporter(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from tachograph.attach.command import main as run
+
+    return run(arguments)
 
 
 def _demo(arguments: Sequence[str]) -> int:
@@ -71,6 +78,7 @@ def _print_page(name: str, arguments: Sequence[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": _run,
     "exporter": _exporter,
     "demo": _demo,
     "capture": _capture,
@@ -91,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what = f"unknown command {given[0]!r}" if given else "no command given"
         print(f"tachograph: {what}: expected one of {', '.join(COMMANDS)}; see tachograph --help", file=sys.stderr)
         return 2
+    if given[0] == "run":  # what it raises is the script's
+        return _run(given[1:])
     try:
         return COMMANDS[given[0]](given[1:])
     except ModuleNotFoundError as error:

@@ -45,7 +45,13 @@ class Metric(NamedTuple):  # and not a dataclass: those cost `import tachograph`
     @property
     def own_label(self) -> str | None:
         """The one label a rank fills in itself, or None for a plain number."""
-        return self.labels[2] if len(self.labels) > 2 else None
+        own = [label for label in self.labels if label not in RANK]
+        return own[0] if own else None
+
+    @property
+    def merged(self) -> bool:
+        """Whether the exporter adds the ranks of a run up, so that the series has no label `rank`."""
+        return "rank" not in self.labels
 
 
 class Rows(list[Metric]):

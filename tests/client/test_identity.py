@@ -21,7 +21,14 @@ TORCHRUN = {
     "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8",
     "TORCHELASTIC_RUN_ID": "llama", "TORCHELASTIC_RESTART_COUNT": "2",
 }  # fmt: skip
-SLURM = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4"}
+SLURM = {
+    "SLURM_JOB_ID": "4711", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+}  # fmt: skip
+BATCH_SCRIPT = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "64"}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}
+MVAPICH2 = {"MV2_COMM_WORLD_RANK": "2", "MV2_COMM_WORLD_LOCAL_RANK": "1", "MV2_COMM_WORLD_SIZE": "4"}
+HYDRA = {"PMI_RANK": "2", "MPI_LOCALRANKID": "1", "PMI_SIZE": "4"}
 
 
 def test_alone() -> None:
@@ -48,10 +55,27 @@ def test_slurm_and_its_arrays() -> None:
     assert (find(array).run, find(array).attempt) == ("4700_9", 1)
 
 
-def test_mpi() -> None:
-    """Open MPI's variables."""
-    mpi = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}
-    assert find(mpi) == Identity("local-ada", 2, 0, 4, 0, 0)
+def test_a_batch_script_is_one_process() -> None:
+    """Slurm gives the script itself a task number, and the tasks that the job may start; only srun starts them."""
+    assert find(BATCH_SCRIPT) == Identity("4711", 0, 0, 1, 0, 0)
+
+
+@pytest.mark.parametrize("mpi", [OPEN_MPI, MVAPICH2, HYDRA], ids=["Open MPI", "MVAPICH2", "Hydra"])
+@pytest.mark.parametrize("job", [{}, BATCH_SCRIPT, SLURM], ids=["alone", "first node", "other node"])
+def test_mpi(mpi: dict[str, str], job: dict[str, str]) -> None:
+    """MPI's variables; in a Slurm job mpirun's processes inherit the task number of what started them: not theirs."""
+    assert find({**job, **mpi}) == Identity("4711" if job else "local-ada", 2, 1, 4, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("torchrun", "slurm", "attempt"), [("0", "3", 3), ("2", "1", 2), ("2", "x", 2), ("2", None, 2), (None, None, 0)]
+)
+def test_the_attempt_is_the_larger_count(torchrun: str | None, slurm: str | None, attempt: int) -> None:
+    """A job that Slurm requeued begins with a new torchrun, whose own count is 0 again."""
+    counts = {"TORCHELASTIC_RESTART_COUNT": torchrun, "SLURM_RESTART_COUNT": slurm}
+    found = find({name: count for name, count in counts.items() if count is not None})
+    assert (found.attempt, found.refused) == (attempt, int(slurm == "x"))
+    assert find({"TACHOGRAPH_ATTEMPT": "1", "SLURM_RESTART_COUNT": "5"}).attempt == 1
 
 
 def test_the_order() -> None:

@@ -71,7 +71,7 @@ def test_state_carries_everything(exporter: Any, record: Make) -> None:
     assert state["phase_since"] <= state["time"]
     assert state["progress_time"] <= state["time"]
     histogram = state["histograms"]["step_seconds"]
-    assert histogram["count"] == sum(histogram["buckets"].values()) == 12
+    assert histogram["count"] == sum(histogram["buckets"].values()) == 11  # the first one is no ordinary step
     assert int(min(histogram["buckets"], key=int)) >= bucket_index(1e-9)
     assert [(event["kind"], event["step"], event["id"]) for event in state["events"]] == [("checkpoint_saved", 12, 1)]
 
@@ -132,6 +132,8 @@ def test_it_speaks_while_the_main_thread_is_stuck(exporter: Any, start: Callable
     assert later["phase_since"] == pytest.approx(first["phase_since"], abs=0.05)
     grown = (frame["metrics"]["phase_seconds_total"]["collective"] for frame in (later, first))
     assert next(grown) - next(grown) > 1.4
+    lost = (frame["metrics"]["lost_seconds_total"]["collective"] for frame in (later, first))
+    assert next(lost) - next(lost) > 1.4
 
 
 def test_a_late_exporter_gets_everything(
@@ -160,7 +162,7 @@ def test_counters_are_exact_after_the_exporter_restarts(exporter: Any, record: M
     recorder.checkpoint_saved(step=17)
     exporter.restart()
     state = exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 17)
-    assert state["histograms"]["step_seconds"]["count"] == 17
+    assert state["histograms"]["step_seconds"]["count"] == 16
     assert [event["step"] for event in state["events"]] == [17]
     sequence = [frame["seq"] for frame in exporter.frames()]
     assert sequence == sorted(set(sequence))
@@ -171,6 +173,40 @@ def test_last_step_comes_from_the_answer(exporter: Any, record: Make, until: Cal
     exporter.answer = {"ok": True, "last_step": 480}
     recorder = record()
     assert until(lambda: recorder.last_step) == 480
+
+
+def test_the_end_of_an_earlier_process_comes_from_the_answer(
+    exporter: Any, record: Make, until: Callable[..., Any]
+) -> None:
+    """When the exporter last heard of it, beside the step it was at."""
+    exporter.answer = {"ok": True, "last_step": 480, "ended": 1763689999.5}
+    sender = record()._sender
+    assert until(lambda: sender.ended) == 1763689999.5
+    assert sender.last_step == 480
+
+
+@pytest.mark.parametrize("more", [{}, {"ended": None}, {"ended": "soon"}, {"ended": True}, {"ended": [1]}])
+def test_an_exporter_that_knows_of_no_end(exporter: Any, record: Make, more: Any, until: Callable[..., Any]) -> None:
+    """An exporter of before this field, one that knows of no earlier process, or nonsense: None, and all goes on."""
+    exporter.answer = {"ok": True, "last_step": 480, **more}
+    recorder = record()
+    assert until(lambda: recorder.last_step) == 480
+    assert recorder._sender.ended is None
+    exporter.next_state()
+
+
+def test_only_the_first_answer_speaks_of_an_earlier_process(exporter: Any, record: Make) -> None:
+    """To a hello that is repeated, or to that of a reconnection, the exporter tells of this very process."""
+    recorder = record()
+    exporter.wait_for()
+    exporter.answer = {"ok": True, "last_step": 7, "ended": 1763689999.5}
+    recorder._report.accelerator.uuid = "GPU-1234"
+    exporter.wait_for("hello", lambda frame: frame.get("uuid"))
+    exporter.next_state()
+    exporter.stop()
+    exporter.restart()
+    exporter.next_state()
+    assert (recorder.last_step, recorder._sender.ended) == (None, None)
 
 
 def test_a_refusal_is_logged_once_and_no_state_is_sent(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
-from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tachograph.client.garbage import GarbageTag
 from tachograph.client.phases import PhaseClock
 from tachograph.client.scalars import number
-from tachograph.client.steps import PENDING_LIMIT, RING_LIMIT, Step, StepHistogram
+from tachograph.client.step_histogram import StepHistogram
+from tachograph.client.step_record import StepRecord
+from tachograph.client.steps import PENDING_LIMIT, RING_LIMIT, Step
 from tachograph.client.tally import Tally
+from tachograph.training_catalog import PHASES
 from tachograph.wire import bucket_index
 
 
@@ -21,6 +25,15 @@ from tachograph.wire import bucket_index
 def step() -> Step:
     """A step of its own clock."""
     return Step(PhaseClock(), Tally())
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that phases and steps see; set `now[0]`."""
+    moment = [100.0]
+    monkeypatch.setattr("tachograph.client.phases.perf_counter", lambda: moment[0])
+    monkeypatch.setattr("tachograph.client.steps.perf_counter", lambda: moment[0])
+    return moment
 
 
 def test_steps_are_numbered_from_zero(step: Step) -> None:
@@ -35,7 +48,7 @@ def test_a_failed_step_is_not_counted(step: Step) -> None:
     """An exception passes through; the step is neither completed nor timed, and is tried again under its number."""
     with pytest.raises(ZeroDivisionError), step:
         _ = 1 / 0
-    assert (step.completed, len(step.durations), step.next, step.ended) == (0, 0, 0, None)
+    assert (step.completed, len(step.records), step.next, step.ended) == (0, 0, 0, None)
 
 
 def test_the_count_stays_exact_when_the_ring_is_full(step: Step) -> None:
@@ -44,7 +57,7 @@ def test_the_count_stays_exact_when_the_ring_is_full(step: Step) -> None:
         with step:
             pass
     assert step.completed == RING_LIMIT + 5
-    assert len(step.durations) == RING_LIMIT
+    assert len(step.records) == RING_LIMIT
     assert step._dropped.count == 5
 
 
@@ -62,15 +75,189 @@ def test_log_accepts_any_name() -> None:
     assert step.logged.pop()[1] == {"self": 1.0, "values": 2.0}
 
 
+def record(seconds: float, tag: str | None = None) -> StepRecord:
+    """Make a step that took `seconds`."""
+    return StepRecord(0, 0.0, seconds, tag, (0.0,) * len(PHASES), 0.0)
+
+
 def test_histogram_buckets_hold_their_values() -> None:
-    """Each duration is in the bucket whose bounds hold it; sum and count are exact; the ring is empty after."""
-    ring = deque([0.0, 0.5, 0.5, 0.51, 3.0])
+    """Each duration is in the bucket whose bounds hold it; sum and count are exact."""
     histogram = StepHistogram()
-    histogram.drain(ring)
+    for seconds in (0.0, 0.5, 0.5, 0.51, 3.0):
+        histogram.observe(record(seconds))
     frame: dict[str, Any] = histogram.frame()
-    assert not ring
     assert (frame["count"], frame["sum"], frame["schema"]) == (5, pytest.approx(4.51), 3)
     assert frame["buckets"] == {str(bucket_index(0.0)): 1, "-8": 2, "-7": 1, str(bucket_index(3.0)): 1}
+
+
+def test_tagged_steps_are_counted_and_stay_out_of_the_histogram() -> None:
+    """A step with a tag is in no bucket; before there is one, the family is absent."""
+    histogram = StepHistogram()
+    assert dict(histogram.metrics()) == {}
+    for tag in ("gc", None, "eval", "gc"):
+        histogram.observe(record(0.5, tag))
+    assert dict(histogram.metrics()) == {"tagged_steps_total": {"gc": 2, "eval": 1}}
+    assert histogram.frame()["count"] == 1
+
+
+def test_a_record_says_what_the_step_was(now: list[float]) -> None:
+    """Number, begin, end, and what every phase had at the end, in the order of PHASES; the wait is asked for once."""
+    clock = PhaseClock()
+    step = Step(clock, Tally(), wait=lambda: 0.25)
+    now[0] += 1
+    with step:
+        for number, name in enumerate(PHASES):
+            with clock.phases[name]:
+                now[0] += 2**number
+    done = StepRecord(*step.records.pop())
+    assert (done.number, done.began, done.ended, done.wait) == (0, 101.0, 100.0 + 2 ** len(PHASES), 0.25)
+    assert done.seconds == (2.0, *(2.0**number for number in range(1, len(PHASES))))
+
+
+def tags(step: Step) -> list[str | None]:
+    """Return the tags of the steps so far."""
+    return [fields[3] for fields in step.records]
+
+
+def test_the_first_completed_step_is_warm_up(step: Step) -> None:
+    """One that fails does not use it up; the next ones are ordinary."""
+    with contextlib.suppress(ZeroDivisionError), step:
+        _ = 1 / 0
+    for _ in range(3):
+        with step:
+            pass
+    assert tags(step) == ["warm-up", None, None]
+
+
+def test_evaluation_and_checkpoints_tag_the_step_they_lie_in(step: Step) -> None:
+    """Inside a step they make it no ordinary one; between two steps they touch neither."""
+    clock = step._clock
+    for name in (None, "eval", "checkpoint"):
+        with step:
+            if name:
+                with clock.phases[name]:
+                    pass
+        with clock.phases["eval"]:
+            pass
+        with step, clock.phases["forward"]:
+            pass
+    assert tags(step) == ["warm-up", None, "eval", None, "checkpoint", None]
+
+
+def test_a_given_tag_is_of_one_step(step: Step) -> None:
+    """It stands above what is found automatically, and goes with its step, a failed one included."""
+    with step:
+        pass
+    step.given = "compile"
+    with step, step._clock.phases["eval"]:
+        pass
+    step.given = "restart"
+    with contextlib.suppress(ZeroDivisionError), step:
+        _ = 1 / 0
+    with step:
+        pass
+    assert tags(step) == ["warm-up", "compile", None]
+
+
+def test_micro_steps_belong_to_the_step_that_completes(now: list[float]) -> None:
+    """With accumulation one step is counted, from its first micro-step on, what lies between them included."""
+    step = Step(PhaseClock(), Tally())
+    for micro in range(6):
+        step.accumulating = micro % 3 != 2
+        with step:
+            assert step.number == micro // 3
+            now[0] += 1
+        assert step.under_way == (micro % 3 != 2)
+        now[0] += 10
+    assert (step.completed, step.next) == (2, 2)
+    assert [(fields[0], fields[2] - fields[1]) for fields in step.records] == [(0, 23.0), (1, 23.0)]
+
+
+def test_accumulation_inside_one_step_needs_nothing(now: list[float]) -> None:
+    """A loop that keeps its micro-batches inside one step has the same duration and the same phases."""
+    clock = PhaseClock()
+    step = Step(clock, Tally())
+    with step:
+        for _ in range(3):
+            with clock.phases["forward"]:
+                now[0] += 1
+            with clock.phases["backward"]:
+                now[0] += 2
+    (fields,) = step.records
+    assert (fields[2] - fields[1], fields[4][PHASES.index("forward")], fields[4][PHASES.index("backward")]) == (9, 3, 6)
+
+
+def test_a_tag_in_a_micro_step_is_the_steps(step: Step) -> None:
+    """Whichever micro-step the evaluation lies in, the step that completes carries it."""
+    with step:
+        pass
+    for micro in range(4):
+        step.accumulating = micro != 3
+        with step:
+            if micro == 1:
+                with step._clock.phases["eval"]:
+                    pass
+    with step:
+        pass
+    assert tags(step) == ["warm-up", "eval", None]
+
+
+def test_a_failed_micro_step_begins_the_step_anew(now: list[float]) -> None:
+    """What was accumulated before it is void, and so is its time."""
+    step = Step(PhaseClock(), Tally())
+    step.accumulating = True
+    with contextlib.suppress(ZeroDivisionError), step:
+        now[0] += 5
+        _ = 1 / 0
+    with step:
+        now[0] += 1
+    assert [(fields[0], fields[2] - fields[1]) for fields in step.records] == [(0, 1.0)]
+
+
+def test_a_step_inside_itself_is_one_step(step: Step) -> None:
+    """A callback and a loop that both mark the step count it once, and leave the clock as it was."""
+    clock = step._clock
+    for _ in range(3):
+        with step, clock.phases["forward"], step, clock.phases["backward"]:
+            pass
+    assert (step.completed, step.next, len(step.records), clock.outer) == (3, 3, 3, [])
+    assert clock.current.name == "other"
+
+
+def test_a_step_that_is_never_left_leaves_nothing_behind(step: Step) -> None:
+    """Entered by hand and abandoned, again and again: the next one is counted, the clock's memory does not grow."""
+    clock = step._clock
+    for _ in range(100):
+        step.__enter__()
+        clock.phases["forward"].__enter__()
+        assert len(clock.outer) == 2
+    with step:
+        pass
+    assert (step.completed, len(clock.outer), clock.current.name) == (1, 0, "other")
+
+
+def test_left_without_being_entered(step: Step) -> None:
+    """An exit too many counts nothing."""
+    step.__exit__(None, None, None)
+    with step:
+        pass
+    step.__exit__(None, None, None)
+    assert (step.completed, len(step.records)) == (1, 1)
+
+
+def test_a_full_garbage_collection_tags_its_step(step: Step) -> None:
+    """Young generations do not; where the training code collects at every step, that is the ordinary step."""
+    tag = GarbageTag(step, step._clock)
+    tag.start()
+    try:
+        for collect in (None, None, 0, 2, None, 2, 2, 2):
+            with step:
+                if collect is not None:
+                    gc.collect(collect)
+    finally:
+        tag.stop()
+    assert tag not in gc.callbacks
+    assert tags(step) == ["warm-up", None, None, "gc", None, "gc", None, None]
 
 
 class Cuda:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tachograph.node.peaks import DTYPES, MEASURED, PEAKS, achievable_of, dtype_of, peaks_of
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # NVML product name -> dense tera-FLOP/s as (fp16, bf16, fp8); None where the device has no such unit.
 KNOWN: dict[str, tuple[float | None, ...]] = {
@@ -71,7 +74,17 @@ UNKNOWN = (
     "Quadro RTX 6000",
     "NVIDIA H1000 SXM",
     "GRID A100-10C",
+    # What NVML never names: other makers' devices have no row until something reads them.
+    "AMD Instinct MI250X",
     "AMD Instinct MI300X",
+    "AMD Instinct MI325X",
+    "AMD Instinct MI350X",
+    "AMD Instinct MI355X",
+    "TPU v4",
+    "TPU v5e",
+    "TPU v5p",
+    "TPU v6e",
+    "Trainium2",
 )
 # NVML product name -> measured tera-FLOP/s as (bf16, fp8).
 MEASURED_ON: dict[str, tuple[float, float | None]] = {
@@ -130,6 +143,42 @@ def test_every_row_is_reached_by_exactly_the_names_it_is_for(table: Any, names: 
         reached.update(rows)
     assert reached == {row.name for row in table}
     assert all(row.source for row in table)
+
+
+PUBLISHED = (
+    "V100-SXM2 V100-PCIE V100S T4 A10 A100-SXM4 A100-PCIE A6000 3090 4090 L4 L40S H20 H800 H100-SXM H100-PCIe H100-NVL "
+    "H200 GH200 B200 B300 GB200 GB300"
+)
+
+
+def test_every_published_device_is_known_or_refused_by_name() -> None:
+    """Each device of the survey of peak tables is entered, under the name that NVML gives it, or is no NVML device."""
+    found = {
+        device: [name for name in KNOWN if re.search(pattern, name)]
+        for device, pattern in (
+            (device, {"H100-SXM": r"H100 80GB HBM3", "H100-PCIe": r"H100 PCIe", "H100-NVL": r"H100 NVL"}.get(
+                device, rf"(^|[ -]){device}($|[- ])"
+            ))
+            for device in PUBLISHED.split()
+        )
+    }  # fmt: skip
+    assert not [device for device, names in found.items() if not names]
+    assert "NVIDIA A10G" in UNKNOWN  # written of as 70 and as 125: no figure is better than either
+
+
+def test_the_precision_without_a_measurement_is_the_one_the_rules_leave_out() -> None:
+    """What was measured in bf16 is no figure for fp16, though both have one peak: efficiency.yml excludes its names."""
+    assert not any(hasattr(row, "fp16") for row in MEASURED)
+    rule = (ROOT / "prometheus/rules/efficiency.yml").read_text(encoding="utf-8")
+    pattern = re.search(r'precision=~"(.+?)"', rule)
+    assert pattern is not None
+    left_out = re.compile(pattern[1].replace("\\\\", "\\"))
+    for written in ("fp16", "FP16", "float16", "torch.float16", "half", "16-mixed"):
+        assert dtype_of(written) == "fp16"
+        assert left_out.fullmatch(written), written
+    for written in ("bf16", "bfloat16", "torch.bfloat16", "bf16-mixed", "fp8", ""):
+        assert dtype_of(written) != "fp16"
+        assert not left_out.fullmatch(written), written
 
 
 def test_a_row_states_dense_figures() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def exporter(exporter_at: Callable[..., Any]) -> Any:
 
 def test_the_worked_frames_work(exporter: Any) -> None:
     """Every frame on the page, sent as it stands, does what the page says: nothing is refused or dropped."""
-    hello, answer, state, bye, refusal = BLOCKS
+    hello, answer, later_answer, state, bye, refusal = BLOCKS
     rank = exporter.speaker()
     rank.raw(hello.encode() + b"\n")
     assert rank.answer() == {"ok": True, "last_step": None}
@@ -44,6 +45,15 @@ def test_the_worked_frames_work(exporter: Any) -> None:
     scrape = exporter.scrape()
     assert scrape.value("train_tokens_total", **labels) == 983040
     assert scrape.value("rank_job_info", scheduler="slurm", job_id="4711_3", namespace="", pod="", **labels) == 1
+    exporter.eventually(lambda: exporter.scrape().value("train_productive_seconds_total", run="llama-7b") == 96.4)
+    assert exporter.scrape().value("train_lost_seconds_total", run="llama-7b", cause="init") == 20.5
+    assert scrape.value("train_tagged_steps_total", tag="gc", **labels) == 1
+    successor = exporter.speaker()
+    successor.raw(hello.replace('"pid":4242', '"pid":4243').encode() + b"\n")
+    heard = successor.answer()
+    assert heard.keys() == json.loads(later_answer).keys()
+    assert heard["last_step"] == 480
+    assert heard["ended"] == pytest.approx(time.time(), abs=30)
     assert sum(scrape.value("exporter_series_dropped_total", reason=r) for r in catalog.DROP_REASONS) == 0
     assert sum(scrape.value("exporter_frames_rejected_total", reason=r) for r in catalog.REJECT_REASONS) == 1
 
@@ -129,7 +139,9 @@ def test_numbers() -> None:
         f"withheld for {ranks.SETTLING_SECONDS:g} s", f"{wire.HISTOGRAM_INDEX_RANGE[1]}",
         f"at schema {wire.HISTOGRAM_SCHEMA}", wire.SYSTEM_SOCKET, *(f"`{phase}`" for phase in catalog.PHASES),
         *(f"`{category}`" for category in catalog.FAILURE_CATEGORIES),
-        *(f"`{name}`" for name in catalog.RANK_JOB_INFO.labels[2:]), f"up to {rank.MAX_FACT_LENGTH} characters",
+        *(f"`{name}`" for name in (*catalog.RANK_JOB_INFO.labels[2:], *catalog.TRAIN_CONFIG_INFO.labels[2:])),
+        *(f"`{row.key}`" for row in catalog.TRAIN_METRICS.values() if row.merged),
+        *(f"`{key}`" for key in series.EXPORTERS_OWN), f"up to {rank.MAX_FACT_LENGTH} characters",
         f"up to {rank.MAX_DEVICES_LENGTH:,} characters", f"up to {rank.MAX_JOB_LENGTH} characters",
     ):  # fmt: skip
         assert words in PAGE, words

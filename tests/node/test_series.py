@@ -9,7 +9,8 @@ import pytest
 
 from tachograph.catalog import DROP_REASONS, PHASES, TRAIN_METRICS
 from tachograph.node.limits import Limits
-from tachograph.node.series import Series
+from tachograph.node.run_totals import Gain
+from tachograph.node.series import EXPORTERS_OWN, Series
 
 
 @pytest.fixture
@@ -78,6 +79,17 @@ def test_gauges_are_replaced_and_counters_stay(series: Series) -> None:
         ({"phase_seconds_total": {"lunch": 1}}, "unknown_phase", 1),
         ({"collectives_total": {"all_gossip": 1}}, "bad_label", 1),
         ({"nonfinite_step": {"weights": 1}}, "bad_label", 1),
+        ({"tagged_steps_total": {"lunch": 1}}, "bad_label", 1),
+        ({"lost_seconds_total": {"lunch": 1, "": 2}}, "bad_label", 2),
+        ({"lost_seconds_total": {"data": 10**400}}, "wrong_type", 1),
+        ({"lost_seconds_total": 3}, "wrong_type", 1),
+        ({"productive_seconds_total": "NaN"}, "wrong_type", 1),
+        ({"productive_seconds_total": {"data": 1}}, "wrong_type", 1),
+        ({"productive_seconds_total": -1}, "counter_decrease", 1),
+        ({"phase_excess_seconds_total": {"lunch": 1}}, "unknown_phase", 1),
+        ({"phase_device_seconds_total": {"lunch": 1}}, "unknown_phase", 1),
+        ({"restarts_total": 3}, "unknown_metric", 1),
+        ({"invariant": {"x" * 65: 1}}, "bad_label", 1),
         ({"collective_enqueued": {"": 1}}, "bad_label", 1),
         ({"collective_enqueued": {"x" * 65: 1}}, "bad_label", 1),
     ],
@@ -102,7 +114,7 @@ def test_a_counter_never_falls(series: Series, drops: Counter[str]) -> None:
 
 
 def test_label_values_are_capped_and_known_ones_live_on(series: Series, drops: Counter[str]) -> None:
-    """Of 10,000 label values the first 32 are taken; those still follow their rank while the excess is counted."""
+    """Of 10,000 groups the first 32 are taken; those still follow their rank while the excess is counted."""
     series.take({"collective_enqueued": {str(i): i for i in range(10_000)}})
     assert drops == {"label_limit": 10_000 - 32}
     series.take({"collective_enqueued": {str(i): 2 * i for i in range(10_000)}, "loss": 1.0})
@@ -114,12 +126,52 @@ def test_label_values_are_capped_and_known_ones_live_on(series: Series, drops: C
 
 def test_series_of_a_rank_are_capped(drops: Counter[str]) -> None:
     """Beyond the cap new series are dropped and counted; counters known before go on, whatever gauges want."""
-    series = Series(Limits(series_per_rank=14), drops)  # 11 exist from the start
+    series = Series(Limits(series_per_rank=15), drops)  # 12 exist from the start
     series.take({"tokens_total": 1, "loss": 1, "grad_norm": 1, "learning_rate": 1, "samples_total": 1})
     assert drops == {"series_limit": 2}
     series.take({"loss": 1, "grad_norm": 1, "learning_rate": 1, "tokens_total": 2})
     assert shown(series)["tokens_total",] == 2
-    assert len(shown(series)) == 14
+    assert len(shown(series)) == 15
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "layer_grad_norm",
+        "layer_grad_ratio",
+        "layer_activation_rms",
+        "layer_memory_peak_bytes",
+        "invariant",
+        "invariant_step",
+    ],
+)
+def test_a_thousand_layers_cost_the_layers(series: Series, drops: Counter[str], key: str) -> None:
+    """Layers and invariants have the cap of all labels that a rank words itself: the first 32 of a frame."""
+    series.take({key: {f"layers.{i}": i for i in range(1000)}, "loss": 1.0})
+    values = shown(series)
+    assert sum(1 for family, *_ in values if family == key) == 32
+    assert values["loss",] == 1.0
+    assert drops == {"label_limit": 1000 - 32}
+
+
+def test_what_a_process_adds_to_its_run(series: Series, drops: Counter[str]) -> None:
+    """Merged families are no series of the rank; a frame gives what they grew by, a repeated one nothing.
+
+    A zero is told once: it brings the series about. What fell, or is no number, costs itself.
+    """
+    first = {"productive_seconds_total": 10.0, "lost_seconds_total": {"data": 2, "init": 0}}
+    assert series.take(first) == [
+        Gain("productive_seconds_total", "", 10.0), Gain("lost_seconds_total", "data", 2.0),
+        Gain("lost_seconds_total", "init", 0.0),
+    ]  # fmt: skip
+    assert series.take(first) == []
+    assert series.take({}) == []
+    assert series.take({"lost_seconds_total": {"data": 5, "init": "NaN"}}) == [Gain("lost_seconds_total", "data", 3.0)]
+    assert series.take({"lost_seconds_total": {"data": 4}, "productive_seconds_total": 11.0}) == [
+        Gain("productive_seconds_total", "", 1.0)
+    ]
+    assert drops == {"wrong_type": 1, "counter_decrease": 1}
+    assert not {key for key, *_ in shown(series)} & {"productive_seconds_total", "lost_seconds_total"}
 
 
 def test_after_the_end_counters_and_the_step_stay(series: Series) -> None:
@@ -144,9 +196,13 @@ def test_a_failure_is_counted_by_its_category(series: Series, said: str, counted
 
 def test_every_training_metric_of_the_catalog_is_taken(series: Series, drops: Counter[str]) -> None:
     """A new row in the catalog needs no change here."""
-    words = {"phase": "data", "op": "all_reduce", "source": "loss", "category": "oom"}
-    series.take(
-        {key: 1 if row.own_label is None else {words.get(row.own_label, "x"): 1} for key, row in TRAIN_METRICS.items()}
+    words = {
+        "phase": "data", "op": "all_reduce", "source": "loss", "category": "oom", "tag": "gc", "cause": "hang",
+    }  # fmt: skip
+    rows = {key: row for key, row in TRAIN_METRICS.items() if key not in EXPORTERS_OWN}
+    gains = series.take(
+        {key: 1 if row.own_label is None else {words.get(row.own_label, "x"): 1} for key, row in rows.items()}
     )
     assert not drops
-    assert {key for key, *_ in shown(series)} == set(TRAIN_METRICS)
+    assert {key for key, *_ in shown(series)} == {key for key, row in rows.items() if not row.merged}
+    assert {gain.key for gain in gains} == {key for key, row in rows.items() if row.merged}

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tachograph import catalog
-from tachograph.node import readings
+from tachograph.node import readings, shown_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 XIDS = ROOT / "exporter/tachograph/node/xids.csv"
@@ -51,12 +51,18 @@ NODE_EXPORTER: Mapping[tuple[str, ...], str] = {
 
 DCGM_LABELS = frozenset({"gpu", "UUID", "modelName", "pci_bus_id", "GPU_I_ID", "DCGM_FI_DRIVER_VERSION"})
 
+NCCL_LABELS = frozenset({
+    "version", "slurm_job_id", "node", "gpu", "comm_name", "n_nodes", "nranks", "message_size",
+})  # fmt: skip
+
 OUTSIDE: Mapping[str, frozenset[str]] = {
     "up": TARGET,
     "ALERTS": frozenset({"alertname", "alertstate", "severity", "run", "rank", "instance", "gpu", "uuid"}),
     **{f"node_{name}": TARGET | set(labels) for labels, names in NODE_EXPORTER.items() for name in names.split()},
     **{twin.field: TARGET | DCGM_LABELS for row in catalog.METRICS for twin in row.dcgm},
     "DCGM_FI_DEV_XID_ERRORS": TARGET | DCGM_LABELS,
+    "nccl_bus_bandwidth_gbs": TARGET | NCCL_LABELS | {"collective", "algo_proto"},
+    "nccl_p2p_bus_bandwidth_gbs": TARGET | NCCL_LABELS | {"p2p_operation"},
 }
 """Metrics of others that may be used."""
 
@@ -339,14 +345,24 @@ def fits(matcher: p.Matcher, value: str) -> bool:
     return (re.fullmatch(matcher.value, value) is not None) == (matcher.op == p.MatchOp.Re)
 
 
+def selector_pins(selector: p.VectorSelector, label: str, value: str) -> bool:
+    """Return whether a selector asks for this one value of a label."""
+    return any(
+        (matcher.name, matcher.op, matcher.value) == (label, p.MatchOp.Equal, value)
+        for matcher in selector.matchers.matchers
+    )
+
+
 def shown_by_default(selector: p.VectorSelector) -> bool:
     """Return whether a selector finds anything of an exporter that was not asked for detail."""
     row = catalog.BY_NAME.get(selector.name or "")
-    hidden = {own for name, own in readings.DETAIL if row is not None and name == row.name}
+    hidden = {own for name, own in readings.DETAIL | shown_ranks.DETAIL if row is not None and name == row.name}
     if row is None or not hidden:
         return True
     own = row.labels[2:]
     if len(own) == 1 and () not in hidden:
+        if not row.values:  # an open vocabulary: some value is shown, unless the selector asks for a hidden one
+            return not any(selector_pins(selector, own[0], value) for (value,) in hidden)
         candidates = [value for value in row.values if (value,) not in hidden]
         return any(selects(selector, {own[0]: value}) for value in candidates)
     return not any(selects(selector, dict(zip(own, values, strict=False))) for values in hidden)
@@ -356,6 +372,8 @@ def test_no_rule_waits_for_what_is_hidden(rules: Rules) -> None:
     """A series that is exposed on request only would keep its alert silent on every other node."""
     assert not shown_by_default(p.parse("tachograph_gpu_memory_free_bytes"))
     assert not shown_by_default(p.parse('tachograph_gpu_clock_hertz{domain="memory"}'))
+    assert not shown_by_default(p.parse('tachograph_gpu_achievable_flops{dtype="fp8"}'))
+    assert not shown_by_default(p.parse("tachograph_train_collective_completed"))
     assert not shown_by_default(p.parse('tachograph_gpu_ecc_errors_total{scope="aggregate"}'))
     assert shown_by_default(p.parse('tachograph_gpu_clock_hertz{domain!="memory"}'))
     for rule in rules:

@@ -1,38 +1,94 @@
-"""A data loader whose waits are timed."""
+"""A data loader whose waits are timed, and what its worker processes are up to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
+from weakref import ref
 
 from tachograph.client.phases import Phase
 from tachograph.client.tally import Tally
 
 T_co = TypeVar("T_co", covariant=True)
 
+LOADER_LIMIT = 16
+"""Loaders remembered to tell workers that start again from those that start for the first time."""
+
+
+class LoaderWatch:
+    """What the sender thread asks of a PyTorch loader with worker processes; of any other loader there is nothing."""
+
+    def __init__(self) -> None:
+        self._iterator: ref[Any] | None = None
+        self._loaders: list[tuple[ref[Any], ref[Any]]] = []
+        self._restarts = 0
+
+    def began(self, loader: object, batches: object) -> None:
+        """Note an iterator that training begins to draw from; called once an epoch, never raises."""
+        try:
+            if not getattr(batches, "_workers", None):
+                return
+            before = [entry for entry in self._loaders if entry[0]() is loader]
+            if before and before[0][1]() is not batches:  # with persistent_workers it is the same one every epoch
+                self._restarts += 1
+            others = [entry for entry in self._loaders if entry[0]() not in (None, loader)]
+            self._loaders = [*others, (ref(loader), ref(batches))][-LOADER_LIMIT:]
+            self._iterator = ref(batches)
+        except Exception:  # noqa: BLE001 - an odd loader costs its queue depth, never the epoch
+            self._iterator = None
+
+    def metrics(self) -> Iterator[tuple[str, object]]:
+        """Yield queue depth and worker restarts by wire key; nothing without workers."""
+        if self._loaders:
+            yield "data_worker_restarts_total", self._restarts
+        batches = self._iterator() if self._iterator is not None else None
+        if batches is None or getattr(batches, "_shutdown", False):
+            return
+        try:
+            yield "data_queue_size", max(int(batches._data_queue.qsize()), 0)
+        except Exception:  # noqa: BLE001 - private, closed in between, or a system that cannot count (macOS)
+            return
+
+
+_END: Any = object()
+
+
+class _Waits(Iterator[T_co]):
+    """An iterator with its waits booked. No generator: that would be over with the first batch that raises."""
+
+    __slots__ = ("_batches", "_phase", "_tally")
+
+    def __init__(self, batches: Iterator[T_co], phase: Phase, tally: Tally) -> None:
+        self._batches = batches
+        self._phase = phase
+        self._tally = tally
+
+    def __next__(self) -> T_co:
+        with self._phase:
+            batch = next(self._batches, _END)
+        if batch is _END:
+            raise StopIteration
+        self._tally.count += 1
+        return batch
+
 
 class Batches(Generic[T_co]):
     """The loader it was given, with the wait for each batch booked as phase `data`; everything else is the loader's."""
 
-    __slots__ = ("_loader", "_phase", "_tally")
+    __slots__ = ("_loader", "_phase", "_tally", "_watch")
 
-    def __init__(self, loader: Iterable[T_co], phase: Phase, tally: Tally) -> None:
+    def __init__(self, loader: Iterable[T_co], phase: Phase, tally: Tally, watch: LoaderWatch | None = None) -> None:
         self._loader = loader
         self._phase = phase
         self._tally = tally
+        self._watch = watch
 
     def __iter__(self) -> Iterator[T_co]:
-        phase, tally = self._phase, self._tally
-        with phase:  # starting the workers is waiting for data, too
+        with self._phase:  # starting the workers is waiting for data, too
             batches = iter(self._loader)
-        while True:
-            with phase:
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    return
-            tally.count += 1
-            yield batch
+        if self._watch is not None:
+            self._watch.began(self._loader, batches)
+        return _Waits(batches, self._phase, self._tally)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]

@@ -1,37 +1,78 @@
-"""The checkpoints a rank reported, and the last few as events."""
+"""The checkpoints a rank reported – saved, failed, resumed from – and the last few as events."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from math import isfinite
 
 from tachograph.wire import MAX_EVENTS
 
 
 class Checkpoints:
-    """Counts and facts of saved checkpoints; `overwritten` counts events that left before any frame carried them."""
+    """Counts and facts of checkpoints; `overwritten` counts events that left before any frame carried them.
+
+    `saved` and `failures` count what was reported; `last_id` is the id of the newest event.
+    """
 
     def __init__(self) -> None:
         self.saved = 0
+        self.failures = 0
         self.overwritten = 0
+        self.last_id = 0
         self.events: deque[dict[str, int | float | str]] = deque(maxlen=MAX_EVENTS)
         self._last: dict[str, float] = {}
+        self._resumed: dict[str, float] = {}
+        self._seconds = 0.0
         self._carried = 0
 
-    def add(self, now: float, step: int, size: int | None) -> None:
-        """Note a checkpoint of `step`, of `size` bytes (None: not known), saved at Unix time `now`."""
-        if len(self.events) == MAX_EVENTS and int(self.events[0]["id"]) > self._carried:
-            self.overwritten += 1
+    def add(self, now: float, step: int, size: int | None, seconds: float | None = None) -> None:
+        """Note a checkpoint of `step`, of `size` bytes (None: not known), saved at Unix time `now`.
+
+        `seconds` are the rank's so far in phase `checkpoint`, all together: what came since the last saved or failed
+        one is how long this one took. None, or none since: how long is not known.
+        """
         self.saved += 1
         last: dict[str, float] = {"checkpoint_timestamp_seconds": now, "checkpoint_step": step}
         if size is not None:
             last["checkpoint_bytes"] = size
+        if seconds is not None and isfinite(seconds) and seconds > self._seconds:
+            last["checkpoint_duration_seconds"] = seconds - self._seconds
+            self._seconds = seconds
         self._last = last
-        self.events.append({"id": self.saved, "kind": "checkpoint_saved", "time": now, "step": step})
+        self._event("checkpoint_saved", now, step)
+
+    def failed(self, seconds: float | None = None) -> None:
+        """Note a checkpoint that could not be saved; `seconds` as for `add`: they are none of the next one's."""
+        self.failures += 1
+        if seconds is not None and isfinite(seconds):
+            self._seconds = max(self._seconds, seconds)
+        self._event("checkpoint_failed", time.time())
+
+    def resumed(self, step: int, seconds: float | None = None) -> None:
+        """Note that this process goes on from the checkpoint of `step`, which took `seconds` to load (None: unknown).
+
+        Said again, it stands for the last one: a run that rolls back without a new process.
+        """
+        resumed: dict[str, float] = {"resume_step": step}
+        if seconds is not None and isfinite(seconds) and seconds >= 0:
+            resumed["checkpoint_load_duration_seconds"] = seconds
+        self._resumed = resumed
+        self._event("resumed", time.time(), step)
+
+    def _event(self, kind: str, now: float, step: int | None = None) -> None:
+        if len(self.events) == MAX_EVENTS and int(self.events[0]["id"]) > self._carried:
+            self.overwritten += 1
+        self.last_id += 1
+        event: dict[str, int | float | str] = {"id": self.last_id, "kind": kind, "time": now}
+        if step is not None:
+            event["step"] = step
+        self.events.append(event)
 
     def carried(self, last_id: int) -> None:
         """Note that a frame with the events up to `last_id` has left."""
         self._carried = last_id
 
     def metrics(self) -> dict[str, float]:
-        """Return the counters and gauges by wire key."""
-        return {"checkpoints_total": self.saved, **self._last}
+        """Return the counters and gauges by wire key; failures are for the caller to add to those it saw itself."""
+        return {"checkpoints_total": self.saved, **self._last, **self._resumed}

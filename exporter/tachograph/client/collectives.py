@@ -1,47 +1,55 @@
-"""Collective operations: how many, how much, and how long this rank had nothing to do but wait for them.
+"""Collective operations: how many, how much, how long, and how long this rank had nothing to do but wait for them.
 
 Synchronous collectives make step times equal on all ranks; what differs is the *exposed wait*. It begins when a rank
-has nothing left to do but wait: in a DDP backward, with the hook call for the last gradient bucket. It ends with the
-last completion. The rank that waits least arrived last.
+has nothing left to do but wait and ends with the last completion. The rank that waits least arrived last.
+
+Three observe: the hook of a DDP model, marks by hand, and PyTorch's Flight Recorder where it times NCCL. What one of
+the first two counts, the recorder does not count again; on NCCL lengths are the recorder's alone, for a mark there sees
+no more than the launch.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
-from tachograph.client.loaded_torch import loaded_torch
-from tachograph.client.notice import notice
+from tachograph.client.bucket_watch import ALL_REDUCE, BucketTotals, OperationTotals
+from tachograph.client.bucket_watch import watch_buckets as watch_buckets  # noqa: PLC0414 - the recorder's door to it
+from tachograph.client.bus_factor import bus_factor
+from tachograph.client.flight_recorder import FlightRecorderPoll
+from tachograph.client.loaded_torch import in_use
 from tachograph.client.phases import Phase
 from tachograph.training_catalog import OPERATIONS
 
-if TYPE_CHECKING:
-    from tachograph.client.torch_types import Bucket, Future
 
-ALL_REDUCE = OPERATIONS[0]
+class MarkedTotals(OperationTotals):
+    """What was marked by hand of one operation; all of them share one sum of waits."""
+
+    __slots__ = ("shared",)
+
+    def __init__(self, shared: SharedWait) -> None:
+        super().__init__()
+        self.shared = shared
 
 
-class OperationTotals:
-    """What one writer counted of one operation; `wait` is None where exposed wait is not measured."""
+class SharedWait:
+    """Seconds waited in marked collectives of any operation."""
 
-    __slots__ = ("bytes", "failures", "operations", "wait")
+    __slots__ = ("seconds",)
 
-    def __init__(self, wait: float | None = 0.0) -> None:
-        self.operations = 0
-        self.bytes = 0
-        self.failures = 0
-        self.wait = wait
+    def __init__(self) -> None:
+        self.seconds = 0.0
 
 
 class Collective:
-    """A collective marked by hand: all of its time is exposed wait and phase `collective`."""
+    """A collective marked by hand: all of its time is exposed wait and phase `collective`.
+
+    Where its payload is given, its time is also its length, for the bus bandwidth.
+    """
 
     __slots__ = ("_began", "_bytes", "_phase", "_totals")
 
-    def __init__(self, phase: Phase, totals: OperationTotals, payload: int) -> None:
+    def __init__(self, phase: Phase, totals: MarkedTotals, payload: int) -> None:
         self._phase = phase
         self._totals = totals
         self._bytes = payload
@@ -56,134 +64,75 @@ class Collective:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._totals.wait = (self._totals.wait or 0.0) + perf_counter() - self._began
+        elapsed = perf_counter() - self._began
+        totals = self._totals
+        totals.wait = (totals.wait or 0.0) + elapsed
+        totals.shared.seconds += elapsed
         if kind is not None:
-            self._totals.failures += 1
+            totals.failures += 1
+        elif self._bytes:
+            totals.seconds = (totals.seconds or 0.0) + elapsed
+            totals.timed_bytes += self._bytes
         self._phase.__exit__(kind, error, traceback)
 
 
-class _Backward:
-    """The buckets of one backward pass that are on their way."""
-
-    __slots__ = ("completed", "last_completion", "launched", "waits_since")
-
-    def __init__(self) -> None:
-        self.launched = 0
-        self.completed = 0
-        self.last_completion = 0.0
-        self.waits_since: float | None = None
-
-
-class BucketWatch:
-    """Counts and times the gradient buckets of one DistributedDataParallel model.
-
-    Exposed wait is measured for CPU buckets (gloo). On CUDA, host time says nothing about it: buckets and bytes are
-    counted, and no wait is reported.
-    """
-
-    def __init__(self, reduce: Callable[[object, Bucket], Future], group: object, totals: OperationTotals) -> None:
-        self.totals = totals
-        self.reduce = reduce
-        self.group = group
-        self._lock = threading.Lock()  # completions come from the backend's threads
-        self._backward = _Backward()
-
-    def launched(self, bucket: Bucket, called: float, future: Future) -> None:
-        """Note a bucket whose reduction was started by a hook call at `called` (perf_counter); never raises."""
-        try:
-            buffer = bucket.buffer()
-            self.totals.operations += 1
-            self.totals.bytes += buffer.numel() * buffer.element_size()
-            if not buffer.is_cpu:
-                return
-            if bucket.index() == 0:
-                self._backward = _Backward()
-            backward = self._backward
-            with self._lock:
-                backward.launched += 1
-                if bucket.is_last():
-                    backward.waits_since = called
-            future.add_done_callback(lambda done: self._completed(backward, done))
-        except Exception as error:  # noqa: BLE001 - an odd bucket costs its measurement, never the backward pass
-            notice("bucket", f"a gradient bucket could not be observed: {error!r}")
-
-    def _completed(self, backward: _Backward, future: Future) -> None:
-        now = perf_counter()
-        try:
-            future.value()
-            failed = False
-        except Exception:  # noqa: BLE001 - whatever the backend raises; the backward pass raises it to the user
-            failed = True
-        with self._lock:
-            backward.completed += 1
-            backward.last_completion = max(backward.last_completion, now)
-            self.totals.failures += failed
-            if backward.waits_since is not None and backward.completed == backward.launched:
-                self.totals.wait = (self.totals.wait or 0.0) + backward.last_completion - backward.waits_since
-
-
-def _observed_allreduce(watch: Any, bucket: Any) -> Any:  # noqa: ANN401 - DDP's own types, see below
-    """Reduce a bucket as DDP does by default, and note it."""
-    called = perf_counter()
-    try:
-        future = watch.reduce(watch.group, bucket)
-    except BaseException:
-        watch.totals.failures += 1
-        raise
-    watch.launched(bucket, called, future)
-    return future
-
-
-_observed_allreduce.__annotations__.clear()  # DDP refuses a hook whose annotations are not exactly its own types
-
-
-def watch_buckets(model: object) -> OperationTotals | None:
-    """Register the observing communication hook on a DDP model and return its totals; None for any other model.
-
-    A model that already has a hook keeps it: RuntimeError. Gradients are the same as without: PyTorch's own
-    `allreduce_hook` reduces them. (One exception: under `join(divide_by_initial_world_size=False)` they are divided by
-    the initial world size all the same.)
-    """
-    torch = loaded_torch()
-    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
-    parallel = getattr(getattr(torch, "nn", None), "parallel", None)
-    if parallel is None or not isinstance(model, parallel.DistributedDataParallel):
-        return None
-    hooks: list[tuple[object, object]] = getattr(model, "_comm_hooks", [])
-    if hooks:
-        raise RuntimeError("the model has a communication hook of its own")
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    on_cpu = all(parameter.is_cpu for parameter in model.parameters())
-    totals = OperationTotals(wait=0.0 if on_cpu else None)
-    # Only the model holds the watch: it knows the process group, which must not outlive its destruction because of us.
-    watch = BucketWatch(default_hooks.allreduce_hook, model.process_group, totals)
-    try:
-        model.register_comm_hook(watch, _observed_allreduce)
-    finally:
-        # A copy or a pickle of the model must neither carry the watch nor need Tachograph to be loaded again.
-        hooks[:] = [(hook, state) for hook, state in hooks if state is not watch]
-    return totals
-
-
 class Collectives:
-    """All collectives this rank reports: those marked by hand, and those of each watched model."""
+    """All collectives this rank reports: marked by hand, of each watched model, and from the Flight Recorder.
 
-    def __init__(self) -> None:
-        self.marked: dict[str, OperationTotals] = {operation: OperationTotals() for operation in OPERATIONS}
-        self.watched: list[OperationTotals] = []
+    `world_size` is that of the run, for the bus bytes of marks; None leaves those out.
+    """
+
+    def __init__(self, world_size: int | None = None) -> None:
+        self._shared = SharedWait()
+        self.marked: dict[str, MarkedTotals] = {operation: MarkedTotals(self._shared) for operation in OPERATIONS}
+        self.watched: list[BucketTotals] = []
+        self._world_size = world_size
+        self._recorder = FlightRecorderPoll()
+        self._marks_are_timed: bool | None = None
+
+    def wait_total(self) -> float:
+        """Return the exposed wait of this rank so far, in seconds; the training thread calls it at a step's end."""
+        total = self._shared.seconds
+        for totals in self.watched:
+            if totals.gpu_wait is not None and totals.gpu_wait.pending:
+                totals.gpu_wait.resolve(totals)
+            total += totals.wait or 0.0
+        return total
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Return the four counter families by wire key; operations never seen are absent."""
-        seen = [(operation, totals) for operation, totals in self.marked.items() if totals.operations]
-        seen += [(ALL_REDUCE, totals) for totals in self.watched]
+        """Return the counter families by wire key; operations never seen are absent. Called by the sender thread."""
         families: dict[str, dict[str, float]] = {key: {} for key, _ in _FAMILIES}
-        for operation, totals in seen:
-            for key, field in _FAMILIES:
-                value = getattr(totals, field)
-                if value is not None:
-                    families[key][operation] = families[key].get(operation, 0) + value
+        families["collective_bus_bytes_total"] = {}
+        for operation, totals in self.marked.items():
+            if totals.operations:
+                factor = bus_factor(operation, self._world_size) if self._world_size is not None else None
+                _add(families, operation, totals, factor, timed=self._host_times_marks() and factor is not None)
+        for watched in self.watched:
+            _add(families, ALL_REDUCE, watched, watched.factor, timed=True)
+        self._recorder.poll(self._counted_elsewhere)
+        for key, values in self._recorder.families.items():
+            for operation, value in values.items():
+                families[key][operation] = families[key].get(operation, 0) + value
         return families
+
+    def _counted_elsewhere(self, operation: str, group: str) -> bool:
+        marked = self.marked[operation].operations > 0
+        return marked or (operation == ALL_REDUCE and any(group == totals.group for totals in self.watched))
+
+    def _host_times_marks(self) -> bool:
+        """Return whether a marked collective ends before its mark does; decided once, or a counter would fall."""
+        if self._marks_are_timed is None:
+            self._marks_are_timed = not on_nccl()
+        return self._marks_are_timed
+
+
+def on_nccl() -> bool:
+    """Return whether the default process group sends CUDA tensors through NCCL, so that its calls return at once."""
+    distributed = in_use("distributed")
+    try:
+        return distributed is not None and "nccl" in str(distributed.get_backend_config())
+    except Exception:  # noqa: BLE001 - PyTorch's internals in a state of change: as if there were no NCCL
+        return False
 
 
 _FAMILIES = (
@@ -191,5 +140,20 @@ _FAMILIES = (
     ("collectives_total", "operations"),
     ("collective_bytes_total", "bytes"),
     ("collective_failures_total", "failures"),
+    ("collective_seconds_total", "seconds"),
 )
 """Wire key, and the field of `OperationTotals` it reports."""
+
+
+def _add(
+    families: dict[str, dict[str, float]], operation: str, totals: OperationTotals, factor: float | None, *, timed: bool
+) -> None:
+    """Add what one writer counted; lengths and bus bytes go together, or their ratio would be no bandwidth."""
+    timed = timed and totals.timed_bytes > 0 and totals.seconds is not None
+    for key, field in _FAMILIES:
+        value = getattr(totals, field)
+        if value is not None and (timed or field != "seconds"):
+            families[key][operation] = families[key].get(operation, 0) + value
+    if timed and factor is not None:
+        bus = families["collective_bus_bytes_total"]
+        bus[operation] = bus.get(operation, 0) + totals.timed_bytes * factor

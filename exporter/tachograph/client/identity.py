@@ -1,7 +1,11 @@
 """Who this process is in its run: by what it was told, else by what its launcher left in the environment.
 
-Order: explicit argument, `TACHOGRAPH_*`, torchrun, `torch.distributed` if it is already initialised, Slurm, MPI; else
+Order: explicit argument, `TACHOGRAPH_*`, torchrun, `torch.distributed` if it is already initialised, MPI, Slurm; else
 rank 0 of run `local-<user>`. Each field is looked up on its own; a value that cannot be right is passed over, counted.
+
+MPI comes before Slurm, for in a Slurm job the processes of `mpirun` inherit `SLURM_PROCID` from whatever started them.
+A batch script has one as well, 0, and as `SLURM_NTASKS` the tasks that its job may start; how many there are is known
+within a step of `srun` alone. Kubernetes numbers pods (`JOB_COMPLETION_INDEX`), not processes: no rank.
 """
 
 from __future__ import annotations
@@ -23,17 +27,21 @@ _NAMELESS = frozenset({"none", "None"})
 _RUN = ("TACHOGRAPH_RUN", "TORCHELASTIC_RUN_ID", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID", "SLURM_JOBID")
 _COUNTS: dict[str, tuple[str, ...]] = {
     "rank": (
-        "TACHOGRAPH_RANK", "RANK", "torch:get_rank", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+        "TACHOGRAPH_RANK", "RANK", "torch:get_rank", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK",
+        "PMI_RANK", "SLURM_PROCID",
     ),
     "local_rank": (
-        "TACHOGRAPH_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+        "TACHOGRAPH_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK",
+        "MPI_LOCALRANKID", "SLURM_LOCALID",
     ),
     "world_size": (
-        "TACHOGRAPH_WORLD_SIZE", "WORLD_SIZE", "torch:get_world_size", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE",
-        "PMI_SIZE",
+        "TACHOGRAPH_WORLD_SIZE", "WORLD_SIZE", "torch:get_world_size", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE",
+        "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
     ),
-    "attempt": ("TACHOGRAPH_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"),
+    "attempt": ("TACHOGRAPH_ATTEMPT",),
 }  # fmt: skip
+_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+"""The larger one is the attempt: a job that Slurm queues again begins with a new torchrun, whose count is 0."""
 
 
 class Identity(NamedTuple):
@@ -72,6 +80,8 @@ def discover(
     counts = {
         field: first(_candidates(given.get(field), sources, environment), count) for field, sources in _COUNTS.items()
     }
+    if counts["attempt"] is None:
+        counts["attempt"] = max(int(first(iter([environment.get(restarts)]), count) or 0) for restarts in _RESTARTS)
     rank = int(counts["rank"] or 0)
     return Identity(
         run=str(run),

@@ -8,15 +8,18 @@ is scored is the *rise*: the loss minus the median of the last 8 normal losses, 
 past, so a shift cannot hide itself. Six standard deviations, the limit of OLMo-core's `SkipStepOptimizer`, are the
 least; noise with heavy tails raises the limit to twice the highest score it normally has, and so does a short past.
 docs/detectors.md has precision and recall beside three peers; `python bench/detectors.py` prints them.
+
+Two scores that people know from elsewhere stand beside it, for dashboards: they decide nothing.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
+from tachograph.client.sorted_window import SortedWindow, median
 from tachograph.training_catalog import NONFINITE_SOURCES
 
 WINDOW = 128
@@ -47,11 +50,17 @@ SPREAD_FLOOR = 0.02
 NEW_LEVEL_STEPS = 200
 """A spike that stays this long is the new normal: the past is forgotten and the baseline starts again from here."""
 
-_NORMAL_IQR = 1.349  # interquartile range of the standard normal distribution
+TRAILING = 4
+"""The textbook z-score looks at this many losses; its limit is 3."""
+
+RESUME_GRACE = 20
+RATE_JUMP_GRACE = 50
+"""Steps without a new spike after a resume, whose first losses are the restored optimizer's affair, and after a jump of
+the learning rate."""
 
 
 class LossWatch:
-    """Scores each loss against the ones before it.
+    """Scores each loss against the normal ones before it.
 
     `score` is None until there are enough of them and after a loss that is not finite; `spike_steps` is 0 while the
     loss is normal, 1 on the first step of a spike.
@@ -62,23 +71,37 @@ class LossWatch:
         self.spike_steps = 0
         self.score: float | None = None
         self._last_step = -1
+        self._last: float | None = None
+        self._grace = 0
+        self._grace_end = 0
         self._began: int | None = None
+        self._normal: tuple[float, float | None, float | None] | None = None
         self._tail = TAIL_AT_FIRST
         self._score_before = 0.0
         self._forget()
+
+    def grace(self, steps: int) -> None:
+        """Let no spike begin for so many steps from the next loss on; the level goes on learning."""
+        self._grace = max(self._grace, steps)
 
     def observe(self, step: int, loss: float) -> None:
         """Take the loss of one step; a step number that goes back (a rollback, a restart) starts a new baseline."""
         if step < self._last_step:
             self._forget()
+            self._grace_end = 0
+        if self._grace:
+            self._grace_end, self._grace = step + self._grace, 0
         self._last_step = step
         if not math.isfinite(loss):
-            self.score = None
+            self.score = self._last = None
             return
-        level = _median(sorted(self._recent)) if self._recent else loss
+        self._settle()
+        level = median(sorted(self._recent)) if self._recent else loss
         rise = loss - level
         self.score = self._score(rise, level)
-        if self._is_spike():
+        self._last = loss
+        odd = self._is_odd()
+        if odd and (self._began is not None or step >= self._grace_end):
             if self._began is None:
                 self._began = step
                 self.spikes += 1
@@ -88,16 +111,47 @@ class LossWatch:
             return
         self._began = None
         self.spike_steps = 0
-        self._accept(loss, rise)
+        self._normal = loss, None if odd else rise, self.score
+
+    @property
+    def trailing_score(self) -> float | None:
+        """The textbook z-score: the last loss against mean and standard deviation of the four normal ones before it.
+
+        None until there are four, and where they do not differ.
+        """
+        if self._last is None or len(self._recent) < TRAILING:
+            return None
+        mean, deviation = trailing(islice(self._recent, len(self._recent) - TRAILING, None))
+        return (self._last - mean) / deviation if deviation > 1e-9 * abs(mean) else None
+
+    @property
+    def log_score(self) -> float | None:
+        """The logarithm of the last loss against median and MAD of the normal ones before it.
+
+        None until there are eight, and for a loss that has no logarithm. A factor does not change it.
+        """
+        if self._last is None or self._last <= 0 or len(self._logs) < LEVEL_WINDOW:
+            return None
+        return (math.log(self._last) - self._logs.median) / max(self._logs.deviation(), SPREAD_FLOOR)
+
+    def metrics(self) -> Iterator[tuple[str, object]]:
+        """Yield what is known of the loss; the number of spikes always, from 0 on."""
+        yield "loss_spikes_total", self.spikes
+        if self._last_step >= 0:
+            yield "loss_spike_steps", self.spike_steps
+        scores = {
+            "loss_zscore": self.score,
+            "loss_trailing_zscore": self.trailing_score,
+            "loss_log_zscore": self.log_score,
+        }
+        yield from ((key, score) for key, score in scores.items() if score is not None)
 
     def _score(self, rise: float, level: float) -> float | None:
-        count = len(self._sorted_rises)
-        if count < MIN_RISES:
+        if len(self._rises) < MIN_RISES:
             return None
-        spread = (self._sorted_rises[(3 * count) // 4] - self._sorted_rises[count // 4]) / _NORMAL_IQR
-        return rise / max(spread, SPREAD_FLOOR * abs(level), 1e-12)
+        return rise / max(self._rises.spread, SPREAD_FLOOR * abs(level), 1e-12)
 
-    def _is_spike(self) -> bool:
+    def _is_odd(self) -> bool:
         if self.score is None:
             return False
         return self.score > (HEALED_SCORE if self._began is not None else self._limit())
@@ -106,26 +160,41 @@ class LossWatch:
         by_tail = min(max(SPIKE_SCORE, TAIL_FACTOR * self._tail), MOST_SCORE)
         return by_tail * (1 + SHORT_PAST / len(self._rises))
 
-    def _accept(self, loss: float, rise: float) -> None:
-        if self.score is not None and len(self._rises) >= TAIL_MIN_RISES:
-            if self.score < HEALED_SCORE:  # the one before stood alone: two high ones are no tail, they begin something
-                self._tail = max(self._score_before, TAIL_KEPT * self._tail)
-            self._score_before = self.score
-        if len(self._recent) >= LEVEL_MINIMUM:
-            if len(self._rises) == WINDOW:
-                del self._sorted_rises[bisect_left(self._sorted_rises, self._rises[0])]
-            self._rises.append(rise)
-            insort(self._sorted_rises, rise)
+    def _settle(self) -> None:
+        """Take the last normal loss into the baseline, now that another one is compared with it.
+
+        An odd one, which grace let pass, moves the level, but neither spread nor tail.
+        """
+        if self._normal is None:
+            return
+        (loss, rise, score), self._normal = self._normal, None
+        if rise is not None:
+            if score is not None and len(self._rises) >= TAIL_MIN_RISES:
+                if score < HEALED_SCORE:  # the one before stood alone: two high ones are no tail, they begin something
+                    self._tail = max(self._score_before, TAIL_KEPT * self._tail)
+                self._score_before = score
+            if len(self._recent) >= LEVEL_MINIMUM:
+                self._rises.push(rise)
+            if loss > 0:
+                self._logs.push(math.log(loss))
         self._recent.append(loss)
 
     def _forget(self) -> None:
         self._recent: deque[float] = deque(maxlen=LEVEL_WINDOW)
-        self._rises: deque[float] = deque(maxlen=WINDOW)
-        self._sorted_rises: list[float] = []
+        self._rises = SortedWindow(WINDOW)
+        self._logs = SortedWindow(WINDOW)
+        self._normal = None
         self._tail = TAIL_AT_FIRST
         self._score_before = 0.0
         self._began = None
         self.spike_steps = 0
+
+
+def trailing(losses: Iterable[float]) -> tuple[float, float]:
+    """Return mean and standard deviation (of the population) of a few losses."""
+    few = tuple(losses)
+    mean = sum(few) / len(few)
+    return mean, math.sqrt(sum((loss - mean) ** 2 for loss in few) / len(few))
 
 
 class NonfiniteWatch:
@@ -142,8 +211,3 @@ class NonfiniteWatch:
             if value is not None and not math.isfinite(value):
                 self.totals[source] += 1
                 self.first_steps.setdefault(source, step)
-
-
-def _median(ordered: list[float]) -> float:
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -46,7 +46,19 @@ class Phase:
         left.seconds += elapsed
 
 
-class CheckedPhase(Phase):
+class TaggingPhase(Phase):
+    """A phase that tags the step it lies in with its own name, unless that step has a tag already."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        clock = self._clock
+        if clock.tag is None:
+            clock.tag = self.name
+        Phase.__enter__(self)
+
+
+class CheckedPhase(TaggingPhase):
     """A phase that also counts how often it ended with an exception."""
 
     __slots__ = ("failures",)
@@ -67,19 +79,27 @@ class PhaseClock:
     """Shares out the wall time since its creation: every second belongs to exactly one phase.
 
     It starts in `init`; from the first step on, time outside every named phase is `other`. It belongs to the thread
-    that trains. `since` and all seconds are of `time.perf_counter`.
+    that trains. `since` and all seconds are of `time.perf_counter`. `tag` says why the step under way is no ordinary
+    one (`STEP_TAGS`); each step begins without.
     """
 
-    __slots__ = ("_told", "checkpoint", "current", "other", "outer", "phases", "since")
+    __slots__ = ("_told", "checkpoint", "current", "other", "outer", "phases", "since", "tag")
 
     def __init__(self) -> None:
         self.checkpoint = CheckedPhase("checkpoint", self)
-        self.phases = {name: Phase(name, self) for name in PHASES} | {"checkpoint": self.checkpoint}
+        self.phases = {name: Phase(name, self) for name in PHASES}
+        self.phases |= {"eval": TaggingPhase("eval", self), "checkpoint": self.checkpoint}
         self.other = self.phases["other"]
         self.outer: list[Phase] = []
         self.since = perf_counter()
         self.current = self.phases["init"]
+        self.tag: str | None = None
         self._told = dict.fromkeys(PHASES, 0.0)
+
+    def checkpoint_seconds(self) -> float:
+        """Return the seconds in phase `checkpoint` up to now; asked by the training thread."""
+        running = perf_counter() - self.since if self.current is self.checkpoint else 0.0
+        return self.checkpoint.seconds + running
 
     def read(self) -> tuple[str, float, dict[str, float]]:
         """Return the current phase, the moment it began, and every phase's seconds up to now, never less than before.

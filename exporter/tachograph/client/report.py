@@ -4,54 +4,80 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
-from weakref import ref
+from collections.abc import Iterable, Iterator, Mapping
 
 from tachograph.client.accelerator import Accelerator
 from tachograph.client.batch_job import batch_job
+from tachograph.client.batches import LoaderWatch
 from tachograph.client.checkpoints import Checkpoints
 from tachograph.client.collectives import Collectives
+from tachograph.client.device_time import DeviceTime
+from tachograph.client.excess import Excess
 from tachograph.client.groups import GroupProgress
+from tachograph.client.guarded import Guarded
+from tachograph.client.host_memory import host_memory
 from tachograph.client.identity import Identity
-from tachograph.client.learning import LossWatch, NonfiniteWatch
+from tachograph.client.logged import Logged
 from tachograph.client.phases import PhaseClock
-from tachograph.client.scalars import number, read
-from tachograph.client.steps import Step, StepHistogram
+from tachograph.client.sink import Sink
+from tachograph.client.source import Source, StepObserver
+from tachograph.client.step_histogram import StepHistogram
+from tachograph.client.step_record import StepRecord
+from tachograph.client.steps import Step
 from tachograph.client.tally import Tally
 from tachograph.client.visible_devices import visible_devices
 from tachograph.client.workload import Workload
-from tachograph.metric import GAUGE
 from tachograph.training_catalog import TRAIN_METRICS
 from tachograph.wire import VERSION, encode_number
 
-_OWN = frozenset({"step", "loss_zscore", "loss_spike_steps"})
-LOGGABLE = frozenset(key for key, row in TRAIN_METRICS.items() if row.kind == GAUGE and row.own_label is None) - _OWN
-"""What `step.log` takes: the plain gauges that are not worked out here."""
+SINK_SECONDS = 1.0
+"""Events may send ten frames a second; sinks get one of them."""
 
 Frame = dict[str, object]
+Number = int | float
+Metrics = dict[str, Number | dict[str, Number]]
 
 
 class Report:
-    """All state of one rank. Each part is written by the training thread or by the sender thread, never by both."""
+    """All state of one rank. Each part is written by the training thread or by the sender thread, never by both.
 
-    def __init__(self, identity: Identity, workload: Workload) -> None:
+    `sources` are asked for metrics before each frame, in this order, where a later one's value stands; `observers` hear
+    of every completed step; `sinks` get what the frame says.
+    """
+
+    def __init__(self, identity: Identity, workload: Workload, *, device_time: bool = True) -> None:
         self.identity = identity
         self.workload = workload
         self.clock = PhaseClock()
         self.dropped = Tally()
         self.batches = Tally()
-        self.step = Step(self.clock, self.dropped)
-        self.collectives = Collectives()
+        self.loaders = LoaderWatch()
+        self.collectives = Collectives(identity.world_size)
+        self.step = Step(self.clock, self.dropped, self.collectives.wait_total)
         self.checkpoints = Checkpoints()
         self.accelerator = Accelerator()
-        self.optimizer: ref[object] | None = None
+        self.logged = Logged(self.step)
         self._histogram = StepHistogram()
-        self._loss = LossWatch()
-        self._nonfinite = NonfiniteWatch()
         self._groups = GroupProgress()
-        self._logged: dict[str, float] = {}
-        self._unreadable = 0
+        excess = Excess()
+        self.guests: Guarded[Source] = Guarded(self.dropped)
+        self.sources: Guarded[Source] = Guarded(
+            self.dropped,
+            self.loaders,
+            self.logged,
+            self._histogram,
+            excess,
+            self.checkpoints,
+            self.collectives,
+            self._groups,
+        )
+        if device_time:
+            self.sources.add(DeviceTime(self.clock))
+        self.observers: Guarded[StepObserver] = Guarded(self.dropped, self._histogram, excess)
+        self.sinks: Guarded[Sink] = Guarded(self.dropped)
+        self._refused = 0
         self._sequence = 0
+        self._sunk_at = 0.0
 
     def hello(self) -> Frame:
         """Return the first frame of a connection."""
@@ -68,16 +94,22 @@ class Report:
         return frame
 
     def state(self) -> Frame:
-        """Return the whole state now."""
-        self._read_logged()
-        self._histogram.drain(self.step.durations)
+        """Return the whole state now, and give it to the sinks."""
+        self.catch_up()
         phase, since, seconds = self.clock.read()
         now = time.time()
         unix = now - time.perf_counter()
+        metrics = self._metrics(seconds)
+        step = self.step.next
+        if self.sinks and now - self._sunk_at >= SINK_SECONDS:
+            self._sunk_at = now
+            flat = dict(_flat(metrics))
+            self.sinks.each(lambda sink: sink.write(now, step, flat))
         self._sequence += 1
         frame: Frame = {
-            "v": VERSION, "type": "state", "seq": self._sequence, "time": now, "step": self.step.next,
-            "phase": phase, "phase_since": unix + since, "metrics": dict(self._metrics(seconds)),
+            "v": VERSION, "type": "state", "seq": self._sequence, "time": now, "step": step,
+            "phase": phase, "phase_since": unix + since,
+            "metrics": {key: _encoded(value) for key, value in metrics.items()},
             "histograms": {"step_seconds": self._histogram.frame()}, "events": list(self.checkpoints.events),
             "dropped": self._dropped(),
         }  # fmt: skip
@@ -85,57 +117,88 @@ class Report:
             frame["progress_time"] = unix + self.step.ended
         return frame
 
-    def _metrics(self, phase_seconds: Mapping[str, float]) -> Iterator[tuple[str, object]]:
-        """Yield wire key and value: what the loop logged first, what is measured here last."""
-        yield from ((key, encode_number(value)) for key, value in self._logged.items())
-        if "learning_rate" not in self._logged and (rate := self._learning_rate()) is not None:
-            yield "learning_rate", encode_number(rate)
+    def greeting(self) -> object:
+        """Return what of the hello may change later: the device and the facts."""
+        return self.accelerator.uuid, dict(self.workload.facts)
+
+    def idle(self) -> None:
+        """Do what a frame would: while there is no exporter, rings are emptied and sinks written all the same."""
+        if self.sinks:
+            self.state()
+        else:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Take over what the training thread left: logged values and completed steps, in order."""
+        self.logged.read()
+        records = self.step.records
+        for _ in range(len(records)):
+            record = StepRecord(*records.popleft())
+            self.observers.each(lambda observer: observer.observe(record))  # noqa: B023 - called before the next one
+
+    def _metrics(self, phase_seconds: Mapping[str, float]) -> Metrics:
+        """Return wire key and value: what guests say first, what is measured here last."""
+        metrics: Metrics = {}
+
+        def ask(source: Source) -> None:
+            given = source.metrics()
+            self._take(metrics, given.items() if isinstance(given, Mapping) else given)
+
+        self.guests.each(ask)
+        self.sources.each(ask)
+        self._take(metrics, self._measured(phase_seconds))
+        return metrics
+
+    def _measured(self, phase_seconds: Mapping[str, float]) -> Iterator[tuple[str, object]]:
         steps = self.step.completed
         yield "steps_total", steps
-        for key, amount in self.workload.per_step.items():
+        for key, amount in dict(self.workload.per_step).items():  # counted FLOPs may join it meanwhile
             yield key, steps * amount
         yield "phase_seconds_total", phase_seconds
         yield "batches_total", self.batches.count
-        yield "loss_spikes_total", self._loss.spikes
-        if "loss" in self._logged:
-            yield "loss_spike_steps", self._loss.spike_steps
-        if self._loss.score is not None:
-            yield "loss_zscore", encode_number(self._loss.score)
-        yield "nonfinite_total", self._nonfinite.totals
-        if self._nonfinite.first_steps:
-            yield "nonfinite_step", self._nonfinite.first_steps
         yield "checkpoint_seconds_total", phase_seconds["checkpoint"]
-        yield "checkpoint_failures_total", self.clock.checkpoint.failures
-        yield from self.checkpoints.metrics().items()
-        yield from ((key, values) for key, values in self.collectives.metrics().items() if values)
-        yield from self._groups.metrics().items()
+        yield "checkpoint_failures_total", self.clock.checkpoint.failures + self.checkpoints.failures
         yield from self.accelerator.memory().items()
+        if (resident := host_memory()) is not None:
+            yield "host_memory_bytes", resident
+
+    def _take(self, metrics: Metrics, given: Iterable[tuple[str, object]]) -> None:
+        """Put what a source says into `metrics`; keys that the catalog lacks and values of a wrong kind are counted."""
+        for key, value in given:
+            row = TRAIN_METRICS.get(key) if isinstance(key, str) else None
+            if row is None or (row.own_label is not None) != isinstance(value, Mapping):
+                self._refused += 1
+            elif isinstance(value, Mapping):
+                numbers = {str(label): each for label, each in value.items() if _is_number(each)}
+                self._refused += len(value) - len(numbers)
+                if numbers:
+                    metrics[key] = numbers
+            elif _is_number(value):
+                metrics[key] = value  # type: ignore[assignment]
+            else:
+                self._refused += 1
 
     def _dropped(self) -> int:
         at_start = self.identity.refused + self.workload.refused
-        return at_start + self.dropped.count + self._unreadable + self.checkpoints.overwritten
+        return at_start + self.dropped.count + self.logged.refused + self._refused + self.checkpoints.overwritten
 
-    def _read_logged(self) -> None:
-        """Take over what the training thread logged since the last frame, step by step in order."""
-        ring = self.step.logged
-        for _ in range(len(ring)):
-            step, readings = ring.popleft()
-            values: dict[str, float] = {}
-            for key, reading in readings.items():
-                value = number(reading) if key in LOGGABLE else None
-                if value is None:
-                    self._unreadable += 1
-                else:
-                    values[key] = value
-            self._logged.update(values)
-            self._nonfinite.observe(step, values)
-            if "loss" in values:
-                self._loss.observe(step, values["loss"])
 
-    def _learning_rate(self) -> float | None:
-        optimizer = self.optimizer() if self.optimizer is not None else None
-        try:
-            rate = optimizer.param_groups[0]["lr"]  # type: ignore[attr-defined]
-        except Exception:  # noqa: BLE001 - no optimizer, or one that keeps its rate elsewhere
-            return None
-        return None if getattr(rate, "is_cuda", False) else number(read(rate))
+def _is_number(value: object) -> bool:
+    """Return whether a frame can carry `value`: an integer beyond 2^53 would not arrive as it left."""
+    if isinstance(value, float):
+        return True
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 2**53
+
+
+def _encoded(value: Number | dict[str, Number]) -> object:
+    if isinstance(value, dict):
+        return {label: encode_number(each) for label, each in value.items()}
+    return encode_number(value)
+
+
+def _flat(metrics: Metrics) -> Iterator[tuple[str, float]]:
+    for key, value in metrics.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}/{label}", each) for label, each in value.items())
+        else:
+            yield key, value

@@ -40,7 +40,8 @@ fork_lock = threading.Lock()
 class Sender:
     """Speaks for one rank from its creation until `part`.
 
-    `last_step` is what the exporter remembers of an earlier life of this rank; `over`: nothing more will be said.
+    `last_step` and `ended` are what the exporter remembers of an earlier process of this rank: the step it was at, and
+    the Unix time it was last heard; None where it knows of none. `over`: nothing more will be said.
     Raises OSError or RuntimeError where the process may have no more files or threads.
     """
 
@@ -50,14 +51,17 @@ class Sender:
         self._connection: Connection | None = None
         self._answered = False
         self._refused = False
-        self._greeted_uuid: str | None = None
+        self._greeted: object = None
         self._connected_at = 0.0
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._retry_at = 0.0
         self._sent_at = 0.0
+        self._idled_at = 0.0
         self._due_at = 0.0
         self._goodbye: Frame | None = None
+        self._welcomed = False
         self.last_step: int | None = None
+        self.ended: float | None = None
         self.over = False
         with fork_lock:
             self._wake_receiver, self._wake_sender = socket.socketpair()
@@ -91,7 +95,11 @@ class Sender:
         try:
             while self._goodbye is None:
                 self._wait()
-                self._turn(time.monotonic())
+                now = time.monotonic()
+                self._turn(now)
+                if now - max(self._sent_at, self._idled_at) >= HEARTBEAT_SECONDS:  # nobody to speak to
+                    self._idled_at = now
+                    self._report.idle()
             self._say_goodbye()
         except Exception as error:  # noqa: BLE001 - a fault of ours ends the telemetry, never the training
             notice("fault", f"telemetry ended by a fault of its own: {error!r}")
@@ -103,7 +111,7 @@ class Sender:
         now = time.monotonic()
         poll = select.poll()
         poll.register(self._wake_receiver, select.POLLIN)
-        wake_at = self._retry_at
+        wake_at = min(self._retry_at, now + HEARTBEAT_SECONDS)
         if self._connection is not None:
             poll.register(self._connection, select.POLLIN | (0 if self._connection.idle else select.POLLOUT))
             wake_at = max(self._due_at, self._sent_at + _LEAST_GAP) if self._answered else now + HEARTBEAT_SECONDS
@@ -140,7 +148,7 @@ class Sender:
 
     def _greet(self, connection: Connection) -> None:
         self._answered = False
-        self._greeted_uuid = self._report.accelerator.uuid
+        self._greeted = self._report.greeting()
         connection.offer(_encode(self._report.hello()))
 
     def _hear(self, line: bytes) -> None:
@@ -151,9 +159,7 @@ class Sender:
         except (ValueError, TypeError, KeyError):
             raise ConnectionError("the exporter's answer cannot be read") from None
         if accepted is True:
-            last_step = answer.get("last_step")
-            if isinstance(last_step, int) and self.last_step is None:
-                self.last_step = last_step
+            self._welcome(answer)
             self._answered = True
             self._due_at = 0.0
             return
@@ -162,18 +168,26 @@ class Sender:
         if not self._answered:
             raise ConnectionError("refused")
 
+    def _welcome(self, answer: dict[str, object]) -> None:
+        """Take over what the exporter knows of an earlier process: by its first answer, for a later one knows of us."""
+        if not self._welcomed:
+            self._welcomed = True
+            last_step, ended = answer.get("last_step"), answer.get("ended")
+            self.last_step = last_step if isinstance(last_step, int) else None
+            self.ended = ended if isinstance(ended, (int, float)) and not isinstance(ended, bool) else None
+
     def _speak(self, now: float) -> None:
         """Send the state, or nothing while the last frame is unfinished: the next one says all of it and more."""
         connection = self._connection
         if connection is None or not connection.idle:
             self._due_at = now + HEARTBEAT_SECONDS
             return
-        if self._report.accelerator.uuid != self._greeted_uuid:  # the device was found after the hello: say it again
+        if self._report.greeting() != self._greeted:  # the device or a fact was found after the hello: say it again
             self._greet(connection)
             return
         for frame in self._state():
             connection.offer(frame)
-            self._report.checkpoints.carried(self._report.checkpoints.saved)
+            self._report.checkpoints.carried(self._report.checkpoints.last_id)
         self._sent_at = now
         self._due_at = now + HEARTBEAT_SECONDS
 

@@ -10,7 +10,10 @@ from types import TracebackType
 from tachograph.client.phases import Phase, PhaseClock
 from tachograph.client.scalars import Copy, Reading, read
 from tachograph.client.tally import Tally
-from tachograph.wire import HISTOGRAM_SCHEMA, bucket_index, encode_number
+from tachograph.training_catalog import PHASES
+
+FIRST_TAG = "warm-up"
+"""The first step of a process compiles, allocates and connects: it is no ordinary one."""
 
 RING_LIMIT = 4096
 """Steps kept for the sender thread, which empties the ring every second: more per second are dropped and counted."""
@@ -22,25 +25,33 @@ PENDING_LIMIT = 64
 class Step:
     """One optimizer step as a context manager, the same object every time.
 
-    `number` is the step this is, from 0. A step that ends with an exception is not completed and not counted.
+    `number` is the step this is, from 0. A step that ends with an exception is not completed and not counted; one that
+    is entered inside itself is one step, from the inner entry on. `given` is the tag that the next step begins with,
+    `accumulating` says that what ends next is a micro-step: its time belongs to the step that completes. `records` are
+    the fields of a `StepRecord` for every completed step, for the sender thread to take out.
     """
 
     __slots__ = (
-        "_began", "_clock", "_depth", "_dropped", "_other", "_pending", "completed", "durations", "ended", "logged",
-        "next", "number",
+        "_began", "_clock", "_depth", "_dropped", "_other", "_partial", "_pending", "_phases", "_wait", "accumulating",
+        "completed", "ended", "given", "logged", "next", "number", "records",
     )  # fmt: skip
 
-    def __init__(self, clock: PhaseClock, dropped: Tally) -> None:
+    def __init__(self, clock: PhaseClock, dropped: Tally, wait: Callable[[], float] = lambda: 0.0) -> None:
         self.number = 0
         self.next = 0
         self.completed = 0
         self.ended: float | None = None
-        self.durations: deque[float] = deque()
+        self.given: str | None = FIRST_TAG
+        self.accumulating = False
+        self.records: deque[tuple[int, float, float, str | None, tuple[float, ...], float]] = deque()
         self.logged: deque[tuple[int, dict[str, Reading]]] = deque()
         self._pending: deque[tuple[int, dict[str, Reading]]] = deque()
         self._clock = clock
+        self._phases = tuple(clock.phases[name] for name in PHASES)
         self._other: Phase = clock.other
+        self._wait = wait
         self._began = 0.0
+        self._partial = False
         self._depth = 0
         self._dropped = dropped
 
@@ -49,39 +60,69 @@ class Step:
         now = perf_counter()
         left = clock.current
         elapsed = now - clock.since
-        # Outside the outermost step and every named phase the clock returns to `other`: `init` ends here, for good.
         outer = clock.outer
-        outer.append(left if outer else self._other)
-        self._depth = len(outer)
+        if self._depth:  # entered before and not left: it begins anew
+            del outer[self._depth :]
+        else:
+            # Outside the outermost step and every named phase the clock returns to `other`: `init` ends, for good.
+            outer.append(left if outer else self._other)
+            self._depth = len(outer)
         clock.since = now
         clock.current = self._other
         left.seconds += elapsed
-        self._began = now
+        if not self._partial:
+            self._began = now
+            clock.tag = self.given
         self.number = self.next
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        depth = self._depth
+        if not depth:  # left before: by the inner end of a step inside itself
+            return
         clock = self._clock
         now = perf_counter()
         left = clock.current
         elapsed = now - clock.since
         clock.since = now
         outer = clock.outer
-        if len(outer) != self._depth:  # phases entered inside by hand and never left, or left twice
-            del outer[self._depth :]
+        if len(outer) != depth:  # phases entered inside by hand and never left, or left twice
+            del outer[depth:]
+        self._depth = 0
         clock.current = outer.pop() if outer else self._other
         left.seconds += elapsed
-        if kind is None:
-            self.next = self.number + 1
-            self.completed += 1
-            self.ended = now
-            durations = self.durations
-            if len(durations) < RING_LIMIT:
-                durations.append(now - self._began)
-            else:
-                self._dropped.count += 1
+        if kind is not None or self.accumulating:
+            self._stay(kind is None)
+            return
+        self.next = self.number + 1
+        self.completed += 1
+        self.ended = now
+        records = self.records
+        if len(records) < RING_LIMIT:
+            a, b, c, d, e, f, g, h, i, j = self._phases  # written out: a loop over them takes twice the time
+            seconds = (
+                a.seconds, b.seconds, c.seconds, d.seconds, e.seconds,
+                f.seconds, g.seconds, h.seconds, i.seconds, j.seconds,
+            )  # fmt: skip
+            records.append((self.number, self._began, now, clock.tag, seconds, self._wait()))
+        else:
+            self._dropped.count += 1
+        self.given = None
+        self._partial = False
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a step, or a micro-step of one, has begun and not ended."""
+        return self._depth > 0 or self._partial
+
+    def _stay(self, ended_well: bool) -> None:
+        """End a micro-step, or one that failed: what it belonged to begins anew, with the tag that it would have."""
+        self._partial = ended_well
+        self.accumulating = False
+        if not ended_well:
+            self.given = None if self.completed else FIRST_TAG
 
     def log(self, /, **values: object) -> None:
         """Record scalars of this step by their catalog name: `loss`, `grad_norm`, `learning_rate` and so on.
@@ -119,29 +160,3 @@ class Step:
 
 def _ready(value: Reading) -> bool:
     return not isinstance(value, Copy) or value.ready()
-
-
-class StepHistogram:
-    """Durations in the wire's exponential buckets; the sender thread fills it."""
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._buckets: dict[int, int] = {}
-
-    def drain(self, durations: deque[float]) -> None:
-        """Count every duration in the ring, and take it out."""
-        take: Callable[[], float] = durations.popleft
-        for _ in range(len(durations)):
-            seconds = take()
-            index = bucket_index(seconds)
-            self._buckets[index] = self._buckets.get(index, 0) + 1
-            self._sum += seconds
-
-    def frame(self) -> dict[str, object]:
-        """Return the histogram as the wire carries it."""
-        return {
-            "schema": HISTOGRAM_SCHEMA,
-            "sum": encode_number(self._sum),
-            "count": sum(self._buckets.values()),
-            "buckets": {str(index): count for index, count in sorted(self._buckets.items())},
-        }

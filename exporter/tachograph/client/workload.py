@@ -9,6 +9,10 @@ from tachograph.client.identity import count, name
 from tachograph.client.loaded_torch import loaded_torch
 from tachograph.client.scalars import number
 
+MEASURED = "measured"
+GIVEN = "given"
+"""Conventions beside those of `model_flops`: counted by `Recorder.count_flops`, or a number of unknown origin."""
+
 
 class Workload:
     """One rank's share of a step, by counter; the facts for the hello; and how many arguments could not be right.
@@ -24,15 +28,20 @@ class Workload:
             self.refused += value is None and given.get(key) is not None
             return value
 
-        per_token = take("flops_per_token", amount)
+        tokens = take("tokens_per_step", amount)
+        stated = take("flops_convention", _convention)
+        per_token = given.get("flops_per_token")
+        if (convention := getattr(per_token, "convention", None)) is not None:  # a ModelFlops says how it counted
+            self.refused += stated not in (None, convention)
+            stated = _convention(convention)
+            given["flops_per_token"] = getattr(per_token, "total", None)
+        model, hardware = take("flops_per_token", amount), take("hardware_flops_per_token", amount)
         totals = {
-            "tokens_total": take("tokens_per_step", amount),
+            "tokens_total": tokens,
             "samples_total": take("samples_per_step", amount),
-            "flops_total": take("flops_per_step", amount),
+            "flops_total": take("flops_per_step", amount) or _product(model, tokens),
+            "hardware_flops_total": _product(hardware, tokens),
         }
-        tokens = totals["tokens_total"]
-        if totals["flops_total"] is None and isinstance(per_token, float) and isinstance(tokens, float):
-            totals["flops_total"] = per_token * tokens
         self.per_step = {key: _share(total, world_size) for key, total in totals.items() if isinstance(total, float)}
         version = getattr(loaded_torch(), "__version__", None)
         facts = {
@@ -40,14 +49,35 @@ class Workload:
             "global_batch": take("global_batch", count),
             "peak_flops": take("peak_flops", amount),
             "framework": None if version is None else name(f"pytorch {version}"),
+            "flops_convention": stated or (GIVEN if "flops_total" in self.per_step else None),
         }
         self.facts = {key: fact for key, fact in facts.items() if fact is not None}
+
+    def measured(self, flops: float) -> None:
+        """Take this rank's operations of one step as `Recorder.count_flops` counted them, recomputation included.
+
+        What the constructor was given stays; the first count stays, too, or the counters would fall.
+        """
+        if "flops_total" not in self.per_step:
+            self.facts["flops_convention"] = MEASURED
+        for key in ("flops_total", "hardware_flops_total"):
+            self.per_step.setdefault(key, _share(flops, 1))
 
 
 def amount(value: object) -> float | None:
     """Return `value` as a finite number above zero, or None."""
     given = number(value)
     return given if given is not None and 0 < given < math.inf else None
+
+
+def _convention(value: object) -> str | None:
+    from tachograph.client.model_flops import CONVENTIONS  # late: most runs do not say, and the module is not small
+
+    return value if isinstance(value, str) and value in {*CONVENTIONS, MEASURED, GIVEN} else None
+
+
+def _product(per_token: object, tokens: object) -> float | None:
+    return per_token * tokens if isinstance(per_token, float) and isinstance(tokens, float) else None
 
 
 def _share(total: float, world_size: int) -> float:

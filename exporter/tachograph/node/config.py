@@ -47,6 +47,7 @@ class Config:
     gpu_dcgm_names: bool
     gpu_job_mapping_dir: Path | None
     gpu_kmsg: Path | None
+    rank_detail: bool
     log_level: str
     limits: Limits
 
@@ -159,6 +160,10 @@ SETTINGS = (
         "gpu.kmsg", _path_or_none, "a path, or nothing", "/dev/kmsg",
         "The kernel's log, read for Xid errors where this user may; nothing: leave it alone.",
     ),
+    Setting(
+        "rank.detail", _truth, "true or false", "false",
+        "Show what ranks report beyond what alerts and dashboards use: GPU seconds by phase, twins of other series.",
+    ),
     Setting("log.level", _level, "one of " + ", ".join(LEVELS), "info", "Least important lines to log."),
     Setting(
         "limits.ranks", _whole(1, 4096), "a whole number from 1 to 4096", str(_limits.ranks),
@@ -244,6 +249,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         gpu_dcgm_names=values["gpu.dcgm-names"],
         gpu_job_mapping_dir=values["gpu.job-mapping-dir"],
         gpu_kmsg=values["gpu.kmsg"],
+        rank_detail=values["rank.detail"],
         log_level=values["log.level"],
         limits=Limits(
             ranks=values["limits.ranks"],

@@ -159,7 +159,8 @@ class Connection(asyncio.BufferedProtocol):
             _log.info("rank speaks", extra={"run": hello.run, "rank": hello.rank, "pid": self.peer.pid})
         self.greeted = True
         self._table.frames += 1
-        self.answer(ok=True, last_step=welcome.last_step)
+        known = {} if welcome.ended is None else {"ended": welcome.ended}
+        self.answer(ok=True, last_step=welcome.last_step, **known)
         if isinstance(welcome.superseded, Connection):
             welcome.superseded.answer(ok=False, error="another connection speaks for this rank now")
             welcome.superseded.close()

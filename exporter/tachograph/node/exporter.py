@@ -26,6 +26,7 @@ from tachograph.node.ranks import RankTable
 from tachograph.node.readings import Sample
 from tachograph.node.server import Pages, Server
 from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
+from tachograph.node.shown_ranks import shown
 
 TICK_SECONDS = 1.0
 LAST_WAIT_SECONDS = 0.5
@@ -45,6 +46,7 @@ class Exporter:
         self._clock = clock or Clock()
         self._source: GpuReader = source or NoGpus()
         self._shown_gpus = ShownGpus(config, self._source, self._clock)
+        self._rank_detail = config.rank_detail
         self._table = RankTable(config.limits, self._clock, self._source)
         self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
         pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready)
@@ -97,7 +99,8 @@ class Exporter:
     def _rank_samples(self) -> Iterator[Sample | HistogramSample]:
         start = time.perf_counter()
         try:
-            yield from list(self._table.samples())
+            samples = list(self._table.samples())
+            yield from samples if self._rank_detail else shown(samples)
         except Exception:  # noqa: BLE001 - a fault of ours in one rank's state must not take the GPUs off the page
             if not self._ranks_failed:
                 _log.exception("ranks cannot be shown")

@@ -11,10 +11,10 @@ class Limits:
 
     ranks: int = 64
     """Ranks known at a time; a node has 8 to 16, and restarts leave dead ones behind for a while."""
-    series_per_rank: int = 128
-    """Training series of one rank; the client sends about 40."""
+    series_per_rank: int = 256
+    """Training series of one rank; the client sends about 60, and 200 where a loop asks for all it can of layers."""
     label_values: int = 32
-    """Values of one label of one metric of one rank: process groups, mostly."""
+    """Values of one label of one metric of one rank: process groups, layers, invariants."""
     frozen_after: float = 10.0
     """Seconds of silence on an open connection after which a rank counts as frozen."""
     retention: float = 900.0

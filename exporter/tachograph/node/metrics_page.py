@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tachograph.catalog import METRICS, TRAIN_PREFIX, Metric
+from tachograph.node import readings, shown_ranks
 from tachograph.node.reading_table import ACTIVITIES, CALLS, FIELDS
-from tachograph.node.readings import DETAIL
+from tachograph.node.series import EXPORTERS_OWN
 
 _VALUES = (
     *(value for call in CALLS for value in call.values),
@@ -32,7 +33,9 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "What a rank reports",
         (TRAIN_PREFIX,),
-        "Of a rank that has ended, counters, `tachograph_train_step` and the info families stay; other gauges go.",
+        "Of a rank that has ended, counters, `tachograph_train_step` and the info families stay; other gauges go.\n"
+        "What has no label `rank` is added up by the exporter over the ranks of a run on its node. *Detail* is shown\n"
+        "with `--rank.detail` only, as is a phase that a rank never entered.",
     ),
     (
         "A GPU",
@@ -71,7 +74,7 @@ def _table(rows: Iterable[Metric]) -> str:
             _line(
                 [
                     f"`{row.name}`", row.kind, _codes(row.labels),
-                    *[f"`{row.key}`" if row.kind != "info" else ""] * train,
+                    *[f"`{row.key}`" if row.kind != "info" and row.key not in EXPORTERS_OWN else ""] * train,
                     *[_twins(row)] * dcgm,
                     row.help + words,
                 ]
@@ -89,7 +92,7 @@ def _codes(words: Iterable[str]) -> str:
 
 
 def _detail(row: Metric) -> str:
-    hidden = {own for name, own in DETAIL if name == row.name}
+    hidden = {own for name, own in readings.DETAIL | shown_ranks.DETAIL if name == row.name}
     read = {value.labels for value in _VALUES if value.metric is row}
     if not hidden:
         return ""

@@ -14,6 +14,7 @@ from tachograph.node.histograms import Buckets, parse
 from tachograph.node.limits import Limits
 from tachograph.node.rank_gpu import Left, Seat
 from tachograph.node.readings import Sample
+from tachograph.node.run_totals import Gain
 from tachograph.node.series import Series
 from tachograph.wire import decode_number
 
@@ -45,12 +46,19 @@ class Moment:
 
 
 class Rank:
-    """A rank of a run; `link` is its connection, None once it has ended with `outcome` dead, failed or finished."""
+    """A rank of a run; `link` is its connection, None once it has ended with `outcome` dead, failed or finished.
 
-    def __init__(self, hello: Hello, peer: Peer, link: object, limits: Limits, drops: Counter[str]) -> None:
+    `restarts` counts the processes of this rank before this one, `states` those of catalog.STATES it was shown in.
+    """
+
+    def __init__(
+        self, hello: Hello, peer: Peer, link: object, limits: Limits, drops: Counter[str], *, restarts: int = 0
+    ) -> None:
         self._limits = limits
         self._drops = drops
         self.heard = self.heartbeat = 0.0
+        self.restarts = restarts
+        self.states: set[str] = set()
         self.greet(hello, peer, link)
         self._start_again()
 
@@ -60,6 +68,7 @@ class Rank:
         self.ended: float | None = None
         self.outcome = self.last_words = ""
         self.key = (hello.run, str(hello.rank))
+        self.restarts = max(self.restarts, hello.attempt)
         self.config = tuple(self._fact(hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:])
         self.precision = self.config[0] or DEFAULT_PRECISION
         self.peak_flops = self._peak_fact(hello.facts)
@@ -88,12 +97,13 @@ class Rank:
         """End the rank as dead, failed or finished."""
         self.link, self.outcome, self.ended, self.last_words = None, outcome, now, last_words
 
-    def tell(self, state: State, now: float) -> None:
-        """Take over a state."""
+    def tell(self, state: State, now: float) -> list[Gain]:
+        """Take over a state; return what it adds to the run's merged families."""
         if state.seq < self.seq:
             # Pids do not tell processes apart for good: seen from another pid namespace every container has the same
             # few. A sequence that starts again is another process, and what that one counts starts again too.
             self._start_again()
+            self.restarts += 1
         self.seq, self._said = state.seq, now
         self.step, self.progress = state.step, state.progress_time
         self.phase, self._phase_seconds = state.phase, 0.0
@@ -103,11 +113,12 @@ class Rank:
             self._drops["unknown_phase"] += 1
             self.phase = None
         self._dropped = max(self._dropped, state.dropped)
-        self.series.take(state.metrics)
+        gains = self.series.take(state.metrics)
         if state.step is not None:
             self.series.gauges[_STEP] = {"": state.step}
         if (wait := self.series.total(_WAIT)) is not None:
             self._waits.append((now, wait))
+        return gains
 
     def news(self, state: State) -> Iterator[Event]:
         """Yield the events of a state that were not seen before."""
@@ -154,10 +165,13 @@ class Rank:
         if any(self.job):
             yield Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1)
         yield Sample(catalog.RANK_UP, key, state not in ("dead", "failed"))
+        self.states.add(state)
         for each in catalog.STATES:
-            yield Sample(catalog.RANK_STATE, (*key, each), each == state)
+            if each in self.states:  # a state the rank was never in is not shown: four series less of a healthy one
+                yield Sample(catalog.RANK_STATE, (*key, each), each == state)
         yield Sample(catalog.RANK_HEARTBEAT, key, self.heartbeat)
         yield Sample(catalog.TRAIN_CONFIG_INFO, (*key, *self.config), 1)
+        yield Sample(catalog.TRAIN_RESTARTS, key, self.restarts)
         if self.seq < 0:
             return  # zeros before the first state would look like counters that fell
         if self.progress is not None:

@@ -16,16 +16,20 @@ from tachograph.node.peaks import dtype_of, peaks_of
 from tachograph.node.rank import Moment, Peer, Rank
 from tachograph.node.rank_gpu import Finder
 from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample
+from tachograph.node.run_totals import RunTotals
 from tachograph.wire import MAX_EVENTS
 
 SETTLING_SECONDS = 3.0
-"""A run's histogram is withheld this long after the run is first seen: ranks that reconnect one by one after a restart
-of the exporter would otherwise look like a counter that falls and then doubles."""
+"""What is added up over a run's ranks is withheld this long after the run is first seen: ranks that reconnect one by
+one after a restart of the exporter would otherwise look like a counter that falls and then doubles."""
 
 LONGEST_TICK = 3.0
 """Between two ticks further apart the exporter itself did not run: its ranks are not to blame for the silence."""
 
 MAX_LAST_WORDS = 256
+MAX_FORGOTTEN = 4096
+"""Ranks of which a little is kept after they are forgotten – a requeued job may come back after hours: more than any
+node has, fewer than a rude sender makes up."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,10 +54,30 @@ class GpuFacts(Protocol):
         ...
 
 
+class Life(NamedTuple):
+    """What is remembered of a process of a rank: its step, when it was last heard (Unix), and how it ended."""
+
+    step: int | None
+    heartbeat: float
+    attempt: int
+    finished: bool
+
+    @classmethod
+    def of(cls, rank: Rank) -> Life:
+        """Return the life of a rank so far."""
+        return cls(rank.step, rank.heartbeat, rank.hello.attempt, rank.outcome == "finished")
+
+    def goes_on(self, hello: Hello) -> bool:
+        """Return whether a hello goes on with it: not after a finish, unless it calls itself a later attempt."""
+        return not self.finished or hello.attempt > self.attempt
+
+
 class Welcome(NamedTuple):
     """The answer to an accepted hello."""
 
     last_step: int | None
+    ended: float | None
+    """Unix seconds when an earlier process of this rank was last heard, None where none is known."""
     superseded: object | None
     """The connection that spoke for this rank until now."""
 
@@ -66,6 +90,9 @@ class Run:
         self.first_seen = first_seen
         self.ranks: dict[int, Rank] = {}
         self.histograms: dict[str, RunHistogram] = {}
+        self.totals = RunTotals()
+        self.restarts: dict[int, int] = {}
+        """Of ranks that were forgotten, while others of the run are known."""
 
 
 class RankTable:
@@ -77,6 +104,7 @@ class RankTable:
         self._gpus = gpus
         self._runs: dict[str, Run] = {}
         self._by_link: dict[object, Rank] = {}
+        self._past: dict[tuple[int, str, int], Life] = {}
         self._ticked = clock.monotonic()
         self._without_peak: set[str] = set()
         self.frames = 0
@@ -91,18 +119,33 @@ class RankTable:
             self._make_room()
         run = self._runs.setdefault(hello.run, Run(peer.uid, self._clock.monotonic()))
         superseded = None
+        same = old is not None and old.same_process(hello, peer)
+        earlier = self._past.pop((peer.uid, hello.run, hello.rank), None) if old is None else Life.of(old)
+        last_step = ended = None
+        if earlier is not None and earlier.goes_on(hello):
+            last_step, ended = earlier.step, earlier.heartbeat
+        if same and old is not None and old.link is not None:
+            ended = None
         if old is not None and old.link is not None:
             del self._by_link[old.link]
             superseded = old.link if old.link is not link else None
-        if old is not None and old.outcome in ("", "dead") and old.same_process(hello, peer):
+        if old is not None and same and old.outcome in ("", "dead"):
             rank = old
             rank.greet(hello, peer, link)
         else:
-            rank = run.ranks[hello.rank] = Rank(hello, peer, link, self._limits, self.dropped)
+            rank = run.ranks[hello.rank] = self._successor(run, old, hello, peer, link)
         self._by_link[link] = rank
         self.heard(link)
         self._seat([rank])
-        return Welcome(old.step if old is not None else None, superseded)
+        return Welcome(last_step, ended, superseded)
+
+    def _successor(self, run: Run, old: Rank | None, hello: Hello, peer: Peer, link: object) -> Rank:
+        """Return a rank for a process that is not the one known so far."""
+        lives = run.restarts.pop(hello.rank, None) if old is None else old.restarts
+        rank = Rank(hello, peer, link, self._limits, self.dropped, restarts=0 if lives is None else lives + 1)
+        if old is not None:
+            rank.states |= old.states
+        return rank
 
     def _claimable(self, link: object, hello: Hello, peer: Peer) -> Rank | None:
         """Return the rank that a hello may take over, None where there is none yet; raise FrameError if it may not."""
@@ -128,8 +171,8 @@ class RankTable:
     def state(self, link: object, state: State) -> None:
         """Take over a rank's state; raise FrameError where the connection has not said hello."""
         rank = self._speaker(link)
-        rank.tell(state, self._clock.monotonic())
         run = self._runs[rank.hello.run]
+        run.totals.add(rank.tell(state, self._clock.monotonic()))
         for key, now, before in rank.observations(state):
             run.histograms.setdefault(key, RunHistogram()).add(now, before)
         self.moments.extend(Moment(rank.hello.run, rank.hello.rank, event) for event in rank.news(state))
@@ -212,6 +255,11 @@ class RankTable:
     def _forget(self, rank: Rank) -> None:
         run = self._runs[rank.hello.run]
         del run.ranks[rank.hello.rank]
+        self._past[run.owner, rank.hello.run, rank.hello.rank] = Life.of(rank)
+        if len(self._past) > MAX_FORGOTTEN:
+            del self._past[next(iter(self._past))]
+        if len(run.restarts) < MAX_FORGOTTEN:
+            run.restarts[rank.hello.rank] = rank.restarts
         if not run.ranks:
             del self._runs[rank.hello.run]
 
@@ -241,6 +289,7 @@ class RankTable:
             yield from rank.samples(now, self.state_of(rank), peak)
         for name, run in sorted(self._runs.items()):
             if now - run.first_seen >= SETTLING_SECONDS:
+                yield from run.totals.samples(name)
                 for key, histogram in run.histograms.items():
                     yield histogram.sample(catalog.TRAIN_HISTOGRAMS[key], (name,))
         yield Sample(catalog.FRAMES, (), self.frames)

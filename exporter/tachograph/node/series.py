@@ -1,4 +1,7 @@
-"""What one process of a rank reported, within the limits: counters that never fall, gauges of the last frame."""
+"""What one process of a rank reported, within the limits: counters that never fall, gauges of the last frame.
+
+A merged family has no label `rank`: what the process adds to it goes to the run (`run_totals.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from tachograph.catalog import (
     COUNTER,
     FAILURE_CATEGORIES,
+    LOST_CAUSES,
     NONFINITE_SOURCES,
     OPERATIONS,
     PHASES,
+    STEP_TAGS,
     TRAIN_CHECKPOINT_STEP,
     TRAIN_CHECKPOINT_TIMESTAMP,
     TRAIN_FAILURES,
     TRAIN_METRICS,
     TRAIN_NONFINITE_STEP,
+    TRAIN_RESTARTS,
     TRAIN_STEP,
     Metric,
 )
 from tachograph.node.limits import Limits
 from tachograph.node.readings import Sample
+from tachograph.node.run_totals import Gain
 from tachograph.wire import decode_number
 
 MAX_LABEL_LENGTH = 64
+
+EXPORTERS_OWN = frozenset({TRAIN_RESTARTS.key})
+"""What the exporter works out itself, and takes from no rank."""
 
 KEPT_AFTER_END = frozenset(
     row.key for row in (TRAIN_STEP, TRAIN_NONFINITE_STEP, TRAIN_CHECKPOINT_STEP, TRAIN_CHECKPOINT_TIMESTAMP)
@@ -36,6 +46,8 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "op": (OPERATIONS, "bad_label"),
     "source": (NONFINITE_SOURCES, "bad_label"),
     "category": (FAILURE_CATEGORIES, "bad_label"),
+    "tag": (STEP_TAGS, "bad_label"),
+    "cause": (LOST_CAUSES, "bad_label"),
 }
 """Labels with a fixed vocabulary, and the reason under which any other word is dropped."""
 
@@ -43,7 +55,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
 class Series:
     """The accepted series of one process; what is left out is counted in `drops` by `catalog.DROP_REASONS`."""
 
-    __slots__ = ("_drops", "_limits", "counters", "gauges")
+    __slots__ = ("_drops", "_limits", "_merged", "counters", "gauges")
 
     def __init__(self, limits: Limits, drops: Counter[str]) -> None:
         self._limits = limits
@@ -53,28 +65,47 @@ class Series:
         self.counters: dict[str, dict[str, float]] = {
             row.key: dict.fromkeys(row.values, 0.0)
             for row in TRAIN_METRICS.values()
-            if row.kind == COUNTER and row.values
+            if row.kind == COUNTER and row.values and not row.merged
         }
+        self._merged: dict[str, dict[str, float]] = {}
 
-    def take(self, metrics: Mapping[str, object]) -> None:
-        """Take over the `metrics` of a state frame: counters are merged, gauges replaced."""
+    def take(self, metrics: Mapping[str, object]) -> list[Gain]:
+        """Take over the `metrics` of a state frame; return what it adds to the run's merged families.
+
+        Counters grow, gauges are replaced.
+        """
         self.gauges = {}
+        gains: list[Gain] = []
         room = self._limits.series_per_rank - sum(map(len, self.counters.values()))
         for key, value in metrics.items():
             row = TRAIN_METRICS.get(key)
-            if row is None:
+            if row is None or key in EXPORTERS_OWN:
                 self._drops["unknown_metric"] += len(value) if isinstance(value, dict) else 1
             elif row.own_label is None:
-                room -= self._merge(row, (("", value),), room)
+                room -= self._family(row, (("", value),), room, gains)
             elif isinstance(value, dict):
-                room -= self._merge(row, value.items(), room)
+                room -= self._family(row, value.items(), room, gains)
             else:
                 self._drops["wrong_type"] += 1
+        return gains
 
-    def _merge(self, row: Metric, values: Iterable[tuple[str, object]], room: int) -> int:
-        """Merge one family and return how many series it added."""
+    def _family(self, row: Metric, values: Iterable[tuple[str, object]], room: int, gains: list[Gain]) -> int:
+        """Take over one family; return how many series it added to this rank's own."""
+        if not row.merged:
+            return self._merge(row, (self.counters if row.kind == COUNTER else self.gauges), values, room)
+        before = dict(self._merged.get(row.key, {}))
+        self._merge(row, self._merged, values, self._limits.series_per_rank)
+        for label, number in self._merged[row.key].items():
+            if number != before.get(label):
+                gains.append(Gain(row.key, label, number - before.get(label, 0.0)))
+        return 0
+
+    def _merge(
+        self, row: Metric, families: dict[str, dict[str, float]], values: Iterable[tuple[str, object]], room: int
+    ) -> int:
+        """Merge one family into what is kept, and return how many series it added."""
         counts = row.kind == COUNTER
-        kept = (self.counters if counts else self.gauges).setdefault(row.key, {})
+        kept = families.setdefault(row.key, {})
         before = len(kept)
         for label, value in values:
             known = kept.get(label)

@@ -1,0 +1,145 @@
+"""What the fault bench does to its jobs and what must come of each, written down before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+RANKS = 4
+STEP_SECONDS = 0.125
+CULPRIT = 2
+"""Neither the first nor the last rank, and not the one that saves checkpoints."""
+
+SHARES = (0.5, 0.2, 0.1)
+"""Delays, as parts of a healthy step."""
+
+PLACES = {
+    "loader": "data",
+    "copy": "copy",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "before collective": "other",
+}
+"""Where a delay is put -> the phase that must be named; a moment before a collective, outside of phases, is `other`."""
+
+STRAGGLER = "StragglerRank"
+SYMPTOMS_OF_AN_END = ("RankFailed", "RunHung")
+"""Of the ranks that lose a peer. That they died as well is not one of them: nobody killed them."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An alert, the rank it names (None: no rank) and the phase its text names (None: not asked for)."""
+
+    alert: str
+    rank: int | None = None
+    phase: str | None = None
+
+    def __str__(self) -> str:
+        who = "" if self.rank is None else f" rank {self.rank}"
+        return f"{self.alert}{who}{f' ({self.phase})' if self.phase else ''}"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One job and what must be said of it.
+
+    `kind` and `place`, `share`, `rotating` say what happens from `onset` seconds on, `seconds` is the length of what
+    comes after. `expected` None: nothing but info may be said. `allowed` are alerts that are right as well, but not
+    asked for. `quiet` scenarios expect an info alert, which nobody is sent.
+    """
+
+    name: str
+    kind: str
+    expected: Verdict | None
+    place: str = ""
+    share: float = 0.0
+    rotating: bool = False
+    onset: float = 35.0
+    seconds: float = 90.0
+    allowed: tuple[str, ...] = ()
+    long: bool = False
+    repeat: int = 0
+
+    @property
+    def run(self) -> str:
+        """The run's name: of letters, digits and hyphens."""
+        return f"{self.name.replace(' ', '-').replace('%', '')}-{self.repeat}"
+
+    @property
+    def ends(self) -> bool:
+        """Whether the fault ends the job."""
+        return self.kind == "killed"
+
+    @property
+    def tier(self) -> str:
+        """The row of the summary it counts in."""
+        if self.kind == "healthy":
+            return "healthy"
+        return f"delay {self.share:.0%}" if self.kind == "delay" else "other faults"
+
+    @property
+    def steps_before(self) -> int:
+        """Steps until the fault."""
+        return round(self.onset / STEP_SECONDS)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run; a delay stretches those after the onset."""
+        return self.steps_before + round(self.seconds / (STEP_SECONDS * (1 + self.share)))
+
+
+def delays() -> list[Scenario]:
+    """Return every size, place and way of turning: the largest first."""
+    return [
+        Scenario(
+            f"{place} {share:.0%} {'rotating' if rotating else 'fixed'}",
+            "delay",
+            Verdict(STRAGGLER, None if rotating else CULPRIT, phase),
+            place=place,
+            share=share,
+            rotating=rotating,
+        )
+        for share in SHARES
+        for place, phase in PLACES.items()
+        for rotating in (False, True)
+    ]
+
+
+OTHERS = (
+    Scenario("NaN", "nan", Verdict("LossNotFinite", CULPRIT), seconds=20),
+    Scenario("spike heals", "spike", Verdict("LossSpike"), seconds=45),
+    Scenario("spike stays", "spike-stays", Verdict("LossSpikeNotRecovering"), seconds=45, allowed=("LossSpike",)),
+    Scenario("drift", "drift", Verdict("InvariantBroken", CULPRIT), seconds=60),
+    Scenario("checksum", "checksum", Verdict("SilentDataCorruptionSuspected", CULPRIT), seconds=60),
+    Scenario("skipped collective", "skipped", Verdict("RunHung", CULPRIT), seconds=50),
+    Scenario("killed", "killed", Verdict("RankDead", CULPRIT), seconds=30, allowed=SYMPTOMS_OF_AN_END),
+    Scenario("frozen", "frozen", Verdict("RankFrozen", CULPRIT), seconds=40, allowed=SYMPTOMS_OF_AN_END),
+)
+
+LONG = (
+    Scenario("divergence", "divergence", Verdict("LossDiverging"), onset=240, seconds=1700, long=True),
+    Scenario("leak", "leak", Verdict("MemoryLeak", CULPRIT), onset=60, seconds=6300, long=True),
+)
+"""LossDiverging looks at 20 minutes; MemoryLeak lets memory settle for 30, and wants a rise in each 20 of 60 more."""
+
+HEALTHY = Scenario("healthy", "healthy", None)
+
+
+def campaign(healthy: int, repeats: int) -> list[Scenario]:
+    """Return all jobs in the order to start them: the long ones, then faults and healthy runs in turn.
+
+    If time runs out, as many of each were done as could be.
+    """
+    faults: list[Scenario] = []
+    for repeat in range(repeats):
+        faults += [replace(scenario, repeat=repeat) for scenario in (*delays(), *OTHERS)]
+    calm = [replace(HEALTHY, repeat=repeat) for repeat in range(healthy)]
+    return [*LONG, *interleaved(faults, calm)]
+
+
+def interleaved(first: Sequence[Scenario], second: Sequence[Scenario]) -> list[Scenario]:
+    """Return both, evenly mixed, each in its own order."""
+    placed = [((index + 0.5) / len(part), scenario) for part in (first, second) for index, scenario in enumerate(part)]
+    return [scenario for _, scenario in sorted(placed, key=lambda pair: pair[0])]

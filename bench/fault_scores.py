@@ -1,0 +1,166 @@
+"""Was it right? Each job's alerts against what was expected of it, and the tables of the fault bench."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fault_scenarios import PLACES, STRAGGLER, Scenario
+from fault_stack import Outcome, Told
+
+INFO = "info"
+NO_PHASE, NOTHING, OTHER_ALERT = "no phase", "nothing", "other alert"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An outcome, judged: the rank is right if the expected alert names it and nothing names another."""
+
+    outcome: Outcome
+    answer: Told | None
+    surplus: tuple[Told, ...]
+    right_rank: bool
+    right: bool
+
+    @property
+    def scenario(self) -> Scenario:
+        """What was done."""
+        return self.outcome.scenario
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds from the onset until the alert was there, None without one."""
+        return None if self.answer is None or self.outcome.onset is None else self.answer.first - self.outcome.onset
+
+    @property
+    def verdict(self) -> str:
+        """What was said, in short."""
+        said = ([self.answer] if self.answer else []) + list(self.surplus)
+        return " + ".join(named(one) for one in said) or NOTHING
+
+
+def named(told: Told) -> str:
+    """Return an alert in short: its name, rank, phase and severity where it is no page."""
+    who = "" if told.rank is None else f" rank {told.rank}"
+    phase = f" ({told.phase})" if told.phase else ""
+    return f"{told.alert}{who}{phase}"
+
+
+def judge(outcome: Outcome) -> Judgement:
+    """Compare what was said of a job with what was expected."""
+    scenario, expected = outcome.scenario, outcome.scenario.expected
+    loud = [one for one in outcome.told if one.severity != INFO]
+    if expected is None:
+        return Judgement(outcome, None, tuple(loud), not loud, not loud)
+    since = outcome.onset or outcome.began
+    answer = next(
+        (
+            one
+            for one in outcome.told
+            if one.alert == expected.alert and one.rank == expected.rank and one.first > since
+        ),
+        None,
+    )
+    # The same alert again, as a page after a ticket, is no surplus; one that names another rank is.
+    surplus = tuple(
+        one
+        for one in loud
+        if (one.alert, one.rank) != (expected.alert, expected.rank) and one.alert not in scenario.allowed
+    )
+    wrong_rank = any(one.rank is not None and one.rank != expected.rank for one in surplus)
+    right_rank = answer is not None and not wrong_rank
+    right = right_rank and not surplus and answer is not None and expected.phase in (None, answer.phase)
+    return Judgement(outcome, answer, surplus, right_rank, right)
+
+
+def summary(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
+    """Return a row for each kind of fault: how many were right, how late, and what was said for nothing."""
+    tiers = ("delay 50%", "delay 20%", "delay 10%", "other faults", "healthy")
+    rows = []
+    for tier in tiers:
+        ones = [one for one in judged if one.scenario.tier == tier]
+        if not ones:
+            continue
+        delays = [one.delay for one in ones if one.delay is not None]
+        rows.append(
+            {
+                "runs": tier,
+                "number": len(ones),
+                "rank right": share(one.right_rank for one in ones),
+                "rank and cause right": share(one.right for one in ones),
+                "median delay s": f"{statistics.median(delays):.0f}" if delays else "–",
+                "longest s": f"{max(delays):.0f}" if delays else "–",
+                "false alarms": sum(len(one.surplus) for one in ones),
+            }
+        )
+    return rows
+
+
+def share(values: Iterable[bool]) -> str:
+    """Return how many are true, as a count and in per cent."""
+    known = list(values)
+    return f"{sum(known)} ({sum(known) / len(known):.0%})"
+
+
+def confusion(judged: Sequence[Judgement], rotating: bool) -> list[dict[str, Any]]:
+    """Return place × what was said: the phase, where the rank was right; else what it was taken for."""
+    columns = (*PLACES.values(), NO_PHASE, "wrong rank", OTHER_ALERT, NOTHING)
+    rows = []
+    for place in PLACES:
+        cells = dict.fromkeys(columns, 0)
+        for one in judged:
+            if one.scenario.kind == "delay" and one.scenario.place == place and one.scenario.rotating == rotating:
+                cells[taken_for(one)] += 1
+        rows.append({"delayed": place, **{column: count or "·" for column, count in cells.items()}})
+    return rows
+
+
+def taken_for(one: Judgement) -> str:
+    """Return the column of the confusion matrix that a job with a delay belongs in."""
+    if one.right_rank and one.answer is not None:
+        return one.answer.phase or NO_PHASE
+    if not one.surplus:
+        return NOTHING
+    return "wrong rank" if any(told.alert == STRAGGLER for told in one.surplus) else OTHER_ALERT
+
+
+def others(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
+    """Return the other faults, one by one."""
+    rows = []
+    for one in judged:
+        if one.scenario.tier == "other faults":
+            said = one.outcome.fault or one.verdict
+            delay = "–" if one.delay is None else f"{one.delay:.0f}"
+            row = {"fault": one.scenario.name, "expected": one.scenario.expected, "said": said, "after s": delay}
+            rows.append({**row, "right": "yes" if one.right else "no"})
+    return rows
+
+
+def wrong(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
+    """Return every job of which something wrong, or not all, was said."""
+    return [
+        {
+            "run": one.scenario.run,
+            "expected": one.scenario.expected or NOTHING,
+            "said": one.verdict,
+            "after s": "–" if one.delay is None else f"{one.delay:.0f}",
+        }
+        for one in judged
+        if not one.right and one.scenario.tier != "other faults"
+    ]
+
+
+def tables(outcomes: Sequence[Outcome]) -> Mapping[str, list[dict[str, Any]]]:
+    """Return every table by its title; a job that the bench could not do is left out, but for the long ones."""
+    judged = [judge(one) for one in outcomes if not one.fault or one.scenario.long]
+    counted = [one for one in judged if not one.outcome.fault]
+    found = {
+        "Right, late, false": summary(counted),
+        "Delay on one rank: which phase was named": confusion(counted, rotating=False),
+        "Delay on ranks in turn: which phase was named": confusion(counted, rotating=True),
+        "Other faults": others(judged),
+        "Not right": wrong(counted),
+    }
+    return {title: rows for title, rows in found.items() if rows}

@@ -1,0 +1,197 @@
+"""The fault bench at work: jobs side by side on the shipped stack, and what Alertmanager would tell of each."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fault_scenarios import Scenario
+from tachograph import wire
+from tachograph.lab.processes import Child, ProcessError, answers, free_port
+from tachograph.lab.stack import Stack
+
+JOB = Path(__file__).with_name("fault_job.py")
+START_GAP_SECONDS = 4.0
+"""Between two starts: loading PyTorch takes a core for as long."""
+
+START_SECONDS = 60.0
+"""The most that a job may take to its fault beyond the time of its steps."""
+
+EXPORTER_SECONDS = 30.0
+
+TOLD_SECONDS = 3.0
+"""How long an alert must be there, and not be inhibited, to count: its cause may come a moment later."""
+
+AFTERWARDS_SECONDS = 20.0
+"""How long a job goes on after the expected alert: something wrong may still be said."""
+
+PHASE = re.compile(r"\bin phase (\w+)")
+
+
+@dataclass
+class Told:
+    """An alert that was said of a run: when first, and its text then."""
+
+    alert: str
+    severity: str
+    rank: int | None
+    phase: str | None
+    first: float
+    last: float
+    text: str
+
+
+@dataclass
+class Outcome:
+    """A job that is over: what was said of it, in Unix seconds, and why it is not to be counted, if so."""
+
+    scenario: Scenario
+    onset: float | None
+    began: float
+    ended: float
+    told: list[Told] = field(default_factory=list)
+    fault: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"run": self.scenario.run, **asdict(self), "scenario": None}
+
+
+class Running:
+    """One job under way."""
+
+    def __init__(self, scenario: Scenario, folder: Path, child: Child) -> None:
+        self.scenario, self.folder, self.child = scenario, folder, child
+        self.began = time.time()
+        self.seen: dict[tuple[str, str, int | None], Told] = {}
+
+    def hear(self, alert: Mapping[str, Any], now: float) -> None:
+        """Take an alert that is active and not inhibited at `now`."""
+        labels, text = alert["labels"], alert["annotations"].get("description", "")
+        rank = int(labels["rank"]) if "rank" in labels else None
+        key = labels["alertname"], labels["severity"], rank
+        if key in self.seen:
+            self.seen[key].last = now
+            return
+        phase = PHASE.search(text)
+        self.seen[key] = Told(*key, phase.group(1) if phase else None, now, now, text)
+
+    @property
+    def onset(self) -> float | None:
+        """When the fault began, None before."""
+        try:
+            return float((self.folder / "onset").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+
+    def told(self) -> list[Told]:
+        """Return what was said, in order."""
+        lasting = (one for one in self.seen.values() if one.last - one.first >= TOLD_SECONDS)
+        return sorted(lasting, key=lambda one: one.first)
+
+    def over(self, now: float) -> str | None:
+        """Return None while the job has to go on, else why it is a failure of the bench, or nothing."""
+        scenario, onset = self.scenario, self.onset
+        if not self.child.running and (onset is None or now < onset + scenario.seconds / 2) and not scenario.ends:
+            return f"the job ended too early: {self.child.tail(3)}"
+        if onset is None:
+            late = now > self.began + 2 * scenario.onset + START_SECONDS
+            return "the job did not come to its fault" if late else None
+        expected = scenario.expected
+        answered = [one.first for one in self.told() if expected is not None and one.alert == expected.alert]
+        enough = onset + scenario.seconds
+        if answered:
+            enough = min(enough, answered[0] + AFTERWARDS_SECONDS)
+        return "" if now > enough else None
+
+    def finish(self, fault: str) -> Outcome:
+        """End the job and return what came of it."""
+        self.child.stop(grace=1.0)
+        return Outcome(self.scenario, self.onset, self.began, time.time(), self.told(), fault)
+
+
+class CrowdedStack(Stack):
+    """The shipped stack with room for many jobs: their ranks share one exporter, where a node has 8 to 16."""
+
+    def start_exporter(self) -> None:
+        """Start the exporter with a higher cap on ranks; finished ones leave sooner."""
+        command = [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", "--socket", str(self.socket)]
+        command += ["--web.listen-address", self.address("exporter")]
+        command += ["--limits.ranks", "256", "--ranks.retention-finished", "30s", "--ranks.retention", "60s"]
+        self.exporter = self.children.start("exporter", command)
+        self.exporter.wait_until(lambda: answers(f"{self.url('exporter')}/-/ready"), EXPORTER_SECONDS)
+
+
+class FaultStack:
+    """The shipped stack with jobs on it; use it as a context manager."""
+
+    def __init__(self, folder: Path, suite: str) -> None:
+        self.stack = CrowdedStack(folder, "http://127.0.0.1:9", suite=suite, gpus={})  # port 9: nobody is notified
+
+    def __enter__(self) -> FaultStack:
+        self.stack.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.__exit__(*error)
+
+    def start(self, scenario: Scenario) -> Running:
+        """Start a job; its ranks come up within seconds."""
+        folder = self.stack.folder / scenario.run
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "onset").unlink(missing_ok=True)
+        (folder / "scenario.json").write_text(json.dumps({**asdict(scenario), "expected": None}), encoding="utf-8")
+        environment = {
+            wire.SOCKET_ENVIRONMENT: str(self.stack.socket),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONWARNINGS": "ignore:Failed to initialize NumPy",
+        }
+        child = self.stack.children.start(scenario.run, [sys.executable, JOB, folder], environment)
+        return Running(scenario, folder, child)
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Return the alerts that Alertmanager would tell somebody of now: those it does not inhibit."""
+        url = f"{self.stack.url('alertmanager')}/api/v2/alerts?active=true&inhibited=false&silenced=false"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as response:
+                found: list[dict[str, Any]] = json.load(response)
+        except OSError as error:
+            raise ProcessError(f"no answer from {url}: {error}") from error
+        return found
+
+    def play(self, scenarios: Sequence[Scenario], jobs: int, until: float) -> Iterator[Outcome]:
+        """Play scenarios, `jobs` at a time besides the long ones, and yield each as it ends; `until`: Unix seconds.
+
+        What could not end in time is not begun; a long one is cut off there.
+        """
+        waiting, running, last_start = list(scenarios), list[Running](), 0.0
+        while waiting or running:
+            now = time.time()
+            by_run = {job.scenario.run: job for job in running}
+            for alert in self.alerts():
+                if job := by_run.get(alert["labels"].get("run", "")):
+                    job.hear(alert, now)
+            for job in list(running):
+                fault = job.over(now)
+                if fault is None and now > until:
+                    fault = "the session was too short"
+                if fault is not None:
+                    running.remove(job)
+                    yield job.finish(fault)
+            waiting = [one for one in waiting if one.long or now + 30 + one.onset + one.seconds < until]
+            free = [one for one in waiting if one.long or sum(not job.scenario.long for job in running) < jobs]
+            if free and now - last_start > START_GAP_SECONDS:
+                last_start = now
+                waiting.remove(free[0])
+                running.append(self.start(free[0]))
+            time.sleep(max(0.0, now + 1 - time.time()))

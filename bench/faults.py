@@ -1,0 +1,135 @@
+"""The fault bench: whether faults in real training jobs are told, with the right rank and cause, and nothing else.
+
+Real jobs of four ranks, real exporter, Prometheus and Alertmanager with the shipped rules. What must be said of each
+stands in fault_scenarios.py. Results are kept as they come: what was done is not done again, but with --fresh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from fault_scenarios import Scenario, campaign
+from fault_scores import judge, tables
+from fault_stack import FaultStack, Outcome, Told
+from table import OUT, show
+from tachograph.lab import binaries
+
+RESULTS = OUT / "faults.jsonl"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "fault-bench.md"
+FENCE = "<!-- written by bench/faults.py --doc -->"
+
+
+def main() -> None:
+    """Play what was not played yet, and print what came of it all."""
+    options = parse()
+    signal.signal(signal.SIGTERM, leave)
+    scenarios = [one for one in campaign(options.healthy, options.repeats) if matches(one, options.only)]
+    if options.fresh:
+        RESULTS.unlink(missing_ok=True)
+    done = read(scenarios)
+    known = {one.scenario.run for one in done if not one.fault}
+    left = [one for one in scenarios if one.run not in known]
+    if left and options.minutes > 0:
+        done = [one for one in done if not one.fault] + play(left, options)
+    if not done:
+        sys.exit("nothing was measured")
+    found = tables(done)
+    for title, rows in found.items():
+        show(title, rows)
+    if options.doc:
+        write_document(found, facts(options))
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="only jobs whose names hold these words")
+    parser.add_argument("--jobs", type=int, default=8, help="jobs side by side, besides the long ones")
+    parser.add_argument("--minutes", type=float, default=40, help="no job is begun that would end later")
+    parser.add_argument("--healthy", type=int, default=30, help="healthy jobs")
+    parser.add_argument("--repeats", type=int, default=2, help="jobs of each fault")
+    parser.add_argument("--suite", default=binaries.SYSTEM, help="whose Prometheus: system, or a Debian code name")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument("--doc", action="store_true", help="write the tables into docs/fault-bench.md")
+    return parser.parse_args()
+
+
+def matches(scenario: Scenario, words: Sequence[str]) -> bool:
+    """Return whether a job is asked for."""
+    return all(word in scenario.run for word in words)
+
+
+def play(scenarios: Sequence[Scenario], options: argparse.Namespace) -> list[Outcome]:
+    """Play the jobs, write each result down as it comes, and return them."""
+    OUT.mkdir(exist_ok=True)
+    outcomes = []
+    until = time.time() + 60 * options.minutes
+    with (
+        tempfile.TemporaryDirectory(prefix="faults-") as folder,
+        FaultStack(Path(folder), options.suite) as stack,
+        RESULTS.open("a", encoding="utf-8") as results,
+    ):
+        print(f"{len(scenarios)} jobs, {options.jobs} at a time; {stack.stack.description()}", flush=True)
+        for outcome in stack.play(scenarios, options.jobs, until):
+            outcomes.append(outcome)
+            results.write(json.dumps(outcome.row()) + "\n")
+            results.flush()
+            one = judge(outcome)
+            delay = "" if one.delay is None else f" after {one.delay:.0f} s"
+            said = outcome.fault or f"{one.verdict}{delay}"
+            mark = "-- " if outcome.fault else "ok " if one.right else "NOT"
+            print(f"  {mark} {outcome.scenario.run}: {said}", flush=True)
+    return outcomes
+
+
+def read(scenarios: Sequence[Scenario]) -> list[Outcome]:
+    """Return what was measured before of these jobs, the last result of each."""
+    by_run = {one.run: one for one in scenarios}
+    found: dict[str, Outcome] = {}
+    if RESULTS.exists():
+        for line in RESULTS.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if scenario := by_run.get(row["run"]):
+                told = [Told(**one) for one in row["told"]]
+                found[row["run"]] = Outcome(scenario, row["onset"], row["began"], row["ended"], told, row["fault"])
+    return list(found.values())
+
+
+def facts(options: argparse.Namespace) -> str:
+    """Return what the figures hold for."""
+    programs = binaries.ensure(options.suite)
+    prometheus = ".".join(map(str, binaries.version(programs["prometheus"])))
+    return f"{os.cpu_count()} cores, up to {options.jobs} jobs of four ranks at a time, Prometheus {prometheus}."
+
+
+def write_document(found: Mapping[str, Sequence[Mapping[str, Any]]], machine: str) -> None:
+    """Put the tables between the fences of docs/fault-bench.md."""
+    before, _, after = DOCUMENT.read_text(encoding="utf-8").split(FENCE)
+    body = "\n\n".join(f"### {title}\n\n{markdown(rows)}" for title, rows in found.items())
+    DOCUMENT.write_text(f"{before}{FENCE}\n\n{machine}\n\n{body}\n\n{FENCE}{after}", encoding="utf-8")
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a table."""
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([str(row[column]) for column in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    """End like any other exit: the jobs end, what was measured is kept."""
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""`tachograph run`: its options, and a script that runs whether it can be recorded or not."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tachograph.attach import program
+from tachograph.attach.account import Account
+from tachograph.attach.observer import Observer
+from tachograph.attach.on_import import when_imported
+from tachograph.attach.torch_hooks import attach
+from tachograph.client.identity import discover
+from tachograph.client.notice import notice
+from tachograph.client.recorder import Recorder
+
+USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
+       tachograph run [options] -m MODULE [argument ...]
+       torchrun [options] -m tachograph run [options] SCRIPT [argument ...]
+
+Runs a PyTorch training script as Python would, and records it without an edit.
+
+options:
+  --name NAME           the run's name; else TACHOGRAPH_RUN, torchrun's, Slurm's
+                        (--run is the same, but torchrun takes it for its --run-path)
+  --tokens-per-step N   tokens of one step, over all ranks
+  --samples-per-step N  samples of one step, over all ranks
+  --flops-per-token N   the model's operations per token, forward and backward
+  --flops-per-step N    the same for a step, over all ranks
+  --precision NAME      what products are computed in: bf16, fp16, tf32, fp8, ...
+  --quiet               do not say at the end what was seen
+"""
+
+OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "--name": ("run", str),
+    "--run": ("run", str),
+    "--tokens-per-step": ("tokens_per_step", float),
+    "--samples-per-step": ("samples_per_step", float),
+    "--flops-per-token": ("flops_per_token", float),
+    "--flops-per-step": ("flops_per_step", float),
+    "--precision": ("precision", str),
+}
+"""Options with a value: the argument of `Recorder` that it is, and how its text is read."""
+
+AMOUNTS = {"tokens_per_step", "flops_per_token", "flops_per_step"}
+
+
+class UsageError(Exception):
+    """The command line cannot be meant; the text says why."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a script; returns only where there is none to run, and after one that ended normally."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        sys.stdout.write(USAGE)
+        return 0
+    try:
+        given, quiet, target, rest = _parse(list(arguments))
+        chosen = program.module(target[1]) if target[0] == "-m" else program.script(target[1])
+    except UsageError as error:
+        sys.stderr.write(f"tachograph run: {error}; see tachograph run --help\n")
+        return 2
+    except program.NotFoundError as error:
+        sys.stderr.write(f"tachograph run: {error}\n")
+        return error.status
+    try:
+        _watch(given, quiet)
+    except Exception as error:  # noqa: BLE001 - the script runs, recorded or not
+        notice("run", f"nothing is recorded: {error!r}")
+    chosen.run(rest)
+    return 0
+
+
+def _parse(words: list[str]) -> tuple[dict[str, Any], bool, tuple[str, str], list[str]]:
+    """Return the recorder's arguments, whether to be quiet, what to run, and its arguments, which are not looked at."""
+    given: dict[str, Any] = {}
+    quiet = False
+    while words:
+        word = words.pop(0)
+        option, equals, value = word.partition("=")
+        if word == "--quiet":
+            quiet = True
+        elif option in OPTIONS or word == "-m":
+            if not equals:
+                if not words:
+                    raise UsageError(f"{word} wants a value")
+                value = words.pop(0)
+            if word == "-m":
+                return given, quiet, ("-m", value), words
+            try:
+                argument, read = OPTIONS[option]
+                given[argument] = read(value)
+            except ValueError as error:
+                raise UsageError(f"{option} wants a number, not {value!r}") from error
+        elif word.startswith("-"):
+            raise UsageError(f"unknown option {word}")
+        else:
+            return given, quiet, ("script", word), words
+    raise UsageError("no script was given")
+
+
+def _watch(given: dict[str, Any], quiet: bool) -> None:
+    """Have PyTorch observed once the script imports it, and the end told by rank 0."""
+    if os.environ.get("TACHOGRAPH_DISABLED", "") not in ("", "0"):
+        return
+    account = Account()
+    observer = Observer(lambda: Recorder(**given), account)
+    made: Callable[..., Recorder] = Recorder.__new__
+
+    def noted(cls: type[Recorder], **named: object) -> Recorder:
+        observer.script_records()
+        return made(cls, **named)
+
+    Recorder.__new__ = noted  # type: ignore[method-assign]
+    when_imported("torch", lambda torch: attach(torch, observer))
+    process = os.getpid()
+
+    def tell() -> None:
+        if os.getpid() == process and not quiet and discover({}, os.environ).rank == 0:
+            with contextlib.suppress(OSError, ValueError):  # stderr may be closed by now
+                sys.stderr.write(account.text(told=bool(AMOUNTS & given.keys())))
+
+    atexit.register(tell)

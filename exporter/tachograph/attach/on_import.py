@@ -1,0 +1,70 @@
+"""Doing something once a module has been imported by someone else: a script's order of imports is left as it is."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from tachograph.client.notice import notice
+
+
+def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
+    """Call `act` with module `name` once it is imported, at once if it is; an error of `act` is logged, not raised."""
+    if name in sys.modules:
+        _act(act, sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Finder(name, act))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module, once, by asking the others."""
+
+    def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._act = act
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the module's spec with a loader that acts afterwards; None for every other module."""
+        if fullname != self._name or self not in sys.meta_path:
+            return None
+        position = sys.meta_path.index(self)
+        del sys.meta_path[position]
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            sys.meta_path.insert(position, self)  # it may be there at another try
+            return None
+        spec.loader = _Loader(spec.loader, self._act)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """The module's own loader, and one thing more at the end."""
+
+    def __init__(self, loader: importlib.abc.Loader, act: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._act = act
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Leave it to the module's own loader."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own loader back, execute it, then act."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        _act(self._act, module)
+
+
+def _act(act: Callable[[ModuleType], None], module: ModuleType) -> None:
+    try:
+        act(module)
+    except Exception as error:  # noqa: BLE001 - a script runs whether we can see into it or not
+        notice("attach", f"tachograph run sees nothing of {module.__name__}: {error!r}")

@@ -1,0 +1,140 @@
+"""Where PyTorch is asked to tell: its optimizer hooks where it has hooks, else its functions wrapped.
+
+Every wrapper calls what it wraps exactly once with what it was given, and lets its exceptions through.
+"""
+
+# ruff: noqa: ANN401 - PyTorch is not imported here, and has no type
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from tachograph.attach.observer import Feed, Observer
+from tachograph.client.notice import notice
+
+
+def attach(torch: Any, observer: Observer) -> None:
+    """Hook each part by itself: one that this PyTorch has otherwise costs what it would have shown."""
+    for hook in (_loaders, _backward, _optimizers, _parallel, _schedules, _scalers):
+        try:
+            hook(torch, observer)
+        except Exception as error:  # noqa: BLE001 - a PyTorch where a name has moved: the other parts still work
+            notice(f"attach {hook.__name__}", f"tachograph run cannot see {hook.__name__.strip('_')}: {error!r}")
+
+
+class Fed:
+    """A loader's iterator that tells of each batch; everything else is the iterator's own."""
+
+    def __init__(self, iterator: Any, feed: Feed, observer: Observer, is_learning: Callable[[], bool]) -> None:
+        self._iterator = iterator
+        self._feed = feed
+        self._observer = observer
+        self._is_learning = is_learning
+        self._batches: Iterator[Any] | None = None
+
+    def __iter__(self) -> Fed:
+        return self
+
+    def __next__(self) -> Any:
+        loop = self._observer.here()
+        if loop is None:
+            return next(self._iterator)
+        learning = self._is_learning()
+        if self._batches is None:
+            self._feed.iterator = self._iterator
+            self._batches = iter(loop.recorder.data(self._feed))
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._observer.exhausted()
+            raise
+        self._observer.delivered(self._feed, learning)
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_iterator":
+            raise AttributeError(name)
+        return getattr(self._iterator, name)
+
+
+def _loaders(torch: Any, observer: Observer) -> None:
+    loader_class = torch.utils.data.DataLoader
+    original = loader_class.__iter__
+    feeds: WeakKeyDictionary[Any, Feed] = WeakKeyDictionary()
+
+    @functools.wraps(original)
+    def iterate(loader: Any) -> Any:
+        iterator = original(loader)  # at once, as without us: it draws a random seed and starts the workers
+        if observer.here() is None:
+            return iterator
+        feed = feeds.get(loader)
+        if feed is None:
+            feed = feeds[loader] = Feed()
+        return Fed(iterator, feed, observer, torch.is_grad_enabled)
+
+    loader_class.__iter__ = iterate
+
+
+def _backward(torch: Any, observer: Observer) -> None:
+    original = torch.autograd.backward  # Tensor.backward calls it, too
+
+    @functools.wraps(original)
+    def backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
+        observer.backward_begins(tensors)
+        try:
+            return original(tensors, *arguments, **named)
+        finally:
+            observer.backward_ends()
+
+    torch.autograd.backward = backward
+
+
+def _optimizers(torch: Any, observer: Observer) -> None:
+    hooks = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the name
+    hooks.register_optimizer_step_pre_hook(lambda optimizer, *_: observer.optimizer_begins(optimizer))
+    hooks.register_optimizer_step_post_hook(lambda optimizer, *_: observer.optimizer_ends(optimizer))
+
+
+def _told_when_made(owner: Any, tell: Callable[[Any], None]) -> None:
+    original = owner.__init__
+
+    @functools.wraps(original)
+    def made(self: Any, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        tell(self)
+
+    owner.__init__ = made
+
+
+def _parallel(torch: Any, observer: Observer) -> None:
+    _told_when_made(torch.nn.parallel.DistributedDataParallel, observer.model_made)
+
+
+def _schedules(torch: Any, observer: Observer) -> None:
+    _told_when_made(torch.optim.lr_scheduler.LRScheduler, observer.schedule_made)
+
+
+def _scalers(torch: Any, observer: Observer) -> None:
+    scaler_class = torch.amp.GradScaler
+    scale, step = scaler_class.scale, scaler_class.step
+
+    @functools.wraps(scale)
+    def scaled(scaler: Any, outputs: Any) -> Any:
+        result = scale(scaler, outputs)
+        observer.scaled(scaler, outputs, result)
+        return result
+
+    @functools.wraps(step)
+    def stepped(scaler: Any, optimizer: Any, *arguments: Any, **named: Any) -> Any:
+        result = step(scaler, optimizer, *arguments, **named)
+        observer.optimizer_skipped(optimizer)
+        return result
+
+    scaler_class.scale, scaler_class.step = scaled, stepped

@@ -1,0 +1,126 @@
+"""A training loop that is told by hooks: steps and phases that begin in one call and end in another."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tachograph.client.notice import notice
+from tachograph.client.recorder import Recorder
+from tachograph.client.steps import Step
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+
+def contained(hook: Hook) -> Hook:
+    """Make `hook` return None where it would raise: a fault of ours costs a measurement, never the training."""
+
+    @functools.wraps(hook)
+    def call(*arguments: object, **named: object) -> object:
+        try:
+            return hook(*arguments, **named)
+        except Exception as error:  # noqa: BLE001 - whatever a framework's version does, its training goes on
+            notice(f"hook {hook.__qualname__}", f"{hook.__qualname__} could not record: {error!r}")
+            return None
+
+    return call  # type: ignore[return-value]
+
+
+class Abandoned(Exception):  # noqa: N818 - never raised: it tells a step's context manager that the step is void
+    """A step that began and was not completed."""
+
+
+class Loop:
+    """The open step and the open phases of one recorder, entered and left by separate calls.
+
+    Calls that do not fit (a phase left that is not open, a step begun twice) put things right and raise nothing.
+    """
+
+    __slots__ = ("_loss", "_open", "_step", "recorder")
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._step: Step | None = None
+        self._open: list[tuple[str, AbstractContextManager[None]]] = []
+        self._loss: Any = None
+
+    @property
+    def stepping(self) -> bool:
+        """Whether a step is open."""
+        return self._step is not None
+
+    def begin(self, number: int | None = None, *, accumulating: bool = False) -> None:
+        """Begin a step (a micro-batch where `accumulating`); one that is open is void, phases outside end."""
+        if self._step is not None:
+            self.abandon()
+        self._close(0)
+        step = self.recorder.step(number, accumulating=accumulating)
+        step.__enter__()
+        self._step = step
+
+    def end(self, **values: object) -> None:
+        """Complete the open step and log what it was told."""
+        step = self._step
+        if step is None:
+            return
+        self._close(0)
+        if self._loss is not None:
+            values["loss"] = self._loss
+            self._loss = None
+        if values:
+            step.log(**values)
+        self._step = None
+        step.__exit__(None, None, None)
+
+    def end_accumulating(self) -> None:
+        """End a micro-batch: its loss is kept for the step that completes."""
+        if self._step is not None:
+            self._close(0)
+            step, self._step = self._step, None
+            step.__exit__(None, None, None)
+
+    def abandon(self) -> None:
+        """Leave the open step, if there is one, without counting it."""
+        if self._step is not None:
+            self._close(0)
+            step, self._step = self._step, None
+            step.__exit__(Abandoned, None, None)
+        self._loss = None
+
+    def enter(self, phase: str) -> None:
+        """Enter a phase; nothing where it is the innermost open one."""
+        if not self._open or self._open[-1][0] != phase:
+            manager = self.recorder.phase(phase)
+            manager.__enter__()
+            self._open.append((phase, manager))
+
+    def leave(self, phase: str, error: BaseException | None = None, traceback: TracebackType | None = None) -> None:
+        """Leave a phase and what is open inside it, with the error that ended it; nothing where it is not open."""
+        for index in range(len(self._open) - 1, -1, -1):
+            if self._open[index][0] == phase:
+                self._close(index, error, traceback)
+                return
+
+    def in_phase(self, phase: str) -> bool:
+        """Whether a phase is open."""
+        return any(name == phase for name, _ in self._open)
+
+    def add_loss(self, loss: object, share: float = 1.0) -> None:
+        """Add `share` of a micro-batch's loss to the step's: a number, or a tensor, which is not read here.
+
+        A tensor of any class but PyTorch's own is passed over: adding up a `DTensor` could start a collective.
+        """
+        if type(loss) not in (int, float) and f"{type(loss).__module__}.{type(loss).__name__}" != "torch.Tensor":
+            return
+        detach = getattr(loss, "detach", None)
+        value: Any = loss if detach is None else detach()
+        if share != 1.0:
+            value = value * share
+        self._loss = value if self._loss is None else self._loss + value
+
+    def _close(self, depth: int, error: BaseException | None = None, traceback: TracebackType | None = None) -> None:
+        while len(self._open) > depth:
+            self._open.pop()[1].__exit__(None if error is None else type(error), error, traceback)

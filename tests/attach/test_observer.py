@@ -1,0 +1,216 @@
+"""Where steps begin and end, told from batches, backwards and optimizer steps in whatever order they come."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from tachograph.attach.account import Account
+from tachograph.attach.observer import Feed, Observer
+from tachograph.client.recorder import Recorder
+
+
+class Optimizer:
+    """Something that steps."""
+
+    param_groups = ({"lr": 0.5},)
+
+
+class Scalar:
+    """A tensor of one number."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def numel(self) -> int:
+        return 1
+
+    def detach(self) -> float:
+        return self.value
+
+
+@pytest.fixture
+def observer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Observer]:
+    for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TACHOGRAPH_DISABLED"):
+        monkeypatch.delenv(variable, raising=False)
+    made = Observer(lambda: Recorder(run="test", socket=tmp_path / "nobody.sock"), Account())
+    yield made
+    if made.loop is not None:
+        made.loop.recorder.close()
+
+
+def told(observer: Observer) -> dict[str, Any]:
+    assert observer.loop is not None
+    observer.loop.recorder.close()  # its thread takes from the same rings
+    metrics: Any = observer.loop.recorder._report.state()["metrics"]
+    return dict(metrics)
+
+
+def phase(observer: Observer) -> str:
+    assert observer.loop is not None
+    return observer.loop.recorder._report.clock.current.name
+
+
+def backward(observer: Observer) -> None:
+    observer.backward_begins(None)
+    observer.backward_ends()
+
+
+def step(observer: Observer, optimizer: Any) -> None:
+    observer.optimizer_begins(optimizer)
+    observer.optimizer_ends(optimizer)
+
+
+def test_nothing_is_recorded_before_something_is_trained(observer: Observer) -> None:
+    """The recorder begins with the first event: a script that makes one of its own comes first."""
+    assert observer.loop is None
+    observer.script_records()
+    observer.delivered(Feed(), learning=True)
+    assert observer.loop is None
+    assert observer.account.own_recorder
+
+
+def test_a_script_that_records_later_ends_our_record(observer: Observer) -> None:
+    """Nothing is recorded twice, also where the script's recorder comes late."""
+    backward(observer)
+    observer.script_records()
+    step(observer, Optimizer())
+    assert told(observer)["steps_total"] == 0
+
+
+def test_each_phase_is_where_it_says(observer: Observer) -> None:
+    """From the batch to backward is forward; then backward, and the optimizer; between them and after is other."""
+    optimizer = Optimizer()
+    observer.delivered(Feed(), learning=True)
+    assert phase(observer) == "forward"
+    observer.backward_begins(None)
+    assert phase(observer) == "backward"
+    observer.backward_begins(None)  # activation checkpointing
+    observer.backward_ends()
+    assert phase(observer) == "backward"
+    observer.backward_ends()
+    assert phase(observer) == "other"
+    observer.optimizer_begins(optimizer)
+    assert phase(observer) == "optimizer"
+    observer.optimizer_ends(optimizer)
+    assert phase(observer) == "other"
+    assert told(observer)["steps_total"] == 1
+
+
+def test_accumulated_batches_are_one_step(observer: Observer) -> None:
+    """Batches and backwards before an optimizer step belong to it."""
+    feed, optimizer = Feed(), Optimizer()
+    for _ in range(3):
+        observer.delivered(feed, learning=True)
+        first = perf_counter()
+        backward(observer)
+        for _ in range(3):
+            observer.delivered(feed, learning=True)
+            backward(observer)
+        step(observer, optimizer)
+        assert observer.loop is not None
+        _, began, *_ = observer.loop.recorder._report.step.records.pop()
+        assert began < first  # the step holds all of them
+    assert told(observer)["steps_total"] == 3
+
+
+def test_the_loss_is_what_the_outer_backward_began_from(observer: Observer) -> None:
+    """Activation checkpointing calls backward from within, on other tensors; a loss of 0 is one."""
+    optimizer = Optimizer()
+    observer.backward_begins(Scalar(0.0))
+    observer.backward_begins(Scalar(7.0))
+    observer.backward_ends()
+    observer.backward_ends()
+    step(observer, optimizer)
+    assert told(observer)["loss"] == 0.0
+    raw, scaled = Scalar(float("nan")), Scalar(65536.0)
+    observer.scaled(object(), raw, scaled)
+    observer.backward_begins((scaled,))
+    observer.backward_ends()
+    step(observer, optimizer)
+    assert told(observer)["loss"] == "NaN"
+
+
+def test_two_loaders_at_once_and_one_ahead_make_no_more_steps(observer: Observer) -> None:
+    """A batch that comes before another one is no step of its own: zipped loaders, prefetching by one."""
+    first, second, optimizer = Feed(), Feed(), Optimizer()
+    observer.delivered(second, learning=True)
+    for _ in range(5):
+        observer.delivered(first, learning=True)
+        observer.delivered(second, learning=True)
+        backward(observer)
+        step(observer, optimizer)
+    assert told(observer)["steps_total"] == 5
+
+
+def test_evaluation_is_told_by_gradients_or_by_batches_never_trained_on(observer: Observer) -> None:
+    """Without gradients at once, with gradients from the third batch on; training goes on as a step of its own."""
+    training, validation, optimizer = Feed(), Feed(), Optimizer()
+    observer.delivered(training, learning=True)
+    backward(observer)
+    step(observer, optimizer)
+    observer.delivered(validation, learning=False)
+    assert phase(observer) == "eval"
+    observer.exhausted()
+    assert phase(observer) == "other"
+    for _ in range(3):
+        observer.delivered(validation, learning=True)
+    assert phase(observer) == "eval"
+    observer.delivered(training, learning=True)
+    assert phase(observer) == "forward"
+    backward(observer)
+    step(observer, optimizer)
+    assert told(observer)["steps_total"] == 2
+
+
+def test_the_first_optimizer_makes_the_steps(observer: Observer) -> None:
+    """Two optimizers in one iteration (a GAN) are one step; once the first is gone another one counts."""
+    feed, first, second = Feed(), Optimizer(), Optimizer()
+    for _ in range(3):
+        observer.delivered(feed, learning=True)
+        for optimizer in (first, second):
+            backward(observer)
+            step(observer, optimizer)
+    assert told(observer)["steps_total"] == 3
+    del first, optimizer
+    step(observer, second)
+    assert told(observer)["steps_total"] == 4
+
+
+def test_a_closure_runs_inside_the_optimizer(observer: Observer) -> None:
+    """L-BFGS calls forward and backward from within its step."""
+    optimizer = Optimizer()
+    observer.optimizer_begins(optimizer)
+    backward(observer)
+    backward(observer)
+    assert phase(observer) == "optimizer"
+    observer.optimizer_ends(optimizer)
+    assert told(observer)["steps_total"] == 1
+
+
+def test_other_threads_are_not_watched(observer: Observer) -> None:
+    """Phases belong to the training thread: what a prefetching thread fetches is not told."""
+    backward(observer)
+    thread = threading.Thread(target=observer.delivered, args=(Feed(), True))
+    thread.start()
+    thread.join()
+    assert phase(observer) == "other"
+
+
+def test_a_fault_of_the_recorder_is_no_fault_of_the_script() -> None:
+    """A recorder that cannot be made: every event is taken and nothing raised."""
+
+    def broken() -> Recorder:
+        raise OSError("no more files")
+
+    observer = Observer(broken, Account())
+    assert observer.here() is None
+    observer.delivered(Feed(), learning=True)
+    backward(observer)
+    step(observer, Optimizer())
+    assert observer.loop is None

@@ -1,0 +1,124 @@
+"""A script under `tachograph run` is what it is without: arguments, `__main__`, status, output, tracebacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = ("-m", "tachograph", "run")
+ALONE = {"TACHOGRAPH_DISABLED": "", "PATH": "", "TACHOGRAPH_SOCKET": "/nobody/rank.sock"}
+
+SCRIPTS = {
+    "facts": """
+        import os, sys
+        print(sys.argv, __name__, __file__, __package__, __spec__, sorted(k for k in globals() if k != "__cached__"))
+        print(sys.path[0], sys.modules["__main__"].__dict__ is globals())
+        print("tachograph" in sys.argv[0], os.environ.get("RANK"))
+        """,
+    "exit": "import sys; sys.exit(3)",
+    "exit-text": "import sys; sys.exit('no luck')",
+    "raises": """
+        def inner():
+            return 1 / 0
+        def outer():
+            try:
+                inner()
+            except ZeroDivisionError as error:
+                raise KeyError("mine") from error
+        outer()
+        """,
+    "syntax": "def (:",
+    "module-missing": "import there_is_no_such_module",
+    "interrupted": "raise KeyboardInterrupt",
+    "own-hook": """
+        import sys
+        sys.excepthook = lambda kind, error, trace: print("hook", kind.__name__, trace.tb_frame.f_code.co_name)
+        raise ValueError("mine")
+        """,
+    "spawns": """
+        import multiprocessing
+        def square(number):
+            return number * number
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(square, [3]))
+        """,
+    "os-exit": "import os; os._exit(7)",
+}
+
+
+def python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", *words]
+    return subprocess.run(command, cwd=folder, env=ALONE, capture_output=True, text=True, timeout=60, check=False)
+
+
+def as_without(text: str) -> str:
+    """Leave out the one line that is ours, and what differs from one process to the next."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("tachograph run: no training step"))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "folder" / "script.py"
+    path.parent.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_what_it_is_without_us(name: str, script: Path) -> None:
+    """Status, output and traceback of a script are the same to the letter, whatever way it ends."""
+    lines = SCRIPTS[name].splitlines()
+    script.write_text("\n".join(line[8:] if len(lines) > 1 else line for line in lines))
+    words = ("folder/script.py", "--run", "theirs", "-m", "x")
+    without = python(*words, folder=script.parents[1])
+    under = python(*RUN, "--run", "ours", *words, folder=script.parents[1])
+    assert under.returncode == without.returncode
+    assert under.stdout == without.stdout
+    assert as_without(under.stderr) == as_without(without.stderr)
+
+
+def test_a_module_is_what_it_is_without_us(script: Path) -> None:
+    """`-m` runs a package's `__main__` with the module's own name, file and place in sys.path."""
+    package = script.parent
+    (package / "__init__.py").write_text("")
+    text = "import sys\nprint(sys.argv, __name__, __package__, __spec__.name, sys.path[0])\nfrom . import other\n"
+    (package / "__main__.py").write_text(text)
+    (package / "other.py").write_text("print(__name__)")
+    without = python("-m", "folder", "a", folder=package.parent)
+    under = python(*RUN, "-m", "folder", "a", folder=package.parent)
+    assert without.stdout
+    assert under.stdout == without.stdout
+    assert under.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("nope.py",), 2, "can't open file 'nope.py'"),
+        (("-m", "nope"), 1, "No module named nope"),
+        ((), 2, "no script was given"),
+        (("--run",), 2, "--run wants a value"),
+        (("--tokens-per-step", "many", "nope.py"), 2, "--tokens-per-step wants a number, not 'many'"),
+        (("--speed", "nope.py"), 2, "unknown option --speed"),
+    ],
+)
+def test_a_command_that_cannot_be_says_why_in_one_line(
+    words: tuple[str, ...], status: int, said: str, tmp_path: Path
+) -> None:
+    """No script, no module, an option that is none: one line on stderr, Python's status, no traceback."""
+    done = python(*RUN, *words, folder=tmp_path)
+    assert done.returncode == status
+    assert done.stderr.startswith(f"tachograph run: {said}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_script_runs_where_recording_is_disabled(script: Path) -> None:
+    """TACHOGRAPH_DISABLED=1: nothing is hooked and nothing said."""
+    script.write_text("import sys; print(len(sys.meta_path))")
+    words = [sys.executable, *RUN, str(script)]
+    environment = {**ALONE, "TACHOGRAPH_DISABLED": "1"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

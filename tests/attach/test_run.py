@@ -1,0 +1,83 @@
+"""`tachograph run` shows the steps of a script that knows nothing of it, and changes nothing about the training."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("loop_script.py")
+RUN = ("-m", "tachograph", "run")
+STEPS, MICRO, EVALUATIONS, SLEEP = 60, 120, 3, 0.01
+PHASES = ("data", "forward", "backward", "optimizer", "eval")
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_plain_loop_is_seen_and_unchanged(scraped: Any) -> None:
+    """Steps, accumulation, waits and evaluation of a plain loop are told apart; the weights are the same to the bit."""
+    words = [sys.executable, "-W", "ignore", SCRIPT, "plain"]
+    alone = subprocess.run(words, env=scraped.environment(), capture_output=True, text=True, timeout=60, check=True)
+    done = scraped.run(*RUN, "--run", "seen", "--samples-per-step", "8", SCRIPT, "plain")
+    assert done.status == 0, done.errors
+    assert done.out == alone.stdout
+
+    assert done.value("steps_total", run="seen", rank=0) == STEPS
+    assert done.value("samples_total", run="seen", rank=0) == STEPS * 8
+    assert done.value("batches_total", run="seen", rank=0) == MICRO + EVALUATIONS * 4
+    seconds = {name: done.value("phase_seconds_total", run="seen", rank=0, phase=name) or 0.0 for name in PHASES}
+    assert seconds["data"] > (MICRO + EVALUATIONS * 4) * SLEEP
+    assert all(seconds[name] > 0 for name in PHASES)
+    loss = done.value("loss", run="seen", rank=0)
+    assert loss is not None
+    assert 0 < loss < 100
+    assert 0 < (done.value("learning_rate", run="seen", rank=0) or 0) <= 0.01
+
+    said = [line for line in done.errors.splitlines() if line.startswith("tachograph run: ")]
+    assert len(said) == 2
+    assert said[0].startswith(f"tachograph run: recorded {STEPS} steps: the wait for data")
+    assert said[1].startswith("tachograph run: not seen: checkpoints")
+
+
+def test_under_torchrun_each_rank_is_seen_with_its_collectives(scraped: Any) -> None:
+    """Two ranks of DDP: each has its steps and its gradient all-reduce, and rank 0 alone says what was seen."""
+    done = scraped.run(*RUN, "--name", "ranks", SCRIPT, "ddp", ranks=2)
+    assert done.status == 0, done.errors
+    for rank in range(2):
+        assert done.value("steps_total", run="ranks", rank=rank) == STEPS
+        assert done.value("collectives_total", run="ranks", rank=rank, op="all_reduce") == MICRO
+    assert done.errors.count("tachograph run: recorded") == 1
+    assert "DistributedDataParallel's all-reduce" in done.errors
+
+
+def test_mixed_precision_shows_the_loss_and_the_steps_it_skips(scraped: Any) -> None:
+    """A step that the loss scaler skips is one; the loss is the one before scaling."""
+    done = scraped.run(*RUN, "--run", "amp", SCRIPT, "amp")
+    assert done.status == 0, done.errors
+    assert done.value("steps_total", run="amp", rank=0) == STEPS
+    assert done.value("nonfinite_total", run="amp", rank=0, source="loss") == 1
+    loss = done.value("loss", run="amp", rank=0)
+    assert loss is not None
+    assert loss < 100
+
+
+def test_a_script_that_records_itself_is_not_recorded_twice(scraped: Any) -> None:
+    """A script with a recorder of its own keeps the only one."""
+    done = scraped.run(*RUN, "--run", "twice", SCRIPT, "own")
+    assert done.status == 0, done.errors
+    assert done.value("steps_total", run="own", rank=0) == STEPS
+    assert not done.having("steps_total", run="twice")
+    assert "the script records itself" in done.errors
+
+
+def test_a_script_that_fails_is_a_rank_that_failed(scraped: Any) -> None:
+    """The script's own exception ends it as without us, and the rank as failed."""
+    done = scraped.run(*RUN, "--run", "fails", SCRIPT, "fails")
+    assert done.status == 1
+    assert "ValueError: mine" in done.errors
+    assert os.fspath(Path("tachograph", "attach")) not in done.errors
+    assert done.value("failures_total", run="fails", rank=0, category="exception") == 1

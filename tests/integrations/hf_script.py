@@ -1,0 +1,83 @@
+"""Trainings with a Hugging Face Trainer: a callback alone, attached, resuming, with a given recorder, failing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+import tachograph
+from tachograph.integrations.huggingface import TachographCallback
+
+FOLDER = sys.argv[1]
+TOKENS, STEPS, SLEEP = 16, 30, 0.003
+
+
+class Slow(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    def __len__(self) -> int:
+        return STEPS * 4
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        time.sleep(SLEEP)
+        text = (torch.arange(TOKENS) + index) % 32
+        return {"input_ids": text, "labels": text}
+
+
+def trainer(steps: int = STEPS, make: type[Trainer] = Trainer, **more: Any) -> Trainer:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    arguments = TrainingArguments(
+        output_dir=FOLDER, max_steps=steps, per_device_train_batch_size=2, gradient_accumulation_steps=2,
+        logging_steps=5, eval_strategy="steps", eval_steps=10, save_steps=20, report_to="none", disable_tqdm=True,
+        **more,
+    )  # fmt: skip
+    data = Slow()
+    few = [data[index] for index in range(4)]
+    return make(LlamaForCausalLM(config), arguments, train_dataset=data, eval_dataset=few)
+
+
+def weights(of: Trainer) -> str:
+    return f"{sum(each.double().sum().item() for each in of.model.parameters()):.9f}"
+
+
+without = trainer()
+without.train()
+
+told = trainer(include_num_input_tokens_seen="all")
+told.add_callback(TachographCallback(run="callback"))
+told.train()
+
+attached = trainer()
+TachographCallback(run="attached").attach(attached)
+attached.train()
+print("unchanged", weights(without) == weights(told) == weights(attached))
+
+resumed = trainer(STEPS + 10)
+TachographCallback(run="resumed", sequence_length=TOKENS).attach(resumed)
+resumed.train(resume_from_checkpoint=f"{FOLDER}/checkpoint-{STEPS}")
+
+given = trainer(10)
+recorder = tachograph.Recorder(run="given")
+TachographCallback(recorder=recorder).attach(given)
+given.train()
+time.sleep(1.2)  # the recorder is the script's: its record goes on, and is sent once a second
+
+
+class Broken(Trainer):
+    calls = 0
+
+    def compute_loss(self, *arguments: Any, **named: Any) -> Any:
+        self.calls += 1
+        if self.calls == 10:
+            raise ValueError("mine")
+        return super().compute_loss(*arguments, **named)
+
+
+failing = trainer(make=Broken)
+TachographCallback(run="fails").attach(failing)
+failing.train()

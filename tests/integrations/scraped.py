@@ -1,0 +1,104 @@
+"""A real exporter beside training scripts in processes of their own, and everything its /metrics showed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tachograph.lab.processes import Children, free_port
+
+LIMIT = 100.0
+LAUNCHER = ("TACHOGRAPH", "SLURM", "OMPI", "PMI", "TORCHELASTIC", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
+
+Series = tuple[str, frozenset[tuple[str, str]]]
+
+
+@dataclass
+class Done:
+    """A script that ended: its status, what it said, and the last value that each series had on any page."""
+
+    status: int
+    out: str
+    errors: str
+    series: dict[Series, float]
+
+    def value(self, name: str, **labels: object) -> float | None:
+        """The last value of a training series, None if it never was there."""
+        wanted = frozenset((key, str(text)) for key, text in labels.items())
+        return self.series.get((f"tachograph_train_{name}", wanted))
+
+    def having(self, name: str, **labels: object) -> dict[frozenset[tuple[str, str]], float]:
+        """The series of a name that have these labels, by all of their labels."""
+        wanted = {(key, str(text)) for key, text in labels.items()}
+        full = f"tachograph_train_{name}"
+        return {found: value for (series, found), value in self.series.items() if series == full and wanted <= found}
+
+
+class Scraped:
+    """Runs scripts against one exporter process, and scrapes it ten times a second until they have ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "rank.sock"
+
+    def __enter__(self) -> Scraped:
+        self._children = Children(self.folder).__enter__()
+        flags = ("--no-gpu", "--rank.detail", "--web.listen-address=127.0.0.1:0", f"--socket={self.socket}")
+        exporter = self._children.start("exporter", [sys.executable, "-m", "tachograph", "exporter", *flags])
+        serving = re.compile(r"msg=serving address=(\S+)")
+        exporter.wait_until(lambda: bool(serving.search(exporter.log.read_text())), LIMIT)
+        found = serving.search(exporter.log.read_text())
+        assert found is not None
+        self.url = f"http://{found[1]}/metrics"
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._children.stop()
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """A training process' environment: our socket, one thread, no launcher but the one a test starts."""
+        mine = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHER)}
+        socket = {"TACHOGRAPH_SOCKET": str(self.socket), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        return {**mine, **socket, "PYTHONWARNINGS": "ignore", **more}
+
+    def run(self, *words: str | Path, ranks: int = 0, folder: Path | None = None, **environment: str) -> Done:
+        """Run `python words…`, under torchrun where there are `ranks`, to its end."""
+        command = [sys.executable, *map(str, words)]
+        if ranks:
+            address = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+            launcher = ("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *address)
+            command[1:1] = launcher
+        series: dict[Series, float] = {}
+        with (self.folder / "out").open("w+") as out, (self.folder / "errors").open("w+") as errors:
+            process = subprocess.Popen(
+                command, stdout=out, stderr=errors, cwd=folder or self.folder, env=self.environment(**environment)
+            )
+            end = time.monotonic() + LIMIT
+            try:
+                while process.poll() is None:
+                    assert time.monotonic() < end, (self.folder / "errors").read_text()
+                    series.update(self._scrape())
+                    time.sleep(0.1)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+            series.update(self._scrape())
+        texts = [(self.folder / name).read_text() for name in ("out", "errors")]
+        return Done(process.returncode, *texts, series)
+
+    def _scrape(self) -> Iterator[tuple[Series, float]]:
+        with urllib.request.urlopen(self.url, timeout=LIMIT) as page:
+            text = page.read().decode()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                yield (sample.name, frozenset(sample.labels.items())), sample.value

@@ -1,0 +1,286 @@
+"""Lateness in many made-up runs: what is told of each, and of those one step below nothing. Two ranks, three, 64.
+
+Steps of 100 ms; samples every 5 s, evaluations between them. `skew_test.yml` holds the texts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = ["tachograph-pace", "tachograph-progress", "tachograph-skew", "tachograph-skew-phases"]
+STEPS = 50
+"""Steps in 5 s, the time between samples."""
+
+SAMPLES = 60
+
+Series = dict[str, str]
+Wait = float | str
+"""Seconds a step, or the values of the counter themselves."""
+
+
+def series(name: str, run: str, rank: int | None, values: str, node: str = "n", **labels: str) -> Series:
+    own = {"run": run, **({} if rank is None else {"rank": str(rank)}), **labels, "instance": node}
+    return {"series": name + "{" + ",".join(f'{key}="{value}"' for key, value in own.items()) + "}", "values": values}
+
+
+def growing(per_step: Wait, samples: int = SAMPLES) -> str:
+    return per_step if isinstance(per_step, str) else f"0+{per_step * STEPS:.5f}x{samples}"
+
+
+def run(name: str, *waits: Wait, nodes: int = 0, samples: int = SAMPLES, steps: float = 1.0) -> Iterator[Series]:
+    """Yield a run whose ranks wait so long; `nodes` is the number of ranks on a node, 0: all on one."""
+    for rank, wait in enumerate(waits):
+        node = f"node-{rank // nodes}" if nodes else "n"
+        yield series("tachograph_rank_info", name, rank, f"1x{samples}", node)
+        yield series("tachograph_rank_up", name, rank, f"1x{samples}", node)
+        yield series("tachograph_train_steps_total", name, rank, growing(steps, samples), node)
+        yield series("tachograph_rank_progress_timestamp_seconds", name, rank, f"0+5x{samples}", node)
+        waited = wait if isinstance(wait, str) else growing(wait * steps, samples)
+        yield series("tachograph_train_collective_wait_seconds_total", name, rank, waited, node, op="all_reduce")
+
+
+def phase(name: str, rank: int, per_step: float, phase: str, *, node: str = "n", samples: int = SAMPLES) -> Series:
+    values = growing(per_step, samples)
+    return series("tachograph_train_phase_seconds_total", name, rank, values, node, phase=phase)
+
+
+def excess(name: str, share: Wait, phase: str, ranks: int = 3) -> Series:
+    """Return what steps took beyond their usual, as a share of the run's rank-seconds."""
+    values = share if isinstance(share, str) else f"0+{share * 5 * ranks:.5f}x{SAMPLES}"
+    return series("tachograph_train_phase_excess_seconds_total", name, None, values, phase=phase)
+
+
+def told(*expected: Mapping[str, str], by: str = "alertname, severity, run, rank", at: int = 282) -> dict[str, Any]:
+    """Expect these alerts, each once, and no other, ever until then."""
+    samples = [", ".join(f'{key}="{value}"' for key, value in labels.items()) for labels in expected]
+    return {
+        "expr": f'count by ({by}) (count by ({by}, instance) (count_over_time(ALERTS{{alertname!="Watchdog"}}[1h])))',
+        "eval_time": f"{at}s",
+        "exp_samples": [{"labels": f"{{{labels}}}", "value": 1} for labels in samples],
+    }
+
+
+def straggler(run: str, rank: int | None = None, severity: str = "warning") -> dict[str, str]:
+    whom = {} if rank is None else {"rank": str(rank)}
+    return {"alertname": "StragglerRank", "severity": severity, "run": run, **whom}
+
+
+def check(programs: Mapping[str, Path], folder: Path, *tests: tuple[Sequence[Series], list[dict[str, Any]]]) -> None:
+    """Run rule tests; fail with promtool's words unless all pass."""
+    content = {
+        "rule_files": [str(ROOT / f"prometheus/rules/{name}.yml") for name in ("progress", "skew")],
+        "evaluation_interval": "5s",
+        "group_eval_order": GROUPS,
+        "tests": [{"interval": "5s", "input_series": given, "promql_expr_test": wanted} for given, wanted in tests],
+    }
+    path = folder / "test.yml"
+    path.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
+    done = subprocess.run(
+        [programs["promtool"], "test", "rules", path], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_small_lags(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """9 % is told, with three ranks as with four; 5.5 % is not, nor 4.5 ms, nor what ranks differ by anyway.
+
+    Neither are two of four, which nothing tells from the other two.
+    """
+    given = [
+        *run("four", 0.030, 0.0205, 0.0305, 0.0295),
+        *run("three", 0.030, 0.021, 0.030),
+        *run("less", 0.030, 0.0245, 0.030, 0.030),
+        *run("noisy", 0.033, 0.021, 0.027, 0.0275, 0.0325),
+        *run("short", 0.015, 0.0105, 0.015, 0.015, steps=2),
+        *run("halves", 0.030, 0.021, 0.021, 0.030),
+    ]
+    check(programs, tmp_path, (given, [told(straggler("four", 1), straggler("three", 1))]))
+
+
+def test_small_lags_that_do_not_count(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """Not in a checkpoint, for 20 s only, or before a restart.
+
+    A gap of two scrapes is bridged, and a rank whose wait is not a number hides nothing.
+    """
+    given = [
+        *run("saving", 0.030, 0.021, 0.030),
+        series("tachograph_rank_phase_seconds", "saving", 0, "3x60", phase="checkpoint"),
+        *run("once", 0.030, "0+1.5x24 36.75 37.5 38.25 39+1.5x31", 0.030),
+        *run("again", "0+1.5x24 0+1.5x34", "0+1.5x24 0+1.5x34", "0+1.5x24 0+1.5x34"),
+        *run("gap", 0.030, "0+1.05x30 _ _ 34.65+1.05x27", 0.030),
+        *run("nan", 0.030, 0.021, 0.030, "NaN " * 61),
+    ]
+    one_alert = {
+        "expr": 'changes(ALERTS_FOR_STATE{run="gap"}[3m]) > 0',
+        "eval_time": "282s",
+        "exp_samples": [],
+    }
+    check(programs, tmp_path, (given, [told(straggler("gap", 1), straggler("nan", 1)), one_alert]))
+
+
+def test_two_ranks_are_compared_with_their_past(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """A lag of 10 % that is new is told, after 400 s of none; not one that was since the start, or soon after."""
+    given = [
+        *run("new", "0+1x80 81.25+1.25x40", "0+1x80 80.75+0.75x40", samples=120),
+        *run("old", 0.026, 0.016, samples=120),
+        *run("young", "0+1x6 7.25+1.25x113", "0+1x6 6.75+0.75x113", samples=120),
+    ]
+    check(programs, tmp_path, (given, [told(at=402), told(straggler("new", 1), at=497)]))
+
+
+def test_where_a_lag_arises(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """In backward, though it takes as long on all; in the loader; nowhere, where it is spread over five phases.
+
+    What is marked as collective, or saves on one rank only, is not looked at.
+    """
+    given: list[Series] = []
+    usual = {"data": 0.005, "forward": 0.03, "backward": 0.02, "optimizer": 0.005, "other": 0.005}
+    more = {"back": {"backward": 0.04}, "load": {"data": 0.04}, "even": dict.fromkeys(usual, 0.008)}
+    for name, added in more.items():
+        waits = (0.040, 0.0, 0.041, 0.039)
+        given += run(name, *waits)
+        for rank, wait in enumerate(waits):
+            for one, seconds in usual.items():
+                own = seconds + (added.get(one, 0.0) if rank == 1 else 0.0) + (wait if one == "backward" else 0.0)
+                given.append(phase(name, rank, own, one))
+    given += run("marked", 0.040, 0.0, 0.040)
+    for rank, wait in enumerate((0.040, 0.0, 0.040)):
+        given += [phase("marked", rank, wait, "collective"), phase("marked", rank, 0.05, "backward")]
+        given.append(phase("marked", rank, 0.05 if rank == 1 else 0.01, "optimizer"))
+    given.append(phase("marked", 1, 0.02, "checkpoint"))
+    named = {
+        "expr": "count by (run, rank, phase) (rank:straggler_phase:ratio)",
+        "eval_time": "122s",
+        "exp_samples": [
+            {"labels": '{run="back", rank="1", phase="backward"}', "value": 1},
+            {"labels": '{run="load", rank="1", phase="data"}', "value": 1},
+            {"labels": '{run="marked", rank="1", phase="optimizer"}', "value": 1},
+        ],
+    }
+    check(programs, tmp_path, (given, [named]))
+
+
+def test_turns(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """An excess of 3 % in one phase is told, even if another's is not a number; 0.9 % in each of two is not.
+
+    Nor is one for which nobody waits, or beside a rank that is late, if only now and then. Nor in a run that
+    saves often, once, or at a restart.
+    """
+    waited = itertools.accumulate((0.5 if sample % 10 < 6 else 1.5) for sample in range(SAMPLES))
+    wavering = " ".join(f"{seconds:g}" for seconds in waited)  # 30 s late, 20 s not
+    given = [
+        *run("turns", 0.03, 0.03, 0.03), excess("turns", 0.03, "data"), excess("turns", 0.004, "forward"),
+        *run("nan", 0.03, 0.03, 0.03), excess("nan", "NaN " * 61, "data"), excess("nan", 0.03, "forward"),
+        *run("less", 0.03, 0.03, 0.03), excess("less", 0.009, "data"), excess("less", 0.009, "forward"),
+        *run("free", 0.004, 0.004, 0.004), excess("free", 0.03, "data"),
+        *run("fixed", 0.03, 0.019, 0.03), excess("fixed", 0.03, "data"),
+        *run("page", 0.03, 0.002, 0.03), excess("page", 0.03, "data"),
+        *run("wavering", 0.03, wavering, 0.03), excess("wavering", 0.03, "data"),
+        *run("saving", 0.03, 0.03, 0.03), excess("saving", 0.03, "data"),
+        series("tachograph_rank_phase_seconds", "saving", 0, "3 _ _ _ " * 15, phase="checkpoint"),
+        *run("once", 0.03, 0.03, 0.03), excess("once", "0x20 0.3 0.6 0.9 1.2x40", "data"),
+        *run("again", 0.03, 0.03, 0.03), excess("again", "0+0.02x30 0+0.02x30", "data"),
+    ]  # fmt: skip
+    check(
+        programs,
+        tmp_path,
+        (given, [told(straggler("turns"), straggler("nan"), straggler("fixed", 1), straggler("page", 1, "critical"))]),
+    )
+
+
+def at(name: str, *steps: str, state: str = "running") -> Iterator[Series]:
+    """Yield a run of 5 steps a second whose ranks are at these steps; the last one is in this state."""
+    for rank, values in enumerate(steps):
+        own = state if rank == len(steps) - 1 else "running"
+        yield series("tachograph_rank_info", name, rank, "1x60")
+        yield series("tachograph_rank_up", name, rank, "1x60")
+        yield series("tachograph_rank_state", name, rank, "1x60", state=own)
+        yield series("tachograph_train_step", name, rank, values)
+        yield series("tachograph_train_steps_total", name, rank, values)
+
+
+def test_step_desync(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """65 steps behind are told, 60 are not, where 63 fit between two looks; one that runs away; of three apart, none.
+
+    Not at the start, in a hang, of the dead, of what is not a number, or for 15 s.
+    """
+    usual = "1000+25x60"
+    given = [
+        *at("behind", usual, usual, usual, "935+25x60"), *at("near", usual, usual, usual, "940+25x60"),
+        *at("away", usual, usual, "1000+50x60"), *at("apart", usual, "1000+50x60", "1000+75x60"),
+        *at("start", usual, usual, "500+25x60"),
+        series("tachograph_rank_phase_seconds", "start", 2, "3x60", phase="init"),
+        *at("hang", "0+25x12 300x48", "0+25x12 300x48", "0+25x8 200x52"),
+        *at("dead", usual, usual, "500x60", state="dead"),
+        *at("nan", usual, usual, "1000 " + "NaN " * 20 + "1525+25x38"),
+        *at("brief", usual, usual, "900+25x3 1100+25x56"),
+    ]  # fmt: skip
+    for name in ("behind", "near", "away", "apart", "start", "dead", "nan", "brief"):
+        given.append(series("tachograph_rank_progress_timestamp_seconds", name, 0, "0+5x60"))
+    given.append(series("tachograph_rank_progress_timestamp_seconds", "hang", 0, "0+5x12 60x48"))
+    own = {"alertname": "RankStepDesync"}
+    wanted = told(
+        {**own, "run": "behind", "rank": "3"},
+        {**own, "run": "away", "rank": "2"},
+        {**own, "run": "apart"},
+        {"alertname": "RunHung", "run": "hang"},
+        by="alertname, run, rank",
+    )
+    check(programs, tmp_path, (given, [wanted]))
+
+
+def large(late: Collection[int], lag: float) -> list[Series]:
+    """Return 64 ranks on eight nodes that wait 28 to 32 ms, the late ones less."""
+    waits = [0.030 + 0.002 * ((rank * 7) % 11 - 5) / 5 - (lag if rank in late else 0.0) for rank in range(64)]
+    busy = [
+        phase("big", rank, 0.05 + (lag if rank in late else 0.0), "forward", node=f"node-{rank // 8}", samples=30)
+        for rank in range(64)
+    ]
+    return [*run("big", *waits, nodes=8, samples=30), *busy]
+
+
+def on_nodes(*expected: tuple[str, str, int, int]) -> dict[str, Any]:
+    """Expect these at 122 s: kind of alert, severity, node, and how many."""
+    return {
+        "expr": 'count by (alertname, severity, instance) (ALERTS{alertname!="Watchdog"})',
+        "eval_time": "122s",
+        "exp_samples": [
+            {"labels": f'{{alertname="Straggler{kind}",severity="{severity}",instance="node-{node}"}}', "value": count}
+            for kind, severity, node, count in expected
+        ],
+    }
+
+
+def test_one_of_64(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """A page at a quarter of the step, a ticket at a tenth; nothing at 3 %."""
+    phases = {
+        "expr": "count by (rank, phase) (rank:straggler_phase:ratio)",
+        "eval_time": "122s",
+        "exp_samples": [{"labels": '{rank="41",phase="forward"}', "value": 1}],
+    }
+    check(
+        programs, tmp_path,
+        (large({41}, 0.025), [on_nodes(("Rank", "critical", 5, 1)), phases]),
+        (large({41}, 0.010), [on_nodes(("Rank", "warning", 5, 1)), phases]),
+        (large({41}, 0.003), [on_nodes()]),
+    )  # fmt: skip
+
+
+def test_nodes_of_eight(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """A node is named with all or half of its ranks late, not with three of eight; two of eight nodes, not three."""
+    rank, node = ("Rank", "critical"), ("Node", "critical")
+    two = [(*kind, number, count) for number in (0, 1) for kind, count in ((node, 1), (rank, 8))]
+    check(
+        programs, tmp_path,
+        (large(range(24, 32), 0.025), [on_nodes((*node, 3, 1), (*rank, 3, 8))]),
+        (large(range(24, 28), 0.025), [on_nodes((*node, 3, 1), (*rank, 3, 4))]),
+        (large(range(24, 27), 0.025), [on_nodes((*rank, 3, 3))]),
+        (large(range(16), 0.025), [on_nodes(*two)]),
+        (large(range(24), 0.025), [on_nodes(*((*rank, n, 8) for n in (0, 1, 2)))]),
+    )  # fmt: skip
