@@ -184,7 +184,7 @@ class FaultStack:
             for job in list(running):
                 fault = job.over(now)
                 if fault is None and now > until:
-                    fault = "the session was too short"
+                    fault = "the campaign was too short"
                 if fault is not None:
                     running.remove(job)
                     yield job.finish(fault)

@@ -138,7 +138,7 @@ def test_symptoms_of_an_end_are_allowed_with_it(scores: ModuleType, outcome: Cal
 def test_tables_count_what_was_judged(scores: ModuleType, outcome: Callable[..., Any]) -> None:
     """One right of two is 50 %; the delay is of those that were told; a long one that was cut off says so."""
     cut = outcome("divergence-0")
-    cut.fault = "the session was too short"
+    cut.fault = "the campaign was too short"
     found = scores.tables(
         [
             outcome("copy-20-fixed-0", ("StragglerRank", "warning", 2, "copy")),
@@ -154,7 +154,7 @@ def test_tables_count_what_was_judged(scores: ModuleType, outcome: Callable[...,
     assert fixed["copy"]["copy"] == 1
     turns = {one["delayed"]: one for one in found["Delay on ranks in turn: which phase was named"]}
     assert turns["copy"]["nothing"] == 1
-    assert found["Other faults"][0]["said"] == "the session was too short"
+    assert found["Other faults"][0]["said"] == "the campaign was too short"
     assert [one["run"] for one in found["Not right"]] == ["copy-20-rotating-0"]
 
 

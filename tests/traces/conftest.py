@@ -8,10 +8,10 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from tachograph.client.step_record import StepRecord
 
 from tachograph.client import notice as notices
 from tachograph.client.identity import Identity
+from tachograph.client.step_record import StepRecord
 from tachograph.traces import Traces
 from tachograph.training_catalog import PHASES
 
