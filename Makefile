@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
-.PHONY: demo test test-gpu soak check format bench bench-faults binaries dashboards docs clean help
+.PHONY: demo test test-all incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules binaries dashboards docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -38,8 +38,26 @@ check: $(READY)  ## formatting, lint, types, floors
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: check binaries   ## all checks and all tests
-	$(BIN)/pytest
+test: check binaries   ## all checks, and all tests but the slow ones: what CI runs
+	$(BIN)/pytest -n 2 --no-loadscope-reorder
+
+test-all: check binaries ## the slow ones, too
+	$(BIN)/pytest -n 2 --no-loadscope-reorder -m 'not hardware'
+
+incidents: binaries      ## the twenty incidents in virtual time: each must bring its pages and no other
+	$(BIN)/python -m tachograph replay --all --jobs 2
+
+incidents-live: binaries ## those that real time can show, against the real Prometheus and Alertmanager: two hours and a half
+	$(BIN)/python -m tachograph replay --all --live
+
+healthy-days: binaries   ## 24 hours of healthy fleets of 2 to 1,024 ranks, five seeds each, in virtual time: nothing is sent
+	$(BIN)/python -m tachograph.lab.healthy --jobs 2
+
+campaign: binaries       ## 200 random incidents in virtual time: who is named, against who it was
+	$(BIN)/python -m tachograph.lab.campaign --count 200 --jobs 2 --seed 1
+
+mutate-rules: binaries   ## rules broken one at a time: some test must notice
+	$(BIN)/python bench/mutate_rules.py
 
 test-gpu: $(READY)   ## the real collector on this machine's driver; without one: "skipped: no GPU"
 	@if $(BIN)/python -c 'import pynvml; pynvml.nvmlInit(); assert pynvml.nvmlDeviceGetCount()' 2>/dev/null; \
@@ -58,6 +76,9 @@ bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs
 
 bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real rules: 40 minutes, writes docs/fault-bench.md
 	$(BIN)/python bench/faults.py --doc
+
+bench-rules: binaries    ## what the rules cost one Prometheus at 1,024 to 16,384 ranks: writes docs/rules-bench.md
+	$(BIN)/python bench/rules.py --doc
 
 dashboards: $(READY)   ## render grafana/dashboards/ from grafana/build.py
 	$(BIN)/python grafana/build.py

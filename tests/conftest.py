@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -15,12 +13,20 @@ from typing import Any
 
 import pytest
 import yaml
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tachograph.lab import binaries, simulated_gpus
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST, NEWEST = "bookworm", "sid"
 """Prometheus 2.42 and Alertmanager 0.25, which must be had; 3.5 and 0.33, from a suite whose versions roll."""
+
+ALONE = "test_rules_behave"
+"""The tests of which each is a group of its own."""
+
+LONG = ("checkpoints", "efficiency", "efficiency_trend", "exporter", "gpu_faults", "progress", "ranks", "restarts")
+"""Rule tests that `make test` runs on the newer generation only; `make test-all` runs all on both."""
 
 
 @pytest.fixture(scope="session", params=[OLDEST, NEWEST])
@@ -34,37 +40,28 @@ def programs(request: pytest.FixtureRequest) -> Mapping[str, Path]:
         pytest.skip(str(error))
 
 
+@pytest.hookimpl(tryfirst=True)  # before the marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the rule tests last: until then promtool works through them beside the others, see `behaviour`."""
-    items.sort(key=lambda item: item.name.startswith("test_rules_behave"))
+    """The real stack waits most, so it comes first; promtool computes most, and comes last; the rest fills the gaps."""
+    for item in items:
+        if item.name.startswith(tuple(f"{ALONE}[{OLDEST}-{name}_test" for name in LONG)):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: 0 if "e2e" in item.path.parts else 2 if item.name.startswith(ALONE) else 1)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def behaviour(request: pytest.FixtureRequest) -> Iterator[Mapping[tuple[str, str], Future[tuple[int | None, str]]]]:
-    """Yield what promtool makes of each rule test: status (None: no such suite to be had) and words.
+class Groups(LoadScopeScheduling):
+    """Tests that share what is costly to start run in one process: those of a file, and all that need the stack."""
 
-    It takes four minutes of one core, which most other tests leave idle; at the lowest priority it is in nobody's way.
-    """
-    wanted = sorted(
-        (item.callspec.params["suite"], item.callspec.params["name"])  # type: ignore[attr-defined]
-        for item in request.session.items
-        if item.name.startswith("test_rules_behave")
-    )
-    with ThreadPoolExecutor(1) as pool:
-        yield {(suite, name): pool.submit(_promtool, suite, name) for suite, name in wanted}
-        pool.shutdown(cancel_futures=True)
+    def _split_scope(self, nodeid: str) -> str:
+        path, _, name = nodeid.partition("::")
+        if name.startswith(ALONE):
+            return nodeid
+        return "e2e" if "/e2e/" in path else path
 
 
-def _promtool(suite: str, name: str) -> tuple[int | None, str]:
-    try:
-        program = binaries.ensure(suite)["promtool"]
-    except binaries.BinariesUnavailable as error:
-        return (None if suite == NEWEST else 1), str(error)
-    done = subprocess.run(
-        ["nice", "-n", "19", program, "test", "rules", ROOT / "tests/rules" / name],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Spread the groups over the processes of `pytest -n`, in order."""
+    return Groups(config, log)
 
 
 @pytest.fixture(scope="session")

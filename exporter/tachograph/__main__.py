@@ -14,6 +14,9 @@ commands:
   run        run a training script and record it without an edit
   exporter   serve what this node's GPUs and training ranks do, for Prometheus
   demo       watch a real training job break, and the pages arrive
+  replay     replay an incident, and compare what is received with what should be
+  lab        run a simulated fleet behind real exporters
+  silence    keep a run's pages quiet for a while, and say why
   capture    record what this machine's NVML answers, for tests and bug reports
   metrics    print the reference of all metrics
   xids       print which Xids page, and what to do about each
@@ -39,6 +42,24 @@ def _demo(arguments: Sequence[str]) -> int:
     from tachograph.lab.demo import main as demo
 
     return demo(arguments)
+
+
+def _replay(arguments: Sequence[str]) -> int:
+    from tachograph.lab.replay.command import main as replay
+
+    return replay(arguments)
+
+
+def _lab(arguments: Sequence[str]) -> int:
+    from tachograph.lab.replay.fleet_command import main as lab
+
+    return lab(arguments)
+
+
+def _silence(arguments: Sequence[str]) -> int:
+    from tachograph.silence.command import main as silence
+
+    return silence(arguments)
 
 
 def _capture(arguments: Sequence[str]) -> int:
@@ -81,6 +102,9 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "exporter": _exporter,
     "demo": _demo,
+    "replay": _replay,
+    "lab": _lab,
+    "silence": _silence,
     "capture": _capture,
     **{name: partial(_print_page, name) for name in PAGES},
 }
@@ -106,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tachograph"):
             raise  # a fault of ours, not a missing extra
-        extra = "tools" if given[0] == "demo" else "exporter"
+        extra = "tools" if given[0] in ("demo", "lab", "replay", "silence") else "exporter"
         print(f"tachograph {given[0]}: {error.name} is missing: pip install 'tachograph[{extra}]'", file=sys.stderr)
         return 1
 

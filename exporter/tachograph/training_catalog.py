@@ -28,6 +28,12 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to
 
 NONFINITE_SOURCES = ("loss", "grad_norm")
 
+TIERS = ("hero", "standard", "dev")
+"""How much a run is worth waking people for; a run that does not say is a standard one."""
+
+THRESHOLDS = ("hang_seconds", "straggler_ratio", "throughput_drop_ratio", "data_stall_ratio", "checkpoint_age_seconds")
+"""What a run may set for itself in place of the rules' defaults (`run:…_threshold:…` in rules/runs.yml)."""
+
 FAILURE_CATEGORIES = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", "exception")
 """Why a rank said it ended: `terminated` by SIGTERM, `interrupted` from the keyboard, `exception` for all else."""
 
@@ -49,7 +55,9 @@ RANK_STATE = _row(
     "rank_state", GAUGE, "", (*RANK, "state"),
     "1 for the state the rank is in: running, frozen (connected, silent for 10 s), dead, failed or finished.", STATES,
 )  # fmt: skip
-RANK_HEARTBEAT = _row("rank_heartbeat_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time of the rank's last frame.")
+RANK_HEARTBEAT = _row(
+    "rank_heartbeat_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time of the rank's last frame or its death."
+)
 RANK_PROGRESS = _row(
     "rank_progress_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time at which the rank completed its last step."
 )
@@ -295,8 +303,12 @@ TRAIN_RESTARTS = _row(
     "Times the rank began again: processes of this rank after its first, as far as its attempt number or this node "
     "knows.",
 )  # fmt: skip
+TRAIN_THRESHOLD = _row(
+    "train_threshold", GAUGE, "", (*RANK, "name"),
+    "A limit the run set for its own alerts, by name; the most tolerant rank's counts.",
+)  # fmt: skip
 TRAIN_CONFIG_INFO = _row(
-    "train_config_info", INFO, "", (*RANK, "precision", "global_batch", "framework", "flops_convention"),
+    "train_config_info", INFO, "", (*RANK, "precision", "global_batch", "framework", "flops_convention", "tier"),
     "Static facts a rank gave at hello: always 1. Empty: not given.",
 )  # fmt: skip
 

@@ -6,21 +6,20 @@ and scrapes may well bring them. 13 s after the last one everything that is ever
 
 from __future__ import annotations
 
-import json
-import urllib.request
-from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tachograph.lab import binaries
 from tachograph.lab.pager import Page, Pager
-from tachograph.lab.processes import Children, answers, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGER = "http://localhost:9094"
 CAUSES_AFTER = 2.0  # an evaluation of the slowest group that raises a cause
+TOO_LONG = ("group_wait: 30s", "group_wait: 5m")
+"""How long tickets and the second person wait: here 12 s."""
 SYMPTOMS_WITHIN = 13.0  # the longest group_wait of a page, and a margin
 
 Labels = Mapping[str, str]
@@ -56,6 +55,17 @@ SYMPTOMS: list[Labels] = [
     *of("loop", "RankFailed", "RunHung"),
     *of("liar", "InvariantBroken", rank="3", instance="node-9"),
     *of("starved-and-dead", "DataStall", "ThroughputDropped", "StragglerNode"),
+    *of("link-aborts", "RankDead", "RestartLoop"),
+    *of("liar-learns", "LossSpikeNotRecovering", "InvariantBroken"),
+    *of("dev", "RankDead", rank="0", instance="node-30", tier="dev"),
+    *of("dev", "MemoryLeak", severity="warning", tier="dev"),
+    *of("hero", "RunHung", rank="0", instance="node-31", tier="hero"),
+    *of("hero", "CheckpointStale", severity="warning", tier="hero"),
+    *of("hero-night", "LossDiverging", severity="warning", tier="hero"),
+    *of("hero-day", "LossPlateau", severity="warning", tier="hero"),
+    *of("dead-node", "RunHung", "MfuDropped", "RunDown"),
+    {"alertname": "ExporterDown", "instance": "node-40"},
+    *of("no-room", "CheckpointFailed", severity="warning", rank="4", instance="node-32"),
 ]
 CAUSES: list[Labels] = [
     *(label for rank in range(10) for label in of("dead", "RankDead", rank=str(rank), instance=f"node-{rank}")),
@@ -79,38 +89,41 @@ CAUSES: list[Labels] = [
     *of("loop", "RestartLoop"),
     *of("liar", "SilentDataCorruptionSuspected", rank="3", instance="node-9"),
     *of("starved-and-dead", "RankDead", rank="3", instance="node-9"),
+    *of("link-aborts", "NicLinkDown", instance="node-33"),
+    *of("liar-learns", "SilentDataCorruptionSuspected", rank="3", instance="node-34"),
+    *of("dead-node", "NodeDown", "NicLinkDown", instance="node-40"),
+    *of("dead-node", "RankDead", rank="9", instance="node-41"),
+    *of("unreachable", "RankFrozen", rank="0", instance="node-42"),
+    {"alertname": "TelemetryLost", "instance": "node-42"},
+    *of("nobody-came", "RankDead", rank="4", instance="node-43"),
+    *of("nobody-came", "RunDown"),
+    *of("no-room", "RankDead", rank="4", instance="node-32"),
 ]
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Page]]:
+def pages(tmp_path_factory: pytest.TempPathFactory, alertmanager: Callable[..., Any]) -> Iterator[list[Page]]:
     """What was received in the end."""
     folder = tmp_path_factory.mktemp("alertmanager")
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
     shipped = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8")
+    for long in TOO_LONG:
+        assert long in shipped
+        shipped = shipped.replace(long, "group_wait: 12s")
     program = binaries.ensure("bookworm")["alertmanager"]
-    with Pager() as pager, Children(folder) as children:
-        (folder / "alertmanager.yml").write_text(shipped.replace(PAGER, pager.url), encoding="utf-8")
-        command = [program, f"--config.file={folder / 'alertmanager.yml'}", f"--storage.path={folder / 'data'}"]
-        listen = [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
-        child = children.start("alertmanager", [*command, *listen])
-        child.wait_until(lambda: answers(f"{url}/-/ready"), 10)
-        raise_alerts(url, SYMPTOMS)
+    with Switchboard() as pager, alertmanager(program, folder / "am", shipped.replace(PAGER, pager.url)) as running:
+        running.raise_alerts(SYMPTOMS)
         pager.wait_for(lambda page: False, CAUSES_AFTER)
-        raise_alerts(url, CAUSES)
+        running.raise_alerts(CAUSES)
         pager.wait_for(lambda page: False, SYMPTOMS_WITHIN)
         yield pager.pages()
 
 
-def raise_alerts(url: str, alerts: list[Labels]) -> None:
-    """Do what Prometheus does."""
-    now = datetime.now(timezone.utc).isoformat()
-    content = [{"labels": {"severity": "critical", **labels}, "startsAt": now} for labels in alerts]
-    request = urllib.request.Request(
-        f"{url}/api/v2/alerts", json.dumps(content).encode(), {"Content-Type": "application/json"}
-    )
-    urllib.request.urlopen(request, timeout=5).close()
+class Switchboard(Pager):
+    """A pager that takes an alert as often as it has receivers."""
+
+    def accept(self, receiver: str, notification: Mapping[str, Any]) -> None:
+        marked = [one | {"fingerprint": f"{receiver} {one['fingerprint']}"} for one in notification["alerts"]]
+        super().accept(receiver, {**notification, "alerts": marked})
 
 
 def received(pages: list[Page], run: str) -> set[str]:
@@ -134,6 +147,10 @@ def received(pages: list[Page], run: str) -> set[str]:
         ("loop", "RestartLoop"),
         ("liar", "SilentDataCorruptionSuspected"),
         ("starved-and-dead", "RankDead"),
+        ("link-aborts", "NicLinkDown"),
+        ("liar-learns", "SilentDataCorruptionSuspected"),
+        ("no-room", "RankDead"),
+        ("dead-node", "NodeDown"),
     ],
 )
 def test_the_cause_pages_and_its_symptoms_do_not(pages: list[Page], run: str, cause: str) -> None:
@@ -178,18 +195,31 @@ def test_what_has_no_cause_is_paged(pages: list[Page]) -> None:
     """Another run's faults inhibit nothing here; one that is gone silences its node's last words only."""
     assert received(pages, "bystander") == {"MfuDropped"}
     assert received(pages, "out-of-sight") == {"RunHung"}
-    assert received(pages, "last-words") == set()
+    assert received(pages, "last-words") == received(pages, "unreachable") == set()
+    assert received(pages, "nobody-came") == {"RankDead", "RunDown"}
 
 
 @pytest.mark.e2e
 def test_exporters_that_go_dark_together_are_one_notification(pages: list[Page]) -> None:
-    """A rack is one incident."""
+    """A rack is one incident; of a node that is down, its exporter is no news."""
     down = [page for page in pages if page.alert == "ExporterDown"]
     assert {page.labels["instance"] for page in down} == {"node-20", "node-21"}
     assert len({page.time for page in down}) == 1
 
 
 @pytest.mark.e2e
+def test_the_tier_of_a_run_decides_who_is_woken(pages: list[Page]) -> None:
+    """Nobody for dev; for hero also by a ticket that costs a night, and soon a second person as well."""
+    to: dict[str, set[tuple[str, str]]] = {}
+    for page in pages:
+        to.setdefault(page.labels.get("run", ""), set()).add((page.alert, page.receiver))
+    assert to["dev"] == {("RankDead", "chat"), ("MemoryLeak", "chat")}
+    assert to["hero"] == {("RunHung", "page"), ("RunHung", "escalation")}
+    assert to["hero-night"] == {("LossDiverging", "page")}
+    assert to["hero-day"] == {("LossPlateau", "ticket")}
+
+
+@pytest.mark.e2e
 def test_all_of_it_went_to_the_pager(pages: list[Page]) -> None:
-    """By the receiver `page`, and no other."""
-    assert {page.receiver for page in pages} == {"page"}
+    """By the receiver `page`, and no other, but for runs of another tier."""
+    assert {page.receiver for page in pages if "tier" not in page.labels} == {"page"}

@@ -149,7 +149,10 @@ def test_links_in_alerts_lead_to_this_grafana(services: dict[str, Json]) -> None
 )
 def test_every_flag_exists(services: dict[str, Json], name: str, program: str) -> None:
     """A misspelt flag is found here and not by a container that restarts for ever."""
-    command = [binaries.ensure("bookworm")[program], "--help"]
+    try:  # the images are new ones
+        command = [binaries.ensure("sid")[program], "--help"]
+    except binaries.BinariesUnavailable as error:
+        pytest.skip(str(error))
     help_text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     known = set(re.findall(r"--(?:\[no-\])?([a-z][a-z0-9._-]*)", help_text.stdout + help_text.stderr))
     flags = [word.partition("=")[0].removeprefix("--") for word in services[name]["command"]]

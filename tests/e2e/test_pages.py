@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tachograph.lab import faults
+from tachograph.lab.demo_scenarios import names_culprit
 from tachograph.lab.faults import Fault
 from tachograph.lab.launch import Job
 from tachograph.lab.pager import FIRING, Page, Pager
-from tachograph.lab.scenarios import names_culprit
 from tachograph.lab.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(180)]
@@ -73,6 +73,7 @@ def test_a_hang_names_who_never_boarded(stack: Stack, job: Job, pager: Pager) ->
     assert [p.alert for p in paged(pager, since)] == ["RunHung"]
 
 
+@pytest.mark.slow
 def test_a_straggler_is_named_although_all_step_alike(stack: Stack, job: Job, pager: Pager) -> None:
     """Slowed inside backward, one rank drags all to the same step time; the page names it, and only it, within 90 s."""
     since = time.time()

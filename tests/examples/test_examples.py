@@ -23,6 +23,14 @@ CASES = {
 }
 """Run's name -> script, ranks, steps (enough for the sender's second), phases it must show."""
 
+TRAINERS = ("huggingface", "lightning")
+"""Examples that `make test-all` runs; tests/integrations shows the same callbacks."""
+
+
+def slow(*values: object) -> Any:
+    """Return a parameter set that only `make test-all` takes."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
 
 @pytest.fixture(scope="module")
 def done(scraped: Any) -> Any:
@@ -39,7 +47,7 @@ def done(scraped: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["plain", "example", "fsdp2", *map(slow, TRAINERS)])
 def test_an_example_shows_its_steps_loss_and_phases(done: Any, name: str) -> None:
     """All steps of all ranks are counted once, the loss is there, and time is in the phases that the script has."""
     _, ranks, steps, phases = CASES[name]
@@ -59,7 +67,7 @@ def test_an_example_shows_its_steps_loss_and_phases(done: Any, name: str) -> Non
         assert (seen.value("batches_total", run=name, rank=rank) or 0) >= steps
 
 
-@pytest.mark.parametrize(("name", "per_step"), [("plain", 32), ("huggingface", 8), ("lightning", 64)])
+@pytest.mark.parametrize(("name", "per_step"), [("plain", 32), slow("huggingface", 8), slow("lightning", 64)])
 def test_accumulated_micro_batches_are_one_step(done: Any, name: str, per_step: int) -> None:
     """With gradient accumulation a step counts once, with all of its samples."""
     steps = CASES[name][2]
@@ -82,7 +90,7 @@ def test_the_collectives_of_fsdp_are_there(done: Any) -> None:
         assert max(groups.values(), default=0) > 0
 
 
-@pytest.mark.parametrize("name", ["plain", "lightning"])
+@pytest.mark.parametrize("name", ["plain", slow("lightning")])
 def test_an_example_runs_without_an_exporter(name: str, tmp_path: Path) -> None:
     """No exporter: the script does the same, and says so in one line."""
     nobody = {"TACHOGRAPH_SOCKET": str(tmp_path / "nobody.sock"), "OMP_NUM_THREADS": "1", "PATH": ""}
@@ -92,6 +100,7 @@ def test_an_example_runs_without_an_exporter(name: str, tmp_path: Path) -> None:
     assert alone.stderr.count("no exporter at") == 1
 
 
+@pytest.mark.slow
 def test_the_plain_loop_goes_on_from_its_checkpoint(scraped: Any, tmp_path: Path) -> None:
     """A second start finds the checkpoint, and tells from which step it resumed."""
     words = (EXAMPLES / "plain.py", "--every", "50", "--folder", tmp_path)

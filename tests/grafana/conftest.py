@@ -167,7 +167,7 @@ def exposition(began: float, end: float) -> Iterator[str]:
     yield "# EOF\n"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A Prometheus that holds the fleet and runs the shipped rules over it."""
     folder, programs = tmp_path_factory.mktemp("fleet"), binaries.ensure("bookworm")

@@ -64,6 +64,7 @@ def test_a_resumed_training_goes_on_counting(done: Any) -> None:
     assert done.value("steps_total", run="resumed", rank=0) == BATCHES // 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocked", "said"),
     [

@@ -6,11 +6,11 @@ import io
 
 from rich.console import Console
 
+from tachograph.lab.demo_scenarios import Result, Scenario
 from tachograph.lab.faults import HANG, Fault
+from tachograph.lab.monitoring import Sample
 from tachograph.lab.pager import FIRING, Page
-from tachograph.lab.scenarios import Result, Scenario
 from tachograph.lab.screen import Screen
-from tachograph.lab.stack import Sample
 from tachograph.lab.vitals import Vitals, vitals
 
 HANGS = Scenario("rank 3 stuck in its loader", Fault(HANG, rank=3), "RunHung", 30)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tachograph.lab.launch import launch
+from tachograph.lab.monitoring import Monitoring
 from tachograph.lab.pager import Pager
 from tachograph.lab.processes import Children, ProcessError
 from tachograph.lab.stack import Stack
@@ -27,6 +28,7 @@ def test_the_stack_starts_with_the_shipped_rules_and_leaves_nothing(tmp_path: Pa
     with Pager() as pager, Stack(tmp_path / "stack", pager.url) as stack:
         pids = [child.pid for child in stack.children.running]
         assert len(pids) == 4
+        assert all(child.cpu_seconds() > 0 for child in stack.children.running)
         assert "tachograph_exporter_info" in stack.scrape()
         assert [sample.value for sample in stack.query("vector(1)")] == [1]
         assert rules_of(stack.folder / "prometheus") == rules_of(ROOT / "prometheus")
@@ -35,6 +37,21 @@ def test_the_stack_starts_with_the_shipped_rules_and_leaves_nothing(tmp_path: Pa
         scratch = stack.socket.parent
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert not scratch.exists()
+
+
+@pytest.mark.e2e
+def test_what_is_aimed_at_is_scraped_under_its_name(tmp_path: Path) -> None:
+    """Targets given before the start are scraped at once, as the instance they are; nothing else is but the pair."""
+
+    class Aimed(Monitoring):
+        def _start_nodes(self) -> None:
+            self.aim("node", {"node-7": self.address("alertmanager")})
+
+    with Pager() as pager, Aimed(tmp_path / "aimed", pager.url) as monitoring:
+        assert [child.name for child in monitoring.children.running] == ["alertmanager", "prometheus"]
+        monitoring.children.running[1].wait_until(lambda: len(monitoring.query("up == 1")) == 2, 15)
+        up = {(sample.labels["job"], sample.labels["instance"]) for sample in monitoring.query("up")}
+        assert up == {("node", "node-7"), ("prometheus", monitoring.node)}
 
 
 @pytest.mark.e2e

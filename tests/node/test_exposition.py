@@ -28,7 +28,7 @@ REGENERATE = "TACHOGRAPH_REGENERATE"
 RANK_FRAMES = (
     '{"v":1,"type":"hello","run":"llama-7b","rank":0,"local_rank":0,"world_size":3,"attempt":1,"pid":41,'
     '"uuid":"GPU-aaaa","facts":{"precision":"bf16","global_batch":1024,"framework":"pytorch 2.13",'
-    '"flops_convention":"causal"}}',
+    '"flops_convention":"causal","tier":"hero"}}',
     '{"v":1,"type":"state","seq":17,"time":1763690000.5,"step":480,"phase":"backward","phase_since":1763690000.25,'
     '"progress_time":1763689999.1,"metrics":{"loss":2.31,"grad_norm":"NaN","learning_rate":0.0003,'
     '"tokens_total":2013265920,"steps_total":480,"flops_total":1.5e21,"phase_seconds_total":{"data":1.2,"forward":12.5},'
@@ -36,7 +36,7 @@ RANK_FRAMES = (
     '"nonfinite_total":{"grad_norm":1},"nonfinite_step":{"grad_norm":479},"nope":1,"collectives_total":{"all_reduce":9},'
     '"tagged_steps_total":{"gc":2},"invariant":{"params":9007199254740991},"invariant_step":{"params":479},'
     '"phase_excess_seconds_total":{"data":0.25},"productive_seconds_total":90.5,'
-    '"lost_seconds_total":{"data":1.25,"hang":0}},'
+    '"lost_seconds_total":{"data":1.25,"hang":0},"threshold":{"hang_seconds":60}},'
     '"histograms":{"step_seconds":{"schema":3,"sum":101.25,"count":480,"buckets":{"-17":12,"-16":460,"40":7,"90":1}}},'
     '"dropped":2}',
 )

@@ -124,11 +124,10 @@ def test_forgotten_ranks_are_remembered_up_to_a_number(
 
 
 def test_hello_tells_when_the_earlier_process_ended(table: Table, hand: Any) -> None:
-    """Absent for the first process and for a second hello of a living one; else when that rank was last heard."""
+    """Absent for the first process and for a second hello of a living one; else when that rank was last heard of."""
     link = Link()
     assert table.greet(link).ended is None
     table.tell(link)
-    heard = hand.epoch + 5.0
     hand.turn(5.0)
     table.tell(link, 2)
     assert table.greet(link).ended is None
@@ -137,7 +136,7 @@ def test_hello_tells_when_the_earlier_process_ended(table: Table, hand: Any) -> 
     hand.turn(7.0)
     table.lost(other)
     hand.turn(60.0)
-    assert table.greet(Link(), OTHER).ended == heard
+    assert table.greet(Link(), OTHER).ended == hand.epoch + 12.0, "the end of its connection, not its last frame"
     assert table.greet(Link(), ME, attempt=1).ended == hand.epoch + 72.0, "one that lived until it was replaced"
 
 

@@ -463,14 +463,15 @@ def test_peak_flops(table: Table, uuid: str | None, facts: dict[str, object], pe
 
 
 def test_config_facts(table: Table) -> None:
-    """Known facts become labels as text; one that is no text or number, or too long, is empty and counted."""
+    """Known facts become labels as text; no text or number, one too long, a tier of its own: empty and counted."""
     table.greet(Link(), rank=0, facts={
-        "precision": "bf16", "global_batch": 1024, "flops_convention": "causal", "colour": ["ignored"],
+        "precision": "bf16", "global_batch": 1024, "flops_convention": "causal", "tier": "hero", "colour": ["ignored"],
     })  # fmt: skip
-    table.greet(Link(), rank=1, facts={"precision": ["bf16"], "global_batch": True, "framework": "x" * 65})
+    wrong = {"precision": ["bf16"], "global_batch": True, "framework": "x" * 65, "tier": "urgent"}
+    table.greet(Link(), rank=1, facts=wrong)
     infos = {key[1:] for key in table.shown() if key[0] == "train_config_info"}
-    assert infos == {("r", "0", "bf16", "1024", "", "causal"), ("r", "1", "", "", "", "")}
-    assert table.dropped["wrong_type"] == 3
+    assert infos == {("r", "0", "bf16", "1024", "", "causal", "hero"), ("r", "1", "", "", "", "", "")}
+    assert table.dropped["wrong_type"] == 4
 
 
 STEP = {"step_seconds": {"schema": 3, "sum": 1.0, "count": 2, "buckets": {"-8": 2}}}

@@ -71,7 +71,8 @@ def test_prometheus_fires_when_the_bench_says(
             "eval_time": f"{moment}s",
             "exp_samples": [
                 {
-                    "labels": f'ALERTS{{alertname="LossDiverging",alertstate="firing",run="{run}",severity="warning"}}',
+                    "labels": f'ALERTS{{alertname="LossDiverging",alertstate="firing",run="{run}",severity="warning",'
+                    'tier="standard"}',
                     "value": 1,
                 }
                 for run in expected.get(moment, ())
@@ -88,7 +89,7 @@ def test_prometheus_fires_when_the_bench_says(
     content = {
         "rule_files": ["loss_trend.yml", str(ROOT / "prometheus/rules/learning.yml")],
         "evaluation_interval": "5s",
-        "group_eval_order": ["tachograph-learning", "tachograph-loss-trend"],
+        "group_eval_order": ["tachograph-loss-not-finite", "tachograph-learning", "tachograph-loss-trend"],
         "tests": [
             {"interval": "5s", "input_series": [scenario(*one) for one in losses.items()], "promql_expr_test": cases}
         ],

@@ -8,10 +8,17 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
+
+from tachograph.lab.replay.promtool_limit import with_raised_limit
+
 ROOT = Path(__file__).resolve().parents[2]
 GPUS_PER_NODE = 8
 HANGS_AFTER = 12  # samples, 5 s apart
 SAMPLES = 24
+
+EVERY_RULE = sorted((ROOT / "prometheus/rules").glob("*.yml"))
 
 Series = dict[str, str]
 
@@ -35,16 +42,25 @@ def hang(ranks: int, culprits: Collection[int]) -> Iterator[Series]:
         yield series("tachograph_train_steps_total", rank, stops)
         yield series("tachograph_train_step", rank, f"48201x{SAMPLES}")
         yield series("tachograph_train_collective_enqueued", rank, f"{9876543 - behind}x{SAMPLES}", group="0")
-        yield series("tachograph_rank_phase_seconds", rank, late, phase="data" if behind else "backward")
+        since = late.replace("0.2+", "0.3+") if rank == 0 else late  # it waits longest, and is asked for what
+        yield series("tachograph_rank_phase_seconds", rank, since, phase="data" if behind else "backward")
+    waits = f"0+0.5x{HANGS_AFTER} {HANGS_AFTER / 2:g}x{SAMPLES - HANGS_AFTER}"
+    yield series("tachograph_train_collective_wait_seconds_total", 0, waits, op="all_reduce")
 
 
-def promtool(programs: Mapping[str, Path], folder: Path, *tests: Mapping[str, Any]) -> None:
+def promtool(
+    programs: Mapping[str, Path], folder: Path, *tests: Mapping[str, Any], rules: Collection[Path] = EVERY_RULE
+) -> None:
     """Run rule tests; fail with promtool's words unless all pass."""
-    content = {"rule_files": [str(ROOT / "prometheus/rules/*.yml")], "evaluation_interval": "5s", "tests": tests}
+    groups = [group["name"] for path in rules for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
+    content = {
+        "rule_files": [str(path) for path in rules], "evaluation_interval": "5s", "group_eval_order": groups,
+        "tests": tests,
+    }  # fmt: skip
     path = folder / "test.yml"
     path.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
     done = subprocess.run(
-        [programs["promtool"], "test", "rules", path], capture_output=True, text=True, timeout=100, check=False
+        [programs["promtool"], "test", "rules", path], capture_output=True, text=True, timeout=250, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -58,18 +74,21 @@ def firing(samples: Mapping[str, int], by: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.timeout(300)
 def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(
     programs: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """Hour 40: one rank in its data loader, 1,023 in all_reduce, every GPU busy: one alert, and it says all of it."""
     page = {
-        "exp_labels": {"severity": "critical", "run": "llama-70b", "rank": "217", "instance": "node-27", "gpu": "1",
-                       "uuid": "GPU-217"},
+        "exp_labels": {"severity": "critical", "tier": "standard", "run": "llama-70b", "rank": "217",
+                       "instance": "node-27", "gpu": "1", "uuid": "GPU-217"},
         "exp_annotations": {
             "summary": "Run llama-70b hangs.",
-            "description": "Run llama-70b hangs since 40 s at step 48,201. 1,023 of 1,024 ranks wait in collective "
-            "9,876,543 of group 0; rank 217 (node-27, GPU 1) never entered it: phase data for 40 s. Look at its stack "
+            "description": "Run llama-70b hangs since 40 s at step 48,201. 1,023 of 1,024 ranks wait in "
+            "all_reduce 9,876,543; rank 217 (node-27, GPU 1) never entered it: phase data for 40 s. Look at its stack "
             "(py-spy dump --pid …) before anyone kills the run.",
+            "cost": "1,024 GPU-hours an hour",
+            "checkpoint": "",
             "runbook_url": "https://github.com/tachograph/tachograph/blob/main/runbooks/RunHung.md",
             "dashboard_url": "/d/tachograph-run/run?var-run=llama-70b&var-rank=217&from=now-30m&to=now",
         },
@@ -103,6 +122,39 @@ def test_a_whole_node_is_named_but_a_crowd_is_not(programs: Mapping[str, Path], 
             "promql_expr_test": [firing({'{alertname="RunHung"}': 1}, "instance")],
         },
     )
+
+
+def deaths(ranks: int, first: Collection[int]) -> Iterator[Series]:
+    """Yield a run in which the first die at 62 s and all others 10 s after them, when they give up waiting."""
+    for rank in range(ranks):
+        at, shown = (62, HANGS_AFTER + 1) if rank in first else (72, HANGS_AFTER + 3)
+        yield series("tachograph_rank_info", rank, f"1x{SAMPLES}", gpu=str(rank % GPUS_PER_NODE))
+        yield series("tachograph_rank_up", rank, f"1x{shown - 1} 0x{SAMPLES - shown}")
+        yield series("tachograph_rank_state", rank, f"_x{shown} 1x{SAMPLES - shown}", state="dead")
+        yield series("tachograph_rank_heartbeat_timestamp_seconds", rank, f"0+5x{shown - 1} {at}x{SAMPLES - shown}")
+
+
+@pytest.mark.slow
+def test_the_first_of_4096_to_die_is_named_and_a_crowd_is_not(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """Whoever follows the first, which is everybody, is not blamed; eight that die at once are, nine are a crowd."""
+
+    def test(ranks: int, first: Collection[int], **by: str) -> dict[str, Any]:
+        labels = "{" + ",".join(f'{name}="{value}"' for name, value in {"alertname": "RankDead", **by}.items()) + "}"
+        number = len(first) if "instance" in by else 1
+        return {"interval": "5s", "input_series": list(deaths(ranks, first)), "promql_expr_test": [{
+            "expr": f'count by (alertname, {" ,".join(by) or "rank"}) (ALERTS{{alertname="RankDead"}})',
+            "eval_time": "102s", "exp_samples": [{"labels": labels, "value": number}],
+        }]}  # fmt: skip
+
+    large = [test(4096, {3000}, rank="3000", instance="node-375")]
+    small = [test(2, {1}, rank="1", instance="node-0"), test(3, {2}, rank="2", instance="node-0")]
+    crowds = [test(64, range(8, 16), instance="node-1"), test(64, range(8, 17))]
+    rules = [ROOT / "prometheus/rules" / name for name in ("runs.yml", "progress.yml", "ranks.yml")]
+    unlimited = tmp_path / "promtool"  # the shipped one reads 10,000 samples a query
+    unlimited.write_bytes(with_raised_limit(programs["promtool"].read_bytes()))
+    unlimited.chmod(0o755)
+    promtool({"promtool": unlimited}, tmp_path, *large, *small, *crowds, rules=rules)
+    unlimited.unlink()
 
 
 def nan(ranks: int, first: Collection[int]) -> Iterator[Series]:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+import yaml
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 FILES = sorted(path.name for path in HERE.glob("*_test.yml"))
-OLDEST, NEWEST = "bookworm", "sid"
-
-Behaviour = Mapping[tuple[str, str], Future[tuple[int | None, str]]]
 
 
 def promtool(programs: Mapping[str, Path], *arguments: str | Path) -> str:
-    """Run promtool in the repository; fail with its words unless it succeeds."""
+    """Run promtool in the repository, behind what has deadlines; fail with its words unless it succeeds."""
     done = subprocess.run(
-        [programs["promtool"], *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
-    )
+        ["nice", "-n", "5", programs["promtool"], *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -37,11 +35,17 @@ def test_rules_are_valid_and_none_stands_twice(programs: Mapping[str, Path]) -> 
     promtool(programs, "check", "rules", "--lint=all", "--lint-fatal", *files)
 
 
-@pytest.mark.parametrize("suite", [OLDEST, NEWEST])
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", FILES)
-def test_rules_behave(behaviour: Behaviour, name: str, suite: str) -> None:
+def test_rules_behave(programs: Mapping[str, Path], name: str) -> None:
     """Every scenario of the file holds."""
-    status, words = behaviour[suite, name].result(timeout=100)
-    if status is None:
-        pytest.skip(words)
-    assert status == 0, words
+    promtool(programs, "test", "rules", HERE / name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_groups_are_evaluated_in_a_fixed_order(name: str) -> None:
+    """Promtool shuffles the groups that `group_eval_order` leaves out: a test that lists too few is sometimes red."""
+    test = yaml.safe_load((HERE / name).read_text(encoding="utf-8"))
+    files = [yaml.safe_load((HERE / file).read_text(encoding="utf-8")) for file in test["rule_files"]]
+    groups = {group["name"] for file in files for group in file["groups"]}
+    assert len(groups) == 1 or set(test.get("group_eval_order", ())) == groups

@@ -23,6 +23,7 @@ from tachograph.client.scalars import number as as_number
 from tachograph.client.sender import Sender
 from tachograph.client.steps import Step
 from tachograph.client.tally import Tally
+from tachograph.client.thresholds import Thresholds
 from tachograph.client.workload import Workload
 from tachograph.training_catalog import STEP_TAGS
 from tachograph.wire import socket_path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tachograph.client.trace import Trace
 
 DISABLE_ENVIRONMENT = "TACHOGRAPH_DISABLED"
+TIER_ENVIRONMENT = "TACHOGRAPH_TIER"
 
 T = TypeVar("T")
 _NOTHING = nullcontext()
@@ -57,6 +59,7 @@ class Recorder:
     - `hardware_flops_per_token`: the same with what activation checkpointing computes again, for HFU.
     - `peak_flops`: dense peak FLOP/s of this rank's device, where the exporter cannot know it.
     - `precision`, `global_batch`: static facts, shown beside the run.
+    - `tier`: `hero`, `standard` or `dev`, else `$TACHOGRAPH_TIER`: decides who is woken when the run is in trouble.
     - `device_time=False`: no CUDA events around phases.
     - `sinks`: other places to send the metrics to (`tachograph.sinks`); `trace`: where sampled steps are traced
       (`tachograph.traces`). Both are closed at `close` or at exit, which takes as long as they do.
@@ -92,6 +95,7 @@ class Recorder:
         peak_flops: float | None = None,
         precision: str | None = None,
         global_batch: int | None = None,
+        tier: str | None = None,
         device_time: bool = True,
         sinks: Sequence[Sink] = (),
         trace: Trace | None = None,
@@ -112,11 +116,14 @@ class Recorder:
             peak_flops=peak_flops,
             precision=precision,
             global_batch=global_batch,
+            tier=os.environ.get(TIER_ENVIRONMENT) or None if tier is None else tier,
         )
         self._report = report = Report(identity, workload, device_time=bool(device_time))
         self._step = report.step
         self._watched: WeakSet[Any] = WeakSet()
         self._invariants: Invariants | None = None
+        self._thresholds = Thresholds()
+        report.sources.add(self._thresholds)
         self._garbage = GarbageTag(report.step, report.clock)
         report.accelerator.locate()
         goodput = Goodput(report.clock, report.step, lambda: self.last_step, self._ended_before)
@@ -288,6 +295,15 @@ class Recorder:
         A whole number counts modulo 2^53. The rank whose number differs is named by an alert.
         """
         if not self._shared_numbers().set(name, value, step):
+            self._report.dropped.count += 1
+
+    def threshold(self, name: str, value: float) -> None:
+        """Set a limit of this run's own alerts, one of `catalog.THRESHOLDS`, in place of the rules' default.
+
+        Seconds, or a share between 0 and 1; any other name or value is dropped and counted. Said again, it stands for
+        the last one; of different ranks' the most tolerant counts, so one rank that says it is enough.
+        """
+        if not self._thresholds.set(name, value):
             self._report.dropped.count += 1
 
     def count_flops(self) -> AbstractContextManager[None]:

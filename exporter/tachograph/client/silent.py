@@ -84,6 +84,9 @@ class SilentRecorder(Recorder):
     def invariant(self, name: str, value: float, step: int | None = None) -> None:
         """Do nothing."""
 
+    def threshold(self, name: str, value: float) -> None:
+        """Do nothing."""
+
     def count_flops(self) -> AbstractContextManager[None]:
         """Return a context manager that does nothing."""
         return _NOTHING

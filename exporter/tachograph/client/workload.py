@@ -8,6 +8,7 @@ from collections.abc import Callable
 from tachograph.client.identity import count, name
 from tachograph.client.loaded_torch import loaded_torch
 from tachograph.client.scalars import number
+from tachograph.training_catalog import TIERS
 
 MEASURED = "measured"
 GIVEN = "given"
@@ -50,6 +51,7 @@ class Workload:
             "peak_flops": take("peak_flops", amount),
             "framework": None if version is None else name(f"pytorch {version}"),
             "flops_convention": stated or (GIVEN if "flops_total" in self.per_step else None),
+            "tier": take("tier", _tier),
         }
         self.facts = {key: fact for key, fact in facts.items() if fact is not None}
 
@@ -74,6 +76,10 @@ def _convention(value: object) -> str | None:
     from tachograph.client.model_flops import CONVENTIONS  # late: most runs do not say, and the module is not small
 
     return value if isinstance(value, str) and value in {*CONVENTIONS, MEASURED, GIVEN} else None
+
+
+def _tier(value: object) -> str | None:
+    return value if isinstance(value, str) and value in TIERS else None
 
 
 def _product(per_token: object, tokens: object) -> float | None:

@@ -11,21 +11,19 @@ import fcntl
 import json
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 
 from tachograph.lab import binaries
 from tachograph.lab.checkout import CheckoutError, root
+from tachograph.lab.demo_scenarios import FIRST_RUN, SCENARIOS
 from tachograph.lab.launch import launch
 from tachograph.lab.pager import Pager
-from tachograph.lab.processes import ProcessError, stop_recorded
-from tachograph.lab.scenarios import FIRST_RUN, SCENARIOS
+from tachograph.lab.processes import ProcessError, signals_as_exit, stop_recorded
 from tachograph.lab.screen import Screen
 from tachograph.lab.stack import Stack
 from tachograph.lab.story import RANKS, Story
@@ -46,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         folder = options.folder or root() / ".demo"
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder), _signals_as_exit():
+        with _alone(folder), signals_as_exit():
             left = stop_recorded(folder)
             if options.stop:
                 print(f"stopped {', '.join(left)}" if left else "nothing was left running")
@@ -130,18 +128,3 @@ def _alone(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise _Busy(f"another demo runs in {folder}; wait for it, or give --folder") from error
         yield
-
-
-@contextmanager
-def _signals_as_exit() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exit that cleans up like any other."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)

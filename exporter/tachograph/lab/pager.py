@@ -41,15 +41,20 @@ class Page:
         return self.labels.get("severity") == "critical"
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
+    """Alertmanager opens a connection for each group it tells of, many at once; the default is 5."""
+
+
 class Pager:
     """Receives notifications from the moment it is made until `close`; use it as a context manager."""
 
     def __init__(self, port: int = 0, record: Callable[[Page], None] | None = None) -> None:
         self._record = record
         self._pages: list[Page] = []
-        self._told: set[tuple[str, str, str]] = set()
+        self._told: set[tuple[str, str, str, str]] = set()
         self._changed = threading.Condition()
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._request_class())
+        self._server = _Server(("127.0.0.1", port), self._request_class())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="pager", daemon=True)
         self._thread.start()
 
@@ -91,7 +96,7 @@ class Pager:
                     fingerprint=alert["fingerprint"],
                     started=alert["startsAt"],
                 )
-                told = (page.fingerprint, page.started, page.status)
+                told = (receiver, page.fingerprint, page.started, page.status)
                 if told not in self._told:
                     self._told.add(told)
                     self._pages.append(page)

@@ -10,9 +10,11 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from tachograph.lab.tether import tethered
 
@@ -42,6 +44,13 @@ class Child:
     def running(self) -> bool:
         """Whether the process is still there."""
         return self.process.poll() is None
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that the process has used so far; 0 once it is gone."""
+        fields = _stat(self.pid)
+        return (
+            (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+        )  # utime and stime, proc(5)
 
     def stop(self, grace: float = GRACE_SECONDS) -> None:
         """Ask the process to end, and end it if it does not within `grace` seconds."""
@@ -135,13 +144,33 @@ def stop_recorded(folder: Path) -> list[str]:
     return ended
 
 
+@contextmanager
+def signals_as_exit() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an exit that cleans up like any other; for the main thread."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
 def _birth(pid: int) -> str | None:
     """Return when a process began, in clock ticks since boot, or None if there is none or it is only unreaped."""
+    fields = _stat(pid)
+    return fields[19] if fields and fields[0] != "Z" else None  # state, starttime
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third of proc(5) on, empty if there is no such process."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]  # proc(5): state is field 3, starttime field 22
+        return []
 
 
 def free_port() -> int:

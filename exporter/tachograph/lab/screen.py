@@ -16,8 +16,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from tachograph.lab.demo_scenarios import Result
 from tachograph.lab.pager import Page
-from tachograph.lab.scenarios import Result
 from tachograph.lab.vitals import Vitals
 
 STATE_STYLES = {"running": "green", "frozen": "cyan", "dead": "bold red", "failed": "red", "finished": "dim"}

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tachograph.lab import faults
+from tachograph.lab.demo_scenarios import FIRST_RUN, Result, Scenario, surplus
 from tachograph.lab.launch import Job, launch
 from tachograph.lab.pager import FIRING, RESOLVED, Page, Pager
 from tachograph.lab.processes import ProcessError
-from tachograph.lab.scenarios import FIRST_RUN, Result, Scenario, surplus
 from tachograph.lab.screen import Screen
 from tachograph.lab.stack import Stack
 from tachograph.lab.vitals import vitals

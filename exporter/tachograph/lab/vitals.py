@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tachograph.lab.stack import Sample, Stack
+from tachograph.lab.monitoring import Sample
+from tachograph.lab.stack import Stack
 
 STATE, PHASE, STEP, LOSS, LAG = (
     "tachograph_rank_state",

@@ -53,6 +53,11 @@ class Exporter:
         self._server = Server(*config.listen_address, pages)
         self._ranks_failed = False
 
+    @property
+    def table(self) -> RankTable:
+        """The ranks of this node; replays speak to it without a socket."""
+        return self._table
+
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set; raise StartError where address or socket cannot be had."""
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 
@@ -104,6 +105,7 @@ def achievable_of(device_name: str) -> dict[str, float]:
     return _flops(_row_of(MEASURED, device_name))
 
 
+@cache  # asked for each rank, each second
 def _row_of(table: Iterable[Row], device_name: str) -> Row | None:
     model = _MAKER.sub("", device_name.strip(), count=1)
     return next((row for row in table if re.fullmatch(row.name, model, re.IGNORECASE)), None)

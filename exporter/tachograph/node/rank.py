@@ -69,7 +69,9 @@ class Rank:
         self.outcome = self.last_words = ""
         self.key = (hello.run, str(hello.rank))
         self.restarts = max(self.restarts, hello.attempt)
-        self.config = tuple(self._fact(hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:])
+        self.config = tuple(
+            self._fact(name, hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:]
+        )
         self.precision = self.config[0] or DEFAULT_PRECISION
         self.peak_flops = self._peak_fact(hello.facts)
         devices = (self._text(each, MAX_DEVICES_LENGTH) for each in (hello.visible_devices, hello.granted_devices))
@@ -184,10 +186,10 @@ class Rank:
         yield Sample(catalog.CLIENT_DROPPED, key, self._dropped)
         yield from self.series.samples(key, alive=not self.outcome)
 
-    def _fact(self, value: object) -> str:
+    def _fact(self, name: str, value: object) -> str:
         if isinstance(value, (str, int, float)) and not isinstance(value, bool):
             text = value if isinstance(value, str) else format(value, ".15g")
-            if len(text) <= MAX_FACT_LENGTH:
+            if len(text) <= MAX_FACT_LENGTH and (name != "tier" or text in ("", *catalog.TIERS)):
                 return text
         self._drops["wrong_type"] += 1
         return ""

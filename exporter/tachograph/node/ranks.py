@@ -192,6 +192,7 @@ class RankTable:
         rank = self._by_link.pop(link, None)
         if rank is not None:
             rank.end("dead", self._clock.monotonic())
+            rank.heartbeat = self._clock.wall()  # its last sign of life: who ended first is told by it
         return rank
 
     def heard(self, link: object) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tachograph.lab.demo_scenarios import SCENARIOS, Result, Scenario, names_culprit, surplus
 from tachograph.lab.faults import HANG, SPIKE, Fault
 from tachograph.lab.pager import FIRING, RESOLVED, Page
-from tachograph.lab.scenarios import SCENARIOS, Result, Scenario, names_culprit, surplus
 
 HANGS = Scenario("stuck", Fault(HANG, rank=3), "RunHung", 30, steps=3)
 

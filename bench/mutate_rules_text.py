@@ -1,0 +1,133 @@
+"""The mutants of a rule file: comparisons, numbers, windows, durations and clauses, one changed at a time.
+
+Expressions are changed as text, between tokens that PromQL's grammar leaves no doubt about: what stands in quotes or
+braces, or behind a comment sign, is not touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import yaml
+
+FLIPPED = {">": "<=", "<": ">=", ">=": "<", "<=": ">", "==": "!=", "!=": "=="}
+TOKEN = re.compile(
+    r"""(?P<skip>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\{[^}]*\}|\[[^\]]*\]|\#[^\n]*)
+    |(?P<word>[A-Za-z_:][\w:]*)
+    |(?P<number>(?<![\w.])\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?:ms|[smhdwy])?(?![\w.]))
+    |(?P<compare>[<>]=?|[=!]=)
+    |(?P<open>\()|(?P<close>\))""",
+    re.VERBOSE,
+)
+SET_OPERATORS = {"and", "unless", "or"}
+WINDOWED = re.compile(r"\[(\d+)([smhd])\]")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: in `file`, rule number `rule` of `group` gets other content under `key`."""
+
+    file: str
+    group: str
+    rule: int
+    title: str
+    key: str
+    content: str
+    change: str
+
+    @property
+    def name(self) -> str:
+        """Name it: file, rule and change."""
+        return f"{self.file}: {self.title}: {self.change}"
+
+
+def mutants(file: str, text: str) -> Iterator[Mutant]:
+    """Yield every mutant of a rule file."""
+    for group in yaml.safe_load(text)["groups"]:
+        titles: dict[str, int] = {}
+        for number, rule in enumerate(group["rules"]):
+            title = rule.get("record") or rule["alert"]
+            titles[title] = titles.get(title, 0) + 1
+            if titles[title] > 1:
+                title += f" ({titles[title]})"
+            for key, content, change in changes(rule):
+                yield Mutant(file, group["name"], number, title, key, content, change)
+
+
+def changes(rule: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield key, new content and what was done, for each change of a rule."""
+    seen = set()
+    for content, change in expressions(rule["expr"]):
+        if content not in seen:
+            seen.add(content)
+            yield "expr", content, change
+    for key in ("for", "keep_firing_for"):
+        if (duration := rule.get(key)) and duration != "0s":
+            yield key, "0s", f"{key} {duration} -> 0s"
+            yield key, scaled(duration, 2), f"{key} {duration} -> {scaled(duration, 2)}"
+
+
+def scaled(number: str, by: float) -> str:
+    """Return a number or duration times so much, durations in whole units."""
+    figure, unit = re.fullmatch(r"([\d.eE+-]+?)([a-z]*)", number).groups()  # type: ignore[union-attr]
+    if unit and by < 1:
+        return f"{max(1, int(float(figure) * by))}{unit}"
+    return f"{float(figure) * by:g}{unit}"
+
+
+def expressions(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each changed expression, and what was done."""
+    tokens = [match for match in TOKEN.finditer(text) if match.lastgroup != "skip"]
+    for index, token in enumerate(tokens):
+        before = tokens[index - 1] if index else None
+        if token["compare"]:
+            flipped = FLIPPED[token[0]]
+            yield swap(text, token, flipped), f"{token[0]} -> {flipped} at {place(text, token)}"
+        elif token["number"]:
+            for other in shifted(token["number"], before):
+                yield swap(text, token, other), f"{token[0]} -> {other} at {place(text, token)}"
+        elif token["word"] in SET_OPERATORS:
+            yield from dropped(text, tokens, index)
+    for window in WINDOWED.finditer(text):
+        other = f"[{scaled(window[1] + window[2], 2)}]"
+        yield swap(text, window, other), f"{window[0]} -> {other} at {place(text, window)}"
+
+
+def shifted(number: str, before: re.Match[str] | None) -> Iterator[str]:
+    """Yield a number twice and half as large; what is compared with 0 or 1 moves by 1."""
+    compared = before is not None and bool(before["compare"] or before["word"] == "bool")
+    if number == "0":
+        if compared:
+            yield "1"
+    elif number == "1" and compared:
+        yield from ("0", "2")
+    else:
+        yield from (scaled(number, 2), scaled(number, 0.5))
+
+
+def dropped(text: str, tokens: list[re.Match[str]], index: int) -> Iterator[tuple[str, str]]:
+    """Yield the expression without a set operator and its right side, up to the next one on the same level."""
+    depth = 0
+    end = len(text)
+    for token in tokens[index + 1 :]:
+        if token["open"]:
+            depth += 1
+        elif token["close"]:
+            depth -= 1
+        if depth < 0 or (depth == 0 and token["word"] in SET_OPERATORS):
+            end = token.start()
+            break
+    clause = " ".join(text[tokens[index].start() : end].split())
+    yield text[: tokens[index].start()] + text[end:], f"without `{clause}`"
+
+
+def swap(text: str, match: re.Match[str], other: str) -> str:
+    """Return the text with other words in that place."""
+    return text[: match.start()] + other + text[match.end() :]
+
+
+def place(text: str, match: re.Match[str]) -> str:
+    """Return the words around a place, so that it can be found."""
+    return "`" + " ".join(text[max(0, match.start() - 40) : match.end() + 12].split()) + "`"

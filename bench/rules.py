@@ -1,0 +1,247 @@
+"""What the rules cost at 1,024, 4,096 and 16,384 ranks: one real Prometheus with the shipped configuration and rules.
+
+A helper process serves the pages of a simulated fleet, nodes of 8 ranks and 8 GPUs, as a real exporter and a real
+node_exporter show them. Measured are series, samples a second, memory and CPU of Prometheus, and for every rule group
+how long it takes, against its interval: in a healthy run, with a rank that is late, and in a hang.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from exporter import ready_exporter
+from observe import cpu_seconds, resident_mb
+from rules_cpu import costs
+from rules_pages import RANKS_PER_NODE
+from rules_report import LISTED, Figures, document, row
+from table import save, show
+from tachograph.lab import binaries
+from tachograph.lab.processes import Child, Children, answers, free_port
+from tachograph.lab.stack import NODE_COLLECTORS
+
+ROOT = Path(__file__).parent.parent
+DOCUMENT = ROOT / "docs" / "rules-bench.md"
+LOOK_SECONDS = 2.0
+PATIENCE_SECONDS = 90.0
+BUDGET = 0.5
+"""The share of its interval that a group may take (DESIGN, budgets)."""
+
+
+def get(url: str) -> str:
+    """Return a page; on a busy machine it may take long."""
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
+        return str(answer.read().decode())
+
+
+def patterns(folder: Path, node_exporter: Path) -> None:
+    """Write the pages of a real exporter and of a real node_exporter, which the fleet's are made from."""
+    with ready_exporter(free_port()) as (_, url):
+        (folder / "exporter.prom").write_text(get(url))
+    port = free_port()
+    flags = ["--collector.disable-defaults", *(f"--collector.{name}" for name in NODE_COLLECTORS)]
+    with Children(folder) as children:
+        command: list[str | Path] = [node_exporter, f"--web.listen-address=127.0.0.1:{port}", *flags]
+        host = children.start("node_exporter", command)
+        url = f"http://127.0.0.1:{port}/metrics"
+        host.wait_until(lambda: answers(url), 30)
+        (folder / "node_exporter.prom").write_text(get(url))
+
+
+def configure(folder: Path, nodes: int, port: int, rules: Path) -> Path:
+    """Copy the shipped configuration with the fleet's nodes for targets; return its path."""
+    own = folder / "prometheus"
+    shutil.rmtree(own, ignore_errors=True)
+    shutil.copytree(ROOT / "prometheus", own)
+    shutil.rmtree(own / "rules")
+    shutil.copytree(rules, own / "rules")
+    for file in (own / "targets").glob("*.yml"):
+        file.write_text("[]")
+    for job, kind in (("tachograph", "exporter"), ("node", "host")):
+        targets = [
+            {
+                "targets": [f"127.0.0.1:{port}"],
+                "labels": {"instance": f"node-{node:04d}", "__metrics_path__": f"/node/{node}/{kind}"},
+            }
+            for node in range(nodes)
+        ]
+        (own / "targets" / f"{job}.yml").write_text(json.dumps(targets))
+    return own / "prometheus.yml"
+
+
+class Bench:
+    """A fleet and a Prometheus that watches it."""
+
+    def __init__(self, folder: Path, programs: Mapping[str, Path], ranks: int, rules: Path) -> None:
+        self.children = Children(folder, environment={"GOMAXPROCS": str(min(2, os.cpu_count() or 1))})
+        self._folder, self._programs, self._nodes, self._rules = folder, programs, ranks // RANKS_PER_NODE, rules
+        self.fleet: Child
+        self.prometheus: Child
+
+    def __enter__(self) -> Bench:
+        fleet_port, port = free_port(), free_port()
+        self._fleet_url, self.url = f"http://127.0.0.1:{fleet_port}", f"http://127.0.0.1:{port}"
+        script = Path(__file__).with_name("rules_fleet.py")
+        fleet = [sys.executable, str(script), str(fleet_port), str(self._nodes), str(self._folder)]
+        self.fleet = self.children.start("fleet", fleet)
+        self.fleet.wait_until(lambda: answers(f"{self._fleet_url}/ready"), 180)
+        configuration = configure(self._folder, self._nodes, fleet_port, self._rules)
+        command: list[str | Path] = [
+            self._programs["prometheus"], f"--config.file={configuration}", f"--web.listen-address=127.0.0.1:{port}",
+            f"--storage.tsdb.path={self._folder / 'data'}", "--rules.alert.for-grace-period=15s",
+        ]  # fmt: skip
+        self.prometheus = self.children.start("prometheus", command)
+        self.prometheus.wait_until(lambda: answers(f"{self.url}/-/ready"), 60)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.children.stop()
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
+
+    def fault(self, name: str) -> None:
+        """Begin a fault, or end it with `none`."""
+        get(f"{self._fleet_url}/fault/{name}")
+
+    def figures(self) -> Figures:
+        """Return what Prometheus says of itself now."""
+        pid = [self.prometheus.pid]
+        return Figures(get(f"{self.url}/metrics"), cpu_seconds(pid), resident_mb(pid), time.monotonic())
+
+    def rest(self) -> float:
+        """Stop scraping and evaluating; return the moment from which everything can be asked."""
+        moment = time.time() - 1
+        configuration = self._folder / "prometheus" / "prometheus.yml"
+        configuration.write_text("global: {scrape_interval: 1h}\n")
+        self.prometheus.process.send_signal(signal.SIGHUP)
+        self.prometheus.wait_until(lambda: "prometheus_rule_group_interval_seconds{" not in self.figures().page, 60)
+        return moment
+
+    def rule_seconds(self) -> dict[str, float]:
+        """Return what the last evaluation of each rule took, by group and name."""
+        with urllib.request.urlopen(f"{self.url}/api/v1/rules", timeout=PATIENCE_SECONDS) as answer:
+            groups = json.load(answer)["data"]["groups"]
+        return {
+            f"{group['name']} {number} {rule['name']}": float(rule["evaluationTime"])
+            for group in groups
+            for number, rule in enumerate(group["rules"])
+        }
+
+    def alerts(self) -> list[str]:
+        """Return the names of the alerts that fire, with their number."""
+        query = urllib.parse.quote('count by (alertname) (ALERTS{alertstate="firing",alertname!="Watchdog"})')
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?query={query}", timeout=PATIENCE_SECONDS) as answer:
+            rows = json.load(answer)["data"]["result"]
+        return sorted(f"{one['metric']['alertname']} × {one['value'][1]}" for one in rows)
+
+    def watch(self, seconds: float) -> dict[str, Any]:
+        """Look every 2 s; return the figures, each group's durations, and the machine's load meanwhile."""
+        first = last = self.figures()
+        helper = cpu_seconds([self.fleet.pid])
+        looks: list[Figures] = []
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+            looks.append(last := self.figures())
+        helper = (cpu_seconds([self.fleet.pid]) - helper) / (last.moment - first.moment)
+        return row(first, looks, helper=helper, alerts=self.alerts(), load=os.getloadavg()[0])
+
+
+def measure(ranks: int, options: argparse.Namespace, programs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
+    """Measure one size: warm up, then healthy, straggler and hang."""
+    result: dict[str, Any] = {"ranks": ranks}
+    with Bench(folder, programs, ranks, options.rules) as bench:
+        time.sleep(options.warm_up)
+        for state in ("healthy", *options.faults):
+            if state != "healthy":
+                bench.fault(state)
+                time.sleep(options.onset)
+            result[state] = bench.watch(options.seconds)
+            slowest = sorted(bench.rule_seconds().items(), key=lambda item: -item[1])[: options.slowest]
+            result[state]["slowest rules"] = dict(slowest)
+            report(ranks, state, result[state])
+        if options.cpu:
+            moment = bench.rest()
+            result["cpu"] = costs(bench.prometheus.pid, bench.url, moment, options.rules)
+            report_cpu(ranks, result["cpu"], options.slowest)
+    return result
+
+
+def report(ranks: int, state: str, found: Mapping[str, Any]) -> None:
+    """Print one state of one size."""
+    groups = sorted(found["groups"].items(), key=lambda item: -item[1]["p50"] / item[1]["interval"])
+    rows = [
+        {"group": name, "interval": one["interval"], "p50 ms": one["p50"] * 1e3, "max ms": one["max"] * 1e3,
+         "% of interval": 100 * one["p50"] / one["interval"]}
+        for name, one in groups[:LISTED]
+    ]  # fmt: skip
+    facts = {key: value for key, value in found.items() if not isinstance(value, dict)}
+    show(f"{ranks} ranks, {state}: {facts}", rows, f"budget: {BUDGET:.0%} of the interval")
+    for name, seconds in found["slowest rules"].items():
+        print(f"  {seconds * 1e3:9.1f} ms  {name}")
+
+
+def report_cpu(ranks: int, groups: Mapping[str, Any], slowest: int) -> None:
+    """Print what groups and rules cost in CPU time, in the state that was measured last."""
+    dearest = sorted(groups.items(), key=lambda item: -item[1]["cpu"] / item[1]["interval"])
+    rows = [
+        {"group": name, "interval": one["interval"], "CPU ms": one["cpu"] * 1e3,
+         "% of interval": 100 * one["cpu"] / one["interval"]}
+        for name, one in dearest[:LISTED]
+    ]  # fmt: skip
+    cores = sum(one["cpu"] / one["interval"] for one in groups.values())
+    show(f"{ranks} ranks: CPU of each group's evaluation, {cores:.2f} cores in all", rows)
+    rules = {f"{name} {rule}": spent for name, one in groups.items() for rule, spent in one["rules"].items()}
+    for rule, spent in sorted(rules.items(), key=lambda item: -item[1])[:slowest]:
+        print(f"  {spent * 1e3:9.1f} ms  {rule}")
+
+
+def main() -> None:
+    """Measure each size and write docs/rules-bench.md if asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1024, 4096, 16384])
+    parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
+    parser.add_argument("--rules", type=Path, default=ROOT / "prometheus/rules", help="folder of rule files")
+    parser.add_argument("--warm-up", type=float, default=150, help="seconds before anything counts")
+    parser.add_argument("--onset", type=float, default=45, help="seconds between a fault and its measurement")
+    parser.add_argument("--seconds", type=float, default=120, help="how long each state is measured")
+    parser.add_argument("--faults", nargs="*", default=["straggler", "hang"])
+    parser.add_argument("--slowest", type=int, default=12, help="how many rules to list by their last evaluation")
+    parser.add_argument("--cpu", action="store_true", help="also each rule's CPU time, which the load leaves alone")
+    parser.add_argument("--doc", action="store_true", help="write docs/rules-bench.md")
+    options = parser.parse_args()
+    programs = binaries.ensure(options.suite)
+    version = ".".join(map(str, binaries.version(programs["prometheus"])))
+    with tempfile.TemporaryDirectory(prefix="tachograph-rules-") as name:
+        patterns(Path(name), programs["node_exporter"])
+        found = [measure(ranks, options, programs, Path(name)) for ranks in options.ranks]
+    timing = {"warm-up": options.warm_up, "onset": options.onset, "seconds": options.seconds}
+    result = {"prometheus": version, "suite": options.suite, **timing, "sizes": found}
+    save(f"rules-{options.suite}", result)
+    if options.doc:
+        DOCUMENT.write_text(document(DOCUMENT.read_text(), result))
+        print(f"  written: {DOCUMENT.relative_to(ROOT)}")
+    over = [
+        f"{one['ranks']} ranks, {state}: {group}"
+        for one in found
+        for state in ("healthy", *options.faults)
+        for group, cost in one[state]["groups"].items()
+        if cost["p50"] > BUDGET * cost["interval"]
+    ]
+    median = statistics.median(one["healthy"]["load"] for one in found)
+    sys.exit("\n".join([f"above {BUDGET:.0%} of the interval (load {median:.1f}):", *over]) if over else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""A fleet of nodes behind one port, in a process of its own: `/node/N/exporter`, `/node/N/host`, `/fault/NAME`.
+
+    python bench/rules_fleet.py PORT NODES FOLDER      # FOLDER holds exporter.prom and node_exporter.prom, the patterns
+
+Pages are made before the port is opened. Every rank completes a step every 2 s; a fault is one of FAULTS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from rules_pages import RANKS_PER_NODE, STEP_SECONDS, WAIT_SECONDS, Page, exporter_lines, node_lines, plan
+
+CULPRIT = 217
+FAULTS = ("none", "straggler", "hang")
+LAG_SECONDS = 0.5
+
+
+class Fleet:
+    """All pages, and how far the run is."""
+
+    def __init__(self, nodes: int, exporter: str, host: str) -> None:
+        noise = np.random.default_rng(1)
+        plans = plan(exporter_lines(exporter, 0)), plan(node_lines(host))
+        self.exporters = [Page([*exporter_lines(exporter, node)], plans[0], noise) for node in range(nodes)]
+        self.hosts = [Page([*node_lines(host)], plans[1], noise) for _ in range(nodes)]
+        self._fault = "none"
+        self._paused = 0.0
+        self._stopped: float | None = None
+        self._began = time.time()
+        for page in self.exporters:
+            page.start(self._began)
+
+    def page(self, kind: str, node: int) -> bytes:
+        """Return a page as of now."""
+        seconds = time.time() - self._began
+        steps = ((self._stopped or seconds) - self._paused) // STEP_SECONDS
+        return (self.exporters if kind == "exporter" else self.hosts)[node].render(steps, seconds)
+
+    def fault(self, name: str) -> None:
+        """End the fault that is on and begin another one."""
+        seconds = time.time() - self._began
+        if self._stopped is not None:
+            self._paused += seconds - self._stopped
+            self._stopped = None
+        steps = (seconds - self._paused) // STEP_SECONDS
+        if "straggler" in (self._fault, name):
+            self._slow_down(steps, back=name != "straggler")
+        if name == "hang":
+            self._stopped = seconds
+        self._fault = name
+
+    def _slow_down(self, steps: float, *, back: bool) -> None:
+        page = self.exporters[CULPRIT // RANKS_PER_NODE]
+        waits = (WAIT_SECONDS - LAG_SECONDS) / WAIT_SECONDS
+        page.bend(rf'collective_wait_seconds_total.*rank="{CULPRIT}"', 1 / waits if back else waits, steps)
+        works = (0.5 + LAG_SECONDS) / 0.5
+        pattern = rf'phase_seconds_total.*rank="{CULPRIT}".*phase="forward"'
+        page.bend(pattern, 1 / works if back else works, steps)
+
+
+class Connection(asyncio.Protocol):
+    """Prometheus on the line: it keeps a connection to each target and asks for one page at a time."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._transport: asyncio.Transport
+        self._asked = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Answer once the request's head is complete; a GET has no body."""
+        self._asked += data
+        while b"\r\n\r\n" in self._asked:
+            head, self._asked = self._asked.split(b"\r\n\r\n", 1)
+            body = self._answer(head.split(b" ", 2)[1].decode().strip("/").split("/"))
+            status = b"200 OK" if body is not None else b"404 Not Found"
+            body = body or b""
+            self._transport.write(
+                b"HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: %d\r\n\r\n"
+                % (status, len(body))
+            )
+            self._transport.write(body)
+
+    def _answer(self, path: list[str]) -> bytes | None:
+        match path:
+            case ["node", number, "exporter" | "host" as kind]:
+                return self._fleet.page(kind, int(number))
+            case ["fault", name] if name in FAULTS:
+                self._fleet.fault(name)
+                return b"ok\n"
+            case ["ready"]:
+                return b"ok\n"
+        return None
+
+
+async def serve(port: int, fleet: Fleet) -> None:
+    """Serve until ended."""
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(fleet), "127.0.0.1", port, backlog=4096)
+    await server.serve_forever()
+
+
+def main() -> None:
+    """Make the pages, then open the port."""
+    port, nodes, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    fleet = Fleet(nodes, *((folder / f"{name}.prom").read_text() for name in ("exporter", "node_exporter")))
+    asyncio.run(serve(port, fleet))
+
+
+if __name__ == "__main__":
+    main()

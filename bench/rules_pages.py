@@ -1,0 +1,165 @@
+"""The pages of a simulated fleet: a real exporter's page as the pattern, with the numbers of a training run that runs.
+
+A page is made once for each node, with a slot of fixed width for every number that changes; serving it fills the slots.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+RANKS_PER_NODE = 8
+STEP_SECONDS = 2.0
+RUN = "llama-405b"
+WIDTH = 18
+"""Characters of a slot: fourteen digits, a point and three more. What is larger carries an exponent behind its slot."""
+
+DIGITS = 10 ** np.arange(WIDTH - 2, -1, -1, dtype=np.int64)
+SLOT = b"0" * WIDTH
+
+PHASES = {"data": 0.04, "copy": 0.02, "forward": 0.5, "backward": 1.3, "optimizer": 0.12, "other": 0.02}
+WAIT_SECONDS = 0.6
+TIMESTAMP = re.compile(r"tachograph_rank_(heartbeat|progress)_timestamp_seconds")
+
+
+@dataclass(frozen=True)
+class Moving:
+    """How the value of a sample moves: with completed steps, with the clock, or both; noise is a share per rank."""
+
+    per_step: float = 0.0
+    per_second: float = 0.0
+    offset: float = 0.0
+    exponent: int = 0
+    noise: float = 0.0
+
+
+def moving_rows() -> Iterator[tuple[str, Moving]]:
+    """Yield what moves on a page: a pattern for the sample's name and labels, and how."""
+    yield r"tachograph_rank_heartbeat_timestamp_seconds\{", Moving(per_second=1)
+    yield r"tachograph_rank_progress_timestamp_seconds\{", Moving(per_step=STEP_SECONDS)
+    yield r"tachograph_train_(step|steps_total|batches_total)\{", Moving(per_step=1)
+    for phase, seconds in PHASES.items():
+        yield rf'tachograph_train_phase_seconds_total\{{.*phase="{phase}"', Moving(per_step=seconds, noise=0.01)
+    yield r"tachograph_train_collective_wait_seconds_total\{", Moving(per_step=WAIT_SECONDS, noise=0.03)
+    yield r"tachograph_train_collective_seconds_total\{", Moving(per_step=0.6, noise=0.03)
+    yield r"tachograph_train_collective_bus_bytes_total\{", Moving(per_step=140.0, exponent=9)
+    yield r"tachograph_train_collective_enqueued\{", Moving(per_step=4)
+    yield r"tachograph_train_tokens_total\{", Moving(per_step=16384)
+    yield r"tachograph_train_flops_total\{", Moving(per_step=800.0, exponent=12)
+    yield r"tachograph_train_loss\{", Moving(per_step=-1e-4, offset=2.5, noise=0.01)
+    yield r"tachograph_train_grad_norm\{", Moving(per_step=1e-4, offset=0.9, noise=0.01)
+    yield r'tachograph_train_step_seconds_bucket\{.*le="(2\.8|[4-9]|[136]|4[0-9]|9|12|22|\+)', Moving(per_step=8)
+    yield r"tachograph_train_step_seconds_sum\{", Moving(per_step=8 * STEP_SECONDS)
+    yield r"tachograph_train_step_seconds_count\{", Moving(per_step=8)
+    yield r'tachograph_train_phase_excess_seconds_total\{.*phase="(forward|backward|data)"', Moving(per_step=0.01)
+    yield r"tachograph_train_productive_seconds_total\{", Moving(per_step=8 * STEP_SECONDS * 0.8)
+    yield r'tachograph_train_lost_seconds_total\{.*cause="(data|collective)"', Moving(per_step=8 * 0.1)
+    yield r"tachograph_gpu_energy_joules_total\{", Moving(per_second=600, noise=0.02)
+    yield r"tachograph_gpu_(sm|sm_active|tensor_active)_cycles_total\{", Moving(per_second=120, exponent=9)
+    yield r"tachograph_gpu_nvlink_bytes_total\{", Moving(per_second=200, exponent=9)
+    yield r'tachograph_gpu_clock_event_seconds_total\{.*reason="sw_power_cap"', Moving(per_second=0.05)
+    yield r"tachograph_gpu_(power_watts|utilization_ratio)\{", Moving(per_second=1e-4, offset=0.9)
+    yield r"tachograph_exporter_frames_total ", Moving(per_second=8)
+    yield r"node_infiniband_port_data_(received|transmitted)_bytes_total\{", Moving(per_second=20, exponent=9)
+    yield r"node_network_(receive|transmit)_(bytes|packets)_total\{", Moving(per_second=1e4)
+    yield r"node_pressure_\w+_seconds_total", Moving(per_second=0.01)
+    yield r"node_memory_(MemFree|MemAvailable|Active|Cached)_bytes", Moving(per_second=4096, offset=1e12)
+
+
+ROWS = [(re.compile(pattern), moving) for pattern, moving in moving_rows()]
+
+
+def plan(lines: Iterable[str]) -> list[Moving | None]:
+    """Return for each line of a page how it moves, None for one that stands still: alike on all nodes."""
+    return [
+        None if line.startswith("#") else next((row for rule, row in ROWS if rule.match(line)), None) for line in lines
+    ]
+
+
+class Page:
+    """One page of one node; `render` gives it at a moment. `plan` says for each line how it moves."""
+
+    def __init__(self, lines: Sequence[str], plan: Sequence[Moving | None], noise: np.random.Generator) -> None:
+        text = bytearray()
+        starts = []
+        rows = [row for row in plan if row]
+        self.samples: list[str] = []
+        for line, row in zip(lines, plan, strict=True):
+            if row is None:
+                text += f"{line}\n".encode()
+                continue
+            sample = line.rpartition(" ")[0]
+            text += f"{sample} ".encode()
+            starts.append(len(text))
+            text += SLOT + (f"e{row.exponent}\n" if row.exponent else "\n").encode()
+            self.samples.append(sample)
+        self._text = np.frombuffer(text, dtype=np.uint8)
+        slots = np.array(starts, dtype=np.int64)[:, None] + np.arange(WIDTH)
+        self._text[slots[:, WIDTH - 4]] = ord(".")
+        self._slots = np.delete(slots, WIDTH - 4, axis=1)
+        figures = np.array([(row.offset, row.per_step, row.per_second) for row in rows], dtype=np.float64)
+        self._base, self._per_step, self._per_second = figures.T.copy()
+        scale = 1 + np.array([row.noise for row in rows]) * noise.standard_normal(len(rows))
+        self._per_step *= scale
+        self._per_second *= scale
+
+    def start(self, epoch: float) -> None:
+        """Let the run begin at this Unix time."""
+        self._base += [epoch if TIMESTAMP.match(sample) else 0.0 for sample in self.samples]
+
+    def bend(self, pattern: str, factor: float, steps: float) -> None:
+        """From now on, `steps` into the run, let samples grow by another factor with each step."""
+        for index, sample in enumerate(self.samples):
+            if re.search(pattern, sample):
+                self._base[index] += self._per_step[index] * (1 - factor) * steps
+                self._per_step[index] *= factor
+
+    def render(self, steps: float, seconds: float) -> bytes:
+        """Return the page after so many completed steps and seconds."""
+        values: NDArray[np.float64] = self._base + self._per_step * steps + self._per_second * seconds
+        whole = np.rint(values * 1000).astype(np.int64)
+        self._text[self._slots] = (whole[:, None] // DIGITS) % 10 + ord("0")
+        return self._text.tobytes()
+
+
+def exporter_lines(pattern: str, node: int) -> Iterator[str]:
+    """Yield the lines of a node's exporter, from the page of a real one with 8 GPUs and 8 ranks of run `bench`."""
+    text = re.sub(r'run="[^"]*"', f'run="{RUN}"', pattern)
+    text = re.sub(r"(GPU-\w{4})\w{4}-", rf"\g<1>{node:04x}-", text)
+    text = re.sub(r'([{,])rank="(\d+)"', lambda m: f'{m[1]}rank="{node * RANKS_PER_NODE + int(m[2])}"', text)
+    text = re.sub(r'precision="",global_batch=""', 'precision="bf16",global_batch="2048"', text)
+    for line in text.splitlines():
+        if line.startswith("tachograph_train_phase_seconds_total") and 'phase="backward"' in line:
+            yield line.replace('phase="backward"', 'phase="collective"').rpartition(" ")[0] + " 0"
+        if line.startswith("tachograph_train_batches_total"):  # what all ranks share: the rules compare it
+            labels = line[line.index("{") + 1 : line.index("}")]
+            for name, value in INVARIANTS.items():
+                yield f'tachograph_train_invariant{{{labels},name="{name}"}} {value}'
+                yield f'tachograph_train_invariant_step{{{labels},name="{name}"}} 400'
+        yield line
+
+
+INVARIANTS: Mapping[str, float] = {
+    "world_size": 16384, "global_batch": 2048, "learning_rate": 3e-4, "parameter_checksum": 7654321.25,
+}  # fmt: skip
+INFINIBAND = (
+    "port_data_received_bytes_total", "port_data_transmitted_bytes_total", "np_cnp_packets_sent_total",
+    "local_ack_timeout_errors_total", "symbol_error_total", "port_errors_received_total", "link_downed_total",
+    "link_error_recovery_total", "local_link_integrity_errors_total", "rx_icrc_encapsulated_errors_total",
+)  # fmt: skip
+
+
+def node_lines(pattern: str) -> Iterator[str]:
+    """Yield the lines of a node's node_exporter: the page of a real one, and eight InfiniBand ports."""
+    yield from (line for line in pattern.splitlines() if not line.startswith("node_infiniband"))
+    for device in (f"mlx5_{number}" for number in range(8)):
+        port = f'{{device="{device}",port="1"}}'
+        yield f'node_infiniband_info{{board_id="MT_0000000838",device="{device}",firmware_version="28.39.1002"}} 1'
+        yield f"node_infiniband_state_id{port} 4"
+        yield f"node_infiniband_physical_state_id{port} 5"
+        yield f"node_infiniband_rate_bytes_per_second{port} 5e+10"
+        yield from (f"node_infiniband_{name}{port} 0" for name in INFINIBAND)

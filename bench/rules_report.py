@@ -1,0 +1,105 @@
+"""What Prometheus says of its own cost: read from its page, summed up, and written as docs/rules-bench.md."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+FENCE = "<!-- written by bench/rules.py --doc -->"
+LISTED = 12
+"""Groups that the document lists for a size; the others are cheaper than all of them."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One look at Prometheus: its page, its CPU seconds and resident memory, and when."""
+
+    page: str
+    cpu: float
+    resident_mb: float
+    moment: float
+
+    def value(self, name: str) -> float:
+        """Return the sum of a family's samples."""
+        return sum(float(value) for value in re.findall(rf"(?m)^{name}(?:\{{[^}}]*\}})? (\S+)$", self.page))
+
+    def groups(self, name: str) -> dict[str, float]:
+        """Return a family's samples by rule group."""
+        found = re.findall(rf'(?m)^{name}\{{rule_group="[^"]*;([^";]+)"\}} (\S+)$', self.page)
+        return {group: float(value) for group, value in found}
+
+
+def row(
+    first: Figures, looks: Sequence[Figures], *, helper: float, alerts: Sequence[str], load: float
+) -> dict[str, Any]:
+    """Sum up the looks at one state: of a group, the durations of its evaluations."""
+    last = looks[-1]
+    seconds = last.moment - first.moment
+    intervals = last.groups("prometheus_rule_group_interval_seconds")
+    durations = [look.groups("prometheus_rule_group_last_duration_seconds") for look in looks]
+    groups = {}
+    for group, interval in intervals.items():
+        known = [one[group] for one in durations if group in one]
+        groups[group] = {"interval": interval, "p50": statistics.median(known), "max": max(known)}
+    missed = "prometheus_rule_group_iterations_missed_total"
+    failed = "prometheus_rule_evaluation_failures_total"
+    return {
+        "series": int(last.value("prometheus_tsdb_head_series")),
+        "samples a second": round(
+            (last.value("prometheus_tsdb_head_samples_appended_total")
+             - first.value("prometheus_tsdb_head_samples_appended_total")) / seconds
+        ),
+        "resident GB": round(max(look.resident_mb for look in looks) / 1024, 2),
+        "cores": round((last.cpu - first.cpu) / seconds, 2),
+        "cores for rules": round(sum(one["p50"] / one["interval"] for one in groups.values()), 2),
+        "cores of the fleet": round(helper, 2),
+        "evaluations missed": int(last.value(missed) - first.value(missed)),
+        "evaluations failed": int(last.value(failed) - first.value(failed)),
+        "alerts": list(alerts),
+        "load": round(load, 1),
+        "groups": groups,
+    }  # fmt: skip
+
+
+def document(text: str, result: Mapping[str, Any]) -> str:
+    """Return the document with what was measured now behind its fence."""
+    return text.split(FENCE, maxsplit=1)[0] + FENCE + "\n\n" + "\n".join(tables(result)) + "\n"
+
+
+def tables(result: Mapping[str, Any]) -> list[str]:
+    """Return the figures as Markdown."""
+    states = [key for key in result["sizes"][0] if key != "ranks"]
+    lines = [
+        f"Prometheus {result['prometheus']} ({result['suite']}); warm-up {result['warm-up']:.0f} s, then "
+        f"{result['seconds']:.0f} s of each state, {result['onset']:.0f} s after a fault began.",
+        "",
+        "| ranks | state | series | samples a second | resident GB | cores, all | cores, rules | fleet's cores "
+        "| load | evaluations missed | firing |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for size in result["sizes"]:
+        for state in states:
+            one = size[state]
+            firing = ", ".join(one["alerts"]) or "–"
+            lines.append(
+                f"| {size['ranks']:,} | {state} | {one['series']:,} | {one['samples a second']:,} "
+                f"| {one['resident GB']} | {one['cores']} | {one['cores for rules']} | {one['cores of the fleet']} "
+                f"| {one['load']} | {one['evaluations missed']} | {firing} |"
+            )
+    for size in result["sizes"]:
+        lines += ["", f"Groups at {size['ranks']:,} ranks, p50 (max) in ms, and p50 as a share of the interval:", ""]
+        lines += ["| group | interval | " + " | ".join(states) + " |", "|---|---|" + "---|" * len(states)]
+        groups = size[states[0]]["groups"]
+        worst = {name: max(size[state]["groups"][name]["p50"] for state in states) for name in groups}
+        shares = sorted(groups, key=lambda name: -worst[name] / groups[name]["interval"])
+        for name in shares[:LISTED]:
+            cells = []
+            for state in states:
+                one = size[state]["groups"][name]
+                share = one["p50"] / one["interval"]
+                cells.append(f"{one['p50'] * 1e3:.1f} ({one['max'] * 1e3:.1f}), {share:.1%}")
+            lines.append(f"| {name} | {groups[name]['interval']:.0f} s | " + " | ".join(cells) + " |")
+    return lines

@@ -1,0 +1,35 @@
+"""What ranks say: real wire frames (docs/protocol.md), one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from tachograph.wire import VERSION, encode_number
+
+Link = tuple[str, int, int]
+"""Run, rank and attempt: one process of a rank."""
+
+_encode = msgspec.json.encode
+
+
+class Word(NamedTuple):
+    """A line that a rank sends to the exporter of its node; None is the end of its connection."""
+
+    node: str
+    connection: Link
+    line: bytes | None
+
+
+def line(kind: str, fields: Mapping[str, object]) -> bytes:
+    """Return a frame without its line feed; numbers must be finite or encoded."""
+    return _encode({"v": VERSION, "type": kind, **fields})
+
+
+def encoded(value: object) -> object:
+    """Return a metric as JSON carries it."""
+    if isinstance(value, dict):
+        return {label: encode_number(each) for label, each in value.items()}
+    return encode_number(value) if isinstance(value, float) else value

@@ -1,0 +1,1 @@
+"""Incidents replayed through the shipped rules and routes: in virtual time, or live."""

@@ -1,0 +1,1 @@
+"""`tachograph silence`: planned quiet for one run, through Alertmanager's own silences."""

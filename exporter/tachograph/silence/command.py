@@ -1,0 +1,145 @@
+"""`tachograph silence RUN --for 20m --why "…"`: keep one run quiet for a while, list what is quiet, end it early."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+
+from tachograph.silence import duration
+from tachograph.silence.alertmanager import AlertmanagerError, Matcher, Silence, Silences
+
+DEFAULT_URL = "http://localhost:9093"
+LONGEST = timedelta(hours=4)
+"""Without --yes: what lasts longer outlives the shift of whoever asked for it."""
+
+RESTART_ALERTS = (
+    "RankDead", "RankFailed", "RankFrozen", "RunHung", "RunDown", "RestartLoop",
+    "MfuDropped", "ThroughputDropped", "GpuIdleInRun", "GoodputLow", "CheckpointStale",
+)  # fmt: skip
+"""What a planned restart may set off. A broken GPU, a loss that is NaN, a checkpoint that fails is no such thing."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tachograph silence",
+        description="Keep one run quiet for a while, through Alertmanager; nothing but notifications is changed.",
+        epilog="Quiet hours that come again belong into Alertmanager's configuration: docs/pages.md.",
+    )
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the run, exactly as its alerts name it")
+    parser.add_argument("--for", dest="length", type=_length, metavar="20m", help="how long, from now on")
+    parser.add_argument("--why", type=str.strip, metavar="TEXT", help="what whoever is on call should know")
+    parser.add_argument("--by", default=_user(), metavar="NAME", help="who answers for it (default: %(default)s)")
+    parser.add_argument(
+        "--planned-restart",
+        action="store_true",
+        help="only what a restart sets off; a broken GPU, a NaN or a failed checkpoint still pages",
+    )
+    parser.add_argument("--yes", action="store_true", help=f"allow more than {duration.words(LONGEST)}")
+    parser.add_argument("--list", action="store_true", help="show what is silent, of RUN or of all")
+    parser.add_argument("--expire", metavar="ID", help="end a silence now")
+    parser.add_argument(
+        "--alertmanager",
+        default=os.environ.get("ALERTMANAGER_URL") or DEFAULT_URL,
+        metavar="URL",
+        help="default: $ALERTMANAGER_URL, else " + DEFAULT_URL,
+    )
+    return parser
+
+
+def _length(text: str) -> timedelta:
+    try:
+        return duration.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status: 0, 1 if Alertmanager did not do it, 2 for what was asked wrongly."""
+    parser = _parser()
+    try:
+        given = parser.parse_args(arguments)
+        if wrong := _wrong(given):
+            parser.error(wrong)
+    except SystemExit as end:
+        return int(end.code or 0)
+    silences = Silences(given.alertmanager)
+    try:
+        if given.list:
+            return _list(silences, given.run)
+        if given.expire:
+            silences.expire(given.expire)
+            print(f"Silence {given.expire} has ended.")
+            return 0
+        return _add(silences, given)
+    except AlertmanagerError as error:
+        print(f"tachograph silence: {error}", file=sys.stderr)
+        return 1
+
+
+def _wrong(given: argparse.Namespace) -> str | None:
+    """Return what is wrong with what was asked, and what to do, in one line."""
+    begins = bool(given.length or given.why or given.planned_restart)
+    other = given.list or given.expire is not None
+    faults = {
+        "--list or --expire, not both": given.list and given.expire is not None,
+        "--list and --expire take nothing that begins a silence": other and (begins or (given.run and not given.list)),
+        "--expire needs an id; see --list": given.expire == "",
+        "name the RUN to silence, or ask for --list": not other and not given.run,
+        "say how long: --for 20m": not other and given.length is None,
+        'say why, for whoever is on call: --why "new switch in rack 7"': not other and not given.why,
+        "say who answers for it: --by NAME": not other and not given.by.strip(),
+    }
+    for words, wrong in faults.items():
+        if wrong:
+            return words
+    if given.length and given.length > LONGEST and not given.yes:
+        return (
+            f"{duration.words(given.length)} is longer than {duration.words(LONGEST)}: faults of that time would go "
+            "unheard; if you mean it, add --yes"
+        )
+    return None
+
+
+def _add(silences: Silences, given: argparse.Namespace) -> int:
+    matchers = [Matcher("run", given.run)]
+    if given.planned_restart:
+        matchers.append(Matcher("alertname", "|".join(RESTART_ALERTS), regex=True))
+    now = datetime.now(timezone.utc)
+    silence = Silence(tuple(matchers), now, now + given.length, given.by.strip(), given.why)
+    silence_id = silences.add(silence)
+    what = "what a restart sets off" if given.planned_restart else "all of its alerts"
+    print(f"Run {given.run} is silent until {_clock(silence.ends)} ({duration.words(given.length)}): {what}.")
+    where = "" if given.alertmanager == DEFAULT_URL else f" --alertmanager {shlex.quote(given.alertmanager)}"
+    print(f"Silence {silence_id}. To end it: tachograph silence --expire {silence_id}{where}")
+    return 0
+
+
+def _list(silences: Silences, run: str | None) -> int:
+    now = datetime.now(timezone.utc)
+    found = [one for one in silences.current() if run is None or Matcher("run", run) in one.matchers]
+    if not found:
+        print("Nothing is silent." if run is None else f"Run {run} is not silent.")
+    for one in found:
+        when = f"until {_clock(one.ends)}, {duration.words(one.ends - now)} more"
+        if one.starts > now:
+            when = f"from {_clock(one.starts)} to {_clock(one.ends)}"
+        print(f"{one.id}  {when}")
+        print(f"    {', '.join(map(str, one.matchers))}")
+        print(f"    {one.by}: {one.why}")
+    return 0
+
+
+def _clock(time: datetime) -> str:
+    return f"{time:%H:%M UTC, %d %B}"

@@ -1,0 +1,105 @@
+"""Who inhibits whom, worked out from alertmanager.yml; run it to print the table of docs/pages.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+Alert = tuple[str, str]
+"""Name and severity."""
+
+
+class Inhibition(NamedTuple):
+    """One rule: which alerts silence which, where these labels are equal."""
+
+    sources: frozenset[Alert]
+    targets: frozenset[Alert]
+    equal: tuple[str, ...]
+
+
+def severities() -> dict[str, set[str]]:
+    """Return every alert of the rules with its severities: one that pages here may be a ticket there."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "prometheus/rules").glob("*.yml")):
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            for rule in group["rules"]:
+                if "alert" in rule:
+                    found.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
+    return found
+
+
+def matching(matchers: list[str], known: Mapping[str, set[str]]) -> frozenset[Alert]:
+    """Return the alerts, each with a severity, that matchers on these two labels let through."""
+    found = {(alert, severity) for alert, ones in known.items() for severity in ones}
+    for matcher in matchers:
+        label, operator, value = re.fullmatch(r"(\w+)(=~?)\"(.*)\"", matcher).groups()  # type: ignore[union-attr]
+        if label in ("alertname", "severity"):
+            place = int(label == "severity")
+            pattern = value if operator == "=~" else re.escape(value)
+            found = {one for one in found if re.fullmatch(pattern, one[place])}
+    return frozenset(found)
+
+
+def configured() -> list[dict[str, Any]]:
+    """Return the rules as they stand in alertmanager.yml."""
+    path = ROOT / "alertmanager/alertmanager.yml"
+    rules: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))["inhibit_rules"]
+    return rules
+
+
+def inhibitions() -> list[Inhibition]:
+    """Return the rules with the alerts that they concern."""
+    known = severities()
+    return [
+        Inhibition(
+            matching(rule["source_matchers"], known), matching(rule["target_matchers"], known), tuple(rule["equal"])
+        )
+        for rule in configured()
+    ]
+
+
+LEVELS = {
+    ("run",): "run", ("run", "instance"): "run and node", ("instance",): "node", ("instance", "uuid"): "GPU",
+    ("run", "rank", "instance"): "rank",
+}  # fmt: skip
+FAMILIES = ("Gpu", "Rank", "Straggler", "Checkpoint", "Nic", "GradientNorm")
+"""Beginnings of names: where all that begin so are quiet, or all tickets of these, the table says so in one word."""
+
+
+def _shortened(names: frozenset[str], known: Mapping[str, set[str]]) -> str:
+    words = set(names)
+    for family in FAMILIES:
+        members = {name for name in known if name.startswith(family)}
+        tickets = {name for name in members if known[name] == {"warning"}}
+        if members <= words:
+            words = words - members | {f"{family}…"}
+        elif len(tickets) > 2 and tickets <= words:
+            words = words - tickets | {f"{family}… tickets"}
+    return ", ".join(sorted(words))
+
+
+def table() -> str:
+    """Return a Markdown table: while which alert fires, what is quiet on the same run, node or GPU."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for one in inhibitions():
+        for name in {name for name, _ in one.sources}:
+            found.setdefault((LEVELS[one.equal], name), set()).update(target for target, _ in one.targets)
+    rows: dict[tuple[str, frozenset[str]], list[str]] = {}
+    for (level, name), targets in sorted(found.items()):
+        rows.setdefault((level, frozenset(targets)), []).append(name)
+    known = severities()
+    lines = ["| while one of these fires | on the same | this is quiet |", "|---|---|---|"]
+    for (level, targets), names in sorted(
+        rows.items(), key=lambda row: (list(LEVELS.values()).index(row[0][0]), row[1])
+    ):
+        lines.append(f"| {', '.join(names)} | {level} | {_shortened(targets, known)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,123 @@
+"""What the inhibitions must keep, whatever they say: no circle, no page kept quiet by a ticket, labels that exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import promql_parser
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERO_PAGES = {
+    "LossDiverging",
+    "GradientNormVanished",
+    "LearningRateStuck",
+    "CheckpointFailed",
+    "CheckpointStale",
+    "MemoryLeak",
+}
+
+
+def load(path: Path) -> ModuleType:
+    """Import a file that is in no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+inhibitions = load(Path(__file__).with_name("inhibitions.py"))
+
+
+def test_every_rule_concerns_somebody_and_asks_for_what_it_compares() -> None:
+    """Labels missing on both sides count as equal: one compared label must be asked for in the target."""
+    for rule, one in zip(inhibitions.configured(), inhibitions.inhibitions(), strict=True):
+        assert one.sources, rule
+        assert one.targets, rule
+        asked = {matcher.split("=~")[0] for matcher in rule["target_matchers"] if matcher.endswith('=~".+"')}
+        assert asked & set(one.equal), f"{rule} would silence alerts without any of {one.equal}"
+
+
+def test_a_ticket_never_silences_a_page() -> None:
+    """Nobody is woken by a ticket: what inhibits a page, also a hero run's ticket that pages, is one itself."""
+    for one in inhibitions.inhibitions():
+        pages = any(severity == "critical" for _, severity in one.targets)
+        assert not pages or {severity for _, severity in one.sources} == {"critical"}, one
+        heroes = {name for name, severity in one.targets if severity == "warning"} & HERO_PAGES
+        quiet = {name for name, severity in one.sources if severity != "critical"} - HERO_PAGES
+        assert not heroes or not quiet, f"{quiet} may silence {heroes} of a hero run, which pages"
+
+
+def test_the_tickets_that_page_for_a_hero_are_those_of_the_route() -> None:
+    """One list, here and there."""
+    text = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8")
+    assert sorted(HERO_PAGES) in [
+        sorted(line.strip()[len('- alertname=~"') : -1].split("|")) for line in text.splitlines()
+    ]
+
+
+def test_no_circle_of_inhibitions() -> None:
+    """Alerts that inhibit each other, in however many steps, would be heard of by nobody."""
+    graph: dict[Any, set[Any]] = {}
+    for one in inhibitions.inhibitions():
+        for source in one.sources:
+            graph.setdefault(source, set()).update(one.targets)
+
+    def reached(start: Any) -> set[Any]:
+        found, ahead = set(), list(graph.get(start, ()))
+        while ahead:
+            if (alert := ahead.pop()) not in found:
+                found.add(alert)
+                ahead += graph.get(alert, ())
+        return found
+
+    assert not [alert for alert in graph if alert in reached(alert)]
+
+
+@pytest.fixture(scope="module")
+def labels(rules: list[dict[str, Any]]) -> Mapping[tuple[str, str], frozenset[str]]:
+    """Alert and severity -> the labels it can have, worked out from its expression."""
+    contract = load(ROOT / "tests/rules/test_contract.py")
+    expressions = {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
+    known: dict[str, frozenset[str]] = {}
+
+    def recorded(name: str) -> frozenset[str] | None:
+        if name in expressions and name not in known:
+            known[name] = (
+                contract.outline(promql_parser.parse(expressions[name])) or contract.LEVELS[name.partition(":")[0]]
+            )
+            known[name] = checker.check(expressions[name])
+        return known.get(name)
+
+    checker = contract.Checker(recorded)
+    found: dict[tuple[str, str], frozenset[str]] = {}
+    for rule in rules:
+        if "alert" in rule:
+            alert = (rule["alert"], rule["labels"]["severity"])
+            found[alert] = found.get(alert, frozenset()) | checker.check(rule["expr"])
+    return found
+
+
+def test_compared_labels_exist_on_both_sides(labels: Mapping[tuple[str, str], frozenset[str]]) -> None:
+    """A label that an alert never has would compare nothing with nothing, or keep a rule from ever matching."""
+
+    def lacking() -> Iterator[str]:
+        for one in inhibitions.inhibitions():
+            for side in (one.sources, one.targets):
+                for alert in side:
+                    if missing := set(one.equal) - labels[alert]:
+                        yield f"{alert} has no {missing}: {sorted(one.sources)[0]} -> {sorted(one.targets)[0]}"
+
+    assert not sorted(lacking())
+
+
+def test_the_table_of_the_documentation_is_what_is_configured() -> None:
+    """docs/pages.md; `python tests/alertmanager/inhibitions.py` prints it."""
+    assert inhibitions.table() in (ROOT / "docs/pages.md").read_text(encoding="utf-8")

@@ -1,0 +1,108 @@
+"""What PagerDuty, Slack and a mail server receive from the real Alertmanager with the offered receivers."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = {"run": "llama", "tier": "hero"}
+PAGE = {"alertname": "RankDead", "rank": "5", "instance": "node-09", "gpu": "5", **RUN}
+TICKET = {"alertname": "LossPlateau", "severity": "warning", **RUN}
+ANNOTATIONS = {
+    "description": "Rank 5 died. Look at node-09’s log.",
+    "cost": "1,024 GPU-hours an hour",
+    "checkpoint": "step 48,000, 12m 3s ago",
+    "runbook_url": "http://book/RankDead.md",
+    "dashboard_url": "http://board/d/run?var-run=llama&from=now-30m&to=now",
+}
+
+
+class MailServer(socketserver.ThreadingTCPServer):
+    """Accepts mail on loopback, without a login."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.mails: list[EmailMessage] = []
+        super().__init__(("127.0.0.1", 0), Dialogue)
+
+
+class Dialogue(socketserver.StreamRequestHandler):
+    """One SMTP session, RFC 5321."""
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 here\r\n")
+        for line in self.rfile:
+            command = line[:4].upper()
+            if command == b"DATA":
+                self.wfile.write(b"354 go on\r\n")
+                content = b"".join(iter(self.rfile.readline, b".\r\n"))
+                assert isinstance(self.server, MailServer)
+                self.server.mails.append(message_from_bytes(content, policy=policy.default))  # type: ignore[arg-type]
+            self.wfile.write(b"221 bye\r\n" if command == b"QUIT" else b"250 yes\r\n")
+
+
+@pytest.fixture
+def mail_server() -> Iterator[MailServer]:
+    with MailServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(20)
+
+
+@pytest.mark.e2e
+def test_every_receiver_gets_its_words(
+    programs: Mapping[str, Path],
+    alertmanager: Callable[..., Any],
+    receiver: Any,
+    mail_server: MailServer,
+    tmp_path: Path,
+) -> None:
+    """The shipped routes with the offered receivers: a hero's page to PagerDuty and Slack, its ticket by mail."""
+    for name, secret in {"pagerduty-routing-key": "k", "slack-webhook-url": f"{receiver.url}/slack"}.items():
+        (tmp_path / name).write_text(secret, encoding="utf-8")
+    shipped = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8").partition("\nreceivers:")[0]
+    offered = (ROOT / "alertmanager/examples/receivers.yml").read_text(encoding="utf-8").partition("\nreceivers:")[2]
+    offered = offered.replace("/etc/alertmanager/secrets", str(tmp_path))
+    offered = offered.replace("smtp.example.com:587", f"127.0.0.1:{mail_server.server_address[1]}")
+    head = f"global: {{pagerduty_url: {receiver.url}/pagerduty, smtp_require_tls: false, smtp_hello: here}}\n"
+    with alertmanager(programs["alertmanager"], tmp_path / "am", f"{head}{shipped}\nreceivers:{offered}") as running:
+        running.raise_alerts([PAGE, TICKET], ANNOTATIONS, seconds_ago=60)
+        deadline = time.monotonic() + 20
+        while (len(receiver.bodies) < 2 or not mail_server.mails) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    bodies = [json.loads(body) for body in receiver.bodies]
+
+    (event,) = [body for body in bodies if "routing_key" in body]
+    subject = "RankDead – run llama, rank 5 on node-09, GPU 5"
+    assert event["payload"]["summary"] == subject
+    assert event["payload"]["severity"] == "critical"
+    assert (event["payload"]["group"], event["payload"]["component"]) == ("llama", "node-09")
+    details = event["payload"]["custom_details"]
+    assert details["firing"].startswith("Rank 5 died. Look at node-09’s log.\nSince ")
+    assert (details["cost"], details["checkpoint"]) == (ANNOTATIONS["cost"], ANNOTATIONS["checkpoint"])
+    assert [link["text"] for link in event["links"]] == ["Runbook", "Dashboard", "Silence"]
+    assert "&from=1" in event["client_url"]
+
+    (message,) = [body for body in bodies if "attachments" in body]
+    assert message["attachments"][0]["title"] == subject
+    assert "*Cost:* 1,024 GPU-hours an hour" in message["attachments"][0]["text"]
+
+    (mail,) = mail_server.mails
+    assert mail["Subject"] == "LossPlateau – run llama"
+    parts = {kind: mail.get_body((kind,)).get_content() for kind in ("plain", "html")}  # type: ignore[union-attr]
+    assert "Last checkpoint: step 48,000, 12m 3s ago" in parts["plain"]
+    assert "<td" in parts["html"]
+    assert "Look at node-09’s log." in parts["html"]

@@ -1,0 +1,200 @@
+"""What a person reads: the words of a page on both generations, as text, for Slack and as mail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = "Run llama hangs since 34 s; rank 217 never entered all_reduce: <data> & more. Look at its loader."
+ANNOTATIONS = {
+    "description": WORDS,
+    "cost": "1,024 GPU-hours an hour",
+    "checkpoint": "step 48,000, 12m 3s ago",
+    "runbook_url": "http://book/RunHung.md",
+    "dashboard_url": "http://board/d/run?var-run=llama&var-rank=217&from=now-30m&to=now",
+}
+HALF_AN_HOUR_BEFORE, FIVE_MINUTES_AFTER = 1767231847123, 1767234670523
+RANK = {"alertname": "RunHung", "run": "llama", "rank": "217", "instance": "node-27", "gpu": "1"}
+OVER = "resolved"
+
+
+def alert(labels: Mapping[str, str], status: str = "firing", **annotations: str) -> dict[str, Any]:
+    return {
+        "status": status, "labels": {"severity": "critical", **labels}, "annotations": ANNOTATIONS | annotations,
+        "startsAt": "2026-01-01T02:14:07.123Z",
+        "endsAt": "2026-01-01T02:26:10.523Z" if status == OVER else "0001-01-01T00:00:00Z",
+    }  # fmt: skip
+
+
+def notification(*alerts: dict[str, Any]) -> dict[str, Any]:
+    """Return what a template sees, grouped as shipped."""
+    common = {
+        name: value
+        for name, value in alerts[0]["labels"].items()
+        if all(one["labels"].get(name) == value for one in alerts)
+    }
+    return {
+        "receiver": "page", "externalURL": "http://alerts.example", "commonLabels": common, "commonAnnotations": {},
+        "status": OVER if all(one["status"] == OVER for one in alerts) else "firing",
+        "groupLabels": {name: common[name] for name in ("run", "alertname") if name in common}, "alerts": list(alerts),
+    }  # fmt: skip
+
+
+def dead(count: int, status: str = "firing") -> list[dict[str, Any]]:
+    labels = [
+        {"alertname": "RankDead", "run": "llama", "rank": str(i), "instance": f"node-{i // 2}"} for i in range(count)
+    ]
+    return [alert(one, status) for one in labels]
+
+
+class Render:
+    """Renders a template with one generation's amtool."""
+
+    def __init__(self, amtool: Path, folder: Path) -> None:
+        self._amtool = amtool
+        self._data = folder / "data.json"
+
+    def __call__(self, template: str, data: Mapping[str, Any], kind: str = "text") -> str:
+        self._data.write_text(json.dumps(data), encoding="utf-8")
+        done = subprocess.run(
+            [
+                self._amtool, "template", "render", f"--template.type={kind}", f"--template.data={self._data}",
+                f"--template.glob={ROOT / 'alertmanager/templates/*.tmpl'}",
+                '--template.text={{ template "tachograph.' + template + '" . }}',
+            ],
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture
+def render(programs: Mapping[str, Path], tmp_path: Path) -> Render:
+    return Render(programs["amtool"], tmp_path)
+
+
+def test_the_subject_fits_a_phone_and_names_the_culprit(render: Render) -> None:
+    """Run, rank, node, GPU as far as they are known; a group by its number and two nodes; an end with its length."""
+    gpu = {"alertname": "GpuLost", "instance": "node-6"}
+    wanted = {
+        "RunHung – run llama, rank 217 on node-27, GPU 1": [alert(RANK)],
+        "RankDead – run llama, 12 ranks on node-0, node-1 and 4 more": dead(12),
+        "RankDead – run llama, 4 ranks on node-0, node-1": dead(4),
+        "GpuLost – 2 GPUs on node-6": [alert(gpu | {"gpu": "0"}), alert(gpu | {"gpu": "1"})],
+        "ExporterDown – 3 nodes: node-0, node-1 and 1 more": [
+            alert({"alertname": "ExporterDown", "instance": f"node-{i}"}) for i in range(3)
+        ],
+        "MfuDropped – run llama": [alert({"alertname": "MfuDropped", "run": "llama"})],
+        "Over after 12m3s: RunHung – run llama, rank 217 on node-27, GPU 1": [alert(RANK, OVER)],
+        "RankDead – run llama, rank 0 on node-0": [*dead(1), *dead(2, OVER)[1:]],
+        "Odd": [alert({"alertname": "Odd"})],
+    }
+    for subject, alerts in wanted.items():
+        assert render("subject", notification(*alerts)) == subject
+        assert len(subject) <= 70
+
+
+def test_the_body_says_what_since_when_the_cost_and_where_to_look(render: Render) -> None:
+    """In this order, one fact a line; a fact that is not known has no line."""
+    full = render("body", notification(alert(RANK | {"tier": "hero", "run": "llama 7b+é"}))).splitlines()
+    assert full[0] == WORDS
+    assert full[1] == "Since 02:14:07 UTC, 1 January."
+    assert full[3:] == [
+        "Cost: 1,024 GPU-hours an hour",
+        "Last checkpoint: step 48,000, 12m 3s ago",
+        "Tier: hero",
+        "Runbook: http://book/RunHung.md",
+        f"Dashboard: http://board/d/run?var-run=llama&var-rank=217&from={HALF_AN_HOUR_BEFORE}&to=now",
+        "Silence: http://alerts.example/#/silences/new?filter=%7Balertname%3D%22RunHung%22%2Crun%3D%22llama%207b%2Bé%22%7D",
+    ]
+    bare = alert({"alertname": "GpuLost", "instance": "node-1", "gpu": "2"}) | {"annotations": {"summary": "Lost."}}
+    text = render("body", notification(bare))
+    assert text.startswith("Lost.\nSince ")
+    assert not {"Cost", "Last checkpoint", "Tier", "Runbook", "Dashboard"} & {
+        line.split(":")[0] for line in text.splitlines()
+    }
+    assert "filter=%7Balertname%3D%22GpuLost%22%2Cgpu%3D%222%22%2Cinstance%3D%22node-1%22%7D" in text
+
+
+def test_a_long_range_of_the_dashboard_is_left_as_the_rule_chose_it(render: Render) -> None:
+    """Only ranges up to an hour are fixed to the incident."""
+    day = alert(RANK, dashboard_url="http://board/d/run?from=now-24h&to=now")
+    assert "Dashboard: http://board/d/run?from=now-24h&to=now\n" in render("body", notification(day))
+
+
+def test_a_group_is_capped(render: Render) -> None:
+    """Three in full; the rest by their nodes, of which two are named."""
+    for kind in ("body", "slack"):
+        text = render(kind, notification(*dead(12)))
+        assert text.count("Look at its loader.") == 3
+        assert "And 9 more, on node-1, node-2 and 3 more." in text
+        assert text.count("GPU-hours") == 1
+        assert "more, on" not in render(kind, notification(*dead(3)))
+
+
+def test_an_end_says_what_changed_and_how_long_it_lasted(render: Render) -> None:
+    """What is over beside what is not; in the end the last words, and a dashboard that shows what was."""
+    text = render("body", notification(*dead(1), *dead(2, OVER)[1:]))
+    assert text.endswith("\n\nNo more:\nrun llama, rank 1 on node-0, after 12m3s")
+    text = render("body", notification(*dead(3, OVER)))
+    assert text.startswith("Over since 02:26:10 UTC, 1 January; it lasted 12m3s. What was said last:\n\n" + WORDS)
+    assert f"from={HALF_AN_HOUR_BEFORE}&to={FIVE_MINUTES_AFTER}" in text
+    assert "And 2 more, on node-0, node-1." in text
+    assert "Silence" not in text
+    slack = render("slack", notification(alert(RANK, OVER)))
+    assert slack.startswith("Over after 12m3s: run llama, rank 217 on node-27, GPU 1\n")
+    assert "Silence" not in slack
+
+
+def test_slack_gets_its_own_escapes_and_links(render: Render) -> None:
+    """`<data> & more` would be read as a link."""
+    text = render("slack", notification(alert(RANK)))
+    assert "&lt;data&gt; &amp; more" in text
+    assert (
+        "*Cost:* 1,024 GPU-hours an hour\n*Last checkpoint:* step 48,000, 12m 3s ago\n<http://book/RunHung.md|Runbook>"
+        in text
+    )
+    assert text.count("|Dashboard>") == text.count("|Silence>") == 1
+
+
+class Mail(HTMLParser):
+    """What a mail program shows: the words, the links; open tags must be closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.links: list[str] = []
+        self.open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.open += [tag] if tag != "meta" else []
+        self.links += [value or "" for name, value in attributes if name == "href"]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += [data.strip()] if data.strip() else []
+
+
+def test_the_mail_has_the_same_words_and_links(render: Render) -> None:
+    """Escaped as HTML wants it; every link leads where the text's leads."""
+    for alerts in ([alert(RANK | {"run": 'llama "7b"'})], dead(12), [*dead(1), *dead(2, OVER)[1:]], dead(3, OVER)):
+        data = notification(*alerts)
+        mail = Mail(render("mail", data, "html"))
+        assert not mail.open
+        text = render("body", data)
+        assert any(WORDS in words for words in mail.words)
+        assert mail.words[0] == mail.words[1] == render("subject", data)
+        for link in mail.links:
+            assert link == "http://book/RunHung.md" or f": {link}" in text
+        assert len(mail.links) == (2 if data["status"] == OVER else 3)
+        assert ("1,024 GPU-hours an hour" in mail.words) == (data["status"] == "firing")

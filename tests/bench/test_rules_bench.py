@@ -1,0 +1,119 @@
+"""The rules bench: what its fleet shows, and what it reads of Prometheus; the mutants of a rule."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from types import ModuleType
+
+import numpy as np
+import pytest
+import yaml
+
+from tachograph import catalog
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    return importlib.import_module("rules_pages")
+
+
+def samples(page: bytes) -> dict[str, float]:
+    lines = [line for line in page.decode().splitlines() if line and not line.startswith("#")]
+    found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+    assert len(found) == len(lines), "a sample stands twice"
+    return found
+
+
+def test_a_page_shows_each_node_its_own_ranks_and_numbers_that_move(pages: ModuleType) -> None:
+    """Ranks are counted through, steps and clock move what they should, and a fault bends a counter without a jump."""
+    pattern = (
+        'tachograph_rank_info{run="bench",rank="3",local_rank="3",uuid="GPU-fa4e0000-0000-4000-8000-000000000003"} 1\n'
+        'tachograph_rank_heartbeat_timestamp_seconds{run="bench",rank="3"} 1795273135.3\n'
+        'tachograph_train_steps_total{run="bench",rank="3"} 480\n'
+        'tachograph_train_flops_total{run="bench",rank="3"} 1.5e18\n'
+        'tachograph_train_collective_wait_seconds_total{run="bench",rank="3",op="all_reduce"} 3.2\n'
+        'tachograph_train_learning_rate{run="bench",rank="3"} 0.0003\n'
+    )
+    lines = [*pages.exporter_lines(pattern, 27)]
+    page = pages.Page(lines, pages.plan(lines), np.random.default_rng(1))
+    page.start(1_700_000_000.0)
+    own = f'run="{pages.RUN}",rank="219"'
+    early, late = samples(page.render(100, 200.5)), samples(page.render(110, 220.5))
+    info = f'tachograph_rank_info{{{own},local_rank="3",uuid="GPU-fa4e001b-0000-4000-8000-000000000003"}}'
+    assert early[info] == 1
+    assert early[f"tachograph_rank_heartbeat_timestamp_seconds{{{own}}}"] == 1_700_000_200.5
+    assert early[f"tachograph_train_steps_total{{{own}}}"] == 100
+    assert early[f"tachograph_train_flops_total{{{own}}}"] == 8e16
+    assert late[f"tachograph_train_learning_rate{{{own}}}"] == 0.0003
+    wait = f'tachograph_train_collective_wait_seconds_total{{{own},op="all_reduce"}}'
+    grown = late[wait] - early[wait]
+    page.bend("collective_wait", 0.5, 110)
+    bent, later = samples(page.render(110, 220.5)), samples(page.render(120, 240.5))
+    assert bent[wait] == pytest.approx(late[wait], abs=0.002)
+    assert later[wait] - bent[wait] == pytest.approx(grown / 2, abs=0.002)
+
+
+def test_what_moves_is_what_an_exporter_shows(pages: ModuleType) -> None:
+    """No row of the table of what moves has lost its family."""
+    families = {metric.name for metric in catalog.METRICS}
+    for pattern, _ in pages.ROWS:
+        if pattern.pattern.startswith("tachograph_"):
+            name = re.sub(r"\\\{.*| $|_bucket.*|_sum\\.*|_count\\.*", "", pattern.pattern)
+            assert any(re.match(name, family) for family in families), pattern.pattern
+
+
+def test_figures_are_read_off_prometheus_own_page() -> None:
+    """Groups go by their name, without the file; families of several samples are summed."""
+    report = importlib.import_module("rules_report")
+    name = "prometheus_rule_group_last_duration_seconds"
+    page = f'{name}{{rule_group="/etc/rules/skew.yml;tachograph-skew"}} 0.25\nx{{a="1"}} 1\nx{{a="2"}} 2.5\n'
+    figures = report.Figures(page, 0.0, 0.0, 0.0)
+    assert figures.groups(name) == {"tachograph-skew": 0.25}
+    assert figures.value("x") == 3.5
+
+
+RULES = """
+groups:
+  - name: g
+    rules:
+      - alert: Late
+        expr: |
+          rate(a_total{x="1 > 2"}[1m]) > 0.2
+          and on (run) (b == 1)
+          unless on (run) c
+        for: 0s
+        keep_firing_for: 30s
+"""
+
+
+def test_mutants_of_a_rule() -> None:
+    """Comparisons, limits, windows, durations and clauses change once each; labels and their values never."""
+    texts = importlib.import_module("mutate_rules_text")
+    found = list(texts.mutants("file", RULES))
+    assert len({(one.key, one.content) for one in found}) == len(found)
+    contents = [" ".join(one.content.split()) for one in found]
+    rate = 'rate(a_total{x="1 > 2"}[1m])'
+    assert sorted(contents) == sorted([
+        f"{rate} <= 0.2 and on (run) (b == 1) unless on (run) c",
+        f"{rate} > 0.4 and on (run) (b == 1) unless on (run) c",
+        f"{rate} > 0.1 and on (run) (b == 1) unless on (run) c",
+        f"{rate} > 0.2 unless on (run) c",
+        f"{rate} > 0.2 and on (run) (b != 1) unless on (run) c",
+        f"{rate} > 0.2 and on (run) (b == 0) unless on (run) c",
+        f"{rate} > 0.2 and on (run) (b == 2) unless on (run) c",
+        f"{rate} > 0.2 and on (run) (b == 1)",
+        'rate(a_total{x="1 > 2"}[2m]) > 0.2 and on (run) (b == 1) unless on (run) c',
+        "0s", "60s",
+    ])  # fmt: skip
+
+
+def test_every_mutant_of_the_shipped_rules_is_named_once_and_parses_as_yaml() -> None:
+    """Names find a mutant again: those that bench/mutants.yml explains exist."""
+    mutate = importlib.import_module("mutate_rules")
+    names = {mutant.name for mutant in mutate.candidates([])}
+    assert len(names) > 1000
+    assert set(mutate.explained()) <= names
+    assert all(
+        yaml.safe_load(mutant.content) is not None for mutant in mutate.candidates(["skew"]) if mutant.key != "expr"
+    )

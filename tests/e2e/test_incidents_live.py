@@ -1,0 +1,71 @@
+"""Incidents replayed in real time, in small: simulated ranks on real exporters, the real Prometheus and Alertmanager.
+
+The whole stories are replayed by `make incidents-live`. Here three run side by side, each in a stack of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tachograph.lab.replay.live import replay_live
+from tachograph.lab.replay.verdict import Verdict
+from tachograph.lab.scenario import load
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+STORY = """\
+title: {name}
+story: {name}, on nodes of two GPUs.
+seed: 1
+lasts: {lasts}
+fleet: {{run: {name}, nodes: {nodes}, gpus_per_node: 2}}
+faults: [{fault}]
+expect: [{expect}]
+"""
+
+SHORT = {
+    "nan": (
+        1,
+        28,
+        "{fault: nan, at: 16, rank: 1, what: loss}",
+        '{alert: LossNotFinite, receiver: page, within: 10, labels: {run: nan, rank: "1", instance: node-0}}',
+    ),
+    "killed": (
+        2,
+        30,
+        "{fault: kill, at: 16, rank: 1, cause: oom}",
+        '{alert: RankDead, receiver: page, within: 10, labels: {run: killed, rank: "1", instance: node-0}}',
+    ),
+    "frozen": (
+        2,
+        38,
+        "{fault: freeze, at: 16, rank: 2}",
+        '{alert: RankFrozen, receiver: page, within: 22, labels: {run: frozen, rank: "2", instance: node-1}}',
+    ),
+}
+"""Name -> how many nodes, how long it lasts, what happens, and what must be received; nothing else may be."""
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Verdict]]]:
+    folder: Path = tmp_path_factory.mktemp("stories")
+    with ThreadPoolExecutor(len(SHORT)) as pool:
+        playing = {}
+        for name, (nodes, lasts, fault, expect) in SHORT.items():
+            path = folder / f"{name}.yaml"
+            path.write_text(
+                STORY.format(name=name, nodes=nodes, lasts=lasts, fault=fault, expect=expect), encoding="utf-8"
+            )
+            playing[name] = pool.submit(replay_live, load(path))
+        yield playing
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_one_page_names_the_culprit(verdicts: dict[str, Future[Verdict]], name: str) -> None:
+    """A fault on one rank brings one page in time, with run, rank and node, and nobody hears anything else."""
+    verdict = verdicts[name].result()
+    assert verdict.ok, "\n".join(verdict.lines)

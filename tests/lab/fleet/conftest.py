@@ -1,0 +1,129 @@
+"""A small fleet, played in simulated time into real exporters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tachograph.lab.fleet import EPOCH, Simulation, VirtualNode, Word
+from tachograph.lab.scenario import Fleet, Pause, Scenario
+from tachograph.lab.scenario.faults import (
+    BatchChange,
+    ExporterDown,
+    Fault,
+    Kill,
+    Leak,
+    LossSpike,
+    PlannedRestart,
+    SkipBatches,
+    SlowPhase,
+    Throttle,
+)
+from tachograph.node.readings import Sample
+
+Series = dict[tuple[str, ...], float]
+
+
+def scenario(*faults: Fault, **given: Any) -> Scenario:
+    """Two nodes of four GPUs with steps of about a second; a checkpoint every 50 s, an evaluation every 90 s."""
+    told = {
+        "title": "test", "story": "test", "lasts": 200.0, "seed": 7,
+        "fleet": Fleet(run="llama", nodes=2, gpus_per_node=4),
+        "checkpoint": Pause(every=50, takes=6), "eval": Pause(every=90, takes=5), **given,
+    }  # fmt: skip
+    return Scenario(faults=faults, **told)
+
+
+class Played:
+    """A scenario as far as it was played: all words, and the exporter of each node."""
+
+    def __init__(self, story: Scenario) -> None:
+        self.simulation = Simulation(story)
+        self.words: list[Word] = []
+        self._exporters: dict[str, VirtualNode | None] = {node.name: None for node in self.simulation.nodes}
+        self.until(0.0)
+
+    def until(self, second: float, every: float = 2.0) -> Played:
+        """Go on to a second, hearing the ranks `every` so often."""
+        while True:
+            self._hear()
+            if self.simulation.now >= second:
+                return self
+            self.simulation.advance(min(second, self.simulation.now + every))
+
+    def _hear(self) -> None:
+        for node in self.simulation.nodes:
+            if not node.exporter_up:
+                self._exporters[node.name] = None
+            elif self._exporters[node.name] is None:
+                self._exporters[node.name] = VirtualNode(node, lambda: EPOCH + self.simulation.now)
+        for word in self.simulation.words():
+            self.words.append(word)
+            exporter = self._exporters[word.node]
+            assert exporter is not None, "words for a node without an exporter"
+            exporter.hear(word)
+
+    def samples(self, node: int = 0) -> list[Sample]:
+        """Return what a scrape of a node shows, histograms left out."""
+        exporter = self._exporters[self.simulation.nodes[node].name]
+        assert exporter is not None
+        return [sample for sample in exporter.samples() if isinstance(sample, Sample)]
+
+    def series(self, name: str, node: int = 0) -> Series:
+        """Return a family by its label values, without `run`."""
+        return {
+            sample.labels[1:] if sample.metric.labels[:1] == ("run",) else sample.labels: float(sample.value)
+            for sample in self.samples(node)
+            if sample.metric.name == f"tachograph_{name}"
+        }
+
+    def rank(self, name: str, rank: int) -> Any:
+        """Return a family of one rank: its only value, or those by its own label; None where there is none."""
+        found = {labels[1:]: value for labels, value in self.series(name, rank // 4).items() if labels[0] == str(rank)}
+        return found.get((), found or None)
+
+    def frames(self, kind: str = "state", rank: int | None = None) -> list[dict[str, Any]]:
+        """Return the frames of a kind that were said, of one rank or of all."""
+        lines = [
+            json.loads(word.line) | {"connection": word.connection}
+            for word in self.words
+            if word.line is not None and rank in (None, word.connection[1])
+        ]
+        return [frame for frame in lines if frame["type"] == kind]
+
+    def host(self, name: str, node: int = 0) -> list[tuple[dict[str, str], float]]:
+        """Return a family of node_exporter."""
+        samples = self.simulation.nodes[node].host_samples()
+        return [(dict(labels), value) for found, labels, value in samples if found == name]
+
+
+@pytest.fixture
+def play() -> Callable[..., Played]:
+    """Return what plays faults to the end of the scenario, or to `until`."""
+
+    def played(*faults: Fault, until: float = 60.0, **given: Any) -> Played:
+        return Played(scenario(*faults, **given)).until(until)
+
+    return played
+
+
+BUSY_DAY = (
+    SlowPhase(at=30, lasts=10, ranks=(5,), phase="data", adds=0.5),
+    SkipBatches(at=20, rank=2),
+    LossSpike(at=40, by=1.9, steps=2),
+    Leak(at=10, ranks=(1,), bytes_per_hour=1e8),
+    Throttle(at=50, ranks=(6,), to=0.7),
+    ExporterDown(at=70, lasts=8, node=1),
+    BatchChange(at=80, factor=2),
+    PlannedRestart(at=120, takes=10),
+    Kill(at=180, rank=3, others="end"),
+)
+
+
+@pytest.fixture(scope="session")
+def busy_day() -> Played:
+    """Return 200 seconds on which much happens; nobody may play it further."""
+    return Played(scenario(*BUSY_DAY)).until(200)

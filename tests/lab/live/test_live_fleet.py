@@ -1,0 +1,97 @@
+"""A fleet in one process: announced, played in real time, and honest where the machine is too slow for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tachograph.lab.fleet.words import Word
+from tachograph.lab.replay.live_fleet import Announcement, LiveFleet, read_announcement
+
+KILLED = 3
+RANKS_OF_A_NODE = 2
+
+
+class Kill:
+    """Two ranks on each node; one of them is gone from second 2 on."""
+
+    def __init__(self, nodes: Any, frames: Any) -> None:
+        self.nodes = nodes
+        self.now = -1.0
+        self._frames = frames
+        self._greeted: set[int] = set()
+        self._killed = False
+
+    def advance(self, now: float) -> None:
+        assert now > self.now
+        self.now = now
+
+    def words(self) -> Iterator[Word]:
+        for rank in range(RANKS_OF_A_NODE * len(self.nodes)):
+            node, connection = self.nodes[rank // RANKS_OF_A_NODE].name, (self._frames.run, rank, 0)
+            if rank not in self._greeted:
+                self._greeted.add(rank)
+                yield Word(node, connection, self._frames.hello(rank))
+            if rank != KILLED or self.now < 2:
+                yield Word(node, connection, self._frames.state(int(self.now) + 1))
+            elif not self._killed:
+                self._killed = True
+                yield Word(node, connection, None)
+
+
+def while_it_plays(
+    story: Any, folder: Path, subnet: int, starts_in: float, look: Callable[[Announcement], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        stop = asyncio.Event()
+        fleet = LiveFleet(story, time.time() + starts_in, folder, subnet)
+        playing = asyncio.get_running_loop().create_task(fleet.play(stop))
+        while (told := read_announcement(folder)) is None:
+            assert not playing.done(), playing.result()
+            await asyncio.sleep(0.02)
+        try:
+            await look(told)
+        finally:
+            stop.set()
+            await playing
+
+    asyncio.run(run())
+
+
+def test_a_kill_is_seen_on_its_node_alone(
+    still_nodes: Any, frames: Any, looks: Any, tmp_path: Path, subnet: int
+) -> None:
+    """Every node has its own exporter and its own ranks; a rank that is killed is dead there, the others train on."""
+
+    async def look(told: Announcement) -> None:
+        assert list(told.places) == ["node-0", "node-1"]
+
+        async def up() -> list[dict[int, float]]:
+            return [await looks.by_rank(place.exporter, "tachograph_rank_up") for place in told.places.values()]
+
+        await looks.until(up, [{0: 1, 1: 1}, {2: 1, 3: 1}])
+        await looks.until(up, [{0: 1, 1: 1}, {2: 1, 3: 0}], 4)
+        assert await looks.by_rank(told.places["node-1"].exporter, "tachograph_train_steps_total") == {2: 3, 3: 2}
+
+    while_it_plays(Kill(still_nodes, frames), tmp_path, subnet, 0.2, look)
+    told = read_announcement(tmp_path)
+    assert told is not None
+    assert told.faults == []
+
+
+def test_a_fleet_that_falls_behind_says_so(
+    still_nodes: Any, frames: Any, looks: Any, tmp_path: Path, subnet: int
+) -> None:
+    """A replay that was slower than real time is no evidence: the announcement says that it was."""
+
+    async def look(told: Announcement) -> None:
+        async def faults() -> list[str]:
+            found = read_announcement(tmp_path)
+            return found.faults if found else []
+
+        await looks.until(faults, ["the fleet fell behind at second 0: too many ranks for this machine"])
+
+    while_it_plays(Kill(still_nodes, frames), tmp_path, subnet, -2.5, look)

@@ -1,0 +1,121 @@
+"""A simulated rank on a real socket behaves like the client: it comes back, and nothing is counted twice or lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tachograph.lab.replay.live_node import LiveNode
+from tachograph.lab.replay.live_rank import LiveRank
+
+RANKS = (0, 1, 2)
+
+
+def refused_by_none(text: str) -> None:
+    raise AssertionError(text)
+
+
+def with_ranks(live: Callable[[], LiveNode], frames: Any, play: Callable[[LiveNode, list[LiveRank]], Any]) -> None:
+    """Run `play` with a node and three ranks that have said hello."""
+
+    async def run() -> None:
+        node = live()
+        await node.open()
+        ranks = [LiveRank(node.socket, refused_by_none) for _ in RANKS]
+        try:
+            for number, rank in enumerate(ranks):
+                rank.say(frames.hello(number))
+            await play(node, ranks)
+        finally:
+            for rank in ranks:
+                rank.end()
+            await node.close()
+
+    asyncio.run(run())
+
+
+def test_counters_are_exact_after_an_outage(live: Callable[[], LiveNode], still: Any, looks: Any, frames: Any) -> None:
+    """While the exporter is away ranks count on; it comes back knowing nothing, and soon shows what they counted."""
+
+    async def play(node: LiveNode, ranks: list[LiveRank]) -> None:
+        async def told(steps: int) -> dict[int, float]:
+            for rank in ranks:
+                rank.say(frames.state(steps))
+            found: dict[int, float] = await looks.by_rank(node.exporter_address, "tachograph_train_steps_total")
+            return found
+
+        await looks.until(lambda: told(10), dict.fromkeys(RANKS, 10))
+        still.exporter_up = False
+        await node.follow()
+        for rank in ranks:
+            rank.say(frames.state(25))
+        await asyncio.sleep(0.25)  # attempts that fail
+        still.exporter_up = True
+        await node.follow()
+        await looks.until(lambda: told(31), dict.fromkeys(RANKS, 31))
+
+    with_ranks(live, frames, play)
+
+
+def test_a_silent_rank_does_not_come_back(live: Callable[[], LiveNode], still: Any, looks: Any, frames: Any) -> None:
+    """A rank that is stopped cannot reconnect: a new exporter knows it only once it speaks again."""
+
+    async def play(node: LiveNode, ranks: list[LiveRank]) -> None:
+        up = lambda: looks.by_rank(node.exporter_address, "tachograph_rank_up")  # noqa: E731
+        for rank in ranks:
+            rank.say(frames.state(1))
+        await looks.until(up, dict.fromkeys(RANKS, 1))
+        ranks[2].say(frames.state(2))
+        ranks[2]._said_at -= 60  # it has been stopped for a minute
+        still.exporter_up = False
+        await node.follow()
+        still.exporter_up = True
+        await node.follow()
+        await looks.until(up, {0: 1, 1: 1})
+        ranks[2].say(frames.state(3))
+        await looks.until(up, dict.fromkeys(RANKS, 1))
+
+    with_ranks(live, frames, play)
+
+
+def test_an_end_without_a_goodbye_is_a_death(live: Callable[[], LiveNode], looks: Any, frames: Any) -> None:
+    """The exporter sees the closed socket at once; a rank that said goodbye first has finished."""
+
+    async def play(node: LiveNode, ranks: list[LiveRank]) -> None:
+        up = lambda: looks.by_rank(node.exporter_address, "tachograph_rank_up")  # noqa: E731
+        await looks.until(up, dict.fromkeys(RANKS, 1))
+        ranks[0].end()
+        ranks[1].say(frames.frame("bye", outcome="finished"))
+        await looks.until(up, {0: 0, 1: 1, 2: 1}, 2)
+
+        async def hung_up() -> list[bool]:
+            return [rank._transport is None for rank in ranks]
+
+        await looks.until(hung_up, [True, True, False], 2)
+        page = await looks.page(node.exporter_address)
+        for number, outcome in ((0, "dead"), (1, "finished")):
+            assert f'tachograph_rank_state{{run="{frames.run}",rank="{number}",state="{outcome}"}} 1' in page
+
+    with_ranks(live, frames, play)
+
+
+def test_a_refusal_is_told(live: Callable[[], LiveNode], frames: Any) -> None:
+    """What an exporter refuses is a fault of the story, and not lost in silence."""
+
+    async def play() -> list[str]:
+        node = live()
+        await node.open()
+        refusals: list[str] = []
+        rank = LiveRank(node.socket, refusals.append)
+        rank.say(frames.frame("hello", run="", rank=0))
+        for _ in range(100):
+            if refusals:
+                break
+            await asyncio.sleep(0.02)
+        rank.end()
+        await node.close()
+        return refusals
+
+    (text,) = asyncio.run(play())
+    assert "run" in text

@@ -1,0 +1,260 @@
+"""The model against the real Alertmanager of both generations: the same alerts, told alike and at the same time.
+
+Every case happens at once, in runs of their own, with waits of seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tachograph.lab import binaries
+from tachograph.lab.checkout import root
+from tachograph.lab.pager import Pager
+from tachograph.lab.processes import Children, answers, free_port
+from tachograph.lab.replay import alertmanager_config
+from tachograph.lab.replay.alertmanager import Model
+from tachograph.lab.replay.firing import Firing
+from tachograph.lab.replay.verdict import Received
+
+LASTS = 8.0
+CLOSE = 0.6
+"""How far apart model and program may be: no two moments of a case that matter are closer."""
+
+CONFIGURATION = """
+time_intervals:
+  - {name: always, time_intervals: [{weekdays: ['sunday:saturday'], months: ['january:december']}]}
+  - {name: never, time_intervals: [{years: ['1971']}]}
+route:
+  receiver: fallback
+  group_by: [run, alertname]
+  group_wait: 1s
+  group_interval: 2s
+  repeat_interval: 1h
+  routes:
+    - {matchers: [severity="info"], receiver: "null"}
+    - {match: {severity: warning}, receiver: terse, group_by: [run]}
+    - {matchers: [run="both"], receiver: first, continue: true, group_wait: 2s}
+    - {matchers: ['{run=~"both|second"}'], receiver: second}
+    - {match_re: {run: muted.*}, receiver: first, mute_time_intervals: [always]}
+    - {matchers: [run="asleep"], receiver: first, active_time_intervals: [never]}
+    - {matchers: [run="awake"], receiver: first, active_time_intervals: [always], mute_time_intervals: [never]}
+    - matchers: [run=~"deep", rank!=""]
+      receiver: first
+      routes:
+        - {matchers: [rank!~"1|2"], receiver: second, group_by: ['...']}
+inhibit_rules:
+  - {source_matchers: [alertname="Cause"], target_matchers: [alertname=~"Symptom.*", run!=""], equal: [run, rank]}
+  - {source_match: {alertname: Old}, target_match_re: {alertname: 'Old(er)?'}, equal: [run]}
+receivers:
+  - {name: fallback, webhook_configs: [{url: URL/fallback, send_resolved: true}]}
+  - {name: first, webhook_configs: [{url: URL/first}]}
+  - {name: second, webhook_configs: [{url: URL/second}]}
+  - {name: terse, webhook_configs: [{url: URL/terse, send_resolved: false}]}
+  - {name: "null"}
+"""
+
+
+def alert(run: str, name: str, start: float, end: float | None = None, **labels: str) -> Firing:
+    return Firing({"alertname": name, "run": run, "severity": "critical", **labels}, start, end, {})
+
+
+ALERTS = (
+    alert("plain", "A", 0, 3.5),
+    alert("joined", "A", 0, rank="1"),
+    alert("joined", "A", 2, rank="2"),
+    alert("joined", "A", 2, 3.5, rank="3"),
+    alert("joined", "B", 2),
+    alert("brief", "A", 0, 0.5),
+    alert("flaps", "A", 0, 1.7),
+    alert("flaps", "A", 2.3),
+    alert("again", "A", 0, 1.7),
+    alert("again", "A", 3.5),
+    alert("hidden", "Symptom", 0),
+    alert("hidden", "Cause", 0.4, 3.6),
+    alert("unlike", "Symptom", 0, rank="1"),
+    alert("unlike", "Cause", 0, rank="2"),
+    alert("late", "Symptom", 0),
+    alert("late", "Cause", 2),
+    alert("over", "Symptom", 0, 3.6),
+    alert("over", "Cause", 2),
+    alert("two", "Old", 0),
+    alert("two", "Older", 0),
+    alert("itself", "Old", 0, rank="1"),
+    alert("itself", "Old", 0, rank="2"),
+    alert("hush", "A", 0, severity="info"),
+    alert("terse", "A", 0, 1.7, severity="warning"),
+    alert("terse", "B", 2, severity="warning"),
+    alert("both", "A", 0),
+    alert("second", "A", 0, 3.5),
+    alert("muted-1", "A", 0),
+    alert("asleep", "A", 0),
+    alert("awake", "A", 0),
+    alert("deep", "A", 0, rank="1"),
+    alert("deep", "A", 0, rank="2"),
+    alert("deep", "A", 0, rank="3"),
+    alert("deep", "A", 0.4, rank="4"),
+    alert("deep", "A", 0),
+)
+
+
+class Listener(Pager):
+    """Keeps what it is sent as a model tells it: each alert once as firing, once as resolved, for each receiver."""
+
+    def __init__(self) -> None:
+        self.began = time.time()
+        self.heard: dict[object, Received] = {}
+        super().__init__()
+        # All groups come at once: a connection beyond the queue's five would be tried again a second later.
+        self._server.socket.listen(128)
+
+    def accept(self, receiver: str, notification: Mapping[str, Any]) -> None:
+        now = time.time() - self.began
+        for one in notification["alerts"]:
+            key = (receiver, one["fingerprint"], one["status"], one["startsAt"])
+            self.heard.setdefault(key, Received(now, receiver, one["status"], one["labels"], {}))
+
+
+class Told(NamedTuple):
+    run: str
+    alert: str
+    rank: str
+    receiver: str
+    status: str
+    time: float
+
+
+def told(received: list[Received]) -> list[Told]:
+    return sorted(
+        Told(one.labels["run"], one.alert, one.labels.get("rank", ""), one.receiver, one.status, one.time)
+        for one in received
+    )
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Told]]:
+    """What the real one of each generation that can be had told, both at once."""
+    folder = tmp_path_factory.mktemp("alertmanager")
+    with ExitStack() as running:
+        listeners = {}
+        urls = {}
+        for suite in ("bookworm", "sid"):
+            try:
+                program = binaries.ensure(suite)["alertmanager"]
+            except binaries.BinariesUnavailable:
+                continue
+            listeners[suite] = running.enter_context(Listener())
+            urls[suite] = running.enter_context(started(program, folder / suite, listeners[suite].url))
+        began = time.time()
+        for listener in listeners.values():
+            listener.began = began
+        for moment in sorted({one.start for one in ALERTS} | {one.end for one in ALERTS if one.end}):
+            time.sleep(max(0.0, began + moment - time.time()))
+            for url in urls.values():
+                send(url, moment, began)
+        time.sleep(max(0.0, began + LASTS - time.time()))
+        return {suite: told(list(listener.heard.values())) for suite, listener in listeners.items()}
+
+
+class started:  # noqa: N801
+    """A real Alertmanager with the configuration above."""
+
+    def __init__(self, program: Path, folder: Path, pager: str) -> None:
+        folder.mkdir()
+        (folder / "alertmanager.yml").write_text(CONFIGURATION.replace("URL", pager), encoding="utf-8")
+        self.children = Children(folder)
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.command = [program, f"--config.file={folder / 'alertmanager.yml'}", f"--storage.path={folder / 'data'}",
+                        f"--web.listen-address={self.url[7:]}", "--cluster.listen-address="]  # fmt: skip
+
+    def __enter__(self) -> str:
+        self.children.__enter__()
+        child = self.children.start("alertmanager", self.command)
+        child.wait_until(lambda: answers(f"{self.url}/-/ready"), 10)
+        return self.url
+
+    def __exit__(self, *error: Any) -> None:
+        self.children.__exit__(*error)
+
+
+def send(url: str, moment: float, began: float) -> None:
+    """Send what begins or ends now, as Prometheus does."""
+
+    def stamp(second: float) -> str:
+        return datetime.fromtimestamp(began + second, timezone.utc).isoformat()
+
+    content = [
+        {"labels": one.labels, "startsAt": stamp(one.start), **({"endsAt": stamp(moment)} if one.end == moment else {})}
+        for one in ALERTS
+        if moment in (one.start, one.end)
+    ]
+    request = urllib.request.Request(
+        f"{url}/api/v2/alerts", json.dumps(content).encode(), {"Content-Type": "application/json"}
+    )
+    urllib.request.urlopen(request, timeout=5).close()
+
+
+@pytest.fixture(scope="module")
+def modelled(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+    """What the model says of the same, without the receiver that tells nobody."""
+    path = tmp_path_factory.mktemp("model") / "alertmanager.yml"
+    path.write_text(CONFIGURATION, encoding="utf-8")
+    received = Model(alertmanager_config.read(path)).notifications(ALERTS, LASTS)
+    return told([one for one in received if one.receiver != "null"])
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("suite", ["bookworm", "sid"])
+def test_the_model_tells_what_alertmanager_tells(
+    heard: dict[str, list[Told]], modelled: list[Told], suite: str
+) -> None:
+    """The same alerts to the same receivers, as firing and as resolved, at the same time."""
+    if suite not in heard:
+        assert suite != "bookworm", "Alertmanager cannot be had"
+        pytest.skip(f"no Alertmanager of {suite}")
+    real = heard[suite]
+    assert [one[:5] for one in modelled] == [one[:5] for one in real]
+    pairs = zip(modelled, real, strict=True)
+    apart = [(ours, theirs.time) for ours, theirs in pairs if abs(ours.time - theirs.time) > CLOSE]
+    assert not apart
+    assert len(modelled) > 25
+
+
+def test_the_shipped_configuration_is_understood() -> None:
+    """A cause pages at once, its symptom only if it outlives it, info goes to nobody, the watchdog to its own."""
+    configuration = alertmanager_config.read(root() / "alertmanager/alertmanager.yml")
+    received = Model(configuration).notifications(
+        [
+            alert("r", "RankDead", 100, 200, rank="1"),
+            alert("r", "RunHung", 97, 250),
+            alert("r", "LossSpike", 90, severity="info"),
+            Firing({"alertname": "Watchdog", "severity": "none"}, 0, None, {}),
+        ],
+        240,
+    )
+    assert [(one.receiver, one.status, one.alert) for one in received if one.alert != "Watchdog"] == [
+        ("page", "firing", "RankDead"),
+        ("null", "firing", "LossSpike"),
+        ("page", "resolved", "RankDead"),
+        ("page", "firing", "RunHung"),
+    ]
+    first = {one.receiver: one.time for one in reversed(received)}
+    assert first["watchdog"] == 0
+    assert first["page"] == 101
+
+
+def test_a_group_is_told_again_only_for_something_new(tmp_path: Path) -> None:
+    """An alert that ends and begins again between two turns of its group is no news; after its end was told, it is."""
+    path = tmp_path / "alertmanager.yml"
+    path.write_text(CONFIGURATION, encoding="utf-8")
+    model = Model(alertmanager_config.read(path))
+    flapping = [alert("r", "A", 100 + 0.5 * i, 100.3 + 0.5 * i) for i in range(40)]
+    assert [one.status for one in model.notifications(flapping, 1000)].count("firing") == 1

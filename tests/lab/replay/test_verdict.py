@@ -1,0 +1,108 @@
+"""A replay passes if all that must be told was told to the right person, in time, once, and nothing else was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tachograph.lab.replay.verdict import Received, Verdict, judge
+from tachograph.lab.scenario import Expected, Fleet, Scenario, Tolerated
+from tachograph.lab.scenario.faults import Throttle
+
+LATE = Expected(alert="StragglerRank", receiver="page", within=180, labels={"rank": "3"}, text=("thermal", "84"))
+SCENARIO = Scenario(
+    title="A throttle", story="It throttles.", lasts=600, fleet=Fleet(), expect=(LATE,),
+    faults=(Throttle(at=300, ranks=(3,), to=0.8),),
+    may=(Tolerated(alert="GpuHot", receiver="ticket", labels={"gpu": "3"}),),
+)  # fmt: skip
+
+
+def told(
+    time: float, alert: str = "StragglerRank", receiver: str = "page", status: str = "firing", **labels: str
+) -> Received:
+    words = {"description": "Thermal throttling at 84 °C.", "runbook_url": "http://x/nonsense"}
+    return Received(time, receiver, status, {"alertname": alert, "rank": "3", **labels}, words)
+
+
+def verdict(*received: Received, scenario: Scenario = SCENARIO) -> Verdict:
+    found = judge(scenario, received)
+    assert ("FAIL" in found.lines[0]) is not found.ok
+    return found
+
+
+def test_the_expected_page_alone_passes() -> None:
+    """With its delay from the fault; resolved ones, info and what may be are listed and not held against it."""
+    found = verdict(
+        told(400),
+        told(500, status="resolved"),
+        told(320, "GpuHot", "ticket", gpu="3"),
+        told(310, "Slow", "null"),
+        told(0, "Watchdog", "watchdog"),
+    )
+    assert found.ok
+    assert [(answer.delay, answer.wrong) for answer in found.answers] == [(100, "")]
+    assert [len(part) for part in (found.tolerated, found.silent, found.resolved)] == [1, 1, 1]
+    assert any("after 100 s of 180" in line for line in found.lines)
+
+
+@pytest.mark.parametrize(
+    ("received", "why"),
+    [
+        ([], "never received"),
+        ([told(400, rank="4")], "names rank 4"),
+        ([told(400, receiver="ticket")], "sent to ticket"),
+        ([told(299)], "told 1 s before"),
+        (
+            [told(400)._replace(annotations={"description": "84 °C", "runbook_url": "thermal"})],
+            "does not say 'thermal'",
+        ),
+    ],
+)
+def test_what_is_missing_says_why(received: list[Received], why: str) -> None:
+    """The nearest that came says what is wrong with it, and counts as received beside what was expected."""
+    found = verdict(*received)
+    assert not found.ok
+    assert why in found.answers[0].wrong
+    assert len(found.extra) == len(received)
+    assert any(line.strip().startswith("MISSING") and why in line for line in found.lines)
+
+
+def test_late_is_wrong_and_not_extra() -> None:
+    """It names what it should, 20 s too late."""
+    found = verdict(told(500))
+    assert (found.ok, found.extra, found.answers[0].wrong) == (False, (), "late by 20 s")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        told(400, "MfuDropped"),
+        told(400, rank="4"),
+        told(430),
+        told(320, "GpuHot", "ticket", gpu="4"),
+        told(320, "GpuHot", gpu="3"),
+        told(700, "GpuHot", "chat"),
+    ],
+)
+def test_anything_else_that_a_person_is_told_is_extra(other: Received) -> None:
+    """A symptom, a wrong rank in the right notification, a second page for the same, a tolerated alert elsewhere."""
+    found = verdict(told(400), other)
+    assert not found.ok
+    assert found.extra == (other,)
+
+
+def test_one_notification_may_name_several() -> None:
+    """Two ranks of a node in one page meet one expectation of that node, and each an expectation of its own."""
+    of_node = replace(SCENARIO, expect=(replace(LATE, labels={"instance": "n"}),))
+    assert verdict(told(400, instance="n"), told(400.2, instance="n", rank="4"), scenario=of_node).ok
+    each = replace(SCENARIO, expect=(LATE, replace(LATE, labels={"rank": "4"})))
+    assert verdict(told(400), told(400, rank="4"), scenario=each).ok
+    assert not verdict(told(400), scenario=each).ok
+
+
+def test_an_error_of_the_replay_fails_it() -> None:
+    """Silence from a rule that broke is no proof."""
+    found = judge(replace(SCENARIO, expect=()), (), ("rule: x, err: many-to-many",))
+    assert not found.ok
+    assert "many-to-many" in "\n".join(found.lines)

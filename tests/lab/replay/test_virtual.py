@@ -1,0 +1,96 @@
+"""A small incident from the simulated ranks to the page, through the real exporter and the shipped rules and routes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tachograph.lab import binaries
+from tachograph.lab.replay import input_series, recording, virtual
+from tachograph.lab.replay.recording import record
+from tachograph.lab.replay.shipped import shipped
+from tachograph.lab.scenario import Expected, Fleet, Scenario
+from tachograph.lab.scenario.faults import ExporterDown, Fault, Kill
+
+RUN = "small"
+
+
+@pytest.fixture(params=["bookworm", "sid"])
+def replayed(request: pytest.FixtureRequest) -> Callable[[Scenario], virtual.Replay]:
+    """Return what replays a scenario with a generation, if that can be had."""
+    try:
+        binaries.ensure(request.param)
+    except binaries.BinariesUnavailable as error:
+        if request.param == "bookworm":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    return lambda scenario: virtual.run(scenario, request.param)
+
+
+def scenario(*faults: Fault, expect: tuple[Expected, ...]) -> Scenario:
+    """Return a run on two nodes of two GPUs that goes wrong after a minute."""
+    fleet = Fleet(run=RUN, nodes=2, gpus_per_node=2)
+    return Scenario(title="Small", story="Small.", lasts=120, fleet=fleet, faults=faults, expect=expect)
+
+
+def test_a_killed_rank_is_the_one_page(replayed: Callable[[Scenario], virtual.Replay]) -> None:
+    """It names the rank, its node and its GPU; what follows from it is kept quiet."""
+    wanted = Expected(
+        alert="RankDead", receiver="page", within=15, text=("rank 3",),
+        labels={"run": RUN, "rank": "3", "instance": "node-1", "gpu": "1"},
+    )  # fmt: skip
+    found = replayed(scenario(Kill(at=61, rank=3), expect=(wanted,)))
+    assert found.verdict.ok, "\n".join(found.verdict.lines)
+
+
+def test_the_same_scenario_records_the_same() -> None:
+    """Whatever else the machine does: no clock, no process of ours, no order of a set shows in a series."""
+    written = []
+    for _ in range(2):
+        file = io.StringIO()
+        input_series.write(record(scenario(Kill(at=21, rank=3), expect=()), shipped().words), file)
+        written.append(file.getvalue())
+    assert written[0] == written[1]
+    assert "tachograph_rank_up" in written[0]
+
+
+def test_nodes_are_scraped_one_after_the_other() -> None:
+    """As Prometheus does; a rule must stand nodes that were seen before a fault beside those seen after it."""
+    found = record(scenario(ExporterDown(at=60, lasts=10, node=1), expect=()), shipped().words)
+    ups = {(one.labels["job"], one.labels["instance"]): one for one in found.series() if one.name == "up"}
+    assert {target: one.first for target, one in ups.items()} == {
+        ("tachograph", "node-0"): 0, ("tachograph", "node-1"): 1, ("node", "node-0"): 2, ("node", "node-1"): 3,
+    }  # fmt: skip
+    assert len(ups["tachograph", "node-0"].values) == 25
+    assert (1 - ups["tachograph", "node-1"].values).nonzero()[0].tolist() == [12, 13]  # at 61 s and 66 s
+
+
+def test_a_large_story_is_scraped_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing has gaps, and promtool's grid is the interval."""
+    monkeypatch.setattr(recording, "STAGGERED_RANK_SECONDS", 0)
+    found = record(scenario(expect=()), shipped().words)
+    assert (found.grid_seconds, {one.first for one in found.series()}) == (5.0, {0})
+
+
+@pytest.mark.parametrize(
+    ("within", "lasts", "nodes", "seconds"), [(15, 120, 2, 2.5), (16, 120, 2, 5), (15, 120, 200, 5), (15, 86400, 2, 15)]
+)
+def test_the_rules_are_evaluated_as_often_as_a_time_asks_for(
+    within: float, lasts: float, nodes: int, seconds: float
+) -> None:
+    """Often where seconds count and the fleet lets it; seldom through long stories."""
+    wanted = Expected(alert="RankDead", receiver="page", within=within)
+    story = replace(scenario(expect=(wanted,)), lasts=lasts, fleet=Fleet(nodes=nodes, gpus_per_node=2))
+    assert virtual.rhythm(story) == seconds
+
+
+def test_an_exporter_that_is_down_is_that_and_no_dead_run(replayed: Callable[[Scenario], virtual.Replay]) -> None:
+    """Its scrapes fail, its series end, and the node answers: the page says so."""
+    wanted = Expected(
+        alert="ExporterDown", receiver="page", within=55, text=("The node lives",), labels={"instance": "node-1"}
+    )
+    found = replayed(scenario(ExporterDown(at=60, node=1), expect=(wanted,)))
+    assert found.verdict.ok, "\n".join(found.verdict.lines)

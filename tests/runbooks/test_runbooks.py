@@ -1,0 +1,344 @@
+"""The contract of the runbooks: one page per alert, one form, and nothing in it that does not exist.
+
+What their PromQL may use is checked in tests/rules/test_contract.py, beside what the rules may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from tachograph import __main__ as program
+from tachograph import training_catalog
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNBOOKS = ROOT / "runbooks"
+INDEX = RUNBOOKS / "README.md"
+INCIDENTS = ROOT / "exporter/tachograph/lab/incidents"
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(RUNBOOKS.glob("*.md")) if path != INDEX}
+COMMANDS = yaml.safe_load(Path(__file__).with_name("commands.yml").read_text(encoding="utf-8"))
+EVERYDAY = set(COMMANDS["everyday"].split())
+REVIEWED: Mapping[str, Mapping[str, Any]] = COMMANDS["programs"]
+"""Program -> what may stand behind it in a runbook, and where that is documented."""
+
+HEADINGS = [
+    "Meaning", "Cost of delay", "First minute", "Decide", "Commands", "Safe and destructive", "False alarms", "Tune",
+    "Replay",
+]  # fmt: skip
+PLATFORMS = ["Kubernetes", "Slurm", "Bare metal"]
+SEVERITIES = {"critical": "Page", "warning": "Ticket", "info": "Info", "none": "Heartbeat"}
+WHO = {"you", "run", "hardware", "network", "storage", "facility", "cluster"}
+LINES = 90
+
+Rules = list[dict[str, Any]]
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"runbooks_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+shell = _load(Path(__file__).with_name("shell.py"))
+
+
+def alerts(rules: Rules) -> dict[str, dict[str, Any]]:
+    """Return every alert with its severities, its subject (the rule file's stem) and its runbook's address."""
+    found: dict[str, dict[str, Any]] = {}
+    for rule in rules:
+        if "alert" in rule:
+            one = found.setdefault(rule["alert"], {"severities": [], "subject": rule["file"].removesuffix(".yml")})
+            if rule["labels"]["severity"] not in one["severities"]:
+                one["severities"].append(rule["labels"]["severity"])
+            one["url"] = rule["annotations"]["runbook_url"]
+    return found
+
+
+def sections(text: str) -> dict[str, str]:
+    """Return a page's text by its headings of the second level, in order."""
+    parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def blocks(text: str, kind: str) -> Iterator[str]:
+    """Yield the lines of all fenced blocks of a kind that hold more than a comment."""
+    for block in re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield from (line for line in block.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of the first table of a text, its head included."""
+    lines = re.findall(r"^\|(.+)\|$", text, re.MULTILINE)
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)] for line in lines]
+    return [row for row in cells if not all(set(cell) <= {"-"} and cell for cell in row)]
+
+
+def anchors(text: str) -> set[str]:
+    """Return the addresses of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_alert_has_one_runbook_and_every_runbook_an_alert(rules: Rules) -> None:
+    """None is missing, none outlives its alert, and the address in the page that is sent is its own."""
+    known = alerts(rules)
+    assert PAGES.keys() == known.keys()
+    for name, alert in known.items():
+        assert alert["url"].endswith(f"/blob/main/runbooks/{name}.md"), name
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_runbook_has_the_same_form(name: str, rules: Rules) -> None:
+    """Name, severity, the fixed headings, none of them empty, short enough to be read in the night."""
+    text, alert = PAGES[name], alerts(rules)[name]
+    words = " or ".join(SEVERITIES[one] for one in sorted(alert["severities"], key=list(SEVERITIES).index))
+    assert text.startswith(f"# {name}\n\n{words.capitalize()}"), f"{name}: line 3 begins with {words.capitalize()!r}"
+    parts = sections(text)
+    assert list(parts) == HEADINGS
+    assert all(part.strip() for part in parts.values())
+    assert len(text.splitlines()) <= LINES
+    assert not [line for line in text.splitlines() if line != line.rstrip()], "spaces at a line's end"
+    assert text.count("```") % 2 == 0
+    for word in ("Safe:", "Destructive:"):
+        assert word in parts["Safe and destructive"], f"what is {word[:-1].lower()} is not said"
+    assert list(blocks(text, "promql")) or name == "Watchdog"
+    assert f"prometheus/rules/{alert['subject']}.yml" in parts["Tune"], "Tune names the file with its numbers"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_decision_table_names_cause_and_who(name: str) -> None:
+    """What else is seen -> cause -> who acts -> what they do; who is one of the roles of the index."""
+    head, *lines = rows(sections(PAGES[name])["Decide"])
+    assert head[-3:] == ["cause", "who", "do"], head
+    assert len(lines) >= 2, "a table of one line decides nothing"
+    for line in lines:
+        assert len(line) == len(head), line
+        assert all(line), f"an empty cell: {line}"
+        assert set(line[-2].split(", ")) <= WHO, line
+
+
+def test_the_roles_are_told() -> None:
+    """Each role that a table names is explained once, in the index."""
+    roles = {row[0] for row in rows(sections(INDEX.read_text(encoding="utf-8"))["Who is who"])[1:]}
+    assert roles == WHO
+    used = {who for text in PAGES.values() for row in rows(sections(text)["Decide"])[1:] for who in row[-2].split(", ")}
+    assert used == WHO
+
+
+@pytest.mark.parametrize("name", [*PAGES, "README"])
+def test_every_command_exists(name: str) -> None:
+    """Programs, subcommands, options and fields are reviewed ones; what `tachograph` takes, its own help says."""
+    text = PAGES.get(name) or INDEX.read_text(encoding="utf-8")
+    assert list(blocks(sections(text).get("Commands", text), "sh"))
+    for line in written(text):
+        for words in shell.commands(line):
+            fault = judge(words)
+            assert fault is None, f"{line}\n{fault}"
+    for option in re.findall(r"`(--\w+\.[\w.-]+)`", text):  # a dot: the exporter's own
+        assert option in help_of("exporter"), option
+
+
+def written(text: str) -> Iterator[str]:
+    """Yield what a reader may copy into a shell: lines of the blocks, and in the text what begins with a program."""
+    yield from blocks(text, "sh")
+    spans = re.findall(r"`([^`\n]+)`", prose(text))
+    yield from (span for span in spans if span.split()[0] in {"tachograph", *REVIEWED})
+
+
+def prose(text: str) -> str:
+    """Return a page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def judge(words: list[str]) -> str | None:
+    """Return what is wrong with a command."""
+    name, *rest = words
+    if name == "tachograph":
+        return judge_ours(rest)
+    if name in EVERYDAY:
+        return None
+    if name not in REVIEWED:
+        return f"{name} is not in commands.yml"
+    allowed = REVIEWED[name]
+    options = {word.partition("=")[0] for word in rest if word.startswith("-") and word.strip("-")}
+    plain = {word for word in rest if not word.startswith("-")}
+    fields = {field for word in rest if word.startswith("--query-") for field in word.partition("=")[2].split(",")}
+    unknown = (options - set(allowed.get("options", ()))) | (fields - set(allowed.get("fields", ())))
+    if plain and not options and not plain & set(allowed.get("subcommands", plain)):
+        unknown |= plain
+    return f"{name}: {sorted(unknown)} not in commands.yml" if unknown else None
+
+
+def judge_ours(rest: list[str]) -> str | None:
+    """Return what our own program would say against a command; options are looked for in its help."""
+    subcommand = rest[0] if rest else ""
+    if subcommand not in program.COMMANDS:
+        return f"tachograph has no command {subcommand!r}"
+    options = {word.partition("=")[0] for word in rest if word.startswith("-")}
+    unknown = {option for option in options if not re.search(rf"(?<![\w-]){option}\b", help_of(subcommand))}
+    return f"tachograph {subcommand} has no option {unknown}" if unknown else None
+
+
+@cache
+def help_of(subcommand: str) -> str:
+    """Return what `tachograph SUBCOMMAND --help` prints."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        program.main([subcommand, "--help"])
+    return said.getvalue()
+
+
+def test_nothing_is_reviewed_that_nobody_uses() -> None:
+    """The table of commands is no list of wishes: each program in it stands in a runbook, and says where it is told."""
+    texts = (*PAGES.values(), INDEX.read_text(encoding="utf-8"))
+    used = [words for text in texts for line in written(text) for words in shell.commands(line)]
+    assert {words[0] for words in used} - {"tachograph"} == REVIEWED.keys() | EVERYDAY
+    for name, allowed in REVIEWED.items():
+        assert allowed["source"], name
+        said = " ".join(word for words in used if words[0] == name for word in words[1:])
+        for word in (*allowed.get("options", []), *allowed.get("subcommands", []), *allowed.get("fields", [])):
+            assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", said), f"{name}: nobody uses {word}"
+
+
+@pytest.mark.parametrize("name", [*PAGES, "README"])
+def test_every_link_leads_somewhere(name: str) -> None:
+    """Files exist, and so do the headings that links point to."""
+    text = PAGES.get(name) or INDEX.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = RUNBOOKS / path if path else RUNBOOKS / f"{name}.md"
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+@pytest.mark.parametrize("name", [*PAGES, "README"])
+def test_other_alerts_and_files_are_named_rightly(name: str, rules: Rules) -> None:
+    """A name that looks like an alert's or a file's in this repository is one."""
+    text = PAGES.get(name) or INDEX.read_text(encoding="utf-8")
+    said = re.sub(r"`[^`\n]+`", "", prose(text))
+    families = {re.match(r"[A-Z][a-z]+", alert)[0] for alert in PAGES}  # type: ignore[index]
+    named = {word for word in re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b", said) if re.match(r"[A-Z][a-z]+", word)}
+    looks = {word for word in named if re.match(r"[A-Z][a-z]+", word)[0] in families}  # type: ignore[index]
+    assert looks <= PAGES.keys(), looks - PAGES.keys()
+    places = r"`((?:prometheus|exporter|tachograph|docs|tests|alertmanager|bench|grafana)/[\w./-]+)`"
+    for path in re.findall(places, text):
+        assert (ROOT / path).exists() or (ROOT / "exporter" / path).exists(), path
+    for threshold in re.findall(r"recorder\.threshold\(\"(\w+)\"", text):
+        assert threshold in training_catalog.THRESHOLDS, threshold
+
+
+def test_the_limits_of_one_run_are_told() -> None:
+    """The index lists every limit that a run may set for itself, and none that it may not."""
+    lines = rows(sections(INDEX.read_text(encoding="utf-8"))["Limits of one run"])[1:]
+    assert [line[0].strip("`") for line in lines] == list(training_catalog.THRESHOLDS)
+    for name, moves, _ in lines:
+        for alert in re.findall(r"\]\((\w+)\.md\)", moves):
+            told = sections(PAGES[alert])["Tune"]
+            assert f'recorder.threshold("{name.strip("`")}"' in told, f"{alert} does not tell of {name}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_runbook_leads_to_the_three_platforms(name: str) -> None:
+    """Commands end with links to what is the same for all alerts, told for Kubernetes, Slurm and bare metal."""
+    told = how_to()
+    links = re.findall(r"\]\(README\.md#([\w-]+)\)", sections(PAGES[name])["Commands"])
+    assert links, "no way to the node, no way to restart"
+    assert set(links) <= told.keys(), links
+
+
+def how_to() -> dict[str, str]:
+    """Return the parts of the index's “How to”, by address."""
+    parts = re.split(r"^### (.+)\n", sections(INDEX.read_text(encoding="utf-8"))["How to"], flags=re.MULTILINE)
+    return {anchors(f"# {title}").pop(): text for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def test_each_how_to_is_told_for_every_platform() -> None:
+    """In one order, with a command for each; a part whose command is the same everywhere says so."""
+    for title, text in how_to().items():
+        if "the same everywhere" in text:
+            assert list(blocks(text, "sh")) or "http" in text, title
+            continue
+        _, *parts = re.split(r"^(Kubernetes|Slurm|Bare metal)\b", text, flags=re.MULTILINE)
+        assert parts[::2] == PLATFORMS, title
+        assert all(list(blocks(part, "sh")) for part in parts[1::2]), title
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_replay_shows_the_alert(name: str) -> None:
+    """Each line names a rule test that makes it fire or an incident that expects it; every such incident is named."""
+    lines = list(blocks(sections(PAGES[name])["Replay"], "sh"))
+    assert lines
+    expecting = incidents_of(name)
+    shown = set()
+    for line in lines:
+        *_, argument = next(shell.commands(line))
+        if line.startswith("tachograph replay"):
+            assert argument in expecting, f"{argument} does not expect {name}; {sorted(expecting)} do"
+            shown.add(argument)
+            continue
+        assert re.fullmatch(r"promtool test rules tests/rules/\w+_test\.yml", line.partition("#")[0].strip()), line
+        assert name in firing_in(argument), f"{argument} does not make {name} fire"
+    assert shown == expecting, f"not told: {sorted(expecting - shown)}"
+
+
+@cache
+def firing_in(path: str) -> frozenset[str]:
+    """Return the alerts that a rule test makes fire."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
+    tests = yaml.load((ROOT / path).read_text(encoding="utf-8"), loader)["tests"]
+    cases = [case for test in tests for case in test.get("alert_rule_test", [])]
+    return frozenset(case["alertname"] for case in cases if case.get("exp_alerts"))
+
+
+def incidents_of(alert: str) -> set[str]:
+    """Return the scenario files, as seen from the repository's root, that must end in an alert."""
+    return {str(path.relative_to(ROOT)) for path, ends in _endings() if alert in ends}
+
+
+@cache
+def _endings() -> tuple[tuple[Path, frozenset[str]], ...]:
+    scenarios = [(path, yaml.safe_load(path.read_text(encoding="utf-8"))) for path in sorted(INCIDENTS.glob("*.yaml"))]
+    return tuple((path, frozenset(one["alert"] for one in told.get("expect") or ())) for path, told in scenarios)
+
+
+def test_the_index_holds_every_alert(rules: Rules) -> None:
+    """By severity each stands exactly where it belongs, by symptom at least once."""
+    parts = sections(INDEX.read_text(encoding="utf-8"))
+    known = alerts(rules)
+    by_severity = {
+        title: re.findall(r"\]\((\w+)\.md\)", text)
+        for title, text in zip(
+            *(iter(re.split(r"^### (.+)\n", parts["By severity"], flags=re.MULTILINE)[1:]),) * 2, strict=True
+        )
+    }
+    told = {"critical": "Pages", "warning": "Tickets", "info": "Neither", "none": "Neither"}
+    for title, names in by_severity.items():
+        belong = {name for name, alert in known.items() if title in {told[one] for one in alert["severities"]}}
+        assert set(names) == belong, f"{title}: {set(names) ^ belong}"
+        assert len(names) == len(set(names)), title
+    assert by_severity.keys() == set(told.values())
+    assert set(re.findall(r"\]\((\w+)\.md\)", parts["By symptom"])) == known.keys()
+
+
+@pytest.mark.parametrize("name", [*PAGES, "README"])
+def test_runbooks_hold_no_place_of_ours(name: str) -> None:
+    """No path of a home or of a workplace, no address of a network, nothing left to be done."""
+    text = PAGES.get(name) or INDEX.read_text(encoding="utf-8")
+    assert not re.search(r"/work/|/home/|/root/|/tmp/|\bTODO\b|\bTBD\b|\bFIXME\b|\b\d+\.\d+\.\d+\.\d+\b", text)

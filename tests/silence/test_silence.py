@@ -1,0 +1,152 @@
+"""`tachograph silence` against the real Alertmanager of both generations."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.lab.pager import Pager
+from tachograph.lab.processes import Children, answers, free_port
+from tachograph.silence import duration
+from tachograph.silence.command import RESTART_ALERTS, main
+
+Alert = dict[str, str]
+CONFIGURATION = """
+route: {{receiver: p, group_by: ['...'], group_wait: 0s}}
+receivers: [{{name: p, webhook_configs: [{{url: "{}/p"}}]}}]
+"""
+
+
+class Running:
+    """A running Alertmanager that tells a pager at once."""
+
+    def __init__(self, url: str, pager: Pager) -> None:
+        self.url = url
+        self.pager = pager
+
+    def silence(self, *arguments: str) -> int:
+        return main([*arguments, "--alertmanager", self.url])
+
+
+@pytest.fixture
+def running(programs: Mapping[str, Path], tmp_path: Path) -> Iterator[Running]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with Pager() as pager, Children(tmp_path) as children:
+        (tmp_path / "c.yml").write_text(CONFIGURATION.format(pager.url), encoding="utf-8")
+        child = children.start("alertmanager", [
+            programs["alertmanager"], f"--config.file={tmp_path / 'c.yml'}", f"--storage.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
+        ])  # fmt: skip
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 10)
+        yield Running(url, pager)
+
+
+def raise_alerts(url: str, *alerts: Alert) -> None:
+    body = json.dumps([{"labels": labels} for labels in alerts]).encode()
+    request = urllib.request.Request(f"{url}/api/v2/alerts", body, {"Content-Type": "application/json"})
+    urllib.request.urlopen(request, timeout=5).close()
+
+
+@pytest.mark.e2e
+def test_a_silence_holds_for_its_run_alone_until_it_is_ended(running: Running, capsys: Any) -> None:
+    """Nothing of the run is sent, exactly of that run; listed with who and why; ended by the id that was printed."""
+    assert running.silence("llama.7b", "--for", "20m", "--why", "new switch", "--by", "ada") == 0
+    said = capsys.readouterr().out
+    assert re.match(r"Run llama\.7b is silent until \d\d:\d\d UTC, \d\d \w+ \(20m\): all of its alerts\.\n", said)
+    silence_id = re.search(r"--expire (\S+) --alertmanager", said).group(1)  # type: ignore[union-attr]
+    assert running.silence("llama.7b", "--list") == 0
+    listed = capsys.readouterr().out
+    assert listed.startswith(f"{silence_id}  until ")
+    assert listed.endswith('    run="llama.7b"\n    ada: new switch\n')
+    assert running.silence("other", "--list") == 0
+    assert capsys.readouterr().out == "Run other is not silent.\n"
+
+    raise_alerts(
+        running.url, {"alertname": "RankDead", "run": "llama.7b"}, {"alertname": "RankDead", "run": "llamax7b"}
+    )
+    assert running.pager.wait_for(lambda page: page.labels["run"] == "llamax7b", 10)
+    assert not running.pager.wait_for(lambda page: page.labels["run"] == "llama.7b", 0.3)
+    assert running.silence("--expire", silence_id) == 0
+    assert capsys.readouterr().out == f"Silence {silence_id} has ended.\n"
+    raise_alerts(running.url, {"alertname": "LossNotFinite", "run": "llama.7b"})
+    assert running.pager.wait_for(lambda page: page.alert == "LossNotFinite", 10)
+    assert running.silence("--list") == 0
+    assert capsys.readouterr().out == "Nothing is silent.\n"
+
+
+@pytest.mark.e2e
+def test_a_planned_restart_leaves_real_faults_audible(running: Running, capsys: Any) -> None:
+    """What a restart sets off is quiet; a broken GPU of the run is not."""
+    assert running.silence("r", "--for", "1h30m", "--why", "new code", "--planned-restart") == 0
+    assert "(1h30m): what a restart sets off." in capsys.readouterr().out
+    raise_alerts(running.url, *({"alertname": name, "run": "r"} for name in ("RunHung", "RankDead", "GpuLost")))
+    assert running.pager.wait_for(lambda page: page.alert == "GpuLost", 10)
+    assert not running.pager.wait_for(lambda page: page.alert != "GpuLost", 0.3)
+
+
+@pytest.mark.e2e
+def test_an_id_that_does_not_exist_is_said_to(running: Running, capsys: Any) -> None:
+    """One line, status 1."""
+    assert running.silence("--expire", "00000000-0000-0000-0000-000000000000") == 1
+    assert "no silence to end by this id" in capsys.readouterr().err
+
+
+def test_no_alertmanager_is_said_in_one_line(capsys: Any) -> None:
+    """With what to do about it."""
+    assert main(["--list", "--alertmanager", f"http://127.0.0.1:{free_port()}"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("tachograph silence: no Alertmanager at http://127.0.0.1:")
+    assert said.count("\n") == 1
+    assert "$ALERTMANAGER_URL" in said
+    assert main(["--list", "--alertmanager", "nonsense"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name the RUN"),
+        (["r", "--why", "w"], "say how long"),
+        (["r", "--for", "20m"], "say why"),
+        (["r", "--for", "20m", "--why", "  "], "say why"),
+        (["r", "--for", "20m", "--why", "w", "--by", ""], "say who"),
+        (["r", "--for", "20", "--why", "w"], "'20' is no duration: write 20m"),
+        (["r", "--for", "0m", "--why", "w"], "is no duration"),
+        (["r", "--for", "soon", "--why", "w"], "is no duration"),
+        (["r", "--for=-5m", "--why", "w"], "is no duration"),
+        (["r", "--for", "4h1s", "--why", "w"], "if you mean it, add --yes"),
+        (["--list", "--expire", "x"], "not both"),
+        (["--list", "--for", "20m"], "take nothing that begins a silence"),
+        (["r", "--expire", "x"], "take nothing that begins a silence"),
+        (["--expire", ""], "needs an id"),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused(arguments: list[str], words: str, capsys: Any) -> None:
+    """Status 2, before Alertmanager is asked."""
+    assert main([*arguments, "--alertmanager", "http://127.0.0.1:1"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_long_silence_needs_a_yes(capsys: Any) -> None:
+    """With it, Alertmanager is asked."""
+    assert main(["r", "--for", "2d", "--why", "w", "--by", "b", "--yes", "--alertmanager", "http://127.0.0.1:1"]) == 1
+    assert "no Alertmanager" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["90s", "20m", "1h", "1h30m", "2d", "1d2h3m"])
+def test_a_duration_is_written_as_it_is_read(text: str) -> None:
+    """Beyond an hour to the minute."""
+    assert duration.words(duration.parse(text)) == text.replace("90s", "1m30s")
+    assert duration.words(timedelta(hours=1, seconds=29.7)) == "1h"
+
+
+def test_what_a_restart_sets_off_exists(rules: list[dict[str, Any]]) -> None:
+    """A renamed alert must not page through a planned restart."""
+    assert set(RESTART_ALERTS) <= {rule.get("alert") for rule in rules}
