@@ -25,7 +25,10 @@ OLDEST, NEWEST = "bookworm", "sid"
 ALONE = "test_rules_behave"
 """The tests of which each is a group of its own."""
 
-LONG = ("checkpoints", "efficiency", "efficiency_trend", "exporter", "gpu_faults", "progress", "ranks", "restarts")
+LONG = (
+    "checkpoints", "collectives", "data", "efficiency", "efficiency_trend", "exporter", "gpu_faults", "learning",
+    "network", "progress", "ranks", "restarts", "skew",
+)  # fmt: skip
 """Rule tests that `make test` runs on the newer generation only; `make test-all` runs all on both."""
 
 

@@ -168,6 +168,7 @@ def test_a_result_survives_being_written(outcome: Callable[..., Any]) -> None:
     assert [Told(**one) for one in row["told"]] == given.told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["backward", "before collective"])
 def test_the_job_delays_where_it_says(place: str, tmp_path: Path, scenarios: ModuleType) -> None:
     """A real job of four ranks runs to its end, without an exporter; from the onset on its steps are longer."""

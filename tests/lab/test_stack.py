@@ -75,6 +75,7 @@ def test_a_part_that_cannot_start_ends_the_others(tmp_path: Path, monkeypatch: p
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_job_trains_and_ends(tmp_path: Path) -> None:
     """Two ranks of the real job train without an exporter, save checkpoints, and end by themselves with status 0."""
