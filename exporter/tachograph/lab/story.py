@@ -96,7 +96,7 @@ class Story:
 
     def _answer(self, scenario: Scenario) -> Page | None:
         for page in self.pager.pages():
-            ours = page.alert == scenario.alert and page.labels.get("run") == scenario.run
+            ours = page.critical and page.alert == scenario.alert and page.labels.get("run") == scenario.run
             if ours and page.status == FIRING and page.time > self._since:
                 return page
         return None
