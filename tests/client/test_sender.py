@@ -85,6 +85,19 @@ def test_before_the_first_step_there_is_no_progress(exporter: Any, record: Make)
     assert (state["metrics"]["steps_total"], state["phase"]) == (0, "init")
 
 
+def test_a_step_is_stamped_once(exporter: Any, record: Make) -> None:
+    """While no step completes its time stays to the last bit: the rules take what moves for progress."""
+    recorder = record()
+    with recorder.step():
+        pass
+    exporter.wait_for(where=lambda frame: "progress_time" in frame)
+    frames = [exporter.next_state() for _ in range(3)]
+    assert len({frame["progress_time"] for frame in frames}) == 1
+    with recorder.step():
+        pass
+    exporter.wait_for(where=lambda frame: frame.get("progress_time", 0) > frames[0]["progress_time"])
+
+
 def test_nonfinite_values_travel_as_strings(exporter: Any, record: Make) -> None:
     """NaN and infinities are words in JSON, and counted with the step they first came at."""
     recorder = record()

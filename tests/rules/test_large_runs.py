@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tachograph.lab.replay.promtool_limit import with_raised_limit
 
@@ -21,6 +18,7 @@ SAMPLES = 24
 EVERY_RULE = sorted((ROOT / "prometheus/rules").glob("*.yml"))
 
 Series = dict[str, str]
+RuleTests = Callable[..., None]
 
 
 def series(name: str, rank: int, values: str, **labels: str) -> Series:
@@ -48,23 +46,6 @@ def hang(ranks: int, culprits: Collection[int]) -> Iterator[Series]:
     yield series("tachograph_train_collective_wait_seconds_total", 0, waits, op="all_reduce")
 
 
-def promtool(
-    programs: Mapping[str, Path], folder: Path, *tests: Mapping[str, Any], rules: Collection[Path] = EVERY_RULE
-) -> None:
-    """Run rule tests; fail with promtool's words unless all pass."""
-    groups = [group["name"] for path in rules for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
-    content = {
-        "rule_files": [str(path) for path in rules], "evaluation_interval": "5s", "group_eval_order": groups,
-        "tests": tests,
-    }  # fmt: skip
-    path = folder / "test.yml"
-    path.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
-    done = subprocess.run(
-        [programs["promtool"], "test", "rules", path], capture_output=True, text=True, timeout=250, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def firing(samples: Mapping[str, int], by: str) -> dict[str, Any]:
     """Expect these alerts, counted by labels, and no other at 102 s: 20 s and more after the last step."""
     return {
@@ -75,9 +56,7 @@ def firing(samples: Mapping[str, int], by: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(300)
-def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(
-    programs: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(rule_tests: RuleTests) -> None:
     """Hour 40: one rank in its data loader, 1,023 in all_reduce, every GPU busy: one alert, and it says all of it."""
     page = {
         "exp_labels": {"severity": "critical", "tier": "standard", "run": "llama-70b", "rank": "217",
@@ -93,7 +72,7 @@ def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(
             "dashboard_url": "/d/tachograph-run/run?var-run=llama-70b&var-rank=217&from=now-30m&to=now",
         },
     }  # fmt: skip
-    promtool(programs, tmp_path, {
+    rule_tests(EVERY_RULE, {
         "interval": "5s",
         "input_series": list(hang(1024, {217})),
         "alert_rule_test": [{"eval_time": "102s", "alertname": "RunHung", "exp_alerts": [page]}],
@@ -101,11 +80,10 @@ def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(
     })  # fmt: skip
 
 
-def test_a_whole_node_is_named_but_a_crowd_is_not(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_whole_node_is_named_but_a_crowd_is_not(rule_tests: RuleTests) -> None:
     """Eight culprits of one node are eight alerts in one page; nine are a crowd, and so are three of four."""
-    promtool(
-        programs,
-        tmp_path,
+    rule_tests(
+        EVERY_RULE,
         {
             "interval": "5s",
             "input_series": list(hang(64, range(8, 16))),
@@ -135,7 +113,9 @@ def deaths(ranks: int, first: Collection[int]) -> Iterator[Series]:
 
 
 @pytest.mark.slow
-def test_the_first_of_4096_to_die_is_named_and_a_crowd_is_not(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_the_first_of_4096_to_die_is_named_and_a_crowd_is_not(
+    rule_tests: RuleTests, programs: Mapping[str, Path], tmp_path: Path
+) -> None:
     """Whoever follows the first, which is everybody, is not blamed; eight that die at once are, nine are a crowd."""
 
     def test(ranks: int, first: Collection[int], **by: str) -> dict[str, Any]:
@@ -153,7 +133,7 @@ def test_the_first_of_4096_to_die_is_named_and_a_crowd_is_not(programs: Mapping[
     unlimited = tmp_path / "promtool"  # the shipped one reads 10,000 samples a query
     unlimited.write_bytes(with_raised_limit(programs["promtool"].read_bytes()))
     unlimited.chmod(0o755)
-    promtool({"promtool": unlimited}, tmp_path, *large, *small, *crowds, rules=rules)
+    rule_tests(rules, *large, *small, *crowds, program=unlimited)
     unlimited.unlink()
 
 
@@ -167,13 +147,13 @@ def nan(ranks: int, first: Collection[int]) -> Iterator[Series]:
         )
 
 
-def test_the_first_to_lose_the_loss_are_named_up_to_eight(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_the_first_to_lose_the_loss_are_named_up_to_eight(rule_tests: RuleTests) -> None:
     """Eight of 64 ranks are eight alerts in one page; nine are a crowd."""
     eight = {"input_series": list(nan(64, range(8))), "promql_expr_test": [
         firing({'{alertname="LossNotFinite",instance="node-0"}': 8}, "instance")]}  # fmt: skip
     nine = {"input_series": list(nan(64, range(9))), "promql_expr_test": [
         firing({'{alertname="LossNotFinite"}': 1}, "instance")]}  # fmt: skip
-    promtool(programs, tmp_path, {"interval": "5s", **eight}, {"interval": "5s", **nine})
+    rule_tests(EVERY_RULE, {"interval": "5s", **eight}, {"interval": "5s", **nine})
 
 
 def hardware(ranks: int, lost: int) -> Iterator[Series]:
@@ -195,9 +175,9 @@ def gpu_series(name: str, number: int, values: str, **labels: str) -> Series:
     return {"series": name + "{" + ",".join(f'{key}="{value}"' for key, value in own.items()) + "}", "values": values}
 
 
-def test_one_lost_gpu_of_512_is_one_alert_with_its_rank(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_one_lost_gpu_of_512_is_one_alert_with_its_rank(rule_tests: RuleTests) -> None:
     """Each GPU joins the one rank that sits on it, among hundreds that share its index."""
-    promtool(programs, tmp_path, {
+    rule_tests(EVERY_RULE, {
         "interval": "5s",
         "input_series": list(hardware(512, 217)),
         "promql_expr_test": [firing({'{alertname="GpuLost",rank="217"}': 1}, "rank")],

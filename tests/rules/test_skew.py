@@ -6,23 +6,18 @@ Steps of 100 ms; samples every 5 s, evaluations between them. `skew_test.yml` ho
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUPS = [
-    "tachograph-runs", "tachograph-pace", "tachograph-progress",
-    "tachograph-skew", "tachograph-skew-phases", "tachograph-step-desync",
-]  # fmt: skip
 STEPS = 50
 """Steps in 5 s, the time between samples."""
 
 SAMPLES = 60
 
 Series = dict[str, str]
+RuleTests = Callable[..., None]
 Wait = float | str
 """Seconds a step, or the values of the counter themselves."""
 
@@ -74,25 +69,13 @@ def straggler(run: str, rank: int | None = None, severity: str = "warning") -> d
     return {"alertname": "StragglerRank", "severity": severity, "run": run, **whom}
 
 
-def check(programs: Mapping[str, Path], folder: Path, *tests: tuple[Sequence[Series], list[dict[str, Any]]]) -> None:
-    """Run rule tests; fail with promtool's words unless all pass."""
-    content = {
-        "rule_files": [
-            str(ROOT / f"prometheus/rules/{name}.yml") for name in ("runs", "progress", "skew", "step_desync")
-        ],
-        "evaluation_interval": "5s",
-        "group_eval_order": GROUPS,
-        "tests": [{"interval": "5s", "input_series": given, "promql_expr_test": wanted} for given, wanted in tests],
-    }
-    path = folder / "test.yml"
-    path.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
-    done = subprocess.run(
-        [programs["promtool"], "test", "rules", path], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def check(rule_tests: RuleTests, *tests: tuple[Sequence[Series], list[dict[str, Any]]]) -> None:
+    rules = [ROOT / f"prometheus/rules/{name}.yml" for name in ("runs", "progress", "skew", "step_desync")]
+    made = ({"interval": "5s", "input_series": given, "promql_expr_test": wanted} for given, wanted in tests)
+    rule_tests(rules, *made)
 
 
-def test_small_lags(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_small_lags(rule_tests: RuleTests) -> None:
     """9 % is told, with three ranks as with four; 5.5 % is not, nor 4.5 ms, nor what ranks differ by anyway.
 
     Neither are two of four, which nothing tells from the other two.
@@ -105,10 +88,10 @@ def test_small_lags(programs: Mapping[str, Path], tmp_path: Path) -> None:
         *run("short", 0.015, 0.0105, 0.015, 0.015, steps=2),
         *run("halves", 0.030, 0.021, 0.021, 0.030),
     ]
-    check(programs, tmp_path, (given, [told(straggler("four", 1), straggler("three", 1))]))
+    check(rule_tests, (given, [told(straggler("four", 1), straggler("three", 1))]))
 
 
-def test_small_lags_that_do_not_count(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_small_lags_that_do_not_count(rule_tests: RuleTests) -> None:
     """Not in a checkpoint, for 20 s only, or before a restart.
 
     A gap of two scrapes is bridged, and a rank whose wait is not a number hides nothing.
@@ -126,20 +109,20 @@ def test_small_lags_that_do_not_count(programs: Mapping[str, Path], tmp_path: Pa
         "eval_time": "282s",
         "exp_samples": [],
     }
-    check(programs, tmp_path, (given, [told(straggler("gap", 1), straggler("nan", 1)), one_alert]))
+    check(rule_tests, (given, [told(straggler("gap", 1), straggler("nan", 1)), one_alert]))
 
 
-def test_two_ranks_are_compared_with_their_past(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_two_ranks_are_compared_with_their_past(rule_tests: RuleTests) -> None:
     """A lag of 10 % that is new is told, after 400 s of none; not one that was since the start, or soon after."""
     given = [
         *run("new", "0+1x80 81.25+1.25x40", "0+1x80 80.75+0.75x40", samples=120),
         *run("old", 0.026, 0.016, samples=120),
         *run("young", "0+1x6 7.25+1.25x113", "0+1x6 6.75+0.75x113", samples=120),
     ]
-    check(programs, tmp_path, (given, [told(at=402), told(straggler("new", 1), at=497)]))
+    check(rule_tests, (given, [told(at=402), told(straggler("new", 1), at=497)]))
 
 
-def test_where_a_lag_arises(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_where_a_lag_arises(rule_tests: RuleTests) -> None:
     """In backward, though it takes as long on all; in the loader; nowhere, where it is spread over five phases.
 
     What is marked as collective, or saves on one rank only, is not looked at.
@@ -168,7 +151,7 @@ def test_where_a_lag_arises(programs: Mapping[str, Path], tmp_path: Path) -> Non
             {"labels": '{run="marked", rank="1", phase="optimizer"}', "value": 1},
         ],
     }
-    check(programs, tmp_path, (given, [named]))
+    check(rule_tests, (given, [named]))
 
 
 def limit(name: str, ratio: float) -> Series:
@@ -176,27 +159,27 @@ def limit(name: str, ratio: float) -> Series:
     return {"series": f"tachograph_train_threshold{own}", "values": f"{ratio}x{SAMPLES}"}
 
 
-def test_own_limit(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_own_limit(rule_tests: RuleTests) -> None:
     """A run that sets 0.1 is paged at 14 % of the step; one that sets 0.4 gets a ticket at a quarter; others at 0.2."""
     given = [
         *run("strict", 0.030, 0.016, 0.030), limit("strict", 0.1),
         *run("tolerant", 0.030, 0.005, 0.030), limit("tolerant", 0.4),
         *run("plain", 0.030, 0.016, 0.030), *run("late", 0.030, 0.007, 0.030),
     ]  # fmt: skip
-    check(programs, tmp_path, (given, [told(
+    check(rule_tests, (given, [told(
         straggler("strict", 1, "critical"), straggler("late", 1, "critical"),
         straggler("tolerant", 1), straggler("plain", 1),
     )]))  # fmt: skip
 
 
-def test_a_page_stays_a_page(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_page_stays_a_page(rule_tests: RuleTests) -> None:
     """Once paged, a lag that falls to 17 % of the step is no ticket, at 14 % it is; 17 % from the start is no page."""
     given = [
         *run("held", 0.030, "0+0.25x30 8.15+0.65x29", 0.030),
         *run("eased", 0.030, "0+0.25x30 8.3+0.8x29", 0.030),
         *run("never", 0.030, 0.013, 0.030),
     ]
-    check(programs, tmp_path, (given, [told(
+    check(rule_tests, (given, [told(
         straggler("held", 1, "critical"), straggler("eased", 1, "critical"), straggler("eased", 1),
         straggler("never", 1),
     )]))  # fmt: skip
@@ -214,7 +197,7 @@ def of_gpu(record: str, name: str, value: float) -> Series:
     return {"series": f'{record}{{instance="{name}",gpu="1",uuid="GPU-{name}"}}', "values": f"{value}x{SAMPLES}"}
 
 
-def test_causes(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_causes(rule_tests: RuleTests) -> None:
     """Heat before the clock it lowers, power only where the clock is low, a link, the loader, the node, else the phase.
 
     Another run's GPU, and a little heat or pressure, are no cause.
@@ -266,10 +249,10 @@ def test_causes(programs: Mapping[str, Path], tmp_path: Path) -> None:
             for name, cause in zip(names, causes, strict=False)
         ],
     }
-    check(programs, tmp_path, (given, [found]))
+    check(rule_tests, (given, [found]))
 
 
-def test_turns(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_turns(rule_tests: RuleTests) -> None:
     """An excess of 3 % in one phase is told, even if another's is not a number; 0.9 % in each of two is not.
 
     Nor is one for which nobody waits, or beside a rank that is late, if only now and then. Nor in a run that
@@ -295,8 +278,7 @@ def test_turns(programs: Mapping[str, Path], tmp_path: Path) -> None:
         {"series": 'run:data_stall:ratio{run="hungry"}', "values": f"0.35x{SAMPLES}"},
     ]  # fmt: skip
     check(
-        programs,
-        tmp_path,
+        rule_tests,
         (
             given,
             [told(
@@ -318,7 +300,7 @@ def at(name: str, *steps: str, state: str = "running") -> Iterator[Series]:
         yield series("tachograph_train_steps_total", name, rank, values)
 
 
-def test_step_desync(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_step_desync(rule_tests: RuleTests) -> None:
     """65 steps behind are told, 60 are not, where 63 fit between two looks; one that runs away; of three apart, none.
 
     Not at the start, in a hang, of the dead, of what is not a number, or for 15 s.
@@ -346,7 +328,7 @@ def test_step_desync(programs: Mapping[str, Path], tmp_path: Path) -> None:
         {"alertname": "RunHung", "run": "hang"},
         by="alertname, run, rank",
     )
-    check(programs, tmp_path, (given, [wanted]))
+    check(rule_tests, (given, [wanted]))
 
 
 def large(late: Collection[int], lag: float) -> list[Series]:
@@ -371,7 +353,7 @@ def on_nodes(*expected: tuple[str, str, int, int]) -> dict[str, Any]:
     }
 
 
-def test_one_of_64(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_one_of_64(rule_tests: RuleTests) -> None:
     """A page at a quarter of the step, a ticket at a tenth; nothing at 3 %."""
     phases = {
         "expr": "count by (rank, phase) (rank:straggler_phase:ratio)",
@@ -379,19 +361,19 @@ def test_one_of_64(programs: Mapping[str, Path], tmp_path: Path) -> None:
         "exp_samples": [{"labels": '{rank="41",phase="forward"}', "value": 1}],
     }
     check(
-        programs, tmp_path,
+        rule_tests,
         (large({41}, 0.025), [on_nodes(("Rank", "critical", 5, 1)), phases]),
         (large({41}, 0.010), [on_nodes(("Rank", "warning", 5, 1)), phases]),
         (large({41}, 0.003), [on_nodes()]),
     )  # fmt: skip
 
 
-def test_nodes_of_eight(programs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_nodes_of_eight(rule_tests: RuleTests) -> None:
     """A node is named with all or half of its ranks late, not with three of eight; two of eight nodes, not three."""
     rank, node = ("Rank", "critical"), ("Node", "critical")
     two = [(*kind, number, count) for number in (0, 1) for kind, count in ((node, 1), (rank, 8))]
     check(
-        programs, tmp_path,
+        rule_tests,
         (large(range(24, 32), 0.025), [on_nodes((*node, 3, 1), (*rank, 3, 8))]),
         (large(range(24, 28), 0.025), [on_nodes((*node, 3, 1), (*rank, 3, 4))]),
         (large(range(24, 27), 0.025), [on_nodes((*rank, 3, 3))]),

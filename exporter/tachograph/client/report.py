@@ -78,6 +78,7 @@ class Report:
         self._refused = 0
         self._sequence = 0
         self._sunk_at = 0.0
+        self._progress: tuple[float, float] | None = None
 
     def hello(self) -> Frame:
         """Return the first frame of a connection."""
@@ -113,8 +114,10 @@ class Report:
             "histograms": {"step_seconds": self._histogram.frame()}, "events": list(self.checkpoints.events),
             "dropped": self._dropped(),
         }  # fmt: skip
-        if self.step.ended is not None:
-            frame["progress_time"] = unix + self.step.ended
+        if (ended := self.step.ended) is not None:
+            if self._progress is None or self._progress[0] != ended:
+                self._progress = ended, unix + ended  # once a step: a clock that is set, or noise, is no progress
+            frame["progress_time"] = self._progress[1]
         return frame
 
     def greeting(self) -> object:

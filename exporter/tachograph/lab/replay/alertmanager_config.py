@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from tachograph.lab.durations import seconds
 from tachograph.lab.replay import matchers
-from tachograph.lab.replay.durations import seconds
 from tachograph.lab.replay.matchers import Matchers, all_hold
 from tachograph.lab.replay.time_intervals import TimeInterval
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tachograph.lab.replay import durations
+from tachograph.lab import durations
 
 _PAIR = re.compile(r'(?:(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|"(?P<quoted>(?:[^"\\]|\\.)*)")="(?P<value>(?:[^"\\]|\\.)*)"')
 _SET = re.compile(r'\{((?:[^{}"]|"(?:[^"\\]|\\.)*")*)\}')

@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Callable
 
+from tachograph.lab import durations
+
 Read = Callable[[str], str]
 """Turns a scalar's text into its value; raises ValueError with what is allowed."""
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))+")
 
 
 def text(value: str) -> str:
@@ -24,9 +25,9 @@ def duration(value: str) -> float:
     """Read seconds: `90`, `90s`, `12m`, `1h30m`, `0.5s`, `200ms`, `1d`."""
     if re.fullmatch(r"\d+(\.\d+)?", value):
         return float(value)
-    if not re.fullmatch(rf"(?:{_PART.pattern})+", value):
+    if not _DURATION.fullmatch(value):
         raise ValueError("a duration such as 90, 90s, 12m or 1h30m, never negative")
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(value))
+    return durations.seconds(value)
 
 
 def some_time(value: str) -> float:
