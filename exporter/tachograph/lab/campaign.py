@@ -122,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (binaries.BinariesUnavailable, CheckoutError, ScenarioError) as error:
         print(f"campaign: {error}", file=sys.stderr)
         return 2
+    outcomes.sort(key=lambda outcome: scenarios.index(outcome.scenario))
     lines = report(outcomes, command, time.monotonic() - began)
     if options.report:
         options.report.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -102,14 +102,18 @@ class _RecordedNode:
             self._node_page.scrape(self._node.host_samples() if reachable else None)
 
 
+def is_staggered(scenario: Scenario) -> bool:
+    """Return whether each target of a scenario's recording has its own moment."""
+    return scenario.fleet.ranks * scenario.lasts <= STAGGERED_RANK_SECONDS
+
+
 def record(scenario: Scenario, kept: Collection[str], scrape_seconds: float = 5.0) -> Recording:
     """Simulate a scenario and scrape its nodes' exporters and hosts; keep the metrics named in `kept`.
 
     Ranks of a node say where they are once a scrape, right before it, and their exporter ticks; what else they say,
     such as a bye, is heard within a second. Scenario second 0 is Unix time 0, where promtool's clock starts.
     """
-    staggered = scenario.fleet.ranks * scenario.lasts <= STAGGERED_RANK_SECONDS
-    grid_seconds = GRID_SECONDS if staggered else scrape_seconds
+    grid_seconds = GRID_SECONDS if is_staggered(scenario) else scrape_seconds
     now = _Now()
     simulation = Simulation(scenario, epoch=0.0)
     spacing = round(scrape_seconds / grid_seconds)

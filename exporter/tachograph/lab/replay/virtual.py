@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tachograph.lab.checkout import root
@@ -67,7 +68,17 @@ def judged(
     try:
         firings = evaluate(recording, rules, evaluation_seconds, suite)
     except EvaluationError as error:
-        return Replay((), (), judge(scenario, (), error.lines))
+        return failed(scenario, error)
+    return received(scenario, firings, recording.seconds)
+
+
+def received(scenario: Scenario, firings: Sequence[Firing], seconds: float) -> Replay:
+    """Route what fired in the first `seconds` and judge what is received."""
     configuration = alertmanager_config.read(root() / "alertmanager/alertmanager.yml")
-    received = Model(configuration, EPOCH).notifications(firings, recording.seconds)
-    return Replay(tuple(firings), tuple(received), judge(scenario, received))
+    told = Model(configuration, EPOCH).notifications(firings, seconds)
+    return Replay(tuple(firings), tuple(told), judge(scenario, told))
+
+
+def failed(scenario: Scenario, error: EvaluationError) -> Replay:
+    """Return the replay of rules that could not be evaluated."""
+    return Replay((), (), judge(scenario, (), error.lines))

@@ -1,0 +1,56 @@
+"""Scenarios replayed together are judged as each alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tachograph.lab.replay import together
+from tachograph.lab.replay.firing import Firing
+from tachograph.lab.scenario import Expected, Fleet, Scenario
+from tachograph.lab.scenario.faults import Fault, Freeze, Kill
+
+
+def scenario(*faults: Fault, expect: tuple[Expected, ...] = (), lasts: float = 120) -> Scenario:
+    """Return a run on two nodes of two GPUs; all are called alike, as those of a campaign are."""
+    fleet = Fleet(run="small", nodes=2, gpus_per_node=2)
+    return Scenario(title="Small", story="Small.", lasts=lasts, fleet=fleet, faults=faults, expect=expect)
+
+
+def who(alert: str, rank: int) -> Expected:
+    """Return the page that names a rank, its node and its GPU."""
+    labels = {"run": "small", "rank": str(rank), "instance": f"node-{rank // 2}", "gpu": str(rank % 2)}
+    return Expected(alert=alert, receiver="page", within=20, text=(f"ank {rank} (node-{rank // 2}",), labels=labels)
+
+
+def test_each_is_told_its_own_culprit_and_nothing_of_the_others() -> None:
+    """Though runs and nodes have the same names; one that ends sooner is not told of its own end."""
+    pack = [
+        scenario(Kill(at=61, rank=3), expect=(who("RankDead", 3),)),
+        scenario(Freeze(at=61, rank=0), expect=(who("RankFrozen", 0),)),
+        scenario(lasts=60),
+    ]
+    for verdict in together.replay_together(pack, "bookworm"):
+        assert verdict.ok, "\n".join(verdict.lines)
+
+
+def test_what_cannot_be_told_apart_is_everybodys() -> None:
+    """An alert on the cluster counts for each part, so that none is lost; what began after its end does not."""
+    fired = [
+        Firing({"alertname": "A", "run": "c0x-r"}, 10, 200, {"summary": "Run c0x-r."}),
+        Firing({"alertname": "B", "instance": "c1x-n"}, 10, None, {}),
+        Firing({"alertname": "C"}, 10, None, {}),
+        Firing({"alertname": "C"}, 101, None, {}),
+    ]
+    assert together.of_part(fired, "c0x-", 100) == [
+        Firing({"alertname": "A", "run": "r"}, 10, None, {"summary": "Run r."}),
+        Firing({"alertname": "C"}, 10, None, {}),
+    ]
+
+
+def test_a_pack_has_one_rhythm_and_a_bound() -> None:
+    """What must be told soon is looked at more often, and promtool holds only so much."""
+    soon = scenario(expect=(replace(who("RankDead", 0), within=10),))
+    slow = [scenario(lasts=100.0 + number) for number in range(together.MOST_SCENARIOS + 1)]
+    sizes = [len(pack) for pack in together.packs([soon, *slow])]
+    assert sizes[0] == 1
+    assert sizes[1:] == [together.MOST_SCENARIOS, 1]
