@@ -1,16 +1,23 @@
-"""The rule LossDiverging of prometheus/rules/learning.yml, written again in Python so that a bench can run it.
+"""The rule LossDiverging of prometheus/rules/loss_trend.yml, written again in Python so that a bench can run it.
 
 Step by step at one step a second, where Prometheus scrapes every 5 s and looks every 15 s.
-tests/rules/test_divergence.py holds the two against each other.
+tests/rules/test_divergence.py holds the two against each other. Run as a program it prints how soon the rule sees the
+bench's slow divergences, by noise, and how often it is wrong on healthy losses.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import Any
+
+import loss_traces
+from loss_traces import Trace
+from table import save, show
 
 SCRAPE, LOOK = 5, 15
 WINDOW_SECONDS = 1200
@@ -19,8 +26,8 @@ LEAST_LOOKS = 76
 THIRD = 400
 LEAST_CLIMB = 0.015
 LEAST_CORRELATION = 0.7
-LEAST_THIRD = 0.2
-PERSISTS = 120
+LEAST_THIRD = 0.1
+PERSISTS = 60
 RATE_FACTOR = 1.5
 
 
@@ -84,3 +91,53 @@ def slope(values: Sequence[float]) -> float:
     middle = (len(values) - 1) / 2
     weights = [i - middle for i in range(len(values))]
     return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(w * w for w in weights)
+
+
+def seen_after(trace: Trace) -> float:
+    """Return the seconds from the turn of a slow divergence to the alert; infinite if it never comes."""
+    rule, event = SlowDivergence(), trace.events[0]
+    for i, (step, loss) in enumerate(zip(trace.steps, trace.values, strict=True)):
+        if rule.observe(step, loss) and i in event:
+            return i - event.start
+    return math.inf
+
+
+def false_alarms(trace: Trace) -> int:
+    """Return how often the alert begins to fire on a trace in which nothing is wrong."""
+    rule = SlowDivergence()
+    fires = [rule.observe(step, loss) for step, loss in zip(trace.steps, trace.values, strict=True)]
+    return sum(now and not before for before, now in zip([False, *fires], fires, strict=False))
+
+
+def by_noise(seeds: Iterable[int]) -> list[dict[str, Any]]:
+    """Return for each kind of noise, and for all of them, how many are seen how soon after the turn."""
+    delays: dict[tuple[str, float], list[float]] = {noise: [] for noise in loss_traces.NOISES}
+    for seed in seeds:
+        delays[loss_traces.NOISES[seed % len(loss_traces.NOISES)]].append(seen_after(loss_traces.slow_divergence(seed)))
+    rows = [_row(f"{shape}, {100 * size:.0f} %", values) for (shape, size), values in delays.items()]
+    return [*rows, _row("all", [delay for values in delays.values() for delay in values])]
+
+
+def _row(noise: str, delays: Sequence[float]) -> dict[str, Any]:
+    within = {f"within {minutes} min": sum(delay < 60 * minutes for delay in delays) for minutes in (16, 18, 20, 30)}
+    median = statistics.median(delays) / 60
+    return {"noise": noise, "traces": len(delays), **within, "median, min": median if median < math.inf else "–"}
+
+
+def main() -> None:
+    """Print the table and the false alarms, and write bench/out/slow_divergence.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=1000, help="first seed")
+    parser.add_argument("--seeds", type=int, default=100, help="how many divergences")
+    parser.add_argument("--healthy", type=int, default=20, help="how many healthy traces of 100,000 steps")
+    options = parser.parse_args()
+    rows = by_noise(range(options.first, options.first + options.seeds))
+    show("Slow divergence, 0.2 % a minute", rows)
+    healthy = [false_alarms(loss_traces.healthy(options.first + i)) for i in range(options.healthy)]
+    steps = options.healthy * loss_traces.HEALTHY_STEPS
+    show("Healthy", [{"steps": f"{steps:,}", "false alarms": sum(healthy)}])
+    save("slow_divergence", {"by_noise": rows, "healthy_steps": steps, "false_alarms": sum(healthy)})
+
+
+if __name__ == "__main__":
+    main()

@@ -265,6 +265,20 @@ def test_grace_counts_from_the_step_of_the_resume() -> None:
     assert watch.spike_steps == 1
 
 
+def test_nonfinite_values_begin_anew_after_a_hundred_finite_ones() -> None:
+    """A rank that healed long ago is not blamed for what another one spreads; one that comes and goes keeps its step."""
+    watch = NonfiniteWatch()
+    watch.observe(3, {"loss": math.nan})
+    for step in range(4, 103):
+        watch.observe(step, {"loss": 1.0})
+    watch.observe(103, {"loss": math.nan})
+    assert watch.first_steps == {"loss": 3}, "99 finite ones are not enough"
+    for step in range(104, 204):
+        watch.observe(step, {"loss": 1.0})
+    watch.observe(204, {"loss": math.inf})
+    assert (watch.first_steps, watch.totals["loss"]) == ({"loss": 204}, 3)
+
+
 def test_nonfinite_values_are_counted_by_source_with_their_first_step() -> None:
     """Both sources exist from the start; the first step stays the first."""
     watch = NonfiniteWatch()

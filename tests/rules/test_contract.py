@@ -191,6 +191,7 @@ Rules = list[dict[str, Any]]
 def checker(rules: Rules) -> Checker:
     """Knows every metric, and every recorded series by working out its expression."""
     expressions = {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
+    added = {rule["record"]: frozenset(rule.get("labels", {})) for rule in rules if "record" in rule}
     known: dict[str, frozenset[str]] = {}
 
     def recorded(name: str) -> frozenset[str] | None:
@@ -198,7 +199,7 @@ def checker(rules: Rules) -> Checker:
             return None
         if name not in known:
             known[name] = outline(p.parse(expressions[name])) or LEVELS[name.partition(":")[0]]
-            known[name] = made.check(expressions[name])
+            known[name] = made.check(expressions[name]) | added[name]
         return known[name]
 
     made = Checker(recorded)

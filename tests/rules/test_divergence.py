@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 RuleTests = Callable[..., None]
@@ -24,6 +27,12 @@ def bench() -> Iterator[tuple[ModuleType, ModuleType]]:
     sys.path.insert(0, str(ROOT / "bench"))
     yield importlib.import_module("loss_traces"), importlib.import_module("slow_divergence")
     sys.path.remove(str(ROOT / "bench"))
+
+
+def alert() -> dict[str, str]:
+    """Return LossDiverging as it stands in the rules."""
+    groups = yaml.safe_load((ROOT / "prometheus/rules/loss_trend.yml").read_text(encoding="utf-8"))["groups"]
+    return next(rule for group in groups for rule in group["rules"] if rule.get("alert") == "LossDiverging")
 
 
 def fired(rule: Any, losses: Sequence[float]) -> list[bool]:
@@ -46,6 +55,15 @@ def moments(states: Sequence[bool]) -> Iterator[tuple[int, bool]]:
         around = states[second - SLACK : second + SLACK]
         if all(around) or not any(around):
             yield second + 2, states[second]
+
+
+def test_the_bench_has_the_numbers_of_the_rule(bench: tuple[ModuleType, ModuleType]) -> None:
+    """What the traces cannot tell apart within SLACK is compared as written: how long it lasts, how much it is."""
+    rule, (_, rules) = alert(), bench
+    assert rule["for"] == f"{rules.PERSISTS / 60:g}m"
+    numbers = [float(number) for number in re.findall(r">= (-?[\d.]+)(?: \*|\n)", rule["expr"])]
+    correlation = round(rules.LEAST_CORRELATION * math.sqrt(12), 2)
+    assert numbers == [100 * rules.LEAST_CLIMB, correlation, rules.LEAST_LOOKS, rules.LEAST_THIRD, rules.LEAST_THIRD]
 
 
 def test_prometheus_fires_when_the_bench_says(

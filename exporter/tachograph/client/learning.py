@@ -197,17 +197,28 @@ def trailing(losses: Iterable[float]) -> tuple[float, float]:
     return mean, math.sqrt(sum((loss - mean) ** 2 for loss in few) / len(few))
 
 
+HEALED_VALUES = 100
+"""After so many finite values in a row, what is not finite begins anew: its first step is told, not that of long ago."""
+
+
 class NonfiniteWatch:
-    """Counts NaN and infinite values by source and remembers the step of the first."""
+    """Counts NaN and infinite values by source and remembers the step at which the latest trouble began."""
 
     def __init__(self) -> None:
         self.totals = dict.fromkeys(NONFINITE_SOURCES, 0)
         self.first_steps: dict[str, int] = {}
+        self._finite = dict.fromkeys(NONFINITE_SOURCES, 0)
 
     def observe(self, step: int, values: Mapping[str, float]) -> None:
         """Look at the values logged for one step."""
         for source in NONFINITE_SOURCES:
             value = values.get(source)
-            if value is not None and not math.isfinite(value):
-                self.totals[source] += 1
-                self.first_steps.setdefault(source, step)
+            if value is None:
+                continue
+            if math.isfinite(value):
+                self._finite[source] += 1
+                continue
+            self.totals[source] += 1
+            if source not in self.first_steps or self._finite[source] >= HEALED_VALUES:
+                self.first_steps[source] = step
+            self._finite[source] = 0

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 
 from tachograph.lab import binaries
@@ -20,6 +21,7 @@ from tachograph.lab.replay.verdict import NOBODY
 from tachograph.lab.scenario import ScenarioError, random_scenario
 from tachograph.lab.scenario.checks import check
 
+MOST_RANKS = max(nodes * gpus for nodes, gpus in random_scenario.SHAPES)
 RIGHT, WRONG, LATE, MISSING, EXTRA, FAILED = "right", "wrong", "late", "missing", "extra", "failed"
 
 
@@ -101,11 +103,13 @@ def _word(outcome: Outcome) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a campaign; return the exit status."""
     options = _parse(arguments)
-    scenarios = [
-        random_scenario.generate(number, options.seed)
-        for number in (range(options.count) if options.only is None else options.only)
-    ]
-    which = f"--count {options.count}" if options.only is None else "--only " + " ".join(map(str, options.only))
+    if options.only is None:
+        drawn = (random_scenario.generate(number, options.seed) for number in count())
+        scenarios = list(islice((one for one in drawn if one.fleet.ranks <= options.ranks), options.count))
+        which = f"--count {options.count} --ranks {options.ranks}"
+    else:
+        scenarios = [random_scenario.generate(number, options.seed) for number in options.only]
+        which = "--only " + " ".join(map(str, options.only))
     command = f"python -m tachograph.lab.campaign {which} --seed {options.seed}"
     began = time.monotonic()
     outcomes: list[Outcome] = []
@@ -133,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tachograph.lab.campaign", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=200, metavar="N", help="how many scenarios (200)")
+    parser.add_argument("--ranks", type=int, default=MOST_RANKS, metavar="N", help=f"fleets up to this ({MOST_RANKS})")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="which campaign (1)")
     parser.add_argument("--only", type=int, nargs="+", metavar="N", help="only these scenarios of it, by number")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="replays side by side (1)")
