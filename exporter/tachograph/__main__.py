@@ -17,6 +17,7 @@ commands:
   replay     replay an incident, and compare what is received with what should be
   lab        run a simulated fleet behind real exporters
   silence    keep a run's pages quiet for a while, and say why
+  report     write a page on a run and a window of time, to attach to a post-mortem
   capture    record what this machine's NVML answers, for tests and bug reports
   metrics    print the reference of all metrics
   xids       print which Xids page, and what to do about each
@@ -62,6 +63,12 @@ def _silence(arguments: Sequence[str]) -> int:
     return silence(arguments)
 
 
+def _report(arguments: Sequence[str]) -> int:
+    from tachograph.report.command import main as report
+
+    return report(arguments)
+
+
 def _capture(arguments: Sequence[str]) -> int:
     from tachograph.node.capture import main as capture
 
@@ -105,6 +112,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "replay": _replay,
     "lab": _lab,
     "silence": _silence,
+    "report": _report,
     "capture": _capture,
     **{name: partial(_print_page, name) for name in PAGES},
 }

@@ -266,7 +266,7 @@ def test_grace_counts_from_the_step_of_the_resume() -> None:
 
 
 def test_nonfinite_values_begin_anew_after_a_hundred_finite_ones() -> None:
-    """A rank that healed long ago is not blamed for what another one spreads; one that comes and goes keeps its step."""
+    """A rank that healed long ago is not blamed for another's; one that comes and goes keeps its step."""
     watch = NonfiniteWatch()
     watch.observe(3, {"loss": math.nan})
     for step in range(4, 103):

@@ -35,13 +35,13 @@ class Page(HTMLParser):
         self.open.append(tag)
         if tag == "tr":
             self.rows.append({})
-        if tag == "td":
+        if "data-name" in dict(attrs):
             self._cell = dict(attrs)["data-name"]
             self.rows[-1][self._cell or ""] = ""
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-        if tag == "td":
+        if tag in ("td", "th"):
             self._cell = None
 
     def handle_data(self, data: str) -> None:
@@ -70,7 +70,7 @@ def test_an_empty_node(table: RankTable, hand: Any) -> None:
 
 
 def test_ranks(table: RankTable, hand: Any) -> None:
-    """Each rank has its run, number, GPU, state, step, phase and for how long, loss and wait; what ended says when."""
+    """Each rank has its number, GPU, state, step, phase and for how long, loss and wait; what ended says when."""
     peer = Peer(0, 1)
     table.hello("a", Hello(v=1, run="llama-7b", rank=0, uuid="GPU-bbbb"), peer)
     for seq in range(3):
@@ -85,10 +85,12 @@ def test_ranks(table: RankTable, hand: Any) -> None:
     hand.turn(5.0, table.tick)
     table.lost("b")
     hand.turn(90.0, lambda: (table.tick(), table.heard("a")))
-    rows = Page(page(table, hand)).rows[1:]
+    html = page(table, hand)
+    rows = Page(html).rows[1:]
+    assert "<caption>Run <bdi>llama-7b</bdi>" in html
     assert rows[0] == {
-        "Run": "llama-7b", "Rank": "0", "GPU": "1", "State": "running", "Step": "48,201", "Phase": "data for 106 s",
-        "Loss": "2.312", "Waiting": "25%",
+        "Rank": "0", "State": "running", "Phase": "data for 106 s", "Step": "48,201", "Loss": "2.312", "Waits": "25%",
+        "Lags": "–", "GPU": "1",
     }  # fmt: skip
     assert rows[1]["State"] == "dead90 s ago"
     assert rows[1]["Loss"] == "–"
@@ -111,17 +113,18 @@ def test_gpus(table: RankTable, hand: Any, two_gpus: Any) -> None:
     samples = (
         Sample(catalog.GPU_UP, gpu, 1), Sample(catalog.GPU_UP, ("1", "GPU-bbbb"), 0),
         Sample(catalog.GPU_UNAVAILABLE, ("1", "GPU-bbbb", "reset_required"), 1),
-        Sample(catalog.GPU_UTILIZATION, gpu, 0.0), Sample(catalog.GPU_MEMORY_USED, gpu, 72.5 * 2**30),
+        Sample(catalog.GPU_UTILIZATION, gpu, 1.0), Sample(catalog.GPU_SM_ACTIVE, gpu, 0.0),
+        Sample(catalog.GPU_TENSOR_ACTIVE, gpu, 0.414), Sample(catalog.GPU_MEMORY_USED, gpu, 72.5 * 2**30),
         Sample(catalog.GPU_MEMORY_TOTAL, gpu, 80 * 2**30), Sample(catalog.GPU_TEMPERATURE, (*gpu, "gpu"), 84.0),
         Sample(catalog.GPU_TEMPERATURE, (*gpu, "memory"), 99.0), Sample(catalog.GPU_POWER, gpu, 655.0),
         Sample(catalog.GPU_POWER_LIMIT, gpu, 700.0), Sample(catalog.GPU_CLOCK_EVENT, (*gpu, "hw_thermal_slowdown"), 1),
     )  # fmt: skip
     snapshot = GpuSnapshot(samples, 0.012, hand.now - 0.4, True, "")
     first, second = Page(page(table, hand, two_gpus.gpus(), snapshot)).rows[1:]
-    assert first["State"] == "readableclocks held: hw thermal slowdown"
-    assert first["Utilization"] == "0%"
+    assert first["State"] == "readableclocks held down at 84 °C: hw thermal slowdown"
+    assert first["Activity"] == "0%tensor 41%kernels 100%"
     assert first["Memory"] == "72.5 GiB of 80.0 GiB"
-    assert first["Temperature"] == "84 °C"
+    assert first["Temperature"] == "84 °Cmemory 99 °C"
     assert first["Power"] == "655 W of 700 W"
     assert second["State"] == "cannot be readreset required"
     assert first["Rank"] == "–"
@@ -142,7 +145,7 @@ def test_a_readable_gpu_that_is_not_well(table: RankTable, hand: Any, two_gpus: 
     )  # fmt: skip
     html = page(table, hand, two_gpus.gpus(), GpuSnapshot(samples, 0.012, hand.now, True, ""))
     first, second = Page(html).rows[1:]
-    assert first["State"] == "readabledriver asks for: gpu resethad Xid 48: reset"
+    assert first["State"] == "readablethe driver asks for: gpu resethad Xid 48 (uncorrectable ECC error): reset"
     assert second["State"] == "readable"
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from tachograph import duration
 from tachograph.lab.pager import Pager
 from tachograph.lab.processes import Children, answers, free_port
-from tachograph.silence import duration
 from tachograph.silence.command import RESTART_ALERTS, main
 
 Alert = dict[str, str]

@@ -198,7 +198,7 @@ def trailing(losses: Iterable[float]) -> tuple[float, float]:
 
 
 HEALED_VALUES = 100
-"""After so many finite values in a row, what is not finite begins anew: its first step is told, not that of long ago."""
+"""After so many finite values in a row, what is not finite begins anew: its first step is told, not an old one."""
 
 
 class NonfiniteWatch:

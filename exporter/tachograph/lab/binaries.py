@@ -19,6 +19,7 @@ from pathlib import Path
 from tachograph.lab import apt
 from tachograph.lab.checkout import CheckoutError, tools
 from tachograph.lab.relocation import relocate
+from tachograph.prometheus_api import OLDEST
 
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "prometheus": ("prometheus",),
@@ -34,8 +35,6 @@ OPTIONAL_PACKAGES = ("promtool",)
 """promtool is part of `prometheus` up to Debian 12 and a package of its own from 13 on."""
 
 SYSTEM = "system"
-OLDEST_PROMETHEUS = (2, 42)
-"""The first version with `keep_firing_for`, which the rules use."""
 
 
 class BinariesUnavailable(Exception):  # noqa: N818  (a state of the machine, not a fault)
@@ -127,8 +126,8 @@ def version(program: Path) -> tuple[int, ...]:
 
 
 def _recent(found: dict[str, Path]) -> dict[str, Path]:
-    if (is_now := version(found["prometheus"])) < OLDEST_PROMETHEUS:
-        shown, oldest = (".".join(map(str, numbers)) for numbers in (is_now, OLDEST_PROMETHEUS))
+    if (is_now := version(found["prometheus"])) < OLDEST:
+        shown, oldest = (".".join(map(str, numbers)) for numbers in (is_now, OLDEST))
         raise BinariesUnavailable(f"{found['prometheus']} is {shown or 'unknown'}; put {oldest} or newer on the PATH")
     return found
 

@@ -1,11 +1,12 @@
-"""The page at `/`: what this node's ranks and GPUs do now, for a person without a dashboard at hand."""
+"""The page at `/`: what is wrong on this node, and what its ranks and GPUs do, for a person without a dashboard.
+
+It is made when somebody looks, of what the exporter has in memory anyway, and its size is bounded whatever ranks say.
+"""
 
 from __future__ import annotations
 
-import math
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -13,19 +14,29 @@ from string import Template
 
 from tachograph import catalog
 from tachograph._version import __version__
-from tachograph.catalog import Metric
+from tachograph.node import landing_html, landing_trouble
 from tachograph.node.clock import Clock
-from tachograph.node.exposition import number
-from tachograph.node.rank import Rank
+from tachograph.node.landing_gpus import Gpu, of_gpus
+from tachograph.node.landing_html import ABSENT, Cell, ago, counted, name, plain, shown, stamp, state, why
+from tachograph.node.landing_trouble import LAST_WORDS_LENGTH, Seat, Trouble
 from tachograph.node.ranks import RankTable
-from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample
+from tachograph.node.readings import GpuIdentity, GpuSnapshot
 
-ABSENT = '<span class="soft" title="no reading">–</span>'
 EVENTS_SHOWN = 12
-_LOOK = {"running": "good", "frozen": "bad", "dead": "bad", "failed": "bad", "finished": "idle"}
-
-Cell = tuple[str, str, str]
-"""A table cell: its column, its CSS classes, its HTML."""
+TROUBLES_SHOWN = 12
+RUNS_SHOWN = 8
+RANKS_SHOWN = 64
+"""Of all runs together; a node has 8 to 16 ranks."""
+GPUS_SHOWN = 32
+UNSEEN = '<span class="unseen">{}</span>'
+"""A caption for those who hear the page; the heading above says the same."""
+WAITS_AND_LAGS = (
+    '<p class="soft">Waits: share of the last ten seconds in which a rank could only wait for the others. Lags: how '
+    "much less that is than the median here; who waits least arrives last.</p>"
+)
+ROW_WORDS_LENGTH = 96
+REFRESH_SECONDS = 5
+LOOKS = {"running": "good", "frozen": "bad", "dead": "bad", "failed": "bad", "finished": "idle"}
 
 
 def landing_page(
@@ -38,24 +49,24 @@ def landing_page(
     health: Mapping[str, str],
 ) -> str:
     """Return the page; every text that a rank or a driver chose is escaped."""
-    now = clock.monotonic()
-    ranks = list(table.ranks())
-    living = [rank for rank in ranks if rank.ended is None]
-    states = Counter(table.state_of(rank) for rank in ranks)
-    summary = ", ".join(
-        f'<span class="{_LOOK[state]}">{states[state]} {state}</span>' for state in catalog.STATES if states[state]
-    )
+    now, wall = clock.monotonic(), clock.wall()
+    seats = _seats(table, now)
+    of_node = [Gpu(identity, snapshot) for identity in gpus[:GPUS_SHOWN]]
+    troubles = [trouble for run, each in seats.items() for trouble in landing_trouble.of_ranks(run, each, now, wall)]
+    troubles = sorted((*troubles, *of_gpus(of_node, snapshot, now)), key=lambda trouble: trouble.weight)
+    states = Counter(seat.state for each in seats.values() for seat in each)
+    title = f"{counted(len(troubles), 'problem')} – {node}" if troubles else node
     return _template().substitute(
-        title=escape(node),
+        title=escape(title),
+        node=escape(node),
         version=escape(__version__),
-        time=_stamp(clock.wall()),
-        ranks_summary=summary,
-        ranks=_table([_rank(rank, table, now) for rank in ranks])
-        or '<p class="soft">No rank has said hello on this node. Three lines in the training loop do: '
-        "<code>recorder = tachograph.Recorder()</code>.</p>",
+        refresh=REFRESH_SECONDS,
+        time=stamp(wall),
+        verdict=_verdict(troubles, states, of_node),
+        ranks_summary=", ".join(f"{states[each]} {each}" for each in catalog.STATES if states[each]),
+        ranks=_runs(seats, table, now),
         gpus_summary=_gpus_summary(gpus, snapshot, now),
-        gpus=_table(_gpu(gpu, snapshot, [rank for rank in living if table.gpu_of(rank) == gpu.index]) for gpu in gpus)
-        or '<p class="soft">No GPU is known on this node.</p>',
+        gpus=_gpus(of_node, len(gpus), table, seats),
         events=_events(table),
         health="\n".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in health.items()),
     )
@@ -66,136 +77,114 @@ def _template() -> Template:
     return Template((files("tachograph.node") / "landing.html").read_text(encoding="utf-8"))
 
 
-def _rank(rank: Rank, table: RankTable, now: float) -> list[Cell]:
-    state = table.state_of(rank)
-    look = f'<span class="state {_LOOK[state]}">{state}</span>'
+def _seats(ranks: RankTable, now: float) -> dict[str, list[Seat]]:
+    """Return the ranks of each run, in order, with their state and since when."""
+    seats: dict[str, list[Seat]] = {}
+    for rank in ranks.ranks():
+        since = rank.ended if rank.ended is not None else rank.heard
+        seats.setdefault(rank.key[0], []).append(Seat(rank, ranks.state_of(rank), now - since))
+    return seats
+
+
+def _verdict(troubles: Sequence[Trouble], states: Counter[str], gpus: Sequence[Gpu]) -> str:
+    if troubles:
+        lines = "\n".join(
+            f'<li><span class="state {trouble.look}">{trouble.kind}</span> {trouble.html}</li>'
+            for trouble in troubles[:TROUBLES_SHOWN]
+        )
+        more = len(troubles) - TROUBLES_SHOWN
+        rest = f'<p class="soft">And {more:,} more: see below.</p>' if more > 0 else ""
+        return f'<ul class="troubles">\n{lines}\n</ul>{rest}'
+    seen = [f"{states['running']} of {counted(sum(states.values()), 'rank')} running"] if states else []
+    readable = sum(gpu.value(catalog.GPU_UP) == 1 for gpu in gpus)
+    seen += [f"{readable} of {counted(len(gpus), 'GPU')} readable"] if gpus else []
+    if not seen:
+        return '<p class="soft">Nothing to watch yet: no rank and no GPU.</p>'
+    return f"<p>{state('good', 'Nothing')} that this node can see: {', '.join(seen)}.</p>"
+
+
+def _runs(seats: Mapping[str, Sequence[Seat]], ranks: RankTable, now: float) -> str:
+    """Return a table for each run, those with ranks in trouble first, and of those the ranks in trouble."""
+    if not seats:
+        return (
+            '<p class="soft">No rank has said hello on this node. Three lines in the training loop do: '
+            "<code>recorder = tachograph.Recorder()</code>.</p>"
+        )
+    order = sorted(seats.items(), key=lambda item: min(map(_urgency, item[1])))
+    room, html = RANKS_SHOWN, []
+    for run, all_of_run in order[:RUNS_SHOWN]:
+        chosen = sorted(sorted(all_of_run, key=_urgency)[:room], key=lambda seat: seat.rank.hello.rank)
+        room -= len(chosen)
+        lag = landing_trouble.lags(seat.rank for seat in all_of_run if seat.state == "running")
+        world = max(seat.rank.hello.world_size for seat in all_of_run)
+        here = f"{len(all_of_run):,} of {counted(world, 'rank')} here"
+        if left := len(all_of_run) - len(chosen):
+            here += f", {left:,} not shown"
+        caption = f'Run {name(run)} <span class="soft">{here}</span>'
+        html.append(landing_html.table(caption, [_rank(seat, ranks, lag.get(seat.rank), now) for seat in chosen]))
+    if (left := len(order) - RUNS_SHOWN) > 0:
+        html.append(f'<p class="soft">{counted(left, "run")} more, not shown; /metrics has all.</p>')
+    return "\n".join((*html, WAITS_AND_LAGS))
+
+
+def _urgency(seat: Seat) -> int:
+    """Return what is shown first where there is no room for all."""
+    return ("failed", "dead", "frozen", "running", "finished").index(seat.state)
+
+
+def _rank(seat: Seat, ranks: RankTable, lag: float | None, now: float) -> list[Cell]:
+    rank = seat.rank
+    look, classes = state(LOOKS[seat.state], seat.state), ""
     if rank.ended is not None:
-        look += f'<span class="why">{_ago(now - rank.ended)} ago</span>'
-    elif state == "frozen":
-        look += f'<span class="why">silent for {_ago(now - rank.heard)}</span>'
+        look += why(f"{ago(seat.seconds)} ago")
+    elif seat.state == "frozen":
+        look += why(f"silent for {ago(seat.seconds)}")
     if rank.last_words:
-        look += f'<span class="why">{escape(rank.last_words)}</span>'
+        classes = "wide"
+        look += why(plain(rank.last_words, ROW_WORDS_LENGTH))
     loss = None if rank.outcome else rank.series.gauge(catalog.TRAIN_LOSS.key)
     seconds, phase = rank.phase_seconds(now), ABSENT
     if rank.phase is not None and seconds is not None:
-        phase = f'{escape(rank.phase)} <span class="soft">for {_ago(seconds)}</span>'
+        phase = f'{escape(rank.phase)} <span class="soft">for {ago(seconds)}</span>'
     return [
-        ("Run", "wide", escape(rank.key[0])),
-        ("Rank", "n", rank.key[1]),
-        ("GPU", "n", escape(table.gpu_of(rank)) or ABSENT),
-        ("State", "", look),
-        ("Step", "n", _text(rank.step, lambda step: f"{step:,.0f}")),
-        ("Phase", "", phase),
-        ("Loss", "n", _text(loss, lambda loss: f"{loss:#.4g}")),
-        ("Waiting", "n", _text(rank.wait_share(), lambda share: f"{share:.0%}")),
+        Cell("Rank", "n", rank.key[1]),
+        Cell("State", classes, look),
+        Cell("Phase", "", phase),
+        Cell("Step", "n", shown(rank.step, lambda step: f"{step:,.0f}")),
+        Cell("Loss", "n", shown(loss, lambda loss: f"{loss:#.4g}")),
+        Cell("Waits", "n", shown(rank.wait_share(), lambda share: f"{share:.0%}")),
+        Cell("Lags", "n", shown(lag, lambda lag: f"{lag:.0%}")),
+        Cell("GPU", "n", escape(ranks.gpu_of(rank)) or ABSENT),
     ]
 
 
-def _gpu(gpu: GpuIdentity, snapshot: GpuSnapshot | None, ranks: Sequence[Rank]) -> list[Cell]:
-    samples = snapshot.samples if snapshot is not None else ()
-    own = [sample for sample in samples if sample.labels[:2] == (gpu.index, gpu.uuid)]
-    values = {(sample.metric.name, *sample.labels[2:]): sample.value for sample in own}
-
-    def value(metric: Metric, *own: str) -> float | None:
-        return values.get((metric.name, *own))
-
-    up = value(catalog.GPU_UP)
-    utilization = value(catalog.GPU_UTILIZATION)
-    used, total = value(catalog.GPU_MEMORY_USED), value(catalog.GPU_MEMORY_TOTAL)
-    power, limit = value(catalog.GPU_POWER), value(catalog.GPU_POWER_LIMIT)
-    held = [reason for reason in catalog.CLOCK_EVENT_REASONS if value(catalog.GPU_CLOCK_EVENT, reason)]
-    state = '<span class="state good">readable</span>' if up else '<span class="state bad">cannot be read</span>'
-    for why in (sample.labels[2] for sample in own if sample.metric is catalog.GPU_UNAVAILABLE):
-        state += f'<span class="why">{escape(why.replace("_", " "))}</span>'
-    if held:
-        state += f'<span class="why">clocks held: {escape(", ".join(held).replace("_", " "))}</span>'
-    for trouble in _troubles(own):
-        state += f'<span class="why"><span class="bad">{escape(trouble)}</span></span>'
-    return [
-        ("GPU", "n", escape(gpu.index)),
-        ("Name", "wide", escape(gpu.name) + f'<span class="why">{escape(gpu.uuid)}</span>'),
-        ("State", "", state),
-        ("Rank", "", "<br>".join(f"{escape(run)} {rank}" for run, rank in (each.key for each in ranks)) or ABSENT),
-        ("Utilization", "n", _text(utilization, lambda share: f"{share:.0%}{_bar(share)}")),
-        (
-            "Memory",
-            "n",
-            _text(used, lambda used: f"{_gib(used)}{_of(total, _gib)}{_bar(used / total if total else 0)}"),
-        ),
-        ("Temperature", "n", _text(value(catalog.GPU_TEMPERATURE, "gpu"), lambda degrees: f"{degrees:.0f} °C")),
-        ("Power", "n", _text(power, lambda watts: f"{watts:.0f} W{_of(limit, lambda most: f'{most:.0f} W')}")),
-    ]
-
-
-def _troubles(own: Iterable[Sample]) -> Iterator[str]:
-    """Yield what is wrong with a GPU, readable or not: what the driver asks for, and Xids that no program explains."""
-    for sample in own:
-        if sample.metric is catalog.GPU_RECOVERY_ACTION and sample.labels[2] != "none":
-            yield f"driver asks for: {sample.labels[2].replace('_', ' ')}"
-        elif sample.metric is catalog.GPU_XID_INFO and sample.labels[3] not in {"application", "ignore"}:
-            xid, action, _ = sample.labels[2:]
-            yield f"had Xid {xid}: {action}"
+def _gpus(gpus: Sequence[Gpu], known: int, ranks: RankTable, seats: Mapping[str, Iterable[Seat]]) -> str:
+    living = [seat.rank for each in seats.values() for seat in each if seat.rank.ended is None]
+    rows = [gpu.row([rank for rank in living if ranks.gpu_of(rank) == gpu.identity.index]) for gpu in gpus]
+    left = f'<p class="soft">{known - len(gpus)} more, not shown; /metrics has all.</p>' if known > len(gpus) else ""
+    return (
+        landing_html.table(UNSEEN.format("GPUs of this node"), rows)
+        or '<p class="soft">No GPU is known on this node.</p>'
+    ) + left
 
 
 def _gpus_summary(gpus: Sequence[GpuIdentity], snapshot: GpuSnapshot | None, now: float) -> str:
     if snapshot is None:
         return "no readings yet" if gpus else ""
     if not snapshot.ok:
-        return escape(snapshot.reason)
-    return f"read {_ago(now - snapshot.monotonic)} ago in {snapshot.duration * 1000:.1f} ms"
+        return plain(snapshot.reason, LAST_WORDS_LENGTH)
+    return f"read {ago(now - snapshot.monotonic)} ago in {snapshot.duration * 1000:.1f} ms"
 
 
-def _events(table: RankTable) -> str:
-    rows: list[list[Cell]] = [
+def _events(ranks: RankTable) -> str:
+    rows = [
         [
-            ("When (UTC)", "", _stamp(moment.event.time)),
-            ("Run", "", escape(moment.run)),
-            ("Rank", "n", str(moment.rank)),
-            ("What", "", escape(moment.event.kind.replace("_", " "))),
-            ("Step", "n", _text(moment.event.step, lambda step: f"{step:,.0f}")),
+            Cell("When (UTC)", "", stamp(moment.event.time)),
+            Cell("What", "", plain(moment.event.kind.replace("_", " "))),
+            Cell("Rank", "n", str(moment.rank)),
+            Cell("Step", "n", shown(moment.event.step, lambda step: f"{step:,.0f}")),
+            Cell("Run", "wide", name(moment.run)),
         ]
-        for moment in sorted(table.moments, key=lambda moment: -moment.event.time)[:EVENTS_SHOWN]
+        for moment in sorted(ranks.moments, key=lambda moment: -moment.event.time)[:EVENTS_SHOWN]
     ]
-    return _table(rows) or '<p class="soft">None.</p>'
-
-
-def _table(rows: Iterable[list[Cell]]) -> str:
-    rows = list(rows)
-    if not rows:
-        return ""
-    head = "".join(f'<th scope="col" class="{classes}">{name}</th>' for name, classes, _ in rows[0])
-    body = "".join(
-        "<tr>"
-        + "".join(f'<td class="{classes}" data-name="{name}">{html}</td>' for name, classes, html in row)
-        + "</tr>\n"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
-
-
-def _text(value: float | None, form: Callable[[float], str]) -> str:
-    if value is None:
-        return ABSENT
-    return form(value) if math.isfinite(value) else f'<strong class="bad">{number(value)}</strong>'
-
-
-def _bar(share: float) -> str:
-    return f'<span class="bar" aria-hidden="true"><i style="width:{min(max(share, 0), 1):.0%}"></i></span>'
-
-
-def _of(whole: float | None, form: Callable[[float], str]) -> str:
-    return "" if whole is None else f' <span class="soft">of {form(whole)}</span>'
-
-
-def _gib(count: float) -> str:
-    return f"{count / 2**30:.1f} GiB"
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _stamp(wall: float) -> str:
-    return time.strftime("%H:%M:%S", time.gmtime(wall))
+    return landing_html.table(UNSEEN.format("Latest events of ranks"), rows) or '<p class="soft">None.</p>'

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
-from tachograph.silence import duration
+from tachograph import duration
 from tachograph.silence.alertmanager import AlertmanagerError, Matcher, Silence, Silences
 
 DEFAULT_URL = "http://localhost:9093"

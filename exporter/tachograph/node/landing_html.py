@@ -1,0 +1,112 @@
+"""How the landing page writes things: tables that a screen reader can follow, and texts that can do no harm."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import NamedTuple
+
+from tachograph.node.exposition import number
+
+ABSENT = '<span class="soft" title="no reading">–</span>'
+NAME_LENGTH = 64
+"""Characters of a run's name that are shown: a rank may choose 128, and names differ at their beginning."""
+
+
+class Cell(NamedTuple):
+    """A cell: its column, its CSS classes (`n` for numbers, `wide` for a line of its own on a phone), its HTML."""
+
+    column: str
+    classes: str
+    html: str
+
+
+def table(caption: str, rows: Iterable[Sequence[Cell]]) -> str:
+    """Return a table, nothing without rows; the first cell of each row is its heading. The caption is HTML."""
+    rows = list(rows)
+    if not rows:
+        return ""
+    head = "".join(f'<th scope="col"{_class(cell.classes)}>{cell.column}</th>' for cell in rows[0])
+    body = "".join(f"<tr>{''.join(_cell(cell, first=not i) for i, cell in enumerate(row))}</tr>\n" for row in rows)
+    return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+
+
+def _cell(cell: Cell, *, first: bool) -> str:
+    opening, tag = ('th scope="row"', "th") if first else ("td", "td")
+    return f'<{opening}{_class(cell.classes)} data-name="{cell.column}">{cell.html}</{tag}>'
+
+
+def _class(classes: str) -> str:
+    return f' class="{classes}"' if classes else ""
+
+
+def plain(text: str, longest: int = NAME_LENGTH) -> str:
+    """Return a text that others chose as HTML: escaped, cut, and without characters that turn or hide what follows."""
+    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return escape(shown if len(shown) <= longest else shown[: longest - 1] + "…")
+
+
+def name(text: str) -> str:
+    """Return a name that others chose; its letters, whichever way they run, leave those around them alone."""
+    return f"<bdi>{plain(text)}</bdi>"
+
+
+def state(look: str, word: str) -> str:
+    """Return a state: a shape and a colour (`good`, `warn`, `bad`, `idle`), and the word that says the same."""
+    return f'<span class="state {look}">{escape(word)}</span>'
+
+
+def why(html: str) -> str:
+    """Return a line under what it explains."""
+    return f'<span class="why">{html}</span>'
+
+
+def shown(value: float | None, form: Callable[[float], str]) -> str:
+    """Return a number; a dash where there is none, and what is not finite in words that stand out."""
+    if value is None:
+        return ABSENT
+    return form(value) if math.isfinite(value) else f'<strong class="bad">{number(value)}</strong>'
+
+
+def bar(share: float) -> str:
+    """Return a bar; the number it shows stands beside it."""
+    return f'<span class="bar" aria-hidden="true"><i style="width:{min(max(share, 0), 1):.0%}"></i></span>'
+
+
+def of(whole: float | None, form: Callable[[float], str]) -> str:
+    """Return what a number is a part of."""
+    return "" if whole is None else f' <span class="soft">of {form(whole)}</span>'
+
+
+def gib(count: float) -> str:
+    """Return a number of bytes."""
+    return f"{count / 2**30:.1f} GiB"
+
+
+def celsius(degrees: float) -> str:
+    """Return a temperature."""
+    return f"{degrees:.0f} °C"
+
+
+def watts(power: float) -> str:
+    """Return a power."""
+    return f"{power:.0f} W"
+
+
+def ago(seconds: float) -> str:
+    """Return a length of time in one unit."""
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def stamp(wall: float) -> str:
+    """Return a time of day in UTC."""
+    return time.strftime("%H:%M:%S", time.gmtime(wall))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 rank`, `1,024 ranks`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,124 @@
+"""`tachograph report RUN --since 2h --out report.html`: a page on a run, to attach to a post-mortem."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
+from tachograph.report.asking import TIMEOUT, matcher
+from tachograph.report.page import in_words, page
+from tachograph.report.window import Window, iso, moment
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tachograph report",
+        description="Write what happened to a run as one self-contained page, to attach to a post-mortem.",
+        epilog="Times are 2h or 1h30m (that long ago), now, or ISO: 2026-01-31T02:00:00Z. Without a zone they are UTC.",
+    )
+    parser.add_argument("run", metavar="RUN", help="the run, exactly as its alerts name it")
+    parser.add_argument("--since", default="2h", metavar="TIME", help="where the page begins (default: %(default)s)")
+    parser.add_argument("--until", default="now", metavar="TIME", help="where it ends (default: %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write it; - for stdout")
+    parser.add_argument(
+        "--prometheus", default=default_url(), metavar="URL", help=f"default: ${ENVIRONMENT}, else %(default)s"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status: 0, 1 if there is no report to be had, 2 for what was asked wrongly."""
+    parser, now = _parser(), time.time()
+    try:
+        given = parser.parse_args(arguments)
+        window = _window(parser, given, now)
+    except SystemExit as end:
+        return int(end.code or 0)
+    to_stdout = str(given.out) == "-"
+    try:
+        if not to_stdout:
+            _check(given.out)
+        prometheus = Prometheus(given.prometheus, TIMEOUT)
+        prometheus.check()
+        _seen(prometheus, given.run, window)
+        html, fired = page(prometheus, given.run, window, now)
+        if to_stdout:
+            sys.stdout.write(html)
+            return 0
+        size = _write(given.out, html)
+    except PrometheusError as error:
+        sys.stderr.write(f"tachograph report: {error}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"tachograph report: cannot write {given.out}: {error.strerror or error}\n")
+        return 1
+    first = fired.first()
+    said = in_words(fired, first) if first else "no alert fired."
+    sys.stdout.write(f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {size // 1024} KB; {said}\n")
+    return 0
+
+
+def _window(parser: argparse.ArgumentParser, given: argparse.Namespace, now: float) -> Window:
+    """Return the window that was asked for; end with a usage error where there is none."""
+    try:
+        since, until = moment(given.since, now), moment(given.until, now)
+        if since >= until:
+            parser.error(f"--since {given.since} is not before --until {given.until}")
+        if since >= now:
+            parser.error(f"--since {given.since} has not come yet")
+        return Window.between(since, min(until, now))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _seen(prometheus: Prometheus, run: str, window: Window) -> None:
+    """Raise unless the run was seen in the window: UnknownRunError where there is no such run at all."""
+    ranks = f"run:ranks:count{{{matcher(run)}}}"
+    if prometheus.instant(f"count_over_time({ranks}[{window.seconds}s])", window.end):
+        return
+    if run not in prometheus.runs(window.start - window.seconds, window.end):
+        prometheus.known(run)
+    seen = prometheus.instant(f"max_over_time(timestamp({ranks})[30d:10m])")
+    when = f"last seen about {iso(seen[0].value)}" if seen else "no rule has recorded anything of it in 30 days"
+    raise PrometheusError(f"run {run!r} has no data from {iso(window.start)} to {iso(window.end)}: {when}")
+
+
+def _check(out: Path) -> None:
+    """Raise OSError where a file could not be written, before anything is asked."""
+    if out.exists() and not out.is_file():
+        raise OSError(f"{out} is no file")
+    if not out.parent.is_dir():
+        raise OSError(f"there is no folder {out.parent}")
+    if not os.access(out.parent, os.W_OK):
+        raise OSError(f"no permission to write to {out.parent}")
+
+
+def _write(out: Path, html: str) -> int:
+    """Write a file whole or not at all, whatever stood there; return its bytes."""
+    target = out.resolve()
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+    data = html.encode("utf-8", errors="replace")
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(mode)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return len(data)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

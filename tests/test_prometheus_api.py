@@ -1,0 +1,201 @@
+"""What is asked of Prometheus: of the oldest and of the newest, and of what is none or not ours."""
+
+from __future__ import annotations
+
+import math
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tachograph.lab.processes import Children, answers, free_port
+from tachograph.prometheus_api import DEFAULT_URL, Prometheus, PrometheusError, UnknownRunError, default_url, nearest
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNS = ("llama-70b", "llama-7b", "mixtral", 'odd "name"\\')
+STEP, COUNT = 15, 5
+
+
+def samples(began: int) -> Iterator[str]:
+    """Yield a few runs, and a series of every kind of number with a gap, as OpenMetrics."""
+    times = [began + i * STEP for i in range(COUNT)]
+    for run in RUNS:
+        label = run.replace("\\", "\\\\").replace('"', '\\"')
+        yield from (f'tachograph_rank_info{{run="{label}",rank="0"}} 1 {at}\n' for at in times)
+    for at, value in zip(times, ("1", "NaN", None, "+Inf", "-Inf"), strict=True):
+        if value is not None:
+            yield f'odd{{of="numbers"}} {value} {at}\n'
+    yield "# EOF\n"
+
+
+@pytest.fixture(scope="module")
+def began() -> int:
+    return int(time.time()) - STEP * COUNT
+
+
+@pytest.fixture(scope="module")
+def urls(
+    programs: Mapping[str, Path], began: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """One Prometheus with our rules and samples, one with neither."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    (folder / "samples").write_text("".join(samples(began)), encoding="utf-8")
+    make = [programs["promtool"], "tsdb", "create-blocks-from", "openmetrics", folder / "samples", folder / "ours"]
+    subprocess.run(make, check=True, capture_output=True, timeout=60)
+    with Children(folder) as children:
+        found, started = {}, []
+        for name, rules in (("ours", [str(ROOT / "prometheus/rules/runs.yml")]), ("bare", [])):
+            (folder / f"{name}.yml").write_text(yaml.safe_dump({"rule_files": rules}), encoding="utf-8")
+            address = f"127.0.0.1:{free_port()}"
+            found[name] = f"http://{address}"
+            command = [
+                programs["prometheus"], f"--config.file={folder / name}.yml", f"--storage.tsdb.path={folder / name}",
+                "--storage.tsdb.retention.time=1y", f"--web.listen-address={address}",
+            ]  # fmt: skip
+            started.append((children.start(name, command), found[name]))
+        for child, url in started:
+            child.wait_until(lambda url=url: answers(f"{url}/-/ready"), 60)  # type: ignore[misc]
+        yield found
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """Answer every request with the same words; return the URL."""
+    servers = []
+
+    def start(status: int, body: bytes) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                """Stay silent."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.e2e
+def test_both_generations_answer(urls: dict[str, str], began: int) -> None:
+    """An instant query gives a sample for each series, a range query all of them; a slash at the URL's end is none."""
+    prometheus = Prometheus(urls["ours"] + "/")
+    prometheus.check()
+    (one,) = prometheus.instant('tachograph_rank_info{run="mixtral"}', at=began)
+    assert (one.labels["run"], one.value, one.samples) == ("mixtral", 1.0, ((began, 1.0),))
+    assert prometheus.instant("nothing") == []
+    (one,) = prometheus.range('tachograph_rank_info{run="mixtral"}', began, began + STEP * (COUNT - 1), STEP)
+    assert one.samples == tuple((began + i * STEP, 1.0) for i in range(COUNT))
+
+
+@pytest.mark.e2e
+def test_numbers_that_are_none(urls: dict[str, str], began: int) -> None:
+    """NaN and both infinities come as such, and a gap stays a gap."""
+    (one,) = Prometheus(urls["ours"]).range('last_over_time(odd{of="numbers"}[14s])', began, began + 4 * STEP, STEP)
+    assert [at for at, _ in one.samples] == [began, began + STEP, began + 3 * STEP, began + 4 * STEP]
+    values = [value for _, value in one.samples]
+    assert (values[0], math.isnan(values[1]), *values[2:]) == (1.0, True, math.inf, -math.inf)
+
+
+@pytest.mark.e2e
+def test_runs_by_time(urls: dict[str, str], began: int) -> None:
+    """The runs are those of the window, sorted; known() accepts any name as it is written."""
+    prometheus = Prometheus(urls["ours"])
+    assert prometheus.runs() == sorted(RUNS)
+    assert prometheus.runs(began, began + STEP) == sorted(RUNS)
+    assert prometheus.runs(began - 86_400 * 30, began - 86_400 * 29) == []
+    for run in RUNS:
+        prometheus.known(run)
+
+
+@pytest.mark.e2e
+def test_unknown_run(urls: dict[str, str]) -> None:
+    """A run that was never seen is named, with the names nearest to it; where there are none, it says what to check."""
+    with pytest.raises(UnknownRunError, match=r"no run 'lama-7b' .*; the nearest are llama-7b, llama-70b \(2 more\)"):
+        Prometheus(urls["ours"]).known("lama-7b")
+    with pytest.raises(UnknownRunError, match=r"it has no run at all: is an exporter scraped"):
+        Prometheus(urls["bare"]).known("lama-7b")
+
+
+@pytest.mark.e2e
+def test_without_our_rules(urls: dict[str, str]) -> None:
+    """A Prometheus that has none of our rules is told from ours, and what to add is said."""
+    with pytest.raises(PrometheusError, match=r"none of our rules: add prometheus/rules/\*\.yml to its rule_files"):
+        Prometheus(urls["bare"]).check()
+
+
+@pytest.mark.e2e
+def test_a_refused_query(urls: dict[str, str]) -> None:
+    """What Prometheus has to say against a query is in the text."""
+    with pytest.raises(PrometheusError, match=r"refused: .*parse error"):
+        Prometheus(urls["ours"]).instant("sum(")
+
+
+def test_unreachable() -> None:
+    """Where nothing listens, the text names the address, the reason, and how to give another."""
+    with pytest.raises(PrometheusError, match=r"no Prometheus at http://127\.0\.0\.1:1: .*refused; .*--prometheus"):
+        Prometheus("http://127.0.0.1:1").check()
+    with pytest.raises(PrometheusError, match=r"no Prometheus at not-a-url"):
+        Prometheus("not-a-url").runs()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(200, b"<html>hello</html>"), (200, b"[]"), (200, b'"text"'), (404, b"nothing here"), (500, b""), (200, b"")],
+)
+def test_not_a_prometheus(serve: Callable[..., str], status: int, body: bytes) -> None:
+    """Whatever else answers there gives one line, never a traceback."""
+    for ask in (lambda prometheus: prometheus.check(), lambda prometheus: prometheus.instant("up")):
+        with pytest.raises(PrometheusError) as raised:
+            ask(Prometheus(serve(status, body), timeout=5))
+        assert "\n" not in str(raised.value)
+
+
+def test_too_old(serve: Callable[..., str]) -> None:
+    """A Prometheus that our rules do not run on is told which version is needed."""
+    url = serve(200, b'{"status":"success","data":{"version":"2.33.5"}}')
+    with pytest.raises(PrometheusError, match=r"2\.33\.5 .* is too old: 2\.42 or later is needed"):
+        Prometheus(url).check()
+
+
+def test_a_silent_one_is_not_waited_for() -> None:
+    """One that accepts and says nothing costs the timeout, not more."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        began = time.monotonic()
+        with pytest.raises(PrometheusError, match=r"no Prometheus at .*timed out"):
+            Prometheus(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3).check()
+        assert time.monotonic() - began < 5
+
+
+def test_nearest_names() -> None:
+    """Names that look alike come first, then those that hold what was asked for, else any; never all of thousands."""
+    names = [f"run-{i}" for i in range(1000)] + ["llama-7b"]
+    assert nearest("lama-7b", ["llama-7b", "gpt"]) == "the nearest is llama-7b (1 more)"
+    assert nearest("zzz", ["gpt"]) == "there is gpt"
+    assert nearest("zzz", names) == "there are run-0, run-1, run-2, run-3, run-4 (996 more)"
+
+
+def test_default_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    """$PROMETHEUS_URL, else this machine's."""
+    monkeypatch.delenv("PROMETHEUS_URL", raising=False)
+    assert default_url() == DEFAULT_URL
+    monkeypatch.setenv("PROMETHEUS_URL", "http://elsewhere:9090")
+    assert default_url() == "http://elsewhere:9090"
