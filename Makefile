@@ -80,6 +80,9 @@ bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real
 bench-rules: binaries    ## what the rules cost one Prometheus at 1,024 to 16,384 ranks: writes docs/rules-bench.md
 	$(BIN)/python bench/rules.py --doc
 
+bench-dashboards: binaries    ## what every query of every dashboard costs at 1,024 ranks: writes docs/dashboards-bench.md
+	$(BIN)/python bench/dashboards.py --doc
+
 dashboards: $(READY)   ## render grafana/dashboards/ from grafana/build.py
 	$(BIN)/python grafana/build.py
 

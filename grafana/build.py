@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-
-import run
+from typing import Any
 
 FOLDER = Path(__file__).parent / "dashboards"
-DASHBOARDS = {"run.json": run.dashboard}
+DASHBOARDS = {
+    "fleet.json": "fleet",
+    "run.json": "run",
+    "ranks.json": "ranks",
+    "node.json": "node",
+    "storage.json": "storage",
+    "monitoring.json": "monitoring",
+    "incident.json": "incident",
+}
+"""File -> the module whose `dashboard()` returns it."""
+
+
+def made(module: str) -> str:
+    """Return the JSON of a dashboard."""
+    make: Callable[[], dict[str, Any]] = importlib.import_module(module).dashboard
+    return json.dumps(make(), indent=1, ensure_ascii=False) + "\n"
 
 
 def main() -> int:
@@ -19,8 +35,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, fail where a file has drifted")
     check = parser.parse_args().check
     drifted = []
-    for name, make in DASHBOARDS.items():
-        path, text = FOLDER / name, json.dumps(make(), indent=1, ensure_ascii=False) + "\n"
+    for name, module in DASHBOARDS.items():
+        path, text = FOLDER / name, made(module)
         if not check:
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tachograph import catalog as c
+
 Json = dict[str, Any]
 GRID = 24
 GREEN, RED, ORANGE, BLUE, PURPLE, GREY = "green", "red", "orange", "blue", "purple", "#8e8e8e"
@@ -17,6 +19,21 @@ UNITS = {
     "ratio": "percentunit",
 }
 """The catalog's base unit -> Grafana's."""
+
+STATES = dict(zip(c.STATES, (GREEN, ORANGE, RED, RED, BLUE), strict=True))
+SEVERITIES = {"critical": RED, "warning": ORANGE, "info": BLUE}
+PHASES = dict(
+    zip(c.PHASES, (GREY, ORANGE, "#ffcb7d", BLUE, PURPLE, GREEN, RED, "yellow", "#5794f2", "#5c5c5c"), strict=True)
+)
+
+CAUSES = dict(
+    zip(
+        ("goodput", *c.LOST_CAUSES),
+        (GREEN, GREY, ORANGE, RED, "yellow", "#5794f2", PURPLE, "#ffcb7d", "dark-red"),
+        strict=True,
+    )
+)
+"""What becomes of a rank's time: new work, or lost to a cause."""
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -97,16 +114,60 @@ def lines(title: str, unit: str, text: str, queries: list[Json], absent: str, **
 
 def stat(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
     """Return one big number; `show`: value, name (the legend) or value_and_name."""
+    show = more.pop("show", "value")
     options = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "graphMode": "none",
         "colorMode": "value",
-        "textMode": more.pop("show", "value"),
+        "textMode": show,
         "justifyMode": "center",
         "orientation": "vertical",
     }
+    if show == "value_and_name":  # left to itself, Grafana makes the names too small to read in a low panel
+        options["text"] = {"titleSize": 12, "valueSize": 24}
     more = {"w": 5, "h": 3, "color": {"mode": "thresholds"}, **more}
     return panel("stat", title, text, unit, queries, absent=absent, options=options, **more)
+
+
+def bars(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
+    """Return one horizontal bar for each series, in the order in which the queries return them."""
+    options = {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "orientation": "horizontal",
+        "displayMode": "basic",
+        "valueMode": "text",
+        "namePlacement": "left",
+        "showUnfilled": True,
+        "sizing": "auto",
+        "minVizWidth": 8,
+        "minVizHeight": 16,
+        "maxVizHeight": 36,
+        "text": {"titleSize": 13, "valueSize": 13},
+    }
+    more = {"color": {"mode": "continuous-YlRd"}, "min": 0, **more}
+    return panel("bargauge", title, text, unit, queries, absent=absent, options=options, **more)
+
+
+def timeline(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
+    """Return one row for each series, coloured by its state over time; `mappings` give states words and colours."""
+    custom = {"lineWidth": 0, "fillOpacity": 80, "spanNulls": 15_000}
+    options = {
+        "mergeValues": more.pop("merge", True),
+        "showValue": more.pop("show", "auto"),
+        "alignValue": "left",
+        "rowHeight": 0.85,
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False},
+        "tooltip": {"mode": "single", "sort": "none"},
+    }
+    more = {"color": {"mode": "thresholds"}, **more}
+    return panel("state-timeline", title, text, unit, queries, absent=absent, custom=custom, options=options, **more)
+
+
+def heat(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
+    """Return one row for each series, from pale to red as its value rises: who stands out, and since when."""
+    more = {"color": {"mode": "continuous-YlRd"}, "merge": False, "show": "never", "min": 0, **more}
+    made = timeline(title, unit, text, queries, absent, **more)
+    return made | {"maxDataPoints": 150}
 
 
 def table(
@@ -121,16 +182,17 @@ def table(
 ) -> Json:
     """Return a table with these fields, in this order, under these names.
 
-    Several queries join on the field `join`, which holds numbers; the first one's value orders the rows, highest first.
+    Several queries join on the field `join`; the first one's value orders the rows, highest first.
     """
     shaping: list[Json] = []
     if join := more.pop("join", None):
-        number = {"conversions": [{"targetField": join, "destinationType": "number"}]}
         shaping = [
             {"id": "joinByField", "options": {"byField": join, "mode": "outer"}},
-            {"id": "convertFieldType", "options": number},
             {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": "Value #A", "desc": True}]}},
         ]
+        if join == "rank":  # a label is text, and 10 would stand before 9 when a person sorts
+            number = {"conversions": [{"targetField": join, "destinationType": "number"}]}
+            shaping.insert(1, {"id": "convertFieldType", "options": number})
     order = {name: i for i, name in enumerate(columns)}
     keep = {"includeByName": dict.fromkeys(columns, True), "indexByName": order, "renameByName": columns}
     shaping.append({"id": "organize", "options": {"excludeByName": {}, **keep}})
@@ -156,6 +218,18 @@ def words(column: str, colours: dict[str, str], **more: object) -> Json:
     """Return the override that colours the words of a column."""
     options = {word: {"color": colour, "index": i} for i, (word, colour) in enumerate(colours.items())}
     mappings = [{"type": "value", "options": options}]
+    return override(column, mappings=mappings, custom__cellOptions={"type": "color-text"}, **more)
+
+
+def bar_cells(column: str, **more: object) -> Json:
+    """Return the override that draws the numbers of a column as bars, from pale to red."""
+    cell = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
+    return override(column, custom__cellOptions=cell, color={"mode": "continuous-YlRd"}, min=0, **more)
+
+
+def marked(column: str, colour: str = RED, **more: object) -> Json:
+    """Return the override that colours whatever stands in a column."""
+    mappings = [{"type": "regex", "options": {"pattern": ".+", "result": {"color": colour, "index": 0}}}]
     return override(column, mappings=mappings, custom__cellOptions={"type": "color-text"}, **more)
 
 
@@ -208,6 +282,8 @@ def annotation(name: str, colour: str, expression: str, title: str, text: str = 
     }
 
 
+BASELINE = override("baseline", color={"mode": "fixed", "fixedColor": GREY}, custom__lineStyle={"fill": "dash"})
+SPIKE = override("spike", color={"mode": "fixed", "fixedColor": RED}, custom__drawStyle="points", custom__pointSize=7)
 BAND = [
     override("max", color={"mode": "fixed", "fixedColor": GREY}, custom__fillBelowTo="min", custom__lineWidth=0),
     override("median", color={"mode": "fixed", "fixedColor": BLUE}, custom__lineWidth=2),

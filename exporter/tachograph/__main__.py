@@ -17,6 +17,7 @@ commands:
   replay     replay an incident, and compare what is received with what should be
   lab        run a simulated fleet behind real exporters
   silence    keep a run's pages quiet for a while, and say why
+  top        watch this node or a run in a terminal, the worst first
   report     write a page on a run and a window of time, to attach to a post-mortem
   capture    record what this machine's NVML answers, for tests and bug reports
   metrics    print the reference of all metrics
@@ -61,6 +62,12 @@ def _silence(arguments: Sequence[str]) -> int:
     from tachograph.silence.command import main as silence
 
     return silence(arguments)
+
+
+def _top(arguments: Sequence[str]) -> int:
+    from tachograph.top.command import main as top
+
+    return top(arguments)
 
 
 def _report(arguments: Sequence[str]) -> int:
@@ -112,6 +119,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "replay": _replay,
     "lab": _lab,
     "silence": _silence,
+    "top": _top,
     "report": _report,
     "capture": _capture,
     **{name: partial(_print_page, name) for name in PAGES},
@@ -138,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tachograph"):
             raise  # a fault of ours, not a missing extra
-        extra = "tools" if given[0] in ("demo", "lab", "replay", "silence") else "exporter"
+        extra = "tools" if given[0] in ("demo", "lab", "replay", "silence", "top") else "exporter"
         print(f"tachograph {given[0]}: {error.name} is missing: pip install 'tachograph[{extra}]'", file=sys.stderr)
         return 1
 

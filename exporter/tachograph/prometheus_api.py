@@ -111,12 +111,16 @@ class Prometheus:
             said = answer.get("error", answer["status"])
         except urllib.error.HTTPError as error:
             said = _said(error)
+            if not said:
+                raise self._absent(f"it answers {error.code} {error.reason}") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = getattr(error, "reason", error)
-            raise PrometheusError(
-                f"no Prometheus at {self.url}: {reason}; give its address with --prometheus or ${ENVIRONMENT}"
-            ) from error
+            raise self._absent(getattr(error, "reason", error)) from error
         raise PrometheusError(f"Prometheus at {self.url} refused: {said}")
+
+    def _absent(self, reason: object) -> PrometheusError:
+        return PrometheusError(
+            f"no Prometheus at {self.url}: {reason}; give its address with --prometheus or ${ENVIRONMENT}"
+        )
 
 
 def nearest(wanted: str, names: list[str], most: int = 5) -> str:
@@ -140,8 +144,8 @@ def _number(text: str) -> float:
 
 
 def _said(error: urllib.error.HTTPError) -> str:
-    text = error.read().decode(errors="replace")
+    """Return what Prometheus says of a request it refuses; nothing where that is not its way of saying it."""
     try:
-        return str(json.loads(text)["error"])
+        return str(json.load(error)["error"])
     except (ValueError, KeyError, TypeError):
-        return " ".join(text.split())[:200] or str(error)
+        return ""

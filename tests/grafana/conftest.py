@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,23 +25,22 @@ from tachograph.lab import binaries
 from tachograph.lab.processes import Children, answers, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
+Json = dict[str, Any]
+NAMES = sorted(path.stem for path in (ROOT / "grafana/dashboards").glob("*.json"))
 RUN = "llama-7b"
 GPUS_PER_NODE = 8
 RANKS = 64  # more than the 50 series that a panel may draw
 PAST, FUTURE, STEP = 900, 120, 15  # seconds of samples before and after now: the rules run live over them
 SLOW, DEAD = 5, 11
+WINDOW = {"__rate_interval": "30s", "__interval": "15s", "__range": "300s"}
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Where the samples are, and when they begin."""
+    """Where the samples are, and the moment at which everything is asked: the rules have been evaluated then."""
 
     url: str
-    began: float
-
-    def now(self) -> int:
-        """Return the newest moment for which the rules have been evaluated."""
-        return int(time.time()) - 1
+    moment: int
 
     def ask(self, path: str, **parameters: object) -> Any:
         """Return the data of an API answer; raise on anything but success."""
@@ -50,34 +52,39 @@ class Fleet:
 
 
 @pytest.fixture(scope="session")
-def dashboard() -> dict[str, Any]:
-    """The committed dashboard, as Grafana would read it."""
-    return json.loads((ROOT / "grafana/dashboards/run.json").read_text(encoding="utf-8"))
+def expressions() -> Iterator[ModuleType]:
+    """The module grafana/expressions.py: what dashboards ask."""
+    sys.path.insert(0, str(ROOT / "grafana"))
+    yield importlib.import_module("expressions")
+    sys.path.remove(str(ROOT / "grafana"))
 
 
 @pytest.fixture(scope="session")
-def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every panel that draws something."""
-    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+def dashboards(expressions: ModuleType) -> dict[str, Json]:
+    """Every committed dashboard by the name of its file, as Grafana would read it."""
+    loaded: dict[str, Json] = expressions.load()
+    return loaded
+
+
+@pytest.fixture(params=NAMES)
+def dashboard(request: pytest.FixtureRequest, dashboards: dict[str, Json]) -> Json:
+    """Each dashboard in turn."""
+    return dashboards[request.param]
+
+
+@pytest.fixture
+def panels(dashboard: Json, expressions: ModuleType) -> list[Json]:
+    """Every panel of the dashboard that draws something."""
+    return [panel for panel in expressions.panels(dashboard) if panel["type"] != "row"]
 
 
 @pytest.fixture(scope="session")
-def rules() -> list[dict[str, Any]]:
-    """Every recording rule and alert, in order."""
-    files = sorted((ROOT / "prometheus/rules").glob("*.yml"))
-    groups = [group for path in files for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
-    return [rule for group in groups for rule in group["rules"]]
+def fill(expressions: ModuleType) -> Callable[..., str]:
+    """Return the function that puts values where Grafana would: what a person finds, or what is given."""
 
-
-@pytest.fixture(scope="session")
-def fill() -> Callable[..., str]:
-    """Return the function that puts values where Grafana would: the run, everything else, a window."""
-
-    def filled(expression: str, instance: str = ".*", rank: str = ".*") -> str:
-        for variable, value in (("run", RUN), ("instance", instance), ("rank", rank), ("__rate_interval", "30s")):
-            expression = expression.replace(f"${variable}", value)
-        assert "$" not in expression, f"an unknown variable in {expression}"
-        return expression
+    def filled(dashboard: Json, expression: str, **chosen: str) -> str:
+        text = expressions.filled(expression, expressions.defaults(dashboard, RUN) | WINDOW | chosen)
+        return str(text).replace(":1m]", ":1s]")  # the rules have run for seconds only: a minute's grid may miss them
 
     return filled
 
@@ -153,6 +160,43 @@ def families(metric: c.Metric) -> Iterator[tuple[str, dict[str, str], int, float
                 yield metric.name, labels, place, 1.0
 
 
+HOSTS: dict[str, tuple[Moment, dict[str, str]]] = {
+    'up{job="tachograph"}': (lambda *_: 1.0, {}),
+    'up{job="node"}': (lambda *_: 1.0, {}),
+    'scrape_duration_seconds{job="tachograph"}': (lambda place, *_: 0.01 + 0.001 * place, {}),
+    'scrape_samples_scraped{job="tachograph"}': (lambda *_: 1000.0, {}),
+    'process_cpu_seconds_total{job="tachograph"}': (lambda _, __, age: age * 0.005, {}),
+    'process_resident_memory_bytes{job="tachograph"}': (lambda *_: 5e7, {}),
+    "node_memory_MemAvailable_bytes": (lambda *_: 6e11, {}),
+    "node_memory_MemTotal_bytes": (lambda *_: 1e12, {}),
+    "node_pressure_cpu_waiting_seconds_total": (lambda _, __, age: age * 0.01, {}),
+    "node_pressure_memory_stalled_seconds_total": (lambda *_: 0.0, {}),
+    "node_pressure_io_stalled_seconds_total": (lambda _, __, age: age * 0.001, {}),
+    "node_filesystem_avail_bytes": (lambda *_: 4e11, {"device": "/dev/md0", "mountpoint": "/"}),
+    "node_filesystem_size_bytes": (lambda *_: 1e12, {"device": "/dev/md0", "mountpoint": "/"}),
+    "node_disk_read_bytes_total": (lambda _, __, age: age * 1e8, {"device": "md0"}),
+    "node_network_up": (lambda *_: 1.0, {"device": "eth0"}),
+    "node_network_receive_bytes_total": (lambda _, __, age: age * 1e8, {"device": "eth0"}),
+    "node_network_transmit_bytes_total": (lambda _, __, age: age * 1e6, {"device": "eth0"}),
+    "node_infiniband_state_id": (lambda *_: 4.0, {"device": "mlx5_0", "port": "1"}),
+    "node_infiniband_physical_state_id": (lambda *_: 5.0, {"device": "mlx5_0", "port": "1"}),
+    "node_infiniband_port_data_transmitted_bytes_total": (lambda _, __, age: age * 1e10, {"device": "mlx5_0"}),
+    "node_infiniband_port_data_received_bytes_total": (lambda _, __, age: age * 1e10, {"device": "mlx5_0"}),
+    "node_infiniband_np_cnp_packets_sent_total": (lambda *_: 0.0, {"device": "mlx5_0"}),
+    "node_infiniband_local_ack_timeout_errors_total": (lambda *_: 0.0, {"device": "mlx5_0"}),
+}
+"""What Prometheus writes of each exporter, and node_exporter of each node; a name may carry its job."""
+
+
+def hosts() -> Iterator[tuple[str, dict[str, str], int, Moment]]:
+    """Yield name, labels, place and values of every series that no exporter of ours shows."""
+    for key, (moment, labels) in HOSTS.items():
+        name, _, job = key.partition("{")
+        fixed = {"job": job.split('"')[1] if job else "node"} | labels
+        for place in range(RANKS // GPUS_PER_NODE):
+            yield name, {"instance": f"node-{place:02d}"} | fixed, place, moment
+
+
 def exposition(began: float, end: float) -> Iterator[str]:
     """Yield the fleet's samples as OpenMetrics."""
     moments = [began + i * STEP for i in range(int((end - began) / STEP))]
@@ -164,10 +208,14 @@ def exposition(began: float, end: float) -> Iterator[str]:
                 counted = age * 2 if metric.kind == c.HISTOGRAM else value(metric, labels, place, now, age)
                 if counted is not None:
                     yield f"{name}{{{text}}} {counted * scale} {now}\n"
+    for name, labels, place, moment in hosts():
+        text = ",".join(f'{label}="{content}"' for label, content in labels.items())
+        for now in moments:
+            yield f"{name}{{{text}}} {moment(place, now, now - began)} {now}\n"
     yield "# EOF\n"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A Prometheus that holds the fleet and runs the shipped rules over it."""
     folder, programs = tmp_path_factory.mktemp("fleet"), binaries.ensure("bookworm")
@@ -176,30 +224,50 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with samples.open("w", encoding="utf-8") as file:
         file.writelines(exposition(began, began + PAST + FUTURE))
     make = [programs["promtool"], "tsdb", "create-blocks-from", "openmetrics", samples, data]
-    subprocess.run(make, check=True, capture_output=True, timeout=60)
+    subprocess.run(make, check=True, capture_output=True, timeout=100)
     (folder / "rules").mkdir()
     for path in (ROOT / "prometheus/rules").glob("*.yml"):  # all of them each second: no test waits for a slow group
         text = re.sub(r"(?m)^    interval: .+\n", "", path.read_text(encoding="utf-8"))
         (folder / "rules" / path.name).write_text(text, encoding="utf-8")
+    ours, theirs = (f"127.0.0.1:{free_port()}" for _ in range(2))
     settings = {
-        "global": {"evaluation_interval": "1s", "external_labels": {"grafana_url": "http://localhost:3000"}},
+        "global": {
+            "evaluation_interval": "1s",
+            "scrape_interval": "1s",
+            "external_labels": {"grafana_url": "http://localhost:3000"},
+        },
         # The samples reach beyond now, and what the rules record at now lies before the newest of them.
         "storage": {"tsdb": {"out_of_order_time_window": "1h"}},
         "rule_files": [str(folder / "rules/*.yml")],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [theirs]}]}]},
+        "scrape_configs": [
+            {"job_name": job, "static_configs": [{"targets": [address]}]}
+            for job, address in (("prometheus", ours), ("alertmanager", theirs))
+        ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    address = f"127.0.0.1:{free_port()}"
     command = [
         programs["prometheus"],
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={data}",
         "--storage.tsdb.retention.time=1y",
-        f"--web.listen-address={address}",
+        f"--web.listen-address={ours}",
+    ]
+    alerting = [
+        programs["alertmanager"],
+        f"--config.file={ROOT / 'alertmanager/alertmanager.yml'}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address={theirs}",
+        "--cluster.listen-address=",
     ]
     with Children(folder) as children:
+        children.start("alertmanager", alerting)
         prometheus = children.start("prometheus", command)
-        prometheus.wait_until(lambda: answers(f"http://{address}/-/ready"), 20)
-        found = Fleet(f"http://{address}", began)
-        evaluated = 'rank:lag_seconds:mean and on () ALERTS{alertname="RankDead"} and on () node:gpu_sm_active:ratio'
-        prometheus.wait_until(lambda: bool(found.ask("query", query=evaluated, time=found.now())["result"]), 30)
-        yield found
+        prometheus.wait_until(lambda: answers(f"http://{ours}/-/ready"), 20)
+        # Records are made of records, ten deep at most; Prometheus counts its own rounds.
+        rounds = (
+            "min(prometheus_rule_group_iterations_total) >= 12 and on () process_cpu_seconds_total{job='alertmanager'}"
+        )
+        live = Fleet(f"http://{ours}", 0)
+        prometheus.wait_until(lambda: bool(live.ask("query", query=rounds)["result"]), 90)
+        yield Fleet(live.url, int(time.time()) - 1)

@@ -49,9 +49,9 @@ def test_what_is_aimed_at_is_scraped_under_its_name(tmp_path: Path) -> None:
 
     with Pager() as pager, Aimed(tmp_path / "aimed", pager.url) as monitoring:
         assert [child.name for child in monitoring.children.running] == ["alertmanager", "prometheus"]
-        monitoring.children.running[1].wait_until(lambda: len(monitoring.query("up == 1")) == 2, 15)
+        monitoring.children.running[1].wait_until(lambda: len(monitoring.query("up == 1")) == 3, 15)
         up = {(sample.labels["job"], sample.labels["instance"]) for sample in monitoring.query("up")}
-        assert up == {("node", "node-7"), ("prometheus", monitoring.node)}
+        assert up == {("node", "node-7"), ("prometheus", monitoring.node), ("alertmanager", monitoring.node)}
 
 
 @pytest.mark.e2e

@@ -76,7 +76,7 @@ def test_a_large_story_is_scraped_all_at_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("within", "lasts", "nodes", "seconds"), [(15, 120, 2, 2.5), (16, 120, 2, 5), (15, 120, 200, 5), (15, 86400, 2, 15)]
+    ("within", "lasts", "nodes", "seconds"), [(16, 120, 2, 2.5), (17, 120, 2, 5), (16, 120, 200, 5), (16, 86400, 2, 15)]
 )
 def test_the_rules_are_evaluated_as_often_as_a_time_asks_for(
     within: float, lasts: float, nodes: int, seconds: float

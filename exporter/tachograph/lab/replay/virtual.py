@@ -32,7 +32,7 @@ EVALUATION_SECONDS, FINE_SECONDS, COARSE_SECONDS = 5.0, 2.5, 15.0
 """Between two evaluations: in general, where something must be told soon of a small fleet, and in a long story."""
 
 SOON_SECONDS, SMALL_RANKS = 15.0, 256
-"""What must be told within this time, and the fleet up to which it is looked for with the finer rhythm."""
+"""What must be told within this time and a step, and the fleet up to which it is looked for with the finer rhythm."""
 
 LONG_SECONDS = 3 * 3600.0
 """A story from here on tells of hours; Prometheus, too, evaluates most groups no more often than every 15 s."""
@@ -57,7 +57,7 @@ def rhythm(scenario: Scenario) -> float:
     """Return the seconds between two evaluations of a scenario's replay."""
     if scenario.lasts >= LONG_SECONDS:
         return COARSE_SECONDS
-    soon = any(expected.within <= SOON_SECONDS for expected in scenario.expect)
+    soon = any(expected.within <= SOON_SECONDS + scenario.step.seconds for expected in scenario.expect)
     return FINE_SECONDS if soon and scenario.fleet.ranks <= SMALL_RANKS else EVALUATION_SECONDS
 
 

@@ -107,7 +107,8 @@ def _stuck(place: Place) -> Story:
 
 def _skip(place: Place) -> Story:
     fault = faults.SkipCollective(at=place.at, rank=place.rank)
-    return Story(fault, page("RunHung", place.hang, place.who, f"rank {place.rank} "))
+    within = place.hang + place.step  # it is left out of the first step that begins after the fault
+    return Story(fault, page("RunHung", within, place.who, f"rank {place.rank} "))
 
 
 def _kill(place: Place) -> Story:

@@ -1,0 +1,152 @@
+"""What the dashboards cost: every query of every dashboard against a real Prometheus that watches 1,024 ranks.
+
+The fleet, its Prometheus, configuration and rules are those of bench/rules.py; one rank is late and an alert fires.
+When the samples are there, scraping and rules stop; then each query is asked as Grafana would ask it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rules import PATIENCE_SECONDS, ROOT, Bench, patterns
+from rules_cpu import process_seconds
+from table import save, show
+from tachograph.lab import binaries
+from tachograph.lab.processes import ProcessError
+
+sys.path.insert(0, str(ROOT / "grafana"))
+import expressions
+
+DOCUMENT = ROOT / "docs" / "dashboards-bench.md"
+FENCE = "<!-- written by bench/dashboards.py --doc -->"
+STEPS = 360
+"""Points of a line: half an hour of samples that are 5 s apart."""
+BUDGET = 0.5
+"""Seconds that a query may take on two cores."""
+TIMES, CHEAP = 3, 0.25
+"""How often a query is asked, unless it took less CPU seconds than this."""
+LISTED = 20
+
+
+def ask(url: str, one: expressions.Asked, text: str, began: float, end: float) -> int:
+    """Ask as Grafana would; return how many series came back."""
+    asked: dict[str, object] = {"query": text, "timeout": f"{PATIENCE_SECONDS:.0f}s"}
+    path = "query" if one.instant else "query_range"
+    step = (end - began) / min(STEPS, one.points or STEPS)
+    asked |= {"time": end} if one.instant else {"start": began, "end": end, "step": step}
+    body = urllib.parse.urlencode(asked).encode()
+    with urllib.request.urlopen(f"{url}/api/v1/{path}", body, timeout=PATIENCE_SECONDS) as answer:
+        return len(json.load(answer)["data"]["result"])
+
+
+def rest(bench: Bench) -> float:
+    """Stop scraping and rules; return the last moment of both. On a busy machine Prometheus takes its time to."""
+    moment = time.time() - 1
+    for _ in range(10):
+        with contextlib.suppress(ProcessError):
+            bench.rest()
+            return moment
+    raise ProcessError("Prometheus goes on scraping")
+
+
+def measure(pid: int, url: str, run: str, began: float, end: float) -> Iterator[dict[str, Any]]:
+    """Yield every query of every dashboard with its seconds, its CPU seconds and its series."""
+    for name, dashboard in expressions.load().items():
+        values = expressions.defaults(dashboard, run) | {"__range": f"{end - began:.0f}s"}
+        for one in expressions.asked(dashboard):
+            text = expressions.filled(one.expression, values)
+            wall: list[float] = []
+            cpu: list[float] = []
+            series = 0
+            while not cpu or (len(cpu) < TIMES and min(cpu) > CHEAP):
+                before, spent = time.monotonic(), process_seconds(pid)
+                series = ask(url, one, text, began, end)
+                wall.append(time.monotonic() - before)
+                cpu.append(process_seconds(pid) - spent)
+            yield {
+                "dashboard": name, "place": one.place, "legend": one.legend, "kind": one.kind, "series": series,
+                "seconds": statistics.median(wall), "cpu": statistics.median(cpu), "query": text,
+            }  # fmt: skip
+
+
+def document(text: str, result: dict[str, Any]) -> str:
+    """Return the document with what was measured now behind its fence."""
+    found = result["queries"]
+    lines = [
+        f"Prometheus {result['prometheus']}, {result['ranks']:,} ranks, {result['series']:,} series, "
+        f"{result['minutes']:.0f} minutes of samples; {len(found)} queries; load of the machine {result['load']:.1f}.",
+        "",
+        "| dashboard | queries | CPU of all, s | slowest, CPU ms | slowest, ms |",
+        "|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(one["dashboard"] for one in found):
+        of = [one for one in found if one["dashboard"] == name]
+        cpu, wall = [one["cpu"] for one in of], [one["seconds"] for one in of]
+        lines.append(f"| {name} | {len(of)} | {sum(cpu):.2f} | {1e3 * max(cpu):.0f} | {1e3 * max(wall):.0f} |")
+    lines += ["", f"The {LISTED} dearest:", "", "| CPU ms | ms | series | dashboard | panel, mark or variable |"]
+    lines.append("|---|---|---|---|---|")
+    for one in dearest(found):
+        where = f"{one['place']} ({one['legend']})" if one["legend"] not in ("", "__auto") else one["place"]
+        lines.append(
+            f"| {1e3 * one['cpu']:.0f} | {1e3 * one['seconds']:.0f} | {one['series']} | {one['dashboard']} | {where} |"
+        )
+    return text.split(FENCE, maxsplit=1)[0] + FENCE + "\n\n" + "\n".join(lines) + "\n"
+
+
+def dearest(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the queries that take most CPU, the dearest first."""
+    return sorted(found, key=lambda one: -one["cpu"])[:LISTED]
+
+
+def main() -> int:
+    """Measure, print the dearest, write docs/dashboards-bench.md if asked; 1 if a query is over its budget."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
+    parser.add_argument("--minutes", type=float, default=10, help="how long samples are gathered")
+    parser.add_argument("--doc", action="store_true", help="write docs/dashboards-bench.md")
+    options = parser.parse_args()
+    programs = binaries.ensure(options.suite)
+    with tempfile.TemporaryDirectory(prefix="tachograph-dashboards-") as name:
+        patterns(Path(name), programs["node_exporter"])
+        with Bench(Path(name), programs, options.ranks, ROOT / "prometheus/rules") as bench:
+            began = time.time()
+            time.sleep(30 * options.minutes)
+            bench.fault("straggler")
+            time.sleep(30 * options.minutes)
+            page, firing = bench.figures().page, bench.alerts()
+            heads = [line for line in page.splitlines() if line.startswith("prometheus_tsdb_head_series ")]
+            series = float(heads[0].split()[1])
+            end = rest(bench)
+            with urllib.request.urlopen(f"{bench.url}/api/v1/label/run/values", timeout=PATIENCE_SECONDS) as answer:
+                run = json.load(answer)["data"][0]
+            found = list(measure(bench.prometheus.pid, bench.url, run, began, end))
+    version = ".".join(map(str, binaries.version(programs["prometheus"])))
+    result = {"prometheus": version, "ranks": options.ranks, "series": round(series), "minutes": options.minutes,
+              "load": os.getloadavg()[0], "firing": firing, "queries": found}  # fmt: skip
+    save(f"dashboards-{options.suite}", result)
+    listed = [{"panel": f"{one['dashboard']}: {one['place']}", "CPU ms": 1e3 * one["cpu"], "ms": 1e3 * one["seconds"],
+               "series": one["series"]} for one in dearest(found)]  # fmt: skip
+    show(f"{options.ranks} ranks: the {LISTED} dearest of {len(found)} queries", listed, f"firing: {', '.join(firing)}")
+    if options.doc:
+        DOCUMENT.write_text(document(DOCUMENT.read_text(), result))
+    over = [one for one in found if one["cpu"] > BUDGET]
+    for one in over:
+        print(f"over {BUDGET} s: {one['dashboard']}: {one['place']}: {one['query'][:200]}", file=sys.stderr)
+    return bool(over)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""A node, through its exporter: two looks at /metrics, and what went on between them."""
+
+from __future__ import annotations
+
+import math
+import time
+import urllib.request
+from collections import defaultdict, deque
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from tachograph import catalog as c
+from tachograph.top import node_gpus, node_ranks
+from tachograph.top.facts import CONDITIONS, Facts, Run, SourceError
+from tachograph.top.pace import Look, Past
+from tachograph.top.page import Page
+
+DEFAULT_PORT = 10024
+"""Where an exporter listens unless it is told otherwise."""
+
+HISTORY = 300
+"""Looks that a sparkline reaches back."""
+
+
+def exporter_url(text: str) -> str:
+    """Return the URL of a page from what a person types: a node, node:port, or a URL."""
+    given = urlsplit(text if "://" in text else f"http://{text}")
+    port = "" if given.port or given.scheme == "https" else f":{DEFAULT_PORT}"
+    return f"{given.scheme}://{given.netloc}{port}{given.path.rstrip('/') or '/metrics'}"
+
+
+class NodeSource:
+    """The exporter at a URL; `look` raises SourceError."""
+
+    view = "node"
+    looks_needed = 2
+
+    def __init__(self, url: str, timeout: float = 5.0) -> None:
+        """Raise SourceError for what can be no address."""
+        try:
+            self.url = exporter_url(url)
+        except ValueError as error:
+            raise SourceError(f"--exporter {url}: {error}; expected a node, node:port or a URL") from error
+        self._timeout = timeout
+        self._past = Past()
+        self._history: dict[str, deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=HISTORY))
+
+    def look(self, wanted: str = "") -> Facts:
+        """Return the node as it is now; `wanted` is for sources that leave ranks out."""
+        page, now = self._page(), time.time()
+        infos = node_ranks.infos(page)
+        self._past.add(Look(time.monotonic(), node_ranks.counters(page, infos), node_gpus.counters(page)))
+        ranks = node_ranks.ranks(page, infos, self._past, now)
+        runs = [self._with_history(run) for run in node_ranks.runs(page, infos, self._past, ranks, now)]
+        return Facts(
+            view=self.view,
+            source=self.url,
+            at=now,
+            runs=tuple(sorted(runs, key=lambda run: (*CONDITIONS, "unseen").index(run.state))),
+            ranks=tuple(sorted(ranks, key=lambda rank: rank.badness, reverse=True)),
+            gpus=node_gpus.gpus(page, self._past, ranks),
+            ranks_in_all=len(ranks),
+            notes=_notes(page),
+        )
+
+    def _page(self) -> Page:
+        try:
+            with urllib.request.urlopen(self.url, timeout=self._timeout) as response:
+                page = Page(response.read().decode().splitlines())
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            reason = getattr(reason, "strerror", None) or error
+            raise SourceError(
+                f"no exporter at {self.url.removesuffix('/metrics')}: {reason}; is `tachograph exporter` running "
+                "there? --exporter names another"
+            ) from error
+        if not page.of(c.EXPORTER_INFO):
+            raise SourceError(
+                f"{self.url} is no page of a tachograph exporter: it has no {c.EXPORTER_INFO.name}; --exporter names "
+                "another"
+            )
+        return page
+
+    def _with_history(self, run: Run) -> Run:
+        history = self._history[run.name]
+        history.append((math.nan if run.loss is None else run.loss, math.nan if run.mfu is None else run.mfu))
+        return replace(
+            run, loss_history=tuple(loss for loss, _ in history), mfu_history=tuple(mfu for _, mfu in history)
+        )
+
+
+def _notes(page: Page) -> tuple[str, ...]:
+    """Return why the page shows no GPUs, or no ranks."""
+    reasons = {s.labels["collector"]: s.labels["reason"] for s in page.of(c.COLLECTOR_UNAVAILABLE) if s.value == 1}
+    return tuple(
+        f"{words} cannot be read: {reasons[collector].replace('_', ' ')}"
+        for collector, words in (("gpu", "GPUs"), ("ranks", "ranks"))
+        if collector in reasons
+    )

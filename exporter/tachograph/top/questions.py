@@ -1,0 +1,139 @@
+"""What `top` asks Prometheus about a run: recorded figures, and the worst ranks and GPUs; never all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+
+from tachograph import catalog as c
+
+ALERTS_SHOWN = 20
+"""Of each kind: those that page, and those that do not."""
+
+FIGURES = (
+    "run:train_step:max", "run:step_interval_seconds:mean2m", "run:tokens:rate1m", "run:step_mfu:ratio",
+    "run:step_mfu:baseline", "run:loss:median", "run:loss_nonfinite_ranks:count", "run:hung_seconds:min",
+    "run:progress_timestamp_seconds:max", "run:checkpoint_timestamp_seconds:max", "run:restarts:max",
+    "run:goodput:ratio1h", "run:attempt:info", "run:ranks:count", "run:down_timestamp_seconds:min",
+)  # fmt: skip
+
+HISTORIES = ("run:loss:median", "run:step_mfu:ratio")
+
+OF_RANKS = (
+    c.RANK_INFO.name, c.RANK_STATE.name, c.RANK_PHASE.name, c.RANK_PROGRESS.name, c.TRAIN_STEP.name, c.TRAIN_LOSS.name,
+    "rank:lag_seconds:mean", "rank:lag:ratio", "rank:collective_wait_per_step_seconds:mean",
+    "rank:straggler_cause:info", "rank:straggler_phase:ratio",
+)  # fmt: skip
+
+OF_GPUS = (
+    "node:gpu_sm_active:ratio", "node:gpu_tensor_active:ratio", "node:gpu_power:watts",
+    "node:gpu_thermal_slowdown:ratio", "node:gpu_power_capped:ratio", "node:gpu_power_braked:ratio",
+    c.GPU_INFO.name, c.GPU_UTILIZATION.name, c.GPU_POWER_LIMIT.name, c.GPU_MEMORY_USED.name, c.GPU_MEMORY_TOTAL.name,
+    c.GPU_TEMPERATURE.name, c.GPU_UNAVAILABLE.name, c.GPU_RECOVERY_ACTION.name, c.GPU_XID_INFO.name,
+)  # fmt: skip
+
+Marked = Mapping[str, tuple[str, str]]
+"""Mark: topk or bottomk, and what it is taken of."""
+
+
+def quoted(text: str) -> str:
+    """Return a string of PromQL."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def figures(run: str) -> str:
+    """Select the recorded figures of a run."""
+    return _select(FIGURES, f"run={quoted(run)}")
+
+
+def histories(run: str) -> str:
+    """Select what sparklines are drawn of."""
+    return _select(HISTORIES, f"run={quoted(run)}")
+
+
+def states(run: str) -> str:
+    """Count a run's ranks by state: five series; what a node still shows of a rank that lives elsewhere is left out."""
+    return (
+        f'count by (state) ({c.RANK_STATE.name}{{run={quoted(run)},state!~"dead|failed"}} == 1) or '
+        f"count by (state) (rank:ended_timestamp_seconds:max{{run={quoted(run)}}})"
+    )
+
+
+def alerts(run: str) -> str:
+    """Select for how long each alert of a run and of its nodes fires; warnings never crowd out what pages."""
+    firing = (
+        f'(ALERTS{{alertstate="firing",run={quoted(run)}}} or ALERTS{{alertstate="firing",run="",'
+        f'severity=~"critical|warning|info"}} and on (instance) node:run:info{{run={quoted(run)}}})'
+    )
+    seconds = (f'time() - ALERTS_FOR_STATE{{severity{which}"critical"}}' for which in ("=", "!="))
+    return " or ".join(f"topk({ALERTS_SHOWN}, {each} and ignoring (alertstate) {firing})" for each in seconds)
+
+
+def worst_ranks(run: str, most: int, wanted: str) -> str:
+    """Select the worst ranks of a run with the label `mark`, at most `most` of each kind; and those asked for."""
+    here = f"{{run={quoted(run)}}}"
+    kinds: dict[str, tuple[str, str]] = {
+        "died first": ("bottomk", f"rank:died_first:timestamp{here}"),
+        "failed first": ("bottomk", f"rank:failed_first:timestamp{here}"),
+        "culprit": ("topk", f"rank:hang_culprit:behind{here}"),
+        "NaN first": ("topk", f"rank:loss_nonfinite_suspect:group{here}"),
+        "frozen": ("topk", f'{c.RANK_STATE.name}{{run={quoted(run)},state="frozen"}} == 1'),
+        "ended": ("bottomk", f"rank:ended_timestamp_seconds:max{here}"),
+        "straggler": ("topk", f"rank:straggler:level{here}"),
+        "behind": ("topk", f"rank:hang_suspect:behind{here}"),
+        "off step": ("topk", f"rank:steps_apart:count{here}"),
+        "lag": ("topk", f"rank:lag_seconds:mean{here}"),
+    }
+    for term in wanted.split():
+        where = f'rank="{int(term)}"' if term.isascii() and term.isdigit() else f"instance=~{quoted(_holding(term))}"
+        kinds[f"wanted {len(kinds)}"] = ("topk", f"{c.RANK_UP.name}{{run={quoted(run)},{where}}}")
+    return _marked(kinds, most)
+
+
+def any_ranks(run: str, most: int) -> str:
+    """Select the ranks that are longest in their phase, where no lag is known."""
+    return _marked({"long": ("topk", f"{c.RANK_PHASE.name}{{run={quoted(run)}}}")}, most)
+
+
+def of_ranks(run: str, ranks: Iterable[int]) -> str:
+    """Select all that is shown of some ranks."""
+    return _select(OF_RANKS, f'run={quoted(run)},rank=~"{"|".join(map(str, ranks))}"')
+
+
+def worst_gpus(run: str, most: int) -> str:
+    """Select the worst GPUs under a run's ranks, with the label `mark`."""
+    held = f"* on (instance, uuid) group_left (run, rank) node:gpu_rank:info{{run={quoted(run)}}}"
+    kinds = {
+        "lost": ("topk", f"node:gpu_lost:info {held}"),
+        "hung": ("topk", f"node:gpu_hung:info {held}"),
+        "power brake": ("topk", f"node:gpu_power_braked:ratio {held}"),
+        "thermal": ("topk", f"node:gpu_thermal_slowdown:ratio {held}"),
+        "idle": ("bottomk", f"node:gpu_sm_active:ratio {held}"),
+    }
+    return _marked(kinds, most)
+
+
+def of_gpus(uuids: Iterable[str]) -> str:
+    """Select all that is shown of some GPUs."""
+    return _select(OF_GPUS, f"uuid=~{quoted('|'.join(map(_literal, uuids)))}")
+
+
+def _select(names: Iterable[str], where: str) -> str:
+    return f'{{__name__=~"{"|".join(names)}",{where}}}'
+
+
+def _marked(kinds: Marked, most: int) -> str:
+    return " or ".join(
+        f'label_replace({pick}({most}, {of}), "mark", "{mark.split()[0] if mark[:6] == "wanted" else mark}", "", "")'
+        for mark, (pick, of) in kinds.items()
+    )
+
+
+def _holding(text: str) -> str:
+    return f"(?i).*{_literal(text)}.*"
+
+
+def _literal(text: str) -> str:
+    """Return a regular expression of RE2 for a text."""
+    return re.sub(r"([!-,./:-@\[-`{-~])", r"\\\1", text)

@@ -1,0 +1,206 @@
+"""A run, through Prometheus: its recorded figures, and the worst of its ranks and GPUs in all they show."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tachograph import catalog as c
+from tachograph.prometheus_api import Prometheus, PrometheusError, Series
+from tachograph.top import questions
+from tachograph.top.facts import ALERT_WEIGHT, WEIGHTS, Alert, Facts, Rank, Run, SourceError, condition, in_order
+from tachograph.top.run_gpus import run_gpus
+
+HISTORY_SECONDS = 1800.0
+HISTORY_POINTS = 120
+
+Place = tuple[int, str]
+"""Rank and node."""
+
+
+@dataclass
+class _Marked:
+    """Why a rank was chosen, and a number to each reason."""
+
+    marks: dict[str, float]
+
+    @property
+    def weight(self) -> tuple[float, float]:
+        weights = {**WEIGHTS, "wanted": 10, "ended": WEIGHTS["dead"], "alert": ALERT_WEIGHT}
+        return max(weights.get(mark, 0) for mark in self.marks), self.marks.get("lag", 0.0)
+
+
+class RunSource:
+    """A run in the Prometheus at a URL; `look` raises SourceError, for a run it does not know only at the first one."""
+
+    view = "run"
+    looks_needed = 1
+
+    def __init__(self, run: str, prometheus: Prometheus, most: int) -> None:
+        self._run_name = run
+        self.url = prometheus.url
+        self._prometheus = prometheus
+        self._most = most
+        self._known = False
+
+    def look(self, wanted: str = "") -> Facts:
+        """Return the run as it is now; ranks and nodes that are `wanted` are among those shown."""
+        try:
+            if not self._known:
+                self._prometheus.check()
+                self._prometheus.known(self._run_name)
+                self._known = True
+            return self._look(wanted)
+        except PrometheusError as error:
+            raise SourceError(str(error)) from error
+
+    def _look(self, wanted: str) -> Facts:
+        ask, run = self._prometheus.instant, self._run_name
+        states_found = ask(questions.states(run))
+        states = {one.labels["state"]: int(one.value) for one in states_found}
+        figures = {one.labels["__name__"]: one for one in ask(questions.figures(run))}
+        now = next((one.samples[-1][0] for one in (*states_found, *figures.values())), time.time())
+        alerts = sorted((_alert(one) for one in ask(questions.alerts(run))), key=_severity)
+        ranks = self._ranks(wanted, alerts, now)
+        return Facts(
+            view=self.view,
+            source=self.url,
+            at=now,
+            runs=(self._run(figures, states, now),),
+            ranks=tuple(sorted(ranks, key=lambda rank: rank.badness, reverse=True)),
+            gpus=run_gpus(self._prometheus, run, self._most, ranks, alerts),
+            alerts=tuple(alerts),
+            ranks_in_all=sum(states.values()),
+        )
+
+    def _ranks(self, wanted: str, alerts: Iterable[Alert], now: float) -> list[Rank]:
+        chosen: dict[Place, _Marked] = defaultdict(lambda: _Marked({}))
+        for one in self._prometheus.instant(questions.worst_ranks(self._run_name, self._most, wanted)):
+            chosen[_place(one.labels)].marks[one.labels["mark"]] = one.value
+        for alert in alerts:
+            if alert.rank.isdigit() and alert.node:
+                chosen[int(alert.rank), alert.node].marks["straggler" if "Straggler" in alert.name else "alert"] = 0
+        if len(chosen) < self._most:
+            for one in self._prometheus.instant(questions.any_ranks(self._run_name, self._most - len(chosen))):
+                chosen[_place(one.labels)].marks["long"] = one.value
+        places = sorted(chosen, key=lambda place: (chosen[place].weight, -place[0]), reverse=True)[: self._most]
+        if not places:
+            return []
+        details: dict[Place, list[Series]] = defaultdict(list)
+        for one in self._prometheus.instant(questions.of_ranks(self._run_name, sorted({rank for rank, _ in places}))):
+            details[_place(one.labels)].append(one)
+        alive = {rank for (rank, _), found in details.items() if _label(found, c.RANK_STATE.name, "state") in _ALIVE}
+        ranks = [self._rank(place, details[place], chosen[place], alerts, now) for place in places if place in details]
+        return [rank for rank in ranks if rank.state in _ALIVE or rank.rank not in alive]  # it moved to another node
+
+    def _rank(self, place: Place, found: list[Series], why: _Marked, alerts: Iterable[Alert], now: float) -> Rank:
+        values = {one.labels["__name__"]: one.value for one in found}
+        progress = values.get(c.RANK_PROGRESS.name)
+        number, node = place
+        return Rank(
+            run=self._run_name,
+            rank=number,
+            node=node,
+            gpu=_label(found, c.RANK_INFO.name, "gpu"),
+            uuid=_label(found, c.RANK_INFO.name, "uuid"),
+            state=_label(found, c.RANK_STATE.name, "state"),
+            phase=_label(found, c.RANK_PHASE.name, "phase"),
+            phase_seconds=values.get(c.RANK_PHASE.name),
+            step=values.get(c.TRAIN_STEP.name),
+            lag_seconds=values.get("rank:lag_seconds:mean"),
+            lag_ratio=values.get("rank:lag:ratio"),
+            wait_seconds=values.get("rank:collective_wait_per_step_seconds:mean"),
+            progress_seconds=None if progress is None else max(0.0, now - progress),
+            loss=values.get(c.TRAIN_LOSS.name),
+            marks=in_order({*why.marks, *(["late"] if "rank:lag:ratio" in values else [])}),
+            cause=_cause(found, why.marks),
+            alerts=tuple(alert.name for alert in alerts if alert.rank == str(number) and alert.node in {"", node}),
+        )
+
+    def _run(self, figures: Mapping[str, Series], states: Mapping[str, int], now: float) -> Run:
+        values = {name: one.value for name, one in figures.items()}
+        hung, down, saved, progress = (
+            values.get(name)
+            for name in (
+                "run:hung_seconds:min",
+                "run:down_timestamp_seconds:min",
+                "run:checkpoint_timestamp_seconds:max",
+                "run:progress_timestamp_seconds:max",
+            )
+        )
+        size = figures["run:attempt:info"].labels.get("world_size", "") if "run:attempt:info" in figures else ""
+        step = HISTORY_SECONDS / HISTORY_POINTS
+        pasts = self._prometheus.range(questions.histories(self._run_name), now - HISTORY_SECONDS, now, step)
+        history = {one.labels["__name__"]: _even(one, now, step) for one in pasts}
+        state = condition({**states, "hung": int(hung is not None)})
+        return Run(
+            name=self._run_name,
+            state=state,
+            state_seconds=hung if state == "hung" else None if down is None else now - down,
+            ranks=states,
+            world_size=int(size) if size.isdigit() else None,
+            restarts=values.get("run:restarts:max"),
+            step=values.get("run:train_step:max"),
+            step_seconds=values.get("run:step_interval_seconds:mean2m"),
+            tokens_per_second=values.get("run:tokens:rate1m"),
+            mfu=values.get("run:step_mfu:ratio"),
+            mfu_baseline=values.get("run:step_mfu:baseline"),
+            loss=values.get("run:loss:median"),
+            nonfinite_ranks=int(values.get("run:loss_nonfinite_ranks:count", 0)),
+            progress_seconds=None if progress is None else max(0.0, now - progress),
+            checkpoint_seconds=None if saved is None else max(0.0, now - saved),
+            goodput=values.get("run:goodput:ratio1h"),
+            loss_history=history.get("run:loss:median", ()),
+            mfu_history=history.get("run:step_mfu:ratio", ()),
+        )
+
+
+_ALIVE = ("running", "frozen")
+
+
+def _place(labels: Mapping[str, str]) -> Place:
+    return int(labels["rank"]), labels.get("instance", "")
+
+
+def _label(found: Iterable[Series], name: str, label: str) -> str:
+    """Return the label of a family's sample; of a state, the one that is 1."""
+    own = (one for one in found if one.labels["__name__"] == name)
+    return next((one.labels.get(label, "") for one in own if one.value or name != c.RANK_STATE.name), "")
+
+
+def _alert(one: Series) -> Alert:
+    labels = one.labels
+    return Alert(
+        name=labels["alertname"],
+        severity=labels.get("severity", ""),
+        seconds=one.value,
+        rank=labels.get("rank", ""),
+        node=labels.get("instance", ""),
+        gpu=labels.get("gpu", ""),
+        uuid=labels.get("uuid", ""),
+    )
+
+
+def _severity(alert: Alert) -> tuple[int, float, str]:
+    order = {"critical": 0, "warning": 1, "info": 2}
+    return order.get(alert.severity, 3), -alert.seconds, alert.name
+
+
+def _cause(found: Iterable[Series], marks: Mapping[str, float]) -> str:
+    """Return what is known of why, in words."""
+    if behind := marks.get("culprit") or marks.get("behind"):
+        return f"{behind:.0f} collective{'s' * (behind != 1)} behind"
+    if "off step" in marks:
+        return f"{marks['off step']:.0f} steps off"
+    if "straggler" in marks:
+        cause = _label(found, "rank:straggler_cause:info", "cause")
+        return cause or _label(found, "rank:straggler_phase:ratio", "phase")
+    return ""
+
+
+def _even(series: Series, now: float, step: float) -> tuple[float, ...]:
+    """Return the samples at even distances, with NaN where there was none."""
+    found = {round((at - now) / step): value for at, value in series.samples}
+    return tuple(found.get(i, float("nan")) for i in range(-HISTORY_POINTS, 1))

@@ -1,0 +1,35 @@
+"""A line of bars: how a figure went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+BARS = "▁▂▃▄▅▆▇█"
+ASCII_BARS = "_.-=+*#@"
+
+FLAT = 0.1
+"""The least span, as a share of the largest value: the noise of a steady figure is to look steady."""
+
+
+def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
+    """Return the newest values in at most `width` characters, several to one where there are more; gaps are blank."""
+    each = max(1, math.ceil(len(values) / width)) if width > 0 else 1
+    first = len(values) % each
+    groups = [values[:first]] if first else []
+    groups += [values[i : i + each] for i in range(first, len(values), each)]
+    means = [_mean([value for value in group if math.isfinite(value)]) for group in groups]
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    span = max(high - low, FLAT * max(abs(high), abs(low)))
+    low = (low + high - span) / 2
+    top = len(bars) - 1
+    return "".join(
+        " " if mean is None else bars[min(top, round((mean - low) / span * top)) if span else 0] for mean in means
+    ).lstrip()
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,70 @@
+"""The state a run is in, in one word, and what fires for it."""
+
+from __future__ import annotations
+
+from culprits import ROWS
+from panels import BLUE, GREEN, ORANGE, RED, SEVERITIES, Json, override, query, table, words
+from series import of_run
+from shell import RUNBOOK_LINK, SAME, field, link
+from tachograph import catalog as c
+
+CONDITIONS = (
+    ("hung", RED, of_run("ALERTS", alertstate="firing", alertname="RunHung")),
+    ("rank dead", RED, of_run(c.RANK_STATE, state="dead") + " == 1"),
+    ("rank failed", RED, of_run(c.RANK_STATE, state="failed") + " == 1"),
+    ("rank frozen", ORANGE, of_run(c.RANK_STATE, state="frozen") + " == 1"),
+    ("running", GREEN, of_run(c.RANK_STATE, state="running") + " == 1"),
+    ("finished", BLUE, of_run(c.RANK_STATE, state="finished") + " == 1"),
+)
+"""What a run can be in, worst first: the first that holds for any rank stands for the run."""
+
+CONDITION = " or ".join(f"group({found}) * {code}" for code, (_, _, found) in enumerate(CONDITIONS, start=1))
+"""The number, from 1, of the condition the run is in."""
+
+CONDITION_WORDS = [
+    {
+        "type": "value",
+        "options": {str(i): {"text": word, "color": colour} for i, (word, colour, _) in enumerate(CONDITIONS, start=1)},
+    }
+]
+"""What a panel shows for that number."""
+
+
+ON_A_RUN = {"rank": "Rank", "instance": "Node", "gpu": "GPU"}
+ON_HOSTS = {"instance": "Node", "gpu": "GPU", "run": "Run"}
+"""Whom the table of alerts names, by label, where one run is looked at and where nodes are."""
+
+
+def firing_table(firing: str, text: str, named: dict[str, str], **more: object) -> Json:
+    """Return the table of what fires; however many warnings there are, they never crowd out what pages."""
+    since = " or ".join(
+        f'topk({ROWS // 2}, time() - ALERTS_FOR_STATE{{severity{which}"critical"}} and ignoring (alertstate) {firing})'
+        for which in ("=", "!=")
+    )
+    return table(
+        "Firing now",
+        f"{text} Empty is good. Each alert has a runbook of its name: start there.",
+        [query(since, table=True)],
+        "Nothing fires.",
+        {"severity": "Severity", "alertname": "Alert", **named, "Value": "For"},
+        overrides=[
+            words("Severity", SEVERITIES, custom__width=80),
+            *_leads(named),
+            override("GPU", custom__width=55),
+            override("For", unit="s", decimals=0, custom__width=75),
+        ],
+        sort=[{"displayName": "Severity", "desc": False}],
+        h=6,
+        **more,
+    )
+
+
+def _leads(named: dict[str, str]) -> list[Json]:
+    """Return where a click on an alert, and on whom it names, leads; an hour or a rank are a run's."""
+    if named != ON_A_RUN:
+        return [override("Alert", links=[RUNBOOK_LINK])]
+    return [
+        override("Alert", links=[RUNBOOK_LINK, link("The hour around it", "incident", run=SAME)]),
+        override("Node", links=[link("Node and GPUs", "node", run=SAME, instance=field("Node"))]),
+        override("Rank", custom__width=60, links=[link("This rank", "ranks", run=SAME, rank=field("Rank"))]),
+    ]

@@ -1,0 +1,283 @@
+"""The panels that name who holds a run up: its ranks and its nodes, what the rules named first."""
+
+from __future__ import annotations
+
+from panels import (
+    PHASES,
+    STATES,
+    Json,
+    bar_cells,
+    coloured,
+    heat,
+    lines,
+    marked,
+    override,
+    query,
+    table,
+    timeline,
+    words,
+)
+from series import of_cluster, of_ranks, of_run
+from shell import SAME, field, link
+from tachograph import catalog as c
+
+ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16,384
+
+WAIT, LAG = of_ranks("rank:collective_wait_per_step_seconds:mean"), of_ranks("rank:lag_seconds:mean")
+BEHIND = f"max by (rank) ({of_ranks('rank:collectives_behind:max')})"
+
+UNWATCHED = "not collected: recorder.watch is not called"
+
+RANK_VERDICTS = (
+    ("died first", "rank:died_first:timestamp"),
+    ("failed first", "rank:failed_first:timestamp"),
+    ("holds up the hang", "rank:hang_culprit:behind"),
+    ("NaN first", "rank:loss_nonfinite_suspect:group"),
+    ("differs from the others", "rank:invariant_culprit:info"),
+    ("broken GPU", "node:broken_gpu_rank:info"),
+    ("other step", "rank:step_desync:max"),
+)
+"""What a rule says of a rank -> the series by which it says so, the worst first; lateness and its cause come last."""
+
+
+def verdicts() -> str:
+    """Return one series for each chosen rank that a rule names, `verdict` says as what."""
+    named = [
+        f'label_replace(group by (rank) ({of_ranks(name)}), "verdict", "{text}", "", "")'
+        for text, name in RANK_VERDICTS
+    ]
+    late = f'label_replace({of_ranks("rank:straggler_cause:info")}, "late", "late", "", "")'
+    named.append(f'group by (rank, verdict) (label_join({late}, "verdict", ": ", "late", "cause"))')
+    named.append(f'label_replace(group by (rank) ({of_ranks("rank:straggler:info")}), "verdict", "late", "", "")')
+    return " or on (rank) ".join(named)
+
+
+def conspicuous(rows: int) -> str:
+    """Return the chosen ranks that deserve a look most, highest first."""
+    nought = f"max by (rank) ({of_ranks(c.RANK_UP)}) * 0"
+    gone = f"max by (rank) ({of_ranks(c.RANK_STATE, state='dead|failed|frozen')})"
+    phase = f"max by (rank) ({of_ranks(c.RANK_PHASE)})"
+    alerts = of_ranks("ALERTS", alertstate="firing", severity="critical")
+    # One number to choose rows by: named by a page, then gone, behind in a collective, lagging, long in its phase.
+    weighed = (
+        f"group by (rank) ({alerts}) * 1e12",
+        f"{gone} * 1e9",
+        f"{BEHIND} * 1e6",
+        f"max by (rank) ({LAG}) * 1e3",
+        phase,
+    )
+    score = " + on (rank) ".join(f"({part} or on (rank) {nought})" for part in weighed)
+    return f"topk({rows}, {score})"
+
+
+def rank_table(**more: object) -> Json:
+    """Return the table that names the culprit: the most conspicuous ranks of all that are chosen."""
+    chosen = conspicuous(ROWS)
+    asked = (
+        f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({of_ranks(c.RANK_INFO)})",
+        f"max by (rank, state) ({of_ranks(c.RANK_STATE)} == 1)",
+        f"max by (rank, phase) ({of_ranks(c.RANK_PHASE)})",
+        f"max by (rank) ({of_ranks(c.TRAIN_STEP)})",
+        f"max by (rank) ({WAIT})",
+        f"max by (rank) ({LAG})",
+        BEHIND,
+        verdicts(),
+    )
+    columns = {"rank": "Rank", "verdict": "Named as", "instance": "Node", "gpu": "GPU", "state": "State"}
+    columns |= {"phase": "Phase", "Value #C": "For", "Value #D": "Step", "Value #E": "Wait"}
+    columns |= {"Value #F": "Lag per step", "Value #G": "Behind"}
+    here = {"instance": field("Node"), "rank": field("Rank")}
+    links = [
+        link("Only this rank, here", "run", run=SAME, **here),
+        link("Beside the others", "ranks", run=SAME, **here),
+    ]
+    node = link("Its node and GPUs", "node", run=SAME, instance=field("Node"))
+    return table(
+        "Ranks, the most conspicuous first",
+        f"The {ROWS} ranks that most deserve a look: named by a rule, gone, behind in a collective, lagging, long in "
+        "one phase. Wait and lag are seconds of a step, Behind counts collectives. Nobody named and all alike is good. "
+        "In a hang the culprit is the one behind, or in another phase. A click shows only that rank, or its node.",
+        [
+            query(f"({expression}) and on (rank) {chosen}" if i else expression, table=True)
+            for i, expression in enumerate(asked)
+        ],
+        "No rank of this run has been seen.",
+        columns,
+        join="rank",
+        overrides=[
+            override("Rank", links=links, custom__width=60),
+            marked("Named as", custom__width=145),
+            override("Node", links=[node], custom__width=85),
+            override("GPU", custom__width=45),
+            words("State", STATES, custom__width=75),
+            words("Phase", PHASES, custom__width=85),
+            override("For", unit="s", decimals=1, custom__width=65),
+            override("Step", unit="locale", custom__width=75),
+            override("Wait", unit="s", decimals=1, custom__width=60),
+            bar_cells("Lag per step", unit="s", decimals=1, custom__minWidth=100),
+            override("Behind", custom__width=65),
+        ],
+        **{"w": 24, "h": 10, **more},
+    )
+
+
+NODE_ROWS = 20
+
+
+def node_verdicts() -> str:
+    """Return one series for each node of the run that a rule names, `verdict` says as what."""
+    here = f"on (instance) group by (instance) ({of_run('node:ranks_up:count')})"
+    slow = f'label_replace({of_run("node:slowdown_culprit:info")}, "slow", "slow", "", "")'
+    parts = (
+        f'label_replace(group by (instance) ({of_cluster("node:down_seconds:max")}), "verdict", "down", "", "")'
+        f" and on (instance) group by (instance) (last_over_time({of_run('node:ranks_up:count')}[1h]))",
+        f'group by (instance, verdict) (label_join({slow}, "verdict", ": ", "slow", "cause"))',
+        f'label_replace(group by (instance) ({of_run("node:straggling:level")}), "verdict", "late", "", "")',
+        f"label_replace(group by (instance) ({of_cluster('node:nic_down_seconds:max')}) and {here},"
+        ' "verdict", "link down", "", "")',
+        f'label_replace(group by (instance) ({of_run("rank:hang_culprit:behind")}), "verdict", "its rank", "", "")',
+        f'label_replace(group by (instance) ({of_run("rank:straggler:info")}), "verdict", "its rank", "", "")',
+    )
+    return " or on (instance) ".join(f"({part})" for part in parts)
+
+
+def node_table(**more: object) -> Json:
+    """Return the table that names nodes: six behind one switch stand here, where no single rank is late."""
+    ranks = f"max by (instance) (last_over_time({of_run('node:ranks_up:count')}[15m]))"
+    inside = f"max by (instance) ({of_run('node:collective_step_seconds:max')})"
+    lag = f"quantile by (instance) (0.5, {of_run('rank:lag_seconds:mean')})"
+    ratio = f"{inside} / on () group_left () quantile(0.5, {inside})"
+    errors = f"max by (instance) ({of_cluster('node:nic_errors:increase1h')})"
+    weighed = (f"group by (instance) ({node_verdicts()}) * 1e6", ratio, f"abs({lag})")
+    score = " + on (instance) ".join(f"({part} or on (instance) 0 * {ranks})" for part in weighed)
+    chosen = f"topk({NODE_ROWS}, {score})"
+    asked = (chosen, node_verdicts(), ranks, inside, ratio, errors)
+    columns = {"instance": "Node", "verdict": "Named as", "Value #C": "Ranks", "Value #D": "Collectives"}
+    columns |= {"Value #E": "× median", "Value #F": "Net errors, 1 h"}
+    shown = [link("Its node and GPUs", "node", run=SAME, instance=field("Node")),
+             link("Only its ranks, here", "run", run=SAME, instance=field("Node"))]  # fmt: skip
+    return table(
+        "Nodes, the most conspicuous first",
+        f"The {NODE_ROWS} nodes of the run that most deserve a look: named by a rule, then those on which collectives "
+        "take longest: seconds of collectives in a step, and over the median node's. Nobody named, × median near 1 is "
+        "good. Several named slow, with network errors: look at the switch they share. One named late: drain it.",
+        [
+            query(f"({expression}) and on (instance) {chosen}" if i else expression, table=True)
+            for i, expression in enumerate(asked)
+        ],
+        "No node of this run has been seen.",
+        columns,
+        join="instance",
+        overrides=[
+            override("Node", links=shown, custom__width=85),
+            marked("Named as", custom__width=155),
+            override("Ranks", custom__width=60),
+            override("Collectives", unit="s", decimals=1, custom__width=85),
+            override("× median", decimals=2, custom__width=75),
+            bar_cells("Net errors, 1 h", unit="locale", decimals=0, custom__minWidth=110),
+        ],
+        **{"w": 24, "h": 8, **more},
+    )
+
+
+def sequence_spread(**more: object) -> Json:
+    """Return the panel of how far the last rank is behind the first one of its process group."""
+    # Ranks report up to 1 s and are scraped up to 5 s apart, so to lack what others got within 15 s means nothing. A
+    # rank that restarted counts from 0 again: its past says nothing about where the others should be.
+    enqueued = of_run(c.TRAIN_COLLECTIVE_ENQUEUED)
+    reached = f"max by (group) ({enqueued} offset 15s <= {enqueued})"
+    return lines(
+        "Collectives behind",
+        "none",
+        "How many collectives the last rank lacks to where the first one of its process group was 15 s ago. 0 is good. "
+        "A line that stands above 0 is a hang: the table of ranks names who never entered.",
+        [query(f"clamp_min(max({reached} - on (group) group_right () {enqueued}), 0)", "behind")],
+        "not collected: no process group reports sequence numbers",
+        min=0,
+        decimals=0,
+        soft_max=4,
+        **more,
+    )
+
+
+def ranks_by_phase(**more: object) -> Json:
+    """Return the panel of how many ranks of the run do what."""
+    return lines(
+        "Ranks by phase",
+        "none",
+        "How many ranks are in which phase. A mix that stays alike is good. All but a few in backward or collective, "
+        "and it stays so: they wait for those few.",
+        [query(f"count by (phase) ({of_run(c.RANK_PHASE)})", "{{phase}}")],
+        "no rank is running",
+        stack=True,
+        overrides=coloured(PHASES),
+        min=0,
+        decimals=0,
+        **more,
+    )
+
+
+def phases_over_time(rows: int, **more: object) -> Json:
+    """Return the panel of what the most conspicuous ranks do, phase by phase."""
+    chosen = conspicuous(rows).replace("}", "} @ end()")
+    # Each `or` looks at all that stands before it, so what most ranks are in comes last.
+    rare_first = sorted(c.PHASES, key=("data", "forward", "collective", "backward").count)
+    coded = " or ".join(f"{of_ranks(c.RANK_PHASE, phase=phase)} * 0 + {c.PHASES.index(phase)}" for phase in rare_first)
+    words_of = {str(code): {"text": phase, "color": PHASES[phase]} for code, phase in enumerate(c.PHASES)}
+    return timeline(
+        "What the conspicuous ranks do",
+        "none",
+        f"The phase of the {rows} ranks that deserve a look most at the end of the range, at each scrape. Rows that "
+        "look alike are good. One row in another colour than the rest is the rank the others wait for.",
+        [query(f"max by (rank) (({coded}) and on (rank) {chosen})", "rank {{rank}}")],
+        "no rank is running",
+        mappings=[{"type": "value", "options": words_of}],
+        **{"w": 24, "h": 9, **more},
+    ) | {"maxDataPoints": 120}
+
+
+def lag_heat(rows: int = 30, **more: object) -> Json:
+    """Return the panel of the ranks that lagged most within the range."""
+    worst = f"topk({rows}, max by (rank) (max_over_time({LAG}[$__range] @ end())))"
+    return heat(
+        "Lag per step, rank by rank",
+        "s",
+        f"How much later than the median rank a rank arrives at each step: the {rows} ranks that lagged most within "
+        "the range. All pale is good. One red row: that rank; rows in turns: what differs from step to step.",
+        [query(f"max by (rank) ({LAG}) and on (rank) {worst}", "rank {{rank}}")],
+        UNWATCHED,
+        **{"w": 12, "h": 12, **more},
+    )
+
+
+def node_heat(rows: int = 40, **more: object) -> Json:
+    """Return the panel of the nodes whose collectives took longest within the range."""
+    took = of_run("node:collective_step_seconds:max")
+    worst = f"topk({rows}, max by (instance) (max_over_time({took}[$__range] @ end())))"
+    return heat(
+        "Collectives of a step, node by node",
+        "s",
+        f"Seconds of collectives in a step, from start to end, on the slowest rank of the node: the {rows} nodes with "
+        "the longest within the range. All of one colour is good. A few red rows: what these nodes share, a switch or "
+        "a rail, is slow.",
+        [query(f"max by (instance) ({took}) and on (instance) {worst}", "{{instance}}")],
+        UNWATCHED,
+        **{"w": 12, "h": 12, **more},
+    )
+
+
+def error_heat(rows: int = 40, **more: object) -> Json:
+    """Return the panel of the nodes whose network ports damage packets."""
+    here = f"on (instance) group by (instance) ({of_run('node:ranks_up:count')})"
+    rate = of_cluster("node:nic_errors:rate2m")
+    worst = f"topk({rows}, max by (instance) (max_over_time({rate}[$__range] @ end())))"
+    return heat(
+        "Network errors a second, node by node",
+        "none",
+        f"Damaged packets a second at the worst port of a node: the {rows} nodes with most. No row is good. Several "
+        "rows that begin at once: what these nodes share, a switch or a rail; a single one: its cable or transceiver.",
+        [query(f"max by (instance) ({rate} and {here}) and on (instance) {worst}", "{{instance}}")],
+        "no port damages packets, or node_exporter is not scraped",
+        decimals=1,
+        **{"w": 12, "h": 12, **more},
+    )

@@ -1,0 +1,202 @@
+"""The dashboard "Fleet": what the machines are used for, which runs are in trouble, what it costs."""
+
+from __future__ import annotations
+
+import shell
+from culprits import ROWS
+from panels import (
+    BLUE,
+    CAUSES,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    SEVERITIES,
+    UNITS,
+    Json,
+    bar_cells,
+    coloured,
+    lines,
+    override,
+    query,
+    row,
+    stat,
+    table,
+)
+from series import RUNS, of_cluster
+from shell import field, link
+from tachograph import catalog as c
+
+
+def of_runs(name: str, **matchers: str) -> str:
+    """Select a recorded series of all runs whose name is asked for."""
+    return of_cluster(name, run=".*$find.*", **matchers)
+
+
+WORTH, LOST = of_runs("run:productive_seconds:rate2m"), of_runs("run:lost_seconds:rate2m")
+GPUS = of_runs(RUNS)
+FIRING = of_runs("ALERTS", alertstate="firing")
+EVERYWHERE = of_cluster("ALERTS", alertstate="firing", severity="critical|warning|info")
+OF_BASELINE = (
+    f"(max by (run) ({of_runs('run:step_mfu:ratio')}) / on (run) max by (run) ({of_runs('run:step_mfu:baseline')}) or "
+    f"max by (run) ({of_runs('run:throughput:rate1m')} / {of_runs('run:throughput:baseline')}))"
+)
+POWER = of_cluster("node:gpu_power:watts")
+PER_JOULE = (
+    f"sum({of_runs('run:tokens:rate1m')} and on (run) {of_runs('run:gpu_power:watts')})"
+    f" / sum({of_runs('run:gpu_power:watts')})"
+)
+
+
+def hours(rate: str) -> str:
+    """Return the hours that a number of GPUs adds up to over the range: a sample a minute, summed."""
+    return f"sum_over_time({rate}[$__range:1m]) / 60"
+
+
+def top() -> list[Json]:
+    """Return the band that answers in five seconds: is the cluster doing useful work, and what is on fire."""
+    mfu = f"sum({of_runs('run:known_flops:increase1m')}) / 60 / sum({of_runs('run:known_peak_flops:sum')})"
+    critical = of_runs("ALERTS", alertstate="firing", severity="critical")
+    delivered, scheduled = hours(f"sum({WORTH})"), hours(f"sum({GPUS})")
+    return [
+        stat("Runs", "none", "Runs in sight, whatever state they are in. Where one is missing that should be here: its "
+             "recorder is off, or no exporter runs on its nodes.", [query(f"count({GPUS})", instant=True)], "no run",
+             w=4),
+        stat("GPUs allocated", "locale", "GPUs held by the ranks of all runs, beside all that exporters know. Nearly "
+             "all allocated is good. What is not: look at the scheduler's queue.",
+             [query(f"sum({GPUS})", "allocated", instant=True),
+              query(f"count({of_cluster(c.GPU_UP)})", "known", instant=True)],
+             "none", show="value_and_name", w=4),
+        stat("GPUs productive", "locale", "GPUs' worth of new training work: what is left of those allocated when "
+             "waits, restarts, saves and repeated steps are taken away. Near those allocated is good.",
+             [query(f"sum({WORTH})", instant=True)], "not yet", decimals=0, w=4),
+        stat("MFU", UNITS["ratio"], "Model FLOP/s of all runs over the peak of their devices, by the clock; it needs "
+             "flops_per_token. What a run should have is its own past: see the table.", [query(mfu, instant=True)],
+             "not collected", decimals=1, w=4),
+        stat("Goodput", UNITS["ratio"], "Share of all rank-time that is new training work. Near what the runs are "
+             "built for is good: waits in collectives count as lost.",
+             [query(f"sum({WORTH}) / (sum({WORTH}) + sum({LOST}))", instant=True)], "not yet", decimals=1,
+             w=4),
+        stat("Alerts", "none", "Alerts that fire anywhere, by severity. None is good. Critical: a person is being "
+             "paged now; the table names the run.",
+             [query(f"count by (severity) ({EVERYWHERE})", "{{severity}}", instant=True)],
+             "none", show="value_and_name", overrides=coloured(SEVERITIES), w=4),
+        stat("GPU-hours delivered", "locale", "GPU-hours of new training work within the time range, beside those that "
+             "runs held. Alike is good. What lies between is lost: its causes stand below.",
+             [query(delivered, "delivered", instant=True), query(scheduled, "scheduled", instant=True)],
+             "not yet", show="value_and_name", decimals=0, w=8),
+        stat("Runs that page", "none", "Runs with a critical alert now. 0 is good; else they are the first rows of the "
+             "table.", [query(f"count(group by (run) ({critical})) or vector(0)", instant=True)], "none", w=4),
+        stat("Power", UNITS["watts"], "Mean board power of all GPUs that tell it. It should follow the GPUs that are "
+             "productive; without them it heats the room.", [query(f"sum({POWER})", instant=True)],
+             "not collected", decimals=1, w=4),
+        stat("Energy", "watth", "Energy of all GPUs within the time range, from their power once a minute. Compare it "
+             "with the GPU-hours delivered beside it.", [query(hours(f"sum({POWER})"), instant=True)],
+             "not collected", decimals=1, w=4),
+        stat("Tokens per joule", "none", "Tokens trained on over the energy of those runs' GPUs. Higher is good. A "
+             "fall at the same model: slow ranks or waits, at full power.", [query(PER_JOULE, instant=True)],
+             "not collected", decimals=2, w=4),
+    ]  # fmt: skip
+
+
+def worst_runs() -> Json:
+    """Return the table of runs: those that page first, then those that lose most GPUs."""
+    gpus = f"max by (run) ({GPUS})"
+    critical, warning = (
+        f"count by (run) ({of_runs('ALERTS', alertstate='firing', severity=severity)})"
+        for severity in ("critical", "warning")
+    )
+    other = f"sum by (run) ({of_runs('run:lost_seconds:rate2m', cause='!collective')})"
+    slower = f"clamp_min(1 - {OF_BASELINE}, 0) * on (run) {gpus}"
+    nought = f"0 * {gpus}"
+    lost = f"(({other} or {nought}) + on (run) ({slower} or {nought}))"
+    score = f"({critical} * 1e9 or {nought}) + on (run) ({warning} * 1e6 or {nought}) + on (run) {lost}"
+    chosen = f"topk({ROWS}, {score})"
+    asked = (
+        chosen,
+        gpus,
+        critical,
+        warning,
+        lost,
+        f"max by (run) ({of_runs('run:step_mfu:ratio')})",
+        OF_BASELINE,
+        f"max by (run) ({of_runs('run:goodput:ratio1h')})",
+        f"max by (run) ({of_runs('rank:lag:ratio')})",
+        f"min by (run) ({of_runs('run:progress_age_seconds:min')})",
+        f"min by (run) ({of_runs('run:checkpoint_age_seconds:min')})",
+        f"max by (run) ({of_runs('run:restarts:max')})",
+    )
+    columns = {"run": "Run", "Value #B": "GPUs", "Value #C": "Critical", "Value #D": "Warnings"}
+    columns |= {"Value #E": "GPUs lost", "Value #F": "MFU", "Value #G": "Of its baseline", "Value #H": "Goodput, 1 h"}
+    columns |= {"Value #I": "Lag of the last rank", "Value #J": "Since last step", "Value #K": "Since checkpoint"}
+    columns |= {"Value #L": "Restarts"}
+    leads = {"run": "The run", "ranks": "Its ranks", "incident": "What happened, on one time axis"}
+    links = [link(title, to, run=field("Run")) for to, title in leads.items()]
+    share = {"unit": UNITS["ratio"], "decimals": 0}
+    return table(
+        "Runs, the worst first",
+        f"The {ROWS} runs that page, warn, or lose most: GPUs lost is what start-up, data, saves, restarts and hangs "
+        "take, and what the run is slower than its own past. No alert and few GPUs lost is good. A click opens it.",
+        [query(f"({text}) and on (run) {chosen}" if i else text, table=True) for i, text in enumerate(asked)],
+        "No run is in sight.",
+        columns,
+        join="run",
+        overrides=[
+            override("Run", links=links, custom__width=220),
+            override("GPUs", unit="locale"),
+            override("Critical", mappings=over(RED), custom__cellOptions={"type": "color-text"}),
+            override("Warnings", mappings=over(ORANGE), custom__cellOptions={"type": "color-text"}),
+            bar_cells("GPUs lost", unit="locale", decimals=0),
+            *(override(name, **share) for name in ("MFU", "Of its baseline", "Goodput, 1 h", "Lag of the last rank")),
+            *(override(name, unit="s", decimals=0) for name in ("Since last step", "Since checkpoint")),
+        ],
+        w=24,
+        h=10,
+    )
+
+
+def over(colour: str) -> list[Json]:
+    """Return the mapping that colours a count."""
+    return [{"type": "range", "options": {"from": 1, "to": None, "result": {"color": colour}}}]
+
+
+def use() -> list[Json]:
+    """Return how the machines are used, over time."""
+    worst = f"bottomk(10, {OF_BASELINE})".replace("}", "} @ end()")
+    shades = {"known": GREY, "allocated": BLUE, "productive": GREEN}
+    return [
+        lines("GPUs", "locale", "GPUs that exporters know, that runs hold, and the worth of new work. Close together "
+              "is good. Known above allocated: idle machines; allocated above productive: see what is lost.",
+              [query(f"count({of_cluster(c.GPU_UP)})", "known"), query(f"sum({GPUS})", "allocated"),
+               query(f"sum({WORTH})", "productive")], "no run is in sight", overrides=coloured(shades), min=0, w=8),
+        lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work: GPU-hours lost an hour. "
+              "Collectives are part of how runs are built; the others should be near 0.",
+              [query(f"sum by (cause) ({LOST}) > 0", "{{cause}}")], "not accounted yet", stack=True,
+              overrides=coloured(CAUSES), min=0, w=8),
+        lines("Speed of the slowest runs", UNITS["ratio"], "MFU, or throughput, over what the run did in the hour "
+              "before: the ten that are furthest below it now. Lines near 100 % are good. One that falls: open it.",
+              [query(f"{OF_BASELINE} and on (run) {worst}", "{{run}}")], "no run has a baseline yet", min=0, w=8),
+        lines("Alerts", "none", "Alerts that fire anywhere, by severity. None is good. Many at once: one cause; look "
+              "at the earliest.", [query(f"count by (severity) ({EVERYWHERE})", "{{severity}}")], "none fired",
+              overrides=coloured(SEVERITIES), min=0, decimals=0, soft_max=4, w=8),
+        lines("Power", UNITS["watts"], "Mean board power of all GPUs. It should follow the productive GPUs. Full power "
+              "with few productive: ranks wait in collectives, which burn nearly as much as work.",
+              [query(f"sum({POWER})", "all GPUs"), query(f"sum({of_runs('run:gpu_power:watts')})", "held by runs")],
+              "not collected: no GPU tells its power", min=0, w=8),
+        lines("Tokens per joule", "none", "Tokens trained on over the energy of those runs' GPUs. Flat is good. It "
+              "falls when GPUs wait, and changes with the model.", [query(PER_JOULE, "all runs")],
+              "not collected: needs tokens and every GPU's power", min=0, w=8),
+    ]  # fmt: skip
+
+
+def dashboard() -> Json:
+    """Return the whole dashboard."""
+    return shell.dashboard(
+        "fleet",
+        "All runs of a cluster: are its GPUs doing useful work, which runs are in trouble, what does it cost.",
+        [*top(), worst_runs(), row("Use over time"), *use()],
+        variables=(shell.FIND,),
+        annotations=[],
+        since="now-6h",
+        refresh="1m",
+    )

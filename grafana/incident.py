@@ -1,0 +1,168 @@
+"""The dashboard "Incident": one run, one window, everything that happened on one time axis."""
+
+from __future__ import annotations
+
+import shell
+from condition import CONDITION, CONDITION_WORDS
+from culprits import error_heat, lag_heat, node_heat, node_table, phases_over_time, rank_table, ranks_by_phase
+from panels import (
+    BASELINE,
+    BLUE,
+    CAUSES,
+    ORANGE,
+    SEVERITIES,
+    SPIKE,
+    UNITS,
+    Json,
+    coloured,
+    heat,
+    lines,
+    override,
+    query,
+    row,
+    table,
+    timeline,
+    words,
+)
+from series import HERE, firing, of_cluster, of_nodes_alone, of_run
+from shell import RUNBOOK_LINK, SAME, field, link
+from tachograph import catalog as c
+
+ROWS = 25  # of a timeline: more than that nobody reads
+
+GRADES = dict(enumerate(reversed(SEVERITIES), start=1))  # 1 info, 2 warning, 3 critical
+GRADE_WORDS = [
+    {
+        "type": "value",
+        "options": {str(code): {"text": word, "color": SEVERITIES[word]} for code, word in GRADES.items()},
+    }
+]
+
+EVENTS = (
+    ("nodes down", "node:down_seconds:max"),
+    ("exporters silent", "node:exporter_unseen_seconds:max"),
+    ("GPUs lost", "node:gpu_lost:info"),
+    ("GPUs whose driver hangs", "node:gpu_hung:info"),
+    ("GPUs with a fatal Xid", "node:gpu_xid_fatal_timestamp_seconds:max"),
+    ("GPUs with uncorrected ECC errors", "node:gpu_ecc_uncorrected:max"),
+    ("GPUs slowed by heat", "node:gpu_thermal_slowdown:ratio"),
+    ("GPUs slowed by the power brake", "node:gpu_power_braked:ratio"),
+    ("GPUs clocked below their peers", "node:gpu_clock_of_peers:ratio"),
+    ("GPUs with NVLinks down", "node:gpu_nvlink_links_down:count"),
+    ("GPUs with NVLink errors", "node:gpu_nvlink_faults:count"),
+    ("network ports down", "node:nic_down_seconds:max"),
+    ("nodes with network errors", "node:nic_errors:rate2m"),
+)
+"""What the rules see of a machine, present only while it is so -> how its count is named; the worst first."""
+
+
+def graded(labels: str, **matchers: str) -> str:
+    """Return what fires by these labels: 3 critical, 2 warning, 1 info."""
+    return f" or on ({labels}) ".join(
+        f"group by ({labels}) ({firing(severity=word, **matchers)}) * {code}" for code, word in reversed(GRADES.items())
+    )
+
+
+def alert_table() -> Json:
+    """Return every alert of the window in the order in which they began: what came first is often the cause."""
+    mine, nodes = of_run("ALERTS_FOR_STATE"), of_nodes_alone("ALERTS_FOR_STATE")
+    fired = firing(over="$__range")
+    began = f"(min_over_time({mine}[$__range]) or min_over_time({nodes}[$__range])) and ignoring (alertstate) {fired}"
+    columns = {"Value": "Since", "severity": "Severity", "alertname": "Alert", "rank": "Rank", "instance": "Node"}
+    return table(
+        "Alerts of this window, in order",
+        "Every alert that fired for this run or its nodes within the window, the first one on top: it is often the "
+        "cause, what follows its consequence. Empty is good. A click on an alert opens its runbook.",
+        [query(f"bottomk({2 * ROWS}, 1000 * ({began}))", table=True)],
+        "Nothing fired in this window.",
+        columns | {"gpu": "GPU"},
+        overrides=[
+            override("Since", unit="dateTimeAsIso", custom__width=160),
+            words("Severity", SEVERITIES, custom__width=80),
+            override("Alert", links=[RUNBOOK_LINK]),
+            override("Rank", links=[link("This rank", "ranks", run=SAME, rank=field("Rank"))], custom__width=60),
+            override("Node", links=[link("Node and GPUs", "node", run=SAME, instance=field("Node"))]),
+            override("GPU", custom__width=55),
+        ],
+        sort=[{"displayName": "Since", "desc": False}],
+        w=24,
+        h=7,
+    )
+
+
+def what_happened() -> list[Json]:
+    """Return the run's state, its alerts, attempts and pauses, and what the machines had, one above the other."""
+    attempts = f"count by (attempt) (group by (attempt, rank) ({of_run(c.RANK_INFO)}))"
+    apart = f"count by (phase) ({of_run(c.RANK_PHASE, phase='init|checkpoint|eval')})"
+    subjects = "alertname, rank, instance"
+    events = [query(f"count({of_cluster(name)} and {HERE}) > 0", text) for text, name in EVENTS]
+    return [
+        timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
+                 "Where it turns: the alerts below tell why, from that moment on.", [query(CONDITION, "run")],
+                 "no rank seen", mappings=CONDITION_WORDS, w=24, h=3),
+        timeline("Alerts", "none", "What fired, and from when to when: red is critical, orange a warning, blue for "
+                 "information. Nothing is good. Start with the row that begins first.",
+                 [query(graded("alertname"), "{{alertname}}")], "nothing fired", mappings=GRADE_WORDS, w=24, h=6),
+        timeline("Whom they name", "none", "The same for each node and rank that an alert names. Nobody is "
+                 "good. The rank or node that stays longest is the one to take out.",
+                 [query(f"topk({ROWS}, {graded(subjects, instance='.+')})", "{{alertname}} {{instance}} {{rank}}")],
+                 "nobody is named", mappings=GRADE_WORDS, w=24, h=8, show="never"),
+        heat("Attempts, saves, evaluations", "none", "How many ranks an attempt has, and how many start up, save or "
+             "evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
+             [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], "no rank seen", merge=True,
+             show="auto", color={"mode": "fixed", "fixedColor": BLUE}, w=24, h=5),
+        heat("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. Nothing is "
+             "good. What begins before the run slows down or stops is the likely cause: the tables name it.", events,
+             "no hardware event in this window", merge=True, show="auto", w=24, h=7,
+             color={"mode": "fixed", "fixedColor": ORANGE}),
+    ]  # fmt: skip
+
+
+def what_it_cost() -> list[Json]:
+    """Return speed, loss and waste on the same axis."""
+    spiking = f"{of_run('run:loss:median')} and on (run) {of_run('run:loss_spike_steps:median')} > 0"
+    return [
+        lines("MFU", UNITS["ratio"], "Model FLOP/s as a share of the peak, of completed steps, beside what the run did "
+              "in the hour before. On the dashed line is good. When it leaves the line, the loss of money begins.",
+              [query(of_run("run:step_mfu:ratio"), "of completed steps"),
+               query(of_run("run:step_mfu:baseline"), "baseline")],
+              "not collected: needs flops_per_token and a known peak", overrides=[BASELINE], min=0, w=24, h=6),
+        ranks_by_phase(w=24, h=6),
+        lines("Loss", "none", "Median training loss over ranks; red points: a spike goes on. Falling is good. A jump "
+              "after a restart or a new learning rate: compare with the rows above.",
+              [query(of_run("run:loss:median"), "loss"), query(spiking, "spike")], "not collected: no loss is logged",
+              overrides=[SPIKE], w=24, h=6),
+        lines("GPUs lost, by cause", "none", "GPUs' worth of time that brought no new work, by cause: GPU-hours lost "
+              "an hour. Near 0 is good, but for collectives, which are part of how a run is built.",
+              [query(f"{of_run('run:lost_seconds:rate2m')} > 0", "{{cause}}")], "not accounted yet", stack=True,
+              overrides=coloured(CAUSES), min=0, w=24,
+              h=6),
+        lines("Age of the last checkpoint", UNITS["seconds"], "What a failure would have cost at each moment. A saw "
+              "whose teeth are alike is good. A tooth that keeps growing: saving stopped.",
+              [query(of_run("run:checkpoint_age_seconds:min"), "age")], "no checkpoint reported", min=0, w=24, h=6),
+    ]  # fmt: skip
+
+
+def dashboard() -> Json:
+    """Return the whole dashboard."""
+    return shell.dashboard(
+        "incident",
+        "One run, one window: alerts, phases, hardware events, restarts and checkpoints on one time axis. Set the time "
+        "range to the incident, or open it from an alert.",
+        [
+            *what_happened(),
+            row("Who"),
+            lag_heat(w=8),
+            node_heat(w=8),
+            error_heat(w=8),
+            phases_over_time(16),
+            row("What it cost"),
+            *what_it_cost(),
+            row("For the post-mortem"),
+            alert_table(),
+            rank_table(h=9),
+            node_table(h=9),
+        ],
+        annotations=shell.marks(alerts=False),
+        since="now-1h",
+    )

@@ -1,0 +1,66 @@
+"""Which series a dashboard asks for: those of the chosen cluster, run, nodes and ranks.
+
+`cluster` is a label that Prometheus or a remote store adds, or nobody: where nobody does, its variable matches all.
+"""
+
+from __future__ import annotations
+
+from tachograph import catalog as c
+
+CLUSTER = {"cluster": "$cluster"}
+RUNS = "run:ranks:count"
+"""Recorded once for each run, and only while the run is in sight: what lists of runs are made of."""
+
+
+def pick(metric: c.Metric | str, **matchers: str) -> str:
+    """Return a selector by regular expressions; a value that begins with ! is what the label must not match."""
+    name = metric if isinstance(metric, str) else metric.name
+    terms = [f'{label}!~"{text[1:]}"' if text[:1] == "!" else f'{label}=~"{text}"' for label, text in matchers.items()]
+    return f"{name}{{{','.join(terms)}}}"
+
+
+def of_cluster(metric: c.Metric | str, **matchers: str) -> str:
+    """Select a family for everything in the chosen cluster."""
+    return pick(metric, **CLUSTER, **matchers)
+
+
+def of_run(metric: c.Metric | str, **matchers: str) -> str:
+    """Select a family for the whole run."""
+    return of_cluster(metric, **matchers).replace("{", '{run="$run",', 1)
+
+
+def of_ranks(metric: c.Metric | str, **matchers: str) -> str:
+    """Select a family for the chosen nodes and ranks of the run."""
+    return of_run(metric, instance="$instance", rank="$rank", **matchers)
+
+
+def of_nodes(metric: c.Metric | str, **matchers: str) -> str:
+    """Select a family for the chosen nodes, whatever runs there."""
+    return of_cluster(metric, instance="$instance", **matchers)
+
+
+def of_gpus(metric: c.Metric | str, **matchers: str) -> str:
+    """Select a family for every GPU of the nodes on which chosen ranks sit, whether or not a rank holds that GPU."""
+    where = f"on (instance) group by (instance) ({of_ranks(c.RANK_INFO)})"
+    return f"({of_nodes(metric, **matchers)} and {where})"
+
+
+HERE = f"on (instance) group by (instance) (last_over_time({of_run('node:ranks_up:count')}[1h]))"
+"""Ends a vector: `and` only on the nodes where ranks of the run are, or lately were."""
+
+
+def firing(over: str = "", **matchers: str) -> str:
+    """Return the alerts of the run that fire, and those of its nodes and GPUs that know no run; `over`: within it."""
+    asked = {"alertstate": "firing", "severity": "critical|warning|info"} | matchers
+    mine, nodes = of_run("ALERTS", **asked), of_nodes_alone("ALERTS", **asked)
+    if over:
+        mine, nodes = (f"last_over_time({alerts}[{over}])" for alerts in (mine, nodes))
+    return f"({mine} or {nodes} and {HERE})"
+
+
+def of_nodes_alone(name: str, **matchers: str) -> str:
+    """Select alerts, of the whole cluster, that know no run."""
+    return of_cluster(name, **matchers).replace("{", '{run="",', 1)
+
+
+FIRING = firing()

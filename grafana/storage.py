@@ -1,0 +1,230 @@
+"""The dashboard "Data and checkpoint": does training wait for data, and how much would a failure now lose.
+
+A panel is one entry in one of the functions below. Limits stand in the rules; what a run set for itself is drawn as its
+own series.
+"""
+
+from __future__ import annotations
+
+import shell
+from condition import ON_HOSTS, firing_table
+from culprits import ROWS
+from panels import (
+    BAND,
+    BLUE,
+    GREY,
+    PHASES,
+    RED,
+    STATES,
+    UNITS,
+    Json,
+    coloured,
+    lines,
+    override,
+    query,
+    row,
+    spread,
+    stat,
+    table,
+    words,
+)
+from series import of_gpus as of_hosts  # the same for any series of a node
+from series import of_nodes, of_ranks, of_run
+from shell import SAME, field, link
+from tachograph import catalog as c
+
+ABOUT = "Data.*|Checkpoint.*|LossNotFinite|LossSpikeNotRecovering|LossDiverging"
+RANK = "rank {{rank}}"
+UNSAVED = "none reported: no checkpoint has been saved, or the loop does not say so"
+NO_LOADER = "not collected: recorder.data is not used"
+NO_HOST = "not collected: no node_exporter is scraped"
+DETAIL = "not collected: the exporter runs without --rank.detail"
+
+DASHES = {"fill": "dash", "dash": [8, 8]}
+USUAL = [
+    override(name, color={"mode": "fixed", "fixedColor": colour}, custom__lineStyle=DASHES)
+    for name, colour in (("usual", GREY), ("interval", GREY), ("best interval", BLUE), ("the run's own limit", RED))
+]
+
+
+def of_disks(at: str = "") -> str:
+    """Return what the nodes of the chosen ranks read from their disks, a second."""
+    read = f"sum by (instance) (rate({of_nodes('node_disk_read_bytes_total')}[$__rate_interval]{at}))"
+    return f"({read} and on (instance) group by (instance) ({of_ranks(c.RANK_INFO)}{at}))"
+
+
+def rate_spread(metric: c.Metric, worst: str, **matchers: str) -> list[Json]:
+    """Return what `spread` does, for the rate of a counter."""
+    found = of_ranks(metric, **matchers)
+    few = f"{worst}(3, rate({found}[$__rate_interval] @ end()))"
+    return [*spread(f"rate({found}[$__rate_interval])"), query(f"rate({found}[$__rate_interval]) and {few}", RANK)]
+
+
+def top() -> list[Json]:
+    """Return the band that answers in five seconds: what is safe, what would be lost, does data flow."""
+    firing = of_run("ALERTS", alertstate="firing", severity="critical|warning|info", alertname=ABOUT)
+    lost = f"{of_run('run:unsaved_seconds:max')} * on (run) group_left () {of_run('run:ranks:count')} / 3600"
+    return [
+        stat("Last good step", "locale", "Step of the newest checkpoint that was saved while the loss was healthy: "
+             "what to go back to after a spike or a NaN. Close to the last saved step is good.",
+             [query(of_run("run:good_checkpoint_step:max"), instant=True)], "none"),
+        stat("Since checkpoint", "s", "Age of the newest checkpoint. Below the interval is good. Older: the run saves "
+             "no more, or does not say so.", [query(of_run("run:checkpoint_age_seconds:min"), instant=True)], "none",
+             decimals=0),
+        stat("Waits for data", UNITS["ratio"], "Share of its time that the median rank waits for data. Near 0 is good. "
+             "Above a few percent: read the row Data.", [query(of_run("run:data_wait:median"), instant=True)],
+             NO_LOADER, decimals=1),
+        firing_table(firing, "What fires about data and checkpoints of this run.", ON_HOSTS, w=9),
+        stat("Last saved step", "locale", "Step of the newest checkpoint, good or not.",
+             [query(of_run("run:checkpoint_step:max"), instant=True)], "none"),
+        stat("GPU-hours at risk", "none", "GPU-hours of work since the last checkpoint, which a failure now would "
+             "lose. It falls to 0 at each checkpoint.", [query(lost, instant=True)], "none reported", decimals=1),
+        stat("Failed checkpoints", "none", "Checkpoints of any rank that ended with an exception in this attempt. 0 is "
+             "good. Above: the rank's log says why; see whether the disk is full.",
+             [query(f"sum({of_run(c.TRAIN_CHECKPOINT_FAILURES)})", instant=True)], "not collected"),
+    ]  # fmt: skip
+
+
+def data() -> list[Json]:
+    """Return whether the loader keeps up, and what it reads from."""
+    excess = of_run("run:phase_excess:ratio", phase="data|copy")
+    return [
+        lines("Wait for data", UNITS["ratio"], "Share of its time that the median rank waits for data, and the usual "
+              "share. Near 0 is good. A step up: the store, the network or the loader became slower; see which rank "
+              "and node below.",
+              [query(of_run("run:data_wait:median"), "median rank"), query(of_run("run:data_wait:baseline"), "usual"),
+               query(of_run("run:data_stall_threshold:ratio"), "the run's own limit")], NO_LOADER, overrides=USUAL,
+              min=0),
+        lines("Wait for data, by rank", UNITS["ratio"], "The same for each rank. A narrow band is good. One rank far "
+              "above: its node's loader or disk, or longer samples; it holds the others up. By name: who waits most.",
+              rate_spread(c.TRAIN_PHASE_SECONDS, "topk", phase="data"), NO_LOADER, overrides=BAND, min=0),
+        lines("Batches ready", "none", "Batches that loader workers have ready. Above 0 is good. 0 most of the time: "
+              "more workers, a faster store or cheaper preparation. By name: the fewest.",
+              spread(of_ranks(c.TRAIN_DATA_QUEUE), "bottomk", RANK),
+              "not collected: the loader has no workers, or recorder.data is not used", overrides=BAND, min=0,
+              soft_max=4),
+        lines("Slow fetches", UNITS["ratio"], "Share of time by which single steps waited longer for data than their "
+              "rank usually does. 0 is good. Above while the median wait is low: now and then one fetch takes long.",
+              [query(excess, "{{phase}}")], NO_LOADER, overrides=coloured(PHASES), min=0),
+        lines("Batches a second", "none", "Batches that the loader delivered to a rank. All alike is good. One below: "
+              "its shard or its loader is slower. By name: the fewest.",
+              rate_spread(c.TRAIN_BATCHES, "bottomk"), NO_LOADER, overrides=BAND, min=0),
+        lines("Samples a second", "none", "Samples the whole run trained on. Steady is good. Falling with the wait for "
+              "data: data is the cause; falling without: see Run.",
+              [query(of_run("run:samples:rate1m"), "samples")], "not collected: samples are not reported", min=0),
+        lines("Read from disks", "Bps", "What a node reads from its own disks. Steady is good. Near the disk's limit "
+              "while ranks wait for data: cache more, or spread the data. By name: the most.",
+              [*spread(of_disks()), query(f"{of_disks()} and topk(3, {of_disks(' @ end()')})", "{{instance}}")],
+              "not collected: no node_exporter with its diskstats is scraped", overrides=BAND, min=0),
+        lines("Read from the network", "Bps", "What a node receives over Ethernet, a file store among it. All alike is "
+              "good. By name: the least.",
+              spread(of_hosts("node:network_received_bytes:rate1m"), "bottomk", "{{instance}}"), NO_HOST,
+              overrides=BAND, min=0),
+        lines("Loader workers started again", "none", "Times a rank's loader workers were started anew, over all "
+              "ranks. Flat is good; a step each epoch is what a loader without persistent workers does.",
+              [query(f"sum({of_ranks(c.TRAIN_DATA_WORKER_RESTARTS)})", "restarts")], DETAIL, min=0, decimals=0,
+              soft_max=4),
+        lines("Stalled on disks", UNITS["ratio"], "Share of time in which all tasks of a node waited for input or "
+              "output. Low is good; checkpoints raise it. By name: the highest.",
+              spread(of_hosts("node:pressure_io_stalled:ratio1m"), "topk", "{{instance}}"), NO_HOST, overrides=BAND,
+              min=0),
+        lines("Time lost", UNITS["ratio"], "Share of the run's time that data, checkpoints and evaluation cost. What "
+              "the schedule plans is good: the rest is what to gain.",
+              [query(f"{of_run('run:lost_seconds:rate2m', cause='data|checkpoint|eval')} / on (run) group_left () "
+                     f"{of_run('run:ranks:count')}", "{{cause}}")], "not collected", overrides=coloured(PHASES), min=0,
+              stack=True),
+        lines("Disks used", UNITS["ratio"], "Share of each file system in use, on the run's nodes. Flat is good. Near "
+              "1 the next checkpoint fails: make room on the mount that is named.",
+              spread(of_hosts("node:filesystem_used:ratio"), "topk", "{{instance}} {{mountpoint}}"), NO_HOST,
+              overrides=BAND, min=0, max=1),
+    ]  # fmt: skip
+
+
+def checkpoints() -> list[Json]:
+    """Return whether checkpoints come, in time, whole and at what price."""
+    size, took = f"sum({of_ranks(c.TRAIN_CHECKPOINT_BYTES)})", f"max({of_ranks(c.TRAIN_CHECKPOINT_DURATION)})"
+    return [
+        lines("Checkpoint age", "s", "Age of the newest checkpoint: a saw-tooth. Teeth that all reach the interval are "
+              "good. The best interval weighs what saving costs against how often this cluster fails.",
+              [query(of_run("run:checkpoint_age_seconds:min"), "age"),
+               query(of_run("run:checkpoint_interval_seconds:mean1d"), "interval"),
+               query(of_run("run:checkpoint_interval_seconds:optimal"), "best interval"),
+               query(of_run("run:checkpoint_age_threshold:seconds"), "the run's own limit")], UNSAVED,
+              overrides=USUAL, min=0),
+        lines("Checkpoint duration", "s", "How long the last checkpoint took the slowest rank, and how long is usual. "
+              "Steady is good. Rising: the store is busy or nearly full.",
+              [query(of_run("run:checkpoint_duration_seconds:max"), "last"),
+               query(of_run("run:checkpoint_duration_seconds:median1d"), "usual")], UNSAVED, overrides=USUAL, min=0),
+        lines("Checkpoint duration, by rank", "s", "The same for each rank. A narrow band is good. One far above: its "
+              "node's way to the store. By name: the longest.",
+              spread(of_ranks(c.TRAIN_CHECKPOINT_DURATION), "topk", RANK), UNSAVED, overrides=BAND, min=0),
+        lines("Saving now", "s", "How long the ranks that save have been at it. Nothing between checkpoints, and no "
+              "more than the usual duration, is good. Climbing: it hangs; see who climbed first.",
+              spread(of_ranks(c.RANK_PHASE, phase="checkpoint"), "topk", RANK), "no rank saves in this time range",
+              overrides=BAND, min=0),
+        lines("Steps", "locale", "The step of the run, of its newest checkpoint and of the newest good one. Three "
+              "lines close together are good. Good stays behind saved: the loss is not healthy, go back to it.",
+              [query(of_run("run:train_step:max"), "run"), query(of_run("run:checkpoint_step:max"), "saved"),
+               query(of_run("run:good_checkpoint_step:max"), "good")], UNSAVED, min=0),
+        lines("Failed checkpoints, by rank", "none", "Checkpoints that ended with an exception in this attempt. 0 is "
+              "good. One rank: its disk or its node. All: the store. By name: the most.",
+              spread(of_ranks(c.TRAIN_CHECKPOINT_FAILURES), "topk", RANK), "not collected", overrides=BAND, min=0,
+              decimals=0, soft_max=4),
+        lines("Checkpoint size", "bytes", "Bytes of the last checkpoint, all ranks together. Flat is good. Half of "
+              "before: ranks did not save their part.", [query(size, "size")], DETAIL, min=0),
+        lines("Write rate", "Bps", "Bytes of the last checkpoint over the duration of its slowest rank. Steady is "
+              "good; compare with what the store can do.", [query(f"{size} / {took}", "rate")], DETAIL, min=0),
+    ]  # fmt: skip
+
+
+def saved_table() -> Json:
+    """Return what each rank saved and loaded last, the slowest first."""
+    took = f"max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_DURATION)})"
+    nought = f"max by (rank) ({of_ranks(c.RANK_UP)}) * 0"
+    failed = f"max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_FAILURES)})"
+    chosen = (
+        f"topk({ROWS}, {nought} + on (rank) (1e6 * {failed} or on (rank) {nought}) + on (rank) ({took} or {nought}))"
+    )
+    asked = (
+        f"{chosen} * on (rank) group_right () group by (rank, instance) ({of_ranks(c.RANK_INFO)})",
+        f"max by (rank, state) ({of_ranks(c.RANK_STATE)} == 1)",
+        f"max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_STEP)})",
+        f"time() - max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_TIMESTAMP)})",
+        took,
+        failed,
+        f"max by (rank) ({of_ranks(c.TRAIN_RESUME_STEP)})",
+        f"max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_LOAD_DURATION)})",
+    )
+    columns = {"rank": "Rank", "instance": "Node", "state": "State", "Value #C": "Saved step", "Value #D": "Ago"}
+    columns |= {"Value #E": "Took", "Value #F": "Failed", "Value #G": "Resumed from", "Value #H": "Loading took"}
+    return table(
+        "Ranks and their checkpoints",
+        f"The {ROWS} ranks whose checkpoints failed, else took longest. All alike, at the same step, is good. A rank "
+        "at an older step did not save its part: the checkpoint is not whole. A click on a rank opens it on Run.",
+        [query(f"{one} and on (rank) {chosen}" if i else one, table=True) for i, one in enumerate(asked)],
+        "No rank of this run has been seen.",
+        columns,
+        join="rank",
+        overrides=[
+            override("Rank", links=[link("Open this rank", "run", run=SAME, rank=field("Rank"))], custom__width=70),
+            override("Node", links=[link("Open this node", "node", run=SAME, instance=field("Node"))]),
+            words("State", STATES),
+            override("Saved step", unit="locale"),
+            override("Resumed from", unit="locale"),
+            override("Ago", unit="s", decimals=0),
+            override("Took", unit="s", decimals=1),
+            override("Loading took", unit="s", decimals=1),
+            override("Failed", decimals=0),
+        ],
+        w=24,
+        h=10,
+    )
+
+
+def dashboard() -> Json:
+    """Return the whole dashboard."""
+    return shell.dashboard(
+        "storage",
+        "Data and checkpoints of one run: does training wait for data, and how much would a failure now lose.",
+        [*top(), row("Data"), *data(), row("Checkpoints"), *checkpoints(), saved_table()],
+    )

@@ -1,0 +1,197 @@
+"""What the tests of `top` share: real exporters and ranks, a server of recorded pages, a terminal to look at."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE = 60.0
+COMMAND = "import sys; from tachograph.top.command import main; sys.exit(main(sys.argv[1:]))"
+
+
+def module(path: str) -> ModuleType:
+    """Return a file of the tests as a module: they are no package."""
+    name = f"shared_by_top_{Path(path).stem}"
+    specification = importlib.util.spec_from_file_location(name, ROOT / path)
+    assert specification is not None
+    assert specification.loader is not None
+    found = importlib.util.module_from_spec(specification)
+    sys.modules[name] = found  # its dataclasses ask for it
+    specification.loader.exec_module(found)
+    return found
+
+
+node = module("tests/node/conftest.py")
+crowds = module("tests/top/crowd.py")
+
+
+class Exporter(node.Running):  # type: ignore[name-defined,misc]
+    """An exporter that may take its time on a busy machine."""
+
+    def eventually(self, condition: Callable[[], object], within: float = DEADLINE) -> object:
+        return super().eventually(condition, within)
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Iterator[Exporter]:
+    """A whole exporter in a process of its own, in a folder whose path is short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="tachograph-top-") as folder:
+        running = Exporter.__new__(Exporter)
+        try:
+            running.__init__(Path(folder), ())  # type: ignore[misc]
+            yield running
+        finally:
+            running.end()
+
+
+@pytest.fixture
+def top(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in this process; return status, output and errors."""
+    from tachograph.top.command import main
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = main(arguments)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+class Pages:
+    """A server whose page a test writes; None answers nothing but an error."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+        pages = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200 if pages.text is not None else 503)
+                self.end_headers()
+                self.wfile.write((pages.text or "").encode())
+
+            def log_message(self, *_: object) -> None:
+                """Stay silent."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/metrics"
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+
+@pytest.fixture
+def pages() -> Iterator[Pages]:
+    """Pages of an exporter that are written by hand."""
+    served = Pages()
+    yield served
+    served.server.shutdown()
+    served.server.server_close()
+
+
+class Seen:
+    """`top` on a terminal of its own, and what stands on its screen."""
+
+    def __init__(self, arguments: Sequence[str], columns: int = 80, rows: int = 24, **environment: str) -> None:
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            os.environ.pop("NO_COLOR", None)
+            os.environ.update({"TERM": "xterm-256color", "PYTHONUTF8": "1", **environment})
+            os.execv(sys.executable, [sys.executable, "-c", COMMAND, *arguments])
+        self.raw = ""
+        self.resize(columns, rows)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.size = (columns, rows)
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def press(self, keys: str) -> None:
+        os.write(self.terminal, keys.encode())
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    @property
+    def lines(self) -> list[str]:
+        """The screen's lines, without colours."""
+        rows = [""] * self.size[1]
+        drawn = self.raw.rpartition("\x1b[2J")[2].partition("\x1b[?1049l")[0]
+        for piece in re.split(r"\x1b\[(?=\d+;1H)", drawn)[1:]:
+            row, _, text = piece.partition(";1H")
+            if int(row) <= len(rows):
+                rows[int(row) - 1] = re.sub(r"\x1b(\[[0-9;?]*([A-Za-z]|$)|$)", "", text).rstrip()
+        return rows
+
+    def until(self, holds: Callable[[list[str]], Any], within: float = DEADLINE) -> list[str]:
+        """Read until the screen is as wanted, and return its lines."""
+        end = time.monotonic() + within
+        while not holds(self.lines):
+            if time.monotonic() > end or not self._read():
+                pytest.fail("not on the screen:\n" + "\n".join(self.lines) + "\n" + repr(self.raw[-200:]))
+        return self.lines
+
+    def ended(self, within: float = DEADLINE) -> int:
+        """Read to the end and return the exit status, negative for a signal."""
+        end = time.monotonic() + within
+        while time.monotonic() < end and self._read():
+            pass
+        pid, status = os.waitpid(self.pid, 0)
+        assert pid == self.pid
+        self.pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.terminal)
+
+    def _read(self) -> bool:
+        """Read what there is for a moment; return whether the other side is still there."""
+        if not select.select([self.terminal], [], [], 0.05)[0]:
+            return True
+        try:
+            text = os.read(self.terminal, 65536).decode(errors="replace")
+        except OSError:
+            return False
+        self.raw += text
+        return bool(text)
+
+
+@pytest.fixture
+def see() -> Iterator[Callable[..., Seen]]:
+    """Start `top` on a terminal."""
+    started: list[Seen] = []
+
+    def start(*arguments: str, **how: Any) -> Seen:
+        started.append(Seen(arguments, **how))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.fixture(scope="session")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Prometheus that holds a run that hangs and one with a straggler, a death and a NaN."""
+    with crowds.standing(tmp_path_factory.mktemp("crowd")) as found:
+        yield found
