@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
-.PHONY: demo test test-all incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules binaries dashboards docs clean help
+.PHONY: demo test test-all incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14

@@ -258,7 +258,7 @@ def _climb(place: Place) -> Story:
 
 
 def _leak(place: Place) -> Story:
-    rate = place.dice.uniform(1.0e8, 4.0e8)
+    rate = place.dice.uniform(1.5e9, 5.0e9)  # free memory lasts for 12 to 4 hours; beyond a day nobody is told
     fault = faults.Leak(at=place.at, ranks=(place.rank,), bytes_per_hour=rate, kind="device")
     return Story(fault, ticket("MemoryLeak", 7200, place.who, f"Rank {place.rank} "))
 
