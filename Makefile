@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
-.PHONY: demo test test-all incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards docs clean help
+.PHONY: demo test test-all incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -86,6 +86,12 @@ bench-dashboards: binaries    ## what every query of every dashboard costs at 1,
 dashboards: $(READY)   ## render grafana/dashboards/ from grafana/build.py
 	$(BIN)/python grafana/build.py
 
+preview:         ## build the viewer of the dashboards (needs Node.js 20)
+	cd grafana/preview && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
+
+screenshots: binaries preview ## play incidents 3 and 2 and write docs/img (needs Chromium): half an hour
+	$(BIN)/python grafana/preview/screenshots.py incident-3 incident-2
+
 docs: $(READY)   ## render docs/metrics.md, docs/xids.md and prometheus/rules/dcgm.yml
 	$(BIN)/python -m tachograph metrics > docs/metrics.md
 	$(BIN)/python -m tachograph xids > docs/xids.md
@@ -96,4 +102,4 @@ format: $(READY) ## format and fix what can be fixed
 	$(BIN)/ruff check --fix --quiet .
 
 clean:           ## remove everything the targets above made
-	rm -rf $(VENV) .tools .demo .pytest_cache .mypy_cache .ruff_cache bench/out
+	rm -rf $(VENV) .tools .demo .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules

@@ -7,8 +7,9 @@ braces, or behind a comment sign, is not touched.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import yaml
 
@@ -27,12 +28,13 @@ WINDOWED = re.compile(r"\[(\d+)([smhd])\]")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: in `file`, rule number `rule` of `group` gets other content under `key`."""
+    """One change: in `file`, rule number `rule` of `group`, which writes `writes`, gets other content under `key`."""
 
     file: str
     group: str
     rule: int
     title: str
+    writes: str
     key: str
     content: str
     change: str
@@ -46,19 +48,29 @@ class Mutant:
 def mutants(file: str, text: str) -> Iterator[Mutant]:
     """Yield every mutant of a rule file."""
     for group in yaml.safe_load(text)["groups"]:
-        titles: dict[str, int] = {}
+        titles: Counter[str] = Counter()
+        named: Counter[tuple[str, str]] = Counter()
         for number, rule in enumerate(group["rules"]):
             title = rule.get("record") or rule["alert"]
-            titles[title] = titles.get(title, 0) + 1
+            writes = title if "record" in rule else f"ALERTS:{title}"
+            titles[title] += 1
             if titles[title] > 1:
                 title += f" ({titles[title]})"
             for key, content, change in changes(rule):
-                yield Mutant(file, group["name"], number, title, key, content, change)
+                named[title, change] += 1
+                again = f" ({named[title, change]})" if named[title, change] > 1 else ""
+                yield Mutant(file, group["name"], number, title, writes, key, content, change + again)
+
+
+def unchanged(every: Iterable[Mutant]) -> Iterator[Mutant]:
+    """Yield one for each rule that is as it was: a test that notices it is no test of a rule."""
+    for one in {(one.file, one.group, one.rule): one for one in every}.values():
+        yield replace(one, key="comment", content="", change="nothing")
 
 
 def changes(rule: dict[str, str]) -> Iterator[tuple[str, str, str]]:
     """Yield key, new content and what was done, for each change of a rule."""
-    seen = set()
+    seen = {rule["expr"]}
     for content, change in expressions(rule["expr"]):
         if content not in seen:
             seen.add(content)

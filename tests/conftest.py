@@ -26,10 +26,11 @@ ALONE = "test_rules_behave"
 """The tests of which each is a group of its own."""
 
 LONG = (
-    "checkpoints", "collectives", "data", "efficiency", "efficiency_trend", "exporter", "gpu_faults", "learning",
-    "network", "progress", "ranks", "restarts", "skew",
+    "checkpoints_test", "collectives_test", "data_test", "efficiency_test", "efficiency_trend_test", "exporter_test",
+    "gpu_faults_test", "learning_test", "mutants_", "network_test", "progress_test", "ranks_test", "restarts_test",
+    "skew_test",
 )  # fmt: skip
-"""Rule tests that `make test` runs on the newer generation only; `make test-all` runs all on both."""
+"""How the names of rule tests begin that `make test` runs on the newer generation only; `make test-all`: on both."""
 
 
 @pytest.fixture(scope="session", params=[OLDEST, NEWEST])
@@ -47,7 +48,7 @@ def programs(request: pytest.FixtureRequest) -> Mapping[str, Path]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The real stack waits most, so it comes first; promtool computes most, and comes last; the rest fills the gaps."""
     for item in items:
-        if item.name.startswith(tuple(f"{ALONE}[{OLDEST}-{name}_test" for name in LONG)):
+        if item.name.startswith(tuple(f"{ALONE}[{OLDEST}-{name}" for name in LONG)):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: 0 if "e2e" in item.path.parts else 2 if item.name.startswith(ALONE) else 1)
 

@@ -18,6 +18,7 @@ commands:
   lab        run a simulated fleet behind real exporters
   silence    keep a run's pages quiet for a while, and say why
   top        watch this node or a run in a terminal, the worst first
+  dashboards show the dashboards in a browser, without a Grafana
   report     write a page on a run and a window of time, to attach to a post-mortem
   capture    record what this machine's NVML answers, for tests and bug reports
   metrics    print the reference of all metrics
@@ -70,6 +71,12 @@ def _top(arguments: Sequence[str]) -> int:
     return top(arguments)
 
 
+def _dashboards(arguments: Sequence[str]) -> int:
+    from tachograph.dashboards.command import main as dashboards
+
+    return dashboards(arguments)
+
+
 def _report(arguments: Sequence[str]) -> int:
     from tachograph.report.command import main as report
 
@@ -120,6 +127,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "lab": _lab,
     "silence": _silence,
     "top": _top,
+    "dashboards": _dashboards,
     "report": _report,
     "capture": _capture,
     **{name: partial(_print_page, name) for name in PAGES},

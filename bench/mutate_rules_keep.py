@@ -1,0 +1,34 @@
+"""A pytest plugin: what tests hand to `promtool test rules` is kept in a folder, and promtool is not run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that names the folder."""
+    parser.addoption("--keep-rule-tests", type=Path, help="folder for what promtool would be given")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Stand in for promtool."""
+    folder: Path | None = config.getoption("--keep-rule-tests")
+    if folder is None:
+        return
+    run = subprocess.run
+
+    def keep(command: Any, *arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+        if isinstance(command, list) and command[-3:-1] == ["test", "rules"]:
+            test = os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split("[")[0]
+            kept = folder / f"{test}-{len(list(folder.iterdir()))}.yml"
+            shutil.copy(command[-1], kept)
+            return subprocess.CompletedProcess(command, 0, "", "")
+        return run(command, *arguments, **options)
+
+    subprocess.run = keep  # type: ignore[assignment]

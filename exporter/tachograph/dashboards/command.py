@@ -1,0 +1,108 @@
+"""`tachograph dashboards`: our dashboards in a browser, over a Prometheus, without a Grafana."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import sys
+import webbrowser
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from tachograph.dashboards.bundle import Bundle, BundleError, find
+from tachograph.dashboards.server import Viewer
+from tachograph.prometheus_api import DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
+
+LISTEN = "127.0.0.1:3000"
+"""Where Grafana would be: the links in pages (`grafana_url`) then lead here."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tachograph dashboards",
+        description="Show the dashboards in a browser, over a Prometheus. A viewer, not Grafana: nothing is edited.",
+    )
+    parser.add_argument(
+        "--prometheus",
+        default=default_url(),
+        type=_url,
+        metavar="URL",
+        help=f"default: ${ENVIRONMENT}, else {DEFAULT_URL}",
+    )
+    parser.add_argument("--listen", default=LISTEN, type=_address, metavar="HOST:PORT", help=f"default: {LISTEN}")
+    parser.add_argument(
+        "--host", action="append", default=[], metavar="NAME", help="a name beside localhost to answer to (repeat)"
+    )
+    parser.add_argument("--open", action="store_true", help="open the browser")
+    return parser
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a URL such as {DEFAULT_URL}")
+    return text.rstrip("/")
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as {LISTEN}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until interrupted; return the exit status: 0, 1 where nothing can be served, 2 for a wrong argument."""
+    try:
+        given = _parser().parse_args(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    try:
+        found = find()
+    except BundleError as error:
+        return _fail(str(error))
+    return serve(found, given.listen, given.prometheus, names=given.host, browser=given.open)
+
+
+def serve(
+    bundle: Bundle, address: tuple[str, int], prometheus: str, *, names: Sequence[str] = (), browser: bool = False
+) -> int:
+    """Serve a viewer until interrupted; return 1 where the address cannot be had."""
+    try:
+        viewer = Viewer(address, bundle, prometheus, frozenset(name.lower() for name in names))
+    except OSError as error:
+        return _fail(f"cannot listen on {address[0]}:{address[1]}: {error.strerror}; another: --listen HOST:PORT")
+    with viewer:
+        _announce(viewer, prometheus, browser=browser)
+        try:
+            viewer.serve_forever()
+        except KeyboardInterrupt:
+            print()  # noqa: T201  (after the terminal's ^C)
+    return 0
+
+
+def _announce(viewer: Viewer, prometheus: str, *, browser: bool) -> None:
+    host, port = str(viewer.server_address[0]), viewer.server_address[1]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    if not ipaddress.ip_address(host).is_loopback:
+        _say(f"listening on {host}: whoever reaches it can read all of {prometheus}")
+    try:
+        Prometheus(prometheus, timeout=3).check()
+    except PrometheusError as error:
+        _say(f"{error} (the view says so too, and goes on as soon as it can)")
+    print(f"dashboards of {prometheus}: {url} (Ctrl-C ends)", flush=True)  # noqa: T201
+    if browser:
+        webbrowser.open(url)
+
+
+def _say(text: str) -> None:
+    print(f"tachograph dashboards: {text}", file=sys.stderr)  # noqa: T201
+
+
+def _fail(text: str) -> int:
+    _say(text)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

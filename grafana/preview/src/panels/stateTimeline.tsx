@@ -1,0 +1,61 @@
+// Grafana does not publish its state timeline: rows of our own, over the same values, colours, mappings and names.
+import { dateTimeFormat, formattedValueToString, getFieldDisplayName, PanelPlugin, PanelProps } from '@grafana/data';
+import { useMemo } from 'react';
+import { BY_THRESHOLDS, filled, own } from './parts';
+import { Cell, RowOfCells, RowsPlot } from './rowsPlot';
+import { Sampled, sampled, until } from './spans';
+
+function row(one: Sampled, all: PanelProps['data']['series'], merge: boolean): RowOfCells {
+  const { field, frame, times, values } = one;
+  const cells: Cell[] = [];
+  const index = new Map<Cell, number>();
+  values.forEach((value, i) => {
+    if (value === null || value === undefined || Number.isNaN(value)) {
+      return;
+    }
+    const shown = field.display!(value);
+    const text = formattedValueToString(shown);
+    const last = cells.at(-1);
+    if (merge && last && last.text === text && last.to >= times[i]) {
+      last.to = until(one, i);
+      return;
+    }
+    const cell = { from: times[i], to: until(one, i), color: shown.color ?? '#888888', text };
+    cells.push(cell);
+    index.set(cell, i);
+  });
+  const links = field.config.links?.length
+    ? (cell: Cell) => field.getLinks?.({ valueRowIndex: index.get(cell) }) ?? []
+    : undefined;
+  return { label: getFieldDisplayName(field, frame, all), cells, links };
+}
+
+function Timeline(props: PanelProps<any>) {
+  const { data, options, timeZone } = props;
+  const rows = useMemo(
+    () => sampled(data.series).map((one) => row(one, data.series, options.mergeValues !== false)),
+    [data.series, options.mergeValues],
+  );
+  return (
+    <RowsPlot
+      {...props}
+      rows={rows}
+      share={options.rowHeight ?? 0.9}
+      write={options.showValue ?? 'auto'}
+      annotations={data.annotations ?? []}
+      tell={({ label }, { text, from, to }) => (
+        <>
+          <strong>{label}</strong>: {text}
+          <div>
+            {dateTimeFormat(from, { timeZone })} – {dateTimeFormat(to, { timeZone, format: 'HH:mm:ss' })}
+          </div>
+        </>
+      )}
+    />
+  );
+}
+
+export const stateTimeline = new PanelPlugin<any>(filled(Timeline)).useFieldConfig({
+  ...BY_THRESHOLDS,
+  useCustomConfig: own({ lineWidth: 1, fillOpacity: 70, hideFrom: undefined }),
+});

@@ -1,0 +1,198 @@
+"""The built viewer in a real browser over a real Prometheus: every dashboard, colour, width and way on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.dashboards.bundle import Bundle, BundleError, find
+
+ROOT = Path(__file__).resolve().parents[2]
+PREVIEW = ROOT / "grafana" / "preview"
+FILES = {
+    json.loads(path.read_text(encoding="utf-8"))["uid"]: path
+    for path in sorted((ROOT / "grafana/dashboards").glob("*.json"))
+}
+UIDS = sorted(FILES)
+RUN = "llama-7b"
+CALM = "refresh=15m"  # nothing is asked anew while the page is looked at
+WIDTHS = {"dark": 1280, "light": 1920}
+Json = dict[str, Any]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def missing() -> str:
+    """Return what the browser tests need and this machine has not, or nothing."""
+    if not shutil.which("node"):
+        return "no Node.js: apt-get install nodejs"
+    if not (PREVIEW / "node_modules" / "playwright-core").is_dir():
+        return "no playwright-core: run make preview"
+    chromium = ["chromium", "chromium-browser", "google-chrome"]
+    if not os.environ.get("CHROMIUM") and not any(map(shutil.which, chromium)):
+        return "no Chromium: apt-get install --no-install-recommends chromium"
+    try:
+        find()
+    except BundleError as error:
+        return str(error)
+    return ""
+
+
+def look(visits: list[Json]) -> list[Json]:
+    """Return what each visit saw; all of them by one browser."""
+    if reason := missing():
+        pytest.skip(reason)
+    made = subprocess.run(
+        ["node", PREVIEW / "visit.mjs"],
+        input=json.dumps(visits).encode(),
+        capture_output=True,
+        timeout=850,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr.decode()
+    return json.loads(made.stdout)  # type: ignore[no-any-return]
+
+
+def sound(seen: Json) -> None:
+    """Assert that nothing went wrong on a page: no panel in error, none undrawn, no console error, nothing too wide."""
+    assert seen["stopped"] is None
+    assert seen["problems"] == []
+    assert seen["trace"]["errors"] == []
+    assert [asked for asked in seen["trace"]["queries"] if asked.get("error")] == []
+    assert [panel for panel in seen["panels"] if panel["failed"] or (not panel["drawn"] and not panel["empty"])] == []
+    assert seen["wide"] <= 0
+
+
+def parts(address: str) -> tuple[str, dict[str, list[str]]]:
+    """Return the uid and the parameters of a dashboard's address."""
+    url = urllib.parse.urlsplit(address)
+    return url.path.split("/")[2], urllib.parse.parse_qs(url.query)
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    """The built viewer; without one, or without a browser, these tests are skipped."""
+    if reason := missing():
+        pytest.skip(reason)
+    return find()
+
+
+@pytest.fixture(scope="module")
+def viewer(view: Callable[..., str], bundle: Bundle, fleet: Any) -> str:
+    """The built viewer over the fleet of tests/grafana."""
+    return view(bundle, fleet.url)
+
+
+@pytest.fixture(scope="module")
+def opened(viewer: str) -> dict[tuple[str, str], Json]:
+    """What each dashboard shows, by uid and colours."""
+    asked = [(uid, mode) for uid in UIDS for mode in WIDTHS]
+    visits = [
+        {"url": f"{viewer}/d/{uid}?var-run={RUN}&{CALM}&theme={mode}", "width": WIDTHS[mode]} for uid, mode in asked
+    ]
+    return dict(zip(asked, look(visits), strict=True))
+
+
+@pytest.mark.parametrize("mode", WIDTHS)
+@pytest.mark.parametrize("uid", UIDS)
+def test_every_dashboard_draws(opened: dict[tuple[str, str], Json], uid: str, mode: str) -> None:
+    """Dark at 1,280 pixels and light at 1,920, every panel is drawn or says why it has nothing, and no query fails."""
+    seen = opened[uid, mode]
+    sound(seen)
+    panels = json.loads(FILES[uid].read_text(encoding="utf-8"))["panels"]
+    assert (seen["dashboard"], seen["notices"]) == (uid, [])
+    assert len(seen["panels"]) == sum(panel["type"] != "row" for panel in panels)
+    assert seen["trace"]["queries"]
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_variables_are_filled(opened: dict[tuple[str, str], Json], uid: str) -> None:
+    """No query leaves with a variable in it, and the address names what is shown, so that it can be sent to someone."""
+    seen = opened[uid, "dark"]
+    assert [one["expression"] for one in seen["trace"]["queries"] if re.search(r"\$\{?\w", one["expression"])] == []
+    _, given = parts(seen["address"])
+    assert {"from", "to", "var-datasource"} <= set(given)
+
+
+def test_links_land_where_they_say(opened: dict[tuple[str, str], Json], viewer: str) -> None:
+    """One link to each dashboard from each that has one: a click opens it, with the variables and the time it names."""
+    ways: dict[tuple[str, str], Json] = {}
+    for (uid, mode), seen in opened.items():
+        for link in seen["links"] if mode == "dark" else []:
+            target = urllib.parse.urlsplit(link["href"]).path
+            if target.startswith("/d/") and link["text"] and link["href"].startswith(viewer):
+                ways.setdefault((uid, parts(link["href"])[0]), link)
+    assert ways, "no dashboard links to another"
+    visits = [
+        {
+            "url": f"{viewer}{opened[uid, 'dark']['address']}&theme=dark",
+            "height": 3000,
+            "steps": [["link", link["text"]]],
+        }
+        for (uid, _), link in ways.items()
+    ]
+    for (_, target), link, seen in zip(ways, ways.values(), look(visits), strict=True):
+        sound(seen)
+        uid, wanted = parts(link["href"])
+        _, given = parts(seen["address"])
+        assert seen["dashboard"] == uid == target
+        variables = {name: values for name, values in wanted.items() if name.startswith("var-")}
+        assert {name: given.get(name) for name in variables} == variables
+
+
+def test_the_list_of_dashboards_keeps_the_view(viewer: str) -> None:
+    """The drop-down leads to another dashboard with the same run and time."""
+    url = f"{viewer}/d/tachograph-run?var-run={RUN}&from=now-15m&to=now&{CALM}"
+    steps = [["button", "Dashboards"], ["menuitem", "Ranks"]]
+    (seen,) = look([{"url": url, "steps": steps, "folded": True}])
+    sound(seen)
+    uid, given = parts(seen["address"])
+    assert (uid, seen["dashboard"]) == ("tachograph-ranks", "tachograph-ranks")
+    assert (given["var-run"], given["from"], given["to"]) == ([RUN], ["now-15m"], ["now"])
+
+
+def test_an_alert_opens_its_dashboard(viewer: str, fleet: Any) -> None:
+    """What a page links to opens in the viewer where grafana_url points at it, with the alert's run and rank chosen."""
+    with urllib.request.urlopen(f"{fleet.url}/api/v1/alerts", timeout=20) as answer:
+        alerts = json.load(answer)["data"]["alerts"]
+    (alert,) = [one for one in alerts if one["labels"]["alertname"] == "RankDead"]
+    address = alert["annotations"]["dashboard_url"].removeprefix("http://localhost:3000")
+    (seen,) = look([{"url": f"{viewer}{address}&{CALM}"}])
+    sound(seen)
+    uid, wanted = parts(address)
+    _, given = parts(seen["address"])
+    assert seen["dashboard"] == uid
+    assert {name: given.get(name) for name in wanted} == wanted
+
+
+def test_what_is_not_there_is_said(
+    viewer: str, view: Callable[..., str], bundle: Bundle, prometheus_without_rules: str
+) -> None:
+    """A run or dashboard that does not exist, a Prometheus that is not there or lacks our rules: said in words."""
+    nowhere = view(bundle, "http://127.0.0.1:9")
+    visits = [
+        {"url": f"{viewer}/d/tachograph-run?var-run=lama-7b&{CALM}"},
+        {"url": f"{viewer}/d/tachograph-run?var-run=lama-7b&{CALM}", "steps": [["link", RUN]], "folded": True},
+        {"url": f"{viewer}/d/tachograph-rum"},
+        {"url": f"{nowhere}/d/tachograph-run"},
+        {"url": f"{view(bundle, prometheus_without_rules)}/d/tachograph-fleet?{CALM}"},
+    ]
+    unknown, followed, dashboard, none, bare = look(visits)
+    assert "There is no run 'lama-7b'" in unknown["notices"][0]
+    assert unknown["dashboard"] is None
+    sound(followed)
+    assert (followed["dashboard"], parts(followed["address"])[1]["var-run"]) == ("tachograph-run", [RUN])
+    assert "There is no dashboard “tachograph-rum”" in dashboard["notices"][0]
+    assert "no Prometheus at http://127.0.0.1:9" in none["notices"][0]
+    assert "none of our rules" in bare["notices"][0]
+    assert bare["dashboard"] == "tachograph-fleet"

@@ -1,0 +1,232 @@
+"""The viewer's server over real sockets: what it serves, what it lets through, and what it says is wrong."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tachograph.dashboards import command
+from tachograph.dashboards.bundle import Bundle, BundleError, find
+
+NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens
+
+
+def ask(
+    url: str, path: str, *, method: str = "GET", body: bytes | None = None, host: str | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    """Send one request exactly as written; return status, headers and body."""
+    where = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
+    try:
+        connection.putrequest(method, path, skip_host=True)
+        connection.putheader("Host", host if host is not None else where.netloc)
+        if body is not None:
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def viewer(view: Callable[..., str], small_bundle: Bundle, prometheus: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that serves the small viewer over a Prometheus with these facts."""
+
+    def served(**facts: object) -> tuple[str, list[tuple[str, str, bytes]]]:
+        url, asked = prometheus(**facts)
+        return view(small_bundle, url), asked
+
+    return served
+
+
+@pytest.mark.parametrize("path", ["/", "/d/tachograph-run", "/d/tachograph-run/run?var-run=a&from=now-1h&to=now"])
+def test_every_dashboard_address_is_the_page(viewer: Callable[..., Any], path: str) -> None:
+    """An alert's dashboard_url opens the viewer if grafana_url points at it; the page loads nothing from elsewhere."""
+    status, headers, body = ask(viewer()[0], path)
+    assert status == 200
+    assert b"<title>viewer</title>" in body
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "unsafe-eval" not in policy
+
+
+def test_files_of_the_viewer_and_no_others(viewer: Callable[..., Any]) -> None:
+    """A file of the viewer is served, a packed one as such; a path that leads out of the viewer is no file."""
+    url, _ = viewer()
+    assert ask(url, "/assets/boot.js")[2] == b"boot()"
+    status, headers, body = ask(url, "/assets/main.js")
+    assert (status, headers["Content-Encoding"], body) == (200, "gzip", b"packed")
+    for path in ("/../secret", "/%2e%2e/secret", "/assets/..%2f../secret", "/assets", "//etc/passwd", "/nothing"):
+        assert ask(url, path)[0] == 404, path
+
+
+def test_dashboards_are_the_committed_files(viewer: Callable[..., Any], small_bundle: Bundle) -> None:
+    """The viewer shows the very files that Grafana imports; an unknown uid is not found."""
+    url, _ = viewer()
+    entries = json.loads(ask(url, "/api/dashboards")[2])
+    assert {entry["uid"] for entry in entries} == set(small_bundle.by_uid())
+    for uid, file in small_bundle.by_uid().items():
+        assert ask(url, f"/api/dashboards/{uid}")[2] == file.read_bytes()
+    assert ask(url, "/api/dashboards/nothing")[0] == 404
+
+
+ALLOWED = (
+    "query", "query_range", "series", "labels", "label/run/values", "rules", "metadata", "status/buildinfo",
+)  # fmt: skip
+REFUSED = (
+    "/api/v1/admin/tsdb/delete_series", "/api/v1/admin/tsdb/snapshot", "/api/v1/write", "/api/v1/status/config",
+    "/api/v1/status/flags", "/api/v1/targets", "/api/v1/alerts", "/api/v1/query/../admin/tsdb/snapshot",
+    "/api/v1/label/a/b/values", "/api/v1/queryx", "/-/reload", "/-/quit", "/metrics", "/api/v2/query", "/",
+)  # fmt: skip
+
+
+def test_prometheus_is_asked_only_what_reads(viewer: Callable[..., Any]) -> None:
+    """Queries, series, labels, rules and versions go through unchanged; nothing else reaches Prometheus at all."""
+    url, asked = viewer()
+    for path in ALLOWED:
+        assert ask(url, f"/api/prometheus/api/v1/{path}?query=up%7Ba%3D%22b%22%7D")[0] == 200
+    assert asked == [("GET", f"/api/v1/{path}?query=up%7Ba%3D%22b%22%7D", b"") for path in ALLOWED]
+    asked.clear()
+    status, headers, body = ask(url, "/api/prometheus/api/v1/query", method="POST", body=b"query=up")
+    assert (status, headers["Cache-Control"], json.loads(body)["status"]) == (200, "no-store", "success")
+    assert asked == [("POST", "/api/v1/query", b"query=up")]
+    asked.clear()
+    for path in REFUSED:
+        status, _, body = ask(url, f"/api/prometheus{path}", method="POST", body=b"")
+        assert status == 403, path
+        assert json.loads(body)["status"] == "error"
+    assert not asked
+
+
+def test_only_queries_are_posted_and_only_so_much(viewer: Callable[..., Any]) -> None:
+    """A form elsewhere, without a length or beyond 1 MiB is refused before it is read."""
+    url, asked = viewer()
+    assert ask(url, "/api/dashboards", method="POST", body=b"")[0] == 405
+    assert ask(url, "/api/prometheus/api/v1/query", method="POST")[0] == 413
+    assert ask(url, "/api/prometheus/api/v1/query", method="DELETE")[0] == 501
+    where = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
+    connection.putrequest("POST", "/api/prometheus/api/v1/query")
+    connection.putheader("Content-Length", str((1 << 20) + 1))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:3000", "127.0.0.1:80", "[::1]:3000", "10.1.2.3", "cockpit:3000"]
+)
+def test_own_names_are_answered(view: Callable[..., str], small_bundle: Bundle, host: str) -> None:
+    """Loopback, plain addresses and the names of --host are answered, whatever the port (a tunnel has its own)."""
+    assert ask(view(small_bundle, NOWHERE, frozenset({"cockpit"})), "/", host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["", "evil.example", "evil.example:3000", "localhost.evil.example", "127.0.0.1.evil", "[::1"]
+)
+def test_other_names_are_refused(viewer: Callable[..., Any], host: str) -> None:
+    """A page of another name that resolves to loopback (DNS rebinding) reads neither the viewer nor Prometheus."""
+    url, asked = viewer()
+    for path in ("/", "/api/dashboards", "/api/prometheus/api/v1/query?query=up", "/api/check?start=1&end=2"):
+        assert ask(url, path, host=host)[0] == 421
+    assert not asked
+
+
+def problem(url: str, run: str = "") -> dict[str, Any] | None:
+    words = urllib.parse.urlencode({"start": 1, "end": 2} | ({"run": run} if run else {}))
+    status, _, body = ask(url, f"/api/check?{words}")
+    assert status == 200
+    return json.loads(body)["problem"]
+
+
+def test_what_is_wrong_is_said(view: Callable[..., str], small_bundle: Bundle, viewer: Callable[..., Any]) -> None:
+    """No Prometheus, an old one, one without our rules, one without a run: each is told apart, in words."""
+    assert problem(viewer()[0]) is None
+    none = problem(view(small_bundle, NOWHERE))
+    assert none
+    assert none["about"] == "prometheus"
+    assert f"no Prometheus at {NOWHERE}" in none["text"]
+    old, bare = problem(viewer(version="2.30.1")[0]), problem(viewer(rules=("up:sum",))[0])
+    assert old
+    assert old["about"] == "rules"
+    assert "2.30.1" in old["text"]
+    assert "too old" in old["text"]
+    assert bare
+    assert bare["about"] == "rules"
+    assert "none of our rules" in bare["text"]
+    empty = problem(viewer(runs=(), now=())[0])
+    assert empty
+    assert (empty["about"], "no run at all" in empty["text"]) == ("empty", True)
+
+
+def test_an_unknown_run_is_told_from_one_at_another_time(viewer: Callable[..., Any]) -> None:
+    """A run that does not exist is said not to, with the nearest names; an earlier one is told from it."""
+    url, _ = viewer(now=("llama-70b",))
+    assert problem(url, "llama-70b") is None
+    wrong = problem(url, "lama-70b")
+    assert wrong
+    assert (wrong["about"], wrong["nearest"][0]) == ("run", "llama-70b")
+    assert "no run 'lama-70b'" in wrong["text"]
+    earlier = problem(url, "llama-7b")
+    assert earlier
+    assert earlier["about"] == "range"
+
+
+def test_prometheus_errors_reach_the_panel_in_words(view: Callable[..., str], small_bundle: Bundle) -> None:
+    """A query that cannot be asked comes back as Prometheus' own errors do: a panel shows the text."""
+    status, _, body = ask(view(small_bundle, NOWHERE), "/api/prometheus/api/v1/query?query=up")
+    assert status == 502
+    assert f"no Prometheus at {NOWHERE}" in json.loads(body)["error"]
+
+
+def test_a_check_without_times_is_refused(viewer: Callable[..., Any]) -> None:
+    """What the page must send is said to whoever does not."""
+    url, _ = viewer()
+    for words in ("", "?start=1", "?start=a&end=b"):
+        assert ask(url, f"/api/check{words}")[0] == 400
+
+
+def test_without_a_viewer_the_next_step_is_said(tmp_path: Any) -> None:
+    """A wheel's viewer comes first, then a checkout's; an unbuilt one says make preview, none at all says so."""
+    with pytest.raises(BundleError, match="no viewer"):
+        find(tmp_path / "viewer", tmp_path / "grafana")
+    (tmp_path / "grafana" / "preview" / "out").mkdir(parents=True)
+    with pytest.raises(BundleError, match="make preview"):
+        find(tmp_path / "viewer", tmp_path / "grafana")
+    (tmp_path / "grafana" / "preview" / "out" / "index.html").touch()
+    assert find(tmp_path / "viewer", tmp_path / "grafana").dashboards == tmp_path / "grafana" / "dashboards"
+    (tmp_path / "viewer").mkdir()
+    (tmp_path / "viewer" / "index.html").touch()
+    assert find(tmp_path / "viewer", tmp_path / "grafana").dashboards == tmp_path / "viewer" / "dashboards"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--listen", "nonsense"], "HOST:PORT"),
+        (["--listen", "127.0.0.1:99999"], "HOST:PORT"),
+        (["--prometheus", "localhost:9090"], "is not a URL such as"),
+        (["--prometheus", "file:///etc/passwd"], "is not a URL such as"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was asked wrongly is said in one line, with status 2."""
+    assert command.main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_taken_port_is_told(
+    view: Callable[..., str], small_bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A port in use is said with what to do, not a traceback."""
+    port = urllib.parse.urlsplit(view(small_bundle, NOWHERE)).port
+    assert command.serve(small_bundle, ("127.0.0.1", port), NOWHERE) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
