@@ -218,8 +218,7 @@ TRAIN_NONFINITE = _row(
 )  # fmt: skip
 TRAIN_NONFINITE_STEP = _row(
     "train_nonfinite_step", GAUGE, "", (*RANK, "source"),
-    "Step of the first NaN or infinite value (anew after 100 finite ones); absent while there was none. The lowest one "
-    "is the culprit's.",
+    "Step of the first NaN or infinite value, anew after 100 finite ones. The lowest one is the culprit's.",
 )  # fmt: skip
 TRAIN_CHECKPOINTS = _row("train_checkpoints_total", COUNTER, "", RANK, "Checkpoints this rank reported as saved.")
 TRAIN_CHECKPOINT_SECONDS = _row(

@@ -108,7 +108,7 @@ def test_ours_finds_more_than_each_peer(detectors: ModuleType, loss_traces: Modu
         assert float(ours["recall"]) > float(row["recall"]) + 0.2
         assert float(client["recall"]) > float(row["recall"]) + 0.1
         assert float(ours["F1"]) > float(row["F1"]) + 0.2
-    assert float(ours["precision"]) >= max(0.97, float(rows["OLMo-core, 6 σ of 128"]["precision"]))
+    assert float(ours["precision"]) >= max(0.94, float(rows["OLMo-core, 6 σ of 128"]["precision"]))
     assert ours["share of a long one flagged"] > 0.9
 
 

@@ -30,7 +30,7 @@ NAMES = sorted(path.stem for path in (ROOT / "grafana/dashboards").glob("*.json"
 RUN = "llama-7b"
 GPUS_PER_NODE = 8
 RANKS = 64  # more than the 50 series that a panel may draw
-PAST, FUTURE, STEP = 900, 120, 15  # seconds of samples before and after now: the rules run live over them
+PAST, FUTURE, STEP = 900, 120, 10  # seconds of samples before and after now: the rules run live, over 20 s and more
 SLOW, DEAD = 5, 11
 WINDOW = {"__rate_interval": "30s", "__interval": "15s", "__range": "300s"}
 

@@ -244,4 +244,4 @@ def test_process_metrics_are_of_this_process() -> None:
 def test_gzip_is_a_fraction(node: Exporter) -> None:
     """The scrape compresses well enough that level 1 is worth its time."""
     text = render(node.samples(), TEXT)
-    assert len(gzip.compress(text, 1)) < len(text) / 4
+    assert len(gzip.compress(text, 1)) < 0.3 * len(text)

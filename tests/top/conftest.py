@@ -115,6 +115,7 @@ class Seen:
             fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             os.environ.pop("NO_COLOR", None)
             os.environ.update({"TERM": "xterm-256color", "PYTHONUTF8": "1", **environment})
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # as a terminal has it, whoever started the tests
             os.execv(sys.executable, [sys.executable, "-c", COMMAND, *arguments])
         self.raw = ""
         self.resize(columns, rows)
