@@ -63,6 +63,7 @@ def test_a_driver_that_blocks_never_delays_a_scrape(node: Any, a_source: Sources
     async def check() -> None:
         nonlocal slowest
         await source.until(source.all_up)
+        await source.until(lambda: source.peak_flops(source.gpus()[0].uuid, "bf16") is not None)
         worker = source.workers()
         node.block(FOREVER)
         blocked = time.monotonic()
