@@ -11,6 +11,7 @@ from panels import (
     heat,
     lines,
     marked,
+    one_by_one,
     override,
     query,
     table,
@@ -97,10 +98,7 @@ def rank_table(**more: object) -> Json:
         f"The {ROWS} ranks that most deserve a look: named by a rule, gone, behind in a collective, lagging, long in "
         "one phase. Wait and lag are seconds of a step, Behind counts collectives. Nobody named and all alike is good. "
         "In a hang the culprit is the one behind, or in another phase. A click shows only that rank, or its node.",
-        [
-            query(f"({expression}) and on (rank) {chosen}" if i else expression, table=True)
-            for i, expression in enumerate(asked)
-        ],
+        one_by_one(asked, "rank", chosen),
         "No rank of this run has been seen.",
         columns,
         join="rank",
@@ -161,10 +159,7 @@ def node_table(**more: object) -> Json:
         f"The {NODE_ROWS} nodes of the run that most deserve a look: named by a rule, then those on which collectives "
         "take longest: seconds of collectives in a step, and over the median node's. Nobody named, × median near 1 is "
         "good. Several named slow, with network errors: look at the switch they share. One named late: drain it.",
-        [
-            query(f"({expression}) and on (instance) {chosen}" if i else expression, table=True)
-            for i, expression in enumerate(asked)
-        ],
+        one_by_one(asked, "instance", chosen),
         "No node of this run has been seen.",
         columns,
         join="instance",

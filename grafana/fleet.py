@@ -17,6 +17,7 @@ from panels import (
     bar_cells,
     coloured,
     lines,
+    one_by_one,
     override,
     query,
     row,
@@ -137,7 +138,7 @@ def worst_runs() -> Json:
         "Runs, the worst first",
         f"The {ROWS} runs that page, warn, or lose most: GPUs lost is what start-up, data, saves, restarts and hangs "
         "take, and what the run is slower than its own past. No alert and few GPUs lost is good. A click opens it.",
-        [query(f"({text}) and on (run) {chosen}" if i else text, table=True) for i, text in enumerate(asked)],
+        one_by_one(asked, "run", chosen),
         "No run is in sight.",
         columns,
         join="run",

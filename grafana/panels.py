@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tachograph import catalog as c
@@ -43,6 +44,11 @@ def query(expression: str, legend: str = "__auto", *, instant: bool = False, tab
     once = instant or table
     form = "table" if table else "time_series"
     return {"expr": expression, "legendFormat": legend, "format": form, "instant": once, "range": not once}
+
+
+def one_by_one(asked: Sequence[str], label: str, chosen: str) -> list[Json]:
+    """Return a table's queries: the first tells which rows there are, the others are asked for the `chosen` alone."""
+    return [query(f"({one}) and on ({label}) {chosen}" if i else one, table=True) for i, one in enumerate(asked)]
 
 
 def spread(expression: str, worst: str = "", legend: str = "") -> list[Json]:

@@ -28,6 +28,7 @@ from panels import (
     bars,
     coloured,
     lines,
+    one_by_one,
     override,
     query,
     row,
@@ -94,7 +95,7 @@ def parts_table() -> Json:
         "Where the step of each rank goes",
         "Seconds of a step, over the last minute, for the ranks of the first table: work, waits for other ranks, waits "
         "for data. Alike on all is good. The late rank computes longer and waits less: its phase stands at the end.",
-        [query(f"({text}) and on (rank) {chosen}" if i else text, table=True) for i, text in enumerate(asked)],
+        one_by_one(asked, "rank", chosen),
         "No step within a minute.",
         columns,
         join="rank",

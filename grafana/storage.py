@@ -20,6 +20,7 @@ from panels import (
     Json,
     coloured,
     lines,
+    one_by_one,
     override,
     query,
     row,
@@ -201,7 +202,7 @@ def saved_table() -> Json:
         "Ranks and their checkpoints",
         f"The {ROWS} ranks whose checkpoints failed, else took longest. All alike, at the same step, is good. A rank "
         "at an older step did not save its part: the checkpoint is not whole. A click on a rank opens it on Run.",
-        [query(f"{one} and on (rank) {chosen}" if i else one, table=True) for i, one in enumerate(asked)],
+        one_by_one(asked, "rank", chosen),
         "No rank of this run has been seen.",
         columns,
         join="rank",

@@ -25,10 +25,11 @@ from tachograph.dashboards.server import Viewer
 from tachograph.lab import binaries
 from tachograph.lab.checkout import CheckoutError
 from tachograph.lab.pager import Page, Pager
-from tachograph.lab.processes import ProcessError, signals_as_exit
+from tachograph.lab.processes import ProcessError
 from tachograph.lab.replay.command import find as find_scenario
 from tachograph.lab.replay.live import WatchedFleet, wait
 from tachograph.lab.scenario import load
+from tachograph.signals import signals_as_exit
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parents[1] / "docs" / "img"

@@ -101,7 +101,7 @@ def stepper(tmp_path: Path) -> Iterator[Callable[..., Stepper]]:
 def _alive(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"  # an orphan that nobody reaps has ended all the same
 

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = sorted((ROOT / "tests/grafana/schema").glob("grafana-*.json"))
 Json = dict[str, Any]
-CORE = {"timeseries", "stat", "bargauge", "table", "gauge", "state-timeline", "heatmap", "text"}
+CORE = {"timeseries", "stat", "bargauge", "table", "state-timeline"}
 """Panels that Grafana 11, 12 and 13 bring: no Angular, no plugin to install."""
 UNITS = set((ROOT / "tests/grafana/schema/units.txt").read_text(encoding="utf-8").split())
 """Ids of all units that Grafana knows, from @grafana/data 12.4; it shows an unknown one as a suffix."""
@@ -78,8 +78,6 @@ def test_every_panel_says_what_it_is(dashboard: Json, panels: list[Json]) -> Non
         assert panel["type"] in CORE
         assert panel["title"]
         assert len(panel["description"]) > 40, panel["title"]
-        if panel["type"] == "text":
-            continue
         defaults = panel["fieldConfig"]["defaults"]
         assert known(defaults["unit"]), f"{panel['title']}: {defaults['unit']}"
         assert defaults["noValue"], panel["title"]
@@ -93,8 +91,6 @@ def test_every_panel_says_what_it_is(dashboard: Json, panels: list[Json]) -> Non
 def test_limits_stand_in_the_rules_alone(panels: list[Json]) -> None:
     """A panel shows what ALERTS says: no threshold of its own, and no comparison with a number but presence."""
     for panel in panels:
-        if panel["type"] == "text":
-            continue
         steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
         assert steps == [{"color": "text", "value": None}], panel["title"]
         assert "thresholds" not in {row["id"] for o in panel["fieldConfig"]["overrides"] for row in o["properties"]}

@@ -23,10 +23,11 @@ from tachograph.lab.checkout import CheckoutError, root
 from tachograph.lab.demo_scenarios import FIRST_RUN, SCENARIOS
 from tachograph.lab.launch import launch
 from tachograph.lab.pager import Pager
-from tachograph.lab.processes import ProcessError, signals_as_exit, stop_recorded
+from tachograph.lab.processes import ProcessError, stop_recorded
 from tachograph.lab.screen import Screen
 from tachograph.lab.stack import Stack
 from tachograph.lab.story import RANKS, Story
+from tachograph.signals import signals_as_exit
 
 HEALTHY_SECONDS = 60.0
 """Long enough for the rules to know the run's usual step and for the loss detector to know its usual loss."""

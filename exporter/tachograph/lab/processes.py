@@ -10,11 +10,9 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from tachograph.lab.tether import tethered
 
@@ -142,21 +140,6 @@ def stop_recorded(folder: Path) -> list[str]:
                 time.sleep(0.05)
     path.unlink()
     return ended
-
-
-@contextmanager
-def signals_as_exit() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exit that cleans up like any other; for the main thread."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
 
 
 def _birth(pid: int) -> str | None:

@@ -10,13 +10,14 @@ from typing import Protocol
 from rich.console import Console
 from rich.text import Text
 
+from tachograph.signals import signals_as_exit
 from tachograph.top import words
 from tachograph.top.columns import gpu_columns, rank_columns
 from tachograph.top.facts import Facts, SourceError
 from tachograph.top.glyphs import Glyphs
 from tachograph.top.keys import pressed
 from tachograph.top.screen import frame
-from tachograph.top.terminal import HangUpError, Terminal, ended_by_signals
+from tachograph.top.terminal import HangUpError, Terminal
 from tachograph.top.wishes import Wishes
 
 TICK_SECONDS = 0.25
@@ -83,7 +84,7 @@ def show_live(source: Source, first: Facts, interval: float, console: Console, g
     wishes, held = Wishes(), asker.answer
     drawn: object = None
     try:
-        with ended_by_signals(), Terminal() as terminal:
+        with signals_as_exit(), Terminal() as terminal:
             while True:
                 answer = held if wishes.paused else asker.answer
                 held = answer

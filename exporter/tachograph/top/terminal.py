@@ -9,8 +9,7 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -120,18 +119,3 @@ class Terminal:
                 data = data[os.write(self._out, data) :]
         except OSError as error:
             raise HangUpError from error
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exit that gives the terminal back."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)

@@ -12,6 +12,7 @@ from tachograph.lab import binaries
 from tachograph.lab.replay import input_series, recording, virtual
 from tachograph.lab.replay.recording import record
 from tachograph.lab.replay.shipped import shipped
+from tachograph.lab.replay.verdict import Verdict
 from tachograph.lab.scenario import Expected, Fleet, Scenario
 from tachograph.lab.scenario.faults import ExporterDown, Fault, Kill
 
@@ -19,7 +20,7 @@ RUN = "small"
 
 
 @pytest.fixture(params=["bookworm", "sid"])
-def replayed(request: pytest.FixtureRequest) -> Callable[[Scenario], virtual.Replay]:
+def replayed(request: pytest.FixtureRequest) -> Callable[[Scenario], Verdict]:
     """Return what replays a scenario with a generation, if that can be had."""
     try:
         binaries.ensure(request.param)
@@ -27,7 +28,7 @@ def replayed(request: pytest.FixtureRequest) -> Callable[[Scenario], virtual.Rep
         if request.param == "bookworm":
             pytest.fail(str(error))
         pytest.skip(str(error))
-    return lambda scenario: virtual.run(scenario, request.param)
+    return lambda scenario: virtual.replay([scenario], request.param)[0]
 
 
 def scenario(*faults: Fault, expect: tuple[Expected, ...]) -> Scenario:
@@ -36,14 +37,14 @@ def scenario(*faults: Fault, expect: tuple[Expected, ...]) -> Scenario:
     return Scenario(title="Small", story="Small.", lasts=120, fleet=fleet, faults=faults, expect=expect)
 
 
-def test_a_killed_rank_is_the_one_page(replayed: Callable[[Scenario], virtual.Replay]) -> None:
+def test_a_killed_rank_is_the_one_page(replayed: Callable[[Scenario], Verdict]) -> None:
     """It names the rank, its node and its GPU; what follows from it is kept quiet."""
     wanted = Expected(
         alert="RankDead", receiver="page", within=15, text=("rank 3",),
         labels={"run": RUN, "rank": "3", "instance": "node-1", "gpu": "1"},
     )  # fmt: skip
     found = replayed(scenario(Kill(at=61, rank=3), expect=(wanted,)))
-    assert found.verdict.ok, "\n".join(found.verdict.lines)
+    assert found.ok, "\n".join(found.lines)
 
 
 def test_the_same_scenario_records_the_same() -> None:
@@ -87,10 +88,10 @@ def test_the_rules_are_evaluated_as_often_as_a_time_asks_for(
     assert virtual.rhythm(story) == seconds
 
 
-def test_an_exporter_that_is_down_is_that_and_no_dead_run(replayed: Callable[[Scenario], virtual.Replay]) -> None:
+def test_an_exporter_that_is_down_is_that_and_no_dead_run(replayed: Callable[[Scenario], Verdict]) -> None:
     """Its scrapes fail, its series end, and the node answers: the page says so."""
     wanted = Expected(
         alert="ExporterDown", receiver="page", within=55, text=("The node lives",), labels={"instance": "node-1"}
     )
     found = replayed(scenario(ExporterDown(at=60, node=1), expect=(wanted,)))
-    assert found.verdict.ok, "\n".join(found.verdict.lines)
+    assert found.ok, "\n".join(found.lines)

@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 def replay_all(scenarios: Sequence[Scenario], jobs: int, suite: str) -> Iterator[Outcome]:
     """Yield the outcome of each scenario, pack by pack, `jobs` packs at a time."""
     binaries.ensure(suite)  # once, before replays side by side would all fetch it
-    from tachograph.lab.replay.together import packs
+    from tachograph.lab.replay.virtual import packs
 
     parts = packs(scenarios)
     if jobs == 1:
@@ -63,9 +63,9 @@ def _work_in(folder: str) -> None:
 
 
 def _play(pack: Sequence[Scenario], suite: str) -> list[Outcome]:
-    from tachograph.lab.replay.together import replay_together
+    from tachograph.lab.replay.virtual import replay
 
     began = time.monotonic()
-    verdicts = replay_together(pack, suite)
+    verdicts = replay(pack, suite)
     share = (time.monotonic() - began) / len(pack)
     return [Outcome(scenario, verdict, share) for scenario, verdict in zip(pack, verdicts, strict=True)]

@@ -12,32 +12,22 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from tachograph.lab import binaries
 from tachograph.lab.checkout import CheckoutError
-from tachograph.lab.processes import ProcessError, signals_as_exit
-from tachograph.lab.replay.batch import workers
+from tachograph.lab.processes import ProcessError
+from tachograph.lab.replay.batch import Outcome, replay_all, workers
 from tachograph.lab.scenario import INCIDENTS, Scenario, ScenarioError, load
+from tachograph.signals import signals_as_exit
 
 WIDTH = 110
 _NUMBER = re.compile(r"0*(\d+)([a-z]?)")
 STYLES = {"ok": "bold green", "FAIL": "bold red", "MISSING": "red", "WRONG": "red", "EXTRA": "red", "error": "red"}
 """By a line's first word."""
-
-
-class Outcome(NamedTuple):
-    """What a replay came to, in lines for a person; `seconds` is how long it took."""
-
-    title: str
-    ok: bool
-    lines: tuple[str, ...]
-    seconds: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,18 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         paths = shipped() if options.all else find(options.scenarios)
         scenarios = [load(path) for path in paths]
-        if options.live and options.all:
-            paths = [path for path, scenario in zip(paths, scenarios, strict=True) if scenario.live is not None]
-        elif options.live:
-            for scenario in scenarios:
-                scenario.for_live()
+        if options.live:
+            scenarios = [one.for_live() for one in scenarios if one.live is not None or not options.all]
     except ScenarioError as error:
         for line in error.lines:
             print(f"tachograph replay: {line}", file=sys.stderr)
         return 2
     try:
         with signals_as_exit():
-            return _replay(paths, options)
+            return _replay(scenarios, options)
     except (binaries.BinariesUnavailable, CheckoutError, ProcessError) as error:
         print(f"tachograph replay: {error}", file=sys.stderr)
         return 1
@@ -98,62 +85,61 @@ def find(words: Iterable[str]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _replay(paths: Sequence[Path], options: argparse.Namespace) -> int:
+def _replay(scenarios: Sequence[Scenario], options: argparse.Namespace) -> int:
     console = Console(highlight=False)
     began = time.monotonic()
     outcomes: list[Outcome] = []
-    binaries.ensure(options.suite)  # once, before replays side by side would all fetch it
-    for outcome in _outcomes(paths, options, console):
+    for outcome in (_play if options.live else _compute)(scenarios, options, console):
         outcomes.append(outcome)
         _show(console, outcome)
     if len(outcomes) > 1:
-        failed = [outcome.title for outcome in outcomes if not outcome.ok]
+        failed = [outcome.verdict.title for outcome in outcomes if not outcome.verdict.ok]
         console.print(
             Text(f"\n{len(outcomes) - len(failed)} of {len(outcomes)} as expected, in {time.monotonic() - began:.0f} s")
         )
         for title in failed:
             console.print(Text(f"  FAIL {title}", STYLES["FAIL"]))
-    return 0 if all(outcome.ok for outcome in outcomes) else 1
+    return 0 if all(outcome.verdict.ok for outcome in outcomes) else 1
 
 
-def _outcomes(paths: Sequence[Path], options: argparse.Namespace, console: Console) -> Iterator[Outcome]:
-    """Tell each scenario's story and yield its outcome, in the order given, `--jobs` of them at a time."""
-    scenarios = [load(path) for path in paths]
-    if options.jobs == 1 or len(paths) == 1:
-        for path, scenario in zip(paths, scenarios, strict=True):
-            _introduce(console, scenario.for_live() if options.live else scenario)
-            yield play(path, options.live, options.suite)
+def _compute(scenarios: Sequence[Scenario], options: argparse.Namespace, console: Console) -> Iterator[Outcome]:
+    """Replay in virtual time: yield outcomes as they come, a pack of scenarios at once."""
+    if len(scenarios) == 1:
+        _introduce(console, scenarios[0])
+    for outcome in replay_all(scenarios, options.jobs, options.suite):
+        if len(scenarios) > 1:
+            _introduce(console, outcome.scenario)
+        yield outcome
+
+
+def _play(scenarios: Sequence[Scenario], options: argparse.Namespace, console: Console) -> Iterator[Outcome]:
+    """Replay in real time: yield outcomes in order, `--jobs` of them at a time."""
+    binaries.ensure(options.suite)  # once, before replays side by side would all fetch it
+    if options.jobs == 1:
+        for scenario in scenarios:
+            _introduce(console, scenario)
+            yield play_live(scenario, options.suite)
         return
     with workers(options.jobs) as pool:
-        for scenario, future in zip(scenarios, _submit(pool, paths, options), strict=True):
+        for future in [pool.submit(play_live, scenario, options.suite) for scenario in scenarios]:
             outcome = future.result()
-            _introduce(console, scenario.for_live() if options.live else scenario)
+            _introduce(console, outcome.scenario)
             yield outcome
 
 
-def _submit(pool: Executor, paths: Iterable[Path], options: argparse.Namespace) -> list[Future[Outcome]]:
-    return [pool.submit(play, path, options.live, options.suite) for path in paths]
+def play_live(scenario: Scenario, suite: str) -> Outcome:
+    """Replay one scenario in real time, and tell meanwhile what is received."""
+    from tachograph.lab.replay.live import replay_live
 
-
-def play(path: Path, live: bool, suite: str) -> Outcome:
-    """Replay one scenario file and return the outcome; a live one tells meanwhile what it receives."""
     began = time.monotonic()
-    scenario = load(path)
-    if live:
-        from tachograph.lab.replay.live import replay_live
+    name = scenario.path.name.partition("-")[0] if scenario.path else scenario.title
 
-        name = path.name.partition("-")[0]
+    def note(line: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - began), 60)
+        print(f"  {name} {minutes:3d}:{seconds:02d}  {line}", flush=True)
 
-        def note(line: str) -> None:
-            minutes, seconds = divmod(int(time.monotonic() - began), 60)
-            print(f"  {name} {minutes:3d}:{seconds:02d}  {line}", flush=True)
-
-        verdict = replay_live(scenario.for_live(), suite, note)
-    else:
-        from tachograph.lab.replay.virtual import replay
-
-        verdict = replay(scenario, suite)
-    return Outcome(verdict.title, verdict.ok, verdict.lines, time.monotonic() - began)
+    verdict = replay_live(scenario, suite, note)
+    return Outcome(scenario, verdict, time.monotonic() - began)
 
 
 def _introduce(console: Console, scenario: Scenario) -> None:
@@ -167,7 +153,7 @@ def _introduce(console: Console, scenario: Scenario) -> None:
 
 def _show(console: Console, outcome: Outcome) -> None:
     width = shutil.get_terminal_size((WIDTH, 0)).columns if console.is_terminal else 10**6
-    for number, line in enumerate(outcome.lines):
+    for number, line in enumerate(outcome.verdict.lines):
         indent = " " * (len(line) - len(line.lstrip()))
         style = STYLES.get(line.split(maxsplit=1)[0], "")
         for part in textwrap.wrap(line, width, subsequent_indent=indent + "  ") or [""]:

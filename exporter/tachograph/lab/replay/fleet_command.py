@@ -13,12 +13,13 @@ from pathlib import Path
 from tachograph.lab import binaries
 from tachograph.lab.checkout import CheckoutError
 from tachograph.lab.pager import Page, Pager
-from tachograph.lab.processes import Children, ProcessError, signals_as_exit
+from tachograph.lab.processes import Children, ProcessError
 from tachograph.lab.replay.command import find
 from tachograph.lab.replay.live import WatchedFleet, start_fleet, wait
 from tachograph.lab.replay.live_fleet import ANNOUNCEMENT, Announcement
 from tachograph.lab.scenario import Scenario, ScenarioError, load
 from tachograph.lab.scenario.values import some_time
+from tachograph.signals import signals_as_exit
 
 SHOWN_NODES = 8
 

@@ -1,4 +1,4 @@
-// Rows of coloured cells over a time axis: what state timeline and heatmap have in common. Drawn on Grafana's own plot.
+// Rows of coloured cells over a time axis: a state timeline. Drawn on Grafana's own plot.
 import { AbsoluteTimeRange, DataFrame, LinkModel, PanelProps } from '@grafana/data';
 import {
   AxisPlacement,

@@ -11,7 +11,7 @@ import {
 import { sceneGraph, SceneObject } from '@grafana/scenes';
 import { of } from 'rxjs';
 import { labelValues, rows } from './api';
-import { buckets, series, table, Target } from './frames';
+import { series, table, Target } from './frames';
 import { Annotation, marks } from './marks';
 import { resolution, seconds, withWindows } from './step';
 
@@ -75,7 +75,7 @@ export class Prometheus extends DataSourceApi<any> {
     if (target.format === 'table') {
       return [table(target, found, several)];
     }
-    return target.format === 'heatmap' ? buckets(target, found, step) : found.map((row) => series(target, row, step));
+    return found.map((row) => series(target, row, step));
   }
 
   private async annotate(annotation: Annotation & Target, request: DataQueryRequest<any>) {

@@ -5,7 +5,7 @@ import { Labels, Row } from './api';
 export interface Target {
   refId: string;
   expr: string;
-  format?: 'time_series' | 'table' | 'heatmap';
+  format?: 'time_series' | 'table';
   instant?: boolean;
   legendFormat?: string;
   interval?: string;
@@ -64,20 +64,5 @@ export function table(target: Target, found: Row[], several: boolean): DataFrame
         values: flat.map(({ sample }) => Number(sample[1])),
       },
     ],
-  });
-}
-
-const bound = (row: Row) => (row.metric.le === '+Inf' ? Infinity : Number(row.metric.le));
-
-/** Return buckets from the lowest to the highest, each with what is in it alone: Prometheus' count those below, too. */
-export function buckets(target: Target, found: Row[], step: number): DataFrame[] {
-  const ordered = [...found].sort((a, b) => bound(a) - bound(b));
-  return ordered.map((row, i) => {
-    const below = new Map(i ? ordered[i - 1].values ?? [] : []);
-    const alone = (row.values ?? []).map(([at, value]): [number, string] => [
-      at,
-      String(Math.max(0, Number(value) - Number(below.get(at) ?? 0))),
-    ]);
-    return series({ ...target, legendFormat: '{{le}}' }, { metric: row.metric, values: alone }, step);
   });
 }

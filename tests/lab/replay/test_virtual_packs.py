@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tachograph.lab.replay import together
+from tachograph.lab.replay import virtual
 from tachograph.lab.replay.firing import Firing
 from tachograph.lab.scenario import Expected, Fleet, Scenario
 from tachograph.lab.scenario.faults import Fault, Freeze, Kill
@@ -29,7 +29,7 @@ def test_each_is_told_its_own_culprit_and_nothing_of_the_others() -> None:
         scenario(Freeze(at=61, rank=0), expect=(who("RankFrozen", 0),)),
         scenario(lasts=60),
     ]
-    for verdict in together.replay_together(pack, "bookworm"):
+    for verdict in virtual.replay(pack, "bookworm"):
         assert verdict.ok, "\n".join(verdict.lines)
 
 
@@ -41,7 +41,7 @@ def test_what_cannot_be_told_apart_is_everybodys() -> None:
         Firing({"alertname": "C"}, 10, None, {}),
         Firing({"alertname": "C"}, 101, None, {}),
     ]
-    assert together.of_part(fired, "c0x-", 100) == [
+    assert virtual.of_part(fired, "c0x-", 100) == [
         Firing({"alertname": "A", "run": "r"}, 10, None, {"summary": "Run r."}),
         Firing({"alertname": "C"}, 10, None, {}),
     ]
@@ -50,7 +50,6 @@ def test_what_cannot_be_told_apart_is_everybodys() -> None:
 def test_a_pack_has_one_rhythm_and_a_bound() -> None:
     """What must be told soon is looked at more often, and promtool holds only so much."""
     soon = scenario(expect=(replace(who("RankDead", 0), within=10),))
-    slow = [scenario(lasts=100.0 + number) for number in range(together.MOST_SCENARIOS + 1)]
-    sizes = [len(pack) for pack in together.packs([soon, *slow])]
-    assert sizes[0] == 1
-    assert sizes[1:] == [together.MOST_SCENARIOS, 1]
+    slow = [scenario(lasts=100.0 + number) for number in range(virtual.MOST_SCENARIOS + 1)]
+    sizes = [len(pack) for pack in virtual.packs([soon, *slow])]
+    assert sizes == [virtual.MOST_SCENARIOS, 1, 1]

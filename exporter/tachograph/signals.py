@@ -1,0 +1,23 @@
+"""Signals that ask a process to end, as an exit like any other."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def signals_as_exit() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an exit that cleans up as any other does; for the main thread."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
