@@ -71,7 +71,7 @@ def document(text: str, result: Mapping[str, Any]) -> str:
 
 def tables(result: Mapping[str, Any]) -> list[str]:
     """Return the figures as Markdown."""
-    states = [key for key in result["sizes"][0] if key != "ranks"]
+    states = [key for key in result["sizes"][0] if key not in ("ranks", "cpu")]
     lines = [
         f"Prometheus {result['prometheus']} ({result['suite']}); warm-up {result['warm-up']:.0f} s, then "
         f"{result['seconds']:.0f} s of each state, {result['onset']:.0f} s after a fault began.",

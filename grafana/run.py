@@ -51,7 +51,7 @@ def top() -> list[Json]:
              "none", show="value_and_name", overrides=coloured(SEVERITIES), w=4),
         stat("MFU of its baseline", UNITS["ratio"], "MFU of completed steps over what this run did in the hour before. "
              "100 % is good. Less: the tables below name who holds it up, Efficiency shows which phase grew.",
-             [query(of_baseline, instant=True)], "no baseline yet", decimals=0, w=4),
+             [query(of_baseline, instant=True)], "none yet", decimals=0, w=4),
         firing_table(FIRING, "What fires for this run or its nodes, and whom it names.", ON_A_RUN, w=8),
         stat("Step", "locale", "The furthest optimizer step of any rank. It should climb all the time.",
              [query(f"max({of_run(c.TRAIN_STEP)})", instant=True)], "no step yet", w=4),

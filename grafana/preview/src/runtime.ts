@@ -11,20 +11,22 @@ import {
 import { initPluginTranslations } from '@grafana/i18n';
 import * as runtime from '@grafana/runtime';
 import { loadResources } from '@grafana/scenes';
-import { catchError, from, map, Observable, of } from 'rxjs';
+import { catchError, concat, from, map, Observable, of } from 'rxjs';
 import { Prometheus, SETTINGS } from './query/datasource';
 import { fillRegistries } from './registries';
 import { registerPanels } from './panels';
 
 function run(source: DataSourceApi, request: DataQueryRequest): Observable<PanelData> {
   const of_all = { timeRange: request.range, request, annotations: [] };
-  return from(source.query(request) as Promise<{ data: PanelData['series'] }>).pipe(
+  const answer = from(source.query(request) as Promise<{ data: PanelData['series'] }>).pipe(
     map(({ data }) => ({ ...of_all, state: LoadingState.Done, series: data })),
     catchError((error: Error) => {
       const said = { message: error.message };
       return of({ ...of_all, state: LoadingState.Error, series: [], error: said, errors: [said] });
     }),
   );
+  // A panel that got its marks first counts as done and empty: an empty answer would be no news, and never be drawn.
+  return concat(of({ ...of_all, state: LoadingState.Loading, series: [] }), answer);
 }
 
 export type Mode = 'dark' | 'light';

@@ -37,7 +37,13 @@ async function show({ uid, visit }: View, entries: Entry[]): Promise<Shown> {
   const dashboard = await load(uid);
   const checked = await check(namedRun(), ...range(dashboard.time));
   const blocked = checked.problem && !['rules', 'empty'].includes(checked.problem.about);
-  return { visit, dashboard, checked, scene: blocked ? undefined : sceneOf(dashboard) };
+  if (blocked) {
+    return { visit, dashboard, checked };
+  }
+  const scene = sceneOf(dashboard);
+  // The header starts the refresh before the address is read into the rest of the scene.
+  scene.state.refresh.updateFromUrl({ refresh: locationService.getSearch().get('refresh') });
+  return { visit, dashboard, checked, scene };
 }
 
 export function App() {

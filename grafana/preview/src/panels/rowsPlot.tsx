@@ -39,7 +39,7 @@ interface RowsPlotProps extends Pick<PanelProps, 'width' | 'height' | 'timeRange
 
 const TICK_HEIGHT = 14; // px that a label needs
 const LETTER = 7;
-const WIDEST_LABEL = 22;
+const WIDEST_LABEL = 34;
 
 function shortened(label: string): string {
   return label.length > WIDEST_LABEL ? `${label.slice(0, WIDEST_LABEL - 1)}…` : label;
@@ -54,6 +54,7 @@ function paint(u: uPlot, { rows, share, write }: RowsPlotProps): void {
   ctx.clip();
   ctx.font = `${12 * ratio}px Inter, sans-serif`;
   ctx.textBaseline = 'middle';
+  ctx.textAlign = 'left';
   rows.forEach(({ cells }, i) => {
     const [a, b] = [u.valToPos(i, 'y', true), u.valToPos(i + 1, 'y', true)];
     const full = Math.abs(b - a);

@@ -1,4 +1,4 @@
-import { FieldDisplay, PanelPlugin, PanelProps, VizOrientation } from '@grafana/data';
+import { FieldDisplay, getDisplayValueAlignmentFactors, PanelPlugin, PanelProps, VizOrientation } from '@grafana/data';
 import {
   BigValue,
   BigValueColorMode,
@@ -46,6 +46,7 @@ function Stat(props: PanelProps<any>) {
   return (
     <VizRepeater
       getValues={values}
+      getAlignmentFactors={getDisplayValueAlignmentFactors as any}
       renderValue={one as any}
       width={width}
       height={height}
