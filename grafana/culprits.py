@@ -27,7 +27,7 @@ ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16
 WAIT, LAG = of_ranks("rank:collective_wait_per_step_seconds:mean"), of_ranks("rank:lag_seconds:mean")
 BEHIND = f"max by (rank) ({of_ranks('rank:collectives_behind:max')})"
 
-UNWATCHED = "not collected: recorder.watch is not called"
+UNWATCHED = "no step completed, or not collected: recorder.watch is not called"
 
 RANK_VERDICTS = (
     ("died first", "rank:died_first:timestamp"),

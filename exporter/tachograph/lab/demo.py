@@ -67,6 +67,7 @@ def _play(folder: Path, options: argparse.Namespace) -> int:
         screen.waiting("Prometheus, Alertmanager, node_exporter and the exporter to start")
         with Stack(folder, pager.url, suite=options.suite, keep=options.keep) as stack:
             screen.note(f"{stack.description()}, ready in {time.monotonic() - began:.1f} s")
+            screen.note(f"in a browser, the ranks and who is late: {stack.url('exporter')}/")
             if stack.simulated_gpus:
                 screen.note(f"no GPU here: the hardware panel shows {stack.simulated_gpus} simulated GPUs")
             story = Story(stack, pager, screen)
