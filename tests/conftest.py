@@ -27,8 +27,8 @@ ALONE = "test_rules_behave"
 
 LONG = (
     "checkpoints_test", "collectives_test", "data_test", "efficiency_test", "efficiency_trend_test", "exporter_test",
-    "gpu_faults_test", "learning_test", "learning_spikes_test", "mutants_", "network_test", "progress_test", "ranks_test",
-    "restarts_test", "skew_test", "skew_turns_test",
+    "gpu_faults_test", "learning_spikes_test", "learning_test", "mutants_", "network_test", "progress_test",
+    "ranks_test", "restarts_test", "skew_test", "skew_turns_test",
 )  # fmt: skip
 """How the names of rule tests begin that `make test` runs on the newer generation only; `make test-all`: on both."""
 
