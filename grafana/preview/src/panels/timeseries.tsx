@@ -37,6 +37,12 @@ const LINE = {
 
 const drawn = ({ type }: Field) => type === FieldType.time || type === FieldType.number;
 
+/** Return a number field as Grafana draws it: NaN and infinity, which no axis can hold, are gaps. */
+function graphable(field: Field, seriesIndex: number): Field {
+  const values = field.values.map((value) => (Number.isFinite(value) ? value : null));
+  return { ...field, values, config: { custom: {}, ...field.config }, state: { ...field.state, seriesIndex } };
+}
+
 /** Return the frames that have a time and a number, their fields numbered for the palette. */
 function prepared(series: DataFrame[]): DataFrame[] {
   let number = 0;
@@ -46,11 +52,7 @@ function prepared(series: DataFrame[]): DataFrame[] {
       ...frame,
       fields: frame.fields
         .filter(drawn)
-        .map((field) =>
-          field.type === FieldType.time
-            ? field
-            : { ...field, config: { custom: {}, ...field.config }, state: { ...field.state, seriesIndex: number++ } },
-        ),
+        .map((field) => (field.type === FieldType.time ? field : graphable(field, number++))),
     }));
 }
 
