@@ -29,7 +29,7 @@ from tachograph.lab.stack import Stack
 from tachograph.lab.story import RANKS, Story
 from tachograph.signals import signals_as_exit
 
-HEALTHY_SECONDS = 60.0
+HEALTHY_SECONDS = 30.0
 """Long enough for the rules to know the run's usual step and for the loss detector to know its usual loss."""
 
 PAGES_FILE = "pages.jsonl"
