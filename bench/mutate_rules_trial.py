@@ -24,6 +24,7 @@ import yaml
 
 from mutate_rules_copies import ALERTS, NUMBER, OF_ALERT, Book, Reach, Rule, asked, copied, name_of, renamed, words
 from mutate_rules_text import Mutant
+from tachograph.lab.durations import seconds
 
 HERE = Path(__file__).parent
 SECONDS = 570.0
@@ -34,9 +35,6 @@ THRIFTY = {"GOGC": "400", "GOMAXPROCS": "1"}
 
 MODULES = ("test_divergence", "test_large_runs", "test_mfu_noise", "test_skew")
 """Modules of tests/rules that write tests for promtool."""
-
-DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdwy])")
-UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 
 
 class Loader(yaml.CSafeLoader):
@@ -57,11 +55,6 @@ class TrialError(Exception):
 def read(path: Path) -> dict[str, Any]:
     """Return a YAML file's content."""
     return dict(yaml.load(path.read_text(encoding="utf-8"), Loader))
-
-
-def seconds(duration: str) -> float:
-    """Return a Prometheus duration in seconds."""
-    return sum(float(number) * UNITS[unit] for number, unit in DURATION.findall(str(duration)))
 
 
 @dataclass
@@ -103,7 +96,7 @@ class Scenario:
     def cost(self) -> float:
         """Return about how much work it is: evaluations times rules times series."""
         ends = [one["eval_time"] for kind in ("alert_rule_test", "promql_expr_test") for one in self.test.get(kind, ())]
-        steps = max(map(seconds, ends), default=0) / seconds(self.interval)
+        steps = max((seconds(str(end)) for end in ends), default=0) / seconds(str(self.interval))
         return steps * len(self.reach.reads) * (20 + len(self.test.get("input_series", ())))
 
     def notices(self, reached: Collection[str]) -> bool:

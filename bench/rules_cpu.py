@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from tachograph.lab.durations import seconds
+
 ENOUGH_SECONDS = 0.06
 LEAST_TIMES = 5
 MOST_TIMES = 9
@@ -55,8 +57,3 @@ def costs(pid: int, url: str, moment: float, rules: Path) -> dict[str, dict[str,
             interval = seconds(group.get("interval", "5s"))
             found[group["name"]] = {"interval": interval, "cpu": sum(each.values()), "rules": each}
     return found
-
-
-def seconds(duration: str) -> float:
-    """Return the seconds of a duration with one unit."""
-    return float(duration[:-1]) * {"s": 1, "m": 60, "h": 3600}[duration[-1]]

@@ -115,7 +115,7 @@ def _compute(scenarios: Sequence[Scenario], options: argparse.Namespace, console
 def _play(scenarios: Sequence[Scenario], options: argparse.Namespace, console: Console) -> Iterator[Outcome]:
     """Replay in real time: yield outcomes in order, `--jobs` of them at a time."""
     binaries.ensure(options.suite)  # once, before replays side by side would all fetch it
-    if options.jobs == 1:
+    if options.jobs == 1 or len(scenarios) == 1:
         for scenario in scenarios:
             _introduce(console, scenario)
             yield play_live(scenario, options.suite)

@@ -30,7 +30,6 @@ export interface RowOfCells {
 
 interface RowsPlotProps extends Pick<PanelProps, 'width' | 'height' | 'timeRange' | 'timeZone' | 'onChangeTimeRange'> {
   rows: RowOfCells[];
-  upwards?: boolean;
   share: number; // of a row's height that is filled
   write: 'always' | 'auto' | 'never';
   annotations: DataFrame[];
@@ -76,7 +75,7 @@ function paint(u: uPlot, { rows, share, write }: RowsPlotProps): void {
 
 function configured(props: () => RowsPlotProps, theme: ReturnType<typeof useTheme2>, zoom: (range: AbsoluteTimeRange) => void) {
   const builder = new UPlotConfigBuilder(props().timeZone);
-  const { rows, upwards } = props();
+  const { rows } = props();
   const widest = Math.max(...rows.map(({ label }) => shortened(label).length));
   builder.addScale({
     scaleKey: 'x',
@@ -88,7 +87,7 @@ function configured(props: () => RowsPlotProps, theme: ReturnType<typeof useThem
   builder.addScale({
     scaleKey: 'y',
     orientation: ScaleOrientation.Vertical,
-    direction: upwards ? ScaleDirection.Up : ScaleDirection.Down,
+    direction: ScaleDirection.Down,
     range: () => [0, props().rows.length],
   });
   builder.addAxis({ scaleKey: 'x', isTime: true, placement: AxisPlacement.Bottom, theme, timeZone: props().timeZone });
