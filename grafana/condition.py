@@ -30,7 +30,7 @@ CONDITION_WORDS = [
 """What a panel shows for that number."""
 
 
-ON_A_RUN = {"rank": "Rank", "instance": "Node", "gpu": "GPU"}
+ON_A_RUN = {"rank": "Rank", "instance": "Node"}
 ON_HOSTS = {"instance": "Node", "gpu": "GPU", "run": "Run"}
 """Whom the table of alerts names, by label, where one run is looked at and where nodes are."""
 
@@ -48,10 +48,9 @@ def firing_table(firing: str, text: str, named: dict[str, str], **more: object) 
         "Nothing fires.",
         {"severity": "Severity", "alertname": "Alert", **named, "Value": "For"},
         overrides=[
-            words("Severity", SEVERITIES, custom__width=80),
+            words("Severity", SEVERITIES, custom__width=72),
             *_leads(named),
-            override("GPU", custom__width=55),
-            override("For", unit="s", decimals=0, custom__width=75),
+            override("For", unit="s", decimals=0, custom__width=64),
         ],
         sort=[{"displayName": "Severity", "desc": False}],
         h=6,
@@ -62,9 +61,9 @@ def firing_table(firing: str, text: str, named: dict[str, str], **more: object) 
 def _leads(named: dict[str, str]) -> list[Json]:
     """Return where a click on an alert, and on whom it names, leads; an hour or a rank are a run's."""
     if named != ON_A_RUN:
-        return [override("Alert", links=[RUNBOOK_LINK])]
+        return [override("Alert", links=[RUNBOOK_LINK]), override("GPU", custom__width=55)]
     return [
         override("Alert", links=[RUNBOOK_LINK, link("The hour around it", "incident", run=SAME)]),
         override("Node", links=[link("Node and GPUs", "node", run=SAME, instance=field("Node"))]),
-        override("Rank", custom__width=60, links=[link("This rank", "ranks", run=SAME, rank=field("Rank"))]),
+        override("Rank", custom__width=52, links=[link("This rank", "ranks", run=SAME, rank=field("Rank"))]),
     ]

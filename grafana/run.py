@@ -37,6 +37,8 @@ def top() -> list[Json]:
     """Return the band that answers in five seconds: does it run, how far is it, does anything fire."""
     info = f"group by (instance, rank, world_size) ({of_run(c.RANK_INFO)})"
     up = f"sum by (world_size) ({of_run(c.RANK_UP)} * on (instance, rank) group_left (world_size) {info})"
+    ahead = f"max by (run) ({of_run(c.TRAIN_TOTAL_STEPS)}) - on (run) max by (run) ({of_run(c.TRAIN_STEP)}) > 0 < Inf"
+    left = f"max(({ahead}) * on (run) max by (run) ({of_run('run:step_interval_seconds:mean2m')}))"
     of_baseline = f"{of_run('run:step_mfu:ratio')} / {of_run('run:step_mfu:baseline')}"
     return [
         stat("Run", "none", "The worst condition that holds for any rank. Running is good. Hung, dead, failed or "
@@ -54,16 +56,19 @@ def top() -> list[Json]:
              [query(of_baseline, instant=True)], "none yet", decimals=0, w=4),
         firing_table(FIRING, "What fires for this run or its nodes, and whom it names.", ON_A_RUN, w=8),
         stat("Step", "locale", "The furthest optimizer step of any rank. It should climb all the time.",
-             [query(f"max({of_run(c.TRAIN_STEP)})", instant=True)], "no step yet", w=4),
-        stat("Since last step", "s", "Time since any rank completed a step. Good is the step time and up to 5 s more, "
+             [query(f"max({of_run(c.TRAIN_STEP)})", instant=True)], "no step yet", w=3),
+        stat("Time left", "s", "Time to the run's last step at the pace of the last two minutes. It falls by a minute "
+             "a minute; where it does not, the run has slowed down. It needs `Recorder(total_steps=…)`.",
+             [query(left, instant=True)], "not known", decimals=1, w=3),
+        stat("Since step", "s", "Time since any rank completed a step. Good is the step time and up to 5 s more, "
              "the time between scrapes; a checkpoint or an evaluation may stretch it.",
-             [query(f"time() - max({of_run(c.RANK_PROGRESS)})", instant=True)], "no step yet", decimals=1, w=4),
+             [query(f"time() - max({of_run(c.RANK_PROGRESS)})", instant=True)], "no step yet", decimals=1, w=3),
         stat("Since checkpoint", "s", "Age of the last saved checkpoint: the work that a failure now would lose.",
              [query(f"time() - max({of_run(c.TRAIN_CHECKPOINT_TIMESTAMP)})", instant=True)], "none", decimals=0, w=4),
         stat("GPUs lost", "locale", "GPUs' worth of time that now brings no new work, waits in collectives left out: "
              "data, start-up, checkpoints, evaluation, restarts, repeated steps, hangs. Near 0 is good; Efficiency has "
              "the causes.", [query(f"sum({of_run('run:lost_seconds:rate2m', cause='!collective')})", instant=True)],
-             "not yet", decimals=1, w=4),
+             "not yet", decimals=1, w=3),
         rank_table(w=14, h=9),
         node_table(w=10, h=9),
     ]  # fmt: skip

@@ -205,6 +205,9 @@ TRAIN_SCHEDULE_STEP = _row(
     "train_schedule_step", GAUGE, "", RANK,
     "Steps the learning-rate schedule has made by its own count; absent without a watched schedule.",
 )  # fmt: skip
+TRAIN_TOTAL_STEPS = _row(
+    "train_total_steps", GAUGE, "", RANK, "Optimizer step at which the run is to end; absent if not given."
+)
 TRAIN_AMP_LOSS_SCALE = _row(
     "train_amp_loss_scale", GAUGE, "", RANK, "Loss scale of mixed precision; absent without a watched scaler."
 )

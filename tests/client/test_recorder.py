@@ -142,9 +142,10 @@ def test_wrong_arguments_at_start_are_counted(exporter: Any, record: Make) -> No
     record(
         run=5, rank="x", tokens_per_step=-1, precision="bf16\n\x00", peak_flops=float("nan"), flops_convention="guess",
         hardware_flops_per_token=[], flops_per_token=object(), tier="urgent",
+        total_steps="many",
     )  # fmt: skip
     state = exporter.wait_for()
-    assert state["dropped"] == 9
+    assert state["dropped"] == 10
     assert exporter.wait_for("hello")["run"].startswith("local-")
 
 
@@ -158,6 +159,14 @@ def test_a_run_says_its_tier_and_its_limits(exporter: Any, record: Make, monkeyp
     assert exporter.wait_for("hello", lambda frame: frame["run"] == "hero")["facts"]["tier"] == "hero"
     recorder.threshold("hang_seconds", 60)
     exporter.wait_for(where=lambda frame: frame["metrics"].get("threshold") == {"hang_seconds": 60})
+
+
+def test_a_run_says_where_it_ends(exporter: Any, record: Make) -> None:
+    """From the first frame on, before any step; a loop that learns better says so."""
+    recorder = record(total_steps=1000)
+    assert exporter.wait_for()["metrics"]["total_steps"] == 1000
+    recorder.step().log(total_steps=1200)
+    exporter.wait_for(where=lambda frame: frame["metrics"].get("total_steps") == 1200)
 
 
 def test_exceptions_pass_through_untouched(record: Make) -> None:

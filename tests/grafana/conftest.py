@@ -107,6 +107,7 @@ VALUES: dict[str, Moment] = {
     c.RANK_PROGRESS.name: lambda _, now, __: now,
     c.TRAIN_CHECKPOINT_TIMESTAMP.name: lambda _, now, age: now - age % 300,
     c.TRAIN_STEP.name: lambda _, __, age: age // 0.5,
+    c.TRAIN_TOTAL_STEPS.name: lambda _, __, ___: 1e6,
     c.TRAIN_STEPS.name: lambda _, __, age: age // 0.5,
     c.TRAIN_COLLECTIVE_ENQUEUED.name: lambda place, _, age: age // 0.5 - (place == SLOW),
     c.TRAIN_COLLECTIVE_COMPLETED.name: lambda _, __, age: age // 0.5 - 1,

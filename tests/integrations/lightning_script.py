@@ -10,6 +10,7 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+import tachograph
 from tachograph.integrations.lightning import TachographCallback
 
 FOLDER = sys.argv[1]
@@ -52,9 +53,12 @@ class Module(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-def fit(kind: str, run: str | None, resume: str | None = None, epochs: int = 1, **more: Any) -> Module:
+def fit(
+    kind: str, run: str | tachograph.Recorder | None, resume: str | None = None, epochs: int = 1, **more: Any
+) -> Module:
     lightning.seed_everything(0, verbose=False)
-    callbacks: list[Any] = [] if run is None else [TachographCallback(run=run)]
+    who = {"recorder" if isinstance(run, tachograph.Recorder) else "run": run}
+    callbacks: list[Any] = [] if run is None else [TachographCallback(**who)]  # type: ignore[arg-type]
     callbacks.append(
         ModelCheckpoint(FOLDER, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
     )
@@ -77,4 +81,6 @@ recorded = fit("automatic", "automatic", accumulate_grad_batches=4, profiler="si
 print("unchanged", weights(without) == weights(recorded))
 fit("automatic", "resumed", resume=f"{FOLDER}/last.ckpt", epochs=2, accumulate_grad_batches=4)
 fit("manual", "manual")
+fit("automatic", tachograph.Recorder(run="given"), epochs=2)
+time.sleep(1.2)  # the recorder is the script's: its record goes on, and is sent once a second
 fit("fails", "fails")

@@ -73,6 +73,7 @@ def test_a_resumed_training_says_so_and_goes_on_counting(done: Any) -> None:
     """The first step is the checkpoint's; this attempt counts its own steps."""
     assert done.value("resume_step", run="resumed", rank=0) == STEPS
     assert done.value("step", run="resumed", rank=0) == STEPS + 10
+    assert done.value("total_steps", run="resumed", rank=0) == STEPS + 10
     assert done.value("steps_total", run="resumed", rank=0) == 10
 
 

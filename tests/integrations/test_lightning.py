@@ -64,6 +64,12 @@ def test_a_resumed_training_goes_on_counting(done: Any) -> None:
     assert done.value("steps_total", run="resumed", rank=0) == BATCHES // 4
 
 
+def test_a_recorder_of_the_callers_stays_open(done: Any) -> None:
+    """A recorder that was given is not closed with the training; it knows at which step that was to end."""
+    assert done.value("steps_total", run="given", rank=0) == 2 * BATCHES
+    assert done.value("total_steps", run="given", rank=0) == 2 * BATCHES
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocked", "said"),

@@ -12,7 +12,7 @@ from tachograph.client.scalars import number, read
 from tachograph.client.steps import Step
 
 LOGGABLE = frozenset({
-    "loss", "grad_norm", "learning_rate", "amp_loss_scale", "update_ratio", "data_queue_size",
+    "loss", "grad_norm", "learning_rate", "total_steps", "amp_loss_scale", "update_ratio", "data_queue_size",
     "memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "memory_inactive_bytes",
 })  # fmt: skip
 """What `step.log` takes: plain gauges that a training loop knows. Everything else is worked out or measured here, or

@@ -58,7 +58,7 @@ class Recorder:
     - `flops_convention`: how that number was counted: one of `model_flops.CONVENTIONS`, `measured` or `given`.
     - `hardware_flops_per_token`: the same with what activation checkpointing computes again, for HFU.
     - `peak_flops`: dense peak FLOP/s of this rank's device, where the exporter cannot know it.
-    - `precision`, `global_batch`: static facts, shown beside the run.
+    - `precision`, `global_batch`: static facts, shown beside the run; `total_steps`: the step at which it will end.
     - `tier`: `hero`, `standard` or `dev`, else `$TACHOGRAPH_TIER`: decides who is woken when the run is in trouble.
     - `device_time=False`: no CUDA events around phases.
     - `sinks`: other places to send the metrics to (`tachograph.sinks`); `trace`: where sampled steps are traced
@@ -95,6 +95,7 @@ class Recorder:
         peak_flops: float | None = None,
         precision: str | None = None,
         global_batch: int | None = None,
+        total_steps: int | None = None,
         tier: str | None = None,
         device_time: bool = True,
         sinks: Sequence[Sink] = (),
@@ -120,6 +121,8 @@ class Recorder:
         )
         self._report = report = Report(identity, workload, device_time=bool(device_time))
         self._step = report.step
+        if total_steps is not None:
+            report.step.log(total_steps=total_steps)
         self._watched: WeakSet[Any] = WeakSet()
         self._invariants: Invariants | None = None
         self._thresholds = Thresholds()
@@ -179,8 +182,7 @@ class Recorder:
     def tag(self, name: str) -> None:
         """Say why the step under way is no ordinary one: one of `STEP_TAGS`; outside a step it is dropped and counted.
 
-        Evaluation and checkpoint phases, full garbage collections and the first step of a process are tagged by
-        themselves.
+        Evaluation, checkpoints, full garbage collections and the first step of a process are tagged by themselves.
         """
         if isinstance(name, str) and name in STEP_TAGS and self._step.under_way:
             self._report.clock.tag = name
@@ -250,8 +252,7 @@ class Recorder:
         - `layers`: on rank 0, gradient norms of so many layers, those furthest above their own usual one.
         - `activations`: on rank 0, size of each layer's output and its share of zeros, at sampled steps.
         - `update_every`: the size of the parameter update beside the parameters', every so many steps.
-        - `checksum_every`: a checksum of the parameters, and of a known product, every so many steps, for comparison
-          between ranks.
+        - `checksum_every`: a checksum of the parameters and of a known product, to compare ranks, every so many steps.
         - `memory_layers`: on rank 0, peak GPU memory of each layer.
         """
         report = self._report

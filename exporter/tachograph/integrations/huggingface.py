@@ -143,6 +143,7 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
         scaler = getattr(getattr(self._trainer, "accelerator", None), "scaler", None)
         recorder.watch(model, kwargs.get("optimizer"), scheduler=kwargs.get("lr_scheduler"), scaler=scaler)
         recorder.invariant("global_batch", _global_batch(args), step=state.global_step)
+        recorder.step().log(total_steps=state.max_steps)
         if state.global_step:
             recorder.resumed(state.global_step)
         self._tokens.begin(state, args, static="tokens_per_step" in self._given, attached=self._trainer is not None)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import sys
 from collections.abc import Callable, Iterator
 from itertools import repeat
@@ -100,6 +101,8 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         if isinstance(batch, int):
             batch *= trainer.accumulate_grad_batches * trainer.world_size
             recorder.invariant("global_batch", batch, step=trainer.global_step)
+        if 0 < (steps := trainer.estimated_stepping_batches) < math.inf:
+            recorder.step().log(total_steps=steps)
         if trainer.global_step:
             recorder.resumed(trainer.global_step)
 

@@ -44,7 +44,7 @@ def speak(rank: int, options: argparse.Namespace, barrier: Barrier) -> None:
     recorder = tachograph.Recorder(
         run=options.run, rank=rank, local_rank=rank, world_size=options.ranks, socket=options.socket,
         tokens_per_step=TOKENS_PER_RANK * options.ranks, flops_per_token=FLOPS_PER_TOKEN, peak_flops=PEAK_FLOPS,
-        precision="bf16", global_batch=options.ranks,
+        precision="bf16", global_batch=options.ranks, total_steps=options.steps,
     )  # fmt: skip
     noise, began = random.Random(rank), time.monotonic()
 
