@@ -224,6 +224,20 @@ def start(exporter: Exporter) -> Iterator[Callable[..., Process]]:
         process.popen.communicate()
 
 
+@pytest.fixture(scope="session")
+def train() -> Callable[[Recorder, int], None]:
+    """Run some steps."""
+
+    def run(recorder: Recorder, steps: int) -> None:
+        for _ in recorder.data(range(steps)):
+            with recorder.step() as step:
+                with recorder.phase("forward"):
+                    pass
+                step.log(loss=2.0, grad_norm=0.5, learning_rate=1e-4)
+
+    return run
+
+
 @pytest.fixture
 def until() -> Callable[..., Any]:
     """`wait_until`, for tests."""

@@ -1,36 +1,23 @@
-"""What reaches the exporter, and what becomes of it when the exporter is late, slow, stopped, rude or gone."""
+"""What reaches an exporter that listens, and what is taken from its answer."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
-import socket
 import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tachograph.catalog import NONFINITE_SOURCES, PHASES, TRAIN_METRICS
-from tachograph.client import sender as module
-from tachograph.client.connection import Connection
 from tachograph.client.recorder import Recorder
 from tachograph.wire import MAX_EVENTS, MAX_FRAME_BYTES, MAX_RATE_HZ, bucket_index
 
 Make = Callable[..., Recorder]
-
-
-def train(recorder: Recorder, steps: int) -> None:
-    """Run some steps."""
-    for _ in recorder.data(range(steps)):
-        with recorder.step() as step:
-            with recorder.phase("forward"):
-                pass
-            step.log(loss=2.0, grad_norm=0.5, learning_rate=1e-4)
+Train = Callable[[Recorder, int], None]
 
 
 def test_hello_says_who_speaks(exporter: Any, record: Make) -> None:
@@ -45,7 +32,7 @@ def test_hello_says_who_speaks(exporter: Any, record: Make) -> None:
     }  # fmt: skip
 
 
-def test_state_carries_everything(exporter: Any, record: Make) -> None:
+def test_state_carries_everything(exporter: Any, record: Make, train: Train) -> None:
     """Counters are exact, gauges are the last logged, label values that exist are there from the start."""
     recorder = record(world_size=2, tokens_per_step=1000, samples_per_step=8, flops_per_token=6)
     train(recorder, 12)
@@ -149,38 +136,6 @@ def test_it_speaks_while_the_main_thread_is_stuck(exporter: Any, start: Callable
     assert next(lost) - next(lost) > 1.4
 
 
-def test_a_late_exporter_gets_everything(
-    tmp_path: Path, exporter: Any, record: Make, caplog: pytest.LogCaptureFixture, until: Callable[..., Any]
-) -> None:
-    """No exporter at start: one line in the log, steps are recorded, and sent once somebody listens."""
-    exporter.stop()
-    exporter.path.unlink()
-    with caplog.at_level(logging.DEBUG, "tachograph"):
-        recorder = record()
-        train(recorder, 5)
-        until(lambda: caplog.records)
-        exporter.start()
-        assert exporter.wait_for()["metrics"]["steps_total"] == 5
-    assert len(caplog.records) == 1
-    assert str(exporter.path) in caplog.text
-
-
-def test_counters_are_exact_after_the_exporter_restarts(exporter: Any, record: Make) -> None:
-    """The exporter dies and returns: the rank comes back by itself, loses nothing and counts nothing twice."""
-    recorder = record()
-    train(recorder, 10)
-    exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 10)
-    exporter.stop()
-    train(recorder, 7)
-    recorder.checkpoint_saved(step=17)
-    exporter.restart()
-    state = exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 17)
-    assert state["histograms"]["step_seconds"]["count"] == 16
-    assert [event["step"] for event in state["events"]] == [17]
-    sequence = [frame["seq"] for frame in exporter.frames()]
-    assert sequence == sorted(set(sequence))
-
-
 def test_last_step_comes_from_the_answer(exporter: Any, record: Make, until: Callable[..., Any]) -> None:
     """What the exporter remembers of this rank's earlier life; None until it said so."""
     exporter.answer = {"ok": True, "last_step": 480}
@@ -220,62 +175,6 @@ def test_only_the_first_answer_speaks_of_an_earlier_process(exporter: Any, recor
     exporter.restart()
     exporter.next_state()
     assert (recorder.last_step, recorder._sender.ended) == (None, None)
-
-
-def test_a_refusal_is_logged_once_and_no_state_is_sent(
-    exporter: Any, record: Make, caplog: pytest.LogCaptureFixture, until: Callable[..., Any]
-) -> None:
-    """A run that belongs to another user: the reason is in the log, and the exporter is left alone for a while."""
-    exporter.answer = {"ok": False, "error": "run test belongs to uid 7"}
-    record()
-    until(lambda: exporter.talks and exporter.talks[0].ended_at)
-    time.sleep(0.5)
-    assert len(exporter.talks) == 1
-    assert exporter.frames() == []
-    assert [record.getMessage() for record in caplog.records if "belongs to uid 7" in record.getMessage()]
-
-
-@pytest.mark.parametrize("answer", ["not JSON", "[]", '{"fine": 1}', "5", "x" * 200_000])
-def test_nonsense_from_the_exporter(exporter: Any, record: Make, answer: str, until: Callable[..., Any]) -> None:
-    """Whatever listens there, the rank hangs up, tries again later and never fails."""
-    exporter.answer = None
-    recorder = record()
-    until(lambda: exporter.frames("hello"))
-    exporter._sockets[0].sendall(answer.encode() + b"\n")
-    until(lambda: exporter.talks[0].ended_at)
-    train(recorder, 3)
-    assert not recorder._sender.over
-
-
-def test_no_answer_ends_the_connection(
-    exporter: Any, record: Make, monkeypatch: pytest.MonkeyPatch, until: Callable[..., Any]
-) -> None:
-    """An exporter that never answers hello is given up and tried again; no state goes to it."""
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
-    exporter.answer = None
-    record()
-    until(lambda: len(exporter.talks) >= 2)
-    assert exporter.frames() == []
-
-
-def test_a_stalled_exporter_gets_whole_frames_afterwards(
-    exporter: Any, record: Make, monkeypatch: pytest.MonkeyPatch, until: Callable[..., Any]
-) -> None:
-    """A full socket buffer holds up nobody; what was begun is finished; what was skipped is in the next frame."""
-    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.0)
-    monkeypatch.setattr(module, "_LEAST_GAP", 0.0)
-    recorder = record()
-    exporter.wait_for()
-    exporter.stalled.set()
-    until(lambda: recorder._sender._connection is not None and not recorder._sender._connection.idle)
-    stuck = len(exporter.frames())
-    train(recorder, 20)
-    exporter.stalled.clear()
-    exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 20)
-    assert len(exporter.talks) == 1
-    assert len(exporter.frames()) > stuck
-    sequence = [frame["seq"] for frame in exporter.frames()]
-    assert sequence == sorted(set(sequence))
 
 
 def test_no_frame_is_ever_too_long(exporter: Any, record: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,41 +254,7 @@ def test_the_learning_rate_of_a_watched_optimizer(exporter: Any, record: Make) -
     assert exporter.next_state()["metrics"]["learning_rate"] == 0.5
 
 
-def test_a_torn_frame_is_finished_before_the_next(tmp_path: Path) -> None:
-    """Two frames through a socket that takes a few bytes at a time arrive one after the other, whole."""
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    server.bind(str(tmp_path / "s"))
-    server.listen()
-    connection = Connection()
-    connection.open(str(tmp_path / "s"))
-    reader, _ = server.accept()
-    first, second = b"1" * 1_000_000 + b"\n", b"2\n"
-    assert connection.offer(first)
-    assert not connection.idle
-    assert not connection.offer(second)
-    received = b""
-    while not connection.idle:
-        received += reader.recv(65536)
-        connection.flush()
-    assert connection.offer(second)
-    connection.close()
-    while data := reader.recv(65536):
-        received += data
-    assert received == first + second
-    reader.close()
-    server.close()
-
-
-@pytest.mark.parametrize("path", ["/nonexistent/rank.sock", "x" * 300, "a\0b", "", "."])
-def test_a_socket_that_cannot_be(path: str) -> None:
-    """A wrong path is no exporter, nothing more."""
-    recorder = Recorder(socket=path)
-    train(recorder, 2)
-    recorder.close()
-    assert recorder._sender.over
-
-
-def test_close_from_many_threads(exporter: Any, record: Make) -> None:
+def test_close_from_many_threads(exporter: Any, record: Make, train: Train) -> None:
     """One bye, however many close at once; nothing after it; and calls on the closed recorder are harmless."""
     recorder = record()
     exporter.wait_for()
@@ -407,7 +272,7 @@ def test_close_from_many_threads(exporter: Any, record: Make) -> None:
     assert talk.frames[-1] == {"v": 1, "type": "bye", "outcome": "finished", "category": "", "message": ""}
 
 
-def test_two_recorders_in_one_process(exporter: Any, record: Make) -> None:
+def test_two_recorders_in_one_process(exporter: Any, record: Make, train: Train) -> None:
     """Each has its own connection and counts."""
     first, second = record(run="first"), record(run="second", rank=1)
     train(first, 3)

@@ -17,11 +17,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tachograph.catalog import STATES
 from tachograph.node.clock import Clock
+from tachograph.node.frames import Hello, State
+from tachograph.node.limits import Limits
+from tachograph.node.rank import Peer
+from tachograph.node.ranks import RankTable
 from tachograph.node.readings import GpuIdentity, GpuSnapshot
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +77,26 @@ class TwoGpus:
     def peak_flops(self, uuid: str, precision: str) -> float | None:
         known = any(gpu.uuid == uuid for gpu in self.known)
         return {"bf16": 989.4e12, "fp8": 1978.9e12}.get(precision) if known else None
+
+
+class Table(RankTable):
+    """A rank table with a shorter way to speak to it; any object stands for a connection."""
+
+    ME, OTHER = Peer(1000, 4242), Peer(1000, 4243)
+
+    def greet(self, link: object, peer: Peer = ME, run: str = "r", rank: int = 0, **over: Any) -> Any:
+        return self.hello(link, Hello(v=1, run=run, rank=rank, pid=over.pop("pid", peer.pid), **over), peer)
+
+    def tell(self, link: object, seq: int = 1, time: float = 100.0, **over: Any) -> None:
+        self.heard(link)
+        self.state(link, State(v=1, seq=seq, time=time, **over))
+
+    def shown(self) -> dict[tuple[str, ...], float | None]:
+        return {(s.metric.name[11:], *s.labels): getattr(s, "value", None) for s in self.samples()}
+
+    def states(self, run: str = "r", rank: str = "0") -> list[str]:
+        shown = self.shown()
+        return [state for state in STATES if shown.get(("rank_state", run, rank, state))]
 
 
 class Speaker:
@@ -131,6 +157,12 @@ class Scrape:
         """Return the value of exactly this series, None where it is absent; the prefix may be left out."""
         full = name if name.startswith(("tachograph_", "process_")) else f"tachograph_{name}"
         return self.values.get((full, frozenset((key, str(text)) for key, text in labels.items())))
+
+    def counted(self, kind: str, reason: str) -> float:
+        """Return a count of the exporter's own, which is there from the start."""
+        value = self.value(f"exporter_{kind}_total", reason=reason)
+        assert value is not None, f"{reason} is not pre-created"
+        return value
 
 
 @dataclass
@@ -201,6 +233,18 @@ def hand() -> HandClock:
 def two_gpus() -> TwoGpus:
     """A node with two known GPUs."""
     return TwoGpus()
+
+
+@pytest.fixture
+def table_of(hand: HandClock) -> Callable[..., Table]:
+    """Make a rank table by that clock: `table_of(gpus, ranks=2)`, with limits as keywords."""
+    return lambda gpus, **limits: Table(Limits(**limits), hand.clock, gpus)
+
+
+@pytest.fixture
+def table(table_of: Callable[..., Table], two_gpus: TwoGpus) -> Table:
+    """A rank table of a node with two GPUs."""
+    return table_of(two_gpus)
 
 
 @pytest.fixture(scope="session")

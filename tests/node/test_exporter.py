@@ -57,12 +57,6 @@ def witness(exporter: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     speaker.close()
 
 
-def counted(scrape: Any, kind: str, reason: str) -> float:
-    value = scrape.value(f"exporter_{kind}_total", reason=reason)
-    assert value is not None, f"{reason} is not pre-created"
-    return float(value)
-
-
 BAD_FRAMES = {
     "malformed": (b'{"v":1,"type":\n', "JSON"),
     "version": (b'{"v":2,"type":"state"}\n', "this exporter speaks v=1"),
@@ -77,13 +71,13 @@ BAD_FRAMES = {
 def test_bad_frame(exporter: Any, witness: Any, reason: str) -> None:
     """A bad frame is counted once under its reason, its sender reads why, and the connection lives on."""
     data, words = BAD_FRAMES[reason]
-    before = counted(exporter.scrape(), "frames_rejected", reason)
+    before = exporter.scrape().counted("frames_rejected", reason)
     rude = exporter.speaker(run=f"rude-{reason}")
     rude.raw(data)
     refusal = rude.answer()
     assert refusal["ok"] is False
     assert words in refusal["error"]
-    assert counted(exporter.scrape(), "frames_rejected", reason) == before + 1
+    assert exporter.scrape().counted("frames_rejected", reason) == before + 1
     assert rude.hello()["ok"] is True
     rude.bye()
 
@@ -103,14 +97,14 @@ def test_bad_series(exporter: Any, witness: Any, reason: str) -> None:
     """A series that cannot be taken is counted; the rest of its frame is exact, the scrape bounded, the rank up."""
     rank = exporter.speaker(run=f"odd-{reason}")
     rank.hello()
-    before = counted(exporter.scrape(), "series_dropped", reason)
+    before = exporter.scrape().counted("series_dropped", reason)
     for metrics in BAD_SERIES[reason]:
         rank.state({"tokens_total": 5, **metrics})
     labels = {"run": rank.run, "rank": 0}
     exporter.eventually(lambda: exporter.scrape().value("train_step", **labels) == len(BAD_SERIES[reason]))
     scrape = exporter.scrape()
     expected = 10_000 - 2 * 32 if reason == "label_limit" else 1
-    assert counted(scrape, "series_dropped", reason) - before == expected
+    assert scrape.counted("series_dropped", reason) - before == expected
     assert scrape.value("train_tokens_total", **labels) == 5
     assert scrape.value("rank_up", **labels) == 1
     assert sum(f'run="{rank.run}"' in line for line in scrape.text.splitlines()) < 128
@@ -123,7 +117,7 @@ def test_a_run_of_another_uid(exporter: Any, witness: Any) -> None:
     """A run owned by one uid cannot be spoken for by another: refused, told whose it is, counted, hung up."""
     if os.geteuid() != 0:
         pytest.skip("only root can connect as another user")
-    before = counted(exporter.scrape(), "frames_rejected", "owner")
+    before = exporter.scrape().counted("frames_rejected", "owner")
     os.seteuid(NOBODY)  # the kernel keeps the credentials of the moment of connect()
     try:
         intruder = exporter.speaker(run=witness.run, rank=4)
@@ -136,7 +130,7 @@ def test_a_run_of_another_uid(exporter: Any, witness: Any) -> None:
     assert honest.hello()["ok"] is True
     honest.bye()
     scrape = exporter.scrape()
-    assert counted(scrape, "frames_rejected", "owner") == before + 1
+    assert scrape.counted("frames_rejected", "owner") == before + 1
     assert scrape.value("rank_up", run=witness.run, rank=4) is None
 
 
@@ -174,7 +168,7 @@ def test_a_flood_starves_nobody(exporter: Any, witness: Any) -> None:
         over.set()
         flooder.socket.shutdown(2)
         sender.join()
-    assert counted(after, "frames_rejected", "rate") - counted(before, "frames_rejected", "rate") > 1000
+    assert after.counted("frames_rejected", "rate") - before.counted("frames_rejected", "rate") > 1000
     assert after.value("exporter_frames_total") - before.value("exporter_frames_total") < 200
     assert after.value("process_cpu_seconds_total") - before.value("process_cpu_seconds_total") < 0.8
     assert slowest < 0.5
@@ -233,73 +227,6 @@ def test_bye_is_its_own_state(exporter: Any, outcome: str, up: int) -> None:
     assert scrape.value("rank_up", **labels) == up
 
 
-def test_what_was_said_to_a_stopped_exporter_counts(exporter_at: Callable[..., Any]) -> None:
-    """Frames that waited while the exporter was stopped are read when it goes on, up to the bye; nobody is accused."""
-    running = exporter_at("--no-gpu", "--ranks.frozen-after=2s")
-    leaving, staying = running.speaker(rank=0), running.speaker(rank=1)
-    leaving.hello()
-    staying.hello()
-    running.process.send_signal(signal.SIGSTOP)
-    for count in range(50):
-        leaving.state({"tokens_total": count})
-    leaving.bye()
-    leaving.close()
-    time.sleep(3.5)  # longer than a rank may be silent, and than the exporter's own pulse
-    running.process.send_signal(signal.SIGCONT)
-    scrape = running.scrape()
-    assert scrape.value("rank_state", run="llama-7b", rank=1, state="running") == 1
-    running.eventually(lambda: running.scrape().value("rank_state", run="llama-7b", rank=0, state="finished") == 1)
-    scrape = running.scrape()
-    assert scrape.value("train_tokens_total", run="llama-7b", rank=0) == 49
-    assert counted(scrape, "frames_rejected", "rate") == 0
-
-
-def test_restart_under_load_is_exact(exporter_at: Callable[..., Any]) -> None:
-    """Killed and started again while eight ranks speak, the exporter shows exactly what they counted."""
-    running = exporter_at("--no-gpu")
-    ranks: list[Any] = [None] * 8
-    counts = [0] * 8
-
-    def speak() -> None:
-        for rank in range(8):
-            counts[rank] += rank + 1
-            try:
-                if ranks[rank] is None:
-                    speaker = running.speaker(rank=rank)
-                    speaker.seq = counts[rank]
-                    ranks[rank] = speaker
-                    speaker.hello()
-                step = {"schema": 3, "sum": float(counts[rank]), "count": counts[rank], "buckets": {"0": counts[rank]}}
-                waits = {"collective_wait_seconds_total": {"all_reduce": counts[rank] / 2}}
-                ranks[rank].state({"tokens_total": counts[rank], **waits}, histograms={"step_seconds": step})
-            except OSError:
-                ranks[rank] = None
-        time.sleep(0.1)
-
-    for _ in range(5):
-        speak()
-    running.stop(signal.SIGKILL)
-    for _ in range(3):
-        speak()
-    running.start()
-    for _ in range(5):
-        speak()
-
-    def exact() -> bool:
-        scrape = running.scrape()
-        return all(
-            scrape.value("train_tokens_total", run="llama-7b", rank=rank) == counts[rank]
-            and scrape.value("train_collective_wait_seconds_total", run="llama-7b", rank=rank, op="all_reduce")
-            == counts[rank] / 2
-            for rank in range(8)
-        )
-
-    running.eventually(exact, within=2.0)
-    running.eventually(lambda: running.scrape().value("train_step_seconds_count", run="llama-7b") is not None)
-    assert running.scrape().value("train_step_seconds_count", run="llama-7b") == sum(counts)
-    assert running.scrape().value("exporter_series_dropped_total", reason="counter_decrease") == 0
-
-
 def test_formats_over_http(exporter: Any) -> None:
     """The scrape is text or OpenMetrics as asked for, gzipped where that is accepted, with the right headers."""
     status, headers, body = exporter.get("/metrics")
@@ -336,39 +263,6 @@ def test_hostile_names_are_harmless(exporter: Any, witness: Any) -> None:
     assert "&lt;script&gt;" in page
     assert "<i>kind" not in page
     assert "\nlevel=error" not in exporter.log.read_text()
-
-
-def test_term_stops_within_a_second(exporter_at: Callable[..., Any]) -> None:
-    """SIGTERM ends it with status 0 within 1 s, connections open or not, and the socket is gone."""
-    running = exporter_at()
-    speaker = running.speaker()
-    speaker.hello()
-    assert running.stop(signal.SIGTERM) < 1.0
-    assert running.process.returncode == 0
-    assert not running.socket.exists()
-    log = running.log.read_text()
-    assert "msg=stopped" in log
-    assert "rank died" not in log
-    assert "Traceback" not in log
-
-
-def test_a_stale_socket_is_replaced_and_a_live_one_respected(exporter_at: Callable[..., Any]) -> None:
-    """A socket that a killed exporter left behind is replaced; one that is listened on is an error, and lives on."""
-    running = exporter_at("--no-gpu")
-    running.stop(signal.SIGKILL)
-    assert running.socket.exists()
-    running.start()
-    assert running.speaker().hello()["ok"] is True
-    second = subprocess.run(
-        [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", "--web.listen-address=127.0.0.1:0",
-         f"--socket={running.socket}"], capture_output=True, text=True, check=False, timeout=20,
-    )  # fmt: skip
-    assert second.returncode == 2
-    assert "another exporter listens there" in second.stderr
-    assert "Traceback" not in second.stderr
-    assert running.speaker(rank=1).hello()["ok"] is True
-    running.stop(signal.SIGINT)
-    assert not running.socket.exists()
 
 
 @pytest.mark.parametrize(

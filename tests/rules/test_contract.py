@@ -6,7 +6,6 @@ Prometheus answers with silence, is an error here.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,10 +16,8 @@ import pytest
 import yaml
 
 from tachograph import catalog
-from tachograph.node import readings, shown_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
-XIDS = ROOT / "exporter/tachograph/node/xids.csv"
 DCGM_RULES = "dcgm.yml"
 RUNBOOK_URL = "https://github.com/tachograph/tachograph/blob/main/runbooks/{}.md"
 SEVERITIES = {"critical", "warning", "info", "none"}
@@ -324,99 +321,6 @@ def test_every_recorded_series_is_used_or_documented(rules: Rules) -> None:
         used |= set(re.findall(r"\b\w+:\w+:\w+", path.read_text(encoding="utf-8")))
     recorded = {rule["record"] for rule in rules if "record" in rule} - families().keys()
     assert recorded <= used, recorded - used
-
-
-def selectors(node: object) -> Iterator[p.VectorSelector]:
-    """Yield every selector of an expression."""
-    if isinstance(node, p.MatrixSelector):
-        yield node.vector_selector
-    elif isinstance(node, p.VectorSelector):
-        yield node
-    elif isinstance(node, p.BinaryExpr):
-        yield from (*selectors(node.lhs), *selectors(node.rhs))
-    elif isinstance(node, p.Call):
-        yield from (one for argument in node.args for one in selectors(argument))
-    elif isinstance(node, (p.AggregateExpr, p.ParenExpr, p.UnaryExpr, p.SubqueryExpr)):
-        yield from selectors(node.expr)
-
-
-def needed(node: object) -> list[p.VectorSelector]:
-    """Return the selectors without which an expression is empty: not those that something can stand in for."""
-    if isinstance(node, p.BinaryExpr) and str(node.op) in ("or", "unless"):
-        left, right = needed(node.lhs), needed(node.rhs)
-        return left if str(node.op) == "unless" or all(map(shown_by_default, left)) else right
-    if isinstance(node, p.BinaryExpr):
-        return needed(node.lhs) + needed(node.rhs)
-    if isinstance(node, p.Call):
-        return [selector for argument in node.args for selector in needed(argument)]
-    if isinstance(node, (p.AggregateExpr, p.ParenExpr, p.UnaryExpr, p.SubqueryExpr)):
-        return needed(node.expr)
-    return list(selectors(node))
-
-
-def selects(selector: p.VectorSelector, labels: Mapping[str, str]) -> bool:
-    """Return whether a series with these labels, among others, can be selected."""
-    return all(fits(one, labels[one.name]) for one in selector.matchers.matchers if one.name in labels)
-
-
-def fits(matcher: p.Matcher, value: str) -> bool:
-    if matcher.op in (p.MatchOp.Equal, p.MatchOp.NotEqual):
-        return (matcher.value == value) == (matcher.op == p.MatchOp.Equal)
-    return (re.fullmatch(matcher.value, value) is not None) == (matcher.op == p.MatchOp.Re)
-
-
-def selector_pins(selector: p.VectorSelector, label: str, value: str) -> bool:
-    """Return whether a selector asks for this one value of a label."""
-    return any(
-        (matcher.name, matcher.op, matcher.value) == (label, p.MatchOp.Equal, value)
-        for matcher in selector.matchers.matchers
-    )
-
-
-def shown_by_default(selector: p.VectorSelector) -> bool:
-    """Return whether a selector finds anything of an exporter that was not asked for detail."""
-    row = catalog.BY_NAME.get(selector.name or "")
-    hidden = {own for name, own in readings.DETAIL | shown_ranks.DETAIL if row is not None and name == row.name}
-    if row is None or not hidden:
-        return True
-    own = row.labels[2:]
-    if len(own) == 1 and () not in hidden:
-        if not row.values:  # an open vocabulary: some value is shown, unless the selector asks for a hidden one
-            return not any(selector_pins(selector, own[0], value) for (value,) in hidden)
-        candidates = [value for value in row.values if (value,) not in hidden]
-        return any(selects(selector, {own[0]: value}) for value in candidates)
-    return not any(selects(selector, dict(zip(own, values, strict=False))) for values in hidden)
-
-
-def test_no_rule_waits_for_what_is_hidden(rules: Rules) -> None:
-    """A series that is exposed on request only would keep its alert silent on every other node."""
-    assert not shown_by_default(p.parse("tachograph_gpu_memory_free_bytes"))
-    assert not shown_by_default(p.parse('tachograph_gpu_clock_hertz{domain="memory"}'))
-    assert not shown_by_default(p.parse('tachograph_gpu_achievable_flops{dtype="fp8"}'))
-    assert not shown_by_default(p.parse("tachograph_train_collective_completed"))
-    assert not shown_by_default(p.parse('tachograph_gpu_ecc_errors_total{scope="aggregate"}'))
-    assert shown_by_default(p.parse('tachograph_gpu_clock_hertz{domain!="memory"}'))
-    for rule in rules:
-        if rule["file"] == DCGM_RULES:
-            continue
-        waits = [selector.name for selector in needed(p.parse(rule["expr"])) if not shown_by_default(selector)]
-        assert not waits, f"{rule.get('record') or rule['alert']}: {waits} are hidden"
-
-
-def test_the_xids_that_page_are_those_of_the_table(rules: Rules) -> None:
-    """The rules and the exporter's data file hold the same Xids for fatal; a program's own are none of them."""
-    table = csv.DictReader(line for line in XIDS.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
-    paging = {row["xid"] for row in table if row["pages"] == "yes"}
-    lists = [
-        set(matcher.value.split("|"))
-        for rule in rules
-        for selector in selectors(p.parse(rule["expr"]))
-        for matcher in selector.matchers.matchers
-        if matcher.name == "xid" and rule["file"] != DCGM_RULES
-    ]
-    assert len(lists) >= 2
-    assert all(listed == paging for listed in lists), lists
-    assert not paging & {"13", "31", "43", "45"}
 
 
 def test_the_queries_of_runbooks_use_what_exists(checker: Checker) -> None:

@@ -151,7 +151,8 @@ def _late_node(place: Place) -> Story:
 
 def _nan(place: Place) -> Story:
     fault = faults.Nan(at=place.at, rank=place.rank, what="loss")
-    return Story(fault, page("LossNotFinite", 10 + place.step, place.who, f"rank {place.rank} "))
+    within = 10 + 2 * place.step  # the loss of the first step that begins after the fault is known at its end
+    return Story(fault, page("LossNotFinite", within, place.who, f"rank {place.rank} "))
 
 
 def _checksum(place: Place) -> Story:

@@ -1,0 +1,143 @@
+"""What becomes of a rank's frames when the exporter is late, slow, stopped, rude or gone."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.client import sender as module
+from tachograph.client.connection import Connection
+from tachograph.client.recorder import Recorder
+
+Make = Callable[..., Recorder]
+Train = Callable[[Recorder, int], None]
+
+
+def test_a_late_exporter_gets_everything(
+    exporter: Any, record: Make, train: Train, caplog: pytest.LogCaptureFixture, until: Callable[..., Any]
+) -> None:
+    """No exporter at start: one line in the log, steps are recorded, and sent once somebody listens."""
+    exporter.stop()
+    exporter.path.unlink()
+    with caplog.at_level(logging.DEBUG, "tachograph"):
+        recorder = record()
+        train(recorder, 5)
+        until(lambda: caplog.records)
+        exporter.start()
+        assert exporter.wait_for()["metrics"]["steps_total"] == 5
+    assert len(caplog.records) == 1
+    assert str(exporter.path) in caplog.text
+
+
+def test_counters_are_exact_after_the_exporter_restarts(exporter: Any, record: Make, train: Train) -> None:
+    """The exporter dies and returns: the rank comes back by itself, loses nothing and counts nothing twice."""
+    recorder = record()
+    train(recorder, 10)
+    exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 10)
+    exporter.stop()
+    train(recorder, 7)
+    recorder.checkpoint_saved(step=17)
+    exporter.restart()
+    state = exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 17)
+    assert state["histograms"]["step_seconds"]["count"] == 16
+    assert [event["step"] for event in state["events"]] == [17]
+    sequence = [frame["seq"] for frame in exporter.frames()]
+    assert sequence == sorted(set(sequence))
+
+
+def test_a_refusal_is_logged_once_and_no_state_is_sent(
+    exporter: Any, record: Make, caplog: pytest.LogCaptureFixture, until: Callable[..., Any]
+) -> None:
+    """A run that belongs to another user: the reason is in the log, and the exporter is left alone for a while."""
+    exporter.answer = {"ok": False, "error": "run test belongs to uid 7"}
+    record()
+    until(lambda: exporter.talks and exporter.talks[0].ended_at)
+    time.sleep(0.5)
+    assert len(exporter.talks) == 1
+    assert exporter.frames() == []
+    assert [record.getMessage() for record in caplog.records if "belongs to uid 7" in record.getMessage()]
+
+
+@pytest.mark.parametrize("answer", ["not JSON", "[]", '{"fine": 1}', "5", "x" * 200_000])
+def test_nonsense_from_the_exporter(
+    exporter: Any, record: Make, train: Train, answer: str, until: Callable[..., Any]
+) -> None:
+    """Whatever listens there, the rank hangs up, tries again later and never fails."""
+    exporter.answer = None
+    recorder = record()
+    until(lambda: exporter.frames("hello"))
+    exporter._sockets[0].sendall(answer.encode() + b"\n")
+    until(lambda: exporter.talks[0].ended_at)
+    train(recorder, 3)
+    assert not recorder._sender.over
+
+
+def test_no_answer_ends_the_connection(
+    exporter: Any, record: Make, monkeypatch: pytest.MonkeyPatch, until: Callable[..., Any]
+) -> None:
+    """An exporter that never answers hello is given up and tried again; no state goes to it."""
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
+    exporter.answer = None
+    record()
+    until(lambda: len(exporter.talks) >= 2)
+    assert exporter.frames() == []
+
+
+def test_a_stalled_exporter_gets_whole_frames_afterwards(
+    exporter: Any, record: Make, train: Train, monkeypatch: pytest.MonkeyPatch, until: Callable[..., Any]
+) -> None:
+    """A full socket buffer holds up nobody; what was begun is finished; what was skipped is in the next frame."""
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_LEAST_GAP", 0.0)
+    recorder = record()
+    exporter.wait_for()
+    exporter.stalled.set()
+    until(lambda: recorder._sender._connection is not None and not recorder._sender._connection.idle)
+    stuck = len(exporter.frames())
+    train(recorder, 20)
+    exporter.stalled.clear()
+    exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 20)
+    assert len(exporter.talks) == 1
+    assert len(exporter.frames()) > stuck
+    sequence = [frame["seq"] for frame in exporter.frames()]
+    assert sequence == sorted(set(sequence))
+
+
+def test_a_torn_frame_is_finished_before_the_next(tmp_path: Path) -> None:
+    """Two frames through a socket that takes a few bytes at a time arrive one after the other, whole."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(str(tmp_path / "s"))
+    server.listen()
+    connection = Connection()
+    connection.open(str(tmp_path / "s"))
+    reader, _ = server.accept()
+    first, second = b"1" * 1_000_000 + b"\n", b"2\n"
+    assert connection.offer(first)
+    assert not connection.idle
+    assert not connection.offer(second)
+    received = b""
+    while not connection.idle:
+        received += reader.recv(65536)
+        connection.flush()
+    assert connection.offer(second)
+    connection.close()
+    while data := reader.recv(65536):
+        received += data
+    assert received == first + second
+    reader.close()
+    server.close()
+
+
+@pytest.mark.parametrize("path", ["/nonexistent/rank.sock", "x" * 300, "a\0b", "", "."])
+def test_a_socket_that_cannot_be(path: str, train: Train) -> None:
+    """A wrong path is no exporter, nothing more."""
+    recorder = Recorder(socket=path)
+    train(recorder, 2)
+    recorder.close()
+    assert recorder._sender.over
