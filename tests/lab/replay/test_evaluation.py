@@ -120,6 +120,18 @@ def test_a_long_recording_is_asked_twice_and_answers_the_same(
     assert len(once) == 3
 
 
+def test_what_nobody_is_told_is_asked_for_once(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a long recording an alert of severity info has its times and labels, and no words."""
+    calm = "groups: [{name: g, rules: [{alert: Odd, expr: m > 0, labels: {severity: info}, annotations: {a: b}}]}]"
+    read, pages = rules(tmp_path, calm), [[m(i % 3 - 1)] for i in range(7)]
+    once = evaluate(recorded(pages, {"m"}), read, 5.0, suite)
+    monkeypatch.setattr(evaluation, "MOST_QUESTIONS", 1)
+    monkeypatch.setattr(evaluation._Promtool, "ask", None)
+    long = evaluate(recorded(pages, {"m"}), read, 5.0, suite)
+    assert [one.annotations for one in once] == [{"a": "b"}] * 2
+    assert long == [one._replace(annotations={}) for one in once]
+
+
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
