@@ -84,7 +84,7 @@ USUAL = [
 
 def efficiency() -> list[Json]:
     """Return how fast the run really goes, against itself."""
-    phases = f"sum by (phase) (rate({of_run(c.TRAIN_PHASE_SECONDS)}[$__rate_interval]))"
+    phases = f"sum by (phase) ({of_run('run:phase_seconds:rate1m')})"
     buckets = f"sum by (le) (rate({of_run(c.TRAIN_STEP_SECONDS.name + '_bucket')}[$__rate_interval]))"
     past = f"{of_run('run:step_mfu:ratio')}[1h] offset 5m"
     worth, lost = of_run("run:productive_seconds:rate2m"), of_run("run:lost_seconds:rate2m")
