@@ -59,7 +59,7 @@ def firing_table(firing: str, text: str, named: dict[str, str], **more: object) 
 
 
 def _leads(named: dict[str, str]) -> list[Json]:
-    """Return where a click on an alert, and on whom it names, leads; an hour or a rank are a run's."""
+    """Return where a click on an alert, and on whom it names, leads, with widths; an hour or a rank are a run's."""
     if named != ON_A_RUN:
         return [override("Alert", links=[RUNBOOK_LINK]), override("GPU", custom__width=55)]
     return [

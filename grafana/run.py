@@ -37,8 +37,8 @@ def top() -> list[Json]:
     """Return the band that answers in five seconds: does it run, how far is it, does anything fire."""
     info = f"group by (instance, rank, world_size) ({of_run(c.RANK_INFO)})"
     up = f"sum by (world_size) ({of_run(c.RANK_UP)} * on (instance, rank) group_left (world_size) {info})"
-    ahead = f"max by (run) ({of_run(c.TRAIN_TOTAL_STEPS)}) - on (run) max by (run) ({of_run(c.TRAIN_STEP)}) > 0 < Inf"
-    left = f"max(({ahead}) * on (run) max by (run) ({of_run('run:step_interval_seconds:mean2m')}))"
+    ahead = f"max({of_run(c.TRAIN_TOTAL_STEPS)}) - max({of_run(c.TRAIN_STEP)}) > 0 < Inf"
+    left = f"({ahead}) * max({of_run('run:step_interval_seconds:mean2m')})"
     of_baseline = f"{of_run('run:step_mfu:ratio')} / {of_run('run:step_mfu:baseline')}"
     return [
         stat("Run", "none", "The worst condition that holds for any rank. Running is good. Hung, dead, failed or "

@@ -123,6 +123,11 @@ class Prometheus:
         )
 
 
+def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels that an alert has of itself, of those of its series ALERTS or ALERTS_FOR_STATE."""
+    return {name: text for name, text in labels.items() if name not in ("alertstate", "__name__")}
+
+
 def nearest(wanted: str, names: list[str], most: int = 5) -> str:
     """Return the names most like the one that was asked for, in words."""
     if not names:

@@ -101,10 +101,10 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         if isinstance(batch, int):
             batch *= trainer.accumulate_grad_batches * trainer.world_size
             recorder.invariant("global_batch", batch, step=trainer.global_step)
-        if 0 < (steps := trainer.estimated_stepping_batches) < math.inf:
-            recorder.step().log(total_steps=steps)
         if trainer.global_step:
             recorder.resumed(trainer.global_step)
+        if 0 < (steps := trainer.estimated_stepping_batches) < math.inf:  # last: what Lightning raises costs this alone
+            recorder.step().log(total_steps=steps)
 
     @contained
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:

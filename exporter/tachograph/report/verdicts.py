@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tachograph.prometheus_api import PrometheusError, Series
+from tachograph.prometheus_api import PrometheusError, Series, own_labels
 from tachograph.report.asking import Asking, held
 
 SERIES_PER_ALERT = 8
@@ -116,12 +116,7 @@ def _urgency(verdict: Verdict) -> tuple[int, float]:
 
 def _since(labels: Mapping[str, str], since: Iterable[Series]) -> dict[float, float]:
     """Return, for each moment, since when the alert's condition was true."""
-    return next((dict(each.samples) for each in since if _own(each.labels) == _own(labels)), {})
-
-
-def _own(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels that an alert has of itself."""
-    return {name: text for name, text in labels.items() if name not in ("alertstate", "__name__")}
+    return next((dict(each.samples) for each in since if own_labels(each.labels) == own_labels(labels)), {})
 
 
 def _episodes(asking: Asking, series: Series, since: Mapping[float, float]) -> Iterator[Verdict]:
@@ -182,7 +177,7 @@ def _worded(verdict: Verdict, rules: Sequence[Rule], *, live: bool) -> Verdict:
     words = _summary(alike[0].get("annotations", {}).get("summary", ""), verdict.labels)
     if live and verdict.still:
         active = [
-            alert for rule in named for alert in rule.get("alerts", ()) if alert["labels"] == _own(verdict.labels)
+            alert for rule in named for alert in rule.get("alerts", ()) if alert["labels"] == own_labels(verdict.labels)
         ]
         words = next((alert["annotations"].get("description", "") for alert in active), "") or words
     return replace(verdict, words=words, runbook=runbook if re.match(r"https?://", runbook) else "")

@@ -20,6 +20,7 @@ from tachograph.lab.replay.promtool_words import Shown, Words
 from tachograph.lab.replay.recording import Recording
 from tachograph.lab.replay.shipped import ShippedRules
 from tachograph.lab.tether import tethered
+from tachograph.prometheus_api import own_labels
 
 MOST_QUESTIONS = 40_000
 """Up to here promtool is asked for each alert at each moment; beyond, only for those that turn out to fire."""
@@ -58,7 +59,7 @@ def evaluate(
             fired = promtool.ask_all(moments).results
             told = {(moment, labels["alertname"]) for moment, labels in fired if labels.get("severity") != UNTOLD}
             shown = promtool.ask(sorted(told)).alerts if told else []
-            shown += [Shown(at, _own(labels), {}) for at, labels in fired if labels.get("severity") == UNTOLD]
+            shown += [Shown(at, own_labels(labels), {}) for at, labels in fired if labels.get("severity") == UNTOLD]
     return spans(shown, moments)
 
 
@@ -76,11 +77,6 @@ def spans(shown: Iterable[Shown], moments: Sequence[float]) -> list[Firing]:
             running.setdefault(key, one)
     firings += [_firing(one, None) for one in running.values()]
     return sorted(firings, key=lambda one: (one.start, sorted(one.labels.items())))
-
-
-def _own(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return an alert's own labels of those of its series ALERTS."""
-    return {name: value for name, value in labels.items() if name not in ("__name__", "alertstate")}
 
 
 def _firing(first: Shown, end: float | None) -> Firing:
