@@ -54,12 +54,16 @@ class Talk:
 
 
 class Exporter:
-    """Accepts ranks, answers hello with `answer` (None: never), keeps what they say; reads nothing while `stalled`."""
+    """Accepts ranks, answers hello with `answer` (None: never), keeps what they say.
+
+    Once `stalled` it reads at most what it was waiting for, is then `resting`, and reads nothing more.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.answer: Frame | None = {"ok": True, "last_step": None}
         self.stalled = threading.Event()
+        self.resting = threading.Event()
         self.talks: list[Talk] = []
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -113,6 +117,7 @@ class Exporter:
     def _listen(self, sock: socket.socket, talk: Talk) -> None:
         while True:
             while self.stalled.is_set():
+                self.resting.set()
                 time.sleep(0.01)
             try:
                 data = sock.recv(65536)

@@ -40,16 +40,20 @@ class Connection:
         """
         if self._unsent:
             return False
-        self._unsent = memoryview(frame)
-        self.flush()
+        self._unsent = self._send(memoryview(frame))
         return True
 
     def flush(self) -> None:
         """Send more of an unfinished frame, as far as the kernel takes it."""
+        self._unsent = self._send(self._unsent)
+
+    def _send(self, frame: memoryview) -> memoryview:
+        """Return what the kernel did not take."""
         with contextlib.suppress(BlockingIOError):
-            while self._unsent:
+            while frame:
                 # MSG_NOSIGNAL: a program may have given SIGPIPE back its default, which is to kill it.
-                self._unsent = self._unsent[self._socket.send(self._unsent, socket.MSG_NOSIGNAL) :]
+                frame = frame[self._socket.send(frame, socket.MSG_NOSIGNAL) :]
+        return frame
 
     def receive(self) -> list[bytes]:
         """Return the whole lines that have come; raise ConnectionError at the stream's end or on an endless line."""

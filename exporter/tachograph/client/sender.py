@@ -52,6 +52,7 @@ class Sender:
         self._answered = False
         self._refused = False
         self._greeted: object = None
+        self._greeted_at = 0.0
         self._connected_at = 0.0
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._retry_at = 0.0
@@ -131,7 +132,7 @@ class Sender:
                 self._hear(line)
             self._connection.flush()
             if not self._answered:
-                if now - self._connected_at > ANSWER_SECONDS:
+                if now - self._greeted_at > ANSWER_SECONDS:
                     raise TimeoutError("no answer to hello")
             elif now >= self._due_at and now >= self._sent_at + _LEAST_GAP:
                 self._speak(now)
@@ -144,10 +145,11 @@ class Sender:
             self._connection = Connection()
         self._connection.open(self._path)
         self._connected_at = now
-        self._greet(self._connection)
+        self._greet(self._connection, now)
 
-    def _greet(self, connection: Connection) -> None:
+    def _greet(self, connection: Connection, now: float) -> None:
         self._answered = False
+        self._greeted_at = now
         self._greeted = self._report.greeting()
         connection.offer(_encode(self._report.hello()))
 
@@ -183,7 +185,7 @@ class Sender:
             self._due_at = now + HEARTBEAT_SECONDS
             return
         if self._report.greeting() != self._greeted:  # the device or a fact was found after the hello: say it again
-            self._greet(connection)
+            self._greet(connection, now)
             return
         for frame in self._state():
             connection.offer(frame)
