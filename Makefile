@@ -50,7 +50,7 @@ incidents: binaries      ## the twenty incidents in virtual time: each must brin
 incidents-live: binaries ## those that real time can show, against the real Prometheus and Alertmanager: two hours and a half
 	$(BIN)/python -m tachograph replay --all --live
 
-healthy-days: binaries   ## 24 hours of healthy fleets of 2 to 1,024 ranks, five seeds each, in virtual time: nothing is sent
+healthy-days: binaries   ## 24 hours of healthy fleets of 2, 8 and 64 ranks, five seeds each, in virtual time: nothing is sent
 	$(BIN)/python -m tachograph.lab.healthy --jobs 2
 
 campaign: binaries       ## 200 random incidents in virtual time: who is named, against who it was
