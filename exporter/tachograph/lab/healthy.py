@@ -1,8 +1,7 @@
 """Does a healthy day stay quiet? A day of 2, 8 and 64 ranks, five seeds each, in virtual time: nothing is sent.
 
 `python -m tachograph.lab.healthy --jobs 2` ends with status 0 if nobody was told anything. A day of 64 ranks takes half
-an hour of a core and 10 GB, with `GOMEMLIMIT=9GiB` in the environment, without which promtool collects garbage more
-often; as much memory is enough for two hours of 1,024 ranks (`--ranks 1024 --hours 2`).
+an hour of a core and 10 GB; as much memory is enough for two hours of 1,024 ranks (`--ranks 1024 --hours 2`).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ MARKED = ("run", "instance", "uuid")
 """The labels that tell one cluster's parts from another's."""
 
 MOST_SCENARIOS, MOST_RANK_SECONDS = 12, 4_000_000
-"""How much goes together: what promtool holds of it stays below 4 GiB."""
+"""How much goes together: some 200 MB of text, for which promtool takes up to 6 GiB."""
 
 
 def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
