@@ -54,9 +54,9 @@ class Talk:
 
 
 class Exporter:
-    """Accepts ranks, answers hello with `answer` (None: never), keeps what they say.
+    """Accepts ranks, answers hello with `answer` (None: never), keeps what they say; `stalled`, it reads nothing more.
 
-    Once `stalled` it reads at most what it was waiting for, is then `resting`, and reads nothing more.
+    But what it was waiting for when it was stalled: it is `resting` after that.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,6 +92,12 @@ class Exporter:
             sock.close()
         self._sockets.clear()
         self._threads.clear()
+
+    def stall(self, recorder: Recorder) -> None:
+        """Read what the recorder says next, and then nothing more."""
+        self.resting.clear()
+        self.stalled.set()
+        wait_until(lambda: recorder.checkpoint_saved(step=0) or self.resting.is_set())
 
     def restart(self) -> None:
         """Come back on the same path."""

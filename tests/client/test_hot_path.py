@@ -59,8 +59,7 @@ def test_a_step(state: str, exporter: Any, record: Callable[..., Recorder], unti
     if state != "absent":
         exporter.wait_for()
     if state == "stopped":
-        exporter.stalled.set()
-        until(lambda: recorder.checkpoint_saved(step=0) or exporter.resting.is_set())  # it reads once more, then rests
+        exporter.stall(recorder)
         recorder._sender._connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         for step in range(1000):  # events make long frames, at 10 Hz, until the kernel takes no more
             recorder.checkpoint_saved(step=step)

@@ -93,15 +93,14 @@ def test_a_second_hello_may_take_as_long_as_the_first(
     exporter: Any, record: Make, monkeypatch: pytest.MonkeyPatch, until: Callable[..., Any]
 ) -> None:
     """Its answer is waited for from when it was said, not from when the connection was made long ago."""
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 2.0)
     recorder = record()
     exporter.wait_for()
     until(lambda: time.monotonic() - recorder._sender._connected_at > module.ANSWER_SECONDS)
-    exporter.stalled.set()
-    until(lambda: recorder.checkpoint_saved(step=0) or exporter.resting.is_set())
+    exporter.stall(recorder)
     recorder._report.accelerator.uuid = "GPU-1234"
     until(lambda: recorder.checkpoint_saved(step=0) or not recorder._sender._answered)
-    recorder.checkpoint_saved(step=1)
+    until(lambda: recorder.checkpoint_saved(step=1) or time.monotonic() - recorder._sender._greeted_at > 0.25)
     recorder.checkpoint_saved(step=2)
     exporter.stalled.clear()
     exporter.wait_for("hello", lambda frame: frame.get("uuid"))
