@@ -90,8 +90,12 @@ def tables(result: Mapping[str, Any]) -> list[str]:
                 f"| {one['load']} | {one['evaluations missed']} | {firing} |"
             )
     for size in result["sizes"]:
-        lines += ["", f"Groups at {size['ranks']:,} ranks, p50 (max) in ms, and p50 as a share of the interval:", ""]
-        lines += ["| group | interval | " + " | ".join(states) + " |", "|---|---|" + "---|" * len(states)]
+        spent = size.get("cpu", {})
+        cores = sum(one["cpu"] / one["interval"] for one in spent.values())
+        together = f" All groups' CPU together: {cores:.2f} cores." if spent else ""
+        lines += ["", f"Groups at {size['ranks']:,} ranks: p50 (max) in ms, share of the interval.{together}", ""]
+        columns = [*states, "CPU"] if spent else states
+        lines += ["| group | interval | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
         groups = size[states[0]]["groups"]
         worst = {name: max(size[state]["groups"][name]["p50"] for state in states) for name in groups}
         shares = sorted(groups, key=lambda name: -worst[name] / groups[name]["interval"])
@@ -101,5 +105,7 @@ def tables(result: Mapping[str, Any]) -> list[str]:
                 one = size[state]["groups"][name]
                 share = one["p50"] / one["interval"]
                 cells.append(f"{one['p50'] * 1e3:.1f} ({one['max'] * 1e3:.1f}), {share:.1%}")
+            if name in spent:
+                cells.append(f"{spent[name]['cpu'] * 1e3:.1f}, {spent[name]['cpu'] / spent[name]['interval']:.1%}")
             lines.append(f"| {name} | {groups[name]['interval']:.0f} s | " + " | ".join(cells) + " |")
     return lines

@@ -73,6 +73,25 @@ def test_figures_are_read_off_prometheus_own_page() -> None:
     assert figures.value("x") == 3.5
 
 
+def test_the_document_shows_cpu_where_it_was_measured() -> None:
+    """A group's CPU stands in a column of its own, and the sum over all groups, each by its interval."""
+    report = importlib.import_module("rules_report")
+    state = {"series": 1, "samples a second": 1, "resident GB": 1.0, "cores": 1.0, "cores for rules": 0.1,
+             "cores of the fleet": 0.0, "evaluations missed": 0, "alerts": [], "load": 0.0,
+             "groups": {"g": {"interval": 2.0, "p50": 0.2, "max": 0.3}}}  # fmt: skip
+    cpu = {"g": {"interval": 2.0, "cpu": 0.05}, "cheap": {"interval": 10.0, "cpu": 0.1}}
+    sizes = [{"ranks": 8, "healthy": state, "cpu": cpu}, {"ranks": 16, "healthy": state}]
+    timing = {"prometheus": "2.42.0", "suite": "bookworm", "warm-up": 1.0, "onset": 1.0, "seconds": 1.0}
+    text = report.document(f"before\n{report.FENCE}\nold", {**timing, "sizes": sizes})
+    first, second = text.split("Groups at ")[1:]
+    assert text.startswith("before\n")
+    assert "old" not in text
+    assert "| g | 2 s | 200.0 (300.0), 10.0% | 50.0, 2.5% |" in first
+    assert "together: 0.04 cores" in first
+    assert "| g | 2 s | 200.0 (300.0), 10.0% |\n" in second
+    assert "CPU" not in second
+
+
 RULES = """
 groups:
   - name: g
