@@ -26,7 +26,7 @@ from exporter import ready_exporter
 from observe import cpu_seconds, resident_mb
 from rules_cpu import costs
 from rules_pages import RANKS_PER_NODE
-from rules_report import LISTED, Figures, document, row
+from rules_report import LISTED, Figures, cores, document, row
 from table import save, show
 from tachograph.lab import binaries
 from tachograph.lab.processes import Child, Children, answers, free_port
@@ -200,8 +200,7 @@ def report_cpu(ranks: int, groups: Mapping[str, Any], slowest: int) -> None:
          "% of interval": 100 * one["cpu"] / one["interval"]}
         for name, one in dearest[:LISTED]
     ]  # fmt: skip
-    cores = sum(one["cpu"] / one["interval"] for one in groups.values())
-    show(f"{ranks} ranks: CPU of each group's evaluation, {cores:.2f} cores in all", rows)
+    show(f"{ranks} ranks: CPU of each group's evaluation, {cores(groups):.2f} cores in all", rows)
     rules = {f"{name} {rule}": spent for name, one in groups.items() for rule, spent in one["rules"].items()}
     for rule, spent in sorted(rules.items(), key=lambda item: -item[1])[:slowest]:
         print(f"  {spent * 1e3:9.1f} ms  {rule}")

@@ -8,6 +8,7 @@ in a large one for a second or more, and falls into whichever expression comes a
 
 from __future__ import annotations
 
+import math
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -46,14 +47,15 @@ def costs(pid: int, url: str, moment: float, rules: Path) -> dict[str, dict[str,
     All are asked in turn, several times over: a collection that goes on for a while meets others in each round.
     """
     groups = [group for path in sorted(rules.glob("*.yml")) for group in yaml.safe_load(path.read_text())["groups"]]
-    spent = [
-        [[cost(pid, url, rule["expr"], moment) for rule in group["rules"]] for group in groups] for _ in range(ROUNDS)
-    ]
+    least = {group["name"]: [math.inf] * len(group["rules"]) for group in groups}
+    for _ in range(ROUNDS):
+        for group in groups:
+            spent = [cost(pid, url, rule["expr"], moment) for rule in group["rules"]]
+            least[group["name"]] = list(map(min, least[group["name"]], spent))
     found: dict[str, dict[str, Any]] = {}
-    for number, group in enumerate(groups):
-        least = map(min, *(one[number] for one in spent))
-        names = [f"{place} {rule.get('record') or rule['alert']}" for place, rule in enumerate(group["rules"])]
-        each = dict(zip(names, least, strict=True))
+    for group in groups:
+        names = [f"{number} {rule.get('record') or rule['alert']}" for number, rule in enumerate(group["rules"])]
+        each = dict(zip(names, least[group["name"]], strict=True))
         interval = seconds(group.get("interval", "5s"))
         found[group["name"]] = {"interval": interval, "cpu": sum(each.values()), "rules": each}
     return found

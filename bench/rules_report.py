@@ -64,6 +64,11 @@ def row(
     }  # fmt: skip
 
 
+def cores(groups: Mapping[str, Any]) -> float:
+    """Return what all groups together take, from each one's CPU seconds and interval."""
+    return sum(float(one["cpu"]) / float(one["interval"]) for one in groups.values())
+
+
 def document(text: str, result: Mapping[str, Any]) -> str:
     """Return the document with what was measured now behind its fence."""
     return text.split(FENCE, maxsplit=1)[0] + FENCE + "\n\n" + "\n".join(tables(result)) + "\n"
@@ -91,8 +96,7 @@ def tables(result: Mapping[str, Any]) -> list[str]:
             )
     for size in result["sizes"]:
         spent = size.get("cpu", {})
-        cores = sum(one["cpu"] / one["interval"] for one in spent.values())
-        together = f" All groups' CPU together: {cores:.2f} cores." if spent else ""
+        together = f" All groups' CPU together: {cores(spent):.2f} cores." if spent else ""
         lines += ["", f"Groups at {size['ranks']:,} ranks: p50 (max) in ms, share of the interval.{together}", ""]
         columns = [*states, "CPU"] if spent else states
         lines += ["| group | interval | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
