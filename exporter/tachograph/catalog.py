@@ -74,6 +74,22 @@ CLIENT_DROPPED = _row(
     "exporter_client_dropped_total", COUNTER, "", RANK,
     "What the rank's own client had to drop: unknown names, values it could not read, events beyond its memory.",
 )  # fmt: skip
+LOOP_LAG = _row(
+    "exporter_loop_lag_seconds", GAUGE, "seconds", (),
+    "Longest time within the last two minutes that something due had to wait for the exporter's event loop.",
+)  # fmt: skip
+FRAME_COST = _row(
+    "exporter_frame_cost_seconds", GAUGE, "seconds", (),
+    "Most CPU time that one frame of a rank took within the last two minutes.",
+)  # fmt: skip
+THROTTLED = _row(
+    "exporter_throttled_seconds_total", COUNTER, "seconds", (),
+    "Time in which the frames of some user had to wait because they cost more than this user's share.",
+)  # fmt: skip
+SERIES_WITHHELD = _row(
+    "exporter_series_withheld", GAUGE, "", (),
+    "Series of ranks left out of this page because all of them are more than limits.series: of those who have most.",
+)  # fmt: skip
 
 METRICS: tuple[Metric, ...] = (*training_catalog.ROWS, *gpu_catalog.ROWS, *ROWS)
 BY_NAME: Mapping[str, Metric] = MappingProxyType({row.name: row for row in METRICS})

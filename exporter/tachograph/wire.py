@@ -11,6 +11,9 @@ from collections.abc import Mapping
 
 VERSION = 1
 MAX_FRAME_BYTES = 65536
+MAX_NAME_BYTES = 128
+"""Of a run's name or a GPU's UUID in UTF-8: Prometheus counts bytes, and the shipped configuration takes 256."""
+
 MAX_EVENTS = 64
 MAX_RATE_HZ = 10.0
 HEARTBEAT_SECONDS = 1.0
@@ -46,6 +49,16 @@ def decode_number(value: object) -> float:
     if isinstance(value, str) and value in _SPECIAL:
         return _SPECIAL[value]
     raise ValueError("expected a number, or one of the strings NaN, +Inf, -Inf")
+
+
+def fits(text: str, longest: int) -> bool:
+    """Return whether `text` is printable and has at most `longest` bytes in UTF-8, as a label value must."""
+    return text.isprintable() and (len(text.encode()) if not text.isascii() else len(text)) <= longest
+
+
+def is_name(text: str) -> bool:
+    """Return whether `text` can name something in a frame: printable, 1 to MAX_NAME_BYTES bytes in UTF-8."""
+    return text != "" and fits(text, MAX_NAME_BYTES)
 
 
 def bucket_index(value: float, schema: int = HISTOGRAM_SCHEMA) -> int:

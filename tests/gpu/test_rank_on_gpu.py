@@ -15,7 +15,7 @@ from tachograph.node.clock import Clock
 from tachograph.node.frames import Hello, State
 from tachograph.node.gpu_source import GpuSource
 from tachograph.node.limits import Limits
-from tachograph.node.rank import Peer
+from tachograph.node.peer import Peer
 from tachograph.node.ranks import RankTable
 
 LOST = 15

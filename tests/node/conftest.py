@@ -26,7 +26,7 @@ from tachograph.catalog import STATES
 from tachograph.node.clock import Clock
 from tachograph.node.frames import Hello, State
 from tachograph.node.limits import Limits
-from tachograph.node.rank import Peer
+from tachograph.node.peer import Peer
 from tachograph.node.ranks import RankTable
 from tachograph.node.readings import GpuIdentity, GpuSnapshot
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from tachograph.catalog import PHASES, TRAIN_METRICS
 from tachograph.node.connection import BURST, Connection
 from tachograph.node.exposition import OPENMETRICS, TEXT, render
 from tachograph.node.limits import Limits
+from tachograph.node.peer import Peer
 from tachograph.node.ranks import RankTable
 from tachograph.wire import MAX_FRAME_BYTES
 
@@ -25,11 +27,8 @@ from tachograph.wire import MAX_FRAME_BYTES
 class Pipe:
     """The transport's side of a connection, without a loop: keeps what is written."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock, self.written, self.closing, self.paused, self.unread = sock, bytearray(), False, 0, 0
-
-    def get_extra_info(self, name: str) -> socket.socket:
-        return self.sock
+    def __init__(self) -> None:
+        self.written, self.closing, self.aborted, self.paused, self.unread = bytearray(), False, False, 0, 0
 
     def get_write_buffer_size(self) -> int:
         return self.unread
@@ -39,6 +38,9 @@ class Pipe:
 
     def close(self) -> None:
         self.closing = True
+
+    def abort(self) -> None:
+        self.closing = self.aborted = True
 
     def is_closing(self) -> bool:
         return self.closing
@@ -57,8 +59,9 @@ class Wire:
     """One connection to a rank table, by hand."""
 
     def __init__(self, table: RankTable, clock: Any, sock: socket.socket) -> None:
-        self.pipe = Pipe(sock)
-        self.connection = Connection(table, clock, lambda _: None)
+        self.pipe = Pipe()
+        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        self.connection = Connection(table, clock, Peer(uid, pid), lambda _: None)
         self.connection.connection_made(self.pipe)  # type: ignore[arg-type]
 
     def feed(self, data: bytes, chunk: int = 65536) -> None:
@@ -66,6 +69,7 @@ class Wire:
             if self.pipe.closing:
                 return
             part = data[start : start + chunk]
+            self.connection._share._spent = 0.0  # shares of CPU time are not the subject: here no time passes
             self.connection.get_buffer(-1)[: len(part)] = part
             self.connection.buffer_updated(len(part))
 

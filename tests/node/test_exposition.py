@@ -19,7 +19,7 @@ from tachograph.node.config import read_config
 from tachograph.node.exporter import Exporter
 from tachograph.node.exposition import OPENMETRICS, TEXT, Form, negotiate, number, process_samples, render
 from tachograph.node.frames import Bye, State, decode
-from tachograph.node.rank import Peer
+from tachograph.node.peer import Peer
 from tachograph.node.readings import GpuSnapshot, Sample
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -29,7 +29,7 @@ RANK_FRAMES = (
     '{"v":1,"type":"hello","run":"llama-7b","rank":0,"local_rank":0,"world_size":3,"attempt":1,"pid":41,'
     '"uuid":"GPU-aaaa","facts":{"precision":"bf16","global_batch":1024,"framework":"pytorch 2.13",'
     '"flops_convention":"causal","tier":"hero"}}',
-    '{"v":1,"type":"state","seq":17,"time":1763690000.5,"step":480,"phase":"backward","phase_since":1763690000.25,'
+    '{"v":1,"type":"state","seq":1,"time":1763690000.5,"step":480,"phase":"backward","phase_since":1763690000.25,'
     '"progress_time":1763689999.1,"metrics":{"loss":2.31,"grad_norm":"NaN","learning_rate":0.0003,'
     '"tokens_total":2013265920,"steps_total":480,"flops_total":1.5e21,"phase_seconds_total":{"data":1.2,"forward":12.5},'
     '"collective_wait_seconds_total":{"all_reduce":3.25},"collective_enqueued":{"0":301,"tp \\"a\\\\b\\"":7},'
@@ -44,12 +44,12 @@ RANK_FRAMES = (
 
 OTHERS = (
     '{"v":1,"type":"hello","run":"llama-7b","rank":1,"local_rank":1,"world_size":3,"attempt":1,"pid":42}',
-    '{"v":1,"type":"state","seq":3,"time":1763690000,"step":479,"phase":"data","phase_since":1763689990,'
+    '{"v":1,"type":"state","seq":1,"time":1763690000,"step":479,"phase":"data","phase_since":1763689990,'
     '"metrics":{"loss":2.4,"tokens_total":0,"productive_seconds_total":9.5,"lost_seconds_total":{"data":10}}}',
-    '{"v":1,"type":"hello","run":"line\\nbreak","rank":0,"pid":43}',
+    '{"v":1,"type":"hello","run":"\\"quoted\\\\","rank":0,"pid":43}',
     '{"v":1,"type":"bye","outcome":"failed","category":"oom","message":"CUDA out of memory"}',
 )
-"""Rank 1 dies; a run with a line break in its name fails before it said anything."""
+"""Rank 1 dies; a run with quotes and a backslash in its name fails before it said anything."""
 
 
 INFO = ("NVIDIA H100 80GB HBM3", "00000000:3B:00.0", "1650222013402", "96.00.89.00.01", "580.95.05", "13.0")
@@ -162,7 +162,7 @@ def test_both_formats_say_the_same(node: Exporter) -> None:
     )
     labels = frozenset({"run": "llama-7b", "rank": "0", "group": 'tp "a\\b"'}.items())
     assert text["tachograph_train_collective_enqueued", labels] == 7
-    assert text["tachograph_rank_up", frozenset({"run": "line\nbreak", "rank": "0"}.items())] == 0
+    assert text["tachograph_rank_up", frozenset({"run": '"quoted\\', "rank": "0"}.items())] == 0
     assert text.keys() >= {("process_cpu_seconds_total", frozenset()), ("process_resident_memory_bytes", frozenset())}
 
 

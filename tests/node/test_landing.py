@@ -11,7 +11,7 @@ from tachograph import catalog
 from tachograph.node.frames import Bye, Event, Hello, State
 from tachograph.node.landing import landing_page
 from tachograph.node.limits import Limits
-from tachograph.node.rank import Peer
+from tachograph.node.peer import Peer
 from tachograph.node.ranks import RankTable
 from tachograph.node.readings import GpuSnapshot, Sample
 

@@ -52,7 +52,7 @@ def test_a_second_life_counts_its_restart_and_its_rework(exporter: Any) -> None:
         train(recorder, 0, 10)
         ends = time.monotonic()
     exporter.eventually(lambda: exporter.scrape().value("rank_state", run="twice", rank=0, state="finished") == 1)
-    exporter.eventually(lambda: seconds(exporter, "twice")["productive"])
+    exporter.eventually(lambda: (seconds(exporter, "twice")["productive"] or 0) >= 10 * STEP_SECONDS)
     ended = time.monotonic()
     first = seconds(exporter, "twice")
     assert 10 * STEP_SECONDS <= first["productive"] <= ended - begins
@@ -64,6 +64,7 @@ def test_a_second_life_counts_its_restart_and_its_rework(exporter: Any) -> None:
         train(recorder, 6, 8)
         trained = time.monotonic() - began_again
     exporter.eventually(lambda: exporter.scrape().value("train_step", run="twice", rank=0) == 14)
+    exporter.eventually(lambda: seconds(exporter, "twice")["productive"] >= first["productive"] + 4 * STEP_SECONDS)
     both = seconds(exporter, "twice")
     assert 4 * STEP_SECONDS <= both["rework"] <= trained - 3 * STEP_SECONDS  # a step's worth of time between steps
     assert 4 * STEP_SECONDS <= both["productive"] - first["productive"] <= trained - 3 * STEP_SECONDS
@@ -80,7 +81,7 @@ def test_ranks_of_a_run_share_a_sum(exporter: Any) -> None:
                 time.sleep(STEP_SECONDS)
     trained = time.monotonic() - began
     exporter.eventually(lambda: exporter.scrape().value("rank_state", run="pair", rank=0, state="finished") == 1)
-    exporter.eventually(lambda: seconds(exporter, "pair")["productive"])
+    exporter.eventually(lambda: (seconds(exporter, "pair")["productive"] or 0) >= 10 * STEP_SECONDS)
     assert 10 * STEP_SECONDS <= seconds(exporter, "pair")["productive"] <= 2 * trained
     scrape = exporter.scrape()
     assert sum(scrape.value("exporter_series_dropped_total", reason=reason) for reason in catalog.DROP_REASONS) == 0

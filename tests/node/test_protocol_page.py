@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tachograph import catalog, wire
-from tachograph.node import connection, histograms, limits, rank, ranks, series
+from tachograph.node import connection, histograms, limits, rank, series
 from tachograph.node.frames import Bye, Hello, State
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ def test_the_worked_frames_work(exporter: Any) -> None:
     again = exporter.speaker()
     again.raw(hello.encode() + b"\n")
     assert again.answer() == json.loads(answer)
-    again.raw(state.replace('"seq":17', '"seq":"17"').encode() + b"\n")
+    again.raw(state.replace('"seq":1,', '"seq":"1",').encode() + b"\n")
     assert again.answer() == json.loads(refusal)
     again.raw(bye.encode() + b"\n")
     exporter.eventually(lambda: exporter.scrape().value("rank_state", state="failed", **labels) == 1)
@@ -134,15 +134,15 @@ def test_numbers() -> None:
         f"more than {wire.MAX_RATE_HZ:g} a second after a burst of {connection.BURST}",
         f"for {connection.PAUSE_SECONDS} s", f"silent for more than {given.frozen_after:g} s",
         f"more than {given.label_values} values", f"more than {given.series_per_rank} series",
-        f"{given.ranks} ranks live", f"over {series.MAX_LABEL_LENGTH} characters", f"up to {wire.MAX_EVENTS}",
+        f"{given.ranks} ranks live", f"over {series.MAX_LABEL_BYTES} bytes", f"up to {wire.MAX_EVENTS}",
         f"| {given.retention / 60:g} min |", f"| {given.retention_finished / 60:g} min |",
-        f"withheld for {ranks.SETTLING_SECONDS:g} s", f"{wire.HISTOGRAM_INDEX_RANGE[1]}",
+        f"{wire.HISTOGRAM_INDEX_RANGE[1]}",
         f"at schema {wire.HISTOGRAM_SCHEMA}", wire.SYSTEM_SOCKET, *(f"`{phase}`" for phase in catalog.PHASES),
         *(f"`{category}`" for category in catalog.FAILURE_CATEGORIES),
         *(f"`{name}`" for name in (*catalog.RANK_JOB_INFO.labels[2:], *catalog.TRAIN_CONFIG_INFO.labels[2:])),
         *(f"`{row.key}`" for row in catalog.TRAIN_METRICS.values() if row.merged),
-        *(f"`{key}`" for key in series.EXPORTERS_OWN), f"up to {rank.MAX_FACT_LENGTH} characters",
-        f"up to {rank.MAX_DEVICES_LENGTH:,} characters", f"up to {rank.MAX_JOB_LENGTH} characters",
+        *(f"`{key}`" for key in series.EXPORTERS_OWN), f"up to {rank.MAX_FACT_BYTES} bytes",
+        f"up to {rank.MAX_DEVICES_BYTES:,} bytes", f"up to {wire.MAX_NAME_BYTES} bytes",
     ):  # fmt: skip
         assert words in PAGE, words
     assert wire.bucket_index(0.25) == -16

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tachograph.catalog import GPU_UP, MIG_INFO
-from tachograph.node.rank import Peer
+from tachograph.node.peer import Peer
 from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample
 
 

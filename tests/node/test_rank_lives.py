@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tachograph.node.frames import Bye, State
-from tachograph.node.rank import Peer
+from tachograph.node.peer import Peer
 
 
 def states(table: Any) -> dict[str, float]:

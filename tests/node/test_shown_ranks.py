@@ -12,7 +12,7 @@ from tachograph import catalog
 from tachograph.node.config import read_config
 from tachograph.node.exporter import Exporter
 from tachograph.node.frames import Hello, decode
-from tachograph.node.rank import Peer
+from tachograph.node.peer import Peer
 from tachograph.node.shown_ranks import DETAIL
 
 FULL_FRAME = (Path(__file__).parent / "full_frame.json").read_text(encoding="utf-8")

@@ -48,6 +48,7 @@ class Config:
     gpu_job_mapping_dir: Path | None
     gpu_kmsg: Path | None
     rank_detail: bool
+    state_file: Path | None
     log_level: str
     limits: Limits
 
@@ -164,10 +165,19 @@ SETTINGS = (
         "rank.detail", _truth, "true or false", "false",
         "Show what ranks report beyond what alerts and dashboards use: GPU seconds by phase, twins of other series.",
     ),
+    Setting(
+        "state-file", _path_or_none, "a path, or nothing", "",
+        "File that keeps sums over runs exact when the exporter is restarted; nothing: keep none. "
+        "Default: the socket's path, with .state for its ending.",
+    ),
     Setting("log.level", _level, "one of " + ", ".join(LEVELS), "info", "Least important lines to log."),
     Setting(
         "limits.ranks", _whole(1, 4096), "a whole number from 1 to 4096", str(_limits.ranks),
-        "Ranks known at a time on this node.",
+        "Ranks of one user known at a time on this node.",
+    ),
+    Setting(
+        "limits.series", _whole(500, 100000), "a whole number from 500 to 100000", str(_limits.series),
+        "Series of ranks on the page; keep it, and 4,000 for GPUs, below sample_limit in prometheus.yml.",
     ),
     Setting(
         "limits.series-per-rank", _whole(32, 4096), "a whole number from 32 to 4096", str(_limits.series_per_rank),
@@ -239,6 +249,8 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
             faults.append(f"{entry.where}: {given}: expected {setting.expected}")
     if faults:
         raise ConfigError(faults)
+    if texts["state-file"].where == "default":
+        values["state-file"] = values["socket"].with_suffix(".state")
     return Config(
         listen_address=values["web.listen-address"],
         socket=values["socket"],
@@ -250,9 +262,11 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         gpu_job_mapping_dir=values["gpu.job-mapping-dir"],
         gpu_kmsg=values["gpu.kmsg"],
         rank_detail=values["rank.detail"],
+        state_file=values["state-file"],
         log_level=values["log.level"],
         limits=Limits(
             ranks=values["limits.ranks"],
+            series=values["limits.series"],
             series_per_rank=values["limits.series-per-rank"],
             label_values=values["limits.label-values"],
             frozen_after=values["ranks.frozen-after"],

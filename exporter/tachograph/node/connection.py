@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import struct
+import time
 from collections.abc import Callable
 from typing import cast
 
 import msgspec
 
 from tachograph.node.frames import Bye, FrameError, Hello, decode
-from tachograph.node.rank import Peer
+from tachograph.node.peer import Peer
 from tachograph.node.ranks import RankTable
 from tachograph.wire import MAX_FRAME_BYTES, MAX_RATE_HZ
 
@@ -23,11 +22,18 @@ kernel, and the last of them may be a bye."""
 PAUSE_SECONDS = 0.25
 """How long a connection that sends more than it may is not read; the kernel then holds its writer back."""
 
+SHORTEST_WAIT_SECONDS = 0.02
+"""Least time for which a user who has used up his share of the exporter is not read: not a wake-up for each frame."""
+
+MAX_KEPT_BYTES = 4 * 2**20
+"""Bytes of unfinished and waiting frames of one user, on all his connections: 64 frames of the greatest length."""
+
 MAX_UNREAD_ANSWERS = 65536
 """Bytes of answers kept for a sender that does not read them; further answers are not written."""
 
 _READ_BYTES = 65536
 _CRUMB = 0.1  # what a read without a line's end costs, in frames: one byte at a time is a flood too
+_READ_COST = 2e-5  # CPU seconds of a read, whatever it brings: about what asyncio takes for one
 _encode = msgspec.json.encode
 _log = logging.getLogger(__name__)
 
@@ -39,27 +45,37 @@ class Connection(asyncio.BufferedProtocol):
     # most that one connection is read before the others have their turn.
     _incoming = bytearray(_READ_BYTES)
 
-    def __init__(self, table: RankTable, clock: Callable[[], float], closed: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, table: RankTable, clock: Callable[[], float], peer: Peer, closed: Callable[[Connection], None]
+    ) -> None:
         self._table = table
         self._clock = clock
         self._closed = closed
+        self._share = table.shares.of(peer.uid)
+        self._transport: asyncio.Transport | None = None
         self._partial = bytearray()
+        self._held = b""
+        self._kept_bytes = 0
         self._skipping = False
         self._leaving = False
+        self._ended = False
         self._tokens = float(BURST)
         self._refilled = self.quiet_since = clock()
         self.greeted = False
-        self.peer = Peer(-1, 0)
+        self.peer = peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask the kernel who speaks."""
+        """Take over the transport, unless the place was needed meanwhile."""
         self._transport = cast(asyncio.Transport, transport)
-        sock = transport.get_extra_info("socket")
-        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-        self.peer = Peer(uid, pid)
+        if self._ended:
+            self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """End the rank that spoke here, if it did not say bye."""
+        self._ended = True
+        self._held = b""
+        self._partial.clear()
+        self._count_kept()
         self._closed(self)
         if self._leaving:
             return
@@ -69,8 +85,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def leave(self) -> None:
         """Close because the exporter stops: that says nothing of the rank."""
-        self._leaving = True
-        self._transport.abort()
+        self._leaving = self._ended = True
+        if self._transport is not None:
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """Lend the shared buffer."""
@@ -78,15 +95,41 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what arrived: whole lines are frames, the rest waits for its newline."""
-        *lines, rest = bytes(memoryview(self._incoming)[:nbytes]).split(b"\n")
+        self._share.spend(_READ_COST)
+        self._take(bytes(memoryview(self._incoming)[:nbytes]))
+        self._count_kept()
+
+    def _count_kept(self) -> None:
+        """Charge the bytes that wait here; where a user's connections keep too many, this one's are let go."""
+        kept = len(self._partial) + len(self._held)
+        self._share.kept_bytes += kept - self._kept_bytes
+        self._kept_bytes = kept
+        if kept and self._share.kept_bytes > MAX_KEPT_BYTES:
+            self._partial.clear()
+            self._held = b""
+            self._skipping = True
+            self._refuse("rate", f"your connections keep more than {MAX_KEPT_BYTES:,} bytes of frames: this is skipped")
+            self._count_kept()
+
+    def _take(self, data: bytes) -> None:
+        *lines, rest = data.split(b"\n")
         for position, line in enumerate(lines):
-            if self._transport.is_closing():
+            if self._ended or self._transport is None or self._transport.is_closing():
                 return
-            if not self._line(line):
+            if (wait := self._share.wait_seconds()) > 0:
+                self._held = b"\n".join((*lines[position:], rest))
+                self._pause(max(wait, SHORTEST_WAIT_SECONDS))
+                return
+            began = time.thread_time()
+            taken = self._line(line)
+            cost = time.thread_time() - began
+            self._share.spend(cost)
+            self._table.shares.frame_cost.note(cost)
+            if not taken:
                 self._too_many(len(lines) - position)
                 break
         if self._skipping or (not lines and not self._allowed(_CRUMB)):
-            self._pause()
+            self._pause(PAUSE_SECONDS)
         if self._skipping:
             return
         self._partial += rest
@@ -94,8 +137,14 @@ class Connection(asyncio.BufferedProtocol):
             self._oversized()
 
     def close(self) -> None:
-        """Close once what was written is sent."""
-        self._transport.close()
+        """Hang up; what was written is still sent, unless the sender has stopped reading."""
+        self._ended = True
+        if self._transport is None:
+            return
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()  # close() would wait for the sender, for ever if need be
+        else:
+            self._transport.close()
 
     def refuse_and_close(self, reason: str, message: str) -> None:
         """Count a refusal, tell the sender why, and hang up."""
@@ -104,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def answer(self, **fields: object) -> None:
         """Write one line of JSON, unless the sender has stopped reading."""
-        if self._transport.get_write_buffer_size() <= MAX_UNREAD_ANSWERS:
+        if self._transport is not None and self._transport.get_write_buffer_size() <= MAX_UNREAD_ANSWERS:
             self._transport.write(_encode(fields) + b"\n")
 
     def _line(self, end: bytes) -> bool:
@@ -125,6 +174,9 @@ class Connection(asyncio.BufferedProtocol):
             self._frame(line)
         except FrameError as error:
             self._refuse(error.reason, str(error))
+        except Exception:  # noqa: BLE001 - a fault of ours in one line must cost that line, not the rank or the loop
+            _log.exception("frame could not be taken in")
+            self._refuse("invalid", "the exporter could not take this frame in: its log says why")
         return True
 
     def _allowed(self, cost: float = 1.0) -> bool:
@@ -169,13 +221,13 @@ class Connection(asyncio.BufferedProtocol):
         self._partial.clear()
         self._skipping = False
         self._refuse("rate", f"more than {MAX_RATE_HZ:g} frames a second: {frames} skipped", frames)
-        self._pause()
+        self._pause(PAUSE_SECONDS)
 
     def _oversized(self) -> None:
         self._partial.clear()
         self._skipping = True
         self._refuse("oversized", f"a frame has at most {MAX_FRAME_BYTES} bytes; reading on at the next line")
-        self._pause()
+        self._pause(PAUSE_SECONDS)
 
     def _refuse(self, reason: str, message: str, frames: int = 1) -> None:
         self._table.rejected[reason] += frames
@@ -183,11 +235,18 @@ class Connection(asyncio.BufferedProtocol):
         self.answer(ok=False, error=message)
         _log.debug("frame refused", extra={"reason": reason, "error": message, **self.peer._asdict()})
 
-    def _pause(self) -> None:
-        if self._transport.is_reading() and not self._transport.is_closing():
-            self._transport.pause_reading()
-            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._resume)
+    def _pause(self, seconds: float) -> None:
+        transport = self._transport
+        if transport is not None and transport.is_reading() and not self._ended:
+            transport.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, self._resume)
 
     def _resume(self) -> None:
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        """Go on with what was held back, then with what has arrived since."""
+        if self._ended or self._transport is None:
+            return
+        self._transport.resume_reading()
+        if self._held:
+            held, self._held = self._held, b""
+            self._take(held)
+            self._count_kept()

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import platform
+import resource
 import signal
 import socket
 import sys
@@ -22,13 +23,18 @@ from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
 from tachograph.node.landing import landing_page
 from tachograph.node.listener import Listener, SocketPathError
+from tachograph.node.page_budget import fit
 from tachograph.node.ranks import RankTable
 from tachograph.node.readings import Sample
+from tachograph.node.recent_peak import RecentPeak
 from tachograph.node.server import Pages, Server
 from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
 from tachograph.node.shown_ranks import shown
+from tachograph.node.state_file import StateFile
+from tachograph.node.state_keeper import StateKeeper
 
 TICK_SECONDS = 1.0
+MOST_DESCRIPTORS = 4096
 LAST_WAIT_SECONDS = 0.5
 """How long the GPU worker may take to end when the exporter stops; one stuck in the driver is left to the kernel."""
 
@@ -49,6 +55,9 @@ class Exporter:
         self._rank_detail = config.rank_detail
         self._table = RankTable(config.limits, self._clock, self._source)
         self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
+        self._keeper = None if config.state_file is None else StateKeeper(self._table, StateFile(config.state_file))
+        self._most_series = config.limits.series
+        self._loop_lag = RecentPeak(self._clock.monotonic)
         pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready)
         self._server = Server(*config.listen_address, pages)
         self._ranks_failed = False
@@ -70,6 +79,8 @@ class Exporter:
                 await self._listener.open()
             except SocketPathError as error:
                 raise StartError(str(error)) from error
+            if self._keeper is not None:
+                self._keeper.restore()  # the socket is ours, so no other exporter writes the file; and nobody spoke yet
             _log.info("serving", extra={"address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"})
             await self._work(stop)
         finally:
@@ -82,9 +93,15 @@ class Exporter:
             while not stop.is_set():
                 self._table.tick()
                 self._listener.tick()
+                if self._keeper is not None:
+                    self._keeper.tick()
+                due = self._clock.monotonic() + TICK_SECONDS
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(stop.wait(), TICK_SECONDS)
+                self._loop_lag.note(self._clock.monotonic() - due)
         finally:
+            if self._keeper is not None:
+                await self._keeper.close()
             reading.cancel()
             await asyncio.wait({reading}, timeout=LAST_WAIT_SECONDS)
 
@@ -104,8 +121,13 @@ class Exporter:
     def _rank_samples(self) -> Iterator[Sample | HistogramSample]:
         start = time.perf_counter()
         try:
-            samples = list(self._table.samples())
-            yield from samples if self._rank_detail else shown(samples)
+            blocks = [
+                (user, block if self._rank_detail else list(shown(block))) for user, block in self._table.blocks()
+            ]
+            samples, withheld = fit(blocks, self._most_series)
+            yield from samples
+            yield Sample(catalog.SERIES_WITHHELD, (), withheld)
+            yield from self._table.counts()
         except Exception:  # noqa: BLE001 - a fault of ours in one rank's state must not take the GPUs off the page
             if not self._ranks_failed:
                 _log.exception("ranks cannot be shown")
@@ -117,6 +139,9 @@ class Exporter:
             yield Sample(catalog.COLLECTOR_UNAVAILABLE, ("ranks", "error"), 1)
         yield Sample(catalog.COLLECTOR_DURATION, ("ranks",), time.perf_counter() - start)
         yield Sample(catalog.COLLECTOR_AGE, ("ranks",), 0)  # frames are taken over as they arrive
+        yield Sample(catalog.LOOP_LAG, (), self._loop_lag.read())
+        yield Sample(catalog.FRAME_COST, (), self._table.shares.frame_cost.read())
+        yield Sample(catalog.THROTTLED, (), self._table.shares.throttled_seconds)
 
     def _landing(self) -> str:
         refused = {reason: count for reason, count in self._table.rejected.items() if count}
@@ -154,12 +179,21 @@ def run_exporter(arguments: Sequence[str]) -> int:
         sys.stderr.writelines(f"  {fault}\n" for fault in error.faults)
         return 2
     log.set_up(config.log_level)
+    raise_descriptor_limit()
     try:
         asyncio.run(_serve(config))
     except StartError as error:
         sys.stderr.write(f"tachograph exporter: {error}\n")
         return 2
     return 0
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process have as many file descriptors as it may give itself, up to what all its caps could use."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def _serve(config: Config) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tachograph.wire import MAX_EVENTS, VERSION
+from tachograph.wire import MAX_EVENTS, MAX_NAME_BYTES, VERSION, is_name
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 # Unix seconds until the year 4147: milliseconds given by mistake are refused.
@@ -26,17 +26,25 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     """The first frame of a connection: who speaks. The last three fields cost themselves where they are wrong."""
 
     v: int
-    run: Name
+    run: str
     rank: Count
     local_rank: Count = 0
     world_size: Count = 1
     attempt: Count = 0
     pid: Count = 0
-    uuid: Annotated[str, msgspec.Meta(max_length=128)] | None = None
+    uuid: str | None = None
     facts: dict[str, Any] = {}
     visible_devices: Any = None
     granted_devices: Any = None
     job: Any = None
+
+    def __post_init__(self) -> None:
+        if not is_name(self.run):
+            raise ValueError(
+                f"run must be printable text of 1 to {MAX_NAME_BYTES} bytes in UTF-8, got {len(self.run)} characters"
+            )
+        if self.uuid is not None and not (self.uuid == "" or is_name(self.uuid)):
+            raise ValueError(f"uuid must be printable text of at most {MAX_NAME_BYTES} bytes in UTF-8")
 
 
 class Event(msgspec.Struct, frozen=True):

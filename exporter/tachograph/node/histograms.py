@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -56,6 +56,8 @@ def parse(value: object) -> Buckets:
     if not (math.isfinite(total) and total >= 0):
         raise ValueError("expected a finite sum of at least 0")
     low, high = HISTOGRAM_INDEX_RANGE
+    if len(given) > high - low + 1:
+        raise ValueError("expected each bucket at most once")
     counts: dict[int, int] = {}
     for text, count in given.items():
         index = int(text)
@@ -68,9 +70,13 @@ def parse(value: object) -> Buckets:
 class RunHistogram:
     """What all ranks of a run observed on this node; only grows, also when a rank leaves."""
 
-    def __init__(self) -> None:
-        self._counts = [0] * (len(BOUNDS) + 1)
-        self._sum = 0.0
+    def __init__(self, counts: Sequence[int] = (), sum: float = 0.0) -> None:
+        self._counts = list(counts) if len(counts) == len(BOUNDS) + 1 else [0] * (len(BOUNDS) + 1)
+        self._sum = sum
+
+    def copy(self) -> tuple[list[int], float]:
+        """Return the counts, one for each of BOUNDS and one beyond, and the sum."""
+        return list(self._counts), self._sum
 
     def add(self, now: Buckets, before: Buckets) -> None:
         """Add what a rank observed between two of its states."""

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from tachograph import catalog
 from tachograph.node.frames import Event, Hello, State
 from tachograph.node.histograms import Buckets, parse
 from tachograph.node.limits import Limits
+from tachograph.node.memory import ProcessMemory
+from tachograph.node.peer import Peer
 from tachograph.node.rank_gpu import Left, Seat
 from tachograph.node.readings import Sample
 from tachograph.node.run_totals import Gain
 from tachograph.node.series import Series
-from tachograph.wire import decode_number
+from tachograph.wire import MAX_NAME_BYTES, decode_number, fits
 
-MAX_FACT_LENGTH = 64
-MAX_JOB_LENGTH = 128
-MAX_DEVICES_LENGTH = 1024
+MAX_FACT_BYTES = 64
+MAX_DEVICES_BYTES = 1024
 DEFAULT_PRECISION = "bf16"
 WAIT_WINDOW = 10
 """Frames over which the landing page's share of exposed wait is taken: ten seconds at the usual 1 Hz."""
 
 _STEP = catalog.TRAIN_STEP.key
 _WAIT = catalog.TRAIN_COLLECTIVE_WAIT.key
-
-
-class Peer(NamedTuple):
-    """Who is at the other end of a connection, by the kernel's word (SO_PEERCRED)."""
-
-    uid: int
-    pid: int
 
 
 @dataclass(frozen=True)
@@ -48,40 +42,49 @@ class Moment:
 class Rank:
     """A rank of a run; `link` is its connection, None once it has ended with `outcome` dead, failed or finished.
 
-    `restarts` counts the processes of this rank before this one, `states` those of catalog.STATES it was shown in.
+    `restarts` counts the processes of this rank before this one, and `first` says that none is known of; `states` are
+    those of catalog.STATES it was shown in.
     """
 
     def __init__(
-        self, hello: Hello, peer: Peer, link: object, limits: Limits, drops: Counter[str], *, restarts: int = 0
+        self,
+        hello: Hello,
+        peer: Peer,
+        link: object,
+        limits: Limits,
+        drops: Counter[str],
+        *,
+        restarts: int = 0,
+        first: bool = True,
     ) -> None:
         self._limits = limits
         self._drops = drops
         self.heard = self.heartbeat = 0.0
+        self._is_first = first
         self.restarts = restarts
         self.states: set[str] = set()
         self.greet(hello, peer, link)
         self._start_again()
 
     def greet(self, hello: Hello, peer: Peer, link: object) -> None:
-        """Take over a hello, the first one or that of a reconnection."""
+        """Take over a hello, the first one or that of a reconnection; read it whole before anything changes."""
+        config = tuple(self._fact(name, hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:])
+        peak_flops = self._peak_fact(hello.facts)
+        devices = (self._text(each, MAX_DEVICES_BYTES) for each in (hello.visible_devices, hello.granted_devices))
+        left, job = Left(*devices), self._job(hello.job)
         self.hello, self.peer, self.link = hello, peer, link
         self.ended: float | None = None
         self.outcome = self.last_words = ""
         self.key = (hello.run, str(hello.rank))
         self.restarts = max(self.restarts, hello.attempt)
-        self.config = tuple(
-            self._fact(name, hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:]
-        )
-        self.precision = self.config[0] or DEFAULT_PRECISION
-        self.peak_flops = self._peak_fact(hello.facts)
-        devices = (self._text(each, MAX_DEVICES_LENGTH) for each in (hello.visible_devices, hello.granted_devices))
-        self.left = Left(*devices)
-        self.job = self._job(hello.job)
+        self.config, self.peak_flops, self.left, self.job = config, peak_flops, left, job
+        self.precision = config[0] or DEFAULT_PRECISION
 
     def _start_again(self) -> None:
         self.seat = Seat()
         self.series = Series(self._limits, self._drops)
         self.seq = -1
+        self._catching_up = False
         self.step: int | None = None
         self.progress: float | None = None
         self.phase: str | None = None
@@ -95,12 +98,41 @@ class Rank:
         """Return whether a hello comes from the process that spoke last, in the same attempt."""
         return (self.peer, self.hello.pid, self.hello.attempt) == (peer, hello.pid, hello.attempt)
 
+    def resume(self, memory: ProcessMemory) -> None:
+        """Go on from what an exporter before this one kept of this process."""
+        self.seq, self.step = memory.seq, memory.step
+        self.series.merged = {
+            key: dict(values) for key, values in memory.merged.items() if key in catalog.TRAIN_METRICS
+        }
+        self._observed = {key: Buckets(counts, total) for key, (counts, total) in memory.observed.items()}
+
+    def memory(self) -> ProcessMemory:
+        """Return what `resume` needs."""
+        hello = self.hello
+        return ProcessMemory(
+            rank=hello.rank,
+            uid=self.peer.uid,
+            pid=self.peer.pid,
+            hello_pid=hello.pid,
+            attempt=hello.attempt,
+            restarts=self.restarts,
+            seq=self.seq,
+            step=self.step,
+            heartbeat=self.heartbeat,
+            finished=self.outcome == "finished",
+            merged={key: dict(values) for key, values in self.series.merged.items()},
+            observed={key: (dict(seen.counts), seen.sum) for key, seen in self._observed.items()},
+        )
+
     def end(self, outcome: str, now: float, last_words: str = "") -> None:
         """End the rank as dead, failed or finished."""
         self.link, self.outcome, self.ended, self.last_words = None, outcome, now, last_words
 
     def tell(self, state: State, now: float) -> list[Gain]:
         """Take over a state; return what it adds to the run's merged families."""
+        # A process that is far on when it is first heard was counted by an exporter whose sums are lost: ours begin at
+        # 0 and hold what it adds from now on.
+        self._catching_up = self._is_first and self.seq < 0 and state.seq > 1
         if state.seq < self.seq:
             # Pids do not tell processes apart for good: seen from another pid namespace every container has the same
             # few. A sequence that starts again is another process, and what that one counts starts again too.
@@ -116,6 +148,8 @@ class Rank:
             self.phase = None
         self._dropped = max(self._dropped, state.dropped)
         gains = self.series.take(state.metrics)
+        if self._catching_up:
+            gains = [gain._replace(number=0.0) for gain in gains]
         if state.step is not None:
             self.series.gauges[_STEP] = {"": state.step}
         if (wait := self.series.total(_WAIT)) is not None:
@@ -140,7 +174,7 @@ class Rank:
             except ValueError:
                 self._drops["bad_histogram"] += 1
                 continue
-            before = self._observed.get(key, Buckets())
+            before = now if self._catching_up else self._observed.get(key, Buckets())
             if now.fell_from(before):
                 self._drops["counter_decrease"] += 1
             else:
@@ -187,10 +221,9 @@ class Rank:
         yield from self.series.samples(key, alive=not self.outcome)
 
     def _fact(self, name: str, value: object) -> str:
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            text = value if isinstance(value, str) else format(value, ".15g")
-            if len(text) <= MAX_FACT_LENGTH and (name != "tier" or text in ("", *catalog.TIERS)):
-                return text
+        text = _as_text(value)
+        if text is not None and fits(text, MAX_FACT_BYTES) and (name != "tier" or text in ("", *catalog.TIERS)):
+            return text
         self._drops["wrong_type"] += 1
         return ""
 
@@ -198,12 +231,12 @@ class Rank:
         if job is not None and not isinstance(job, dict):
             self._drops["wrong_type"] += 1
             job = None
-        return tuple(self._text((job or {}).get(name), MAX_JOB_LENGTH) for name in catalog.RANK_JOB_INFO.labels[2:])
+        return tuple(self._text((job or {}).get(name), MAX_NAME_BYTES) for name in catalog.RANK_JOB_INFO.labels[2:])
 
     def _text(self, value: object, longest: int) -> str:
         if value is None:
             return ""
-        if isinstance(value, str) and len(value) <= longest and value.isprintable():
+        if isinstance(value, str) and fits(value, longest):
             return value
         self._drops["wrong_type"] += 1
         return ""
@@ -219,3 +252,13 @@ class Rank:
             return value
         self._drops["wrong_type"] += 1
         return None
+
+
+def _as_text(value: object) -> str | None:
+    """Return a fact as text, None where it is neither text nor a number that a double can hold."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            return format(value, ".15g")
+    return None

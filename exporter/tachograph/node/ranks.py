@@ -12,24 +12,24 @@ from tachograph.node.clock import Clock
 from tachograph.node.frames import Bye, FrameError, Hello, State
 from tachograph.node.histograms import HistogramSample, RunHistogram
 from tachograph.node.limits import Limits
+from tachograph.node.memory import VERSION, LifeMemory, Memory
 from tachograph.node.peaks import dtype_of, peaks_of
-from tachograph.node.rank import Moment, Peer, Rank
+from tachograph.node.peer import Peer
+from tachograph.node.rank import Moment, Rank
 from tachograph.node.rank_gpu import Finder
 from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample
-from tachograph.node.run_totals import RunTotals
-from tachograph.wire import MAX_EVENTS
-
-SETTLING_SECONDS = 3.0
-"""What is added up over a run's ranks is withheld this long after the run is first seen: ranks that reconnect one by
-one after a restart of the exporter would otherwise look like a counter that falls and then doubles."""
+from tachograph.node.run import Life, Run
+from tachograph.node.shares import Shares
+from tachograph.wire import MAX_EVENTS, is_name
 
 LONGEST_TICK = 3.0
 """Between two ticks further apart the exporter itself did not run: its ranks are not to blame for the silence."""
 
 MAX_LAST_WORDS = 256
-MAX_FORGOTTEN = 4096
-"""Ranks of which a little is kept after they are forgotten – a requeued job may come back after hours: more than any
-node has, fewer than a rude sender makes up."""
+MAX_USERS = 64
+MAX_FORGOTTEN = 512
+"""Ranks of one user of which a little is kept after they are forgotten – a requeued job may come back after hours: more
+than any node has, fewer than a rude sender makes up."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,24 +54,6 @@ class GpuFacts(Protocol):
         ...
 
 
-class Life(NamedTuple):
-    """What is remembered of a process of a rank: its step, when it was last heard (Unix), and how it ended."""
-
-    step: int | None
-    heartbeat: float
-    attempt: int
-    finished: bool
-
-    @classmethod
-    def of(cls, rank: Rank) -> Life:
-        """Return the life of a rank so far."""
-        return cls(rank.step, rank.heartbeat, rank.hello.attempt, rank.outcome == "finished")
-
-    def goes_on(self, hello: Hello) -> bool:
-        """Return whether a hello goes on with it: not after a finish, unless it calls itself a later attempt."""
-        return not self.finished or hello.attempt > self.attempt
-
-
 class Welcome(NamedTuple):
     """The answer to an accepted hello."""
 
@@ -80,19 +62,6 @@ class Welcome(NamedTuple):
     """Unix seconds when an earlier process of this rank was last heard, None where none is known."""
     superseded: object | None
     """The connection that spoke for this rank until now."""
-
-
-class Run:
-    """One run on this node; it belongs to the uid whose rank said hello first."""
-
-    def __init__(self, owner: int, first_seen: float) -> None:
-        self.owner = owner
-        self.first_seen = first_seen
-        self.ranks: dict[int, Rank] = {}
-        self.histograms: dict[str, RunHistogram] = {}
-        self.totals = RunTotals()
-        self.restarts: dict[int, int] = {}
-        """Of ranks that were forgotten, while others of the run are known."""
 
 
 class RankTable:
@@ -104,47 +73,74 @@ class RankTable:
         self._gpus = gpus
         self._runs: dict[str, Run] = {}
         self._by_link: dict[object, Rank] = {}
-        self._past: dict[tuple[int, str, int], Life] = {}
-        self._ticked = clock.monotonic()
+        self._past: dict[int, dict[tuple[str, int], Life]] = {}
+        self._ticked = self._restored = clock.monotonic()
         self._without_peak: set[str] = set()
+        self.shares = Shares(clock.monotonic)
+        self.kept_sums: Mapping[str, list[Sample | HistogramSample]] | None = None
+        """The sums over each run as the state file has them: only they are shown, for a sum that a restart takes back
+        would look like a reset. None without a state file: they are shown as they are."""
         self.frames = 0
         self.rejected: Counter[str] = Counter(dict.fromkeys(catalog.REJECT_REASONS, 0))
         self.dropped: Counter[str] = Counter(dict.fromkeys(catalog.DROP_REASONS, 0))
         self.moments: deque[Moment] = deque(maxlen=MAX_EVENTS)
 
     def hello(self, link: object, hello: Hello, peer: Peer) -> Welcome:
-        """Bind a connection to a rank; raise FrameError where the rank or its run is not the sender's to claim."""
+        """Bind a connection to a rank; raise FrameError where the rank or its run is not the sender's to claim.
+
+        All that can fail comes before anything changes.
+        """
         old = self._claimable(link, hello, peer)
+        run = self._runs.get(hello.run) or Run(peer.uid)
+        absent = run.absent.get(hello.rank)
+        rank = self._speaker_of(run, hello, peer, link)
         if old is None:
-            self._make_room()
-        run = self._runs.setdefault(hello.run, Run(peer.uid, self._clock.monotonic()))
-        superseded = None
-        same = old is not None and old.same_process(hello, peer)
-        earlier = self._past.pop((peer.uid, hello.run, hello.rank), None) if old is None else Life.of(old)
+            self._make_room(peer.uid)
+        self._runs[hello.run] = run
+        run.absent.pop(hello.rank, None)
+        same = rank is old or (absent is not None and absent.is_of(hello, peer))
+        earlier = self._past.get(peer.uid, {}).pop((hello.run, hello.rank), None)
+        if old is not None:
+            earlier = Life.of(old)
+        elif absent is not None:
+            earlier = Life.remembered(absent)
         last_step = ended = None
         if earlier is not None and earlier.goes_on(hello):
             last_step, ended = earlier.step, earlier.heartbeat
-        if same and old is not None and old.link is not None:
-            ended = None
+        if same and (old is None or old.link is not None):
+            ended = None  # it never ended: it was this exporter, or its connection, that did
+        superseded = None
         if old is not None and old.link is not None:
             del self._by_link[old.link]
             superseded = old.link if old.link is not link else None
-        if old is not None and same and old.outcome in ("", "dead"):
-            rank = old
+        if rank is old:
             rank.greet(hello, peer, link)
         else:
-            rank = run.ranks[hello.rank] = self._successor(run, old, hello, peer, link)
+            run.ranks[hello.rank] = rank
+            run.restarts.pop(hello.rank, None)
         self._by_link[link] = rank
         self.heard(link)
         self._seat([rank])
         return Welcome(last_step, ended, superseded)
 
-    def _successor(self, run: Run, old: Rank | None, hello: Hello, peer: Peer, link: object) -> Rank:
-        """Return a rank for a process that is not the one known so far."""
-        lives = run.restarts.pop(hello.rank, None) if old is None else old.restarts
-        rank = Rank(hello, peer, link, self._limits, self.dropped, restarts=0 if lives is None else lives + 1)
+    def _speaker_of(self, run: Run, hello: Hello, peer: Peer, link: object) -> Rank:
+        """Return the rank for a process: the one it had, or a new one that follows on what is known."""
+        old, absent = run.ranks.get(hello.rank), run.absent.get(hello.rank)
+        if old is not None and old.same_process(hello, peer) and old.outcome in ("", "dead"):
+            return old
+        goes_on = absent is not None and absent.is_of(hello, peer)
+        if old is not None:
+            restarts = old.restarts + 1
+        elif absent is not None:
+            restarts = absent.restarts + (not goes_on)
+        else:
+            restarts = run.restarts.get(hello.rank, -1) + 1
+        first = old is None and absent is None and hello.rank not in run.restarts
+        rank = Rank(hello, peer, link, self._limits, self.dropped, restarts=restarts, first=first)
         if old is not None:
             rank.states |= old.states
+        if absent is not None and goes_on:
+            rank.resume(absent)
         return rank
 
     def _claimable(self, link: object, hello: Hello, peer: Peer) -> Rank | None:
@@ -216,6 +212,10 @@ class RankTable:
                     rank.heard = min(now, rank.heard + gap)
             elif now - rank.ended > self._retention(rank):
                 self._forget(rank)
+        if now - self._restored > self._limits.retention:
+            for name, run in list(self._runs.items()):
+                run.absent.clear()  # they did not come back
+                self._drop_empty(name)
         self._seat(rank for rank in self.ranks() if rank.ended is None)
 
     def _seat(self, ranks: Iterable[Rank]) -> None:
@@ -245,24 +245,65 @@ class RankTable:
     def _retention(self, rank: Rank) -> float:
         return self._limits.retention_finished if rank.outcome == "finished" else self._limits.retention
 
-    def _make_room(self) -> None:
-        ranks = list(self.ranks())
-        if len(ranks) >= self._limits.ranks:
-            ended = [(rank.ended, position) for position, rank in enumerate(ranks) if rank.ended is not None]
-            if not ended:
-                raise FrameError("rank_limit", f"this node already has {len(ranks)} live ranks (limits.ranks)")
-            self._forget(ranks[min(ended)[1]])
+    def _make_room(self, uid: int) -> None:
+        """Forget a rank of this user where he, or the node, has all it may have: a finished one, else the oldest."""
+        own = [rank for rank in self.ranks() if rank.peer.uid == uid]
+        everybody = sum(len(run.ranks) for run in self._runs.values())
+        if len(own) < self._limits.ranks and everybody < self._limits.node_ranks:
+            return
+        ended = [(rank.outcome != "finished", rank.ended, index) for index, rank in enumerate(own) if rank.ended]
+        if ended:
+            self._forget(own[min(ended)[2]])
+        elif len(own) >= self._limits.ranks:
+            raise FrameError("rank_limit", f"you already have {len(own)} live ranks on this node (limits.ranks)")
+        else:
+            raise FrameError("rank_limit", f"this node already has {everybody} ranks (4 × limits.ranks)")
 
     def _forget(self, rank: Rank) -> None:
         run = self._runs[rank.hello.run]
         del run.ranks[rank.hello.rank]
-        self._past[run.owner, rank.hello.run, rank.hello.rank] = Life.of(rank)
-        if len(self._past) > MAX_FORGOTTEN:
-            del self._past[next(iter(self._past))]
+        self._remember(run.owner, rank.hello.run, rank.hello.rank, Life.of(rank))
         if len(run.restarts) < MAX_FORGOTTEN:
             run.restarts[rank.hello.rank] = rank.restarts
-        if not run.ranks:
-            del self._runs[rank.hello.run]
+        self._drop_empty(rank.hello.run)
+
+    def _drop_empty(self, name: str) -> None:
+        if not self._runs[name].ranks and not self._runs[name].absent:
+            del self._runs[name]
+
+    def _remember(self, uid: int, run: str, rank: int, life: Life) -> None:
+        lives = self._past.setdefault(uid, {})
+        lives[run, rank] = life
+        if len(lives) > MAX_FORGOTTEN:
+            del lives[next(iter(lives))]
+        if len(self._past) > MAX_USERS:
+            del self._past[next(iter(self._past))]
+
+    def memory(self, boot: str) -> Memory:
+        """Return what the next exporter on this node needs to go on where this one ends."""
+        return Memory(
+            version=VERSION,
+            boot=boot,
+            runs=[run.memory(name) for name, run in self._runs.items()],
+            lives=[
+                LifeMemory(uid, run, rank, *life)
+                for uid, lives in self._past.items()
+                for (run, rank), life in lives.items()
+            ],
+        )
+
+    def restore(self, memory: Memory) -> None:
+        """Take over what an exporter before this one kept; call it before anybody speaks."""
+        for run in memory.runs:
+            if is_name(run.run):
+                self._runs[run.run] = Run.remembered(run)
+        for life in memory.lives:
+            self._remember(life.uid, life.run, life.rank, Life.remembered(life))
+        self._restored = self._clock.monotonic()
+
+    def sums(self) -> dict[str, list[Sample | HistogramSample]]:
+        """Return what is added up over the ranks of each run."""
+        return {name: run.sums(name) for name, run in self._runs.items()}
 
     def ranks(self) -> Iterator[Rank]:
         """Yield every known rank, run by run in order."""
@@ -282,17 +323,24 @@ class RankTable:
 
     def samples(self) -> Iterator[Sample | HistogramSample]:
         """Yield all that the ranks show now, and what was refused or dropped."""
+        for _, block in self.blocks():
+            yield from block
+        yield from self.counts()
+
+    def blocks(self) -> Iterator[tuple[int, list[Sample | HistogramSample]]]:
+        """Yield what each rank shows now, and each run's sums, with the user whose it is."""
         self.tick()
         now = self._clock.monotonic()
         for rank in self.ranks():
             gpu = rank.seat.gpu
             peak = self._gpus.peak_flops(gpu.uuid, rank.precision) if gpu is not None else None
-            yield from rank.samples(now, self.state_of(rank), peak)
+            yield rank.peer.uid, list(rank.samples(now, self.state_of(rank), peak))
         for name, run in sorted(self._runs.items()):
-            if now - run.first_seen >= SETTLING_SECONDS:
-                yield from run.totals.samples(name)
-                for key, histogram in run.histograms.items():
-                    yield histogram.sample(catalog.TRAIN_HISTOGRAMS[key], (name,))
+            if sums := run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, []):
+                yield run.owner, sums
+
+    def counts(self) -> Iterator[Sample]:
+        """Yield what was taken, refused and dropped."""
         yield Sample(catalog.FRAMES, (), self.frames)
         for metric, counts in ((catalog.FRAMES_REJECTED, self.rejected), (catalog.SERIES_DROPPED, self.dropped)):
             for reason, count in counts.items():

@@ -7,7 +7,8 @@ tachograph_train_lost_seconds_total{run="llama-7b",cause="data"} 412.5
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tachograph.catalog import TRAIN_METRICS
@@ -25,8 +26,8 @@ class Gain(NamedTuple):
 class RunTotals:
     """Sums over the ranks of a run; they only grow, also when a rank leaves or its successor counts from nothing."""
 
-    def __init__(self) -> None:
-        self._totals: dict[str, dict[str, float]] = {}
+    def __init__(self, totals: Mapping[str, Mapping[str, float]] = MappingProxyType({})) -> None:
+        self._totals = {key: dict(values) for key, values in totals.items() if key in TRAIN_METRICS}
 
     def add(self, gains: Iterable[Gain]) -> None:
         """Add what a rank counted; what would take a sum beyond the range of a double is left out."""
@@ -38,6 +39,10 @@ class RunTotals:
             total = totals.get(label, 0.0) + number
             if math.isfinite(total):
                 totals[label] = total
+
+    def copy(self) -> dict[str, dict[str, float]]:
+        """Return the sums by wire key and label value."""
+        return {key: dict(values) for key, values in self._totals.items()}
 
     def samples(self, run: str) -> Iterator[Sample]:
         """Yield the sums as they are exposed."""

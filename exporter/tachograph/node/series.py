@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from tachograph.catalog import (
     COUNTER,
@@ -29,9 +30,12 @@ from tachograph.catalog import (
 from tachograph.node.limits import Limits
 from tachograph.node.readings import Sample
 from tachograph.node.run_totals import Gain
-from tachograph.wire import decode_number
+from tachograph.wire import decode_number, fits
 
-MAX_LABEL_LENGTH = 64
+MAX_LABEL_BYTES = 64
+MOST_FAMILIES = 512
+"""Keys of a frame that are looked at: five times what the catalog has, so that a long frame costs no more than a full
+one."""
 
 EXPORTERS_OWN = frozenset({TRAIN_RESTARTS.key})
 """What the exporter works out itself, and takes from no rank."""
@@ -55,7 +59,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
 class Series:
     """The accepted series of one process; what is left out is counted in `drops` by `catalog.DROP_REASONS`."""
 
-    __slots__ = ("_drops", "_limits", "_merged", "counters", "gauges")
+    __slots__ = ("_drops", "_limits", "counters", "gauges", "merged")
 
     def __init__(self, limits: Limits, drops: Counter[str]) -> None:
         self._limits = limits
@@ -67,7 +71,8 @@ class Series:
             for row in TRAIN_METRICS.values()
             if row.kind == COUNTER and row.values and not row.merged
         }
-        self._merged: dict[str, dict[str, float]] = {}
+        self.merged: dict[str, dict[str, float]] = {}
+        """Of families without a label `rank`: what this process counted so far."""
 
     def take(self, metrics: Mapping[str, object]) -> list[Gain]:
         """Take over the `metrics` of a state frame; return what it adds to the run's merged families.
@@ -77,14 +82,20 @@ class Series:
         self.gauges = {}
         gains: list[Gain] = []
         room = self._limits.series_per_rank - sum(map(len, self.counters.values()))
-        for key, value in metrics.items():
+        if len(metrics) > MOST_FAMILIES:
+            self._drops["unknown_metric"] += len(metrics) - MOST_FAMILIES
+        for key, value in islice(metrics.items(), MOST_FAMILIES):
             row = TRAIN_METRICS.get(key)
             if row is None or key in EXPORTERS_OWN:
                 self._drops["unknown_metric"] += len(value) if isinstance(value, dict) else 1
             elif row.own_label is None:
                 room -= self._family(row, (("", value),), room, gains)
             elif isinstance(value, dict):
-                room -= self._family(row, value.items(), room, gains)
+                # Of a family too wide, what is past twice the limit is not even looked at: work is bounded, too.
+                most = 2 * self._limits.label_values
+                if len(value) > most:
+                    self._drops["label_limit"] += len(value) - most
+                room -= self._family(row, islice(value.items(), most), room, gains)
             else:
                 self._drops["wrong_type"] += 1
         return gains
@@ -93,9 +104,9 @@ class Series:
         """Take over one family; return how many series it added to this rank's own."""
         if not row.merged:
             return self._merge(row, (self.counters if row.kind == COUNTER else self.gauges), values, room)
-        before = dict(self._merged.get(row.key, {}))
-        self._merge(row, self._merged, values, self._limits.series_per_rank)
-        for label, number in self._merged[row.key].items():
+        before = dict(self.merged.get(row.key, {}))
+        self._merge(row, self.merged, values, self._limits.series_per_rank)
+        for label, number in self.merged[row.key].items():
             if number != before.get(label):
                 gains.append(Gain(row.key, label, number - before.get(label, 0.0)))
         return 0
@@ -130,7 +141,7 @@ class Series:
             words, reason = _WORDS.get(name, ((), ""))
             if words and label not in words:
                 return reason
-            if not 0 < len(label) <= MAX_LABEL_LENGTH:
+            if not label or not fits(label, MAX_LABEL_BYTES):
                 return "bad_label"
             if siblings >= self._limits.label_values:
                 return "label_limit"

@@ -11,7 +11,7 @@ from tachograph.node.config import read_config
 from tachograph.node.exporter import Exporter
 from tachograph.node.frames import Bye, FrameError, Hello, decode
 from tachograph.node.histograms import HistogramSample
-from tachograph.node.rank import Peer
+from tachograph.node.peer import Peer
 from tachograph.node.readings import Sample
 
 _UID = 1000

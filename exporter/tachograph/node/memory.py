@@ -1,0 +1,85 @@
+"""What the exporter keeps across its own restart: sums over the ranks of a run, and what each process added to them.
+
+Totals of one rank live in the rank and need no memory. A sum over ranks also holds what processes counted that are
+gone, and Prometheus would take one that starts again lower for a reset, and count all of it anew.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tachograph.node.frames import Hello
+from tachograph.node.peer import Peer
+
+VERSION = 1
+
+
+class ProcessMemory(msgspec.Struct, frozen=True):
+    """A process of a rank: who it was, how far it came, and what of its merged families the sums already hold."""
+
+    rank: int
+    uid: int
+    pid: int
+    hello_pid: int
+    attempt: int
+    restarts: int
+    seq: int
+    step: int | None
+    heartbeat: float
+    finished: bool
+    merged: dict[str, dict[str, float]]
+    observed: dict[str, tuple[dict[int, int], float]]
+    """Wire key → counts by bucket index, sum."""
+
+    def is_of(self, hello: Hello, peer: Peer) -> bool:
+        """Return whether a hello comes from this process, in the same attempt."""
+        known = (self.uid, self.pid, self.hello_pid, self.attempt)
+        return known == (peer.uid, peer.pid, hello.pid, hello.attempt)
+
+
+class RunMemory(msgspec.Struct, frozen=True):
+    """A run: its owner, its sums, the restarts of ranks that were forgotten, and its processes."""
+
+    run: str
+    owner: int
+    totals: dict[str, dict[str, float]]
+    histograms: dict[str, tuple[list[int], float]]
+    restarts: dict[int, int]
+    processes: list[ProcessMemory]
+
+
+class LifeMemory(msgspec.Struct, frozen=True):
+    """A rank that was forgotten, so that it can be told where it was when it comes back."""
+
+    uid: int
+    run: str
+    rank: int
+    step: int | None
+    heartbeat: float
+    attempt: int
+    finished: bool
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """All that is kept; counters of an earlier boot are worth nothing, for no process of it is left."""
+
+    version: int
+    boot: str
+    runs: list[RunMemory]
+    lives: list[LifeMemory]
+
+
+def encode(memory: Memory) -> bytes:
+    """Return it as JSON."""
+    return msgspec.json.encode(memory)
+
+
+def decode(data: bytes) -> Memory:
+    """Return what `encode` was given; raise ValueError for anything else."""
+    try:
+        memory = msgspec.json.decode(data, type=Memory)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"not a memory of the exporter: {error}") from error
+    if memory.version != VERSION:
+        raise ValueError(f"version {memory.version}: this exporter reads version {VERSION}")
+    return memory

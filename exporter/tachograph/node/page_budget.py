@@ -1,0 +1,56 @@
+"""Which samples of ranks fit on a page that Prometheus takes: who has most gives way, and nobody below a fair share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from tachograph.node.histograms import BOUNDS, HistogramSample
+from tachograph.node.readings import Sample
+
+Block = Sequence[Sample | HistogramSample]
+"""What one rank shows, what matters most first; or what is added up over a run."""
+
+_LINES_OF_A_HISTOGRAM = len(BOUNDS) + 3
+"""Its buckets, +Inf, sum and count."""
+
+
+def fit(blocks: Sequence[tuple[int, Block]], most: int) -> tuple[list[Sample | HistogramSample], int]:
+    """Return the samples of all blocks, each with its user, cut to `most` series; and how many series were cut.
+
+    Every user gets the same share, and every block of a user the same share of that; what one leaves the others have.
+    A block is cut at its end.
+    """
+    sizes = [sum(map(_lines, block)) for _, block in blocks]
+    total = sum(sizes)
+    if total <= most:
+        return [sample for _, block in blocks for sample in block], 0
+    by_user: dict[int, list[int]] = {}
+    for index, (user, _) in enumerate(blocks):
+        by_user.setdefault(user, []).append(index)
+    allowed = [0] * len(blocks)
+    shares = fair_shares([sum(sizes[index] for index in own) for own in by_user.values()], most)
+    for own, share in zip(by_user.values(), shares, strict=True):
+        for index, part in zip(own, fair_shares([sizes[index] for index in own], share), strict=True):
+            allowed[index] = part
+    kept = [
+        sample
+        for (_, block), room in zip(blocks, allowed, strict=True)
+        for sample, lines in zip(block, accumulate(map(_lines, block)), strict=True)
+        if lines <= room
+    ]
+    return kept, total - sum(map(_lines, kept))
+
+
+def fair_shares(wanted: Sequence[int], most: int) -> list[int]:
+    """Return what each may have of `most`: all it wants, or as much as any other that gets less than it wants."""
+    shares = [0] * len(wanted)
+    left = most
+    for served, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        shares[index] = min(wanted[index], left // (len(wanted) - served))
+        left -= shares[index]
+    return shares
+
+
+def _lines(sample: Sample | HistogramSample) -> int:
+    return 1 if isinstance(sample, Sample) else _LINES_OF_A_HISTOGRAM

@@ -1,0 +1,88 @@
+"""What each user of the node takes of the exporter, so that none can take it from the others.
+
+Ranks of many users speak to one exporter on one event loop. Connections are counted, and the CPU time that frames cost
+is charged to the user who sent them: who has used up his share is read later, and never at the cost of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tachograph.node.recent_peak import RecentPeak
+
+WORK_RATE = 0.25
+"""CPU seconds a second that the frames of all users together may cost the event loop."""
+
+WORK_BURST = 0.04
+"""CPU seconds that they may cost at once: what a scrape may have to wait for. 64 full frames take half."""
+
+CONNECTION_COST = 0.0003
+"""CPU seconds of an accepted connection, made and taken down by asyncio where nobody measures it."""
+
+
+class Share:
+    """What one user holds and what he may still spend."""
+
+    __slots__ = ("_refilled", "_shares", "_spent", "connections", "kept_bytes")
+
+    def __init__(self, shares: Shares, now: float) -> None:
+        self._shares = shares
+        self._spent = 0.0
+        self._refilled = now
+        self.connections = 0
+        self.kept_bytes = 0
+
+    def spend(self, seconds: float) -> None:
+        """Charge CPU seconds."""
+        self._spent += seconds
+
+    def wait_seconds(self) -> float:
+        """Return the seconds until this user may be served again; 0 while there is something left of his share."""
+        now = self._shares.clock()
+        rate = WORK_RATE / self._shares.users
+        self._spent = max(0.0, self._spent - (now - self._refilled) * rate)
+        self._refilled = now
+        return max(0.0, (self._spent - WORK_BURST / self._shares.users) / rate)
+
+
+class Shares:
+    """The shares of all users that speak on the socket now."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._of: dict[int, Share] = {}
+        self._ticked = clock()
+        self.throttled_seconds = 0.0
+        self.frame_cost = RecentPeak(clock)
+
+    @property
+    def users(self) -> int:
+        """Users among whom the work is shared; 1 where there is none yet."""
+        return max(1, len(self._of))
+
+    @property
+    def connections(self) -> int:
+        """Connections of all users."""
+        return sum(share.connections for share in self._of.values())
+
+    def of(self, uid: int) -> Share:
+        """Return a user's share."""
+        share = self._of.get(uid)
+        if share is None:
+            share = self._of[uid] = Share(self, self.clock())
+        return share
+
+    def largest(self) -> int:
+        """Return the user with most connections."""
+        return max(self._of, key=lambda uid: self._of[uid].connections)
+
+    def tick(self) -> None:
+        """Count the time in which somebody had to wait, and forget who left; call it about once a second."""
+        now = self.clock()
+        waiting = [share.wait_seconds() > 0 for share in self._of.values()]
+        if any(waiting):
+            self.throttled_seconds += now - self._ticked
+        self._ticked = now
+        for uid, waits in zip(list(self._of), waiting, strict=True):
+            if self._of[uid].connections == 0 and not waits:
+                del self._of[uid]
