@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -51,3 +52,21 @@ def test_a_traceback_is_one_line(output: io.StringIO) -> None:
         logging.getLogger("t").exception("failed")
     (line,) = output.getvalue().splitlines()
     assert "ValueError: broken" in line
+
+
+def test_a_flood_of_one_message_is_left_out(hand: Any) -> None:
+    """64 lines of a message pass, then one a minute that says how many were left out; other messages are not held."""
+    throttle = log.Throttle(lambda: hand.now)
+
+    def passes(text: str) -> tuple[bool, object]:
+        record = logging.makeLogRecord({"msg": text})
+        return throttle.filter(record), getattr(record, "left_out", None)
+
+    assert [passes("rank died")[0] for _ in range(1000)].count(True) == log.BURST
+    assert passes("serving") == (True, None)
+    hand.turn(log.REFILL_SECONDS)
+    assert passes("rank died") == (True, 1000 - log.BURST)
+    assert passes("rank died") == (False, None)
+    for each in range(10_000):  # texts that are never the same twice do not pile up
+        passes(f"text {each}")
+    assert len(throttle._budgets) <= log.MAX_MESSAGES

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import os
 import socket
 import stat
@@ -28,6 +29,8 @@ GREETING_SECONDS = 60.0
 ACCEPTED_AT_ONCE = 64
 FULL_SECONDS = 0.5
 """How long nobody is accepted once the process has no descriptor left."""
+
+TOLD_AGAIN_SECONDS = 60.0
 
 _FOLDER_MODE = 0o755
 _MAX_PATH_BYTES = 107  # sun_path holds 108 with its closing zero (unix(7))
@@ -52,6 +55,7 @@ class Listener:
         self._making: set[asyncio.Task[object]] = set()
         self._socket: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
+        self._told_full_at = -math.inf
         self.refused: Counter[str] = Counter()
 
     @property
@@ -113,14 +117,22 @@ class Listener:
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     raise
-                self.refused["descriptors"] += 1
-                _log.error("ranks cannot connect: no descriptor or memory left", extra={"error": error.strerror})
+                self._tell_full(error)
+                if self._connections:
+                    self._make_room(self._shares.largest())
                 # Who waits goes on waiting: asked again at once, the kernel would answer the same.
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(self._socket)
                 loop.call_later(FULL_SECONDS, self._listen)
                 return
             self._admit(sock)
+
+    def _tell_full(self, error: OSError) -> None:
+        self.refused["descriptors"] += 1
+        now = self._clock.monotonic()
+        if now - self._told_full_at > TOLD_AGAIN_SECONDS:
+            self._told_full_at = now
+            _log.error("ranks cannot connect: no descriptor or memory left", extra={"error": error.strerror})
 
     def _admit(self, sock: socket.socket) -> None:
         sock.setblocking(False)

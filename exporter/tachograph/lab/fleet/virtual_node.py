@@ -11,6 +11,7 @@ from tachograph.node.config import read_config
 from tachograph.node.exporter import Exporter
 from tachograph.node.frames import Bye, FrameError, Hello, decode
 from tachograph.node.histograms import HistogramSample
+from tachograph.node.memory import Memory
 from tachograph.node.peer import Peer
 from tachograph.node.readings import Sample
 
@@ -20,16 +21,24 @@ TICK_SECONDS = 2.5
 
 
 class VirtualNode:
-    """One exporter's life on a node; `clock` gives Unix seconds. When an exporter is started again, make a new one.
+    """One exporter's life on a node; `clock` gives Unix seconds.
 
+    When an exporter is started again, make a new one, with the `memory` of the one before unless the node was booted.
     However far the clock goes between two calls, the exporter ticks on the way, so that silence is seen as silence.
     """
 
-    def __init__(self, node: SimulatedNode, clock: Callable[[], float]) -> None:
+    def __init__(self, node: SimulatedNode, clock: Callable[[], float], memory: Memory | None = None) -> None:
         self._clock = clock
         self._now = self._ticked = clock()
         own = Clock(monotonic=self._time, wall=self._time)
         self._exporter = Exporter(read_config(("--socket=/nowhere/rank.sock",), {}), node.gpus, own)
+        if memory is not None:
+            self._exporter.table.restore(memory)
+
+    @property
+    def memory(self) -> Memory:
+        """What the next exporter on this node finds in the state file."""
+        return self._exporter.table.memory(boot="")
 
     def hear(self, word: Word) -> None:
         """Take a line from a rank, or the end of its connection."""

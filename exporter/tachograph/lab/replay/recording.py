@@ -16,6 +16,7 @@ from tachograph.lab.fleet.virtual_node import VirtualNode
 from tachograph.lab.fleet.words import Word
 from tachograph.lab.replay.scraped import Series, Target
 from tachograph.lab.scenario import Scenario
+from tachograph.node.memory import Memory
 
 EXPORTER_JOB, NODE_JOB = "tachograph", "node"
 """The jobs of the shipped prometheus.yml whose targets are the nodes."""
@@ -70,8 +71,9 @@ class _RecordedNode:
         self, node: SimulatedNode, clock: Callable[[], float], kept: Collection[str], moment: int, spacing: int
     ) -> None:
         self._node = node
-        self._start: Callable[[], VirtualNode] = lambda: VirtualNode(node, clock)
+        self._start: Callable[[Memory | None], VirtualNode] = lambda memory: VirtualNode(node, clock, memory)
         self._exporter: VirtualNode | None = None
+        self._memory: Memory | None = None
         self._spacing = spacing
         self._exporter_page = Target(EXPORTER_JOB, node.name, kept, moment)
         self._node_page = Target(NODE_JOB, node.name, kept, (moment + HOST_LATER) % spacing)
@@ -84,9 +86,13 @@ class _RecordedNode:
     def hear(self, words: Sequence[Word]) -> None:
         """Let the exporter hear its ranks; one that was away starts anew, one that is away hears nothing."""
         if not (self._node.up and self._node.exporter_up):
+            if self._exporter is not None:
+                self._memory = self._exporter.memory
+            if not self._node.up:
+                self._memory = None
             self._exporter = None
             return
-        self._exporter = self._exporter or self._start()
+        self._exporter = self._exporter or self._start(self._memory)
         for word in words:
             self._exporter.hear(word)
 
