@@ -177,7 +177,7 @@ SETTINGS = (
     ),
     Setting(
         "limits.series", _whole(500, 100000), "a whole number from 500 to 100000", str(_limits.series),
-        "Series of ranks on the page; keep it, and 4,000 for GPUs, below sample_limit in prometheus.yml.",
+        "Series of ranks on the page; sample_limit in prometheus.yml must leave room for them and for those of GPUs.",
     ),
     Setting(
         "limits.series-per-rank", _whole(32, 4096), "a whole number from 32 to 4096", str(_limits.series_per_rank),

@@ -14,7 +14,7 @@ class Limits:
 
     ranks: int = 64
     """Ranks of one user known at a time; a node has 8 to 16, and restarts leave dead ones behind for a while."""
-    series: int = 5000
+    series: int = 4000
     """Series of ranks on the page, of all users together; what is over it is withheld, from whoever has most.
     Prometheus refuses a page of more than its `sample_limit` samples as a whole."""
     series_per_rank: int = 256

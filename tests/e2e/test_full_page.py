@@ -1,0 +1,81 @@
+"""The shipped Prometheus takes the page of a node whose ranks say all that they may, and more."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tachograph import catalog
+from tachograph.lab.monitoring import Monitoring
+from tachograph.lab.processes import answers, free_port
+from tachograph.node.limits import Limits
+from tachograph.node.reading_table import ACTIVITIES, CALLS, FIELDS
+from tachograph.wire import MAX_NAME_BYTES
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+
+ROOT = Path(__file__).parents[2]
+GPUS = 16
+LONGEST = "訓" * (MAX_NAME_BYTES // 3)
+
+
+def job() -> dict[str, Any]:
+    configuration = yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text(encoding="utf-8"))
+    return next(each for each in configuration["scrape_configs"] if each["job_name"] == "tachograph")
+
+
+def test_the_limits_fit_into_each_other() -> None:
+    """What ranks may show, and all that sixteen GPUs can, is less than Prometheus takes; so is the longest label."""
+    of_a_gpu = sum(len(call.values) for call in CALLS) + len(FIELDS) + len(ACTIVITIES)
+    links = 18 * 8  # NVLinks, with what is read of each in detail
+    by_dcgms_names = sum(len(metric.dcgm) for metric in catalog.METRICS)
+    own = 200
+    assert Limits().series + GPUS * (of_a_gpu + links + by_dcgms_names) + own <= job()["sample_limit"]
+    assert job()["label_value_length_limit"] >= MAX_NAME_BYTES
+    assert job()["label_limit"] > max(len(metric.labels) for metric in catalog.METRICS) + len(("instance", "job"))
+
+
+@pytest.fixture
+def hoard(tmp_path: Path) -> Iterator[tuple[Monitoring, list[socket.socket]]]:
+    """An exporter that Prometheus scrapes, and 64 ranks that hold all the series they may."""
+    with Monitoring(tmp_path / "stack", "http://127.0.0.1:9") as monitoring, ExitStack() as stack:
+        port, path = free_port(), monitoring.scratch / "rank.sock"
+        command = ["-m", "tachograph", "exporter", "--no-gpu", f"--web.listen-address=127.0.0.1:{port}"]
+        exporter = monitoring.children.start("exporter", [sys.executable, *command, f"--socket={path}"])
+        exporter.wait_until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"), 15)
+        monitoring.aim("tachograph", {"node-1": f"127.0.0.1:{port}"})
+        wide = {
+            row.key: {f"{LONGEST[:20]}{label}": 1.0 for label in range(32)}
+            for row in catalog.TRAIN_METRICS.values()
+            if row.own_label in ("layer", "name", "group") and not row.merged
+        }
+        ranks = []
+        for rank in range(Limits().ranks):
+            speaker = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            speaker.connect(str(path))
+            hello = {"v": 1, "type": "hello", "run": LONGEST, "rank": rank, "uuid": LONGEST, "world_size": 64}
+            state = {"v": 1, "type": "state", "seq": 1, "time": time.time(), "step": 5, "metrics": wide}
+            for frame in (hello, state):
+                speaker.sendall(json.dumps(frame, ensure_ascii=False).encode() + b"\n")
+            ranks.append(speaker)
+        yield monitoring, ranks
+
+
+def test_prometheus_takes_a_hoarders_page(hoard: Any, wait_for: Callable[..., Any]) -> None:
+    """64 ranks of 256 series, with names as long as they may be in a script of three bytes: the node stays in sight."""
+    monitoring, _ = hoard
+    wait_for(lambda: monitoring.query("tachograph_exporter_series_withheld > 5000"), 40, "page over its budget")
+    wait_for(lambda: monitoring.query('up{job="tachograph"} == 1'), 10, "scrape")
+    (scraped,) = monitoring.query('scrape_samples_scraped{job="tachograph"}')
+    assert Limits().series <= scraped.value <= job()["sample_limit"]
+    (ranks,) = monitoring.query("count(tachograph_rank_up == 1)")
+    assert ranks.value == Limits().ranks
