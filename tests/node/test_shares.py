@@ -132,7 +132,8 @@ def test_work_is_shared_among_users(hand: Any) -> None:
     """Who used up his share waits for it to fill again, at a rate that depends on how many share; others do not."""
     shares = Shares(lambda: hand.now)
     rude, mine = shares.of(666), shares.of(1000)
-    rude.connections = mine.connections = 1
+    shares.connect(666)
+    shares.connect(1000)
     assert rude.wait_seconds() == 0.0
     rude.spend(WORK_BURST / 2 + 0.25)
     assert rude.wait_seconds() == pytest.approx(0.25 / (WORK_RATE / 2))
@@ -142,9 +143,30 @@ def test_work_is_shared_among_users(hand: Any) -> None:
     assert shares.throttled_seconds == 1.0
     hand.turn(rude.wait_seconds() + 0.01)
     assert rude.wait_seconds() == 0.0
-    rude.connections = 0
-    shares.tick()
+    shares.disconnect(666)
     assert shares.users == 1
+
+
+def test_series_are_limited_for_each_user(table_of: Any, two_gpus: Any, hand: Any) -> None:
+    """All ranks of a user together hold no more series than fit on the page; what leaves makes room again."""
+    table = table_of(two_gpus, series=1000)
+    wide = {"layer_grad_norm": {f"{i}": 1.0 for i in range(32)}, "layer_grad_ratio": {f"{i}": 1.0 for i in range(32)}}
+    for rank in range(20):
+        table.greet(link := (rank,), RUDE, run="rude", rank=rank)
+        table.tell(link, metrics=wide)
+    held = [rank.series.size for rank in table.ranks()]
+    assert 900 < sum(held) <= 1000 + 20 * 12  # each rank has a dozen from the start
+    assert table.dropped["series_limit"] > 0
+    table.greet(mine := object(), ME)
+    table.tell(mine, metrics=wide)
+    assert next(rank.series.size for rank in table.ranks() if rank.peer == ME) == held[0]
+    for rank in range(20):
+        table.lost((rank,))
+    hand.turn(901.0, table.tick)
+    table.greet(link := object(), RUDE, run="rude")
+    table.tell(link, metrics=wide)
+    assert next(rank.series.size for rank in table.ranks() if rank.peer == RUDE) == held[0]
+    assert table.shares.of(RUDE.uid).series == held[0]
 
 
 def test_a_peak_is_seen_for_a_minute_at_least(hand: Any) -> None:

@@ -147,7 +147,7 @@ class Listener:
         if self._shares.connections >= self._limits.node_connections and not self._make_room(self._shares.largest()):
             self._refuse(sock, "node_limit", f"this node has {self._shares.connections} connections, each with a rank")
             return
-        share.connections += 1
+        self._shares.connect(uid)
         share.spend(CONNECTION_COST)
         connection = Connection(self._table, self._clock.monotonic, Peer(uid, pid), self._forget)
         self._connections[connection] = None
@@ -181,7 +181,7 @@ class Listener:
     def _forget(self, connection: Connection) -> None:
         if connection in self._connections:
             del self._connections[connection]
-            self._shares.of(connection.peer.uid).connections -= 1
+            self._shares.disconnect(connection.peer.uid)
 
 
 def _bound(path: Path, mode: int) -> socket.socket:

@@ -128,8 +128,8 @@ class Rank:
         """End the rank as dead, failed or finished."""
         self.link, self.outcome, self.ended, self.last_words = None, outcome, now, last_words
 
-    def tell(self, state: State, now: float) -> list[Gain]:
-        """Take over a state; return what it adds to the run's merged families."""
+    def tell(self, state: State, now: float, most: int) -> list[Gain]:
+        """Take over a state, with at most `most` series; return what it adds to the run's merged families."""
         # A process that is far on when it is first heard was counted by an exporter whose sums are lost: ours begin at
         # 0 and hold what it adds from now on.
         self._catching_up = self._is_first and self.seq < 0 and state.seq > 1
@@ -147,7 +147,7 @@ class Rank:
             self._drops["unknown_phase"] += 1
             self.phase = None
         self._dropped = max(self._dropped, state.dropped)
-        gains = self.series.take(state.metrics)
+        gains = self.series.take(state.metrics, most)
         if self._catching_up:
             gains = [gain._replace(number=0.0) for gain in gains]
         if state.step is not None:

@@ -117,6 +117,7 @@ class RankTable:
             rank.greet(hello, peer, link)
         else:
             run.ranks[hello.rank] = rank
+            self.shares.of(peer.uid).series += rank.series.size - (old.series.size if old is not None else 0)
             run.restarts.pop(hello.rank, None)
         self._by_link[link] = rank
         self.heard(link)
@@ -168,7 +169,9 @@ class RankTable:
         """Take over a rank's state; raise FrameError where the connection has not said hello."""
         rank = self._speaker(link)
         run = self._runs[rank.hello.run]
-        run.totals.add(rank.tell(state, self._clock.monotonic()))
+        share, held = self.shares.of(rank.peer.uid), rank.series.size
+        run.totals.add(rank.tell(state, self._clock.monotonic(), self._limits.series - share.series + held))
+        share.series += rank.series.size - held
         for key, now, before in rank.observations(state):
             run.histograms.setdefault(key, RunHistogram()).add(now, before)
         self.moments.extend(Moment(rank.hello.run, rank.hello.rank, event) for event in rank.news(state))
@@ -262,6 +265,7 @@ class RankTable:
     def _forget(self, rank: Rank) -> None:
         run = self._runs[rank.hello.run]
         del run.ranks[rank.hello.rank]
+        self.shares.of(rank.peer.uid).series -= rank.series.size
         self._remember(run.owner, rank.hello.run, rank.hello.rank, Life.of(rank))
         if len(run.restarts) < MAX_FORGOTTEN:
             run.restarts[rank.hello.rank] = rank.restarts

@@ -6,6 +6,7 @@ A merged family has no label `rank`: what the process adds to it goes to the run
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -59,7 +60,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
 class Series:
     """The accepted series of one process; what is left out is counted in `drops` by `catalog.DROP_REASONS`."""
 
-    __slots__ = ("_drops", "_limits", "counters", "gauges", "merged")
+    __slots__ = ("_drops", "_limits", "counters", "gauges", "merged", "size")
 
     def __init__(self, limits: Limits, drops: Counter[str]) -> None:
         self._limits = limits
@@ -71,17 +72,19 @@ class Series:
             for row in TRAIN_METRICS.values()
             if row.kind == COUNTER and row.values and not row.merged
         }
+        self.size = sum(map(len, self.counters.values()))
         self.merged: dict[str, dict[str, float]] = {}
         """Of families without a label `rank`: what this process counted so far."""
 
-    def take(self, metrics: Mapping[str, object]) -> list[Gain]:
+    def take(self, metrics: Mapping[str, object], most: int = sys.maxsize) -> list[Gain]:
         """Take over the `metrics` of a state frame; return what it adds to the run's merged families.
 
-        Counters grow, gauges are replaced.
+        Counters grow, gauges are replaced, and in all there will be at most `most` series.
         """
         self.gauges = {}
         gains: list[Gain] = []
-        room = self._limits.series_per_rank - sum(map(len, self.counters.values()))
+        before = sum(map(len, self.counters.values()))
+        room = full = min(self._limits.series_per_rank, most) - before
         if len(metrics) > MOST_FAMILIES:
             self._drops["unknown_metric"] += len(metrics) - MOST_FAMILIES
         for key, value in islice(metrics.items(), MOST_FAMILIES):
@@ -98,6 +101,7 @@ class Series:
                 room -= self._family(row, islice(value.items(), most), room, gains)
             else:
                 self._drops["wrong_type"] += 1
+        self.size = before + full - room
         return gains
 
     def _family(self, row: Metric, values: Iterable[tuple[str, object]], room: int, gains: list[Gain]) -> int:

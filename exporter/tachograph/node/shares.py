@@ -23,7 +23,7 @@ CONNECTION_COST = 0.0003
 class Share:
     """What one user holds and what he may still spend."""
 
-    __slots__ = ("_refilled", "_shares", "_spent", "connections", "kept_bytes")
+    __slots__ = ("_refilled", "_shares", "_spent", "connections", "kept_bytes", "series")
 
     def __init__(self, shares: Shares, now: float) -> None:
         self._shares = shares
@@ -31,6 +31,7 @@ class Share:
         self._refilled = now
         self.connections = 0
         self.kept_bytes = 0
+        self.series = 0
 
     def spend(self, seconds: float) -> None:
         """Charge CPU seconds."""
@@ -51,14 +52,11 @@ class Shares:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._of: dict[int, Share] = {}
+        self.users = 1
+        """Users among whom the work is shared: those with a connection, 1 where there is none."""
         self._ticked = clock()
         self.throttled_seconds = 0.0
         self.frame_cost = RecentPeak(clock)
-
-    @property
-    def users(self) -> int:
-        """Users among whom the work is shared; 1 where there is none yet."""
-        return max(1, len(self._of))
 
     @property
     def connections(self) -> int:
@@ -72,6 +70,19 @@ class Shares:
             share = self._of[uid] = Share(self, self.clock())
         return share
 
+    def connect(self, uid: int) -> None:
+        """Count a connection."""
+        self.of(uid).connections += 1
+        self._count_users()
+
+    def disconnect(self, uid: int) -> None:
+        """Count the end of a connection."""
+        self.of(uid).connections -= 1
+        self._count_users()
+
+    def _count_users(self) -> None:
+        self.users = max(1, sum(share.connections > 0 for share in self._of.values()))
+
     def largest(self) -> int:
         """Return the user with most connections."""
         return max(self._of, key=lambda uid: self._of[uid].connections)
@@ -84,5 +95,5 @@ class Shares:
             self.throttled_seconds += now - self._ticked
         self._ticked = now
         for uid, waits in zip(list(self._of), waiting, strict=True):
-            if self._of[uid].connections == 0 and not waits:
+            if self._of[uid].connections == 0 and self._of[uid].series == 0 and not waits:
                 del self._of[uid]
