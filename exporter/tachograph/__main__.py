@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -134,6 +136,21 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 }
 
 
+TOOLS = frozenset({"dashboards", "demo", "lab", "replay", "report", "silence", "top"})
+"""Commands that need the extra `tools`."""
+
+
+def _written(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Run a command until nobody reads on, as in `tachograph top | head`; it then ends as SIGPIPE would end it."""
+    try:
+        status = command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        return 128 + signal.SIGPIPE
+    return status
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -150,11 +167,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[0] == "run":  # what it raises is the script's
         return _run(given[1:])
     try:
-        return COMMANDS[given[0]](given[1:])
+        return _written(COMMANDS[given[0]], given[1:])
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tachograph"):
             raise  # a fault of ours, not a missing extra
-        extra = "tools" if given[0] in ("demo", "lab", "replay", "silence", "top") else "exporter"
+        extra = "tools" if given[0] in TOOLS else "exporter"
         print(f"tachograph {given[0]}: {error.name} is missing: pip install 'tachograph[{extra}]'", file=sys.stderr)
         return 1
 

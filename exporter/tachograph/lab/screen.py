@@ -19,6 +19,7 @@ from rich.text import Text
 from tachograph.lab.demo_scenarios import Result
 from tachograph.lab.pager import Page
 from tachograph.lab.vitals import Vitals
+from tachograph.printable import printable
 
 STATE_STYLES = {"running": "green", "frozen": "cyan", "dead": "bold red", "failed": "red", "finished": "dim"}
 WIDTH = 110
@@ -77,11 +78,11 @@ class Screen:
         """Show a page as it came in, and how long after the fault."""
         who = f"run {page.labels.get('run', '-')}" + (f", rank {page.labels['rank']}" if "rank" in page.labels else "")
         title = f"{'PAGE' if wanted else 'UNEXPECTED PAGE'} after {delay:.1f} s · {page.alert} · {who}"
-        body = Text.assemble(
-            (page.annotations.get("summary", ""), "bold"), "\n", page.annotations.get("description", "")
-        )
+        summary, description = (printable(page.annotations.get(name, "")) for name in ("summary", "description"))
+        body = Text.assemble((summary, "bold"), "\n", description)
         style = "yellow" if wanted else "red"
-        panel = Panel(body, title=f"[bold]{title}[/]", title_align="left", border_style=style, box=box.HEAVY)
+        heading = Text(printable(title), "bold")
+        panel = Panel(body, title=heading, title_align="left", border_style=style, box=box.HEAVY)
         self.console.print(Padding(panel, (0, 0, 0, 8)))
 
     def waiting(self, what: str, seconds: float | None = None) -> None:
@@ -113,8 +114,8 @@ class Screen:
             resolved = "-" if result.resolved_after is None else f"{result.resolved_after:.0f} s"
             table.add_row(
                 result.scenario.title,
-                result.page.alert if result.page else Text(f"no {result.scenario.alert}", "red"),
-                result.culprit,
+                Text(printable(result.page.alert)) if result.page else Text(f"no {result.scenario.alert}", "red"),
+                Text(printable(result.culprit)),
                 f"{result.delay:.1f} s" if result.page else "-",
                 f"{result.budget:.1f} s",
                 resolved,
@@ -122,7 +123,7 @@ class Screen:
             )
         self.console.print(table)
         for page in surplus:
-            self.console.print(Text(f"✗ surplus page: {page.alert} {dict(page.labels)}", "bold red"))
+            self.console.print(Text(printable(f"✗ surplus page: {page.alert} {dict(page.labels)}"), "bold red"))
 
     def left_running(self, urls: Mapping[str, str], pages: Path, stop: str) -> None:
         """Say what still runs, where, and the command that ends it."""

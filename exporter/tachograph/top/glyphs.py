@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
+from tachograph.printable import printable
 from tachograph.top.sparkline import ASCII_BARS, BARS
-from tachograph.top.words import printable
 
 
 @dataclass(frozen=True)
