@@ -140,20 +140,21 @@ TOOLS = frozenset({"dashboards", "demo", "lab", "replay", "report", "silence", "
 """Commands that need the extra `tools`."""
 
 
-def _written(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Run a command until nobody reads on, as in `tachograph top | head`; it then ends as SIGPIPE would end it."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status; 141, as of a program that SIGPIPE ends, where nobody reads on."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] == "run":  # what it raises is the script's
+        return _run(given[1:])
     try:
-        status = command(arguments)
+        status = _command(given)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except BrokenPipeError:  # as in `tachograph top | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
         return 128 + signal.SIGPIPE
     return status
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+def _command(given: Sequence[str]) -> int:
     if given and given[0] == "--version":
         print(f"tachograph {__version__}")
         return 0
@@ -164,10 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what = f"unknown command {given[0]!r}" if given else "no command given"
         print(f"tachograph: {what}: expected one of {', '.join(COMMANDS)}; see tachograph --help", file=sys.stderr)
         return 2
-    if given[0] == "run":  # what it raises is the script's
-        return _run(given[1:])
     try:
-        return _written(COMMANDS[given[0]], given[1:])
+        return COMMANDS[given[0]](given[1:])
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tachograph"):
             raise  # a fault of ours, not a missing extra

@@ -270,18 +270,22 @@ def test_who_does_not_ask_is_cut_off(viewer: Callable[..., Any], monkeypatch: py
     assert not asked
 
 
+def drip(connection: socket.socket) -> None:
+    """Send a byte now and then."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        connection.sendall(b"x")
+        time.sleep(0.02)
+
+
 def test_a_byte_now_and_then_does_not_renew_the_time(
     viewer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slow-loris: a header that never ends is cut off like silence."""
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
     url, _ = viewer()
-    with connected(url, b"GET / HTTP/1.1\r\nX: ") as connection:
-        deadline = time.monotonic() + 30
-        with pytest.raises(ConnectionError):
-            while time.monotonic() < deadline:
-                connection.sendall(b"x")
-                time.sleep(0.02)
+    with connected(url, b"GET / HTTP/1.1\r\nX: ") as connection, pytest.raises(ConnectionError):
+        drip(connection)
 
 
 def answered(url: str, within: float = 30) -> bool:

@@ -163,14 +163,12 @@ class Screen:
         for row in self._vitals:
             table.add_row(
                 str(row.rank),
-                Text(row.state or "-", STATE_STYLES.get(row.state or "", "")),
+                Text(printable(row.state or "-"), STATE_STYLES.get(row.state or "", "")),
                 _number(row.step, "{:,.0f}"),
                 _number(row.loss, "{:.3f}"),
                 _number(row.lag_seconds, "{:+.0f} ms", 1000),
-                f"{row.phase} for {row.phase_seconds:.0f} s"
-                if row.phase_seconds and row.phase_seconds >= 2
-                else row.phase or "-",
-                Text(" ".join(row.alerts), "bold red"),
+                Text(printable(_phase(row))),
+                Text(printable(" ".join(row.alerts)), "bold red"),
             )
         return table
 
@@ -185,6 +183,11 @@ class Screen:
             cells.append(Text(f"{elapsed:.0f} of {self._waiting_seconds:.0f} s", "dim"))
         line.add_row(*cells)
         return line
+
+
+def _phase(row: Vitals) -> str:
+    lasts = f" for {row.phase_seconds:.0f} s" if row.phase_seconds and row.phase_seconds >= 2 else ""
+    return f"{row.phase or '-'}{lasts}"
 
 
 def _number(value: float | None, form: str, scale: float = 1) -> str:
