@@ -80,6 +80,28 @@ def test_whatever_ranks_say_every_part_is_drawn(run: str, said: Any, two_gpus: A
     assert not [each for each in html if unicodedata.category(each) in ("Cc", "Cf") and each != "\n"]
 
 
+GPU = GpuIdentity("0", HOSTILE, HOSTILE)
+NUMBERS_READ = [float(each) for each in NUMBERS]
+reading = st.builds(
+    lambda row, label, value: Sample(row, (GPU.index, GPU.uuid, *[label] * (len(row.labels) - 2)), value),
+    st.sampled_from([row for row in catalog.METRICS if row.labels[:2] == ("gpu", "uuid")]),
+    st.sampled_from(["gpu", "memory", "uncorrected", "volatile", "hw_thermal_slowdown", "none", HOSTILE, ""]),
+    st.sampled_from(NUMBERS_READ) | st.floats(),
+)
+ecc = [Sample(catalog.GPU_ECC_ERRORS, ("0", GPU.uuid, "uncorrected", "volatile"), value) for value in NUMBERS_READ]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
+@given(read=st.lists(reading | st.sampled_from(ecc), max_size=12), reason=name)
+def test_whatever_a_driver_says_every_part_is_drawn(read: Any, reason: str, two_gpus: Any, hand: Any) -> None:
+    """Nor does any reading, whatever the GPU is called."""
+    table = RankTable(Limits(), hand.clock, two_gpus)
+    html = drawn(table, hand, [GPU], GpuSnapshot(tuple(read), 0.01, hand.now - 1e18, not reason, reason))
+    assert FAILED not in html
+    assert len(html.encode()) < 100_000
+    assert not [each for each in html if unicodedata.category(each) in ("Cc", "Cf") and each != "\n"]
+
+
 def train(table: RankTable, hand: Any, entered: float) -> None:
     """Let three ranks stand still for a minute and a half; the first is as far behind as it can be."""
     wall = hand.clock.wall()

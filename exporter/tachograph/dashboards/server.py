@@ -1,7 +1,7 @@
 """The viewer's HTTP server: its files, the dashboards, and Prometheus behind a list of allowed paths.
 
-The standard library's server, a thread per connection: this is one person's browser on loopback, it needs no extra, and
-what it calls (`prometheus_api`) blocks.
+The standard library's server, a thread per connection: this is one person's browser on loopback, and what it calls
+(`prometheus_api`) blocks.
 """
 
 from __future__ import annotations

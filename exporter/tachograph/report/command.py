@@ -46,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if not to_stdout:
             _check(given.out)
+        Prometheus(given.prometheus).check()  # whoever does not answer that at once need not be waited for
         prometheus = Prometheus(given.prometheus, TIMEOUT)
-        prometheus.check()
         _seen(prometheus, given.run, window)
         try:
             html, fired = page(prometheus, given.run, window, now)
