@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(given[1:])
     try:
         status = _command(given)
-        sys.stdout.flush()
+        print(end="", flush=True)  # where standard output is closed there is none to flush
     except BrokenPipeError:  # as in `tachograph top | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
         return 128 + signal.SIGPIPE
