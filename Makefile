@@ -6,8 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
+SUPPLY_READY := $(VENV)/.supply-ready
 
-.PHONY: demo test test-all incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots docs clean help
+.PHONY: lock pin-base sbom audit demo test test-all incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -23,6 +24,10 @@ $(READY): pyproject.toml
 
 $(BENCH_READY): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+$(SUPPLY_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[supply]'
 	@touch $@
 
 demo: $(READY)   ## a real training job, five faults, every page as it arrives (KEEP=1 leaves it running)
@@ -97,9 +102,33 @@ docs: $(READY)   ## render docs/metrics.md, docs/xids.md and prometheus/rules/dc
 	$(BIN)/python -m tachograph xids > docs/xids.md
 	$(BIN)/python -m tachograph dcgm-rules > prometheus/rules/dcgm.yml
 
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-annotate \
+  --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+
+lock: $(SUPPLY_READY)   ## what the image installs, pinned with hashes; UPGRADE=1 takes the newest versions
+	$(LOCK) --extra exporter --output-file exporter/requirements.lock pyproject.toml
+	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(LOCK) --output-file exporter/build.lock -
+
+pin-base:        ## write the digest that the image's base has today (needs Docker and its registry)
+	@tag=$$(sed -n 's/^ARG BASE=\([^@]*\).*/\1/p' exporter/Dockerfile) && \
+	digest=$$(docker buildx imagetools inspect "$$tag" --format '{{.Manifest.Digest}}') && \
+	sed -i "s|^ARG BASE=.*|ARG BASE=$$tag@$$digest|" exporter/Dockerfile && sed -n '/^ARG BASE/p' exporter/Dockerfile
+
+sbom: $(SUPPLY_READY)   ## what the image's Python environment holds, as CycloneDX: dist/tachograph.cdx.json
+	@mkdir -p dist
+	@PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements exporter/requirements.lock --pyproject pyproject.toml \
+	  --output-reproducible --of JSON -o dist/tachograph.cdx.json && echo dist/tachograph.cdx.json
+
+audit: $(SUPPLY_READY)  ## known vulnerabilities of what the image installs (asks pypi.org)
+	@found=$$($(BIN)/pip-audit --strict --require-hashes --disable-pip --progress-spinner off \
+	  -r exporter/requirements.lock 2>&1) && echo "$$found" || { case "$$found" in \
+	  *"known vulnerabilit"*) echo "$$found";; \
+	  *) echo "make audit: no answer about every dependency: $$(echo "$$found" | tail -n 1 | cut -c 1-200)";; \
+	  esac >&2; exit 1; }
+
 format: $(READY) ## format and fix what can be fixed
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --fix --quiet .
 
 clean:           ## remove everything the targets above made
-	rm -rf $(VENV) .tools .demo .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules
+	rm -rf $(VENV) .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules

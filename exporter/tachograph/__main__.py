@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -134,9 +136,25 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 }
 
 
+TOOLS = frozenset({"dashboards", "demo", "lab", "replay", "report", "silence", "top"})
+"""Commands that need the extra `tools`."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status."""
+    """Run a command and return its exit status; 141, as of a program that SIGPIPE ends, where nobody reads on."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] == "run":  # what it raises is the script's
+        return _run(given[1:])
+    try:
+        status = _command(given)
+        print(end="", flush=True)  # where standard output is closed there is none to flush
+    except BrokenPipeError:  # as in `tachograph top | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        return 128 + signal.SIGPIPE
+    return status
+
+
+def _command(given: Sequence[str]) -> int:
     if given and given[0] == "--version":
         print(f"tachograph {__version__}")
         return 0
@@ -147,14 +165,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what = f"unknown command {given[0]!r}" if given else "no command given"
         print(f"tachograph: {what}: expected one of {', '.join(COMMANDS)}; see tachograph --help", file=sys.stderr)
         return 2
-    if given[0] == "run":  # what it raises is the script's
-        return _run(given[1:])
     try:
         return COMMANDS[given[0]](given[1:])
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tachograph"):
             raise  # a fault of ours, not a missing extra
-        extra = "tools" if given[0] in ("demo", "lab", "replay", "silence", "top") else "exporter"
+        extra = "tools" if given[0] in TOOLS else "exporter"
         print(f"tachograph {given[0]}: {error.name} is missing: pip install 'tachograph[{extra}]'", file=sys.stderr)
         return 1
 

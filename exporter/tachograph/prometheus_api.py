@@ -10,18 +10,21 @@ import difflib
 import json
 import math
 import os
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
+
+T = TypeVar("T")
 
 ENVIRONMENT = "PROMETHEUS_URL"
 DEFAULT_URL = "http://localhost:9090"
 OLDEST = (2, 42)
 """The first version our rules run on: it has `keep_firing_for`."""
 
+FORM = "application/x-www-form-urlencoded"
 MARK = "run:ranks:count"
 """What our rules record for every run in sight: the rule that records it tells our rules from others'."""
 
@@ -56,40 +59,40 @@ class Prometheus:
     """The Prometheus at a URL. Every method raises PrometheusError."""
 
     def __init__(self, url: str, timeout: float = 10.0) -> None:
-        self.url = url.rstrip("/")
+        self._address = url.rstrip("/")
+        self.url = without_password(self._address)
         self._timeout = timeout
 
     def instant(self, expression: str, at: float | None = None) -> list[Series]:
         """Return the vector that an expression has at a Unix time, else now."""
         given = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
-        return [_series(one["metric"], [one["value"]]) for one in self._ask("query", given)["result"]]
+        return self._ask("query", given, lambda data: [_series(one, [one["value"]]) for one in data["result"]])
 
     def range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
         """Return the series of an expression between two Unix times, a sample every `step` seconds; gaps stay gaps."""
         given = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
-        return [_series(one["metric"], one["values"]) for one in self._ask("query_range", given)["result"]]
+        return self._ask("query_range", given, lambda data: [_series(one, one["values"]) for one in data["result"]])
 
     def runs(self, start: float | None = None, end: float | None = None) -> list[str]:
         """Return the names of the runs seen between two Unix times (Prometheus' own limits else), sorted."""
         given = {"match[]": "tachograph_rank_info"}
         given |= {name: f"{at:.3f}" for name, at in (("start", start), ("end", end)) if at is not None}
-        return sorted(self._ask("label/run/values", given, method="GET"))
+        return self._ask("label/run/values", given, _names, method="GET")
 
     def alerting_rules(self) -> list[Mapping[str, Any]]:
         """Return every alerting rule in its order; two may have one name, a page and a ticket."""
-        groups = self._ask("rules", {"type": "alert"}, method="GET")["groups"]
-        return [rule for group in groups for rule in group["rules"]]
+        return self._ask("rules", {"type": "alert"}, _rules, method="GET")
 
     def check(self) -> None:
         """Raise unless this is a Prometheus that our rules run on, with our rules in it."""
-        version = str(self._ask("status/buildinfo", {}, method="GET").get("version", ""))
-        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        version = self._ask("status/buildinfo", {}, lambda data: str(data.get("version", "")), method="GET")
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isascii() and part.isdigit())
         if numbers and numbers < OLDEST:
             raise PrometheusError(
                 f"Prometheus {version} at {self.url} is too old: {'.'.join(map(str, OLDEST))} or later is needed"
             )
-        groups = self._ask("rules", {"type": "record"}, method="GET")["groups"]
-        if not any(rule["name"] == MARK for group in groups for rule in group["rules"]):
+        recorded = self._ask("rules", {"type": "record"}, _rules, method="GET")
+        if not any(rule["name"] == MARK for rule in recorded):
             raise PrometheusError(
                 f"Prometheus at {self.url} has none of our rules: add prometheus/rules/*.yml to its rule_files"
             )
@@ -99,23 +102,27 @@ class Prometheus:
         if run not in (names := self.runs(start, end)):
             raise UnknownRunError(f"no run {run!r} in Prometheus at {self.url}; {nearest(run, names)}")
 
-    def _ask(self, path: str, given: Mapping[str, str], method: str = "POST") -> Any:  # noqa: ANN401  (JSON)
+    def _ask(self, path: str, given: Mapping[str, str], read: Callable[[Any], T], method: str = "POST") -> T:
+        """Return what `read` makes of the data that Prometheus answers."""
         words = urllib.parse.urlencode(given)
         post = method == "POST"
-        url = f"{self.url}/api/v1/{path}" + ("" if post else f"?{words}")
+        url = f"{self._address}/api/v1/{path}" + ("" if post else f"?{words}")
         try:
-            with urllib.request.urlopen(url, words.encode() if post else None, self._timeout) as response:
-                answer = json.load(response)
-            if answer["status"] == "success":
-                return answer["data"]
-            said = answer.get("error", answer["status"])
-        except urllib.error.HTTPError as error:
-            said = _said(error)
-            if not said:
-                raise self._absent(f"it answers {error.code} {error.reason}") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._absent(getattr(error, "reason", error)) from error
-        raise PrometheusError(f"Prometheus at {self.url} refused: {said}")
+            answer = ask(
+                url, self._timeout, method=method, body=words.encode() if post else None, kind=FORM if post else ""
+            )
+        except HttpError as error:
+            raise self._absent(error) from error
+        try:
+            content = json.loads(answer.body)
+            if content["status"] == "success":
+                return read(content["data"])
+            said = str(content.get("error", content["status"]))
+        except UNREADABLE as error:
+            if answer.status != 200:
+                raise self._absent(f"it answers {answer.status} {answer.reason}") from error
+            raise self._absent("what answers there does not speak Prometheus' API") from error
+        raise PrometheusError(f"Prometheus at {self.url} refused: {' '.join(said.split())}")
 
     def _absent(self, reason: object) -> PrometheusError:
         return PrometheusError(
@@ -140,17 +147,37 @@ def nearest(wanted: str, names: list[str], most: int = 5) -> str:
     )
 
 
-def _series(labels: Mapping[str, str], samples: list[tuple[float, str]]) -> Series:
-    return Series(labels, tuple((float(at), _number(value)) for at, value in samples))
+def _series(one: Mapping[str, Any], samples: list[tuple[float, str]]) -> Series:
+    labels = {_text(name): _text(value) for name, value in one["metric"].items()}
+    found = tuple((_instant(at), _number(value)) for at, value in samples)
+    if not found:
+        raise ValueError("a series without a sample")
+    return Series(labels, found)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} in place of a text")
+    return value
+
+
+def _names(found: object) -> list[str]:
+    if not isinstance(found, list):
+        raise TypeError("no list of names")
+    return sorted(map(_text, found))
+
+
+def _instant(at: float) -> float:
+    """Return a time that a calendar has: until the year 4147."""
+    if not 0 <= float(at) <= 2**36:
+        raise ValueError("a time that is none")
+    return float(at)
 
 
 def _number(text: str) -> float:
     return {"+Inf": math.inf, "-Inf": -math.inf}.get(text) or float(text)
 
 
-def _said(error: urllib.error.HTTPError) -> str:
-    """Return what Prometheus says of a request it refuses; nothing where that is not its way of saying it."""
-    try:
-        return str(json.load(error)["error"])
-    except (ValueError, KeyError, TypeError):
-        return ""
+def _rules(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rules of all groups, each with a name."""
+    return [rule for group in data["groups"] for rule in group["rules"] if _text(rule["name"])]

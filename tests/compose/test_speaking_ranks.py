@@ -73,3 +73,26 @@ def test_ranks_end_with_the_job(exporter: tuple[Path, Callable[[], str]], number
         job.kill()
     assert (job.returncode, errors) == (status, "")
     until(lambda: scrape().count('state="failed"} 1') == 2, 5)
+
+
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
+READ_ONLY = (
+    'mount --bind "$1" "$2" && mount -o remount,bind,ro "$2" && shift 2 && '
+    'if touch "$0/written" 2>/dev/null || rm "$0/rank.sock" 2>/dev/null; then exit 9; fi; exec "$@"'
+)
+
+
+def test_a_rank_needs_no_right_to_write_beside_the_socket(
+    exporter: tuple[Path, Callable[[], str]], tmp_path: Path
+) -> None:
+    """Where ranks run, the folder of the socket can be mounted read-only, as Compose mounts it: they still connect."""
+    if subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True, timeout=30).returncode:
+        pytest.skip("no mount namespace to be had here")
+    socket, scrape = exporter
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    job = [*JOB, "--run=sim", "--ranks=2", "--steps=5", "--step-seconds=0.05", f"--socket={seen / socket.name}"]
+    command = [*NAMESPACE, "bash", "-c", READ_ONLY, str(seen), str(socket.parent), str(seen), *job]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert values(scrape(), "tachograph_train_steps_total") == {"0": 5, "1": 5}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import threading
+import time
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tachograph.dashboards import command
+from tachograph.dashboards import command, server
 from tachograph.dashboards.bundle import Bundle, BundleError, find
 
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens
@@ -230,3 +233,94 @@ def test_a_taken_port_is_told(
     port = urllib.parse.urlsplit(view(small_bundle, NOWHERE)).port
     assert command.serve(small_bundle, ("127.0.0.1", port), NOWHERE) == 1
     assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def connected(url: str, said: bytes) -> socket.socket:
+    """Open a connection that has said so much."""
+    where = urllib.parse.urlsplit(url)
+    connection = socket.create_connection((where.hostname or "", where.port or 0), timeout=30)
+    connection.sendall(said)
+    return connection
+
+
+def ended(connection: socket.socket) -> bool:
+    """Wait for the other side's end."""
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionError:
+        return True
+    return True
+
+
+HALVES = (b"", b"GET / HTT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-1: ",
+          b"POST /api/prometheus/api/v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nque")  # fmt: skip
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_who_does_not_ask_is_cut_off(viewer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
+    """A few idle or dripping connections hold threads for seconds and not for ever; nobody answers half a form."""
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
+    url, asked = viewer()
+    slow = [connected(url, half) for _ in range(server.CONNECTIONS)]
+    for connection in slow:
+        with connection:
+            assert ended(connection)
+    assert answered(url)
+    assert not asked
+
+
+def drip(connection: socket.socket) -> None:
+    """Send a byte now and then."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        connection.sendall(b"x")
+        time.sleep(0.02)
+
+
+def test_a_byte_now_and_then_does_not_renew_the_time(
+    viewer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow-loris: a header that never ends is cut off like silence."""
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
+    url, _ = viewer()
+    with connected(url, b"GET / HTTP/1.1\r\nX: ") as connection, pytest.raises(ConnectionError):
+        drip(connection)
+
+
+def answered(url: str, within: float = 30) -> bool:
+    """Whether a request gets its answer, at the latest when room is made."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        try:
+            return ask(url, "/")[0] == 200
+        except (ConnectionError, http.client.HTTPException):
+            time.sleep(0.02)
+    return False
+
+
+def test_connections_are_few(viewer: Callable[..., Any]) -> None:
+    """One too many is closed at once and starts no thread; where one ends there is room again."""
+    url, _ = viewer()
+    held = [connected(url, b"") for _ in range(server.CONNECTIONS)]
+    before = threading.active_count()
+    for _ in range(50):
+        with connected(url, b"") as connection:
+            assert ended(connection)
+    assert threading.active_count() <= before + server.CONNECTIONS
+    for connection in held:
+        connection.close()
+    assert answered(url)
+
+
+@pytest.mark.parametrize("length", ["-1", "abc", "\xb2", "9" * 5000, "1 1", "+5", "1048577"])
+def test_a_length_that_is_none(viewer: Callable[..., Any], length: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is refused in words; the terminal stays as it is."""
+    url, asked = viewer()
+    where = f"POST /api/prometheus/api/v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+    with connected(url, where.encode("latin-1")) as connection:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+    with connected(url, b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n") as connection:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
+    assert not asked
+    assert capfd.readouterr() == ("", "")

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from tachograph.dashboards.bundle import Bundle, BundleError, find
 from tachograph.dashboards.server import Viewer
+from tachograph.http_client import without_password
+from tachograph.printable import printable
 from tachograph.prometheus_api import DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
 
 LISTEN = "127.0.0.1:3000"
@@ -84,19 +86,20 @@ def serve(
 def _announce(viewer: Viewer, prometheus: str, *, browser: bool) -> None:
     host, port = str(viewer.server_address[0]), viewer.server_address[1]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    shown = without_password(prometheus)
     if not ipaddress.ip_address(host).is_loopback:
-        _say(f"listening on {host}: whoever reaches it can read all of {prometheus}")
+        _say(f"listening on {host}: whoever reaches it can read all of {shown}")
     try:
         Prometheus(prometheus, timeout=3).check()
     except PrometheusError as error:
         _say(f"{error} (the view says so too, and goes on as soon as it can)")
-    print(f"dashboards of {prometheus}: {url} (Ctrl-C ends)", flush=True)  # noqa: T201
+    print(f"dashboards of {shown}: {url} (Ctrl-C ends)", flush=True)  # noqa: T201
     if browser:
         webbrowser.open(url)
 
 
 def _say(text: str) -> None:
-    print(f"tachograph dashboards: {text}", file=sys.stderr)  # noqa: T201
+    print(printable(f"tachograph dashboards: {text}"), file=sys.stderr)  # noqa: T201
 
 
 def _fail(text: str) -> int:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 
-from tachograph.prometheus_api import ENVIRONMENT
+from tachograph.http_client import HttpError, ask, without_password
+from tachograph.prometheus_api import ENVIRONMENT, FORM
 
 ALLOWED = re.compile(
     r"/api/v1/(query|query_range|series|labels|label/[a-zA-Z_][a-zA-Z0-9_]*/values|rules|metadata|status/buildinfo)"
 )
-FORM = "application/x-www-form-urlencoded"
+MOST_BYTES = 32 << 20
+"""Of an answer, packed if Prometheus packs it: a browser is at its end before."""
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,16 @@ def fetch(prometheus: str, path: str, query: str, form: bytes | None, timeout: f
     """Return Prometheus' answer; whatever fails on the way has the form of its errors, for panels to show."""
     if not ALLOWED.fullmatch(path):
         return failed(403, f"{path} is not among what this viewer may ask")
+    shown = without_password(prometheus)
     url = f"{prometheus}{path}" + (f"?{query}" if query else "")
-    headers = {"Accept-Encoding": "gzip"} | ({} if form is None else {"Content-Type": FORM})
+    method, kind = ("GET", "") if form is None else ("POST", FORM)
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, form, headers), timeout=timeout) as response:
-            return Answer(response.status, response.read(), response.headers.get("Content-Encoding", ""))
-    except urllib.error.HTTPError as error:
-        body = error.read()
-        if error.headers.get_content_type() == "application/json":
-            return Answer(error.code, body, error.headers.get("Content-Encoding", ""))
-        return failed(502, f"Prometheus at {prometheus} answered {error.code} {error.reason}")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        return failed(
-            502, f"no Prometheus at {prometheus}: {reason}; give its address with --prometheus or ${ENVIRONMENT}"
-        )
+        answer = ask(url, timeout, method=method, body=form, kind=kind, most=MOST_BYTES, packed=True)
+    except HttpError as error:
+        return failed(502, f"no Prometheus at {shown}: {error}; give its address with --prometheus or ${ENVIRONMENT}")
+    if answer.kind != "application/json" or answer.encoding not in ("", "gzip"):
+        return failed(502, f"Prometheus at {shown} answered {answer.status} {answer.reason} and no JSON")
+    return Answer(answer.status, answer.body, answer.encoding)
 
 
 def failed(status: int, text: str) -> Answer:

@@ -1,23 +1,36 @@
 """The viewer's HTTP server: its files, the dashboards, and Prometheus behind a list of allowed paths.
 
-The standard library's server, a thread per connection: this is one person's browser on loopback, it needs no extra, and
-what it calls (`prometheus_api`) blocks.
+The standard library's server, a thread per connection: this is one person's browser on loopback, and what it calls
+(`prometheus_api`) blocks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import mimetypes
+import re
 import socket
+import sys
+import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tachograph.dashboards import check, proxy
 from tachograph.dashboards.bundle import Bundle
+from tachograph.printable import printable
 from tachograph.prometheus_api import Prometheus
 
 MAX_FORM = 1 << 20
+CONNECTIONS = 16
+"""At a time, a thread each; a browser opens six."""
+REQUEST_SECONDS = 10.0
+"""How long a connection may take to send a whole request, from its opening or the answer before."""
+ANSWER_SECONDS = 120.0
+"""How long an answer may take, Prometheus' 60 s and the way to a slow reader together."""
 API = "/api/prometheus"
 ALWAYS_NEW = "no-store"
 CONTENT_POLICY = "; ".join(
@@ -37,7 +50,10 @@ TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".s
 
 
 class Viewer(ThreadingHTTPServer):
-    """Serves the viewer at an address. `names`: the host names it answers to beside loopback and plain addresses."""
+    """Serves the viewer at an address, to a few connections that do not idle.
+
+    `names`: the host names it answers to beside loopback and plain addresses.
+    """
 
     daemon_threads = True
 
@@ -47,7 +63,46 @@ class Viewer(ThreadingHTTPServer):
         self.names = names | {"localhost"}
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
+        self._room = threading.BoundedSemaphore(CONNECTIONS)
+        self.due: dict[socket.socket, float] = {}
+        """When each open connection is cut, by time.monotonic()."""
         super().__init__(address, Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (as socketserver has it)
+        """Serve a connection in a thread of its own; one too many is closed at once."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        self.due[request] = time.monotonic() + REQUEST_SECONDS
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread to be had
+            self._leave(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (as socketserver)
+        """Serve a connection to its end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._leave(request)
+
+    def _leave(self, request: socket.socket) -> None:
+        self.due.pop(request, None)
+        self._room.release()
+
+    def service_actions(self) -> None:
+        """Cut the connections that have taken too long; called twice a second."""
+        now = time.monotonic()
+        for connection, due in list(self.due.items()):
+            if now > due:
+                with contextlib.suppress(OSError):  # it has ended meanwhile
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (as socketserver has it)
+        """Say what went wrong in one line: it is a fault of ours, for browsers that leave are no error."""
+        error = sys.exc_info()[1]
+        print(printable(f"tachograph dashboards: a request failed: {error!r:.200}"), file=sys.stderr)  # noqa: T201
 
     def serves(self, host: str) -> bool:
         """Whether a Host header is one of ours: a page of another name that resolves to here (DNS rebinding) is not."""
@@ -68,7 +123,11 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "tachograph-dashboards"
     sys_version = ""
-    timeout = 120
+
+    def handle_one_request(self) -> None:
+        """Serve a request; the time that the next one may take begins when it is answered."""
+        self._take(REQUEST_SECONDS)
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         """Answer a page, a file, a dashboard, a check or a query."""
@@ -77,18 +136,30 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer a query whose expression is too long for a URL."""
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > MAX_FORM:
+        if not re.fullmatch("[0-9]{1,7}", length) or int(length) > MAX_FORM:
             self.close_connection = True
             self._send(413, b"a form of at most 1 MiB with its Content-Length is needed", "text/plain")
             return
-        self._answer(self.rfile.read(int(length)))
+        form = self.rfile.read(int(length))
+        if len(form) < int(length):  # it left, or was cut
+            self.close_connection = True
+            return
+        self._answer(form)
+
+    def _take(self, seconds: float) -> None:
+        self.server.due[self.connection] = time.monotonic() + seconds
 
     def _answer(self, form: bytes | None) -> None:
+        self._take(ANSWER_SECONDS)
         if not self.server.serves(self.headers.get("Host", "")):
             said = b"this viewer answers to localhost and to addresses; more names: --host NAME"
             self._send(421, said, "text/plain")
             return
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+        except ValueError:
+            self._send(400, b"no such address", "text/plain")
+            return
         path = unquote(url.path)
         if path.startswith(f"{API}/"):
             found = proxy.fetch(self.server.prometheus, path[len(API) :], url.query, form)

@@ -19,6 +19,7 @@ from rich.text import Text
 from tachograph.lab.demo_scenarios import Result
 from tachograph.lab.pager import Page
 from tachograph.lab.vitals import Vitals
+from tachograph.printable import printable
 
 STATE_STYLES = {"running": "green", "frozen": "cyan", "dead": "bold red", "failed": "red", "finished": "dim"}
 WIDTH = 110
@@ -77,11 +78,11 @@ class Screen:
         """Show a page as it came in, and how long after the fault."""
         who = f"run {page.labels.get('run', '-')}" + (f", rank {page.labels['rank']}" if "rank" in page.labels else "")
         title = f"{'PAGE' if wanted else 'UNEXPECTED PAGE'} after {delay:.1f} s · {page.alert} · {who}"
-        body = Text.assemble(
-            (page.annotations.get("summary", ""), "bold"), "\n", page.annotations.get("description", "")
-        )
+        summary, description = (printable(page.annotations.get(name, "")) for name in ("summary", "description"))
+        body = Text.assemble((summary, "bold"), "\n", description)
         style = "yellow" if wanted else "red"
-        panel = Panel(body, title=f"[bold]{title}[/]", title_align="left", border_style=style, box=box.HEAVY)
+        heading = Text(printable(title), "bold")
+        panel = Panel(body, title=heading, title_align="left", border_style=style, box=box.HEAVY)
         self.console.print(Padding(panel, (0, 0, 0, 8)))
 
     def waiting(self, what: str, seconds: float | None = None) -> None:
@@ -113,8 +114,8 @@ class Screen:
             resolved = "-" if result.resolved_after is None else f"{result.resolved_after:.0f} s"
             table.add_row(
                 result.scenario.title,
-                result.page.alert if result.page else Text(f"no {result.scenario.alert}", "red"),
-                result.culprit,
+                Text(printable(result.page.alert)) if result.page else Text(f"no {result.scenario.alert}", "red"),
+                Text(printable(result.culprit)),
                 f"{result.delay:.1f} s" if result.page else "-",
                 f"{result.budget:.1f} s",
                 resolved,
@@ -122,7 +123,7 @@ class Screen:
             )
         self.console.print(table)
         for page in surplus:
-            self.console.print(Text(f"✗ surplus page: {page.alert} {dict(page.labels)}", "bold red"))
+            self.console.print(Text(printable(f"✗ surplus page: {page.alert} {dict(page.labels)}"), "bold red"))
 
     def left_running(self, urls: Mapping[str, str], pages: Path, stop: str) -> None:
         """Say what still runs, where, and the command that ends it."""
@@ -162,14 +163,12 @@ class Screen:
         for row in self._vitals:
             table.add_row(
                 str(row.rank),
-                Text(row.state or "-", STATE_STYLES.get(row.state or "", "")),
+                Text(printable(row.state or "-"), STATE_STYLES.get(row.state or "", "")),
                 _number(row.step, "{:,.0f}"),
                 _number(row.loss, "{:.3f}"),
                 _number(row.lag_seconds, "{:+.0f} ms", 1000),
-                f"{row.phase} for {row.phase_seconds:.0f} s"
-                if row.phase_seconds and row.phase_seconds >= 2
-                else row.phase or "-",
-                Text(" ".join(row.alerts), "bold red"),
+                Text(printable(_phase(row))),
+                Text(printable(" ".join(row.alerts)), "bold red"),
             )
         return table
 
@@ -184,6 +183,11 @@ class Screen:
             cells.append(Text(f"{elapsed:.0f} of {self._waiting_seconds:.0f} s", "dim"))
         line.add_row(*cells)
         return line
+
+
+def _phase(row: Vitals) -> str:
+    lasts = f" for {row.phase_seconds:.0f} s" if row.phase_seconds and row.phase_seconds >= 2 else ""
+    return f"{row.phase or '-'}{lasts}"
 
 
 def _number(value: float | None, form: str, scale: float = 1) -> str:

@@ -22,6 +22,7 @@ from tachograph.node.config import Config, ConfigError, read_config
 from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
 from tachograph.node.landing import landing_page
+from tachograph.node.landing_parts import Parts
 from tachograph.node.listener import Listener, SocketPathError
 from tachograph.node.page_budget import fit
 from tachograph.node.ranks import RankTable
@@ -60,6 +61,7 @@ class Exporter:
         self._loop_lag = RecentPeak(self._clock.monotonic)
         pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready)
         self._server = Server(*config.listen_address, pages)
+        self._landing_parts = Parts(self._clock)
         self._ranks_failed = False
 
     @property
@@ -161,6 +163,7 @@ class Exporter:
             gpus=self._source.gpus(),
             snapshot=self._source.snapshot(),
             health=health,
+            parts=self._landing_parts,
         )
 
     def _ready(self) -> tuple[bool, str]:

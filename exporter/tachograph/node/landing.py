@@ -18,6 +18,7 @@ from tachograph.node import landing_html, landing_trouble
 from tachograph.node.clock import Clock
 from tachograph.node.landing_gpus import Gpu, of_gpus
 from tachograph.node.landing_html import ABSENT, Cell, ago, counted, name, plain, shown, stamp, state, why
+from tachograph.node.landing_parts import Parts
 from tachograph.node.landing_trouble import LAST_WORDS_LENGTH, Seat, Trouble
 from tachograph.node.ranks import RankTable
 from tachograph.node.readings import GpuIdentity, GpuSnapshot
@@ -47,27 +48,35 @@ def landing_page(
     gpus: Sequence[GpuIdentity],
     snapshot: GpuSnapshot | None,
     health: Mapping[str, str],
+    parts: Parts | None = None,
 ) -> str:
-    """Return the page; every text that a rank or a driver chose is escaped."""
+    """Return the page; every text that a rank or a driver chose is escaped, a part that fails costs itself alone."""
     now, wall = clock.monotonic(), clock.wall()
     seats = _seats(table, now)
     of_node = [Gpu(identity, snapshot) for identity in gpus[:GPUS_SHOWN]]
-    troubles = [trouble for run, each in seats.items() for trouble in landing_trouble.of_ranks(run, each, now, wall)]
-    troubles = sorted((*troubles, *of_gpus(of_node, snapshot, now)), key=lambda trouble: trouble.weight)
     states = Counter(seat.state for each in seats.values() for seat in each)
-    title = f"{counted(len(troubles), 'problem')} – {node}" if troubles else node
+
+    @cache
+    def troubles() -> list[Trouble]:
+        of_all = [each for run, ranks in seats.items() for each in landing_trouble.of_ranks(run, ranks, now, wall)]
+        return sorted((*of_all, *of_gpus(of_node, snapshot, now)), key=lambda trouble: trouble.weight)
+
+    def title() -> str:
+        return f"{counted(len(troubles()), 'problem')} – {node}" if troubles() else node
+
+    drawn = (parts or Parts(clock)).drawn
     return _template().substitute(
-        title=escape(title),
+        title=escape(drawn("verdict", title, node)),
         node=escape(node),
         version=escape(__version__),
         refresh=REFRESH_SECONDS,
         time=stamp(wall),
-        verdict=_verdict(troubles, states, of_node),
+        verdict=drawn("verdict", lambda: _verdict(troubles(), states, of_node)),
         ranks_summary=", ".join(f"{states[each]} {each}" for each in catalog.STATES if states[each]),
-        ranks=_runs(seats, table, now),
-        gpus_summary=_gpus_summary(gpus, snapshot, now),
-        gpus=_gpus(of_node, len(gpus), table, seats),
-        events=_events(table),
+        ranks=drawn("ranks", lambda: _runs(seats, table, now)),
+        gpus_summary=drawn("gpus", lambda: _gpus_summary(gpus, snapshot, now), ""),
+        gpus=drawn("gpus", lambda: _gpus(of_node, len(gpus), table, seats)),
+        events=drawn("events", lambda: _events(table)),
         health="\n".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in health.items()),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from tachograph import catalog
@@ -85,7 +86,7 @@ class Gpu:
 
     def _worn(self) -> Iterator[Trouble]:
         errors = self.value(catalog.GPU_ECC_ERRORS, "uncorrected", "volatile")
-        if errors:
+        if errors and math.isfinite(errors):
             yield Trouble(WORN, "GPU", f"{counted(int(errors), 'uncorrected ECC error')} since the driver was loaded")
         for metric, words in (
             (catalog.GPU_ROW_REMAP_FAILED, "a memory row could not be replaced: return the board"),

@@ -21,6 +21,8 @@ LONGEST_IN_STEPS, SHORTEST_STALL, STALL_WITHOUT_STEPS = 5, 10.0, 60.0
 """A run without a step for five of its usual ones, and ten seconds, is worth a line; a minute where none is known."""
 LATE, LITTLE_WAIT = 0.2, 0.6
 """A rank arrives late that waits a fifth of the time less than the median one, and less than 0.6 of it."""
+COUNTABLE = 2.0**53
+"""Beyond it a float skips whole numbers: a sequence number there was never counted."""
 QUIET_PHASES = frozenset({"init", "checkpoint", "eval"})
 """Phases in which a rank makes no step for good reason."""
 
@@ -151,7 +153,7 @@ def _behind(living: Sequence[Rank]) -> Iterator[tuple[Rank, int]]:
     groups: dict[str, dict[Rank, float]] = {}
     for rank in living:
         for group, entered in rank.series.gauges.get(catalog.TRAIN_COLLECTIVE_ENQUEUED.key, {}).items():
-            if math.isfinite(entered):
+            if 0 <= entered <= COUNTABLE:
                 groups.setdefault(group, {})[rank] = entered
     for entered_by in groups.values():
         furthest = max(entered_by.values())

@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tachograph.http_client import UNREADABLE
+from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.report.asking import TIMEOUT, matcher
 from tachograph.report.page import in_words, page
@@ -44,23 +46,29 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if not to_stdout:
             _check(given.out)
+        Prometheus(given.prometheus).check()  # whoever does not answer that at once need not be waited for
         prometheus = Prometheus(given.prometheus, TIMEOUT)
-        prometheus.check()
         _seen(prometheus, given.run, window)
-        html, fired = page(prometheus, given.run, window, now)
+        try:
+            html, fired = page(prometheus, given.run, window, now)
+        except UNREADABLE as error:
+            raise PrometheusError(f"what Prometheus at {prometheus.url} has cannot be drawn: {error!r:.200}") from error
         if to_stdout:
             sys.stdout.write(html)
             return 0
         size = _write(given.out, html)
     except PrometheusError as error:
-        sys.stderr.write(f"tachograph report: {error}\n")
+        sys.stderr.write(printable(f"tachograph report: {error}") + "\n")
         return 1
+    except BrokenPipeError:
+        raise
     except OSError as error:
         sys.stderr.write(f"tachograph report: cannot write {given.out}: {error.strerror or error}\n")
         return 1
     first = fired.first()
     said = in_words(fired, first) if first else "no alert fired."
-    sys.stdout.write(f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {size // 1024} KB; {said}\n")
+    what = f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {size // 1024} KB; {said}"
+    sys.stdout.write(printable(what) + "\n")
     return 0
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from tachograph.printable import printable
+
 
 def safe(words: str) -> str:
     """Return a text as markup: escaped, and without characters that turn or hide what follows."""
-    return escape("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words))
+    return escape(printable(words, "\N{REPLACEMENT CHARACTER}"))
 
 
 def number(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -102,7 +103,7 @@ def verdicts(asking: Asking, now: float) -> Verdicts:
         for series in counted:
             name = series.labels["alertname"]
             shown = sum(each.labels["alertname"] == name for each in firing)
-            if series.value > shown:
+            if shown < series.value < math.inf:
                 more[name] = more.get(name, 0) + int(series.value) - shown
     found = [_exact(asking, verdict) if i < EXACT else verdict for i, verdict in enumerate(sorted(found, key=_urgency))]
     rules = _rules(asking)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ STEPS = (5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 432
 TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 """Seconds between labels of a time axis: times that a clock face has."""
 MOST_TICKS = 8
+NONE = "–"
+LAST_TIME = 2**36
+"""The year 4147, as far as ranks may speak of."""
 SHORTEST = 60
 LONGEST = 31 * 86400
 """Prometheus keeps 15 days unless told otherwise."""
@@ -70,21 +74,30 @@ class Window:
 
 def iso(time: float) -> str:
     """Return a time as `2026-01-31T02:00:00Z`."""
-    return datetime.fromtimestamp(round(time), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _written(time, "%Y-%m-%dT%H:%M:%SZ")
 
 
 def clock(time: float, *, seconds: bool = True) -> str:
     """Return the time of day."""
-    return datetime.fromtimestamp(round(time), timezone.utc).strftime("%H:%M:%S" if seconds else "%H:%M")
+    return _written(time, "%H:%M:%S" if seconds else "%H:%M")
 
 
 def day(time: float) -> str:
     """Return the day of a time."""
-    return datetime.fromtimestamp(round(time), timezone.utc).strftime("%Y-%m-%d")
+    return _written(time, "%Y-%m-%d")
+
+
+def _written(time: float, form: str) -> str:
+    """Return a time in UTC, a dash for what is none: a rank may report any number."""
+    if not 0 <= time <= LAST_TIME:
+        return NONE
+    return datetime.fromtimestamp(round(time), timezone.utc).strftime(form)
 
 
 def length(seconds: float) -> str:
     """Return a length of time in its two largest units: `1 h 30 min`."""
+    if not math.isfinite(seconds):
+        return NONE
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{whole} s"

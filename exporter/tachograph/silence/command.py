@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 from tachograph import duration
+from tachograph.printable import printable
 from tachograph.silence.alertmanager import AlertmanagerError, Matcher, Silence, Silences
 
 DEFAULT_URL = "http://localhost:9093"
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         return _add(silences, given)
     except AlertmanagerError as error:
-        print(f"tachograph silence: {error}", file=sys.stderr)
+        print(printable(f"tachograph silence: {error}"), file=sys.stderr)
         return 1
 
 
@@ -120,9 +121,10 @@ def _add(silences: Silences, given: argparse.Namespace) -> int:
     silence = Silence(tuple(matchers), now, now + given.length, given.by.strip(), given.why)
     silence_id = silences.add(silence)
     what = "what a restart sets off" if given.planned_restart else "all of its alerts"
-    print(f"Run {given.run} is silent until {_clock(silence.ends)} ({duration.words(given.length)}): {what}.")
+    until = f"{_clock(silence.ends)} ({duration.words(given.length)})"
+    print(printable(f"Run {given.run} is silent until {until}: {what}."))
     where = "" if given.alertmanager == DEFAULT_URL else f" --alertmanager {shlex.quote(given.alertmanager)}"
-    print(f"Silence {silence_id}. To end it: tachograph silence --expire {silence_id}{where}")
+    print(printable(f"Silence {silence_id}. To end it: tachograph silence --expire {silence_id}{where}"))
     return 0
 
 
@@ -130,14 +132,14 @@ def _list(silences: Silences, run: str | None) -> int:
     now = datetime.now(timezone.utc)
     found = [one for one in silences.current() if run is None or Matcher("run", run) in one.matchers]
     if not found:
-        print("Nothing is silent." if run is None else f"Run {run} is not silent.")
+        print("Nothing is silent." if run is None else printable(f"Run {run} is not silent."))
     for one in found:
         when = f"until {_clock(one.ends)}, {duration.words(one.ends - now)} more"
         if one.starts > now:
             when = f"from {_clock(one.starts)} to {_clock(one.ends)}"
-        print(f"{one.id}  {when}")
-        print(f"    {', '.join(map(str, one.matchers))}")
-        print(f"    {one.by}: {one.why}")
+        print(printable(f"{one.id}  {when}"))
+        print(printable(f"    {', '.join(map(str, one.matchers))}"))
+        print(printable(f"    {one.by}: {one.why}"))
     return 0
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from tachograph.printable import printable
 from tachograph.prometheus_api import Prometheus, PrometheusError, default_url, nearest
 from tachograph.top.facts import Facts, SourceError
 from tachograph.top.glyphs import glyphs_for
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
         if given.run is None and given.prometheus:
             names = Prometheus(given.prometheus).runs()
             known = f"it has {', '.join(names[:RUNS_NAMED])}" if names else nearest("", names)
-            print(f"tachograph top: which RUN? {known}", file=sys.stderr)  # noqa: T201
+            print(printable(f"tachograph top: which RUN? {known}"), file=sys.stderr)  # noqa: T201
             return 2
         source = _source(given)
         interval = given.interval or (NODE_SECONDS if source.view == "node" else RUN_SECONDS)
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
             first = source.look()
         _print(first, given.json)
     except (SourceError, PrometheusError) as error:
-        print(f"tachograph top: {error}", file=sys.stderr)  # noqa: T201
+        print(printable(f"tachograph top: {error}"), file=sys.stderr)  # noqa: T201
         return 1
     except KeyboardInterrupt:
         return 130

@@ -28,6 +28,9 @@ SAID_BY = {"behind": "culprit", "late": "straggler"}
 ALERT_WEIGHT = 3
 """Of a rank that an alert names and nothing else marks."""
 
+AGES = 1e9
+"""Seconds beyond which nothing is longer than anything else: 30 years."""
+
 CONDITIONS = ("hung", "dead", "failed", "frozen", "running", "finished")
 """What a run can be in, worst first; the first that holds for any rank stands for the run."""
 
@@ -81,7 +84,7 @@ class Rank:
     def badness(self) -> tuple[float, ...]:
         """What the worst rank has most of; what differs between healthy ranks does not count, or they would dance."""
         late = self.lag_seconds or 0.0 if "late" in self.marks else 0.0
-        stuck = math.floor(math.log2(max(10.0, self.phase_seconds or 0.0) / 10.0))
+        stuck = math.floor(math.log2(min(AGES, max(10.0, self.phase_seconds or 0.0)) / 10.0))
         return (self.weight, len(self.alerts), late, stuck, -self.rank)
 
 
@@ -124,7 +127,8 @@ class Gpu:
     @property
     def badness(self) -> tuple[float, ...]:
         """What the worst GPU has most of: trouble, alerts, throttling, and then idleness under a rank, in fifths."""
-        idle = 5 - math.ceil(5 * self.activity) if self.ranks and self.activity is not None else 0
+        active = None if self.activity is None else min(1.0, max(0.0, self.activity))  # NaN counts as idle
+        idle = 5 - math.ceil(5 * active) if self.ranks and active is not None else 0
         return (self.weight, len(self.alerts), round(self.harm, 1), idle, *(-each for each in self.ranks[:1]))
 
 

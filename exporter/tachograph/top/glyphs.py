@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
+from tachograph.printable import printable
 from tachograph.top.sparkline import ASCII_BARS, BARS
-from tachograph.top.words import printable
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Glyphs:
         """Return a bar of `width` cells."""
         if share is None:
             return " " * width
-        filled = round(min(max(share, 0.0), 1.0) * width)
+        filled = round(min(1.0, max(0.0, share)) * width)
         return self.full * filled + self.empty * (width - filled)
 
 

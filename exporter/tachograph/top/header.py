@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
+from tachograph.printable import printable
 from tachograph.top import words
 from tachograph.top.facts import Alert, Facts, Run
 from tachograph.top.glyphs import Glyphs
@@ -54,7 +55,7 @@ def _title(run: Run, right: str, width: int, glyphs: Glyphs) -> Text:
     said = ", ".join([said, *others])
     room = max(0, width - len(badge) - len(right) - 2)
     text = Text.assemble((badge, BADGES.get(run.state, "reverse")))
-    name = glyphs.fit(run.name, min(cell_len(words.printable(run.name)), max(8, room - len(said) - 3)))
+    name = glyphs.fit(run.name, min(cell_len(printable(run.name)), max(8, room - len(said) - 3)))
     left = f" {name}  "
     text.append(left, "bold")
     text.append(glyphs.fit(said, max(0, room - cell_len(left) + 1)))

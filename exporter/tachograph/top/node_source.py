@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-import urllib.request
 from collections import defaultdict, deque
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 from tachograph import catalog as c
+from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
 from tachograph.top import node_gpus, node_ranks
 from tachograph.top.facts import CONDITIONS, Facts, Run, SourceError
 from tachograph.top.pace import Look, Past
@@ -17,6 +17,9 @@ from tachograph.top.page import Page
 
 DEFAULT_PORT = 10024
 """Where an exporter listens unless it is told otherwise."""
+
+MOST_BYTES = 16 << 20
+"""Of a page; the largest of an exporter, 10,000 samples, is a megabyte."""
 
 HISTORY = 300
 """Looks that a sparkline reaches back."""
@@ -38,16 +41,24 @@ class NodeSource:
     def __init__(self, url: str, timeout: float = 5.0) -> None:
         """Raise SourceError for what can be no address."""
         try:
-            self.url = exporter_url(url)
+            self._address = exporter_url(url)
         except ValueError as error:
             raise SourceError(f"--exporter {url}: {error}; expected a node, node:port or a URL") from error
+        self.url = without_password(self._address)
         self._timeout = timeout
         self._past = Past()
         self._history: dict[str, deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=HISTORY))
 
     def look(self, wanted: str = "") -> Facts:
         """Return the node as it is now; `wanted` is for sources that leave ranks out."""
-        page, now = self._page(), time.time()
+        try:
+            return self._look(self._page(), time.time())
+        except UNREADABLE as error:
+            raise SourceError(
+                f"{self.url} is no page of a tachograph exporter: {error!r:.200}; --exporter names another"
+            ) from error
+
+    def _look(self, page: Page, now: float) -> Facts:
         infos = node_ranks.infos(page)
         self._past.add(Look(time.monotonic(), node_ranks.counters(page, infos), node_gpus.counters(page)))
         ranks = node_ranks.ranks(page, infos, self._past, now)
@@ -65,15 +76,15 @@ class NodeSource:
 
     def _page(self) -> Page:
         try:
-            with urllib.request.urlopen(self.url, timeout=self._timeout) as response:
-                page = Page(response.read().decode().splitlines())
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            reason = getattr(reason, "strerror", None) or error
+            answer = ask(self._address, self._timeout, most=MOST_BYTES)
+            if answer.status != 200:
+                raise HttpError(f"it answers {answer.status} {answer.reason}")
+        except HttpError as error:
             raise SourceError(
-                f"no exporter at {self.url.removesuffix('/metrics')}: {reason}; is `tachograph exporter` running "
+                f"no exporter at {self.url.removesuffix('/metrics')}: {error}; is `tachograph exporter` running "
                 "there? --exporter names another"
             ) from error
+        page = Page(answer.body.decode().split("\n"))
         if not page.of(c.EXPORTER_INFO):
             raise SourceError(
                 f"{self.url} is no page of a tachograph exporter: it has no {c.EXPORTER_INFO.name}; --exporter names "

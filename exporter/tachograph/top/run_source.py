@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tachograph import catalog as c
+from tachograph.http_client import UNREADABLE
 from tachograph.prometheus_api import Prometheus, PrometheusError, Series
 from tachograph.top import questions
 from tachograph.top.facts import ALERT_WEIGHT, WEIGHTS, Alert, Facts, Rank, Run, SourceError, condition, in_order
@@ -55,6 +56,8 @@ class RunSource:
             return self._look(wanted)
         except PrometheusError as error:
             raise SourceError(str(error)) from error
+        except UNREADABLE as error:
+            raise SourceError(f"what Prometheus at {self.url} has of the run cannot be read: {error!r:.200}") from error
 
     def _look(self, wanted: str) -> Facts:
         ask, run = self._prometheus.instant, self._run_name

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from rich.text import Text
 
+from tachograph.printable import printable
 from tachograph.top.columns import BAD, WARN, Column, gpu_columns, laid_out, rank_columns
 from tachograph.top.facts import Facts, Gpu, Rank
 from tachograph.top.glyphs import Glyphs
@@ -56,6 +57,7 @@ def frame(facts: Facts, wishes: Wishes, size: tuple[int, int | None], glyphs: Gl
         lines += [Text("")] * (height - 1 - len(lines))
         lines.append(_footer(wishes))
     for line in lines:
+        line.plain = printable(line.plain)  # whoever wrote a line: nothing that others chose steers the terminal
         line.truncate(width, overflow="crop")
     return lines
 

@@ -12,13 +12,17 @@ FLAT = 0.1
 """The least span, as a share of the largest value: the noise of a steady figure is to look steady."""
 
 
+MOST = 1e300
+"""Larger values are gaps, as NaN is: their sums are no numbers any more."""
+
+
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
     """Return the newest values in at most `width` characters, several to one where there are more; gaps are blank."""
     each = max(1, math.ceil(len(values) / width)) if width > 0 else 1
     first = len(values) % each
     groups = [values[:first]] if first else []
     groups += [values[i : i + each] for i in range(first, len(values), each)]
-    means = [_mean([value for value in group if math.isfinite(value)]) for group in groups]
+    means = [_mean([value for value in group if abs(value) < MOST]) for group in groups]
     known = [mean for mean in means if mean is not None]
     if not known:
         return ""

@@ -68,11 +68,6 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%SZ", time.gmtime(at))
 
 
-def printable(text: str) -> str:
-    """Return a text that somebody else chose, harmless to a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
 def _finite(value: float | None) -> str:
     """Return the word for what is no number, empty for a number."""
     if value is None:

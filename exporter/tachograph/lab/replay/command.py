@@ -22,6 +22,7 @@ from tachograph.lab.checkout import CheckoutError
 from tachograph.lab.processes import ProcessError
 from tachograph.lab.replay.batch import Outcome, replay_all, workers
 from tachograph.lab.scenario import INCIDENTS, Scenario, ScenarioError, load
+from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 
 WIDTH = 110
@@ -136,7 +137,7 @@ def play_live(scenario: Scenario, suite: str) -> Outcome:
 
     def note(line: str) -> None:
         minutes, seconds = divmod(int(time.monotonic() - began), 60)
-        print(f"  {name} {minutes:3d}:{seconds:02d}  {line}", flush=True)
+        print(printable(f"  {name} {minutes:3d}:{seconds:02d}  {line}"), flush=True)
 
     verdict = replay_live(scenario, suite, note)
     return Outcome(scenario, verdict, time.monotonic() - began)
@@ -157,7 +158,7 @@ def _show(console: Console, outcome: Outcome) -> None:
         indent = " " * (len(line) - len(line.lstrip()))
         style = STYLES.get(line.split(maxsplit=1)[0], "")
         for part in textwrap.wrap(line, width, subsequent_indent=indent + "  ") or [""]:
-            console.print(Text(part, style), soft_wrap=True)
+            console.print(Text(printable(part), style), soft_wrap=True)
         if number == 0:
             console.print(Text(f"  replayed in {outcome.seconds:.1f} s", "dim"))
 

@@ -19,6 +19,7 @@ from tachograph.lab.replay.live import WatchedFleet, start_fleet, wait
 from tachograph.lab.replay.live_fleet import ANNOUNCEMENT, Announcement
 from tachograph.lab.scenario import Scenario, ScenarioError, load
 from tachograph.lab.scenario.values import some_time
+from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 
 SHOWN_NODES = 8
@@ -84,7 +85,8 @@ def _describe(scenario: Scenario, told: Announcement, folder: Path) -> None:
 
 def _print_page(page: Page) -> None:
     text = page.annotations.get("description", "")
-    print(f"{time.strftime('%H:%M:%S')} {page.receiver} {page.status}: {page.alert}: {text}", flush=True)
+    line = f"{time.strftime('%H:%M:%S')} {page.receiver} {page.status}: {page.alert}: {text}"
+    print(printable(line), flush=True)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

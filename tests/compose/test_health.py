@@ -1,0 +1,115 @@
+"""The health checks of the image and of Compose, run as they stand against a real exporter and against none."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tachograph.lab.processes import Children, answers, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+
+
+def check(service: str) -> list[str]:
+    """Return a service's health check as its container runs it."""
+    kind, *command = SERVICES[service]["healthcheck"]["test"]
+    assert kind == "CMD"
+    return [word.replace("$$", "$") for word in command]
+
+
+def checked(port: int) -> int:
+    """Return the status of the exporter's check, of a port that is free here."""
+    command = [word.replace("10024", str(port)) for word in check("exporter")]
+    return subprocess.run(command, check=False, capture_output=True, timeout=30).returncode
+
+
+def test_image_and_compose_check_alike() -> None:
+    """The check is in two files, and is one."""
+    dockerfile = (ROOT / "exporter/Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (line,) = re.findall(r"^HEALTHCHECK .*? CMD (\[.*\])$", dockerfile, re.M)
+    assert json.loads(line) == check("exporter")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_checks_are_cheap(name: str) -> None:
+    """No interpreter is started to see that a service lives, and while it lives it is asked twice a minute."""
+    healthcheck = SERVICES[name]["healthcheck"]
+    assert healthcheck["test"][1] != "python"
+    assert (healthcheck["interval"], healthcheck["start_interval"]) == ("30s", "1s")
+
+
+def test_a_ready_exporter_is_healthy(tmp_path: Path) -> None:
+    """With the socket open it is ready, and the check says so; without an exporter it does not."""
+    port = free_port()
+    assert checked(port) != 0
+    command = [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", f"--web.listen-address=127.0.0.1:{port}"]
+    with Children(tmp_path / "logs") as children:
+        child = children.start("exporter", [*command, f"--socket={tmp_path / 'rank.sock'}"])
+        child.wait_until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"), 20)
+        assert checked(port) == 0
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[int], int]]:
+    """Return the function that answers with a status; it gives the port."""
+    servers = []
+
+    def start(status: int) -> int:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Stay silent."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return server.server_port
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_one_that_is_not_ready_is_not_healthy(answering: Callable[[int], int]) -> None:
+    """Any other status, and silence, is no health."""
+    assert checked(answering(200)) == 0
+    for status in (204, 404, 500, 503):
+        assert checked(answering(status)) != 0
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert checked(silent.getsockname()[1]) != 0
+
+
+def test_a_job_without_ranks_has_ended() -> None:
+    """The demo's check sees the children of the first process of its container: any here, none in a childless one."""
+    command = [word.replace("/proc/1/task/1", "/proc/$PARENT/task/$PARENT") for word in check("demo")]
+    for children, healthy in (("sleep 60 & read -r _", True), ("read -r _", False)):
+        parent = subprocess.Popen(["bash", "-c", f"echo; {children}; kill %1"], stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        while healthy and not Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text(encoding="ascii"):
+            assert parent.poll() is None
+        done = subprocess.run(
+            command, env={"PARENT": str(parent.pid), "PATH": "/bin:/usr/bin"}, check=False, timeout=30
+        )
+        parent.stdin.close()
+        parent.stdout.close()
+        parent.wait(30)
+        assert (done.returncode == 0) is healthy

@@ -1,0 +1,327 @@
+"""Names that others chose reach no terminal and no page raw, from no command; and no value of theirs breaks one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import threading
+import time
+import unicodedata
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from rich.console import Console
+
+from tachograph import __main__ as commands
+from tachograph import catalog
+from tachograph.lab.demo_scenarios import Result, Scenario
+from tachograph.lab.faults import HANG, Fault
+from tachograph.lab.pager import Pager
+from tachograph.lab.replay import fleet_command
+from tachograph.lab.screen import Screen
+from tachograph.top import questions
+
+HOSTILE = (
+    "a\x1b[31;66m\x1b[2J\x1b]52;c;ZXZpbA==\x07\x1b]8;;http://evil\x1b\\\x9b31m\x90q\x9c\r\n\t\x08\x7f\x0c\x85\u2028"
+    "\u202e\u2066\u200f\u200b<img src=x>[red]"
+)
+OWN = re.compile(r"\x1b\[[0-9;?]*[mHJKhl]")
+"""What the program itself steers a terminal with; HOSTILE has such, too, of which 31;66 must never come."""
+DEADLINE = 60.0
+
+RECORDED = (
+    *questions.FIGURES, *questions.OF_RANKS, *questions.OF_GPUS, "rank:hang_culprit:behind", "node:gpu_lost:info",
+    "ALERTS",
+)  # fmt: skip
+NAMED = (
+    "run", "instance", "state", "phase", "alertname", "gpu", "uuid", "name", "cause", "reason", "xid", "action",
+    "device", "world_size", "group", "attempt", "alertstate", "meaning", "op", "node",
+)  # fmt: skip
+LABELS = dict.fromkeys(NAMED, HOSTILE) | {"rank": "0", "severity": "critical"}
+
+
+def assert_harmless(text: str) -> None:
+    """Nothing below a blank but line ends, nothing that turns or hides what follows."""
+    odd = {each for each in text if unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp") and each != "\n"}
+    assert not odd, (odd, text[:300])
+
+
+class Prometheus(BaseHTTPRequestHandler):
+    """Answers every query with a sample of every series that anything asks for, each with every label, of one value."""
+
+    value = "1"
+    alertname = HOSTILE
+
+    def do_GET(self) -> None:
+        self._answer(urlsplit(self.path).query)
+
+    def do_POST(self) -> None:
+        self._answer(self.rfile.read(int(self.headers["Content-Length"])).decode())
+
+    def _answer(self, words: str) -> None:
+        asked = {name: values[0] for name, values in parse_qs(words).items()}
+        path = urlsplit(self.path).path.removeprefix("/api/v1/")
+        now = time.time()
+        labels = LABELS | {"alertname": self.alertname}
+        metrics = [labels | {"__name__": name, "mark": mark} for name in RECORDED for mark in ("culprit", "idle")]
+        annotations = {"summary": f"{HOSTILE} {{{{ $labels.run }}}}", "description": HOSTILE, "runbook_url": HOSTILE}
+        alert = {"labels": {k: v for k, v in labels.items() if k != "alertstate"}, "annotations": annotations}
+        recorded = {"name": "run:ranks:count", "type": "recording"}
+        alerting = {"name": self.alertname, "labels": {}, "annotations": annotations, "alerts": [alert]}
+        data: object = {
+            "status/buildinfo": {"version": "3.5.0"},
+            "rules": {"groups": [{"rules": [recorded, alerting]}]},
+            "label/run/values": [HOSTILE, "r"],
+            "query": {"result": [{"metric": one, "value": [now, self._of(asked, one)]} for one in metrics]},
+        }.get(path)
+        if path == "query_range":
+            end, step = float(asked["end"]), float(asked["step"])
+            points = [end - i * step for i in (9, 8, 4, 3, 2, 1, 0)]
+            data = {"result": [{"metric": one, "values": [[at, self.value] for at in points]} for one in metrics]}
+        body = json.dumps({"status": "success", "data": data}).encode()
+        if data is None:
+            body = json.dumps({"status": "error", "error": HOSTILE}).encode()
+        self.send_response(200 if data is not None else 422)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _of(self, asked: Mapping[str, str], labels: Mapping[str, str]) -> str:
+        """What Prometheus counts is a number of things, whatever ranks say."""
+        return "3" if asked.get("query", "").startswith("count") or ":count" in labels["__name__"] else self.value
+
+    def log_message(self, *_: object) -> None:
+        """Stay silent."""
+
+
+@pytest.fixture
+def prometheus() -> Iterator[Callable[..., str]]:
+    """Return the function that starts a Prometheus of these facts, and gives its URL."""
+    servers = []
+
+    def start(**facts: object) -> str:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Given", (Prometheus,), facts))
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+Said = tuple[int, str, str]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Run a command; return status, output and errors."""
+
+    def run(*arguments: str) -> Said:
+        status = commands.main(arguments)
+        said = capfd.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def exporter_page() -> str:
+    """Return a page that has HOSTILE in every label of every family; `rank` and the like stay numbers."""
+
+    def escaped(label: str) -> str:
+        fixed = {"rank": "0", "local_rank": "0", "world_size": "1", "attempt": "0", "collector": "gpu"}
+        return fixed.get(label, HOSTILE.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
+
+    lines: list[str] = []
+    for row in catalog.METRICS:
+        labels = ",".join(f'{label}="{escaped(label)}"' for label in row.labels)
+        lines += [f"{row.name}{{{labels}}} 1\n"] if row.kind != catalog.HISTOGRAM else []
+    return "".join(lines)
+
+
+def served(answering: Callable[..., str], text: str) -> str:
+    body = text.encode()
+    return answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def test_top_of_a_node(answering: Callable[..., str], run: Callable[..., Said]) -> None:
+    """One picture is plain text; --json has the very names."""
+    url = served(answering, exporter_page())
+    status, out, error = run("top", "--once", "--interval", "0.2", "--exporter", url)
+    assert (status, error) == (0, "")
+    assert "a?[31;66m?[2J?]52;" in out
+    assert_harmless(out)
+    status, out, error = run("top", "--json", "--interval", "0.2", "--exporter", url)
+    assert (status, error) == (0, "")
+    assert_harmless(out)
+    facts = json.loads(out)
+    assert facts["runs"][0]["name"] == facts["ranks"][0]["phase"] == facts["gpus"][0]["name"] == HOSTILE
+
+
+def test_top_of_a_run(prometheus: Callable[..., str], run: Callable[..., Said]) -> None:
+    """The same through Prometheus, whose alerts, nodes, states and runs are others' names, too."""
+    url = prometheus()
+    status, out, error = run("top", "r", "--once", "--prometheus", url)
+    assert (status, error) == (0, "")
+    for heading in ("critical", "culprit", "TROUBLE"):
+        assert heading in out
+    assert out.count("a?[31;66m") > 3
+    assert_harmless(out)
+    status, out, _ = run("top", "r", "--json", "--prometheus", url)
+    assert status == 0
+    assert_harmless(out)
+    facts = json.loads(out)
+    assert facts["alerts"][0]["name"] == facts["ranks"][0]["node"] == HOSTILE
+
+
+def test_a_run_that_nobody_knows(prometheus: Callable[..., str], run: Callable[..., Said]) -> None:
+    """The names nearest to it are told as text."""
+    status, out, error = run("top", "rr", "--once", "--prometheus", prometheus())
+    assert (status, out, error.count("\n")) == (1, "", 1)
+    status, out, error = run("top", HOSTILE + "x", "--once", "--prometheus", prometheus())
+    assert (status, out, error.count("\n")) == (1, "", 1)
+    assert error.count("66m") > 1
+    assert_harmless(error)
+
+
+def test_which_run(prometheus: Callable[..., str], run: Callable[..., Said]) -> None:
+    """The list of runs that top offers is text."""
+    status, out, error = run("top", "--prometheus", prometheus())
+    assert (status, out) == (2, "")
+    assert "which RUN? it has a?[31;66m" in error
+    assert_harmless(error)
+
+
+def test_the_live_screen(prometheus: Callable[..., str]) -> None:
+    """On a terminal nothing comes but what the program itself draws with."""
+    url = prometheus()
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update({"TERM": "xterm-256color", "PYTHONUTF8": "1", "COLUMNS": "200", "LINES": "50"})
+        arguments = ["-m", "tachograph", "top", "r", "--prometheus", url]
+        os.execv(sys.executable, [sys.executable, *arguments])
+    raw, end, left = b"", time.monotonic() + DEADLINE, False
+    while time.monotonic() < end:
+        if not select.select([terminal], [], [], 0.1)[0]:
+            continue
+        try:
+            raw += os.read(terminal, 65536)
+        except OSError:
+            break
+        if not left and b"q quit" in raw:
+            os.write(terminal, b"q")
+            left = True
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    text = raw.decode()
+    assert "a?[31;66m" in text
+    assert "\x1b[31;66m" not in text
+    assert_harmless(OWN.sub("", text).replace("\r\n", "\n"))
+
+
+def test_silences(answering: Callable[..., str], run: Callable[..., Said]) -> None:
+    """Who asked for a silence, why, of what, and what Alertmanager says against one."""
+    silence = {
+        "id": HOSTILE, "status": {"state": "active"}, "comment": HOSTILE, "createdBy": HOSTILE,
+        "startsAt": "2026-01-01T00:00:00Z", "endsAt": "2099-01-01T00:00:00Z",
+        "matchers": [{"name": HOSTILE, "value": HOSTILE, "isRegex": False}],
+    }  # fmt: skip
+    status, out, error = run("silence", "--list", "--alertmanager", served(answering, json.dumps([silence])))
+    assert (status, error, out.count("\n")) == (0, "", 3)
+    assert out.count("a?[31;66m") == 5
+    assert_harmless(out)
+    begin = ("silence", HOSTILE, "--for", "1h", "--why", "w", "--by", "b", "--alertmanager")
+    status, out, error = run(*begin, served(answering, json.dumps({"silenceID": HOSTILE})))
+    assert (status, error, out.count("\n")) == (0, "", 2)
+    assert_harmless(out)
+    refusal = HOSTILE.encode()
+    url = answering(b"HTTP/1.1 400 Bad\r\nContent-Length: %d\r\n\r\n" % len(refusal) + refusal)
+    status, out, error = run(*begin, url)
+    assert (status, out, error.count("\n")) == (1, "", 1)
+    assert_harmless(error)
+
+
+VALUES = ["-1", "NaN", "+Inf", "-Inf", "1e308", "-1e308", "5e-324", "1e18"]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_values_that_break_no_report_and_no_screen(
+    prometheus: Callable[..., str], run: Callable[..., Said], value: str, tmp_path: Path
+) -> None:
+    """One rank's number costs neither the report nor the picture of the run."""
+    url = prometheus(value=value, alertname="LossSpike")
+    status, out, error = run("report", "r", "--out", str(tmp_path / "out.html"), "--prometheus", url)
+    assert (status, error) == (0, "")
+    assert_harmless(out)
+    html = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert_harmless(html)
+    assert "<img" not in html
+    status, out, error = run("top", "r", "--once", "--prometheus", url)
+    assert (status, error) == (0, "")
+    assert_harmless(out)
+
+
+def test_the_report(prometheus: Callable[..., str], run: Callable[..., Said], tmp_path: Path) -> None:
+    """What it prints and what it writes, to a file and to standard output."""
+    url = prometheus()
+    status, out, error = run("report", "r", "--out", str(tmp_path / "out.html"), "--prometheus", url)
+    assert (status, error, out.count("\n")) == (0, "", 1)
+    assert "the first was a?[31;66m" in out
+    assert_harmless(out)
+    html = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert_harmless(html)
+    assert "<img" not in html
+    status, out, _ = run("report", "r", "--out", "-", "--prometheus", url)
+    assert status == 0
+    assert_harmless(out)
+
+
+def notify(pager: Pager) -> None:
+    labels = {"alertname": HOSTILE, "severity": "critical", "run": HOSTILE, "rank": HOSTILE}
+    alert = {
+        "status": "firing", "labels": labels, "annotations": {"summary": HOSTILE, "description": HOSTILE},
+        "fingerprint": "f", "startsAt": "2026-01-01T00:00:00Z", "endsAt": "0001-01-01T00:00:00Z",
+    }  # fmt: skip
+    body = json.dumps({"version": "4", "status": "firing", "receiver": "p", "alerts": [alert]}).encode()
+    request = urllib.request.Request(f"{pager.url}/p", body, {"Content-Type": "application/json"})
+    urllib.request.urlopen(request, timeout=DEADLINE).close()
+
+
+def test_pages_that_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    """The demo and the lab print what a pager received, and anyone on the machine can reach the pager."""
+    with Pager() as pager:
+        notify(pager)
+        page = pager.wait_for(lambda _: True, DEADLINE)
+    assert page is not None
+    with Screen(Console(file=sys.stdout, highlight=False, width=200)) as screen:
+        screen.page(page, 1.0, wanted=False)
+        screen.summary([Result(Scenario("t", Fault(HANG, rank=3), "RunHung", 30), 31.5, page, 22.8, 12.0)], [page])
+    fleet_command._print_page(page)
+    out = capfd.readouterr().out
+    assert out.count("a?[31;66m") >= 6
+    assert_harmless(out)
+
+
+def test_a_reader_that_leaves_is_no_error(answering: Callable[..., str]) -> None:
+    """`tachograph top … | head` ends quietly, as a program that SIGPIPE ends."""
+    url = served(answering, exporter_page())
+    for arguments in (["top", "--once", "--interval", "0.2", "--exporter", url], ["metrics"], ["--help"]):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tachograph", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        with child.stderr:
+            assert child.stderr.read() == b"", arguments
+        assert child.wait(DEADLINE) == 141, arguments
