@@ -17,9 +17,11 @@ from tachograph import catalog
 from tachograph._version import __version__
 from tachograph.node import log
 from tachograph.node.clock import Clock
-from tachograph.node.config import Config, ConfigError, read_config
+from tachograph.node.config import LIVE, Config, read_config
+from tachograph.node.config_file import ConfigError
 from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
+from tachograph.node.http_log import OncePerMinute, quiet_loop
 from tachograph.node.landing import landing_page
 from tachograph.node.listener import Listener, SocketPathError
 from tachograph.node.ranks import RankTable
@@ -27,6 +29,7 @@ from tachograph.node.readings import Sample
 from tachograph.node.server import Pages, Server
 from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
 from tachograph.node.shown_ranks import shown
+from tachograph.node.socket_activation import NoSocketError, inherited_sockets
 
 TICK_SECONDS = 1.0
 LAST_WAIT_SECONDS = 0.5
@@ -49,8 +52,16 @@ class Exporter:
         self._rank_detail = config.rank_detail
         self._table = RankTable(config.limits, self._clock, self._source)
         self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
-        pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready)
-        self._server = Server(*config.listen_address, pages)
+        self._settings = dict(config.settings)
+        self._ticks = 0
+        pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready, generation=lambda: self._ticks)
+        self._server = Server(
+            *config.listen_address,
+            pages,
+            most=config.web_max_requests,
+            web_config=config.web_config,
+            inherited=inherited_sockets if config.web_systemd_socket else None,
+        )
         self._ranks_failed = False
 
     @property
@@ -63,18 +74,31 @@ class Exporter:
         try:
             # The address first: of two exporters started at once, the second must not touch the first one's socket.
             try:
-                host, port = await self._server.open()
+                address = await self._server.open()
+            except NoSocketError as error:
+                raise StartError(f"web.systemd-socket: {error}") from error
             except OSError as error:
-                raise StartError(f"web.listen-address: {error.strerror or error}") from error
+                raise StartError(f"web.listen-address: {(error.strerror or str(error)).lower()}") from error
             try:
                 await self._listener.open()
             except SocketPathError as error:
                 raise StartError(str(error)) from error
-            _log.info("serving", extra={"address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"})
+            _log.info("serving", extra={"address": address})
             await self._work(stop)
         finally:
             await self._listener.close()
             await self._server.close()
+
+    def reload(self, config: Config) -> None:
+        """Take over what can be changed while running; say what cannot."""
+        changed = {name for name, value in config.settings.items() if self._settings.get(name) != value}
+        if waiting := sorted(changed - LIVE):
+            _log.warning("these settings need a restart", extra={"settings": ", ".join(waiting)})
+        self._server.reload(config.web_max_requests, config.web_config)
+        logging.getLogger().setLevel(config.log_level.upper())
+        self._rank_detail = config.rank_detail
+        self._settings.update((name, config.settings[name]) for name in changed & LIVE)
+        _log.info("configuration reloaded", extra={"changed": ", ".join(sorted(changed & LIVE)) or "nothing"})
 
     async def _work(self, stop: asyncio.Event) -> None:
         reading = asyncio.create_task(self._read_gpus())
@@ -82,6 +106,8 @@ class Exporter:
             while not stop.is_set():
                 self._table.tick()
                 self._listener.tick()
+                self._server.tick()
+                self._ticks += 1
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(stop.wait(), TICK_SECONDS)
         finally:
@@ -98,6 +124,7 @@ class Exporter:
         """Yield everything the exporter shows; a part that fails costs that part alone."""
         yield from self._shown_gpus.samples()
         yield from self._rank_samples()
+        yield from self._server.samples()
         yield Sample(catalog.EXPORTER_INFO, (__version__, platform.python_version()), 1)
         yield from process_samples()
 
@@ -118,7 +145,7 @@ class Exporter:
         yield Sample(catalog.COLLECTOR_DURATION, ("ranks",), time.perf_counter() - start)
         yield Sample(catalog.COLLECTOR_AGE, ("ranks",), 0)  # frames are taken over as they arrive
 
-    def _landing(self) -> str:
+    def _landing(self, is_trusted: bool = True) -> str:
         refused = {reason: count for reason, count in self._table.rejected.items() if count}
         dropped = {reason: count for reason, count in self._table.dropped.items() if count}
         health = {
@@ -136,11 +163,14 @@ class Exporter:
             gpus=self._source.gpus(),
             snapshot=self._source.snapshot(),
             health=health,
+            is_trusted=is_trusted,
         )
 
     def _ready(self) -> tuple[bool, str]:
         if not self._listener.is_open:
             return False, "not ready: the socket of the ranks is not open yet\n"
+        if not self._listener.is_reachable:
+            return False, f"not ready: {self._listener.path} is gone or not ours: restart the exporter\n"
         return True, f"ready: ranks can connect; {self._shown_gpus.state()}\n"
 
 
@@ -155,14 +185,14 @@ def run_exporter(arguments: Sequence[str]) -> int:
         return 2
     log.set_up(config.log_level)
     try:
-        asyncio.run(_serve(config))
+        asyncio.run(_serve(config, arguments))
     except StartError as error:
         sys.stderr.write(f"tachograph exporter: {error}\n")
         return 2
     return 0
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, arguments: Sequence[str]) -> None:
     source: GpuReader | None = None
     if config.gpu_enabled:
         from tachograph.node.gpu_source import GpuSource
@@ -170,8 +200,20 @@ async def _serve(config: Config) -> None:
         source = GpuSource(interval=config.gpu_interval, kmsg=str(config.gpu_kmsg or ""), detail=config.gpu_detail)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(quiet_loop(OncePerMinute(_log, time.monotonic)))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    exporter = Exporter(config, source)
+    loop.add_signal_handler(signal.SIGHUP, _reload, exporter, arguments)
     gc.freeze()  # what is loaded by now stays: the collector need not walk it again
-    await Exporter(config, source).run(stop)
+    await exporter.run(stop)
     _log.info("stopped")
+
+
+def _reload(exporter: Exporter, arguments: Sequence[str]) -> None:
+    """Read the configuration again; one with faults changes nothing."""
+    try:
+        exporter.reload(read_config(arguments))
+    except ConfigError as error:
+        for fault in error.faults:
+            _log.error("configuration not reloaded", extra={"fault": fault})

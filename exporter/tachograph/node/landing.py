@@ -21,6 +21,7 @@ from tachograph.node.landing_html import ABSENT, Cell, ago, counted, name, plain
 from tachograph.node.landing_trouble import LAST_WORDS_LENGTH, Seat, Trouble
 from tachograph.node.ranks import RankTable
 from tachograph.node.readings import GpuIdentity, GpuSnapshot
+from tachograph.node.redact import redact
 
 EVENTS_SHOWN = 12
 TROUBLES_SHOWN = 12
@@ -35,6 +36,7 @@ WAITS_AND_LAGS = (
     "much less that is than the median here; who waits least arrives last.</p>"
 )
 ROW_WORDS_LENGTH = 96
+WITHHELD = "(the message is shown on loopback or with authentication)"
 REFRESH_SECONDS = 5
 LOOKS = {"running": "good", "frozen": "bad", "dead": "bad", "failed": "bad", "finished": "idle"}
 
@@ -47,10 +49,14 @@ def landing_page(
     gpus: Sequence[GpuIdentity],
     snapshot: GpuSnapshot | None,
     health: Mapping[str, str],
+    is_trusted: bool = True,
 ) -> str:
-    """Return the page; every text that a rank or a driver chose is escaped."""
+    """Return the page; every text that a rank or a driver chose is escaped.
+
+    Only who is trusted reads what ranks said last: a message may hold paths and data of its user.
+    """
     now, wall = clock.monotonic(), clock.wall()
-    seats = _seats(table, now)
+    seats = _seats(table, now, is_trusted=is_trusted)
     of_node = [Gpu(identity, snapshot) for identity in gpus[:GPUS_SHOWN]]
     troubles = [trouble for run, each in seats.items() for trouble in landing_trouble.of_ranks(run, each, now, wall)]
     troubles = sorted((*troubles, *of_gpus(of_node, snapshot, now)), key=lambda trouble: trouble.weight)
@@ -77,12 +83,13 @@ def _template() -> Template:
     return Template((files("tachograph.node") / "landing.html").read_text(encoding="utf-8"))
 
 
-def _seats(ranks: RankTable, now: float) -> dict[str, list[Seat]]:
+def _seats(ranks: RankTable, now: float, *, is_trusted: bool) -> dict[str, list[Seat]]:
     """Return the ranks of each run, in order, with their state and since when."""
     seats: dict[str, list[Seat]] = {}
     for rank in ranks.ranks():
         since = rank.ended if rank.ended is not None else rank.heard
-        seats.setdefault(rank.key[0], []).append(Seat(rank, ranks.state_of(rank), now - since))
+        words = redact(rank.last_words) if is_trusted or not rank.last_words else WITHHELD
+        seats.setdefault(rank.key[0], []).append(Seat(rank, ranks.state_of(rank), now - since, words))
     return seats
 
 
@@ -139,9 +146,9 @@ def _rank(seat: Seat, ranks: RankTable, lag: float | None, now: float) -> list[C
         look += why(f"{ago(seat.seconds)} ago")
     elif seat.state == "frozen":
         look += why(f"silent for {ago(seat.seconds)}")
-    if rank.last_words:
+    if seat.last_words:
         classes = "wide"
-        look += why(plain(rank.last_words, ROW_WORDS_LENGTH))
+        look += why(plain(seat.last_words, ROW_WORDS_LENGTH))
     loss = None if rank.outcome else rank.series.gauge(catalog.TRAIN_LOSS.key)
     seconds, phase = rank.phase_seconds(now), ABSENT
     if rank.phase is not None and seconds is not None:

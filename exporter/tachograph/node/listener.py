@@ -45,6 +45,15 @@ class Listener:
         """Whether ranks can connect."""
         return self._server is not None
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the socket's path leads to us: it exists, and nobody put another file there."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._inode
+
     async def open(self) -> None:
         """Open the socket, in place of a stale one; raise SocketPathError where that cannot be."""
         sock = _bound(self.path, self._mode)
