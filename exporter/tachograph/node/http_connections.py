@@ -1,6 +1,8 @@
 """The HTTP connections of one exporter: how many at a time, for how long, and which one gives way to a newcomer.
 
-A connection costs a socket and nothing more until its first byte; only then is a protocol of aiohttp made for it.
+A connection costs nothing until its first byte, for the kernel keeps it until then (TCP_DEFER_ACCEPT of tcp(7)), or a
+socket where that cannot be; only then is a protocol of aiohttp made for it. So who speaks at once, as a scraper does,
+is being answered before a crowd of newcomers could take its place.
 """
 
 from __future__ import annotations
@@ -75,11 +77,12 @@ class HttpConnection(asyncio.Protocol):
     def end(self) -> None:
         """The answer is made; the connection is idle once the client has read it."""
         self._answered = True
+        self.since = self._owner.clock()
 
     def settle(self) -> None:
         """Take note of an answer that the client has read."""
         if self.stage == "answering" and self._answered and not self._unread():
-            self._enter("reading" if self._bytes else "idle")
+            self.stage = "reading" if self._bytes else "idle"
 
     def drop(self) -> None:
         """Close at once, whatever the connection is at."""
@@ -178,6 +181,7 @@ class HttpConnections:
     def __init__(self, most: int, lines: OncePerMinute, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
         self.clock = clock
+        self.accepted = 0
         self.refused = Counter[str]()
         self.security = Security()
         self.protocol: Callable[[], asyncio.Protocol] = asyncio.Protocol
@@ -251,6 +255,7 @@ class HttpConnections:
 
     def _take(self, sock: socket.socket, group: str) -> None:
         now = self.clock()
+        self.accepted += 1
         if len(self._connections) >= self.most:
             self.refused["node_limit"] += 1
             leaving = self._who_gives_way(now)
@@ -262,6 +267,7 @@ class HttpConnections:
         connection = HttpConnection(self, sock, group, self.security, now)
         self._connections[connection] = None
         asyncio.get_running_loop().add_reader(sock, self._speaks, connection)
+        self._speaks(connection)
 
     def _who_gives_way(self, now: float) -> HttpConnection | None:
         free = [each for each in self._connections if not each.busy(now)]
@@ -334,6 +340,7 @@ def _listening(place: tuple[object, ...], family: int, *, both: bool = False) ->
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(HEADER_SECONDS))
         sock.bind(place)
         sock.listen(BACKLOG)
     except OSError:

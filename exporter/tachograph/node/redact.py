@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 REDACTED = "[redacted]"
+LONGEST = 512
+"""Characters that are looked at, three times what a page shows; what comes after them is left out."""
 
 _WORDS = r"token|secret|passw(?:or)?d|passwd|pwd|passphrase|credentials?|api[-_ ]?key|access[-_ ]?key|private[-_ ]?key"
 _VALUE = r"(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&)\]}'\"]+)"
@@ -16,8 +18,8 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)\b(authorization['\"]?\s*[:=]\s*['\"]?)(?:\w+\s+)?[^\s'\",;]+"), rf"\1{REDACTED}"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {REDACTED}"),
     # token=…, "hf_token": "…", --password …, AWS_SECRET_ACCESS_KEY=…
-    (re.compile(rf"(?i)([\w-]*(?:{_WORDS})[\w-]*['\"]?\s*(?:[:=]|=>)\s*){_VALUE}"), rf"\1{REDACTED}"),
-    (re.compile(rf"(?i)(--?[\w-]*(?:{_WORDS})[\w-]*\s+){_VALUE}"), rf"\1{REDACTED}"),
+    (re.compile(rf"(?i)((?:{_WORDS})[\w-]{{0,32}}['\"]?\s{{0,4}}(?:=>|[:=])\s{{0,4}}){_VALUE}"), rf"\1{REDACTED}"),
+    (re.compile(rf"(?i)(--?[\w-]{{0,32}}(?:{_WORDS})[\w-]{{0,32}}\s{{1,4}}){_VALUE}"), rf"\1{REDACTED}"),
     # Keys that say of themselves what they are: AWS, GitHub, Hugging Face, OpenAI and Anthropic, Slack, GitLab, Google.
     (re.compile(r"\b(?:AKIA|ASIA|AROA)[0-9A-Z]{12,}"), REDACTED),
     (
@@ -36,7 +38,8 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def redact(text: str) -> str:
-    """Return the text without what looks like a password, a key or a token."""
+    """Return the beginning of a text without what looks like a password, a key or a token."""
+    text = text[:LONGEST]
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     return text

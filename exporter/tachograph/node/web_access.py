@@ -117,9 +117,13 @@ def is_local(request: web.Request) -> bool:
     """Return whether a request comes from this machine and was not passed on by a proxy."""
     if "Forwarded" in request.headers or "X-Forwarded-For" in request.headers:
         return False
-    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+    return request.transport is not None and is_loopback(request.transport.get_extra_info("peername"))
+
+
+def is_loopback(peer: object) -> bool:
+    """Return whether a peer, as the transport names it, is on this machine: a unix socket's is a text."""
     if not isinstance(peer, tuple):
-        return peer is not None  # a unix socket
+        return isinstance(peer, (str, bytes))
     address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
