@@ -115,7 +115,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 @pytest.fixture
 def port(hand: Any) -> Callable[..., Any]:
-    """How to run a server: `async with port(most=3) as served`."""
+    """Return what runs a server for the length of an `async with`."""
 
     @asynccontextmanager
     async def running(most: int = 3) -> AsyncIterator[Port]:
