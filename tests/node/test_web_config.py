@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
+import json
 import re
 import shutil
 import signal
@@ -16,18 +17,21 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import bcrypt
 import pytest
 import trustme
+import yaml
 
+from tachograph.lab.processes import Children, free_port
 from tachograph.node.config_file import ConfigError
 from tachograph.node.web_access import MOST_CHECKS, is_loopback
 from tachograph.node.web_config import WebConfig, read_web_config
 
+ROOT = Path(__file__).parents[2]
 LIMIT = 20.0
 DAY = datetime.timedelta(days=1)
 PASSWORD = "correct horse"
@@ -490,3 +494,51 @@ def test_a_faulty_file_at_the_start(tmp_path: Path) -> None:
         f"{tmp_path}/web.yml:1: tls: no such setting: expected one of tls_server_config, http_server_config, "
         "basic_auth_users",
     ]
+
+
+def example(kind: str) -> Any:
+    """Return the example in docs/web.md that has this key."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/web.md").read_text(encoding="utf-8"), re.DOTALL)
+    return next(found for block in blocks if kind in (found := yaml.safe_load(block)))
+
+
+def test_prometheus_scrapes_it(
+    site: Any, hashed: str, programs: Mapping[str, Path], tmp_path: Path, wait_for_up: Any
+) -> None:
+    """A real Prometheus, configured as docs/web.md says, reads an exporter that is configured as docs/web.md says."""
+    web = example("tls_server_config")
+    assert set(web["basic_auth_users"]) == {"prometheus"}
+    web["basic_auth_users"]["prometheus"] = hashed
+    served = site(yaml.safe_dump(web))
+    (job,) = example("scrape_configs")["scrape_configs"]
+    (tmp_path / "password").write_text(PASSWORD)
+    text = yaml.safe_dump({"scrape_configs": [job | {"scrape_interval": "1s", "scrape_timeout": "1s"}]})
+    (tmp_path / "targets").mkdir()
+    (tmp_path / "targets/tachograph.yml").write_text(yaml.safe_dump([{"targets": [served.place]}]))
+    (tmp_path / "prometheus.yml").write_text(text.replace("/etc/prometheus/tachograph/", f"{tmp_path}/"))
+    wait_for_up(programs["prometheus"], tmp_path)
+
+
+@pytest.fixture
+def wait_for_up(tmp_path: Path) -> Iterator[Callable[[Path, Path], None]]:
+    """Return what starts a Prometheus and returns once its one target is up."""
+    with Children(tmp_path / "logs") as children:
+
+        def run(program: Path, folder: Path) -> None:
+            port = free_port()
+            flags = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+                     f"--web.listen-address=127.0.0.1:{port}")  # fmt: skip
+            child = children.start("prometheus", [str(program), *flags])
+
+            def is_up() -> bool:
+                try:
+                    with urllib.request.urlopen(
+                        f"http://127.0.0.1:{port}/api/v1/query?query=up", timeout=LIMIT
+                    ) as answer:
+                        return [each["value"][1] for each in json.load(answer)["data"]["result"]] == ["1"]
+                except OSError:
+                    return False
+
+            child.wait_until(is_up, 2 * LIMIT)
+
+        yield run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,8 @@ def quiet_loop(lines: OncePerMinute) -> Callable[[asyncio.AbstractEventLoop, dic
 
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        message = str(context.get("message", "error in the event loop"))
+        # Without the objects that asyncio names in it: their addresses would make each time a cause of its own.
+        message = re.split(r"[(<]", str(context.get("message", "")), maxsplit=1)[0].strip() or "error in the event loop"
         if isinstance(error, OSError):
             lines.warning(f"{message}: {error.strerror or error}")
         elif isinstance(error, BaseException):
