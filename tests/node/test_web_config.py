@@ -490,7 +490,7 @@ def test_a_faulty_file_at_the_start(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert [line.strip() for line in done.stderr.splitlines()[1:]] == [
-        "--web.max-requests: '1': expected a whole number from 4 to 512",
+        "--web.max-requests: '1': expected a whole number from 16 to 512",
         f"{tmp_path}/web.yml:1: tls: no such setting: expected one of tls_server_config, http_server_config, "
         "basic_auth_users",
     ]

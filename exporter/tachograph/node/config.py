@@ -137,7 +137,7 @@ SETTINGS = (
         live=True,
     ),
     Setting(
-        "web.max-requests", _whole(4, 512), "a whole number from 4 to 512", "64",
+        "web.max-requests", _whole(16, 512), "a whole number from 16 to 512", "64",
         "HTTP connections at a time; beyond them, one that is idle gives way.", live=True,
     ),
     Setting(

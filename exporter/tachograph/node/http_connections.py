@@ -31,8 +31,8 @@ REQUEST_BYTES = 16 * 1024
 """Of one request, headers and body; no page takes a body."""
 SAFE_SECONDS = 1.0
 """For so long after its request a connection that is being answered gives way to none; answers take milliseconds."""
-ACCEPTS_AT_ONCE = 8
-"""Connections accepted before whatever else is waiting has its turn: a newcomer can speak before it must give way."""
+TURNS = 16
+"""A newcomer has so many turns of the event loop before others could take its place: an answer begins within six."""
 BACKLOG = 1024
 PAUSE_SECONDS = 0.1
 """How long no connection is accepted after file descriptors ran out."""
@@ -99,11 +99,9 @@ class HttpConnection(asyncio.Protocol):
 
     async def open(self) -> None:
         """Make a transport of the socket, with the handshake of TLS where that is asked for."""
-        context = self.secure.context
-        limit = {"ssl_handshake_timeout": HEADER_SECONDS} if context else {}
         loop = asyncio.get_running_loop()
         try:
-            await loop.connect_accepted_socket(lambda: self, self.sock, ssl=context, **limit)
+            await loop.connect_accepted_socket(lambda: self, self.sock, ssl=self.secure.context)
         except (OSError, asyncio.TimeoutError) as error:
             self.sock.close()
             if self.stage != "closed":
@@ -243,7 +241,7 @@ class HttpConnections:
         connection.drop()
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPTS_AT_ONCE):
+        for _ in range(max(1, self.most // TURNS)):
             try:
                 sock, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
