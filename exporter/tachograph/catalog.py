@@ -36,6 +36,11 @@ COLLECTOR_REASONS = (
 
 WORKER_END_CAUSES = ("crashed", "killed", "driver")
 
+CONNECTION_KINDS = ("rank", "http")
+
+CONNECTION_REFUSALS = ("user_limit", "node_limit", "work_limit", "descriptors", "slow", "tls", "auth")
+"""Why a connection is refused or closed; `auth` counts requests."""
+
 ROWS = Rows()
 _row = ROWS.add
 
@@ -89,6 +94,15 @@ THROTTLED = _row(
 SERIES_WITHHELD = _row(
     "exporter_series_withheld", GAUGE, "", (),
     "Series of ranks left out of this page because all of them are more than limits.series: of those who have most.",
+)  # fmt: skip
+CONNECTIONS = _row(
+    "exporter_connections", GAUGE, "", ("kind",),
+    "Connections that are open: of ranks on the unix socket, and of HTTP clients.", CONNECTION_KINDS,
+)  # fmt: skip
+CONNECTIONS_REFUSED = _row(
+    "exporter_connections_refused_total", COUNTER, "", ("kind", "reason"),
+    "Connections refused, or closed to make room for others; with reason auth, requests. Reasons: "
+    + ", ".join(CONNECTION_REFUSALS) + ".",
 )  # fmt: skip
 
 METRICS: tuple[Metric, ...] = (*training_catalog.ROWS, *gpu_catalog.ROWS, *ROWS)

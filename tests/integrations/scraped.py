@@ -49,6 +49,7 @@ class Scraped:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.socket = folder / "rank.sock"
+        self._page = ""
 
     def __enter__(self) -> Scraped:
         self._children = Children(self.folder).__enter__()
@@ -92,13 +93,16 @@ class Scraped:
                 if process.poll() is None:
                     process.kill()
                     process.wait()
-            series.update(self._scrape())
+            last = self._page
+            while self._page == last:  # the exporter makes a page each second; the next one has the script's end
+                series.update(self._scrape())
+                time.sleep(0.02)
         texts = [(self.folder / name).read_text() for name in ("out", "errors")]
         return Done(process.returncode, *texts, series)
 
     def _scrape(self) -> Iterator[tuple[Series, float]]:
         with urllib.request.urlopen(self.url, timeout=LIMIT) as page:
-            text = page.read().decode()
-        for family in text_string_to_metric_families(text):
+            self._page = page.read().decode()
+        for family in text_string_to_metric_families(self._page):
             for sample in family.samples:
                 yield (sample.name, frozenset(sample.labels.items())), sample.value

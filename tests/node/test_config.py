@@ -91,6 +91,8 @@ def test_a_path_that_may_be_left_out() -> None:
     config = read_config(["--gpu.job-mapping-dir=", "--gpu.kmsg", ""], {})
     assert (config.gpu_job_mapping_dir, config.gpu_kmsg) == (None, None)
     assert read_config(["--gpu.detail", "--gpu.dcgm-names=on"], {}).gpu_detail is True
+    web = read_config(["--web.config.file=", "--web.max-requests=50", "--web.systemd-socket"], {})
+    assert (web.web_config, web.web_max_requests, web.web_systemd_socket) == (None, 50, True)
     assert faults(["--gpu.kmsg"]) == ("--gpu.kmsg: no value: expected a path, or nothing",)
 
 

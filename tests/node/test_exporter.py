@@ -161,13 +161,14 @@ def test_a_flood_starves_nobody(exporter: Any, witness: Any) -> None:
         while time.monotonic() < start + 2.0:
             witness.state({"tokens_total": 100, "loss": 1.5})
             asked = time.monotonic()
-            after = exporter.scrape()
+            exporter.get("/metrics")
             slowest = max(slowest, time.monotonic() - asked)
             time.sleep(0.2)
     finally:
         over.set()
         flooder.socket.shutdown(2)
         sender.join()
+    after = exporter.scrape()
     assert after.counted("frames_rejected", "rate") - before.counted("frames_rejected", "rate") > 1000
     assert after.value("exporter_frames_total") - before.value("exporter_frames_total") < 200
     assert after.value("process_cpu_seconds_total") - before.value("process_cpu_seconds_total") < 0.8

@@ -17,8 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from tachograph import catalog
 from tachograph.node.config import read_config
 from tachograph.node.exporter import Exporter
-from tachograph.node.exposition import OPENMETRICS, TEXT, Form, negotiate, number, process_samples, render
+from tachograph.node.exposition import OPENMETRICS, TEXT, Exposition, Form, negotiate, number, process_samples, render
 from tachograph.node.frames import Bye, State, decode
+from tachograph.node.histograms import Buckets, RunHistogram
 from tachograph.node.peer import Peer
 from tachograph.node.readings import GpuSnapshot, Sample
 
@@ -245,3 +246,19 @@ def test_gzip_is_a_fraction(node: Exporter) -> None:
     """The scrape compresses well enough that level 1 is worth its time."""
     text = render(node.samples(), TEXT)
     assert len(gzip.compress(text, 1)) < 0.3 * len(text)
+
+
+def test_what_is_kept_between_pages() -> None:
+    """A page is the same whether one was written before it or not, and only what the last one used is kept."""
+    up, info, steps = catalog.RANK_UP, catalog.EXPORTER_INFO, catalog.TRAIN_STEP_SECONDS
+    histogram = RunHistogram()
+    histogram.add(Buckets({-17: 3, 40: 1}, 2.5), Buckets())
+    first = [Sample(up, ("r", str(rank)), 1) for rank in range(100)]
+    second = [Sample(up, ("r", "7"), 0), Sample(info, ('"', "\n"), 1), histogram.sample(steps, ("r",))]
+    exposition = Exposition()
+    for samples in (first, second, second, first, second):
+        for form in (TEXT, OPENMETRICS):
+            assert exposition.render(samples, form) == render(samples, form)
+    assert {name: set(kept) for name, kept in exposition._prefixes.items()} == {
+        up.name: {("r", "7")}, info.name: {('"', "\n")}, steps.name: {("r",)},
+    }  # fmt: skip

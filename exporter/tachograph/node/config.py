@@ -9,13 +9,14 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tachograph.node.config_file import Entry, read_file
+from tachograph.node.config_file import ConfigError, Entry, read_file
 from tachograph.node.limits import Limits
 from tachograph.node.log import LEVELS
+from tachograph.node.web_config import read_web_config
 from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
 
 DEFAULT_PORT = 10024
@@ -24,14 +25,6 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _MISSING = "\0"  # a flag without its value; no shell can pass this text
 _limits = Limits()
-
-
-class ConfigError(Exception):
-    """The configuration is wrong; `faults` has one line for each thing to mend."""
-
-    def __init__(self, faults: Sequence[str]) -> None:
-        super().__init__("; ".join(faults))
-        self.faults = tuple(faults)
 
 
 @dataclass(frozen=True)
@@ -51,6 +44,11 @@ class Config:
     state_file: Path | None
     log_level: str
     limits: Limits
+    web_config: Path | None = None
+    web_max_requests: int = 64
+    web_systemd_socket: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The value of every setting by its name: what a reload compares."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,8 @@ class Setting:
     expected: str
     default: str
     help: str
+    live: bool = False
+    """Whether a reload changes it; the others wait for a restart."""
 
 
 def _address(text: str) -> tuple[str | None, int]:
@@ -133,6 +133,19 @@ SETTINGS = (
         f":{DEFAULT_PORT}", "Address on which /metrics is served; port 0 takes any free one.",
     ),
     Setting(
+        "web.config.file", _path_or_none, "a path, or nothing", "",
+        "File in the format of Prometheus' exporter-toolkit: TLS, client certificates, passwords. Nothing: plain HTTP.",
+        live=True,
+    ),
+    Setting(
+        "web.max-requests", _whole(16, 512), "a whole number from 16 to 512", "64",
+        "HTTP connections at a time; beyond them, one that is idle gives way.", live=True,
+    ),
+    Setting(
+        "web.systemd-socket", _truth, "true or false", "false",
+        "Serve on the sockets that systemd passes on, in place of web.listen-address.",
+    ),
+    Setting(
         "socket", _path, "a path", "",
         f"Unix socket on which ranks speak. Default: ${SOCKET_ENVIRONMENT}, else {socket_path({})}, else "
         "$XDG_RUNTIME_DIR/tachograph/rank.sock.",
@@ -164,13 +177,14 @@ SETTINGS = (
     Setting(
         "rank.detail", _truth, "true or false", "false",
         "Show what ranks report beyond what alerts and dashboards use: GPU seconds by phase, twins of other series.",
+        live=True,
     ),
     Setting(
         "state-file", _path_or_none, "a path, or nothing", "",
         "File that keeps sums over runs exact when the exporter is restarted; nothing: keep none. "
         "Default: the socket's path, with .state for its ending.",
     ),
-    Setting("log.level", _level, "one of " + ", ".join(LEVELS), "info", "Least important lines to log."),
+    Setting("log.level", _level, "one of " + ", ".join(LEVELS), "info", "Least important lines to log.", live=True),
     Setting(
         "limits.ranks", _whole(1, 4096), "a whole number from 1 to 4096", str(_limits.ranks),
         "Ranks of one user known at a time on this node.",
@@ -201,6 +215,8 @@ SETTINGS = (
     ),
 )  # fmt: skip
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+LIVE = frozenset(setting.name for setting in SETTINGS if setting.live)
+"""The settings that a reload changes."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -247,6 +263,11 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         except ValueError:
             given = "no value" if entry.text == _MISSING else repr(entry.text)
             faults.append(f"{entry.where}: {given}: expected {setting.expected}")
+    if values.get("web.config.file") is not None:
+        try:
+            read_web_config(values["web.config.file"])
+        except ConfigError as error:
+            faults.extend(error.faults)
     if faults:
         raise ConfigError(faults)
     if texts["state-file"].where == "default":
@@ -273,4 +294,8 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
             retention=values["ranks.retention"],
             retention_finished=values["ranks.retention-finished"],
         ),
+        web_config=values["web.config.file"],
+        web_max_requests=values["web.max-requests"],
+        web_systemd_socket=values["web.systemd-socket"],
+        settings=values,
     )

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 _DEPTH = 3
 
 
+class ConfigError(Exception):
+    """The configuration is wrong; `faults` has one line for each thing to mend."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = tuple(faults)
+
+
 @dataclass(frozen=True)
 class Entry:
     """The text of a setting, and where it was given."""

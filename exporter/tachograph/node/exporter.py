@@ -18,12 +18,15 @@ from tachograph import catalog
 from tachograph._version import __version__
 from tachograph.node import log
 from tachograph.node.clock import Clock
-from tachograph.node.config import Config, ConfigError, read_config
+from tachograph.node.config import LIVE, Config, read_config
+from tachograph.node.config_file import ConfigError
 from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
+from tachograph.node.http_log import quiet_loop
 from tachograph.node.landing import landing_page
 from tachograph.node.landing_parts import Parts
 from tachograph.node.listener import Listener, SocketPathError
+from tachograph.node.once_per_minute import OncePerMinute
 from tachograph.node.page_budget import fit
 from tachograph.node.ranks import RankTable
 from tachograph.node.readings import Sample
@@ -31,6 +34,7 @@ from tachograph.node.recent_peak import RecentPeak
 from tachograph.node.server import Pages, Server
 from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
 from tachograph.node.shown_ranks import shown
+from tachograph.node.socket_activation import NoSocketError, inherited_sockets
 from tachograph.node.state_file import StateFile
 from tachograph.node.state_keeper import StateKeeper
 
@@ -59,9 +63,17 @@ class Exporter:
         self._keeper = None if config.state_file is None else StateKeeper(self._table, StateFile(config.state_file))
         self._most_series = config.limits.series
         self._loop_lag = RecentPeak(self._clock.monotonic)
-        pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready)
-        self._server = Server(*config.listen_address, pages)
         self._landing_parts = Parts(self._clock)
+        self._settings = dict(config.settings)
+        self._ticks = 0
+        pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready, generation=lambda: self._ticks)
+        self._server = Server(
+            *config.listen_address,
+            pages,
+            most=config.web_max_requests,
+            web_config=config.web_config,
+            inherited=inherited_sockets if config.web_systemd_socket else None,
+        )
         self._ranks_failed = False
 
     @property
@@ -74,20 +86,33 @@ class Exporter:
         try:
             # The address first: of two exporters started at once, the second must not touch the first one's socket.
             try:
-                host, port = await self._server.open()
+                address = await self._server.open()
+            except NoSocketError as error:
+                raise StartError(f"web.systemd-socket: {error}") from error
             except OSError as error:
-                raise StartError(f"web.listen-address: {error.strerror or error}") from error
+                raise StartError(f"web.listen-address: {(error.strerror or str(error)).lower()}") from error
             try:
                 await self._listener.open()
             except SocketPathError as error:
                 raise StartError(str(error)) from error
             if self._keeper is not None:
                 self._keeper.restore()  # the socket is ours, so no other exporter writes the file; and nobody spoke yet
-            _log.info("serving", extra={"address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"})
+            _log.info("serving", extra={"address": address})
             await self._work(stop)
         finally:
             await self._listener.close()
             await self._server.close()
+
+    def reload(self, config: Config) -> None:
+        """Take over what can be changed while running; say what cannot."""
+        changed = {name for name, value in config.settings.items() if self._settings.get(name) != value}
+        if waiting := sorted(changed - LIVE):
+            _log.warning("these settings need a restart", extra={"settings": ", ".join(waiting)})
+        self._server.reload(config.web_max_requests, config.web_config)
+        logging.getLogger().setLevel(config.log_level.upper())
+        self._rank_detail = config.rank_detail
+        self._settings.update((name, config.settings[name]) for name in changed & LIVE)
+        _log.info("configuration reloaded", extra={"changed": ", ".join(sorted(changed & LIVE)) or "nothing"})
 
     async def _work(self, stop: asyncio.Event) -> None:
         reading = asyncio.create_task(self._read_gpus())
@@ -98,6 +123,8 @@ class Exporter:
                 if self._keeper is not None:
                     self._keeper.tick()
                 due = self._clock.monotonic() + TICK_SECONDS
+                self._server.tick()
+                self._ticks += 1
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(stop.wait(), TICK_SECONDS)
                 self._loop_lag.note(self._clock.monotonic() - due)
@@ -117,6 +144,8 @@ class Exporter:
         """Yield everything the exporter shows; a part that fails costs that part alone."""
         yield from self._shown_gpus.samples()
         yield from self._rank_samples()
+        yield from self._listener.samples()
+        yield from self._server.samples()
         yield Sample(catalog.EXPORTER_INFO, (__version__, platform.python_version()), 1)
         yield from process_samples()
 
@@ -145,7 +174,7 @@ class Exporter:
         yield Sample(catalog.FRAME_COST, (), self._table.shares.frame_cost.read())
         yield Sample(catalog.THROTTLED, (), self._table.shares.throttled_seconds)
 
-    def _landing(self) -> str:
+    def _landing(self, is_trusted: bool = True) -> str:
         refused = {reason: count for reason, count in self._table.rejected.items() if count}
         dropped = {reason: count for reason, count in self._table.dropped.items() if count}
         health = {
@@ -164,11 +193,14 @@ class Exporter:
             snapshot=self._source.snapshot(),
             health=health,
             parts=self._landing_parts,
+            is_trusted=is_trusted,
         )
 
     def _ready(self) -> tuple[bool, str]:
         if not self._listener.is_open:
             return False, "not ready: the socket of the ranks is not open yet\n"
+        if not self._listener.is_reachable:
+            return False, f"not ready: {self._listener.path} is gone or not ours: restart the exporter\n"
         return True, f"ready: ranks can connect; {self._shown_gpus.state()}\n"
 
 
@@ -184,7 +216,7 @@ def run_exporter(arguments: Sequence[str]) -> int:
     log.set_up(config.log_level)
     raise_descriptor_limit()
     try:
-        asyncio.run(_serve(config))
+        asyncio.run(_serve(config, arguments))
     except StartError as error:
         sys.stderr.write(f"tachograph exporter: {error}\n")
         return 2
@@ -199,7 +231,7 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, arguments: Sequence[str]) -> None:
     source: GpuReader | None = None
     if config.gpu_enabled:
         from tachograph.node.gpu_source import GpuSource
@@ -207,8 +239,20 @@ async def _serve(config: Config) -> None:
         source = GpuSource(interval=config.gpu_interval, kmsg=str(config.gpu_kmsg or ""), detail=config.gpu_detail)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(quiet_loop(OncePerMinute(_log, time.monotonic)))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    exporter = Exporter(config, source)
+    loop.add_signal_handler(signal.SIGHUP, _reload, exporter, arguments)
     gc.freeze()  # what is loaded by now stays: the collector need not walk it again
-    await Exporter(config, source).run(stop)
+    await exporter.run(stop)
     _log.info("stopped")
+
+
+def _reload(exporter: Exporter, arguments: Sequence[str]) -> None:
+    """Read the configuration again; one with faults changes nothing."""
+    try:
+        exporter.reload(read_config(arguments))
+    except ConfigError as error:
+        for fault in error.faults:
+            _log.error("configuration not reloaded", extra={"fault": fault})

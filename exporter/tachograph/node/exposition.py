@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from prometheus_client.process_collector import ProcessCollector
 
@@ -60,21 +61,51 @@ def _quality(parameters: Iterable[str]) -> float:
         return 0.0
 
 
+class Exposition:
+    """Writes samples as text; what stands before the number of a series is kept from one page to the next."""
+
+    def __init__(self) -> None:
+        self._prefixes: _Prefixes = {}
+
+    def render(self, samples: Iterable[Sample | HistogramSample], form: Form) -> bytes:
+        """Return the samples as text, families in catalog order; of two samples of one series the later one stands."""
+        families: dict[str, dict[tuple[str, ...], Sample | HistogramSample]] = {}
+        for sample in samples:
+            try:
+                families[sample.metric.name][sample.labels] = sample
+            except KeyError:
+                families[sample.metric.name] = {sample.labels: sample}
+        # Only what this page uses is kept for the next one: ranks come and go, and choose their names.
+        before, self._prefixes = self._prefixes, {}
+        lines: list[str] = []
+        for name in sorted(families, key=lambda name: (_ORDER.get(name, len(_ORDER)), name)):
+            series = families[name]
+            metric = next(iter(series.values())).metric
+            lines.extend(_header(metric, form))
+            known, used = before.get(name, {}), self._prefixes.setdefault(name, {})
+            for labels, sample in series.items():
+                names = sample.metric.labels
+                found = known.get(labels)
+                if found is None or found[0] != names:
+                    found = names, _prefixes(sample)
+                used[labels] = found
+                if isinstance(sample, HistogramSample):
+                    lines.extend(map("".join, zip(found[1], _histogram(sample), strict=True)))
+                else:
+                    lines.append(found[1][0] + number(sample.value))
+        if form.openmetrics:
+            lines.append("# EOF")
+        lines.append("")
+        return "\n".join(lines).encode()
+
+
+_Prefixes: TypeAlias = dict[str, dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]]]
+"""For each family and each of its label values: the names of the labels, and the beginnings of its lines."""
+
+
 def render(samples: Iterable[Sample | HistogramSample], form: Form) -> bytes:
-    """Return the samples as text, families in catalog order; of two samples of one series the later one stands."""
-    families: dict[str, dict[tuple[str, ...], Sample | HistogramSample]] = {}
-    for sample in samples:
-        families.setdefault(sample.metric.name, {})[sample.labels] = sample
-    lines: list[str] = []
-    for name in sorted(families, key=lambda name: (_ORDER.get(name, len(_ORDER)), name)):
-        series = families[name].values()
-        lines.extend(_header(next(iter(series)).metric, form))
-        for sample in series:
-            lines.extend(_histogram(sample) if isinstance(sample, HistogramSample) else (_line(sample),))
-    if form.openmetrics:
-        lines.append("# EOF")
-    lines.append("")
-    return "\n".join(lines).encode()
+    """Return one page of samples as text."""
+    return Exposition().render(samples, form)
 
 
 def process_samples() -> Iterator[Sample]:
@@ -102,19 +133,21 @@ def _header(metric: Metric, form: Form) -> Iterator[str]:
     yield f"# HELP {family} {metric.help.translate(_ESCAPES)}"
 
 
-def _line(sample: Sample) -> str:
-    return f"{sample.metric.name}{_labels(sample.metric.labels, sample.labels)} {number(sample.value)}"
+def _prefixes(sample: Sample | HistogramSample) -> tuple[str, ...]:
+    name, names, values = sample.metric.name, sample.metric.labels, sample.labels
+    plain = _labels(names, values)
+    if not isinstance(sample, HistogramSample):
+        return (f"{name}{plain} ",)
+    # OpenMetrics wants a float as `le`; the same text in both formats keeps the series the same.
+    edges = (*map(repr, BOUNDS), "+Inf")
+    buckets = (f"{name}_bucket{_labels((*names, 'le'), (*values, edge))} " for edge in edges)
+    return (*buckets, f"{name}_sum{plain} ", f"{name}_count{plain} ")
 
 
 def _histogram(sample: HistogramSample) -> Iterator[str]:
-    name, names, values = sample.metric.name, sample.metric.labels, sample.labels
-    for bound, count in zip((*BOUNDS, math.inf), sample.cumulative, strict=True):
-        # OpenMetrics wants a float here; the same text in both formats keeps the series the same.
-        edge = "+Inf" if bound == math.inf else repr(bound)
-        yield f"{name}_bucket{_labels((*names, 'le'), (*values, edge))} {count}"
-    plain = _labels(names, values)
-    yield f"{name}_sum{plain} {number(sample.sum)}"
-    yield f"{name}_count{plain} {sample.cumulative[-1]}"
+    yield from map(str, sample.cumulative)
+    yield number(sample.sum)
+    yield str(sample.cumulative[-1])
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
@@ -127,6 +160,8 @@ def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
 def number(value: float) -> str:
     """Return a sample's value as both formats write it."""
     value = float(value)
+    if value.is_integer() and -1e15 < value < 1e15:
+        return str(int(value))
     if math.isfinite(value):
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+        return repr(value)
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -22,6 +22,7 @@ from tachograph.node.landing_parts import Parts
 from tachograph.node.landing_trouble import LAST_WORDS_LENGTH, Seat, Trouble
 from tachograph.node.ranks import RankTable
 from tachograph.node.readings import GpuIdentity, GpuSnapshot
+from tachograph.node.redact import redact
 
 EVENTS_SHOWN = 12
 TROUBLES_SHOWN = 12
@@ -36,6 +37,7 @@ WAITS_AND_LAGS = (
     "much less that is than the median here; who waits least arrives last.</p>"
 )
 ROW_WORDS_LENGTH = 96
+WITHHELD = "(the message is shown on loopback or with authentication)"
 REFRESH_SECONDS = 5
 LOOKS = {"running": "good", "frozen": "bad", "dead": "bad", "failed": "bad", "finished": "idle"}
 
@@ -49,10 +51,14 @@ def landing_page(
     snapshot: GpuSnapshot | None,
     health: Mapping[str, str],
     parts: Parts | None = None,
+    is_trusted: bool = True,
 ) -> str:
-    """Return the page; every text that a rank or a driver chose is escaped, a part that fails costs itself alone."""
+    """Return the page; every text that a rank or a driver chose is escaped, a part that fails costs itself alone.
+
+    Only who is trusted reads what ranks said last: a message may hold paths and data of its user.
+    """
     now, wall = clock.monotonic(), clock.wall()
-    seats = _seats(table, now)
+    seats = _seats(table, now, is_trusted=is_trusted)
     of_node = [Gpu(identity, snapshot) for identity in gpus[:GPUS_SHOWN]]
     states = Counter(seat.state for each in seats.values() for seat in each)
 
@@ -86,12 +92,13 @@ def _template() -> Template:
     return Template((files("tachograph.node") / "landing.html").read_text(encoding="utf-8"))
 
 
-def _seats(ranks: RankTable, now: float) -> dict[str, list[Seat]]:
+def _seats(ranks: RankTable, now: float, *, is_trusted: bool) -> dict[str, list[Seat]]:
     """Return the ranks of each run, in order, with their state and since when."""
     seats: dict[str, list[Seat]] = {}
     for rank in ranks.ranks():
         since = rank.ended if rank.ended is not None else rank.heard
-        seats.setdefault(rank.key[0], []).append(Seat(rank, ranks.state_of(rank), now - since))
+        words = redact(rank.last_words) if is_trusted or not rank.last_words else WITHHELD
+        seats.setdefault(rank.key[0], []).append(Seat(rank, ranks.state_of(rank), now - since, words))
     return seats
 
 
@@ -148,9 +155,9 @@ def _rank(seat: Seat, ranks: RankTable, lag: float | None, now: float) -> list[C
         look += why(f"{ago(seat.seconds)} ago")
     elif seat.state == "frozen":
         look += why(f"silent for {ago(seat.seconds)}")
-    if rank.last_words:
+    if seat.last_words:
         classes = "wide"
-        look += why(plain(rank.last_words, ROW_WORDS_LENGTH))
+        look += why(plain(seat.last_words, ROW_WORDS_LENGTH))
     loss = None if rank.outcome else rank.series.gauge(catalog.TRAIN_LOSS.key)
     seconds, phase = rank.phase_seconds(now), ABSENT
     if rank.phase is not None and seconds is not None:

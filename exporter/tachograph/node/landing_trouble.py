@@ -50,6 +50,8 @@ class Seat(NamedTuple):
     rank: Rank
     state: str
     seconds: float
+    last_words: str = ""
+    """What it said last, as far as the reader of the page may see it."""
 
 
 def of_ranks(run: str, seats: Sequence[Seat], now: float, wall: float) -> Iterator[Trouble]:
@@ -89,7 +91,7 @@ def _gone(run: str, seats: Sequence[Seat]) -> Iterator[Trouble]:
         else:
             the_first = "" if len(found) == 1 else f"the first, rank {first.rank.key[1]}, "
             text = f"{who} {end}, {the_first}{ago(first.seconds)} ago"
-            words = first.rank.last_words or ("without a word: see the kernel’s log" if state == "dead" else "")
+            words = first.last_words or ("without a word: see the kernel’s log" if state == "dead" else "")
             text += f": {plain(words, LAST_WORDS_LENGTH)}" if words else "."
         yield Trouble(weight, f"Rank {state}", text)
 

@@ -6,21 +6,24 @@ import asyncio
 import contextlib
 import errno
 import logging
-import math
 import os
 import socket
 import stat
 import struct
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from tachograph import catalog
 from tachograph.node.clock import Clock
 from tachograph.node.connection import Connection
 from tachograph.node.limits import Limits
+from tachograph.node.once_per_minute import OncePerMinute
 from tachograph.node.peer import Peer
 from tachograph.node.ranks import RankTable
+from tachograph.node.readings import Sample
 from tachograph.node.shares import CONNECTION_COST
 
 GREETING_SECONDS = 60.0
@@ -30,7 +33,8 @@ ACCEPTED_AT_ONCE = 64
 FULL_SECONDS = 0.5
 """How long nobody is accepted once the process has no descriptor left."""
 
-TOLD_AGAIN_SECONDS = 60.0
+REFUSALS = ("user_limit", "node_limit", "work_limit", "descriptors")
+"""Why a connection is refused, of catalog.CONNECTION_REFUSALS."""
 
 _FOLDER_MODE = 0o755
 _MAX_PATH_BYTES = 107  # sun_path holds 108 with its closing zero (unix(7))
@@ -55,8 +59,8 @@ class Listener:
         self._making: set[asyncio.Task[object]] = set()
         self._socket: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
-        self._told_full_at = -math.inf
-        self.refused: Counter[str] = Counter()
+        self._lines = OncePerMinute(_log, clock.monotonic)
+        self.refused = Counter(dict.fromkeys(REFUSALS, 0))
 
     @property
     def is_open(self) -> bool:
@@ -67,6 +71,21 @@ class Listener:
     def connections(self) -> int:
         """Connections open now."""
         return len(self._connections)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the socket's path leads to us: it exists, and nobody put another file there."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._inode
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield how many connections there are, and how many were refused and why."""
+        yield Sample(catalog.CONNECTIONS, ("rank",), len(self._connections))
+        for reason, count in self.refused.items():
+            yield Sample(catalog.CONNECTIONS_REFUSED, ("rank", reason), count)
 
     async def open(self) -> None:
         """Open the socket, in place of a stale one; raise SocketPathError where that cannot be."""
@@ -117,7 +136,8 @@ class Listener:
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     raise
-                self._tell_full(error)
+                self.refused["descriptors"] += 1
+                self._lines.warning(f"ranks cannot connect: {error.strerror}")
                 if self._connections:
                     self._make_room(self._shares.largest())
                 # Who waits goes on waiting: asked again at once, the kernel would answer the same.
@@ -126,13 +146,6 @@ class Listener:
                 loop.call_later(FULL_SECONDS, self._listen)
                 return
             self._admit(sock)
-
-    def _tell_full(self, error: OSError) -> None:
-        self.refused["descriptors"] += 1
-        now = self._clock.monotonic()
-        if now - self._told_full_at > TOLD_AGAIN_SECONDS:
-            self._told_full_at = now
-            _log.error("ranks cannot connect: no descriptor or memory left", extra={"error": error.strerror})
 
     def _admit(self, sock: socket.socket) -> None:
         sock.setblocking(False)

@@ -1,0 +1,368 @@
+"""The HTTP connections of one exporter: how many at a time, for how long, and which one gives way to a newcomer.
+
+A connection costs nothing until its first byte, for the kernel keeps it until then (TCP_DEFER_ACCEPT of tcp(7)), or a
+socket where that cannot be; only then is a protocol of aiohttp made for it. So who speaks at once, as a scraper does,
+is being answered before a crowd of newcomers could take its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from tachograph.node.once_per_minute import OncePerMinute
+
+HEADER_SECONDS = 5.0
+"""From the accept, or from the first byte of a further request, to the end of its headers; a TLS handshake included."""
+ANSWER_SECONDS = 10.0
+"""How long a client may take to read an answer: Prometheus' own time limit for a scrape by default."""
+KEEP_ALIVE_SECONDS = 75.0
+"""How long a connection may wait for its next request: more than a scrape interval."""
+REQUEST_BYTES = 16 * 1024
+"""Of one request, headers and body; no page takes a body."""
+SAFE_SECONDS = 1.0
+"""For so long after its request a connection that is being answered gives way to none; answers take milliseconds."""
+TURNS = 16
+"""A newcomer has so many turns of the event loop before others could take its place: an answer begins within six."""
+BACKLOG = 1024
+PAUSE_SECONDS = 0.1
+"""How long no connection is accepted after file descriptors ran out."""
+
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_IPV6_GROUP_BYTES = 8
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Security:
+    """What a connection must bring: a TLS handshake by `context`, and one of `names` in the client's certificate."""
+
+    context: ssl.SSLContext | None = None
+    names: frozenset[str] = frozenset()
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection: it passes everything on to aiohttp's protocol, and knows what the client is at."""
+
+    __slots__ = ("_answered", "_bytes", "_inner", "_owner", "group", "secure", "since", "sock", "stage", "transport")
+
+    def __init__(self, owner: HttpConnections, sock: socket.socket, group: str, secure: Security, now: float) -> None:
+        self._owner = owner
+        self.secure = secure
+        self.sock = sock
+        self.group = group
+        self.stage = "silent"
+        """silent, opening, reading, answering, idle or closed."""
+        self.since = now
+        self.transport: asyncio.Transport | None = None
+        self._inner: asyncio.Protocol | None = None
+        self._answered = False
+        self._bytes = 0
+
+    def begin(self) -> None:
+        """A request was read, and its answer is being made."""
+        self._enter("answering")
+        self._answered = False
+        self._bytes = 0
+
+    def end(self) -> None:
+        """The answer is made; the connection is idle once the client has read it."""
+        self._answered = True
+        self.since = self._owner.clock()
+
+    def settle(self) -> None:
+        """Take note of an answer that the client has read."""
+        if self.stage == "answering" and self._answered and not self._unread():
+            self.stage = "reading" if self._bytes else "idle"
+
+    def drop(self) -> None:
+        """Close at once, whatever the connection is at."""
+        loop, stage = asyncio.get_running_loop(), self.stage
+        self.stage = "closed"
+        if self.transport is not None:
+            self.transport.abort()
+        elif stage == "silent":
+            loop.remove_reader(self.sock)
+            self.sock.close()
+        else:  # asyncio holds the socket and closes it
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+
+    async def open(self) -> None:
+        """Make a transport of the socket, with the handshake of TLS where that is asked for."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: self, self.sock, ssl=self.secure.context)
+        except (OSError, asyncio.TimeoutError) as error:
+            self.sock.close()
+            if self.stage != "closed":
+                self._owner.failed(self, error)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Speak HTTP from now on."""
+        self.transport = cast(asyncio.Transport, transport)
+        if self.stage == "closed":
+            self.transport.abort()
+            return
+        if self.secure.names and not self.secure.names & _names(self.transport):
+            self._owner.refuse(self, "tls", "client certificate has none of the client_allowed_sans")
+            return
+        self._inner = self._owner.protocol()
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what belongs to a request of a sane size."""
+        self.settle()
+        if self.stage == "idle":
+            self._enter("reading")
+        self._bytes += len(data)
+        if self._bytes > REQUEST_BYTES:
+            self._owner.refuse(self, "work_limit", "HTTP request too large")
+        elif self._inner is not None and self.stage != "closed":
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Close, as there is nothing to answer any more."""
+        return self._inner.eof_received() if self._inner is not None else None
+
+    def pause_writing(self) -> None:
+        """Pass it on."""
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass it on."""
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Make room for others."""
+        self.stage = "closed"
+        self._owner.forget(self)
+        if self._inner is not None:
+            self._inner.connection_lost(error)
+
+    def busy(self, now: float) -> bool:
+        """Return whether a request is being answered, and not for so long that the client must be the reason."""
+        self.settle()
+        return self.stage == "answering" and now - self.since < SAFE_SECONDS
+
+    def late(self, now: float) -> bool:
+        """Return whether the client has taken longer than it may."""
+        self.settle()
+        limit = {"idle": KEEP_ALIVE_SECONDS, "answering": ANSWER_SECONDS}.get(self.stage, HEADER_SECONDS)
+        return now - self.since > limit
+
+    def _enter(self, stage: str) -> None:
+        self.stage, self.since = stage, self._owner.clock()
+
+    def _unread(self) -> int:
+        return self.transport.get_write_buffer_size() if self.transport is not None else 0
+
+
+class HttpConnections:
+    """Accepts connections on listening sockets and keeps at most `most` of them.
+
+    When all places are taken, a newcomer has that of the longest idle connection of the address that holds most of
+    them, never that of one whose request is being answered; where all are, the newcomer is closed.
+    """
+
+    def __init__(self, most: int, lines: OncePerMinute, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most = most
+        self.clock = clock
+        self.accepted = 0
+        self.refused = Counter[str]()
+        self.security = Security()
+        self.protocol: Callable[[], asyncio.Protocol] = asyncio.Protocol
+        self._lines = lines
+        self._connections: dict[HttpConnection, None] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._listening: list[socket.socket] = []
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def serve(self, sockets: list[socket.socket], protocol: Callable[[], asyncio.Protocol]) -> None:
+        """Accept connections on these sockets, each with a protocol of its own."""
+        self.protocol = protocol
+        self._listening = sockets
+        self._resume()
+
+    def stop(self) -> None:
+        """Accept no further connection."""
+        loop = asyncio.get_running_loop()
+        for sock in self._listening:
+            loop.remove_reader(sock)
+            sock.close()
+        self._listening = []
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        for connection in list(self._connections):
+            self._drop(connection)
+
+    def tick(self) -> None:
+        """Hang up on those who take too long; call it about once a second."""
+        now = self.clock()
+        for connection in [each for each in self._connections if each.late(now)]:
+            if connection.stage != "idle":
+                self.refused["slow"] += 1
+            self._drop(connection)
+
+    def forget(self, connection: HttpConnection) -> None:
+        """Count a connection no more."""
+        self._connections.pop(connection, None)
+
+    def refuse(self, connection: HttpConnection, reason: str, why: str) -> None:
+        """Hang up for a reason that is counted, and logged once a minute."""
+        self.refused[reason] += 1
+        self._lines.warning(why, peer=connection.group)
+        self._drop(connection)
+
+    def failed(self, connection: HttpConnection, error: Exception) -> None:
+        """Take note of a connection that never came to be."""
+        self.forget(connection)
+        if connection.secure.context is not None:
+            self.refused["tls"] += 1
+            reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else error
+            self._lines.warning(f"TLS handshake failed: {_plain(str(reason))}", peer=connection.group)
+
+    def _drop(self, connection: HttpConnection) -> None:
+        self.forget(connection)
+        connection.drop()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(max(1, self.most // TURNS)):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._out_of_descriptors(error)
+                return
+            self._take(sock, _group(listening.family, address))
+
+    def _take(self, sock: socket.socket, group: str) -> None:
+        now = self.clock()
+        self.accepted += 1
+        if len(self._connections) >= self.most:
+            self.refused["node_limit"] += 1
+            leaving = self._who_gives_way(now)
+            if leaving is None:
+                sock.close()
+                return
+            self._drop(leaving)
+        sock.setblocking(False)
+        connection = HttpConnection(self, sock, group, self.security, now)
+        self._connections[connection] = None
+        asyncio.get_running_loop().add_reader(sock, self._speaks, connection)
+        self._speaks(connection)
+
+    def _who_gives_way(self, now: float) -> HttpConnection | None:
+        free = [each for each in self._connections if not each.busy(now)]
+        held = Counter(each.group for each in self._connections)
+        return max(free, key=lambda each: (held[each.group], each.stage != "answering", -each.since), default=None)
+
+    def _speaks(self, connection: HttpConnection) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            first = connection.sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        if not first:
+            self._drop(connection)
+            return
+        loop.remove_reader(connection.sock)
+        connection.stage = "opening"
+        task = loop.create_task(connection.open())
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    def _out_of_descriptors(self, error: OSError) -> None:
+        """Make room with the longest idle connection, and leave the queue alone for a moment."""
+        self._lines.warning(f"HTTP connections cannot be accepted: {error.strerror}")
+        if error.errno in _NO_DESCRIPTOR:
+            self.refused["descriptors"] += 1
+            leaving = self._who_gives_way(self.clock())
+            if leaving is not None:
+                self._drop(leaving)
+        loop = asyncio.get_running_loop()
+        for sock in self._listening:
+            loop.remove_reader(sock)
+        loop.call_later(PAUSE_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        loop = asyncio.get_running_loop()
+        for sock in self._listening:
+            loop.add_reader(sock, self._accept, sock)
+
+
+def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
+    """Return sockets bound to every address of a host, or to all of this machine; raise OSError where there is none."""
+    if host is None and socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # a kernel that knows IPv6 and has it switched off
+            return [_listening(("::", port), socket.AF_INET6, both=True)]
+    found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    refused: OSError | None = None
+    for family, _, _, _, address in dict.fromkeys(found):
+        # The same port for all of them where any free one will do.
+        place = (address[0], sockets[0].getsockname()[1] if sockets else port, *address[2:])
+        try:
+            sockets.append(_listening(place, family))
+        except OSError as error:
+            refused = error
+            if error.errno != errno.EADDRNOTAVAIL:
+                break
+    if sockets and (refused is None or refused.errno == errno.EADDRNOTAVAIL):
+        return sockets
+    for sock in sockets:
+        sock.close()
+    raise refused or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+
+
+def _listening(place: tuple[object, ...], family: int, *, both: bool = False) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(HEADER_SECONDS))
+        sock.bind(place)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _group(family: int, address: object) -> str:
+    """Return what shares its places: an address, the /64 of IPv6, or all who come through one unix socket."""
+    if family == socket.AF_UNIX or not isinstance(address, tuple):
+        return "unix"
+    host = str(address[0])
+    if ":" not in host:
+        return host
+    if host.startswith("::ffff:") and "." in host:
+        return host[len("::ffff:") :]
+    return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:_IPV6_GROUP_BYTES].hex(":", 2) + "::/64"
+
+
+def _names(transport: asyncio.Transport) -> set[str]:
+    certificate = transport.get_extra_info("peercert") or {}
+    return {value for _, value in certificate.get("subjectAltName", ())}
+
+
+def _plain(reason: str) -> str:
+    return reason.lower().replace("_", " ")

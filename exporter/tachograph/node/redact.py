@@ -1,0 +1,45 @@
+"""What looks like a secret, taken out of a text that a program wrote for its own user."""
+
+from __future__ import annotations
+
+import re
+
+REDACTED = "[redacted]"
+LONGEST = 512
+"""Characters that are looked at, three times what a page shows; what comes after them is left out."""
+
+_WORDS = r"token|secret|passw(?:or)?d|passwd|pwd|passphrase|credentials?|api[-_ ]?key|access[-_ ]?key|private[-_ ]?key"
+_VALUE = r"(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&)\]}'\"]+)"
+
+_SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL), REDACTED),
+    # https://user:password@host: whatever stands before the @.
+    (re.compile(r"(\w{2,20}://)[^\s/@'\"]+(?=@)"), rf"\1{REDACTED}"),
+    (re.compile(r"(?i)\b(authorization['\"]?\s*[:=]\s*['\"]?)(?:\w+\s+)?[^\s'\",;]+"), rf"\1{REDACTED}"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {REDACTED}"),
+    # token=…, "hf_token": "…", --password …, AWS_SECRET_ACCESS_KEY=…
+    (re.compile(rf"(?i)((?:{_WORDS})[\w-]{{0,32}}['\"]?\s{{0,4}}(?:=>|[:=])\s{{0,4}}){_VALUE}"), rf"\1{REDACTED}"),
+    (re.compile(rf"(?i)(--?[\w-]{{0,32}}(?:{_WORDS})[\w-]{{0,32}}\s{{1,4}}){_VALUE}"), rf"\1{REDACTED}"),
+    # Keys that say of themselves what they are: AWS, GitHub, Hugging Face, OpenAI and Anthropic, Slack, GitLab, Google.
+    (re.compile(r"\b(?:AKIA|ASIA|AROA)[0-9A-Z]{12,}"), REDACTED),
+    (
+        re.compile(r"\b(?:gh[pousr]_|github_pat_|hf_|sk-|xox[abeoprs]-|glpat-|AIza|ya29\.|nvapi-|wandb_v1_)[\w.-]{6,}"),
+        REDACTED,
+    ),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"), REDACTED),
+    (re.compile(r"\b[0-9a-fA-F]{32,}\b"), REDACTED),
+    # Base64 of 24 bytes and more: a path or a name of that length has no mix of digits and both cases in one word.
+    (
+        re.compile(r"(?<![\w+/=-])(?=[\w+/-]*[0-9])(?=[\w+/-]*[a-z])(?=[\w+/-]*[A-Z])[A-Za-z0-9+_-]{32,}={0,2}"),
+        REDACTED,
+    ),
+)
+"""Each pattern and what stands in its place; in order, for an earlier one may take the words of a later one."""
+
+
+def redact(text: str) -> str:
+    """Return the beginning of a text without what looks like a password, a key or a token."""
+    text = text[:LONGEST]
+    for pattern, instead in _SECRETS:
+        text = pattern.sub(instead, text)
+    return text
