@@ -115,7 +115,7 @@ def _watch(given: dict[str, Any], quiet: bool) -> None:
         observer.script_records()
         return made(cls, *excess, **named)
 
-    Recorder.__new__ = noted  # type: ignore[assignment]
+    Recorder.__new__ = noted  # type: ignore[method-assign]
     when_imported("torch", lambda torch: attach(torch, observer))
     process = os.getpid()
 

@@ -144,7 +144,8 @@ class Step(Uncopied):
         deferred = False
         try:
             for name, value in values.items():
-                if value.__class__ is not float:
+                kind = value.__class__
+                if kind is not float and kind is not int:
                     reading = values[name] = read(value)
                     if reading.__class__ is Copy:
                         deferred = True
