@@ -66,8 +66,7 @@ NO_CLASS = {"__class__": property(refuse)}
 
 
 def dead_proxy() -> Any:
-    value = SimpleNamespace()
-    return weakref.proxy(value)
+    return weakref.proxy(type("Gone", (), {})())
 
 
 def inside_itself() -> Any:

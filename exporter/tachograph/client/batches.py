@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
+from tachograph.client.notice import raised_by_signal
 from tachograph.client.phases import Phase
 from tachograph.client.tally import Tally
 
@@ -34,8 +35,10 @@ class LoaderWatch:
             others = [entry for entry in self._loaders if entry[0]() not in (None, loader)]
             self._loaders = [*others, (ref(loader), ref(batches))][-LOADER_LIMIT:]
             self._iterator = ref(batches)
-        except Exception:  # noqa: BLE001 - an odd loader costs its queue depth, never the epoch
+        except Exception as error:
             self._iterator = None
+            if raised_by_signal(error):
+                raise
 
     def metrics(self) -> Iterator[tuple[str, object]]:
         """Yield queue depth and worker restarts by wire key; nothing without workers."""

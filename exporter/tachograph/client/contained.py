@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tachograph.client.compiled import whole_graph
-from tachograph.client.notice import notice, raised_by_signal
+from tachograph.client.notice import OUT, notice, raised_by_signal
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -21,11 +21,14 @@ def contained(call: Call) -> Call:
     def safe(*given: object, **named: object) -> object:
         try:
             return call(*given, **named)
-        except Exception as error:
-            if raised_by_signal(error):
-                raise
-            tell_fault(call, error, name)
-            _count(given)
+        except Exception as error:  # noqa: BLE001 - whatever it is, training goes on
+            try:
+                if raised_by_signal(error):
+                    raise
+                tell_fault(call, error, name)
+                _count(given)
+            except OUT:
+                pass
             return None
 
     def in_graph(
@@ -39,7 +42,7 @@ def contained(call: Call) -> Call:
 
 def _count(given: tuple[Any, ...]) -> None:
     """Count the fault where the call is one of a recorder's own."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(IndexError, AttributeError):
         given[0]._report.dropped.count += 1
 
 

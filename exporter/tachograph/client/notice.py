@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 LIMIT = 100
 """Subjects, so that wrong words made up without end cost neither memory nor log."""
 
 SHOWN_LENGTH = 300
+
+OUT = (MemoryError, RecursionError)
+"""Out of memory or of stack: even to say so may be one call too many."""
 
 _said: set[str] = set()
 
@@ -46,23 +51,24 @@ def shown(value: object) -> str:
     try:
         if kind in (str, int, float, bool, bytes) or issubclass(kind, BaseException):
             return repr(value)[:SHOWN_LENGTH]
-    except Exception:  # noqa: BLE001 - an exception's `__repr__`; an integer too long to print
-        pass
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
     return f"<{kind.__name__}>"
 
 
 def raised_by_signal(error: BaseException) -> bool:
     """Return whether a signal handler of the program raised this: it is the program's own, wherever it struck."""
     try:
-        import signal  # built in: no file is opened
-
+        trace = error.__traceback__
+        if trace is None or trace.tb_next is None:  # raised right where it was caught
+            return False
         handlers = [signal.getsignal(number) for number in signal.valid_signals()]
         codes = {getattr(handler, "__code__", None) for handler in handlers if callable(handler)} - {None}
-        trace = error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_code in codes:
                 return True
             trace = trace.tb_next
-    except Exception:  # noqa: BLE001 - out of memory, or of stack: then it is ours
+    except (*OUT, AttributeError, TypeError):  # or at the end, when modules have lost their contents
         pass
     return False

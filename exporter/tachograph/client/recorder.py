@@ -18,7 +18,7 @@ from tachograph.client.garbage import GarbageTag
 from tachograph.client.goodput import Goodput
 from tachograph.client.identity import Identity, count, discover, one_of, whole
 from tachograph.client.last_words import describe
-from tachograph.client.notice import notice, raised_by_signal, unknown
+from tachograph.client.notice import OUT, notice, raised_by_signal, unknown
 from tachograph.client.outputs import Outputs
 from tachograph.client.report import Report
 from tachograph.client.scalars import number as as_number
@@ -169,7 +169,7 @@ class Recorder(Uncopied):
         """Who this is: run, rank, local rank, world size and attempt, as they were found."""
         return self._report.identity
 
-    def position(self) -> tuple[int, str]:
+    def position(self, *excess: NoReturn) -> tuple[int, str]:
         """Return the step and the phase that the training thread is in; for logs, from any thread."""
         return self._step.next, self._report.clock.current.name
 
@@ -206,7 +206,10 @@ class Recorder(Uncopied):
             if excess or unknown:
                 self._misuse("step", unknown)
         except Exception as error:  # noqa: BLE001 - out of memory or stack
-            self._fault("step", error)
+            try:  # noqa: SIM105 - `suppress` is one more call
+                self._fault("step", error)
+            except OUT:
+                pass
         return step
 
     @contained
@@ -231,7 +234,10 @@ class Recorder(Uncopied):
         try:
             return self._phases[name]
         except Exception as error:  # noqa: BLE001 - an unknown name, or an object that has no hash
-            self._fault("phase", error, name, PHASES)
+            try:  # noqa: SIM105 - `suppress` is one more call
+                self._fault("phase", error, name, PHASES)
+            except OUT:
+                pass
             return NOTHING
 
     def data(self, loader: Iterable[T], *excess: NoReturn) -> Batches[T]:
@@ -246,7 +252,10 @@ class Recorder(Uncopied):
                 return Batches(loader, cast("Phase", self._phases["eval"]), Tally())
             return Batches(loader, cast("Phase", self._phases["data"]), report.batches, report.loaders)
         except Exception as error:  # noqa: BLE001 - out of memory or stack
-            self._fault("data", error)
+            try:  # noqa: SIM105 - `suppress` is one more call
+                self._fault("data", error)
+            except OUT:
+                pass
             return cast("Batches[T]", loader)
 
     def collective(self, operation: str, bytes: int = 0, *excess: NoReturn) -> AbstractContextManager[None]:
@@ -264,7 +273,10 @@ class Recorder(Uncopied):
             trace = self._outputs.trace if self._outputs is not None else None
             return collective if trace is None else trace.phase(collective, operation)
         except Exception as error:  # noqa: BLE001 - an unknown name, or an object that has no hash
-            self._fault("collective", error, operation, OPERATIONS)
+            try:  # noqa: SIM105 - `suppress` is one more call
+                self._fault("collective", error, operation, OPERATIONS)
+            except OUT:
+                pass
             return NOTHING
 
     @contained
@@ -351,7 +363,7 @@ class Recorder(Uncopied):
         if not self._thresholds.set(name, value):
             self._drop("threshold", name, THRESHOLDS)
 
-    def count_flops(self) -> AbstractContextManager[None]:
+    def count_flops(self, *excess: NoReturn) -> AbstractContextManager[None]:
         """Return a context manager that counts the operations of one whole step of this rank with PyTorch's counter.
 
             with recorder.step(), recorder.count_flops():
@@ -369,7 +381,10 @@ class Recorder(Uncopied):
             clock.tag = clock.tag or "warm-up"
             return FlopCount(self._report.workload.measured, self._report.dropped)
         except Exception as error:  # noqa: BLE001 - no free file descriptor to load it
-            self._fault("count_flops", error)
+            try:  # noqa: SIM105 - `suppress` is one more call
+                self._fault("count_flops", error)
+            except OUT:
+                pass
             return NOTHING
 
     @contained
@@ -482,7 +497,7 @@ class Recorder(Uncopied):
             else:
                 self._report.dropped.count += 1
                 tell_fault(getattr(Recorder, call), error)
-        except Exception:  # noqa: BLE001 - out of memory or stack
+        except OUT:
             self._report.clock.failed = True
 
     def _silence(self) -> None:

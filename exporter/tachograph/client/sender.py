@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from tachograph.client.connection import Connection
 from tachograph.client.identity import whole
-from tachograph.client.notice import notice, shown
+from tachograph.client.notice import notice, raised_by_signal, shown
 from tachograph.client.report import Frame, Report
 from tachograph.client.scalars import number
 from tachograph.wire import HEARTBEAT_SECONDS, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION
@@ -85,8 +85,11 @@ class Sender:
 
     def wake(self) -> None:
         """Have the state sent now, or as soon as the rate limit allows; takes no lock: a signal handler may call it."""
-        with contextlib.suppress(OSError):  # a full pipe wakes as well; a closed one has nobody to wake
+        try:
             self._wake_sender.send(b"!", socket.MSG_NOSIGNAL)
+        except OSError as error:  # a full pipe wakes as well; a closed one has nobody to wake
+            if raised_by_signal(error):  # a watchdog's TimeoutError is an OSError
+                raise
 
     def part(self, outcome: str, category: str = "", message: str = "") -> None:
         """Ask for a last state and a goodbye; the first one asked for counts."""

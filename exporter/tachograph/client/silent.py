@@ -60,7 +60,7 @@ class SilentRecorder(Recorder):
         """Who this would be by its environment."""
         return discover({}, os.environ)
 
-    def position(self) -> tuple[int, str]:
+    def position(self, *excess: NoReturn) -> tuple[int, str]:
         """Return a place that never changes."""
         return 0, "other"
 
@@ -105,7 +105,7 @@ class SilentRecorder(Recorder):
     def threshold(self, name: str, value: float) -> None:
         """Do nothing."""
 
-    def count_flops(self) -> AbstractContextManager[None]:
+    def count_flops(self, *excess: NoReturn) -> AbstractContextManager[None]:
         """Return a context manager that does nothing."""
         return NOTHING
 

@@ -157,17 +157,17 @@ class Step(Uncopied):
                 self._dropped.count += 1
             if excess:
                 self._misuse()
-        except Exception as error:
-            if raised_by_signal(error):
-                raise
-            self._log_carefully(values)
+        except Exception as error:  # noqa: BLE001 - a value without even a class: a dead `weakref.proxy`
+            try:
+                if raised_by_signal(error):
+                    raise
+                self._log_carefully(values)
+            except OURS:
+                self._clock.failed = True
 
     def _log_carefully(self, values: dict[str, object]) -> None:
         """Record what can be read of values of which one cannot; `read` makes None of that one, counted later."""
-        try:
-            self._defer({name: value if type(value) is float else read(value) for name, value in values.items()})
-        except OURS:
-            self._clock.failed = True
+        self._defer({name: value if type(value) is float else read(value) for name, value in values.items()})
 
     def _misuse(self) -> None:
         self._dropped.count += 1
