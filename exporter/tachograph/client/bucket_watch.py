@@ -273,12 +273,13 @@ class _Door:
         model, watch = self._model(), self._watch()
         if model is None:
             return
-        vars(model).pop("register_comm_hook", None)
         if watch is None:
+            vars(model).pop("register_comm_hook", None)
             model.register_comm_hook(state, hook)
             return
         model._check_comm_hook(hook)  # raises what PyTorch raises for a hook that cannot be one
         model.logger._set_comm_hook_name(hook.__qualname__)
+        vars(model).pop("register_comm_hook", None)
         model._comm_hooks.append((hook, state))
         watch.step_aside(hook, state)
         notice("comm hook", "the model has a communication hook of its own now: its collective wait is not measured")
