@@ -104,6 +104,8 @@ class Collectives:
     def wait_total(self) -> float:
         """Return the exposed wait of this rank so far, in seconds; the training thread calls it at a step's end."""
         total = self._shared.seconds
+        if not self.watched:
+            return total
         for totals in self.watched:
             if totals.gpu_wait is not None and totals.gpu_wait.pending:
                 totals.gpu_wait.resolve(totals)

@@ -169,7 +169,7 @@ class Recorder(Uncopied):
         """Who this is: run, rank, local rank, world size and attempt, as they were found."""
         return self._report.identity
 
-    def position(self, *excess: NoReturn) -> tuple[int, str]:
+    def position(self, *excess: NoReturn, **unknown: NoReturn) -> tuple[int, str]:
         """Return the step and the phase that the training thread is in; for logs, from any thread."""
         return self._step.next, self._report.clock.current.name
 
@@ -226,7 +226,7 @@ class Recorder(Uncopied):
         else:
             self._drop("tag() outside a step")
 
-    def phase(self, name: str, *excess: NoReturn) -> AbstractContextManager[None]:
+    def phase(self, name: str = "", *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
         """Return the context manager of a phase: one of `catalog.PHASES`; any other name is dropped and counted.
 
         Phases are exclusive: inside a nested one the outer one's time stands still.
@@ -240,7 +240,7 @@ class Recorder(Uncopied):
                 pass
             return NOTHING
 
-    def data(self, loader: Iterable[T], *excess: NoReturn) -> Batches[T]:
+    def data(self, loader: Iterable[T], *excess: NoReturn, **unknown: NoReturn) -> Batches[T]:
         """Return `loader` with every wait for a batch booked as phase `data`: iterate over it, take its length.
 
         For one made inside phase `eval` waiting is evaluation, too, and its batches are not counted.
@@ -258,7 +258,9 @@ class Recorder(Uncopied):
                 pass
             return cast("Batches[T]", loader)
 
-    def collective(self, operation: str, bytes: int = 0, *excess: NoReturn) -> AbstractContextManager[None]:
+    def collective(
+        self, operation: str = "", bytes: int = 0, *excess: NoReturn, **unknown: NoReturn
+    ) -> AbstractContextManager[None]:
         """Return a context manager around one blocking collective (`catalog.OPERATIONS`) with its payload in bytes.
 
         All of its time counts as exposed wait, and as phase `collective`.
@@ -363,7 +365,7 @@ class Recorder(Uncopied):
         if not self._thresholds.set(name, value):
             self._drop("threshold", name, THRESHOLDS)
 
-    def count_flops(self, *excess: NoReturn) -> AbstractContextManager[None]:
+    def count_flops(self, *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
         """Return a context manager that counts the operations of one whole step of this rank with PyTorch's counter.
 
             with recorder.step(), recorder.count_flops():
@@ -539,24 +541,24 @@ def _path(socket: object) -> str:
 # What torch.compile sees of these calls where a graph must not break; the other calls bring their own (`contained`).
 
 
-def _phase_in_graph(recorder: Recorder, name: str, *excess: NoReturn) -> AbstractContextManager[None]:
-    return NOTHING if whole_graph("phase()") else _phase(recorder, name, *excess)
+def _phase_in_graph(recorder: Recorder, *given: Any, **named: Any) -> AbstractContextManager[None]:  # noqa: ANN401
+    return NOTHING if whole_graph("phase()") else _phase(recorder, *given, **named)
 
 
 def _step_in_graph(recorder: Recorder, *given: Any, **named: Any) -> Any:  # noqa: ANN401
     return UnseenStep() if whole_graph("step()") else _step(recorder, *given, **named)
 
 
-def _data_in_graph(recorder: Recorder, loader: Any, *excess: NoReturn) -> Any:  # noqa: ANN401
-    return loader if whole_graph("data()") else _data(recorder, loader, *excess)
+def _data_in_graph(recorder: Recorder, loader: Any, *given: Any, **named: Any) -> Any:  # noqa: ANN401
+    return loader if whole_graph("data()") else _data(recorder, loader, *given, **named)
 
 
 def _collective_in_graph(recorder: Recorder, *given: Any, **named: Any) -> AbstractContextManager[None]:  # noqa: ANN401
     return NOTHING if whole_graph("collective()") else _collective(recorder, *given, **named)
 
 
-def _count_flops_in_graph(recorder: Recorder) -> AbstractContextManager[None]:
-    return NOTHING if whole_graph("count_flops()") else _count_flops(recorder)
+def _count_flops_in_graph(recorder: Recorder, *given: Any, **named: Any) -> AbstractContextManager[None]:  # noqa: ANN401
+    return NOTHING if whole_graph("count_flops()") else _count_flops(recorder, *given, **named)
 
 
 _phase = in_graph(Recorder.phase, _phase_in_graph)

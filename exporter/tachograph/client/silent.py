@@ -60,7 +60,7 @@ class SilentRecorder(Recorder):
         """Who this would be by its environment."""
         return discover({}, os.environ)
 
-    def position(self, *excess: NoReturn) -> tuple[int, str]:
+    def position(self, *excess: NoReturn, **unknown: NoReturn) -> tuple[int, str]:
         """Return a place that never changes."""
         return 0, "other"
 
@@ -81,15 +81,17 @@ class SilentRecorder(Recorder):
     def tag(self, name: str) -> None:
         """Do nothing."""
 
-    def phase(self, name: str, *excess: NoReturn) -> AbstractContextManager[None]:
+    def phase(self, name: str = "", *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
         """Return a context manager that does nothing."""
         return NOTHING
 
-    def data(self, loader: Iterable[T], *excess: NoReturn) -> Batches[T]:
+    def data(self, loader: Iterable[T], *excess: NoReturn, **unknown: NoReturn) -> Batches[T]:
         """Return the loader itself."""
         return cast("Batches[T]", loader)
 
-    def collective(self, operation: str, bytes: int = 0, *excess: NoReturn) -> AbstractContextManager[None]:
+    def collective(
+        self, operation: str = "", bytes: int = 0, *excess: NoReturn, **unknown: NoReturn
+    ) -> AbstractContextManager[None]:
         """Return a context manager that does nothing."""
         return NOTHING
 
@@ -105,7 +107,7 @@ class SilentRecorder(Recorder):
     def threshold(self, name: str, value: float) -> None:
         """Do nothing."""
 
-    def count_flops(self, *excess: NoReturn) -> AbstractContextManager[None]:
+    def count_flops(self, *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
         """Return a context manager that does nothing."""
         return NOTHING
 
