@@ -131,10 +131,10 @@ class Sender:
         """Hang up and begin again, at most ten times a second."""
         with contextlib.suppress(BaseException):
             self._report.dropped.count += 1
-            self._hang_up()
             self._retry_at = time.monotonic() + LAST_RETRY_SECONDS * _jitter()
             notice("fault", "telemetry was interrupted by a fault of its own", error)
-            time.sleep(_LEAST_GAP)
+            self._hang_up()
+        time.sleep(_LEAST_GAP)
 
     def _wait(self) -> None:
         """Sleep until something is to be done: a time, a wake-up, room in the socket, or news from the exporter."""
@@ -271,9 +271,9 @@ class Sender:
 
     def _hang_up(self) -> None:
         self._answered = False
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 def _encode(frame: Frame) -> bytes:
