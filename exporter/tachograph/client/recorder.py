@@ -298,8 +298,9 @@ class Recorder(Uncopied):
         """Measure what a model and an optimizer show by themselves; call it once, before the first backward.
 
         A DistributedDataParallel model gets a communication hook that times the exposed wait of its gradient
-        all-reduce. A model takes one hook only: one that has its own keeps it, and is not timed. An optimizer gives the
-        learning rate of its first parameter group, unless `step.log` does. GPU memory is read once CUDA is in use.
+        all-reduce. A model takes one hook only: one of its own, also one that it is given later, takes the place of
+        ours, and the wait is not timed. An optimizer gives the learning rate of its first parameter group, unless
+        `step.log` does. GPU memory is read once CUDA is in use.
 
         - `scheduler`, `scaler`: the learning-rate schedule's own count; the loss scale and the steps it skipped.
         - `layers`: on rank 0, gradient norms of so many layers, those furthest above their own usual one.
