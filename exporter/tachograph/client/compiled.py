@@ -51,6 +51,12 @@ def in_graph(call: Callable[..., Any], stand_in: Callable[..., Any]) -> Any:
     return copy
 
 
+def unseen(call: Callable[..., Any]) -> None:
+    """Give one of a recorder's calls that return something its stand-in; the others bring theirs (`contained`)."""
+    name = call.__name__
+    _RECORDED[name] = in_graph(call, _STAND_INS[name])
+
+
 class UnseenStep:
     """A step inside a graph."""
 
@@ -64,3 +70,31 @@ class UnseenStep:
 
     def log(self, /, *excess: object, **values: object) -> None:
         """Do nothing."""
+
+
+_RECORDED: dict[str, Callable[..., Any]] = {}
+
+
+def _phase(recorder: object, *given: Any, **named: Any) -> Any:
+    return NOTHING if whole_graph("phase()") else _RECORDED["phase"](recorder, *given, **named)
+
+
+def _step(recorder: object, *given: Any, **named: Any) -> Any:
+    return UnseenStep() if whole_graph("step()") else _RECORDED["step"](recorder, *given, **named)
+
+
+def _data(recorder: object, loader: Any, *given: Any, **named: Any) -> Any:
+    return loader if whole_graph("data()") else _RECORDED["data"](recorder, loader, *given, **named)
+
+
+def _collective(recorder: object, *given: Any, **named: Any) -> Any:
+    return NOTHING if whole_graph("collective()") else _RECORDED["collective"](recorder, *given, **named)
+
+
+def _count_flops(recorder: object, *given: Any, **named: Any) -> Any:
+    return NOTHING if whole_graph("count_flops()") else _RECORDED["count_flops"](recorder, *given, **named)
+
+
+_STAND_INS = {
+    "phase": _phase, "step": _step, "data": _data, "collective": _collective, "count_flops": _count_flops,
+}  # fmt: skip

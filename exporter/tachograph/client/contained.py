@@ -52,14 +52,14 @@ def tell_fault(call: Callable[..., Any], error: Exception, name: str = "") -> No
         name = name or call.__qualname__
         trace = error.__traceback__
         never_entered = isinstance(error, TypeError) and (trace is None or trace.tb_next is None)
-        hint = f" (it takes {', '.join(arguments(call))})" if never_entered else ""
+        hint = f" (it takes {', '.join(parameters(call))})" if never_entered else ""
         notice(f"call {name}", f"{name} could not record{hint}", error)
     except Exception as fault:
         if raised_by_signal(fault):
             raise
 
 
-def arguments(call: Callable[..., Any]) -> list[str]:
+def parameters(call: Callable[..., Any]) -> list[str]:
     """Return the names of what a method takes, `nothing` for none."""
     code = call.__code__
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]

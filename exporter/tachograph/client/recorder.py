@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from weakref import WeakSet, ref
 
 from tachograph.client import farewell
+from tachograph.client.arguments import LARGEST, flag, path_of
 from tachograph.client.batches import Batches
 from tachograph.client.collectives import Collective, watch_buckets
-from tachograph.client.compiled import NOTHING, UnseenStep, in_graph, whole_graph
-from tachograph.client.contained import arguments, contained, tell_fault
+from tachograph.client.compiled import NOTHING, unseen
+from tachograph.client.contained import contained, parameters, tell_fault
 from tachograph.client.garbage import GarbageTag
 from tachograph.client.goodput import Goodput
 from tachograph.client.identity import Identity, count, discover, one_of, whole
@@ -29,7 +30,6 @@ from tachograph.client.thresholds import Thresholds
 from tachograph.client.uncopied import Uncopied
 from tachograph.client.workload import Workload
 from tachograph.training_catalog import OPERATIONS, PHASES, STEP_TAGS, THRESHOLDS
-from tachograph.wire import socket_path
 
 if TYPE_CHECKING:
     from tachograph.client.invariants import Invariants
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 DISABLE_ENVIRONMENT = "TACHOGRAPH_DISABLED"
 TIER_ENVIRONMENT = "TACHOGRAPH_TIER"
-
-LARGEST = 2**53
-"""The largest whole number that JSON carries exactly."""
 
 T = TypeVar("T")
 
@@ -83,7 +80,7 @@ class Recorder(Uncopied):
 
     def __new__(cls, *excess: object, enabled: bool = True, **given: object) -> Recorder:
         """Choose once between recording and doing nothing."""
-        recording = _flag(enabled) is not False and os.environ.get(DISABLE_ENVIRONMENT, "") in ("", "0")
+        recording = flag(enabled) is not False and os.environ.get(DISABLE_ENVIRONMENT, "") in ("", "0")
         return object.__new__(cls if recording else silent.SilentRecorder)
 
     def __init__(
@@ -130,7 +127,7 @@ class Recorder(Uncopied):
                 global_batch=global_batch,
                 tier=os.environ.get(TIER_ENVIRONMENT) or None if tier is None else tier,
             )
-            self._report = report = Report(identity, workload, device_time=_flag(device_time) is not False)
+            self._report = report = Report(identity, workload, device_time=flag(device_time) is not False)
             self._step = report.step
             if total_steps is not None:
                 report.step.log(total_steps=total_steps)
@@ -148,7 +145,7 @@ class Recorder(Uncopied):
             self._outputs = Outputs(report, sinks, trace)
             self._phases = self._outputs.phases
             self._garbage.start()
-            self._sender = Sender(report, _path(socket))
+            self._sender = Sender(report, path_of(socket))
             farewell.enroll(self._sender, self._silence)
         except Exception as error:
             if raised_by_signal(error):
@@ -336,10 +333,10 @@ class Recorder(Uncopied):
 
             watch = ModelWatch(
                 model, optimizer, scheduler=scheduler, scaler=scaler,
-                layers=self._whole("layers", layers), activations=_flag(activations) or False,
+                layers=self._whole("layers", layers), activations=flag(activations) or False,
                 update_every=self._whole("update_every", update_every),
                 checksum_every=self._whole("checksum_every", checksum_every),
-                memory_layers=_flag(memory_layers) or False,
+                memory_layers=flag(memory_layers) or False,
                 rank=report.identity.rank, invariants=self._shared_numbers(), dropped=report.dropped,
             )  # fmt: skip
             watch.attach()
@@ -461,10 +458,10 @@ class Recorder(Uncopied):
         notice("watch", f"{what} is measured", error)
 
     def _accumulate(self, accumulating: object) -> None:
-        flag = _flag(accumulating)
-        if flag is None:
+        given = flag(accumulating)
+        if given is None:
             self._drop("accumulating of step()")
-        elif flag:
+        elif given:
             self._step.accumulating = True
 
     def _whole(self, argument: str, value: object) -> int:
@@ -487,7 +484,7 @@ class Recorder(Uncopied):
         method = getattr(Recorder, "__init__" if call == "Recorder" else call)
         extra = ", ".join(map(str, named)) or "one argument too many"
         notice(
-            f"misuse {call}", f"{call}() is given {extra}, which is dropped: it takes {', '.join(arguments(method))}"
+            f"misuse {call}", f"{call}() is given {extra}, which is dropped: it takes {', '.join(parameters(method))}"
         )
 
     def _fault(self, call: str, error: Exception, wrong: object = None, right: tuple[str, ...] = ()) -> None:
@@ -518,54 +515,7 @@ class Recorder(Uncopied):
             (self._outputs.close if close else self._outputs.abandon)()
 
 
-def _flag(value: object) -> bool | None:
-    """Return whether `value` is true; None where it cannot say, or only after a wait for the GPU."""
-    try:
-        return None if getattr(value, "is_cuda", False) else bool(value)
-    except Exception as error:
-        if raised_by_signal(error):
-            raise
-        return None
-
-
-def _path(socket: object) -> str:
-    """Return the path of the exporter's socket, the usual one where `socket` is none."""
-    try:
-        return os.fsdecode(socket) if socket is not None else socket_path()  # type: ignore[arg-type]
-    except Exception as error:
-        if raised_by_signal(error):
-            raise
-        notice("argument socket", "socket is no path, and is dropped", error)
-        return socket_path()
-
-
-# What torch.compile sees of these calls where a graph must not break; the other calls bring their own (`contained`).
-
-
-def _phase_in_graph(recorder: Recorder, *given: Any, **named: Any) -> AbstractContextManager[None]:  # noqa: ANN401
-    return NOTHING if whole_graph("phase()") else _phase(recorder, *given, **named)
-
-
-def _step_in_graph(recorder: Recorder, *given: Any, **named: Any) -> Any:  # noqa: ANN401
-    return UnseenStep() if whole_graph("step()") else _step(recorder, *given, **named)
-
-
-def _data_in_graph(recorder: Recorder, loader: Any, *given: Any, **named: Any) -> Any:  # noqa: ANN401
-    return loader if whole_graph("data()") else _data(recorder, loader, *given, **named)
-
-
-def _collective_in_graph(recorder: Recorder, *given: Any, **named: Any) -> AbstractContextManager[None]:  # noqa: ANN401
-    return NOTHING if whole_graph("collective()") else _collective(recorder, *given, **named)
-
-
-def _count_flops_in_graph(recorder: Recorder, *given: Any, **named: Any) -> AbstractContextManager[None]:  # noqa: ANN401
-    return NOTHING if whole_graph("count_flops()") else _count_flops(recorder, *given, **named)
-
-
-_phase = in_graph(Recorder.phase, _phase_in_graph)
-_step = in_graph(Recorder.step, _step_in_graph)
-_data = in_graph(Recorder.data, _data_in_graph)
-_collective = in_graph(Recorder.collective, _collective_in_graph)
-_count_flops = in_graph(Recorder.count_flops, _count_flops_in_graph)
+for _name in ("phase", "step", "data", "collective", "count_flops"):
+    unseen(getattr(Recorder, _name))
 
 from tachograph.client import silent  # noqa: E402 - it is a Recorder; loaded now: later there may be no descriptor free
