@@ -54,28 +54,113 @@ def test_counters_are_exact_after_the_exporter_restarts(exporter: Any, record: M
 def test_a_refusal_is_logged_once_and_no_state_is_sent(
     exporter: Any, record: Make, caplog: pytest.LogCaptureFixture, until: Callable[..., Any]
 ) -> None:
-    """A run that belongs to another user: the reason is in the log, and the exporter is left alone for a while."""
+    """A run that belongs to another user: the reason is in the log once, however often the rank asks again."""
     exporter.answer = {"ok": False, "error": "run test belongs to uid 7"}
-    record()
+    recorder = record()
     until(lambda: exporter.talks and exporter.talks[0].ended_at)
-    time.sleep(0.5)
-    assert len(exporter.talks) == 1
+    until(lambda: len(exporter.talks) >= 2)
+    until(lambda: exporter.talks[1].ended_at)
+    assert recorder._sender._retry_seconds == module.LAST_RETRY_SECONDS
     assert exporter.frames() == []
-    assert [record.getMessage() for record in caplog.records if "belongs to uid 7" in record.getMessage()]
+    assert len([line for line in caplog.records if "belongs to uid 7" in line.getMessage()]) == 1
 
 
-@pytest.mark.parametrize("answer", ["not JSON", "[]", '{"fine": 1}', "5", "x" * 200_000])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "not JSON", "[]", '{"fine": 1}', "5", "x" * 200_000, "[" * 60_000, '{"ok":' * 10_000, "9" * 60_000, "\udcff",
+        '{"ok":false,"error":' + "[" * 900 + "]" * 900 + "}", '{"ok":false,"error":"\\ud800\\u001b"}', '{"ok":NaN}',
+    ],
+    ids=range(12),
+)  # fmt: skip
 def test_nonsense_from_the_exporter(
     exporter: Any, record: Make, train: Train, answer: str, until: Callable[..., Any]
 ) -> None:
-    """Whatever listens there, the rank hangs up, tries again later and never fails."""
+    """Whatever listens there, the rank hangs up, tries again soon, never fails, and is heard when it is answered."""
     exporter.answer = None
     recorder = record()
     until(lambda: exporter.frames("hello"))
-    exporter._sockets[0].sendall(answer.encode() + b"\n")
+    exporter.answer = {"ok": True, "last_step": None}
+    exporter._sockets[0].sendall(answer.encode(errors="surrogateescape") + b"\n")
     until(lambda: exporter.talks[0].ended_at)
     train(recorder, 3)
+    exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 3)
+    assert len(exporter.talks) >= 2
+
+
+@pytest.mark.parametrize(
+    ("last_step", "ended"),
+    [
+        (10**300, 1.0),
+        (-1, float("inf")),
+        (True, False),
+        ("7", "7"),
+        ([[]], {}),
+        (2**53 + 1, -float("inf")),
+        (7.5, None),
+    ],
+)
+def test_what_an_answer_says_is_checked(last_step: object, ended: object, exporter: Any, record: Make) -> None:
+    """A step that cannot be, or a time, is not handed on to the training code as if it were one."""
+    exporter.answer = {"ok": True, "last_step": last_step, "ended": ended}
+    recorder = record()
+    exporter.wait_for()
+    assert recorder.last_step is None
+    assert recorder._sender.ended in (None, 1.0)
+
+
+def test_ranks_come_back_within_two_seconds_and_not_together(exporter: Any, record: Make) -> None:
+    """However long an exporter was gone: no retry is further away than that, and sixteen ranks draw sixteen moments."""
+    exporter.stop()
+    sender = record()._sender
+    waits = []
+    for _ in range(64):
+        sender._put_off(1000.0, OSError())
+        waits.append(sender._retry_at - 1000.0)
+    assert max(waits) <= 2.0
+    assert min(waits[-16:]) >= 1.0
+    assert len(set(waits[-16:])) > 8
+    exporter.restart()
+    exporter.wait_for()
+
+
+def test_a_fault_of_our_own_costs_a_turn(exporter: Any, record: Make, train: Train, until: Callable[..., Any]) -> None:
+    """Telemetry lives through what it did not expect; it is counted, and the rank comes back."""
+    recorder = record()
+    exporter.wait_for()
+    recorder._report.step.records.append(("no", "record"))
+    faults = iter([MemoryError(), RecursionError(), SystemExit(), ValueError()])
+
+    class Faulty:
+        """A connection that fails in ways that no socket has."""
+
+        idle = True
+
+        def __getattr__(self, name: str) -> Any:
+            raise next(faults, OSError())
+
+    recorder._sender._connection, real = Faulty(), recorder._sender._connection
+    recorder._sender.wake()
+    until(lambda: recorder._sender._connection is None)
+    real.close()
+    train(recorder, 3)
+    state = exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 3)
+    assert state["dropped"] > 0
     assert not recorder._sender.over
+
+
+def test_half_a_character_reaches_the_exporter_as_a_question_mark(exporter: Any, record: Make) -> None:
+    """A label with a lone surrogate is no UTF-8: it costs itself, and not the frame, which no reader would take."""
+
+    class Source:
+        def metrics(self) -> dict[str, object]:
+            return {"collective_wait_seconds_total": {"\ud800 训": 1.0}}
+
+    recorder = record()
+    recorder.add_source(Source())
+    state = exporter.wait_for(where=lambda frame: frame["metrics"].get("collective_wait_seconds_total"))
+    assert state["metrics"]["collective_wait_seconds_total"] == {"? 训": 1.0}
+    assert b"\\u" not in exporter.talks[0].lines[-1]
 
 
 def test_no_answer_ends_the_connection(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tachograph.client.contained import contained
 from tachograph.client.recorder import Recorder
-from tachograph.integrations.loop import Loop, contained
+from tachograph.integrations.loop import Loop
 
 
 @pytest.fixture(autouse=True)

@@ -142,6 +142,49 @@ def spoken(rank: int, level: int, *, name: str = "train", text: str = "step", ti
     return sum(speakers.filter(logging.LogRecord(name, level, "", 0, f"{text} %d", (i,), None)) for i in range(times))
 
 
+class Unshowable:
+    """What a program may log by mistake."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+    __repr__ = __str__
+
+
+class Unreadable(dict[str, Any]):
+    def items(self) -> Any:
+        raise ValueError
+
+
+def test_what_cannot_be_shown_is_logged_all_the_same() -> None:
+    """Logging calls the filter outside of its own guard: what that raised, the program's logger call would raise."""
+    nasty: dict[str, Any] = {
+        "msg": Unshowable(),
+        "event": Unshowable(),
+        "fields": Unreadable(a=1),
+        "other": Unshowable(),
+    }
+    record = logging.makeLogRecord({"name": "train", "levelno": logging.WARNING, "levelname": "WARNING", **nasty})
+    assert Speakers(0).filter(record)
+    line = json.loads(JsonLines(None, Identity("llama", 0, 0, 1, 0, 0)).format(record))
+    assert (line["event"], line["fields"]) == ("<Unshowable>", {"other": "<Unshowable>"})
+
+
+def test_a_signal_handler_may_log_while_the_program_does() -> None:
+    """In the middle of the filter itself: the same thread enters it again, and goes on."""
+    speakers = Speakers(0)
+    inner = logging.makeLogRecord({"name": "handler", "levelno": logging.WARNING, "msg": "heard"})
+
+    def clock() -> float:
+        speakers._clock = lambda: 0.0
+        with speakers._lock:  # held by this thread, as while a signal strikes
+            assert speakers.filter(inner)
+        return 0.0
+
+    speakers._clock = clock
+    assert speakers.filter(logging.makeLogRecord({"name": "train", "levelno": logging.WARNING, "msg": "x"}))
+
+
 def test_progress_comes_from_rank_0_and_one_rank_in_64() -> None:
     """1,024 ranks do not write 1,024 copies of a line."""
     assert [rank for rank in range(LAST_RANK) if spoken(rank, logging.INFO)] == [0, 64, 128]

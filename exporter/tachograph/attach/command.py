@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         _watch(given, quiet)
     except Exception as error:  # noqa: BLE001 - the script runs, recorded or not
-        notice("run", f"nothing is recorded: {error!r}")
+        notice("run", "nothing is recorded", error)
     chosen.run(rest)
     return 0
 
@@ -111,9 +111,9 @@ def _watch(given: dict[str, Any], quiet: bool) -> None:
     observer = Observer(lambda: Recorder(**given), account)
     made: Callable[..., Recorder] = Recorder.__new__
 
-    def noted(cls: type[Recorder], **named: object) -> Recorder:
+    def noted(cls: type[Recorder], *excess: object, **named: object) -> Recorder:
         observer.script_records()
-        return made(cls, **named)
+        return made(cls, *excess, **named)
 
     Recorder.__new__ = noted  # type: ignore[method-assign]
     when_imported("torch", lambda torch: attach(torch, observer))

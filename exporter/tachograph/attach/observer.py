@@ -16,9 +16,10 @@ from typing import Any
 from weakref import ref
 
 from tachograph.attach.account import Account
+from tachograph.client.contained import contained
 from tachograph.client.notice import notice
 from tachograph.client.recorder import Recorder
-from tachograph.integrations.loop import Loop, contained
+from tachograph.integrations.loop import Loop
 
 EVALUATING = 2
 """Batches in a row without a backward after which a loader, never trained on so far, is one for evaluation."""
@@ -76,7 +77,7 @@ class Observer:
             try:
                 self.loop = Loop(self._make())
             except Exception as error:  # noqa: BLE001 - the script trains on, unrecorded
-                notice("run", f"nothing is recorded: {error!r}")
+                notice("run", "nothing is recorded", error)
                 self.stop()
             self._making = False
         return self.loop

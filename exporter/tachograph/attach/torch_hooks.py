@@ -23,7 +23,7 @@ def attach(torch: Any, observer: Observer) -> None:
         try:
             hook(torch, observer)
         except Exception as error:  # noqa: BLE001 - a PyTorch where a name has moved: the other parts still work
-            notice(f"attach {hook.__name__}", f"tachograph run cannot see {hook.__name__.strip('_')}: {error!r}")
+            notice(f"attach {hook.__name__}", f"tachograph run cannot see {hook.__name__.strip('_')}", error)
 
 
 class Fed:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
+from tachograph.client.notice import raised_by_signal
 from tachograph.client.phases import Phase
 from tachograph.client.tally import Tally
 
@@ -34,8 +35,10 @@ class LoaderWatch:
             others = [entry for entry in self._loaders if entry[0]() not in (None, loader)]
             self._loaders = [*others, (ref(loader), ref(batches))][-LOADER_LIMIT:]
             self._iterator = ref(batches)
-        except Exception:  # noqa: BLE001 - an odd loader costs its queue depth, never the epoch
+        except Exception as error:
             self._iterator = None
+            if raised_by_signal(error):
+                raise
 
     def metrics(self) -> Iterator[tuple[str, object]]:
         """Yield queue depth and worker restarts by wire key; nothing without workers."""
@@ -50,9 +53,6 @@ class LoaderWatch:
             return
 
 
-_END: Any = object()
-
-
 class _Waits(Iterator[T_co]):
     """An iterator with its waits booked. No generator: that would be over with the first batch that raises."""
 
@@ -65,15 +65,24 @@ class _Waits(Iterator[T_co]):
 
     def __next__(self) -> T_co:
         with self._phase:
-            batch = next(self._batches, _END)
-        if batch is _END:
-            raise StopIteration
-        self._tally.count += 1
-        return batch
+            try:
+                batch = next(self._batches)
+            except StopIteration as end:  # no failure of phase `data`
+                ended = end
+            else:
+                self._tally.count += 1
+                return batch
+        try:
+            raise ended
+        finally:
+            del ended  # its traceback holds this frame
 
 
 class Batches(Generic[T_co]):
-    """The loader it was given, with the wait for each batch booked as phase `data`; everything else is the loader's."""
+    """The loader it was given, with the wait for each batch booked as phase `data`; everything else is the loader's.
+
+    So are exceptions; and a copy or a pickle of it is one of the loader.
+    """
 
     __slots__ = ("_loader", "_phase", "_tally", "_watch")
 
@@ -96,7 +105,19 @@ class Batches(Generic[T_co]):
     def __bool__(self) -> bool:
         return bool(self._loader)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Iterable[T_co]:
+        import copy  # late: few copy a loader
+
+        return copy.deepcopy(self._loader, memo)
+
+    def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Iterable[T_co]]]:
+        return _itself, (self._loader,)
+
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the loader holds
         if name.startswith("__") or name in Batches.__slots__:  # half-made by copy or pickle
             raise AttributeError(name)
         return getattr(self._loader, name)
+
+
+def _itself(loader: Any) -> Any:  # noqa: ANN401 - whatever the loader is
+    return loader

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from tachograph.client.bus_factor import bus_factor
 from tachograph.client.loaded_torch import loaded_torch
@@ -92,7 +93,7 @@ class GpuWait:
                 ended.record()
                 self._pending.append((began, ended))
         except Exception as error:  # noqa: BLE001 - a CUDA error is the training code's to meet, not ours to raise
-            notice("gpu wait", f"the wait of a backward pass could not be measured: {error!r}")
+            notice("gpu wait", "the wait of a backward pass could not be measured", error)
 
     def resolve(self, totals: OperationTotals) -> None:
         """Add the waits that are known by now; called by the training thread at the end of a step."""
@@ -106,7 +107,7 @@ class GpuWait:
         except Exception as error:  # noqa: BLE001 - as above; what cannot be measured any more must not stand still
             self._pending.clear()
             totals.wait = None
-            notice("gpu wait", f"exposed wait is not measured any more: {error!r}")
+            notice("gpu wait", "exposed wait is not measured any more", error)
 
     @property
     def pending(self) -> bool:
@@ -140,8 +141,15 @@ class BucketWatch:
         self.totals = totals
         self.reduce = reduce
         self.group = group
+        self.measuring = True
         self._lock = threading.Lock()  # completions come from the backend's threads
         self._backward = _Backward()
+
+    def step_aside(self, hook: Callable[[object, Bucket], Future], state: object) -> None:
+        """Reduce with the training code's own hook from now on, and measure no more."""
+        self.measuring = False
+        self.totals.wait = self.totals.seconds = None
+        self.reduce, self.group = hook, state
 
     def launched(self, bucket: Bucket, called: float, future: Future) -> None:
         """Note a bucket whose reduction was started by a hook call at `called` (perf_counter); never raises."""
@@ -165,7 +173,7 @@ class BucketWatch:
                     backward.waits_since = called
             future.add_done_callback(lambda done: self._completed(backward, called, size, done))
         except Exception as error:  # noqa: BLE001 - an odd bucket costs its measurement, never the backward pass
-            notice("bucket", f"a gradient bucket could not be observed: {error!r}")
+            notice("bucket", "a gradient bucket could not be observed", error)
 
     def _completed(self, backward: _Backward, called: float, size: int, future: Future) -> None:
         now = perf_counter()
@@ -200,6 +208,8 @@ def _reduce(group: Any, bucket: Any) -> Any:  # noqa: ANN401 - PyTorch's own typ
 
 def _observed_allreduce(watch: Any, bucket: Any) -> Any:  # noqa: ANN401 - DDP's own types, see below
     """Reduce a bucket as DDP does by default, and note it."""
+    if not watch.measuring:
+        return watch.reduce(watch.group, bucket)
     called = perf_counter()
     try:
         future = watch.reduce(watch.group, bucket)
@@ -216,10 +226,11 @@ _observed_allreduce.__annotations__.clear()  # DDP refuses a hook whose annotati
 def watch_buckets(model: object) -> BucketTotals | None:
     """Register the observing communication hook on a DDP model and return its totals; None for any other model.
 
-    A model that already has a hook keeps it: RuntimeError. Gradients are the same as without, bit for bit. (Two
-    exceptions: where gradients already lie in their buckets, `gradient_as_bucket_view` without `set_to_none`, DDP
-    divides by n instead, which may differ in the last bit unless n is a power of two; and under
-    `join(divide_by_initial_world_size=False)` they are divided by the initial world size all the same.)
+    A model that already has a hook keeps it: RuntimeError. One that is given its own later has that one from then on.
+    Gradients are the same as without, bit for bit. (Two exceptions: where gradients already lie in their buckets,
+    `gradient_as_bucket_view` without `set_to_none`, DDP divides by n instead, which may differ in the last bit unless n
+    is a power of two; and under `join(divide_by_initial_world_size=False)` they are divided by the initial world size
+    all the same.)
     """
     torch = loaded_torch()
     model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
@@ -242,4 +253,36 @@ def watch_buckets(model: object) -> BucketTotals | None:
     finally:
         # A copy or a pickle of the model must neither carry the watch nor need Tachograph to be loaded again.
         hooks[:] = [(hook, state) for hook, state in hooks if state is not watch]
+    model.register_comm_hook = _Door(model, watch)
     return totals
+
+
+class _Door:
+    """Stands before a model's `register_comm_hook`: DDP takes one hook for good, and the training code's comes first.
+
+    The hook that DDP holds is ours; from the first call on it does what the other one does. A copy or a pickle of the
+    model has the method that its class gives it.
+    """
+
+    def __init__(self, model: Any, watch: BucketWatch) -> None:  # noqa: ANN401
+        self._model = ref(model)
+        self._watch = ref(watch)
+
+    def __call__(self, state: object, hook: Callable[[object, Bucket], Future]) -> None:
+        """Register the training code's hook; a second one is refused as PyTorch refuses it."""
+        model, watch = self._model(), self._watch()
+        if model is None:
+            return
+        if watch is None:
+            vars(model).pop("register_comm_hook", None)
+            model.register_comm_hook(state, hook)
+            return
+        model._check_comm_hook(hook)  # raises what PyTorch raises for a hook that cannot be one
+        model.logger._set_comm_hook_name(hook.__qualname__)
+        vars(model).pop("register_comm_hook", None)
+        model._comm_hooks.append((hook, state))
+        watch.step_aside(hook, state)
+        notice("comm hook", "the model has a communication hook of its own now: its collective wait is not measured")
+
+    def __reduce__(self) -> tuple[Callable[[Any, str], Any], tuple[Any, str]]:
+        return getattr, (self._model(), "register_comm_hook")

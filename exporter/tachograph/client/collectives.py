@@ -10,6 +10,7 @@ no more than the launch.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from time import perf_counter
 from types import TracebackType
 
@@ -18,7 +19,8 @@ from tachograph.client.bucket_watch import watch_buckets as watch_buckets  # noq
 from tachograph.client.bus_factor import bus_factor
 from tachograph.client.flight_recorder import FlightRecorderPoll
 from tachograph.client.loaded_torch import in_use
-from tachograph.client.phases import Phase
+from tachograph.client.phases import OURS, Phase
+from tachograph.client.uncopied import Uncopied
 from tachograph.training_catalog import OPERATIONS
 
 
@@ -41,7 +43,7 @@ class SharedWait:
         self.seconds = 0.0
 
 
-class Collective:
+class Collective(Uncopied):
     """A collective marked by hand: all of its time is exposed wait and phase `collective`.
 
     Where its payload is given, its time is also its length, for the bus bandwidth.
@@ -56,24 +58,33 @@ class Collective:
         self._began = 0.0
 
     def __enter__(self) -> None:
-        self._phase.__enter__()
-        self._totals.operations += 1
-        self._totals.bytes += self._bytes
-        self._began = perf_counter()
+        try:
+            self._phase.__enter__()
+            self._totals.operations += 1
+            self._totals.bytes += self._bytes
+            self._began = perf_counter()
+        except OURS:
+            self._phase.failed()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        elapsed = perf_counter() - self._began
-        totals = self._totals
-        totals.wait = (totals.wait or 0.0) + elapsed
-        totals.shared.seconds += elapsed
-        if kind is not None:
-            totals.failures += 1
-        elif self._bytes:
-            totals.seconds = (totals.seconds or 0.0) + elapsed
-            totals.timed_bytes += self._bytes
-        self._phase.__exit__(kind, error, traceback)
+        try:
+            elapsed = perf_counter() - self._began
+            totals = self._totals
+            totals.wait = (totals.wait or 0.0) + elapsed
+            totals.shared.seconds += elapsed
+            if kind is not None:
+                totals.failures += 1
+            elif self._bytes:
+                totals.seconds = (totals.seconds or 0.0) + elapsed
+                totals.timed_bytes += self._bytes
+            self._phase.__exit__(kind, error, traceback)
+        except OURS:
+            self._phase.failed()
+
+    def __reduce__(self) -> tuple[type[nullcontext[None]], tuple[()]]:
+        return nullcontext, ()
 
 
 class Collectives:
@@ -93,6 +104,8 @@ class Collectives:
     def wait_total(self) -> float:
         """Return the exposed wait of this rank so far, in seconds; the training thread calls it at a step's end."""
         total = self._shared.seconds
+        if not self.watched:
+            return total
         for totals in self.watched:
             if totals.gpu_wait is not None and totals.gpu_wait.pending:
                 totals.gpu_wait.resolve(totals)

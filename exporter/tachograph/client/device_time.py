@@ -15,7 +15,7 @@ from typing import Any
 
 from tachograph.client.loaded_torch import loaded_torch
 from tachograph.client.notice import notice
-from tachograph.client.phases import Phase, PhaseClock
+from tachograph.client.phases import OURS, Phase, PhaseClock
 
 POOL_LIMIT = 256
 """Events in use at once; a GPU that is further behind than this loses times, never memory."""
@@ -115,7 +115,7 @@ class DeviceTime:
         self._cuda = _Broken()
         self._pending.clear()
         self.seconds = {}
-        notice("device time", f"GPU time of phases is not measured any more: {error!r}")
+        notice("device time", "GPU time of phases is not measured any more", error)
 
 
 class _Broken:
@@ -132,15 +132,21 @@ def _timed(kind: type[Phase], clock: PhaseClock, device: DeviceTime) -> type[Pha
         __slots__ = ()
 
         def __enter__(self) -> None:
-            left = clock.current.name
-            if left != "other" or perf_counter() - device.marked > SAME_MOMENT:
-                device.switch(left)
-            kind.__enter__(self)
+            try:
+                left = clock.current.name
+                if left != "other" or perf_counter() - device.marked > SAME_MOMENT:
+                    device.switch(left)
+                kind.__enter__(self)
+            except OURS:
+                clock.failed = True
 
         def __exit__(
             self, failure: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
         ) -> None:
-            device.switch(clock.current.name)
-            kind.__exit__(self, failure, error, traceback)
+            try:
+                device.switch(clock.current.name)
+                kind.__exit__(self, failure, error, traceback)
+            except OURS:
+                clock.failed = True
 
     return Timed

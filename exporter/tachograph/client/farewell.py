@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from tachograph.client.last_words import describe
+from tachograph.client.notice import notice, raised_by_signal
 from tachograph.client.sender import Sender, fork_lock
 
 LIMIT_SECONDS = 0.2
@@ -35,7 +36,12 @@ def enroll(sender: Sender, forked: Callable[[], None]) -> None:
     """Have `sender` say goodbye when the process ends; `forked` is called in every child made by fork."""
     _enrolled[sender] = forked
     _hook_interpreter()
-    _hook_process()
+    try:
+        _hook_process()
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+        notice("terminate", "SIGTERM will not be told as the reason of the end", error)
 
 
 def part(outcome: str, category: str = "", message: str = "", only: Sender | None = None) -> None:
@@ -69,8 +75,8 @@ def _hook_process() -> None:
         return
     _hooked_process = os.getpid()
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        _hear_signals()  # first: with a handler and nobody to hear, a blocked process would not die
         signal.signal(signal.SIGTERM, _on_terminate)
-        _hear_signals()
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         # A child of multiprocessing leaves by os._exit: its own finalizers are the only hook there is.
@@ -122,11 +128,22 @@ def _hear_signals() -> None:
         os.close(receiver)
         os.close(sender)
         return
+    try:
+        threading.Thread(target=_listen, args=(receiver,), name="tachograph-signals", daemon=True).start()
+    except BaseException:  # no more threads, no memory
+        signal.set_wakeup_fd(-1)
+        os.close(receiver)
+        os.close(sender)
+        raise
     _signal_pipe = receiver, sender
-    threading.Thread(target=_listen, args=(receiver,), name="tachograph-signals", daemon=True).start()
 
 
 def _listen(receiver: int) -> None:
+    with contextlib.suppress(OSError):  # closed by the program
+        _terminate_when_heard(receiver)
+
+
+def _terminate_when_heard(receiver: int) -> None:
     while numbers := os.read(receiver, 64):
         if signal.SIGTERM in numbers and signal.getsignal(signal.SIGTERM) is _on_terminate:
             part("failed", "terminated", "SIGTERM")
@@ -148,7 +165,8 @@ def _in_child() -> None:
             if signal.getsignal(signal.SIGTERM) is _on_terminate:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for descriptor in _signal_pipe:
-            os.close(descriptor)
+            with contextlib.suppress(OSError):  # closed by the program
+                os.close(descriptor)
         _signal_pipe = None
     for sender, forked in _enrolled.items():
         sender.abandon()

@@ -32,8 +32,10 @@ class GarbageTag:
 
     def stop(self) -> None:
         """Listen no more."""
-        if self in gc.callbacks:
-            gc.callbacks.remove(self)
+        for position, callback in enumerate(gc.callbacks):
+            if callback is self:  # `in` would compare with callbacks of the training code
+                del gc.callbacks[position]
+                return
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         """Hear of a collection; called by Python in whatever thread caused it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from tachograph.client.notice import notice
+from tachograph.client.notice import notice, raised_by_signal
 from tachograph.client.tally import Tally
 
 FAILURES = 5
@@ -40,17 +40,19 @@ class Guarded(Generic[Part]):
         for part in tuple(self._parts):
             try:
                 use(part)
-            except Exception as error:  # noqa: BLE001 - a part's fault, whatever it is, must not stop the others
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) or raised_by_signal(error):
+                    raise
                 self._fail(part, error)
             else:
                 if self._failures:
                     self._failures.pop(id(part), None)
 
-    def _fail(self, part: Part, error: Exception) -> None:
+    def _fail(self, part: Part, error: BaseException) -> None:
         self._dropped.count += 1
         failures = self._failures[id(part)] = self._failures.get(id(part), 0) + 1
         name = type(part).__name__
-        notice(f"part {name}", f"{name} failed: {error!r}")
-        if failures >= FAILURES and part in self._parts:
-            self._parts.remove(part)
+        notice(f"part {name}", f"{name} failed", error)
+        if failures >= FAILURES:
+            self._parts[:] = [one for one in self._parts if one is not part]
             del self._failures[id(part)]

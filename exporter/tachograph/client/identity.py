@@ -11,10 +11,11 @@ within a step of `srun` alone. Kubernetes numbers pods (`JOB_COMPLETION_INDEX`),
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tachograph.client.loaded_torch import in_use
+from tachograph.client.notice import notice, shown
 
 NAME_LIMIT = 128
 """Longest name a frame may carry (characters)."""
@@ -61,27 +62,30 @@ def discover(
     """Return the identity from explicit arguments (None: not given), the environment and torch.distributed."""
     refused = 0
 
-    def first(candidates: Iterator[object], read: Callable[[object], int | str | None]) -> int | str | None:
+    def first(field: str, candidates: Iterator[object], read: Callable[[object], int | str | None]) -> int | str | None:
         nonlocal refused
         for candidate in candidates:
-            if candidate is None or candidate in ("", *_NAMELESS):
+            if candidate is None or (type(candidate) is str and candidate in ("", *_NAMELESS)):
                 continue
             value = read(candidate)
             if value is not None:
                 return value
             refused += 1
+            notice(f"argument {field}", f"{field} cannot be {shown(candidate)}, which is passed over")
         return None
 
-    run = first(_candidates(given.get("run"), _RUN, environment), name)
+    run = first("run", _candidates(given.get("run"), _RUN, environment), name)
     if run is None:
         run = f"local-{(user or _user)()}"[:NAME_LIMIT]
     elif given.get("run") is None and run == environment.get("SLURM_ARRAY_JOB_ID"):
         run = f"{run}_{environment.get('SLURM_ARRAY_TASK_ID', '0')}"  # Slurm's own spelling of one task of an array
     counts = {
-        field: first(_candidates(given.get(field), sources, environment), count) for field, sources in _COUNTS.items()
+        field: first(field, _candidates(given.get(field), sources, environment), count)
+        for field, sources in _COUNTS.items()
     }
     if counts["attempt"] is None:
-        counts["attempt"] = max(int(first(iter([environment.get(restarts)]), count) or 0) for restarts in _RESTARTS)
+        restarts = (first("attempt", iter([environment.get(variable)]), count) for variable in _RESTARTS)
+        counts["attempt"] = max(int(times or 0) for times in restarts)
     rank = int(counts["rank"] or 0)
     return Identity(
         run=str(run),
@@ -94,20 +98,33 @@ def discover(
 
 
 def name(value: object) -> str | None:
-    """Return `value` if it can name something in a frame: printable text of 1 to 128 characters."""
-    if not isinstance(value, str):
+    """Return `value` if it can name something in a frame: printable text of 1 to 128 characters; never raises."""
+    if not issubclass(type(value), str):  # a dead `weakref.proxy` raises where isinstance asks for its class
         return None
-    value = value.strip()
-    return value if 0 < len(value) <= NAME_LIMIT and value.isprintable() else None
+    text = str.strip(value)  # type: ignore[arg-type]  # str's own: a subclass may do anything
+    return text if 0 < len(text) <= NAME_LIMIT and text.isprintable() else None
+
+
+def one_of(words: Iterable[str], value: object) -> str | None:
+    """Return the word that `value` is, itself a plain string; None for anything else; never raises."""
+    text = name(value)
+    return text if text is not None and text in tuple(words) else None
 
 
 def count(value: object) -> int | None:
-    """Return a whole number from 0 to 2^31 - 1, also from its decimal text; None for anything else."""
-    if isinstance(value, str) and len(value) <= NAME_LIMIT and value.isdecimal():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
+    """Return a whole number from 0 to 2^31 - 1, also from its decimal text; None for anything else; never raises."""
+    if type(value) is not int and (text := name(value)) is not None and text.isdecimal():
+        value = int(text)
+    return whole(value, COUNT_LIMIT - 1)
+
+
+def whole(value: object, limit: int) -> int | None:
+    """Return a whole number from 0 to `limit`, as a plain int; None for anything else; never raises."""
+    kind = type(value)
+    if kind is not int and (kind is bool or not issubclass(kind, int)):
         return None
-    return value if 0 <= value < COUNT_LIMIT else None
+    number = int.__int__(value)  # type: ignore[arg-type]  # int's own, as above
+    return number if 0 <= number <= limit else None
 
 
 def _candidates(given: object, sources: tuple[str, ...], environment: Mapping[str, str]) -> Iterator[object]:
@@ -132,5 +149,5 @@ def _user() -> str:
         import pwd
 
         return pwd.getpwuid(os.getuid()).pw_name
-    except (ImportError, KeyError):  # a container's uid without an entry
+    except (ImportError, KeyError, OSError):  # a container's uid without an entry, no free file descriptor
         return f"uid{os.getuid()}"

@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterator
 from time import monotonic
 
+from tachograph.client.identity import name as printable
+from tachograph.client.identity import whole
 from tachograph.client.scalars import read
 
 NAME_LIMIT = 16
@@ -59,15 +61,15 @@ class Invariants:
         An integer of any size counts modulo 2^53; anything else must be a finite number, and no CUDA tensor.
         """
         number = _number(value)
-        at = 0 if step is None else step
-        if number is None or not isinstance(at, int) or isinstance(at, bool) or not 0 <= at < MODULUS:
+        at = 0 if step is None else whole(step, MODULUS - 1)
+        text = printable(name)
+        if number is None or at is None or text is None:
             return False
-        if not isinstance(name, str):
-            return False
+        name = text
         if (shown := self._shown.get(name)) is not None:
             shown.set(number, at, self._clock())
             return True
-        if not 0 < len(name) <= NAME_LENGTH or len(self._shown) >= NAME_LIMIT:
+        if len(name) > NAME_LENGTH or len(self._shown) >= NAME_LIMIT:
             return False
         self._shown[name] = _Shown(number, at, self._clock())
         return True
@@ -81,7 +83,11 @@ class Invariants:
 
 
 def _number(value: object) -> float | None:
-    reading: object = value if isinstance(value, int) else read(value)
-    if isinstance(reading, int) and not isinstance(reading, bool):
+    kind = type(value)
+    if issubclass(kind, int) and kind is not bool:
+        reading: object = int.__int__(value)  # type: ignore[arg-type]  # int's own: a subclass may do anything
+    else:
+        reading = read(value)
+    if type(reading) is int:
         return reading % MODULUS
     return reading if isinstance(reading, float) and math.isfinite(reading) else None

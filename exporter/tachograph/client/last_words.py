@@ -25,11 +25,14 @@ _CATEGORIES: tuple[tuple[str, Callable[[BaseException, str], bool]], ...] = (
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """Return the category of an exception, and its type and first line in at most 512 characters."""
+    """Return the category of an exception, and its type and first line in at most 512 characters; never raises."""
     try:
-        text = str(error).strip()
-    except Exception:  # noqa: BLE001 - a user's __str__ may do anything
-        text = ""
+        return _describe(error, str.strip(str(error)))
+    except Exception:  # noqa: BLE001 - a user's exception may do anything, and a process may be out of stack
+        return "exception", type(error).__name__[:MESSAGE_LIMIT]
+
+
+def _describe(error: BaseException, text: str) -> tuple[str, str]:
     line = text.splitlines()[0].rstrip() if text else ""
     message = (f"{type(error).__name__}: {line}" if line else type(error).__name__)[:MESSAGE_LIMIT]
     return next((category for category, matches in _CATEGORIES if matches(error, text)), "exception"), message

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tachograph.client.notice import raised_by_signal
+
 
 def loaded_torch() -> Any:  # noqa: ANN401 - a module that may be absent has no type
     """Return the torch module, or None; it may be half imported, so callers expect AttributeError."""
@@ -16,5 +18,7 @@ def in_use(part: str) -> Any:  # noqa: ANN401
     try:
         module = getattr(loaded_torch(), part)
         return module if module.is_available() and module.is_initialized() else None
-    except Exception:  # noqa: BLE001 - torch absent, half imported or built without this part: not in use
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
         return None

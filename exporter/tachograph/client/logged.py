@@ -8,6 +8,7 @@ from weakref import ref
 from tachograph.client.grad_norm import GradNormWatch
 from tachograph.client.learning import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
 from tachograph.client.learning_rate import LearningRateWatch
+from tachograph.client.notice import notice, unknown
 from tachograph.client.scalars import number, read
 from tachograph.client.steps import Step
 
@@ -59,6 +60,7 @@ class Logged:
                 value = number(reading) if key in LOGGABLE else None
                 if value is None:
                     self.refused += 1
+                    self._tell_refused(key)
                 else:
                     values[key] = value
             self._values.update(values)
@@ -81,6 +83,12 @@ class Logged:
     def _observe_rate(self, step: int, rate: float) -> None:
         if self._learning_rate.observe(step, rate):
             self._loss.grace(RATE_JUMP_GRACE)
+
+    def _tell_refused(self, key: str) -> None:
+        if key in LOGGABLE:
+            notice(f"log {key}", f"{key} was logged as something that is no number, and is dropped")
+        else:
+            unknown("log", key, tuple(sorted(LOGGABLE)))
 
     def _rate_of_optimizer(self) -> float | None:
         optimizer = self.optimizer() if self.optimizer is not None else None

@@ -15,13 +15,14 @@ from weakref import ref
 
 from tachograph.client.activations import Activations
 from tachograph.client.checksum import Checksum
+from tachograph.client.contained import contained
 from tachograph.client.device_readings import DeviceReadings
 from tachograph.client.invariants import Invariants
 from tachograph.client.known_product import KnownProduct
 from tachograph.client.layer_memory import LayerMemory
 from tachograph.client.layer_norms import LayerNorms
 from tachograph.client.loaded_torch import in_use, loaded_torch
-from tachograph.client.notice import notice
+from tachograph.client.notice import notice, raised_by_signal
 from tachograph.client.scaler import ScalerWatch
 from tachograph.client.schedule import ScheduleWatch
 from tachograph.client.tally import Tally
@@ -150,6 +151,7 @@ class ModelWatch:
         self._parts.append(part)
         self._sources.append(part)
 
+    @contained
     def _before(self, optimizer: Any, arguments: object, keywords: object) -> None:  # noqa: ANN401
         if self._compiling() or self._capturing():
             return
@@ -169,6 +171,7 @@ class ModelWatch:
             in_hooks = sum(getattr(look, "seconds", 0.0) for look in self._looks)
             self._ration.spent(self._steps, now - began + in_hooks, now)
 
+    @contained
     def _after(self, optimizer: Any, arguments: object, keywords: object) -> None:  # noqa: ANN401
         if self._compiling() or self._capturing():
             return
@@ -188,11 +191,13 @@ class ModelWatch:
 
     def _give_up(self, part: object, error: Exception) -> None:
         """Leave out for good what PyTorch, or an odd model, refused: it costs its readings, never the step."""
+        if raised_by_signal(error):
+            raise error
         self._parts = [one for one in self._parts if one is not part]
         self._looks = [one for one in self._looks if one is not part]
         self._sources = [one for one in self._sources if one is not part]
         self._dropped.count += 1
-        notice(type(part).__name__, f"{type(part).__name__} is given up: {error!r}")
+        notice(type(part).__name__, f"{type(part).__name__} is given up", error)
 
 
 class Ration:

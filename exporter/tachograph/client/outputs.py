@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from tachograph.client.notice import notice
+from tachograph.client.notice import notice, raised_by_signal
 from tachograph.client.report import Report
 
 if TYPE_CHECKING:
@@ -27,9 +27,11 @@ class Outputs:
                 self._sinks.add(sink)
             if trace is not None:
                 self._connect(report, trace)
-        except Exception as error:  # noqa: BLE001 - another library's start; training goes on without it
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
             report.dropped.count += 1
-            notice("outputs", f"sinks or traces could not be started: {error!r}")
+            notice("outputs", "sinks or traces could not be started", error)
         if self._sinks or self.trace is not None:
             import atexit
 
@@ -50,8 +52,10 @@ class Outputs:
         if trace is not None:
             try:
                 trace.close()
-            except Exception as error:  # noqa: BLE001 - as above
-                notice("outputs", f"the trace could not be closed: {error!r}")
+            except Exception as error:
+                if raised_by_signal(error):
+                    raise
+                notice("outputs", "the trace could not be closed", error)
 
     def abandon(self) -> None:
         """Let go of everything unclosed: in a forked child it is the parent's."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from time import perf_counter
 from types import TracebackType
 
+from tachograph.client.uncopied import Uncopied
 from tachograph.training_catalog import PHASES
 
+OURS = (MemoryError, RecursionError, IndexError, AttributeError, TypeError)
+"""What the lines that enter and leave a phase or a step can raise: out of memory or stack, interrupted by a signal
+handler that records itself, or late at the end of the interpreter, when modules have lost their contents. Nothing
+wider: a signal handler of the training code may raise anything between two lines, and that must pass."""
 
-class Phase:
-    """One phase's seconds; `with phase:` puts the clock into it and back.
+
+class Phase(Uncopied):
+    """One phase's seconds; `with phase:` puts the clock into it and back, and never raises.
 
     One object per phase, used again and again: entering allocates nothing. What is inside stays in the order written
     here: the sender thread may look between any two lines, and must never see a second counted twice
@@ -24,26 +31,39 @@ class Phase:
         self._clock = clock
 
     def __enter__(self) -> None:
-        clock = self._clock
-        now = perf_counter()
-        left = clock.current
-        elapsed = now - clock.since
-        clock.outer.append(left)
-        clock.since = now
-        clock.current = self
-        left.seconds += elapsed
+        try:
+            clock = self._clock
+            now = perf_counter()
+            left = clock.current
+            elapsed = now - clock.since
+            clock.outer.append(left)
+            clock.since = now
+            clock.current = self
+            left.seconds += elapsed
+        except OURS:
+            self._clock.failed = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        clock = self._clock
-        now = perf_counter()
-        left = clock.current
-        elapsed = now - clock.since
-        clock.since = now
-        if clock.outer:  # empty only where phases were left in another order than entered
-            clock.current = clock.outer.pop()
-        left.seconds += elapsed
+        try:
+            clock = self._clock
+            now = perf_counter()
+            left = clock.current
+            elapsed = now - clock.since
+            clock.since = now
+            if clock.outer:  # empty only where phases were left in another order than entered
+                clock.current = clock.outer.pop()
+            left.seconds += elapsed
+        except OURS:
+            self._clock.failed = True
+
+    def failed(self) -> None:
+        """Note that what a caller does around this phase could not be recorded."""
+        self._clock.failed = True
+
+    def __reduce__(self) -> tuple[type[nullcontext[None]], tuple[()]]:
+        return nullcontext, ()
 
 
 class TaggingPhase(Phase):
@@ -52,10 +72,13 @@ class TaggingPhase(Phase):
     __slots__ = ()
 
     def __enter__(self) -> None:
-        clock = self._clock
-        if clock.tag is None:
-            clock.tag = self.name
-        Phase.__enter__(self)
+        try:
+            clock = self._clock
+            if clock.tag is None:
+                clock.tag = self.name
+            Phase.__enter__(self)
+        except OURS:
+            self._clock.failed = True
 
 
 class CheckedPhase(TaggingPhase):
@@ -70,9 +93,12 @@ class CheckedPhase(TaggingPhase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self.failures += 1
-        Phase.__exit__(self, kind, error, traceback)
+        try:
+            if kind is not None:
+                self.failures += 1
+            Phase.__exit__(self, kind, error, traceback)
+        except OURS:
+            self._clock.failed = True
 
 
 class PhaseClock:
@@ -80,10 +106,11 @@ class PhaseClock:
 
     It starts in `init`; from the first step on, time outside every named phase is `other`. It belongs to the thread
     that trains. `since` and all seconds are of `time.perf_counter`. `tag` says why the step under way is no ordinary
-    one (`STEP_TAGS`); each step begins without.
+    one (`STEP_TAGS`); each step begins without. `failed`: a phase or a step could not be recorded; a flag and no count,
+    so that noting it takes neither memory nor stack.
     """
 
-    __slots__ = ("_told", "checkpoint", "current", "other", "outer", "phases", "since", "tag")
+    __slots__ = ("_told", "checkpoint", "current", "failed", "other", "outer", "phases", "since", "tag")
 
     def __init__(self) -> None:
         self.checkpoint = CheckedPhase("checkpoint", self)
@@ -94,6 +121,7 @@ class PhaseClock:
         self.since = perf_counter()
         self.current = self.phases["init"]
         self.tag: str | None = None
+        self.failed = False
         self._told = dict.fromkeys(PHASES, 0.0)
 
     def checkpoint_seconds(self) -> float:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from weakref import WeakSet, ref
 
 from tachograph.client import farewell
+from tachograph.client.arguments import LARGEST, flag, path_of
 from tachograph.client.batches import Batches
 from tachograph.client.collectives import Collective, watch_buckets
+from tachograph.client.compiled import NOTHING, unseen
+from tachograph.client.contained import contained, parameters, tell_fault
 from tachograph.client.garbage import GarbageTag
 from tachograph.client.goodput import Goodput
-from tachograph.client.identity import Identity, count, discover
+from tachograph.client.identity import Identity, count, discover, one_of, whole
 from tachograph.client.last_words import describe
-from tachograph.client.notice import notice
+from tachograph.client.notice import OUT, notice, raised_by_signal, unknown
 from tachograph.client.outputs import Outputs
 from tachograph.client.report import Report
 from tachograph.client.scalars import number as as_number
@@ -24,9 +27,9 @@ from tachograph.client.sender import Sender
 from tachograph.client.steps import Step
 from tachograph.client.tally import Tally
 from tachograph.client.thresholds import Thresholds
+from tachograph.client.uncopied import Uncopied
 from tachograph.client.workload import Workload
-from tachograph.training_catalog import STEP_TAGS
-from tachograph.wire import socket_path
+from tachograph.training_catalog import OPERATIONS, PHASES, STEP_TAGS, THRESHOLDS
 
 if TYPE_CHECKING:
     from tachograph.client.invariants import Invariants
@@ -40,10 +43,9 @@ DISABLE_ENVIRONMENT = "TACHOGRAPH_DISABLED"
 TIER_ENVIRONMENT = "TACHOGRAPH_TIER"
 
 T = TypeVar("T")
-_NOTHING = nullcontext()
 
 
-class Recorder:
+class Recorder(Uncopied):
     """Records one rank of a training run and reports it to the exporter of its node.
 
     Every argument is optional; a value that cannot be right is dropped and counted, never raised.
@@ -65,21 +67,25 @@ class Recorder:
       (`tachograph.traces`). Both are closed at `close` or at exit, which takes as long as they do.
     - `enabled=False`, or `TACHOGRAPH_DISABLED=1` in the environment: does nothing at all, with no thread and no socket.
 
-    Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing.
+    Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing. A copy of it,
+    made with a model by `copy.deepcopy`, is the recorder itself; out of a pickle comes one that does nothing.
+
+    No call raises, whatever it is given and in whatever state the process is: what is wrong is dropped, counted, and
+    said once in the log. What the training code raises inside a step, a phase or a loader passes through unchanged.
     """
 
     _sender: Sender | None = None
+    _garbage: GarbageTag | None = None
+    _outputs: Outputs | None = None
 
-    def __new__(cls, *, enabled: bool = True, **given: object) -> Recorder:
+    def __new__(cls, *excess: object, enabled: bool = True, **given: object) -> Recorder:
         """Choose once between recording and doing nothing."""
-        from tachograph.client.silent import SilentRecorder  # below us; loaded now, for children forked later
-
-        recording = enabled and os.environ.get(DISABLE_ENVIRONMENT, "") in ("", "0")
-        return object.__new__(cls if recording else SilentRecorder)
+        recording = flag(enabled) is not False and os.environ.get(DISABLE_ENVIRONMENT, "") in ("", "0")
+        return object.__new__(cls if recording else silent.SilentRecorder)
 
     def __init__(
         self,
-        *,
+        *excess: NoReturn,
         run: str | None = None,
         rank: int | None = None,
         local_rank: int | None = None,
@@ -101,47 +107,54 @@ class Recorder:
         sinks: Sequence[Sink] = (),
         trace: Trace | None = None,
         enabled: bool = True,
+        **unknown: NoReturn,
     ) -> None:
-        identity = discover(
-            {"run": run, "rank": rank, "local_rank": local_rank, "world_size": world_size, "attempt": attempt},
-            os.environ,
-        )
-        workload = Workload(
-            identity.world_size,
-            tokens_per_step=tokens_per_step,
-            samples_per_step=samples_per_step,
-            flops_per_token=flops_per_token,
-            flops_convention=flops_convention,
-            hardware_flops_per_token=hardware_flops_per_token,
-            flops_per_step=flops_per_step,
-            peak_flops=peak_flops,
-            precision=precision,
-            global_batch=global_batch,
-            tier=os.environ.get(TIER_ENVIRONMENT) or None if tier is None else tier,
-        )
-        self._report = report = Report(identity, workload, device_time=bool(device_time))
-        self._step = report.step
-        if total_steps is not None:
-            report.step.log(total_steps=total_steps)
-        self._watched: WeakSet[Any] = WeakSet()
-        self._invariants: Invariants | None = None
-        self._thresholds = Thresholds()
-        report.sources.add(self._thresholds)
-        self._garbage = GarbageTag(report.step, report.clock)
-        report.accelerator.locate()
-        goodput = Goodput(report.clock, report.step, lambda: self.last_step, self._ended_before)
-        report.observers.add(goodput)
-        report.sources.add(goodput)
-        self._outputs = Outputs(report, sinks, trace)
-        self._phases = self._outputs.phases
-        path = os.fspath(socket) if isinstance(socket, (str, os.PathLike)) else socket_path()
         try:
-            self._sender = Sender(report, path)
-            farewell.enroll(self._sender, self._silence)
+            identity = discover(
+                {"run": run, "rank": rank, "local_rank": local_rank, "world_size": world_size, "attempt": attempt},
+                os.environ,
+            )
+            workload = Workload(
+                identity.world_size,
+                tokens_per_step=tokens_per_step,
+                samples_per_step=samples_per_step,
+                flops_per_token=flops_per_token,
+                flops_convention=flops_convention,
+                hardware_flops_per_token=hardware_flops_per_token,
+                flops_per_step=flops_per_step,
+                peak_flops=peak_flops,
+                precision=precision,
+                global_batch=global_batch,
+                tier=os.environ.get(TIER_ENVIRONMENT) or None if tier is None else tier,
+            )
+            self._report = report = Report(identity, workload, device_time=flag(device_time) is not False)
+            self._step = report.step
+            if total_steps is not None:
+                report.step.log(total_steps=total_steps)
+            if excess or unknown:
+                self._misuse("Recorder", unknown)
+            self._watched: WeakSet[Any] = WeakSet()
+            self._invariants: Invariants | None = None
+            self._thresholds = Thresholds()
+            report.sources.add(self._thresholds)
+            self._garbage = GarbageTag(report.step, report.clock)
+            report.accelerator.locate()
+            goodput = Goodput(report.clock, report.step, lambda: self.last_step, self._ended_before)
+            report.observers.add(goodput)
+            report.sources.add(goodput)
+            self._outputs = Outputs(report, sinks, trace)
+            self._phases = self._outputs.phases
             self._garbage.start()
-        except (OSError, RuntimeError) as error:  # the process may have no more files or threads
-            notice("start", f"nothing is recorded: {error}")
+            self._sender = Sender(report, path_of(socket))
+            farewell.enroll(self._sender, self._silence)
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            notice("start", "nothing is recorded", error)
             self._silence()
+
+    def __reduce__(self) -> tuple[type[Recorder], tuple[()]]:
+        return silent.SilentRecorder, ()
 
     @property
     def last_step(self) -> int | None:
@@ -153,11 +166,18 @@ class Recorder:
         """Who this is: run, rank, local rank, world size and attempt, as they were found."""
         return self._report.identity
 
-    def position(self) -> tuple[int, str]:
+    def position(self, *excess: NoReturn, **unknown: NoReturn) -> tuple[int, str]:
         """Return the step and the phase that the training thread is in; for logs, from any thread."""
         return self._step.next, self._report.clock.current.name
 
-    def step(self, number: int | None = None, *, tag: str | None = None, accumulating: bool = False) -> Step:
+    def step(
+        self,
+        number: int | None = None,
+        *excess: NoReturn,
+        tag: str | None = None,
+        accumulating: bool = False,
+        **unknown: NoReturn,
+    ) -> Step:
         """Return the context manager of one optimizer step; `number` where it does not follow the last one (a resume).
 
         Steps are numbered from 0. One that ends with an exception is not counted. `tag` (one of `STEP_TAGS`) keeps it
@@ -165,70 +185,100 @@ class Recorder:
         the step that the next one without `accumulating` completes.
         """
         step = self._step
-        if number is not None:
-            if (given := count(number)) is not None:
-                step.next = given
-            else:
-                self._report.dropped.count += 1
-        if tag is not None:
-            if isinstance(tag, str) and tag in STEP_TAGS:
-                step.given = tag
-            else:
-                self._report.dropped.count += 1
-        if accumulating:
-            step.accumulating = True
+        try:
+            if number is not None:
+                if (given := count(number)) is not None:
+                    step.next = given
+                else:
+                    self._drop("number of step()")
+            if tag is not None:
+                if (named := one_of(STEP_TAGS, tag)) is not None:
+                    step.given = named
+                else:
+                    self._drop("tag", tag, STEP_TAGS)
+            if accumulating is True:
+                step.accumulating = True
+            elif accumulating is not False:
+                self._accumulate(accumulating)
+            if excess or unknown:
+                self._misuse("step", unknown)
+        except Exception as error:  # noqa: BLE001 - out of memory or stack
+            try:  # noqa: SIM105 - `suppress` is one more call
+                self._fault("step", error)
+            except OUT:
+                pass
         return step
 
+    @contained
     def tag(self, name: str) -> None:
         """Say why the step under way is no ordinary one: one of `STEP_TAGS`; outside a step it is dropped and counted.
 
         Evaluation, checkpoints, full garbage collections and the first step of a process are tagged by themselves.
         """
-        if isinstance(name, str) and name in STEP_TAGS and self._step.under_way:
-            self._report.clock.tag = name
+        tag = one_of(STEP_TAGS, name)
+        if tag is None:
+            self._drop("tag", name, STEP_TAGS)
+        elif self._step.under_way:
+            self._report.clock.tag = tag
         else:
-            self._report.dropped.count += 1
+            self._drop("tag() outside a step")
 
-    def phase(self, name: str) -> AbstractContextManager[None]:
+    def phase(self, name: str = "", *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
         """Return the context manager of a phase: one of `catalog.PHASES`; any other name is dropped and counted.
 
         Phases are exclusive: inside a nested one the outer one's time stands still.
         """
         try:
             return self._phases[name]
-        except (KeyError, TypeError):
-            self._report.dropped.count += 1
-            return _NOTHING
+        except Exception as error:  # noqa: BLE001 - an unknown name, or an object that has no hash
+            try:  # noqa: SIM105 - `suppress` is one more call
+                self._fault("phase", error, name, PHASES)
+            except OUT:
+                pass
+            return NOTHING
 
-    def data(self, loader: Iterable[T]) -> Batches[T]:
+    def data(self, loader: Iterable[T], *excess: NoReturn, **unknown: NoReturn) -> Batches[T]:
         """Return `loader` with every wait for a batch booked as phase `data`: iterate over it, take its length.
 
         For one made inside phase `eval` waiting is evaluation, too, and its batches are not counted.
         """
-        report = self._report
-        # One rank that evaluates alone has not drifted from the others: its batches are counted for nobody.
-        if report.clock.current.name == "eval":
-            return Batches(loader, cast("Phase", self._phases["eval"]), Tally())
-        return Batches(loader, cast("Phase", self._phases["data"]), report.batches, report.loaders)
+        try:
+            report = self._report
+            # One rank that evaluates alone has not drifted from the others: its batches are counted for nobody.
+            if report.clock.current.name == "eval":
+                return Batches(loader, cast("Phase", self._phases["eval"]), Tally())
+            return Batches(loader, cast("Phase", self._phases["data"]), report.batches, report.loaders)
+        except Exception as error:  # noqa: BLE001 - out of memory or stack
+            try:  # noqa: SIM105 - `suppress` is one more call
+                self._fault("data", error)
+            except OUT:
+                pass
+            return cast("Batches[T]", loader)
 
-    def collective(self, operation: str, bytes: int = 0) -> AbstractContextManager[None]:
+    def collective(
+        self, operation: str = "", bytes: int = 0, *excess: NoReturn, **unknown: NoReturn
+    ) -> AbstractContextManager[None]:
         """Return a context manager around one blocking collective (`catalog.OPERATIONS`) with its payload in bytes.
 
         All of its time counts as exposed wait, and as phase `collective`.
         """
-        payload = _size(bytes)
-        report = self._report
         try:
-            totals = report.collectives.marked[operation]
-        except (KeyError, TypeError):
-            totals = None
-        if totals is None or payload is None:
-            report.dropped.count += 1
-            return _NOTHING
-        collective = Collective(report.clock.phases["collective"], totals, payload)
-        trace = self._outputs.trace
-        return collective if trace is None else trace.phase(collective, operation)
+            payload = whole(bytes, LARGEST)
+            if payload is None:
+                self._drop("bytes of collective()")
+                return NOTHING
+            report = self._report
+            collective = Collective(report.clock.phases["collective"], report.collectives.marked[operation], payload)
+            trace = self._outputs.trace if self._outputs is not None else None
+            return collective if trace is None else trace.phase(collective, operation)
+        except Exception as error:  # noqa: BLE001 - an unknown name, or an object that has no hash
+            try:  # noqa: SIM105 - `suppress` is one more call
+                self._fault("collective", error, operation, OPERATIONS)
+            except OUT:
+                pass
+            return NOTHING
 
+    @contained
     def watch(
         self,
         model: object = None,
@@ -245,8 +295,9 @@ class Recorder:
         """Measure what a model and an optimizer show by themselves; call it once, before the first backward.
 
         A DistributedDataParallel model gets a communication hook that times the exposed wait of its gradient
-        all-reduce. A model takes one hook only: one that has its own keeps it, and is not timed. An optimizer gives the
-        learning rate of its first parameter group, unless `step.log` does. GPU memory is read once CUDA is in use.
+        all-reduce. A model takes one hook only: one of its own, also one that it is given later, takes the place of
+        ours, and the wait is not timed. An optimizer gives the learning rate of its first parameter group, unless
+        `step.log` does. GPU memory is read once CUDA is in use.
 
         - `scheduler`, `scaler`: the learning-rate schedule's own count; the loss scale and the steps it skipped.
         - `layers`: on rank 0, gradient norms of so many layers, those furthest above their own usual one.
@@ -258,11 +309,11 @@ class Recorder:
         report = self._report
         report.accelerator.locate()
         try:
-            known = model in self._watched
+            known = model is not None and model in self._watched
             if model is not None:
                 self._watched.add(model)
             optimizer_ref = None if optimizer is None else ref(optimizer)
-        except TypeError as error:  # neither is what it is said to be
+        except Exception as error:  # noqa: BLE001 - neither is what it is said to be, and may raise anything
             self._refuse_watch("nothing", error)
             return
         if optimizer_ref is not None:
@@ -281,8 +332,11 @@ class Recorder:
             from tachograph.client.model_watch import ModelWatch  # late: only a watched model needs it
 
             watch = ModelWatch(
-                model, optimizer, scheduler=scheduler, scaler=scaler, layers=layers, activations=activations,
-                update_every=update_every, checksum_every=checksum_every, memory_layers=memory_layers,
+                model, optimizer, scheduler=scheduler, scaler=scaler,
+                layers=self._whole("layers", layers), activations=flag(activations) or False,
+                update_every=self._whole("update_every", update_every),
+                checksum_every=self._whole("checksum_every", checksum_every),
+                memory_layers=flag(memory_layers) or False,
                 rank=report.identity.rank, invariants=self._shared_numbers(), dropped=report.dropped,
             )  # fmt: skip
             watch.attach()
@@ -290,14 +344,16 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - as above
             self._refuse_watch("nothing of model and optimizer", error)
 
+    @contained
     def invariant(self, name: str, value: float, step: int | None = None) -> None:
         """Report a number that all ranks of the run must share at `step` (None: from beginning to end).
 
         A whole number counts modulo 2^53. The rank whose number differs is named by an alert.
         """
         if not self._shared_numbers().set(name, value, step):
-            self._report.dropped.count += 1
+            self._drop("invariant")
 
+    @contained
     def threshold(self, name: str, value: float) -> None:
         """Set a limit of this run's own alerts, one of `catalog.THRESHOLDS`, in place of the rules' default.
 
@@ -305,9 +361,9 @@ class Recorder:
         the last one; of different ranks' the most tolerant counts, so one rank that says it is enough.
         """
         if not self._thresholds.set(name, value):
-            self._report.dropped.count += 1
+            self._drop("threshold", name, THRESHOLDS)
 
-    def count_flops(self) -> AbstractContextManager[None]:
+    def count_flops(self, *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
         """Return a context manager that counts the operations of one whole step of this rank with PyTorch's counter.
 
             with recorder.step(), recorder.count_flops():
@@ -318,26 +374,36 @@ class Recorder:
         is also taken for the model's where the constructor was given none. The counter slows its step, which is
         tagged. Not inside a compiled model.
         """
-        from tachograph.client.flop_count import FlopCount
+        try:
+            from tachograph.client.flop_count import FlopCount
 
-        clock = self._report.clock
-        clock.tag = clock.tag or "warm-up"
-        return FlopCount(self._report.workload.measured, self._report.dropped)
+            clock = self._report.clock
+            clock.tag = clock.tag or "warm-up"
+            return FlopCount(self._report.workload.measured, self._report.dropped)
+        except Exception as error:  # noqa: BLE001 - no free file descriptor to load it
+            try:  # noqa: SIM105 - `suppress` is one more call
+                self._fault("count_flops", error)
+            except OUT:
+                pass
+            return NOTHING
 
+    @contained
     def checkpoint_saved(self, step: int, bytes: int | None = None) -> None:
         """Report the checkpoint of `step` as saved, with its size in bytes; the exporter hears of it at once."""
-        saved, size = count(step), None if bytes is None else _size(bytes)
+        saved, size = count(step), None if bytes is None else whole(bytes, LARGEST)
         if saved is None or (bytes is not None and size is None):
-            self._report.dropped.count += 1
+            self._drop("step or bytes of checkpoint_saved()")
         if saved is not None:
             self._report.checkpoints.add(time.time(), saved, size, self._report.clock.checkpoint_seconds())
             self._wake()
 
+    @contained
     def checkpoint_failed(self) -> None:
         """Report a checkpoint that could not be saved, where that is no exception out of phase `checkpoint`."""
         self._report.checkpoints.failed(self._report.clock.checkpoint_seconds())
         self._wake()
 
+    @contained
     def resumed(self, step: int, seconds: float | None = None) -> None:
         """Report that this attempt goes on from the checkpoint of `step`, which took `seconds` to load.
 
@@ -345,27 +411,30 @@ class Recorder:
         """
         begun, took = count(step), None if seconds is None else as_number(seconds)
         if begun is None or (seconds is not None and took is None):
-            self._report.dropped.count += 1
+            self._drop("step or seconds of resumed()")
         if begun is not None:
             self._report.checkpoints.resumed(begun, took)
             self._report.logged.resumed = True
             self._wake()
 
+    @contained
     def add_source(self, source: Source) -> None:
         """Have `source` asked for metrics before each frame; what the recorder itself measures stands above it."""
         if callable(getattr(source, "metrics", None)):
             self._report.guests.add(source)
         else:
-            self._report.dropped.count += 1
+            self._drop("a source without metrics()")
 
+    @contained
     def close(self, error: BaseException | None = None) -> None:
         """End the record as finished, or as failed by `error`; takes at most 0.2 s. At exit it happens by itself."""
-        if isinstance(error, BaseException):
-            farewell.part("failed", *describe(error), only=self._sender)
-        else:
-            farewell.part("finished", only=self._sender)
-        self._garbage.stop()
-        self._outputs.close()
+        try:
+            if self._sender is not None and issubclass(type(error), BaseException):
+                farewell.part("failed", *describe(cast("BaseException", error)), only=self._sender)
+            elif self._sender is not None:
+                farewell.part("finished", only=self._sender)
+        finally:
+            self._let_go(close=True)
 
     def _shared_numbers(self) -> Invariants:
         if self._invariants is None:
@@ -383,18 +452,70 @@ class Recorder:
             self._sender.wake()
 
     def _refuse_watch(self, what: str, error: Exception) -> None:
+        if raised_by_signal(error):
+            raise error
         self._report.dropped.count += 1
-        notice("watch", f"{what} is measured: {error!r}")
+        notice("watch", f"{what} is measured", error)
+
+    def _accumulate(self, accumulating: object) -> None:
+        given = flag(accumulating)
+        if given is None:
+            self._drop("accumulating of step()")
+        elif given:
+            self._step.accumulating = True
+
+    def _whole(self, argument: str, value: object) -> int:
+        """Return how many, or every how many steps; 0, that is not at all, for what is no such number."""
+        if (number := whole(value, LARGEST)) is None:
+            self._drop(f"{argument} of watch()")
+        return number or 0
+
+    def _drop(self, what: str, wrong: object = None, right: tuple[str, ...] = ()) -> None:
+        """Count what cannot be recorded, and say so once: a wrong word with the right ones beside it."""
+        self._report.dropped.count += 1
+        if right:
+            unknown(what, wrong, right)
+        else:
+            notice(f"drop {what}", f"{what} cannot be right, and is dropped")
+
+    def _misuse(self, call: str, named: Mapping[str, object]) -> None:
+        """Say that arguments were left out of account: more than a call takes, or under names it does not know."""
+        self._report.dropped.count += 1
+        method = getattr(Recorder, "__init__" if call == "Recorder" else call)
+        extra = ", ".join(map(str, named)) or "one argument too many"
+        notice(
+            f"misuse {call}", f"{call}() is given {extra}, which is dropped: it takes {', '.join(parameters(method))}"
+        )
+
+    def _fault(self, call: str, error: Exception, wrong: object = None, right: tuple[str, ...] = ()) -> None:
+        """Count what kept a call from recording, unless it is the training code's own; never raises on its own."""
+        if raised_by_signal(error):
+            raise error
+        try:
+            if right and not isinstance(error, (MemoryError, RecursionError)):
+                self._drop(call, wrong, right)
+            else:
+                self._report.dropped.count += 1
+                tell_fault(getattr(Recorder, call), error)
+        except OUT:
+            self._report.clock.failed = True
 
     def _silence(self) -> None:
         """Become a recorder that does nothing: in a forked child the record is the parent's."""
-        from tachograph.client.silent import SilentRecorder
+        try:
+            self._let_go(close=False)
+        finally:
+            self.__class__ = silent.SilentRecorder
 
-        self._garbage.stop()
-        self._outputs.abandon()
-        self.__class__ = SilentRecorder
+    def _let_go(self, *, close: bool) -> None:
+        """Stop listening, and close other places to send to, or leave them to the parent of this forked child."""
+        if self._garbage is not None:
+            self._garbage.stop()
+        if self._outputs is not None:
+            (self._outputs.close if close else self._outputs.abandon)()
 
 
-def _size(value: object) -> int | None:
-    """Return a number of bytes from 0 to 2^53, the most that JSON carries exactly; None for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53 else None
+for _name in ("phase", "step", "data", "collective", "count_flops"):
+    unseen(getattr(Recorder, _name))
+
+from tachograph.client import silent  # noqa: E402 - it is a Recorder; loaded now: later there may be no descriptor free

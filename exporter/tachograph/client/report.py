@@ -18,6 +18,7 @@ from tachograph.client.guarded import Guarded
 from tachograph.client.host_memory import host_memory
 from tachograph.client.identity import Identity
 from tachograph.client.logged import Logged
+from tachograph.client.notice import notice
 from tachograph.client.phases import PhaseClock
 from tachograph.client.sink import Sink
 from tachograph.client.source import Source, StepObserver
@@ -133,6 +134,10 @@ class Report:
 
     def catch_up(self) -> None:
         """Take over what the training thread left: logged values and completed steps, in order."""
+        if self.clock.failed:
+            self.clock.failed = False
+            self.dropped.count += 1
+            notice("clock", "a phase or a step could not be recorded: out of memory or of stack")
         self.logged.read()
         records = self.step.records
         for _ in range(len(records)):

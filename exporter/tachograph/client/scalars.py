@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tachograph.client.notice import raised_by_signal
+
 if TYPE_CHECKING:
     from typing import SupportsFloat
 
@@ -55,19 +57,22 @@ def read(value: object) -> Reading:
     """Return what `value` says as a number; never raises, never waits for a device."""
     try:
         return (_readers.get(value.__class__) or _reader(value.__class__))(value)
-    except Exception:  # noqa: BLE001 - user types may raise anything from .item() or __float__
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
         return None
 
 
 def number(reading: object) -> float | None:
     """Return a reading as the float to send, or None if there is none."""
-    if isinstance(reading, Copy):
-        reading = reading.value()
-    if isinstance(reading, (int, float)) and not isinstance(reading, bool):
-        try:
+    try:
+        if isinstance(reading, Copy):
+            reading = reading.value()
+        if isinstance(reading, (int, float)) and not isinstance(reading, bool):
             return float(reading)
-        except OverflowError:
-            return None
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import socket
@@ -16,12 +17,16 @@ import time
 from collections.abc import Iterator
 
 from tachograph.client.connection import Connection
-from tachograph.client.notice import notice
+from tachograph.client.identity import whole
+from tachograph.client.notice import notice, raised_by_signal, shown
 from tachograph.client.report import Frame, Report
+from tachograph.client.scalars import number
 from tachograph.wire import HEARTBEAT_SECONDS, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION
 
 FIRST_RETRY_SECONDS = 0.1
-LAST_RETRY_SECONDS = 30.0
+LAST_RETRY_SECONDS = 2.0
+"""An exporter that was restarted hears of every rank again within this time, and is blind no longer."""
+
 STEADY_SECONDS = 10.0
 """A connection that lasted this long makes the next retry a first one again."""
 
@@ -31,10 +36,14 @@ ANSWER_SECONDS = 5.0
 FAREWELL_SECONDS = 0.15
 """How long the last frames may take to leave."""
 
+LARGEST_STEP = 2**53
+
 _LEAST_GAP = 1 / MAX_RATE_HZ
 
-fork_lock = threading.Lock()
-"""Held for the moment in which a socket is made, and across a fork: a child knows of every socket it must close."""
+fork_lock = threading.RLock()
+"""Held for the moment in which a socket is made, and across a fork: a child knows of every socket it must close.
+
+Reentrant: a signal handler may fork, or make a recorder, while this thread makes a socket."""
 
 
 class Sender:
@@ -70,14 +79,17 @@ class Sender:
         self._wake_sender.setblocking(False)
         try:
             threading.Thread(target=self._run, name="tachograph", daemon=True).start()
-        except RuntimeError:
+        except BaseException:  # no more threads, no memory
             self.abandon()
             raise
 
     def wake(self) -> None:
         """Have the state sent now, or as soon as the rate limit allows; takes no lock: a signal handler may call it."""
-        with contextlib.suppress(OSError):  # a full pipe wakes as well; a closed one has nobody to wake
+        try:
             self._wake_sender.send(b"!", socket.MSG_NOSIGNAL)
+        except OSError as error:  # a full pipe wakes as well; a closed one has nobody to wake
+            if raised_by_signal(error):  # a watchdog's TimeoutError is an OSError
+                raise
 
     def part(self, outcome: str, category: str = "", message: str = "") -> None:
         """Ask for a last state and a goodbye; the first one asked for counts."""
@@ -88,24 +100,41 @@ class Sender:
     def abandon(self) -> None:
         """Close every descriptor; in a forked child these are copies, which would outlive the parent's death."""
         self.over = True
-        self._hang_up()
-        self._wake_receiver.close()
-        self._wake_sender.close()
+        for close in (self._hang_up, self._wake_receiver.close, self._wake_sender.close):
+            with contextlib.suppress(OSError):  # a program may have closed every descriptor there is
+                close()
 
     def _run(self) -> None:
+        """Live through faults of our own: each costs a turn and the connection, and is counted."""
+        while self._goodbye is None:
+            try:
+                self._live()
+            except BaseException as error:  # noqa: BLE001 - of memory, of a log handler: nobody else is in this thread
+                self._recover(error)
         try:
-            while self._goodbye is None:
-                self._wait()
-                now = time.monotonic()
-                self._turn(now)
-                if now - max(self._sent_at, self._idled_at) >= HEARTBEAT_SECONDS:  # nobody to speak to
-                    self._idled_at = now
-                    self._report.idle()
             self._say_goodbye()
-        except Exception as error:  # noqa: BLE001 - a fault of ours ends the telemetry, never the training
-            notice("fault", f"telemetry ended by a fault of its own: {error!r}")
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._recover(error)
         finally:
             self.abandon()
+
+    def _live(self) -> None:
+        while self._goodbye is None:
+            self._wait()
+            now = time.monotonic()
+            self._turn(now)
+            if now - max(self._sent_at, self._idled_at) >= HEARTBEAT_SECONDS:  # nobody to speak to
+                self._idled_at = now
+                self._report.idle()
+
+    def _recover(self, error: BaseException) -> None:
+        """Hang up and begin again, at most ten times a second."""
+        with contextlib.suppress(BaseException):
+            self._report.dropped.count += 1
+            self._retry_at = time.monotonic() + LAST_RETRY_SECONDS * _jitter()
+            notice("fault", "telemetry was interrupted by a fault of its own", error)
+            self._hang_up()
+        time.sleep(_LEAST_GAP)
 
     def _wait(self) -> None:
         """Sleep until something is to be done: a time, a wake-up, room in the socket, or news from the exporter."""
@@ -158,14 +187,16 @@ class Sender:
         try:
             answer = json.loads(line)
             accepted = answer["ok"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
             raise ConnectionError("the exporter's answer cannot be read") from None
         if accepted is True:
             self._welcome(answer)
             self._answered = True
             self._due_at = 0.0
             return
-        notice("refusal", f"the exporter at {self._path} refuses: {str(answer.get('error'))[:512]}")
+        reason = answer.get("error")
+        reason = reason[:512] if isinstance(reason, str) and reason.isprintable() else shown(reason)
+        notice("refusal", f"the exporter at {self._path} refuses: {reason}")
         self._refused = True
         if not self._answered:
             raise ConnectionError("refused")
@@ -175,8 +206,9 @@ class Sender:
         if not self._welcomed:
             self._welcomed = True
             last_step, ended = answer.get("last_step"), answer.get("ended")
-            self.last_step = last_step if isinstance(last_step, int) else None
-            self.ended = ended if isinstance(ended, (int, float)) and not isinstance(ended, bool) else None
+            self.last_step = whole(last_step, LARGEST_STEP)
+            seconds = number(ended)
+            self.ended = seconds if seconds is not None and math.isfinite(seconds) else None
 
     def _speak(self, now: float) -> None:
         """Send the state, or nothing while the last frame is unfinished: the next one says all of it and more."""
@@ -202,7 +234,7 @@ class Sender:
                 frame = _encode({**state, "events": []})
         except Exception as error:  # noqa: BLE001 - one bad reading costs one frame, and is told in the next
             self._report.dropped.count += 1
-            notice("frame", f"a state frame could not be made: {error!r}")
+            notice("frame", "a state frame could not be made", error)
             return
         if len(frame) <= MAX_FRAME_BYTES:
             yield frame
@@ -234,16 +266,22 @@ class Sender:
             notice("exporter", f"no exporter at {self._path} ({error}): still recording, and sent once there is one")
         self._connected_at = 0.0
         self._refused = False
-        jitter = 0.5 + int.from_bytes(os.urandom(2), "big") / 2**17
-        self._retry_at = now + self._retry_seconds * jitter
+        self._retry_at = now + self._retry_seconds * _jitter()
         self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
 
     def _hang_up(self) -> None:
         self._answered = False
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 def _encode(frame: Frame) -> bytes:
-    return json.dumps(frame, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    """Return a frame as a line of UTF-8; half a surrogate, of which there is none in it, becomes a question mark."""
+    text = json.dumps(frame, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.encode("utf-8", "replace") + b"\n"
+
+
+def _jitter() -> float:
+    """Return a factor from 0.5 to 1, so that ranks do not come in step."""
+    return 0.5 + int.from_bytes(os.urandom(2), "big") / 2**17

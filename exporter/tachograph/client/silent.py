@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TypeVar, cast
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from tachograph.client.batches import Batches
+from tachograph.client.compiled import NOTHING, UnseenStep
+from tachograph.client.contained import contained
 from tachograph.client.identity import Identity, discover
 from tachograph.client.phases import PhaseClock
 from tachograph.client.recorder import Recorder
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from tachograph.client.source import Source
 
 T = TypeVar("T")
-_NOTHING = nullcontext()
 
 
 class SilentStep(Step):
@@ -35,11 +36,15 @@ class SilentStep(Step):
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def log(self, /, **values: object) -> None:
+    def log(self, /, *excess: NoReturn, **values: object) -> None:
         """Do nothing."""
 
 
 _STEP = SilentStep()
+
+
+def _step_in_graph(recorder: object, *given: object, **named: object) -> UnseenStep:
+    return UnseenStep()
 
 
 class SilentRecorder(Recorder):
@@ -47,7 +52,7 @@ class SilentRecorder(Recorder):
 
     last_step = None
 
-    def __init__(self, **given: object) -> None:
+    def __init__(self, *excess: NoReturn, **given: object) -> None:
         pass
 
     @property
@@ -55,53 +60,73 @@ class SilentRecorder(Recorder):
         """Who this would be by its environment."""
         return discover({}, os.environ)
 
-    def position(self) -> tuple[int, str]:
+    def position(self, *excess: NoReturn, **unknown: NoReturn) -> tuple[int, str]:
         """Return a place that never changes."""
         return 0, "other"
 
-    def step(self, number: int | None = None, *, tag: str | None = None, accumulating: bool = False) -> Step:
+    def step(
+        self,
+        number: int | None = None,
+        *excess: NoReturn,
+        tag: str | None = None,
+        accumulating: bool = False,
+        **unknown: NoReturn,
+    ) -> Step:
         """Return a step that notes nothing."""
         return _STEP
 
+    step._torchdynamo_inline = _step_in_graph  # type: ignore[attr-defined]  # see `compiled`
+
+    @contained
     def tag(self, name: str) -> None:
         """Do nothing."""
 
-    def phase(self, name: str) -> AbstractContextManager[None]:
+    def phase(self, name: str = "", *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
         """Return a context manager that does nothing."""
-        return _NOTHING
+        return NOTHING
 
-    def data(self, loader: Iterable[T]) -> Batches[T]:
+    def data(self, loader: Iterable[T], *excess: NoReturn, **unknown: NoReturn) -> Batches[T]:
         """Return the loader itself."""
         return cast("Batches[T]", loader)
 
-    def collective(self, operation: str, bytes: int = 0) -> AbstractContextManager[None]:
+    def collective(
+        self, operation: str = "", bytes: int = 0, *excess: NoReturn, **unknown: NoReturn
+    ) -> AbstractContextManager[None]:
         """Return a context manager that does nothing."""
-        return _NOTHING
+        return NOTHING
 
+    @contained
     def watch(self, model: object = None, optimizer: object = None, **wanted: object) -> None:
         """Do nothing."""
 
+    @contained
     def invariant(self, name: str, value: float, step: int | None = None) -> None:
         """Do nothing."""
 
+    @contained
     def threshold(self, name: str, value: float) -> None:
         """Do nothing."""
 
-    def count_flops(self) -> AbstractContextManager[None]:
+    def count_flops(self, *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
         """Return a context manager that does nothing."""
-        return _NOTHING
+        return NOTHING
 
+    @contained
     def checkpoint_saved(self, step: int, bytes: int | None = None) -> None:
         """Do nothing."""
 
+    @contained
     def checkpoint_failed(self) -> None:
         """Do nothing."""
 
+    @contained
     def resumed(self, step: int, seconds: float | None = None) -> None:
         """Do nothing."""
 
+    @contained
     def add_source(self, source: Source) -> None:
         """Do nothing."""
 
+    @contained
     def close(self, error: BaseException | None = None) -> None:
         """Do nothing."""

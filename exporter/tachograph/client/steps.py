@@ -6,10 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
+from typing import NoReturn
 
-from tachograph.client.phases import Phase, PhaseClock
+from tachograph.client.compiled import UnseenStep, in_graph, whole_graph
+from tachograph.client.notice import notice, raised_by_signal
+from tachograph.client.phases import OURS, Phase, PhaseClock
 from tachograph.client.scalars import Copy, Reading, read
 from tachograph.client.tally import Tally
+from tachograph.client.uncopied import Uncopied
 from tachograph.training_catalog import PHASES
 
 FIRST_TAG = "warm-up"
@@ -22,7 +26,7 @@ PENDING_LIMIT = 64
 """Logged steps whose CUDA copies may be under way; a GPU further behind than this loses readings, never memory."""
 
 
-class Step:
+class Step(Uncopied):
     """One optimizer step as a context manager, the same object every time.
 
     `number` is the step this is, from 0. A step that ends with an exception is not completed and not counted; one that
@@ -56,61 +60,67 @@ class Step:
         self._dropped = dropped
 
     def __enter__(self) -> Step:
-        clock = self._clock
-        now = perf_counter()
-        left = clock.current
-        elapsed = now - clock.since
-        outer = clock.outer
-        if self._depth:  # entered before and not left: it begins anew
-            del outer[self._depth :]
-        else:
-            # Outside the outermost step and every named phase the clock returns to `other`: `init` ends, for good.
-            outer.append(left if outer else self._other)
-            self._depth = len(outer)
-        clock.since = now
-        clock.current = self._other
-        left.seconds += elapsed
-        if not self._partial:
-            self._began = now
-            clock.tag = self.given
-        self.number = self.next
+        try:
+            clock = self._clock
+            now = perf_counter()
+            left = clock.current
+            elapsed = now - clock.since
+            outer = clock.outer
+            if self._depth:  # entered before and not left: it begins anew
+                del outer[self._depth :]
+            else:
+                # Outside the outermost step and every named phase the clock returns to `other`: `init` ends, for good.
+                outer.append(left if outer else self._other)
+                self._depth = len(outer)
+            clock.since = now
+            clock.current = self._other
+            left.seconds += elapsed
+            if not self._partial:
+                self._began = now
+                clock.tag = self.given
+            self.number = self.next
+        except OURS:
+            self._clock.failed = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        depth = self._depth
-        if not depth:  # left before: by the inner end of a step inside itself
-            return
-        clock = self._clock
-        now = perf_counter()
-        left = clock.current
-        elapsed = now - clock.since
-        clock.since = now
-        outer = clock.outer
-        if len(outer) != depth:  # phases entered inside by hand and never left, or left twice
-            del outer[depth:]
-        self._depth = 0
-        clock.current = outer.pop() if outer else self._other
-        left.seconds += elapsed
-        if kind is not None or self.accumulating:
-            self._stay(kind is None)
-            return
-        self.next = self.number + 1
-        self.completed += 1
-        self.ended = now
-        records = self.records
-        if len(records) < RING_LIMIT:
-            a, b, c, d, e, f, g, h, i, j = self._phases  # written out: a loop over them takes twice the time
-            seconds = (
-                a.seconds, b.seconds, c.seconds, d.seconds, e.seconds,
-                f.seconds, g.seconds, h.seconds, i.seconds, j.seconds,
-            )  # fmt: skip
-            records.append((self.number, self._began, now, clock.tag, seconds, self._wait()))
-        else:
-            self._dropped.count += 1
-        self.given = None
-        self._partial = False
+        try:
+            depth = self._depth
+            if not depth:  # left before: by the inner end of a step inside itself
+                return
+            clock = self._clock
+            now = perf_counter()
+            left = clock.current
+            elapsed = now - clock.since
+            clock.since = now
+            outer = clock.outer
+            if len(outer) != depth:  # phases entered inside by hand and never left, or left twice
+                del outer[depth:]
+            self._depth = 0
+            clock.current = outer.pop() if outer else self._other
+            left.seconds += elapsed
+            if kind is not None or self.accumulating:
+                self._stay(kind is None)
+                return
+            self.next = self.number + 1
+            self.completed += 1
+            self.ended = now
+            records = self.records
+            if len(records) < RING_LIMIT:
+                a, b, c, d, e, f, g, h, i, j = self._phases  # written out: a loop over them takes twice the time
+                seconds = (
+                    a.seconds, b.seconds, c.seconds, d.seconds, e.seconds,
+                    f.seconds, g.seconds, h.seconds, i.seconds, j.seconds,
+                )  # fmt: skip
+                records.append((self.number, self._began, now, clock.tag, seconds, self._wait()))
+            else:
+                self._dropped.count += 1
+            self.given = None
+            self._partial = False
+        except OURS:
+            self._clock.failed = True
 
     @property
     def under_way(self) -> bool:
@@ -124,7 +134,7 @@ class Step:
         if not ended_well:
             self.given = None if self.completed else FIRST_TAG
 
-    def log(self, /, **values: object) -> None:
+    def log(self, /, *excess: NoReturn, **values: object) -> None:
         """Record scalars of this step by their catalog name: `loss`, `grad_norm`, `learning_rate` and so on.
 
         Takes numbers and one-element tensors. A CPU tensor is read at once (0.1 µs); a CUDA tensor is copied
@@ -132,20 +142,42 @@ class Step:
         Names that the catalog does not hold, and values that are no numbers, are dropped and counted.
         """
         deferred = False
-        for name, value in values.items():
-            if value.__class__ is not float:
-                reading = values[name] = read(value)
-                if reading.__class__ is Copy:
-                    deferred = True
-        if deferred or self._pending:
-            self._defer(values)  # type: ignore[arg-type]
-        elif len(self.logged) < RING_LIMIT:
-            self.logged.append((self.number, values))  # type: ignore[arg-type]
-        else:
-            self._dropped.count += 1
+        try:
+            for name, value in values.items():
+                kind = value.__class__
+                if kind is not float and kind is not int:
+                    reading = values[name] = read(value)
+                    if reading.__class__ is Copy:
+                        deferred = True
+            if deferred or self._pending:
+                self._defer(values)  # type: ignore[arg-type]
+            elif len(self.logged) < RING_LIMIT:
+                self.logged.append((self.number, values))  # type: ignore[arg-type]
+            else:
+                self._dropped.count += 1
+            if excess:
+                self._misuse()
+        except Exception as error:  # noqa: BLE001 - a value without even a class: a dead `weakref.proxy`
+            try:
+                if raised_by_signal(error):
+                    raise
+                self._log_carefully(values)
+            except OURS:
+                self._clock.failed = True
+
+    def _log_carefully(self, values: dict[str, object]) -> None:
+        """Record what can be read of values of which one cannot; `read` makes None of that one, counted later."""
+        self._defer({name: value if type(value) is float else read(value) for name, value in values.items()})
+
+    def _misuse(self) -> None:
+        self._dropped.count += 1
+        notice("log", "step.log() takes values by name, as in step.log(loss=loss): the others are dropped")
+
+    def __reduce__(self) -> tuple[type[UnseenStep], tuple[()]]:
+        return UnseenStep, ()
 
     def _defer(self, values: dict[str, Reading]) -> None:
-        """Queue behind the copies under way, so that steps stay in order, and pass on those that are done.
+        """Queue behind the copies under way, if any, so that steps stay in order, and pass on those that are done.
 
         Asked here and not by the sender thread: a CUDA call from another thread would break a graph capture.
         """
@@ -159,4 +191,12 @@ class Step:
 
 
 def _ready(value: Reading) -> bool:
-    return not isinstance(value, Copy) or value.ready()
+    return type(value) is not Copy or value.ready()
+
+
+def _log_in_graph(step: Step, /, *excess: NoReturn, **values: object) -> None:
+    if not whole_graph("step.log()"):
+        _log(step, *excess, **values)
+
+
+_log = in_graph(Step.log, _log_in_graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tachograph.client.identity import one_of
 from tachograph.client.workload import amount
 from tachograph.training_catalog import THRESHOLDS
 
@@ -15,11 +16,12 @@ class Thresholds:
     def set(self, name: object, value: object) -> bool:
         """Take one over; return False where the name is none of `THRESHOLDS` or the value cannot be right."""
         limit = amount(value)
-        if limit is None or not isinstance(name, str) or name not in THRESHOLDS:
+        known = one_of(THRESHOLDS, name)
+        if limit is None or known is None:
             return False
-        if name.endswith("_ratio") and limit >= 1:  # a share of the step; 20 is meant as per cent, and would never fire
+        if known.endswith("_ratio") and limit >= 1:  # a share of the step; 20 is meant as per cent, and never fires
             return False
-        self._values = {**self._values, name: limit}  # a new one, for the other thread may be reading
+        self._values = {**self._values, known: limit}  # a new one, for the other thread may be reading
         return True
 
     def metrics(self) -> dict[str, object]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tachograph.client.identity import count, name
+from tachograph.client.identity import count, name, one_of
 from tachograph.client.loaded_torch import loaded_torch
+from tachograph.client.notice import notice, shown
 from tachograph.client.scalars import number
 from tachograph.training_catalog import TIERS
 
@@ -25,14 +26,22 @@ class Workload:
         self.refused = 0
 
         def take(key: str, read: Callable[[object], float | str | None]) -> float | str | None:
-            value = read(given[key]) if given.get(key) is not None else None
-            self.refused += value is None and given.get(key) is not None
+            if given.get(key) is None:
+                return None
+            value = read(given[key])
+            if value is None:
+                self.refused += 1
+                notice(f"argument {key}", f"{key} cannot be {shown(given[key])}, which is dropped")
             return value
 
         tokens = take("tokens_per_step", amount)
         stated = take("flops_convention", _convention)
         per_token = given.get("flops_per_token")
-        if (convention := getattr(per_token, "convention", None)) is not None:  # a ModelFlops says how it counted
+        try:
+            convention = getattr(per_token, "convention", None)
+        except Exception:  # noqa: BLE001 - a user's object in the place of a number
+            convention = None
+        if convention is not None:  # a ModelFlops says how it counted
             self.refused += stated not in (None, convention)
             stated = _convention(convention)
             given["flops_per_token"] = getattr(per_token, "total", None)
@@ -75,15 +84,16 @@ def amount(value: object) -> float | None:
 def _convention(value: object) -> str | None:
     from tachograph.client.model_flops import CONVENTIONS  # late: most runs do not say, and the module is not small
 
-    return value if isinstance(value, str) and value in {*CONVENTIONS, MEASURED, GIVEN} else None
+    return one_of((*CONVENTIONS, MEASURED, GIVEN), value)
 
 
 def _tier(value: object) -> str | None:
-    return value if isinstance(value, str) and value in TIERS else None
+    return one_of(TIERS, value)
 
 
 def _product(per_token: object, tokens: object) -> float | None:
-    return per_token * tokens if isinstance(per_token, float) and isinstance(tokens, float) else None
+    """Return the product as a finite number, None where a factor is missing."""
+    return amount(per_token * tokens) if isinstance(per_token, float) and isinstance(tokens, float) else None
 
 
 def _share(total: float, world_size: int) -> float:

@@ -21,10 +21,11 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tachograph.client.contained import contained
 from tachograph.client.model_hook import ModelHook
 from tachograph.client.notice import notice
 from tachograph.client.recorder import Recorder
-from tachograph.integrations.loop import Loop, contained
+from tachograph.integrations.loop import Loop
 
 T = TypeVar("T")
 
@@ -51,7 +52,8 @@ def training(
         made, owned = _recorder(accelerator, given), True
     else:
         made, owned = recorder, False
-    scaler = scaler or getattr(accelerator, "scaler", None)
+    if scaler is None:
+        scaler = _ask(accelerator, "scaler")
     return Training(loader, made, owned, Trained(accelerator, model, optimizer, scheduler, scaler), accumulate)
 
 
@@ -213,6 +215,12 @@ class Training(Generic[T]):
 def _recorder(accelerator: Any, given: dict[str, Any]) -> Recorder:
     """Return a recorder that is who the accelerator says, unless it was said otherwise."""
     who = {"rank": "process_index", "local_rank": "local_process_index", "world_size": "num_processes"}
-    found = {key: getattr(accelerator, attribute, None) for key, attribute in who.items()}
-    precision = getattr(accelerator, "mixed_precision", None)
+    found = {key: _ask(accelerator, attribute) for key, attribute in who.items()}
+    precision = _ask(accelerator, "mixed_precision")
     return Recorder(**{**found, "precision": None if precision == "no" else precision, **given})
+
+
+@contained
+def _ask(accelerator: Any, attribute: str) -> Any:
+    """Return what an accelerator says of itself, None where it does not."""
+    return getattr(accelerator, attribute, None)

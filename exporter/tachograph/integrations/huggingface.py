@@ -17,9 +17,10 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tachograph.client.contained import contained
 from tachograph.client.model_flops import ModelFlops, of_config
 from tachograph.client.recorder import Recorder
-from tachograph.integrations.loop import Loop, contained
+from tachograph.integrations.loop import Loop
 
 if TYPE_CHECKING:
     TrainerCallback = object

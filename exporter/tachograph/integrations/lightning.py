@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any
 
+from tachograph.client.contained import contained
 from tachograph.client.recorder import Recorder
-from tachograph.integrations.loop import Loop, contained
+from tachograph.integrations.loop import Loop
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-from tachograph.client.notice import notice
 from tachograph.client.recorder import Recorder
 from tachograph.client.steps import Step
-
-Hook = TypeVar("Hook", bound=Callable[..., Any])
-
-
-def contained(hook: Hook) -> Hook:
-    """Make `hook` return None where it would raise: a fault of ours costs a measurement, never the training."""
-
-    @functools.wraps(hook)
-    def call(*arguments: object, **named: object) -> object:
-        try:
-            return hook(*arguments, **named)
-        except Exception as error:  # noqa: BLE001 - whatever a framework's version does, its training goes on
-            notice(f"hook {hook.__qualname__}", f"{hook.__qualname__} could not record: {error!r}")
-            return None
-
-    return call  # type: ignore[return-value]
 
 
 class Abandoned(Exception):  # noqa: N818 - never raised: it tells a step's context manager that the step is void

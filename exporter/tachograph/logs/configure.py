@@ -59,10 +59,12 @@ def _log_exceptions() -> None:
     previous = sys.excepthook
 
     def log(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
-            logging.getLogger().critical(
-                "%s: %s", kind.__name__, error, exc_info=(kind, error, trace), extra={"event": "exception"}
-            )
-        previous(kind, error, trace)
+        try:
+            if not issubclass(kind, KeyboardInterrupt):
+                logging.getLogger().critical(
+                    "%s: %s", kind.__name__, error, exc_info=(kind, error, trace), extra={"event": "exception"}
+                )
+        finally:  # another handler of the program may raise
+            previous(kind, error, trace)
 
     sys.excepthook = log

@@ -53,7 +53,7 @@ class JsonLines(logging.Formatter):
         if self._place is not None:
             line["step"], line["phase"] = self._place.position()
         if (event := getattr(record, "event", None)) is not None:
-            line["event"] = str(event)
+            line["event"] = text(event)
         line["message"] = _message(record)[:MESSAGE_LIMIT]
         line["logger"] = record.name
         if fields := _fields(record):
@@ -61,9 +61,9 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)[-4 * MESSAGE_LIMIT :]  # the end names the error
         try:
-            return json.dumps(line, default=_shown, skipkeys=True, allow_nan=False)  # ASCII: surrogates have no UTF-8
-        except (ValueError, RecursionError):  # NaN inside a field, or a field inside itself
-            return json.dumps({**line, "fields": {key: _shown(value) for key, value in fields.items()}})
+            return json.dumps(line, default=text, skipkeys=True, allow_nan=False)  # ASCII: surrogates have no UTF-8
+        except Exception:  # noqa: BLE001 - NaN inside a field, a field inside itself, a mapping that raises
+            return json.dumps({**line, "fields": {key: text(value) for key, value in fields.items()}})
 
 
 def _timestamp(created: float) -> str:
@@ -74,13 +74,16 @@ def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except Exception as error:  # noqa: BLE001 - arguments that do not fit the text, or a __str__ that raises
-        return f"{record.msg!r} (not formatted: {error!r})"
+        return f"{text(record.msg)} (not formatted: {text(error)})"
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     """Return what `extra` carried: the mapping `fields`, and every attribute that logging does not know."""
     given = getattr(record, "fields", None)
-    found = {str(key): value for key, value in given.items()} if isinstance(given, Mapping) else {}
+    try:
+        found = {text(key): value for key, value in given.items()} if isinstance(given, Mapping) else {}
+    except Exception:  # noqa: BLE001 - a user's mapping may do anything
+        found = {}
     found |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
     return {key: _finite(value) for key, value in found.items()}
 
@@ -90,7 +93,8 @@ def _finite(value: object) -> object:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _shown(value: object) -> str:
+def text(value: object) -> str:
+    """Return what `str` makes of a value, the name of its type where that raises."""
     try:
         return str(value)[:MESSAGE_LIMIT]
     except Exception:  # noqa: BLE001 - a user's __str__ may do anything

@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from tachograph.logs.json_lines import text
+
 SAMPLED_RANKS = 64
 WINDOW_SECONDS = 60.0
 COMMUNICATORS = ("torch.distributed", "torch.nn.parallel", "c10d", "nccl", "gloo")
@@ -35,7 +37,7 @@ class Speakers(logging.Filter):
         super().__init__()
         self._tells_progress = rank % SAMPLED_RANKS == 0
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may log while this thread does
         self._kinds: dict[tuple[str, str], list[float]] = {}  # window's start, written in it, held back since
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -49,8 +51,9 @@ class Speakers(logging.Filter):
     def _throttle(self, record: logging.LogRecord) -> bool:
         burst = COMMUNICATOR_BURST if record.name.startswith(COMMUNICATORS) else BURST
         now = self._clock()
+        kind_of = text(record.msg)[:256]
         with self._lock:
-            kind = (record.name, str(record.msg)[:256])
+            kind = (record.name, kind_of)
             state = self._kinds.pop(kind, None) or [now, 0, 0]
             if now - state[0] >= WINDOW_SECONDS:
                 state[:2] = [now, 0]

@@ -43,8 +43,8 @@ class Mailbox:
         """Leave a frame and return at once."""
         self._frame = Frame(time, step, metrics)
         if not self._started:  # with the first frame: a forked child that never writes has no thread
-            self._started = True
             self._thread.start()
+            self._started = True
         self._news.set()
 
     def close(self) -> None:
@@ -69,4 +69,4 @@ class Mailbox:
         try:
             self._send(frame)
         except Exception as error:  # noqa: BLE001 - a library's network may fail in any way: it costs this frame
-            notice(f"sink {self._name}", f"metrics do not reach {self._name}: {error!r}")
+            notice(f"sink {self._name}", f"metrics do not reach {self._name}", error)

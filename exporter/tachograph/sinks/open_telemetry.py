@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -43,5 +44,6 @@ def hush() -> None:
 
 
 def _tell_once(record: logging.LogRecord) -> bool:
-    notice("otlp", f"OpenTelemetry does not reach its collector: {record.getMessage()}")
+    with contextlib.suppress(Exception):  # arguments that do not fit the text: not ours to raise
+        notice("otlp", f"OpenTelemetry does not reach its collector: {record.getMessage()}")
     return False

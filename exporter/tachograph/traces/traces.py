@@ -110,7 +110,7 @@ class Traces:
             try:
                 output.write(whole, [span for span in spans if span.began >= whole.began], facts, unix)
             except Exception as error:  # noqa: BLE001 - a full disk, a library's fault: it costs the traces alone
-                notice("trace", f"steps are no longer traced: {error!r}")
+                notice("trace", "steps are no longer traced", error)
                 self._outputs.remove(output)
                 _close(output)
 
