@@ -99,9 +99,9 @@ def test_wrong_numbers_are_passed_over_and_counted(wrong: str) -> None:
     assert (found.rank, found.refused) == (3, 1)
 
 
-@pytest.mark.parametrize("wrong", [5, True, "", "  ", "x" * 129, "new\nline", b"run", ["run"], {"run"}])
+@pytest.mark.parametrize("wrong", [5, True, "", "  ", "x" * 129, "訓" * 43, "new\nline", b"run", ["run"], {"run"}])
 def test_wrong_names_are_passed_over(wrong: Any) -> None:
-    """A name is printable text of at most 128 characters; nothing else raises."""
+    """A name is printable text of at most 128 bytes in UTF-8; nothing else raises."""
     assert find(SLURM, run=wrong).run == "4711"
 
 

@@ -16,9 +16,7 @@ from typing import NamedTuple
 
 from tachograph.client.loaded_torch import in_use
 from tachograph.client.notice import notice, shown
-
-NAME_LIMIT = 128
-"""Longest name a frame may carry (characters)."""
+from tachograph.wire import is_name
 
 COUNT_LIMIT = 2**31
 
@@ -76,7 +74,7 @@ def discover(
 
     run = first("run", _candidates(given.get("run"), _RUN, environment), name)
     if run is None:
-        run = f"local-{(user or _user)()}"[:NAME_LIMIT]
+        run = name(f"local-{(user or _user)()}") or "local"
     elif given.get("run") is None and run == environment.get("SLURM_ARRAY_JOB_ID"):
         run = f"{run}_{environment.get('SLURM_ARRAY_TASK_ID', '0')}"  # Slurm's own spelling of one task of an array
     counts = {
@@ -98,11 +96,11 @@ def discover(
 
 
 def name(value: object) -> str | None:
-    """Return `value` if it can name something in a frame: printable text of 1 to 128 characters; never raises."""
+    """Return `value` if it can name something in a frame: printable, 1 to 128 bytes in UTF-8; never raises."""
     if not issubclass(type(value), str):  # a dead `weakref.proxy` raises where isinstance asks for its class
         return None
     text = str.strip(value)  # type: ignore[arg-type]  # str's own: a subclass may do anything
-    return text if 0 < len(text) <= NAME_LIMIT and text.isprintable() else None
+    return text if is_name(text) else None
 
 
 def one_of(words: Iterable[str], value: object) -> str | None:
