@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -139,16 +140,16 @@ def measure(name: str, seconds: float | None, library: Path | None) -> Result:
 
 
 def _settled(target: Node) -> Look:
-    """Return a look at the node once it shows the witness and all it shows of itself: twice the same in turn."""
-    deadline = time.monotonic() + 20
-    last = None
+    """Return a look at the node once it shows the witness and, three seconds long, no more of itself than before."""
+    deadline = time.monotonic() + 30
+    looks: list[Look] = []
     while time.monotonic() < deadline:
-        look = target.look()
-        if look is not None and last is not None and look.witness_runs and look.series == last.series:
-            return look
-        last = look
-        time.sleep(0.6)
-    raise RuntimeError(f"the exporter did not settle before the attack: {last}")
+        if (look := target.look()) is not None:
+            looks.append(look)
+            if len(looks) > 3 and look.witness_runs and len({each.series for each in looks[-4:]}) == 1:
+                return look
+        time.sleep(1.0)
+    raise RuntimeError(f"the exporter did not settle before the attack: {looks[-1:]}")
 
 
 def _attack(target: Node, name: str, lasts: float, core: int | None) -> tuple[Mapping[str, float], float]:
@@ -251,6 +252,7 @@ def main() -> int:
     options = parser.parse_args()
     if os.geteuid() != 0:
         parser.error("must be run as root: the attackers and the witness are different users")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends
     before, results = os.getloadavg()[0], []
     with tempfile.TemporaryDirectory(prefix="tachograph-hostile-nvml-") as folder:
         library = stand_in(Path(folder))

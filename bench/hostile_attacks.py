@@ -23,6 +23,9 @@ RETRY_SECONDS = 0.1
 TURN_SECONDS = 0.005
 """Pause between two looks at all sockets of a process."""
 
+CONNECT_SECONDS = 0.001
+"""Pause after a connect of those that are held: what does not fit into the kernel's queue is held by nobody."""
+
 Achieved = dict[str, float]
 
 
@@ -151,6 +154,7 @@ def _hold(connects: Sequence[Callable[[], socket.socket | None]], target: Target
                 sock = held[position] = None
             if sock is None:
                 held[position] = connect()
+                time.sleep(CONNECT_SECONDS)
             elif dripped:
                 with contextlib.suppress(OSError):
                     sock.send(dripped[seconds % len(dripped) :][:1])
