@@ -125,7 +125,7 @@ def measure(name: str, seconds: float | None, library: Path | None) -> Result:
     cores = sorted(os.sched_getaffinity(0))
     own, theirs = (cores[0], cores[-1]) if len(cores) > 1 else (None, None)
     with ExitStack() as stack:
-        target = stack.enter_context(node(library, lasts + 5, own))
+        target = stack.enter_context(node(library, lasts + 15, own))
         witness = stack.enter_context(observer("hostile_witness.py", target.socket, lasts))
         before = _settled(target)
         scraper = stack.enter_context(observer("hostile_scraper.py", target.port, lasts))
