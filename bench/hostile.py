@@ -5,9 +5,9 @@ how late it is heard (hostile_witness.py), a scraper how long its scrapes take (
 looked at from outside: memory, log, descriptors. Afterwards it must be as before within a minute.
 
 Runs as root, for the attackers and the witness are other users; loopback and a unix socket in a temporary folder only.
-Where there is more than one core the exporter has one to itself, and the attackers another: a node has dozens. Dead
-ranks are remembered for a few seconds more than the attack lasts instead of 15 minutes, so that the minute after it
-shows that they are forgotten.
+Where there is more than one core the attackers stay on one and the exporter on another: a node has dozens. Exporter and
+observers run at nice −10, so that other programs of the machine count for little. Dead ranks are remembered for 15 s
+more than the attack lasts instead of 15 minutes, so that the minute after it shows that they are forgotten.
 """
 
 from __future__ import annotations
