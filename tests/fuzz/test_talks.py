@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-import socket
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from tachograph.node.peer import Peer
 
 from tachograph.catalog import (
     FAILURE_CATEGORIES,
@@ -25,13 +25,10 @@ from tachograph.catalog import (
     TRAIN_METRICS,
 )
 from tachograph.node.clock import Clock
+from tachograph.node.config import read_config
 from tachograph.node.connection import Connection
+from tachograph.node.exporter import Exporter
 from tachograph.node.exposition import OPENMETRICS, TEXT, render
-from tachograph.node.landing import landing_page
-from tachograph.node.limits import Limits
-from tachograph.node.ranks import RankTable
-from tachograph.node.shown_gpus import NoGpus
-from tachograph.node.shown_ranks import shown
 from tachograph.wire import MAX_FRAME_BYTES
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -49,25 +46,11 @@ Step = tuple[Any, ...]
 """`("line", slot, bytes as Latin-1)`, `("close", slot)`, or `("wait", seconds)`."""
 
 
-class Credentials:
-    """What the kernel says of the other end."""
-
-    def __init__(self, uid: int, pid: int) -> None:
-        self._packed = struct.pack("3i", pid, uid, uid)
-
-    def getsockopt(self, level: int, option: int, length: int) -> bytes:
-        assert (level, option) == (socket.SOL_SOCKET, socket.SO_PEERCRED)
-        return self._packed
-
-
 class Pipe:
-    """The transport's side of a connection, without a loop: keeps what is written."""
+    """The transport's side of a connection: keeps what is written."""
 
-    def __init__(self, credentials: Credentials) -> None:
-        self._credentials, self.written, self.closing = credentials, bytearray(), False
-
-    def get_extra_info(self, name: str) -> Credentials:
-        return self._credentials
+    def __init__(self) -> None:
+        self.written, self.closing, self.reading = bytearray(), False, True
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -84,37 +67,47 @@ class Pipe:
         return self.closing
 
     def is_reading(self) -> bool:
-        return False  # so that nothing is scheduled: there is no loop
+        return self.reading
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
 
-class Node:
-    """A rank table, the connections that speak to it, and its clock."""
+class Node(asyncio.SelectorEventLoop):
+    """An exporter whose clock is turned by hand, and the loop that it runs on: by the same clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.clock = Clock(monotonic=lambda: self.now, wall=lambda: 1_763_690_000.0 + self.now)
-        self.limits = Limits()
-        self.table = RankTable(self.limits, self.clock, NoGpus())
-        self.answers: list[dict[str, Any]] = []
+        super().__init__()
+        clock = Clock(monotonic=self.time, wall=lambda: 1_763_690_000.0 + self.now)
+        config = read_config(["--no-gpu", "--socket=/nowhere/rank.sock"], {})
+        self.retention = config.limits.retention
+        self.exporter = Exporter(config, None, clock)
 
-    def wait(self, seconds: float) -> None:
+    def time(self) -> float:
+        return self.now
+
+    async def wait(self, seconds: float) -> None:
+        """Turn the clock on, and let what is due by then be done."""
         self.now += seconds
-        self.table.tick()
+        self.exporter.table.tick()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     def page(self) -> set[tuple[str, ...]]:
-        """Return the labels of every series, once the page proves to be one that Prometheus takes."""
-        samples = list(self.table.samples())
-        for detail in (samples, list(shown(samples))):
-            parsed = [*parse_text(render(detail, TEXT).decode())]
-            parsed = [*parse_openmetrics(render(detail, OPENMETRICS).decode())]
+        """Return name, labels and value of every sample, once the page proves to be one that Prometheus takes."""
+        samples = list(self.exporter.samples())
+        parsed = [*parse_text(render(samples, TEXT).decode())]
+        parsed = [*parse_openmetrics(render(samples, OPENMETRICS).decode())]
         lines = [sample for family in parsed for sample in family.samples]
         assert len(lines) <= MAX_SAMPLES
         for line in lines:
             for value in line.labels.values():
                 assert len(value.encode()) <= MAX_LABEL_BYTES, line
-        assert landing_page(
-            node="n", clock=self.clock, table=self.table, gpus=(), snapshot=None, health={}
-        )  # fmt: skip
+        assert self.exporter._landing()
         return {(line.name, *line.labels.values(), f"{line.value:g}") for line in lines}
 
 
@@ -122,26 +115,38 @@ class Speaker:
     """One user's end of a connection, which connects again where it was closed."""
 
     def __init__(self, node: Node, uid: int, pid: int) -> None:
-        self._node, self._credentials = node, Credentials(uid, pid)
+        self._node, self._peer = node, Peer(uid, pid)
         self._connection: Connection | None = None
 
-    def say(self, data: bytes) -> list[dict[str, Any]]:
+    async def say(self, data: bytes) -> list[dict[str, Any]]:
         """Send bytes and return the answers; each must be one object that says yes or no."""
         if self._connection is None or self._pipe.closing:
             self.close()
-            self._pipe = Pipe(self._credentials)
-            self._connection = Connection(self._node.table, lambda: self._node.now, lambda _: None)
+            self._pipe = Pipe()
+            self._connection = Connection(
+                self._node.exporter.table, self._node.time, self._peer, lambda _: None
+            )  # fmt: skip
             self._connection.connection_made(self._pipe)  # type: ignore[arg-type]
         for start in range(0, len(data), MAX_FRAME_BYTES):
+            await self._until_read()
             if self._pipe.closing:
                 break
             part = data[start : start + MAX_FRAME_BYTES]
             self._connection.get_buffer(-1)[: len(part)] = part
             self._connection.buffer_updated(len(part))
+        await self._until_read()
         answers = [json.loads(line) for line in self._pipe.written.splitlines()]
         self._pipe.written.clear()
         assert all(isinstance(answer["ok"], bool) for answer in answers)
         return answers
+
+    async def _until_read(self) -> None:
+        """Let time pass until the exporter reads on; it never takes ten minutes for that."""
+        for _ in range(2400):
+            if self._pipe.reading or self._pipe.closing:
+                return
+            await self._node.wait(0.25)
+        raise AssertionError("a connection is not read any more")
 
     def close(self) -> None:
         if self._connection is not None:
@@ -184,32 +189,41 @@ def check(talk: list[Step], unheard: Unheard) -> None:
     """A talk raises nothing, changes nothing for another user, and leaves nothing behind."""
     unheard.found.clear()
     node = Node()
+    try:
+        node.run_until_complete(play(node, talk))
+    finally:
+        node.close()
+    assert not unheard.found
+
+
+async def play(node: Node, talk: list[Step]) -> None:
     mine = [Speaker(node, WITNESS_UID, rank + 1) for rank in range(3)]
-    assert [answer["ok"] for rank in (0, 1) for answer in mine[rank].say(hello(rank))] == [True, True]
+    assert [answer["ok"] for rank in (0, 1) for answer in await mine[rank].say(hello(rank))] == [True, True]
     mine[1].close()
-    mine[0].say(line(type="state", seq=1, time=1.0, step=5, metrics={"tokens_total": 7}))
+    await mine[0].say(line(type="state", seq=1, time=1.0, step=5, metrics={"tokens_total": 7}))
     speakers: dict[int, Speaker] = {}
     for action, *rest in talk:
         if action == "wait":
-            node.wait(rest[0])
+            await node.wait(rest[0])
             continue
         slot = int(rest[0])
         speaker = speakers.setdefault(slot, Speaker(node, 1000 + slot % 2, 100 + slot))
         if action == "line":
-            speaker.say(rest[1].encode("latin-1") + b"\n")
+            await speaker.say(rest[1].encode("latin-1") + b"\n")
         else:
             speaker.close()
-    assert mine[0].say(line(type="state", seq=2, time=2.0, step=6, metrics={"tokens_total": 8})) == []
-    assert [answer["ok"] for answer in mine[2].say(hello(2))] == [True], "another user's new rank is refused"
+    assert node.now < 1000 + node.retention, "the talk took so long that the dead may be forgotten"
+    assert await mine[0].say(line(type="state", seq=2, time=2.0, step=6, metrics={"tokens_total": 8})) == []
+    assert [answer["ok"] for answer in await mine[2].say(hello(2))] == [True], "another user's new rank is refused"
+    await node.wait(5.0)  # sums are shown once ranks had the time to come back
     page = node.page()
     assert ("tachograph_train_tokens_total", "witness", "0", "8") in page
     assert ("tachograph_rank_state", "witness", "1", "dead", "1") in page, "another user's dead rank is forgotten"
     for speaker in speakers.values():
         speaker.close()
-    node.wait(node.limits.retention + 1)
+    await node.wait(node.retention + 1)
     runs = {labels[1] for labels in node.page() if labels[0] == "tachograph_rank_info"}
     assert runs == {"witness"}, "a run outlives its ranks"
-    assert not unheard.found
 
 
 def steps_of(text: str) -> list[Step]:
