@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
-from tachograph.node.peer import Peer
 
 from tachograph.catalog import (
     FAILURE_CATEGORIES,
@@ -24,134 +19,14 @@ from tachograph.catalog import (
     TRAIN_CONFIG_INFO,
     TRAIN_METRICS,
 )
-from tachograph.node.clock import Clock
-from tachograph.node.config import read_config
-from tachograph.node.connection import Connection
-from tachograph.node.exporter import Exporter
-from tachograph.node.exposition import OPENMETRICS, TEXT, render
-from tachograph.wire import MAX_FRAME_BYTES
 
 CORPUS = Path(__file__).parent / "corpus"
-MAX_LABEL_BYTES = 256
-"""The label_value_length_limit of the Prometheus that is shipped."""
-
-MAX_SAMPLES = 10_000
-"""Its sample_limit."""
-
 SLOTS = 6
 """Connections that talk at the same time: the odd ones are one user's, the even ones another's."""
 
 WITNESS_UID = 7
 Step = tuple[Any, ...]
 """`("line", slot, bytes as Latin-1)`, `("close", slot)`, or `("wait", seconds)`."""
-
-
-class Pipe:
-    """The transport's side of a connection: keeps what is written."""
-
-    def __init__(self) -> None:
-        self.written, self.closing, self.reading = bytearray(), False, True
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def close(self) -> None:
-        self.closing = True
-
-    abort = close
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-    def is_reading(self) -> bool:
-        return self.reading
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-
-class Node(asyncio.SelectorEventLoop):
-    """An exporter whose clock is turned by hand, and the loop that it runs on: by the same clock."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        super().__init__()
-        clock = Clock(monotonic=self.time, wall=lambda: 1_763_690_000.0 + self.now)
-        config = read_config(["--no-gpu", "--socket=/nowhere/rank.sock"], {})
-        self.retention = config.limits.retention
-        self.exporter = Exporter(config, None, clock)
-
-    def time(self) -> float:
-        return self.now
-
-    async def wait(self, seconds: float) -> None:
-        """Turn the clock on, and let what is due by then be done."""
-        self.now += seconds
-        self.exporter.table.tick()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    def page(self) -> set[tuple[str, ...]]:
-        """Return name, labels and value of every sample, once the page proves to be one that Prometheus takes."""
-        samples = list(self.exporter.samples())
-        parsed = [*parse_text(render(samples, TEXT).decode())]
-        parsed = [*parse_openmetrics(render(samples, OPENMETRICS).decode())]
-        lines = [sample for family in parsed for sample in family.samples]
-        assert len(lines) <= MAX_SAMPLES
-        for line in lines:
-            for value in line.labels.values():
-                assert len(value.encode()) <= MAX_LABEL_BYTES, line
-        assert self.exporter._landing()
-        return {(line.name, *line.labels.values(), f"{line.value:g}") for line in lines}
-
-
-class Speaker:
-    """One user's end of a connection, which connects again where it was closed."""
-
-    def __init__(self, node: Node, uid: int, pid: int) -> None:
-        self._node, self._peer = node, Peer(uid, pid)
-        self._connection: Connection | None = None
-
-    async def say(self, data: bytes) -> list[dict[str, Any]]:
-        """Send bytes and return the answers; each must be one object that says yes or no."""
-        if self._connection is None or self._pipe.closing:
-            self.close()
-            self._pipe = Pipe()
-            self._connection = Connection(
-                self._node.exporter.table, self._node.time, self._peer, lambda _: None
-            )  # fmt: skip
-            self._connection.connection_made(self._pipe)  # type: ignore[arg-type]
-        for start in range(0, len(data), MAX_FRAME_BYTES):
-            await self._until_read()
-            if self._pipe.closing:
-                break
-            part = data[start : start + MAX_FRAME_BYTES]
-            self._connection.get_buffer(-1)[: len(part)] = part
-            self._connection.buffer_updated(len(part))
-        await self._until_read()
-        answers = [json.loads(line) for line in self._pipe.written.splitlines()]
-        self._pipe.written.clear()
-        assert all(isinstance(answer["ok"], bool) for answer in answers)
-        return answers
-
-    async def _until_read(self) -> None:
-        """Let time pass until the exporter reads on; it never takes ten minutes for that."""
-        for _ in range(2400):
-            if self._pipe.reading or self._pipe.closing:
-                return
-            await self._node.wait(0.25)
-        raise AssertionError("a connection is not read any more")
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.connection_lost(None)
-            self._connection = None
 
 
 def line(**fields: object) -> bytes:
@@ -162,33 +37,9 @@ def hello(rank: int, run: str = "witness") -> bytes:
     return line(type="hello", run=run, rank=rank, pid=rank + 1)
 
 
-class Unheard(logging.Handler):
-    """Keeps what was logged with a traceback: an exception that was contained is a fault all the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info or record.levelno >= logging.ERROR:
-            self.found.append(record.getMessage())
-
-
-@pytest.fixture(scope="module")
-def unheard() -> Iterator[Unheard]:
-    handler = Unheard()
-    log = logging.getLogger("tachograph")
-    log.addHandler(handler)
-    log.propagate = False  # a line for each rank that died would drown what matters
-    yield handler
-    log.propagate = True
-    log.removeHandler(handler)
-
-
-def check(talk: list[Step], unheard: Unheard) -> None:
+def check(talk: list[Step], unheard: Any, node: Any) -> None:
     """A talk raises nothing, changes nothing for another user, and leaves nothing behind."""
     unheard.found.clear()
-    node = Node()
     try:
         node.run_until_complete(play(node, talk))
     finally:
@@ -196,18 +47,18 @@ def check(talk: list[Step], unheard: Unheard) -> None:
     assert not unheard.found
 
 
-async def play(node: Node, talk: list[Step]) -> None:
-    mine = [Speaker(node, WITNESS_UID, rank + 1) for rank in range(3)]
+async def play(node: Any, talk: list[Step]) -> None:
+    mine = [node.speaker(WITNESS_UID, rank + 1) for rank in range(3)]
     assert [answer["ok"] for rank in (0, 1) for answer in await mine[rank].say(hello(rank))] == [True, True]
     mine[1].close()
     await mine[0].say(line(type="state", seq=1, time=1.0, step=5, metrics={"tokens_total": 7}))
-    speakers: dict[int, Speaker] = {}
+    speakers: dict[int, Any] = {}
     for action, *rest in talk:
         if action == "wait":
             await node.wait(rest[0])
             continue
         slot = int(rest[0])
-        speaker = speakers.setdefault(slot, Speaker(node, 1000 + slot % 2, 100 + slot))
+        speaker = speakers.setdefault(slot, node.speaker(1000 + slot % 2, 100 + slot))
         if action == "line":
             await speaker.say(rest[1].encode("latin-1") + b"\n")
         else:
@@ -377,11 +228,11 @@ talks = doings.map(lambda after: [*GREETINGS, *after])
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("talk-*.json")), ids=lambda path: path.stem)
-def test_a_talk_that_once_did_harm(path: Path, unheard: Unheard) -> None:
+def test_a_talk_that_once_did_harm(path: Path, unheard: Any, new_node: Callable[[], Any]) -> None:
     """What was found once stays found."""
-    check(steps_of(path.read_text(encoding="utf-8")), unheard)
+    check(steps_of(path.read_text(encoding="utf-8")), unheard, new_node())
 
 
-def test_no_talk_harms_another_user(fuzz: Callable[..., None], unheard: Unheard) -> None:
+def test_no_talk_harms_another_user(fuzz: Callable[..., None], unheard: Any, new_node: Callable[[], Any]) -> None:
     """Whatever several users say at once: no exception, and everybody else's ranks are as they would be without it."""
-    fuzz(lambda talk: check(talk, unheard), talks, examples=150, share=0.5)
+    fuzz(lambda talk: check(talk, unheard, new_node()), talks, examples=150, share=0.4)
