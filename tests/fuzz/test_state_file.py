@@ -13,6 +13,8 @@ from tachograph.node.memory import encode
 from tachograph.node.state_file import StateFile, boot_id
 from tachograph.node.state_keeper import StateKeeper
 
+from tachograph.catalog import TRAIN_METRICS
+
 CORPUS = Path(__file__).parent / "corpus"
 HELLO = b'{"v":1,"type":"hello","run":"r","rank":%d,"pid":%d,"attempt":%d}\n'
 STATE = (
@@ -63,36 +65,36 @@ def check(data: bytes, node: Any, unheard: Any, path: Path) -> None:
     assert not unheard.found
 
 
-leaves = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
-    | st.sampled_from([2**53, 2**63, -1, 1e308, -1e308, "訓" * 100, "\x1b[31m", "", "loss", "step_seconds", "data"])
-)  # fmt: skip
-values = leaves | st.lists(leaves, max_size=4) | st.dictionaries(st.text(max_size=5), leaves, max_size=3)
+whole = st.sampled_from([0, 1, -1, 2**31, 2**53, 2**62, -(2**62)]) | st.integers(-100, 100)
+fractions = st.sampled_from([0.5, -5.0, 1e308, -1e308, 5e-324]) | st.floats(allow_nan=False, allow_infinity=False)
+texts = st.sampled_from(["", "訓" * 100, "\x1b[31m", "0", "witnes", *TRAIN_METRICS]) | st.text(max_size=5)
+anything = st.none() | st.booleans() | whole | fractions | texts | st.just([]) | st.just({})
+edits = st.lists(
+    st.tuples(st.lists(st.integers(0, 40), min_size=2, max_size=8), whole, fractions, texts, st.none() | anything),
+    min_size=1,
+    max_size=3,
+)
+"""Which nodes of a document are replaced, each by the way down to it; and by what, if it is of that type."""
 
 
-@st.composite
-def edits(draw: st.DrawFn) -> list[tuple[list[int], object]]:
-    """Draw which nodes of a document are replaced, each by the way down to it, and by what."""
-    ways = st.lists(st.integers(0, 30), min_size=1, max_size=7)
-    return draw(st.lists(st.tuples(ways, values), min_size=1, max_size=3))
-
-
-def edited(document: Any, way: list[int], value: object) -> None:
-    """Replace the node at the end of `way`, or a leaf where that is met before; sometimes a key is replaced."""
-    for depth, turn in enumerate(way):
+def edited(document: Any, way: list[int], *by: Any) -> None:
+    """Replace a leaf by one of its type or by anything, or a key by another."""
+    number, fraction, text, other = by
+    for turn in way:
         keys = list(document) if isinstance(document, dict) else list(range(len(document)))
         if not keys:
             return
         key = keys[turn % len(keys)]
+        if isinstance(document, dict) and "run" not in document and turn > 30:
+            document[text] = document.pop(key)
+            return
         inner = document[key]
-        if depth + 1 < len(way) and isinstance(inner, (dict, list)):
+        if isinstance(inner, (dict, list)):
             document = inner
-        elif isinstance(document, dict) and isinstance(value, str) and turn > 15:
-            document[value] = document.pop(key)
-            return
-        else:
-            document[key] = value
-            return
+            continue
+        kinds = {int: number, float: fraction, str: text}
+        document[key] = kinds.get(type(inner), inner) if other is None else other
+        return
 
 
 @pytest.fixture
@@ -115,12 +117,12 @@ def test_no_state_file_keeps_an_exporter_from_its_work(
 ) -> None:
     """Right but for a few values, cut, mixed up or no document at all: the file costs itself at most."""
 
-    def changed(one: bytes | list[tuple[list[int], object]]) -> bytes:
+    def changed(one: bytes | list[Any]) -> bytes:
         if isinstance(one, bytes):
             return one
         document = json.loads(memory)
-        for way, value in one:
-            edited(document, way, value)
+        for way, *by in one:
+            edited(document, way, *by)
         return json.dumps(document).encode()
 
     cut = st.builds(
@@ -128,7 +130,7 @@ def test_no_state_file_keeps_an_exporter_from_its_work(
         st.integers(0, 5000), st.binary(max_size=4),
     )  # fmt: skip
     torn = st.integers(0, 5000).map(lambda at: memory[: at % len(memory)])
-    made = edits() | edits() | edits() | cut | torn | st.binary(max_size=20)
+    made = edits | edits | edits | edits | cut | torn | st.binary(max_size=20)
     fuzz(lambda one: check(changed(one), new_node(), unheard, tmp_path / "state"), made, examples=80, share=0.2)
 
 
