@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
 
-.PHONY: lock pin-base sbom audit demo test test-all incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots docs clean help
+.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-all incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -64,6 +64,9 @@ campaign: binaries       ## 200 random incidents in virtual time: who is named, 
 mutate-rules: binaries   ## rules broken one at a time: some test must notice
 	$(BIN)/python bench/mutate_rules.py
 
+fuzz: $(READY)       ## ten minutes of whatever a rank, a file, a flag or another exporter may say
+	TACHOGRAPH_FUZZ_SECONDS=600 $(BIN)/pytest -n 0 --timeout 0 tests/fuzz
+
 test-gpu: $(READY)   ## the real collector on this machine's driver; without one: "skipped: no GPU"
 	@if $(BIN)/python -c 'import pynvml; pynvml.nvmlInit(); assert pynvml.nvmlDeviceGetCount()' 2>/dev/null; \
 	  then $(BIN)/pytest -m hardware -s tests/hardware; else echo "skipped: no GPU"; fi
@@ -81,6 +84,9 @@ bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs
 
 bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real rules: 40 minutes, writes docs/fault-bench.md
 	$(BIN)/python bench/faults.py --doc
+
+bench-hostile: $(READY)        ## what attacks on one node cost: needs root, 15 minutes, writes the table of docs/security.md
+	$(BIN)/python bench/hostile.py --doc
 
 bench-rules: binaries    ## what the rules cost one Prometheus at 1,024 to 16,384 ranks: writes docs/rules-bench.md
 	$(BIN)/python bench/rules.py --doc

@@ -18,8 +18,8 @@ class ConfigError(Exception):
     """The configuration is wrong; `faults` has one line for each thing to mend."""
 
     def __init__(self, faults: Sequence[str]) -> None:
-        super().__init__("; ".join(faults))
-        self.faults = tuple(faults)
+        self.faults = tuple(" ".join(fault.split()) for fault in faults)
+        super().__init__("; ".join(self.faults))
 
 
 @dataclass(frozen=True)

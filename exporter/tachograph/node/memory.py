@@ -6,12 +6,17 @@ gone, and Prometheus would take one that starts again lower for a reset, and cou
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from tachograph.node.frames import Hello
 from tachograph.node.peer import Peer
 
 VERSION = 1
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Sum = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class ProcessMemory(msgspec.Struct, frozen=True):
@@ -22,13 +27,13 @@ class ProcessMemory(msgspec.Struct, frozen=True):
     pid: int
     hello_pid: int
     attempt: int
-    restarts: int
+    restarts: Count
     seq: int
     step: int | None
     heartbeat: float
     finished: bool
-    merged: dict[str, dict[str, float]]
-    observed: dict[str, tuple[dict[int, int], float]]
+    merged: dict[str, dict[str, Sum]]
+    observed: dict[str, tuple[dict[int, Count], Sum]]
     """Wire key → counts by bucket index, sum."""
 
     def is_of(self, hello: Hello, peer: Peer) -> bool:
@@ -42,9 +47,9 @@ class RunMemory(msgspec.Struct, frozen=True):
 
     run: str
     owner: int
-    totals: dict[str, dict[str, float]]
-    histograms: dict[str, tuple[list[int], float]]
-    restarts: dict[int, int]
+    totals: dict[str, dict[str, Sum]]
+    histograms: dict[str, tuple[list[Count], Sum]]
+    restarts: dict[int, Count]
     processes: list[ProcessMemory]
 
 

@@ -27,7 +27,11 @@ class RunTotals:
     """Sums over the ranks of a run; they only grow, also when a rank leaves or its successor counts from nothing."""
 
     def __init__(self, totals: Mapping[str, Mapping[str, float]] = MappingProxyType({})) -> None:
-        self._totals = {key: dict(values) for key, values in totals.items() if key in TRAIN_METRICS}
+        self._totals = {
+            key: {label: number for label, number in values.items() if label in (row.values or ("",))}
+            for key, values in totals.items()
+            if (row := TRAIN_METRICS.get(key)) is not None and row.merged
+        }
 
     def add(self, gains: Iterable[Gain]) -> None:
         """Add what a rank counted; what would take a sum beyond the range of a double is left out."""

@@ -1,0 +1,272 @@
+"""What an attack on one node costs: a real exporter, attackers of other users, and a witness that must not notice.
+
+Each attack of hostile_attacks.py meets an exporter of its own with eight GPUs. Meanwhile a rank of another user says
+how late it is heard (hostile_witness.py), a scraper how long its scrapes take (hostile_scraper.py), and the node is
+looked at from outside: memory, log, descriptors. Afterwards it must be as before within a minute.
+
+Runs as root, for the attackers and the witness are other users; loopback and a unix socket in a temporary folder only.
+Where there is more than one core the attackers stay on one and the exporter on another: a node has dozens. Exporter and
+observers run at nice −10, so that other programs of the machine count for little. Dead ranks are remembered for 15 s
+more than the attack lasts instead of 15 minutes, so that the minute after it shows that they are forgotten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hostile_attacks import ATTACKS
+from hostile_node import Look, Node, node, stand_in
+from table import quantile, save, show
+
+HERE = Path(__file__).parent
+DOCUMENT = HERE.parent / "docs/security.md"
+BEGIN, END = "<!-- begin: bench/hostile.py --doc -->", "<!-- end: bench/hostile.py --doc -->"
+
+LATE_SECONDS = 1.0
+SCRAPE_SECONDS = 0.05
+RESIDENT_MB = 100.0
+LOG_BYTES = 10_240.0
+SAMPLES = 10_000
+RECOVERY_SECONDS = 60.0
+"""The limits, each with its reason in docs/security.md."""
+
+SERIES_SLACK = 10
+"""Samples of the exporter's own that an attack may leave behind: reasons that were first counted in it."""
+
+DESCRIPTOR_SLACK = 8
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one attack cost."""
+
+    name: str
+    achieved: Mapping[str, float]
+    witness: Mapping[str, Any]
+    """What hostile_witness.py printed."""
+    scraper: Mapping[str, Any]
+    """What hostile_scraper.py printed."""
+    resident_mb: float
+    log_rate: float
+    """Bytes a second."""
+    recovered: float | None
+    """Seconds until the node was as before, None where it was not within RECOVERY_SECONDS."""
+    missing: Sequence[str]
+    """What was not as before at the end."""
+
+    def cells(self) -> dict[str, tuple[str, bool]]:
+        """Return each figure in words, and whether it is within its limit."""
+        seen, scraped = self.witness, self.scraper
+        late, p99 = max(seen["late"]), quantile(scraped["times"], 0.99)
+        others = [
+            *[f"{seen['lost']} connections lost"] * bool(seen["lost"]),
+            *[f"refused {len(seen['refusals'])} times: {each}" for each in seen["refusals"][:1]],
+            *[f"dead rank missing on {scraped['forgotten']} pages"] * bool(scraped["forgotten"]),
+            *[f"new rank took {seen['joined']:.1f} s"] * (seen["joined"] > LATE_SECONDS),
+        ]
+        lost = f", {scraped['lost']} lost" if scraped["lost"] else ""
+        fault = f": {scraped['fault']}" if scraped["fault"] else ""
+        after = f"{self.recovered:.0f} s" if self.recovered is not None else "not: " + ", ".join(self.missing)
+        return {
+            "late, p100": (f"{late * 1e3:,.0f} ms", late <= LATE_SECONDS),
+            "scrape p50": (f"{quantile(scraped['times'], 0.5) * 1e3:,.0f} ms", True),
+            "scrape p99": (f"{p99 * 1e3:,.0f} ms{lost}", p99 <= SCRAPE_SECONDS),
+            "probes lost": (f"{scraped['probes lost']} of {scraped['probes']}", True),
+            "RSS": (f"{self.resident_mb:.0f} MB", self.resident_mb <= RESIDENT_MB),
+            "log": (f"{self.log_rate / 1024:.1f} KB/s", self.log_rate <= LOG_BYTES),
+            "others' ranks": ("; ".join(others) or "kept", not others),
+            "samples": (f"{scraped['samples']:,}{fault}", not fault and scraped["samples"] <= SAMPLES),
+            "as before": (after, self.recovered is not None),
+        }
+
+    @property
+    def held(self) -> bool:
+        """Whether every figure is within its limit."""
+        return all(within for _, within in self.cells().values())
+
+
+@contextmanager
+def observer(name: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run one of the observers until it is ready; end it afterwards."""
+    command = [sys.executable, str(HERE / name), *map(str, arguments)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != "ready\n":
+            raise RuntimeError(f"{name} was not ready: exit status {process.wait(10)}")
+        yield process
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def measure(name: str, seconds: float | None, library: Path | None) -> Result:
+    """Attack one node and return what it cost."""
+    lasts = min(ATTACKS[name].seconds, seconds or ATTACKS[name].seconds)
+    cores = sorted(os.sched_getaffinity(0))
+    own, theirs = (cores[0], cores[-1]) if len(cores) > 1 else (None, None)
+    with ExitStack() as stack:
+        target = stack.enter_context(node(library, lasts + 15, own))
+        witness = stack.enter_context(observer("hostile_witness.py", target.socket, lasts))
+        before = _settled(target)
+        scraper = stack.enter_context(observer("hostile_scraper.py", target.port, lasts))
+        log = target.log_bytes()
+        for each in (witness, scraper):
+            print("go", file=each.stdin, flush=True)
+        achieved, resident = _attack(target, name, lasts, theirs)
+        log_rate = (target.log_bytes() - log) / lasts
+        began = time.monotonic()
+        scraped, seen = (json.loads(each.stdout.readline()) for each in (scraper, witness) if each.stdout is not None)
+        return Result(name, achieved, seen, scraped, resident, log_rate, *_recovery(target, before, began))
+
+
+def _settled(target: Node) -> Look:
+    """Return a look at the node once it shows the witness and, three seconds long, no more of itself than before."""
+    deadline = time.monotonic() + 30
+    looks: list[Look] = []
+    while time.monotonic() < deadline:
+        if (look := target.look()) is not None:
+            looks.append(look)
+            if len(looks) > 3 and look.witness_runs and len({each.series for each in looks[-4:]}) == 1:
+                return look
+        time.sleep(1.0)
+    raise RuntimeError(f"the exporter did not settle before the attack: {looks[-1:]}")
+
+
+def _attack(target: Node, name: str, lasts: float, core: int | None) -> tuple[Mapping[str, float], float]:
+    """Run the attackers to their end; return what they achieved and the most memory that the exporter had meanwhile."""
+    command = [sys.executable, str(HERE / "hostile_attacks.py"), name, str(target.socket), str(target.port), str(lasts)]
+    command += ["--core", str(core)] if core is not None else []
+    attackers = [
+        subprocess.Popen([*command, "--uid", str(uid)], stdout=subprocess.PIPE, text=True)
+        for uid in ATTACKS[name].uids
+    ]  # fmt: skip
+    resident = 0.0
+    end = time.monotonic() + lasts + 10
+    try:
+        while any(each.poll() is None for each in attackers) and time.monotonic() < end:
+            resident = max(resident, target.resident_mb())
+            time.sleep(0.25)
+    finally:
+        for each in attackers:
+            each.kill()
+    achieved: Counter[str] = Counter()
+    for each in attackers:
+        achieved.update(json.loads(each.communicate()[0] or "{}"))
+    return achieved, resident
+
+
+def _recovery(target: Node, before: Look, began: float) -> tuple[float | None, list[str]]:
+    """Wait until the node is as before; return the seconds since the attack, or None and what is not."""
+    while True:
+        missing = _differences(before, target.look())
+        after = time.monotonic() - began
+        if not missing:
+            return after, []
+        if after > RECOVERY_SECONDS:
+            return None, missing
+        time.sleep(1.0)
+
+
+def _differences(before: Look, now: Look | None) -> list[str]:
+    """Return what of a node is not as it was before the attack."""
+    if now is None:
+        return ["no answer"]
+    return [
+        *[f"scrape {now.scrape * 1e3:.0f} ms"] * (now.scrape > SCRAPE_SECONDS),
+        *[f"{now.series:,} samples"] * (abs(now.series - before.series) > SERIES_SLACK),
+        *[f"{now.descriptors:,} descriptors"] * (now.descriptors > before.descriptors + DESCRIPTOR_SLACK),
+        *[f"{now.resident_mb:.0f} MB"] * (now.resident_mb > RESIDENT_MB),
+        *["witness not running"] * (not now.witness_runs),
+    ]
+
+
+def _mark(cell: tuple[str, bool]) -> str:
+    return cell[0] if cell[1] else f"{cell[0]} ✗"
+
+
+def _achieved(result: Result) -> str:
+    return ", ".join(f"{number:,.0f} {what}" for what, number in result.achieved.items() if number) or "–"
+
+
+def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return the table for the terminal."""
+    return [
+        {"attack": one.name, "achieved": _achieved(one), **{key: _mark(cell) for key, cell in one.cells().items()}}
+        for one in results
+    ]
+
+
+def tables(results: Sequence[Result], load: str) -> list[str]:
+    """Return the table as Markdown."""
+    heads = ["attack", "achieved", *results[0].cells()]
+    lines = [
+        f"Limits: heard at most {LATE_SECONDS:g} s late (p100), scrape p99 at most {SCRAPE_SECONDS * 1e3:.0f} ms, RSS "
+        f"of exporter and GPU worker at most {RESIDENT_MB:.0f} MB, log at most {LOG_BYTES / 1024:.0f} KB/s, no rank of "
+        f"others refused or forgotten, at most {SAMPLES:,} samples that Prometheus accepts, as before within "
+        f"{RECOVERY_SECONDS:.0f} s. ✗: missed. {load}",
+        "",
+        "| " + " | ".join(heads) + " |",
+        "|---" * len(heads) + "|",
+    ]
+    for one in results:
+        cells = [f"`{one.name}`: {ATTACKS[one.name].words}", _achieved(one), *map(_mark, one.cells().values())]
+        lines.append("| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |")
+    return lines
+
+
+def document(text: str, lines: Sequence[str]) -> str:
+    """Return the document with `lines` between its marks, which are added at its end where it has none."""
+    if BEGIN not in text:
+        text = f"{text.rstrip()}\n\n## What an attack costs\n\n{BEGIN}\n{END}\n"
+    head, rest = text.split(BEGIN, maxsplit=1)
+    tail = rest.split(END, maxsplit=1)[1]
+    return head + BEGIN + "\n" + "\n".join(lines) + "\n" + END + tail
+
+
+def main() -> int:
+    """Attack, print the table, write bench/out/hostile.json; return 1 where a limit was missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(ATTACKS), default=list(ATTACKS), metavar="NAME")
+    parser.add_argument("--seconds", type=float, help="how long each attack lasts, if shorter than it is by itself")
+    parser.add_argument("--doc", action="store_true", help=f"write the table into {DOCUMENT.name}")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        parser.error("must be run as root: the attackers and the witness are different users")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends
+    before, results = os.getloadavg()[0], []
+    with tempfile.TemporaryDirectory(prefix="tachograph-hostile-nvml-") as folder:
+        library = stand_in(Path(folder))
+        for name in options.only:
+            results.append(measure(name, options.seconds, library))
+            print("  ".join(f"{key}: {text}" for key, text in rows(results[-1:])[0].items()), flush=True)
+    load = f"Load average {before:.1f} before, {os.getloadavg()[0]:.1f} after, on {os.cpu_count()} cores."
+    show("What an attack costs", rows(results), f"✗: limit missed. {load}")
+    save("hostile", {"load": load, "attacks": [vars(one) for one in results]})
+    if options.doc:
+        text = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else "# Security\n"
+        DOCUMENT.write_text(document(text, tables(results, load)), encoding="utf-8")
+    return 0 if all(one.held for one in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

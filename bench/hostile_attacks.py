@@ -1,0 +1,399 @@
+"""The attacks of bench/hostile.py, each in processes of another user: `hostile_attacks.py NAME SOCKET PORT SECONDS …`.
+
+Bytes are made before the attack begins and sent as they are, so that the attacker is cheaper than the attacked. Each
+process drops root, stays on the attackers' core, and prints what it achieved as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import resource
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+RETRY_SECONDS = 0.1
+TURN_SECONDS = 0.005
+"""Pause between two looks at all sockets of a process."""
+
+CONNECT_SECONDS = 0.001
+"""Pause after a connect of those that are held: what does not fit into the kernel's queue is held by nobody."""
+
+Achieved = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to attack and how long."""
+
+    path: str
+    port: int
+    seconds: float
+
+    def unix(self) -> socket.socket | None:
+        """Return a connection to the socket of the ranks, None while the kernel's queue is full."""
+        return _connected(socket.AF_UNIX, self.path)
+
+    def tcp(self) -> socket.socket | None:
+        """Return a connection to the HTTP port, which may still be under way."""
+        return _connected(socket.AF_INET, ("127.0.0.1", self.port))
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack: what it does in words, its work in each process, and the users of those processes."""
+
+    words: str
+    work: Callable[[Target], Achieved]
+    uids: tuple[int, ...] = (65534,)
+    seconds: float = 20.0
+
+
+class Client:
+    """A client that sends its `messages` in turn, `hz` a second, and connects again where it was closed."""
+
+    def __init__(
+        self, connect: Callable[[], socket.socket | None], first: bytes, messages: Sequence[bytes], hz: float,
+        *, reads: bool = True,
+    ) -> None:  # fmt: skip
+        self._connect, self._first, self._messages, self._hz, self._reads = connect, first, messages, hz, reads
+        self._next = itertools.cycle(messages)
+        self._socket: socket.socket | None = None
+        self._unsent = memoryview(b"")
+        self._due = 0.0
+        self.sent = self.connects = 0
+
+    def turn(self, now: float) -> None:
+        """Do what is due at `now`."""
+        if self._socket is None:
+            if now < self._due:
+                return
+            self._due = now + RETRY_SECONDS
+            self._socket = self._connect()
+            if self._socket is None:
+                return
+            self.connects += 1
+            self._unsent, self._due = memoryview(self._first), now
+        try:
+            if self._reads:
+                self._drain(self._socket)
+            if not self._unsent and self._messages and now >= self._due:
+                self._unsent = memoryview(next(self._next))
+                self._due = max(self._due + 1 / self._hz, now - 1.0)
+                self.sent += 1
+            if self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._socket.close()
+            self._socket, self._due = None, now + RETRY_SECONDS
+
+    def _drain(self, sock: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not sock.recv(262144):
+                raise ConnectionError
+
+
+def _connected(family: socket.AddressFamily, address: str | tuple[str, int]) -> socket.socket | None:
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.connect(address)
+    except BlockingIOError:
+        if family == socket.AF_UNIX:
+            sock.close()
+            return None
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
+def _line(**fields: object) -> bytes:
+    return json.dumps({"v": 1, **fields}, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _hello(run: str, rank: int, **fields: object) -> bytes:
+    return _line(type="hello", run=run, rank=rank, **fields)
+
+
+def _state(metrics: object = None, **fields: object) -> bytes:
+    return _line(type="state", seq=1, time=1.0, step=1, metrics=metrics or {}, **fields)
+
+
+def _drive(clients: Sequence[Client], target: Target, what: str = "frames/s") -> Achieved:
+    end = time.monotonic() + target.seconds
+    while (now := time.monotonic()) < end:
+        for client in clients:
+            client.turn(now)
+        time.sleep(TURN_SECONDS)
+    return {
+        "clients": len(clients),
+        what: sum(client.sent for client in clients) / target.seconds,
+        "connects": sum(client.connects for client in clients),
+    }
+
+
+def _hold(connects: Sequence[Callable[[], socket.socket | None]], target: Target, dripped: bytes = b"") -> list[int]:
+    """Keep one connection of each kind open, and send one more byte of `dripped` each second; return who is open."""
+    held: list[socket.socket | None] = [None] * len(connects)
+    begin = time.monotonic()
+    seconds = 0
+    while time.monotonic() < begin + target.seconds:
+        for position, connect in enumerate(connects):
+            sock = held[position]
+            if sock is not None and _is_closed(sock):
+                sock.close()
+                sock = held[position] = None
+            if sock is None:
+                held[position] = connect()
+                time.sleep(CONNECT_SECONDS)
+            elif dripped:
+                with contextlib.suppress(OSError):
+                    sock.send(dripped[seconds % len(dripped) :][:1])
+        seconds += 1
+        time.sleep(max(0.0, begin + seconds - time.monotonic()))
+    return [position for position, sock in enumerate(held) if sock is not None and not _is_closed(sock)]
+
+
+def _is_closed(sock: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    if not any(events & (select.POLLHUP | select.POLLERR | select.POLLIN) for _, events in poll.poll(0)):
+        return False
+    try:
+        return not sock.recv(65536)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def none(target: Target) -> Achieved:
+    """Do nothing: what the bench itself costs."""
+    time.sleep(target.seconds)
+    return {}
+
+
+def idle(target: Target) -> Achieved:
+    """Hold 512 connections of the socket and 1,100 of the port, and say nothing."""
+    open_ones = _hold([target.unix] * 512 + [target.tcp] * 1100, target)
+    return {"unix held": sum(each < 512 for each in open_ones), "TCP held": sum(each >= 512 for each in open_ones)}
+
+
+def slowloris(target: Target) -> Achieved:
+    """Send a request of which a byte comes each second, 1,100 times."""
+    request = b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-A: " + b"a" * 4096
+    return {"TCP held": len(_hold([target.tcp] * 1100, target, request))}
+
+
+def wide(target: Target) -> Achieved:
+    """Say frames of 56 KB with 6,300 labels, as often as a rank may."""
+    labels = {f"{i:x}": 1 for i in range(6300)}
+    frame = json.dumps(
+        {"v": 1, "type": "state", "seq": 1, "time": 1.0, "metrics": {"collective_enqueued": labels}},
+        separators=(",", ":"),
+    ).encode() + b"\n"  # fmt: skip
+    return _drive([Client(target.unix, _hello("wide", i), [frame], 10.0) for i in range(62)], target)
+
+
+def malformed(target: Target) -> Achieved:
+    """Send lines that are refused: long, nested, cut, of other types."""
+    lines = [
+        b"[" * 60_000, b'{"v":1,"type":"state","metrics":{"a":' + b"[" * 900 + b"]" * 900 + b"}}",
+        b'{"v":1,"type":"hello","run":"' + b"a" * 50_000 + b'","rank":0}', b"\xff" * 4000, b"1" * 60_000,
+        b'{"v":' + b"9" * 4000 + b"}", b'{"v":1,"type":"state","seq":"x"}', b"x" * 70_000, b"{}", b"",
+    ]  # fmt: skip
+    messages = [line + b"\n" for line in lines]
+    return _drive([Client(target.unix, b"", messages, 20.0) for _ in range(60)], target)
+
+
+def reconnect(target: Target) -> Achieved:
+    """Connect, say hello as one of eight ranks and close, 24,000 times in 14 s."""
+    hellos = [_hello("storm", i) for i in range(8)]
+    done = _storm(target, itertools.cycle([[hello] for hello in hellos]), 24_000 / 14)
+    return {"connects/s": done / target.seconds}
+
+
+def runs(target: Target) -> Achieved:
+    """Make up runs: hello and bye, 27,000 of them a second, on connections of 50 each."""
+    bye = _line(type="bye", outcome="finished")
+
+    def batches() -> Iterator[list[bytes]]:
+        for batch in itertools.count():
+            names = range(batch * 50, batch * 50 + 50)
+            yield [b'{"v":1,"type":"hello","run":"made-up-%d","rank":0}\n' % name + bye for name in names]
+
+    return {"hellos/s": 50 * _storm(target, batches(), 27_000 / 50) / target.seconds}
+
+
+def _storm(target: Target, batches: Iterator[list[bytes]], hz: float) -> int:
+    """Connect, send a batch and close, `hz` a second at most; return how many connections were had."""
+    begin = time.monotonic()
+    done = 0
+    while (now := time.monotonic()) < begin + target.seconds:
+        if done > (now - begin) * hz or (sock := target.unix()) is None:
+            time.sleep(0.001)
+            continue
+        with sock, contextlib.suppress(OSError):
+            sock.send(b"".join(next(batches)))
+        done += 1
+    return done
+
+
+def flood(target: Target) -> Achieved:
+    """Say 10,000 frames a second on one connection."""
+    batch = _state({"tokens_total": 1}) * 100
+    done = _drive([Client(target.unix, _hello("flood", 0), [batch], 100.0)], target, "batches/s")
+    return {"frames/s": 100 * done["batches/s"]}
+
+
+def immortal(target: Target) -> Achieved:
+    """Say hello, and again with a precision of 10^400, as each of 64 ranks; again each second."""
+    begin, rounds, done = time.monotonic(), 0, 0
+    while time.monotonic() < begin + target.seconds:
+        for i in range(64):
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(0.5)
+                sock.connect(target.path)
+                sock.sendall(_hello("e", i))
+                sock.recv(4096)
+                sock.sendall(_hello("e", i, facts={"precision": 10**400}))
+                done += 1
+            if time.monotonic() > begin + target.seconds:
+                break
+        rounds += 1
+        time.sleep(max(0.0, min(begin + rounds, begin + target.seconds) - time.monotonic()))
+    return {"hellos/s": 2 * done / target.seconds}
+
+
+def hoard(target: Target) -> Achieved:
+    """Hold 64 ranks of one user, each with a state a second."""
+    clients = [Client(target.unix, _hello("hoard", i), [_state({"tokens_total": 1})], 1.0) for i in range(64)]
+    return _drive(clients, target)
+
+
+def names(target: Target) -> Achieved:
+    """Call runs, layers, facts and jobs what a page or a terminal may not bear."""
+    odd = [
+        "訓" * 100, "𝕏" * 128, "é" * 128, "\x1b[2J\x1b[31mrun", "a\nb", 'a"} 1\nfake_metric{x="', "\\", "\u202erun",
+        "\u2028", "\x7f", "\ud800", " ", "\u200b", "<!channel>",
+    ]  # fmt: skip
+    layers = {text[:64] * (64 // len(text[:64])): 1.0 for text in odd}
+    job = {"job_id": "訓" * 128, "pod": "𝕏" * 128}
+    state = _state({"layer_grad_norm": layers, "collective_enqueued": layers})
+    clients = []
+    for i, run in enumerate(odd):
+        facts = {"precision": "𝕏" * 64, "tier": run}
+        hello = _hello(run, i, facts=facts, job=job, uuid="訓" * 128)
+        clients.append(Client(target.unix, hello, [state], 2.0))
+        clients.append(Client(target.unix, _hello("plain", i, facts=facts, job=job, uuid=run), [state], 2.0))
+    return _drive(clients, target)
+
+
+def series(target: Target) -> Achieved:
+    """Show 256 series of each of 64 ranks."""
+    labels = {f"label-{i}": i + 0.123456789 for i in range(32)}
+    free = ("collective_enqueued", "collective_completed", "layer_grad_norm", "layer_grad_ratio",
+            "layer_activation_rms", "layer_activation_zero_ratio", "layer_memory_peak_bytes", "invariant")  # fmt: skip
+    state = _state(dict.fromkeys(free, labels))
+    return _drive([Client(target.unix, _hello("series", i), [state], 1.0) for i in range(64)], target)
+
+
+def unread(target: Target) -> Achieved:
+    """Ask and never read: refused lines on the socket, pages on the port."""
+    request = b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept-Encoding: identity\r\n\r\n"
+    clients = [Client(target.unix, b"", [b'{"v":2}\n' * 50], 20.0, reads=False) for _ in range(64)]
+    clients += [Client(target.tcp, b"", [request * 20], 5.0, reads=False) for _ in range(64)]
+    return _drive(clients, target, "batches/s")
+
+
+def scrapes(target: Target) -> Achieved:
+    """Scrape on 16 connections, 100 times a second on each."""
+    request = b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n"
+    return _drive([Client(target.tcp, b"", [request], 100.0) for _ in range(16)], target, "requests/s")
+
+
+def http_garbage(target: Target) -> Achieved:
+    """Send the port what is no request, a thousand times a second."""
+    garbage = [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"\x00" * 2000, b"\r\n" * 2000,
+        b"POST /metrics HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\nabc", b"GET /../../etc/passwd HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: a\r\n" % i for i in range(500)) + b"\r\n", b"PRI * HTTP/2.0\r\n\r\n",
+    ]  # fmt: skip
+    begin = time.monotonic()
+    done = 0
+    lingering: list[socket.socket] = []
+    for message in itertools.cycle(garbage):
+        now = time.monotonic()
+        if now > begin + target.seconds:
+            break
+        if (sock := target.tcp()) is not None:
+            with contextlib.suppress(OSError):
+                sock.send(message)
+            lingering.append(sock)
+            done += 1
+        if len(lingering) > 100:
+            lingering.pop(0).close()
+        time.sleep(max(0.0, begin + done / 1000 - time.monotonic()))
+    return {"requests/s": done / target.seconds}
+
+
+SEVERAL = tuple(range(20_001, 20_005))
+ATTACKS = {
+    "none": Attack("nothing: what is measured without an attack", none),
+    "idle": Attack("512 unix + 1,100 TCP connections that say nothing", idle),
+    "wide": Attack("62 clients, frames of 56 KB with 6,300 labels", wide),
+    "malformed": Attack("60 clients, malformed frames", malformed),
+    "reconnect": Attack("24,000 connects in 14 s: hello, close", reconnect, seconds=14.0),
+    "runs": Attack("27,000 made-up runs a second", runs),
+    "flood": Attack("10,000 frames/s from one client", flood),
+    "immortal": Attack("a hello with a precision of 10^400, 64 connections", immortal),
+    "hoard": Attack("64 ranks of one user", hoard),
+    "names": Attack("names beyond 256 bytes, and unprintable ones", names),
+    "series": Attack("64 ranks × 256 series", series),
+    "slowloris": Attack("1,100 TCP connections, a header byte a second", slowloris),
+    "unread": Attack("64 + 64 clients that never read the answers", unread),
+    "scrapes": Attack("16 connections, each 100 scrapes a second", scrapes),
+    "http-garbage": Attack("1,000 malformed requests a second", http_garbage),
+    "wide-users": Attack("62 clients of wide frames from each of 4 users", wide, uids=SEVERAL),
+}
+
+
+def become(uid: int, core: int | None) -> None:
+    """Stay on one core, take all descriptors that may be had, and leave root for good."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+
+
+def main() -> None:
+    """Attack, and print what was achieved."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=list(ATTACKS))
+    parser.add_argument("socket")
+    parser.add_argument("port", type=int)
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("--uid", type=int, required=True)
+    parser.add_argument("--core", type=int)
+    options = parser.parse_args()
+    become(options.uid, options.core)
+    achieved = ATTACKS[options.name].work(Target(options.socket, options.port, options.seconds))
+    sys.stdout.write(json.dumps(achieved) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""A Prometheus beside an attack: how long each scrape takes, and what the pages hold.
+
+One connection that is kept, gzip, OpenMetrics, four scrapes a second; a fifth of a second later each time a health
+probe on a connection of its own, as a kubelet does. Prints "ready" after the first scrape, begins with a line on
+standard input, and prints what it saw as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import http.client
+import json
+import os
+import re
+import sys
+import threading
+import time
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+PERIOD = 0.25
+TIMEOUT = 4.0
+"""The scrape_timeout of the Prometheus that is shipped: a scrape that takes longer is lost."""
+
+HEADERS = {
+    "Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+    "Accept-Encoding": "gzip",
+    "X-Prometheus-Scrape-Timeout-Seconds": f"{TIMEOUT:g}",
+}
+DEAD = re.compile(r'^tachograph_rank_state\{run="witness",rank="1",state="dead"\} 1$', re.M)
+
+
+class Scraper:
+    """Scrapes on one connection that is kept; where it was closed meanwhile, at once on another, as Prometheus does."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
+
+    def scrape(self) -> tuple[float, str]:
+        """Return the seconds of a scrape and its page, empty where there was none in time."""
+        began = time.perf_counter()
+        page = ""
+        try:
+            kept = self._connection.sock is not None
+            try:
+                page = self._get()
+            except ConnectionError:  # closed before a word was said
+                self._connection.close()
+                if kept:
+                    page = self._get()
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
+        took = time.perf_counter() - began
+        return (took, page) if page and took < TIMEOUT else (max(TIMEOUT, took), "")
+
+    def _get(self) -> str:
+        self._connection.request("GET", "/metrics", headers=HEADERS)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise http.client.HTTPException(answer.status)
+        return (gzip.decompress(body) if answer.getheader("Content-Encoding") == "gzip" else body).decode()
+
+
+def probe(port: int) -> bool:
+    """Return whether the exporter says that it is healthy, on a new connection within a second."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
+    try:
+        connection.request("GET", "/-/healthy")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def fault_of(page: str) -> str:
+    """Return why Prometheus would refuse a page, empty where it would not; sample limits are told apart."""
+    try:
+        for family in text_string_to_metric_families(page):  # type: ignore[no-untyped-call]
+            for sample in family.samples:
+                for name, value in sample.labels.items():
+                    if len(value.encode("utf-8", "surrogatepass")) > 256:
+                        return f"{name} of {sample.name} has more than 256 bytes"
+    except (ValueError, KeyError, IndexError) as error:
+        return f"not OpenMetrics: {error}"
+    return ""
+
+
+def samples_of(page: str) -> int:
+    """Return how many samples a page has."""
+    return sum(not line.startswith("#") for line in page.splitlines())
+
+
+def main() -> None:
+    """Scrape while the attack goes on."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int)
+    parser.add_argument("seconds", type=float)
+    options = parser.parse_args()
+    os.setpriority(os.PRIO_PROCESS, 0, -10)
+    scraper = Scraper(options.port)
+    probes: list[bool] = []
+    over = threading.Event()
+
+    def probing() -> None:
+        while not over.wait(1.0):
+            probes.append(probe(options.port))
+
+    before, page = scraper.scrape()
+    fault_of(page)  # loads what is loaded once
+    print("ready", flush=True)
+    sys.stdin.readline()
+    thread = threading.Thread(target=probing)
+    thread.start()
+    begin = time.monotonic()
+    times: list[float] = []
+    pages: list[str] = []
+    forgotten = 0
+    while time.monotonic() < begin + options.seconds:
+        took, page = scraper.scrape()
+        times.append(took)
+        if page:
+            forgotten += not DEAD.search(page)
+            pages = sorted([*pages, page], key=len)[-1:]
+        time.sleep(max(0.0, begin + len(times) * PERIOD - time.monotonic()) if took < PERIOD else 0.0)
+    over.set()
+    thread.join()
+    longest = pages[0] if pages else ""
+    result = {
+        "times": times, "lost": sum(took >= TIMEOUT for took in times), "forgotten": forgotten, "first": before,
+        "samples": samples_of(longest), "fault": fault_of(longest) if longest else "no page",
+        "probes": len(probes), "probes lost": probes.count(False),
+    }  # fmt: skip
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()
