@@ -83,18 +83,6 @@ def test_once_and_json(exporter: Any, top: Top) -> None:
     assert facts["alerts"] is None
 
 
-def test_a_name_cannot_reach_the_terminal(exporter: Any, top: Top) -> None:
-    """Whatever a rank calls its run, its escape sequences are not sent to the terminal of whoever looks."""
-    speaker = exporter.speaker("evil\x1b]0;gotcha\x07\nname", 0)
-    assert speaker.hello(world_size=1)["ok"]
-    exporter.eventually(lambda: "gotcha" in exporter.scrape().text)
-    _, text, _ = top("--exporter", exporter.url, "--once", "--interval", "0.2")
-    assert "evil?]0;gotcha??name" in text
-    assert "\x1b" not in text
-    assert "\x07" not in text
-    speaker.bye()
-
-
 def test_the_page_is_read_as_prometheus_reads_it() -> None:
     """On recorded pages our reader and Prometheus' own agree on every sample, escapes and NaN included."""
     for text in (GOLDEN, CAPTURE):
@@ -113,9 +101,9 @@ def test_a_recorded_page(pages: Any) -> None:
     """Of the golden page, several runs come worst first, and what is absent stays unknown."""
     pages.text = GOLDEN
     facts = NodeSource(pages.url).look()
-    assert [(run.name, run.state) for run in facts.runs] == [("llama-7b", "dead"), ("line\nbreak", "failed")]
+    assert [(run.name, run.state) for run in facts.runs] == [("llama-7b", "dead"), ('"quoted\\', "failed")]
     assert [(rank.run, rank.rank, rank.state) for rank in facts.ranks] == [
-        ("line\nbreak", 0, "failed"), ("llama-7b", 1, "dead"), ("llama-7b", 0, "running"),
+        ('"quoted\\', 0, "failed"), ("llama-7b", 1, "dead"), ("llama-7b", 0, "running"),
     ]  # fmt: skip
     assert (facts.ranks[-1].phase, facts.ranks[-1].phase_seconds, facts.ranks[-1].lag_seconds) == (
         "backward",
