@@ -23,6 +23,9 @@ PERIOD = 0.25
 TIMEOUT = 4.0
 """The scrape_timeout of the Prometheus that is shipped: a scrape that takes longer is lost."""
 
+OWN_ADDRESS = ("127.0.0.2", 0)
+"""Prometheus and the kubelet do not share an address with who attacks; the attackers have 127.0.0.1."""
+
 HEADERS = {
     "Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
     "Accept-Encoding": "gzip",
@@ -35,7 +38,7 @@ class Scraper:
     """Scrapes on one connection that is kept; where it was closed meanwhile, at once on another, as Prometheus does."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT, source_address=OWN_ADDRESS)
 
     def scrape(self) -> tuple[float, str]:
         """Return the seconds of a scrape and its page, empty where there was none in time."""
@@ -65,7 +68,7 @@ class Scraper:
 
 def probe(port: int) -> bool:
     """Return whether the exporter says that it is healthy, on a new connection within a second."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0, source_address=OWN_ADDRESS)
     try:
         connection.request("GET", "/-/healthy")
         return connection.getresponse().status == 200

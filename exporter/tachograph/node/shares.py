@@ -13,7 +13,7 @@ from tachograph.node.recent_peak import RecentPeak
 WORK_RATE = 0.25
 """CPU seconds a second that the frames of all users together may cost the event loop."""
 
-WORK_BURST = 0.04
+WORK_BURST = 0.02
 """CPU seconds that they may cost at once: what a scrape may have to wait for. 64 full frames take half."""
 
 CONNECTION_COST = 0.0003
