@@ -74,6 +74,26 @@ CLIENT_DROPPED = _row(
     "exporter_client_dropped_total", COUNTER, "", RANK,
     "What the rank's own client had to drop: unknown names, values it could not read, events beyond its memory.",
 )  # fmt: skip
+LOOP_LAG = _row(
+    "exporter_loop_lag_seconds", GAUGE, "seconds", (),
+    "Largest delay of the exporter's event loop within the last minute.",
+)  # fmt: skip
+FRAME_COST = _row(
+    "exporter_frame_cost_seconds", GAUGE, "seconds", (),
+    "Largest time that a single frame of a rank took the exporter within the last minute.",
+)  # fmt: skip
+THROTTLED = _row(
+    "exporter_throttled_seconds_total", COUNTER, "seconds", (),
+    "Seconds in which users of this node were not read because they used more than their share of the exporter.",
+)  # fmt: skip
+SERIES_WITHHELD = _row(
+    "exporter_series_withheld", GAUGE, "", (),
+    "Series of ranks left out of this page because the node's budget of series is spent.",
+)  # fmt: skip
+CONNECTIONS_REFUSED = _row(
+    "exporter_connections_refused_total", COUNTER, "", ("kind", "reason"),
+    "Connections refused or closed, by kind and reason.",
+)  # fmt: skip
 
 METRICS: tuple[Metric, ...] = (*training_catalog.ROWS, *gpu_catalog.ROWS, *ROWS)
 BY_NAME: Mapping[str, Metric] = MappingProxyType({row.name: row for row in METRICS})

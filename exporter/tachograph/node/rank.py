@@ -163,7 +163,9 @@ class Rank:
         key, hello, gpu = self.key, self.hello, self.seat.gpu
         place = (gpu.index, gpu.uuid) if gpu is not None else ("", hello.uuid or "")
         numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
-        yield Sample(catalog.RANK_INFO, (*key, *numbers, *place), 1)
+        yield Sample(catalog.RANK_INFO, (*key, *numbers, *place, str(self.peer.uid)), 1)
+        if hello.rank >= hello.world_size:
+            yield Sample(catalog.RANK_BEYOND_WORLD, key, 1)
         if any(self.job):
             yield Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1)
         yield Sample(catalog.RANK_UP, key, state not in ("dead", "failed"))
