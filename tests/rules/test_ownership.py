@@ -195,3 +195,148 @@ def test_nobody_is_heard_before_it_is_known_whose_it_is() -> None:
         else:
             assert first.get("record") != STRANGERS, f"{name}: nothing asks for it"
     assert len(first_rules) == 1, first_rules
+
+
+Labels = dict[str, str]
+SUBJECTS = ("progress", "runs", "ranks", "learning", "restarts", "exporter", OWNERSHIP.removesuffix(".yml"))
+"""The last one finds the strangers: every other rule looks before it does."""
+
+ANOTHER_USER = {"rank": "9999", "instance": "x", "owner": "1001", "world_size": "10000"}
+SAME_RANK_OF_ANOTHER_USER = {"rank": "1", "instance": "x", "owner": "1001", "world_size": "4"}
+ANOTHER_SIZE = {"rank": "5", "instance": "n1", "owner": "1000", "world_size": "8"}
+BEYOND = {"rank": "9999", "instance": "n0", "owner": "1000", "world_size": "4"}
+TWICE = {"rank": "1", "instance": "x", "owner": "1000", "world_size": "4"}
+HANG_AT, STRANGER_AT = 100, 80
+STRANGERS_SEEN = {
+    "another user": ANOTHER_USER,
+    "the same rank of another user": SAME_RANK_OF_ANOTHER_USER,
+    "another size": ANOTHER_SIZE,
+    "beyond the world": BEYOND,
+}
+
+
+def at(seconds: int) -> int:
+    """Return how many samples come before a moment."""
+    return seconds // 5
+
+
+def series(name: str, labels: Labels, values: str) -> dict[str, str]:
+    text = ",".join(f'{key}="{value}"' for key, value in ({"run": "r"} | labels).items())
+    return {"series": f"{name}{{{text}}}", "values": values}
+
+
+def rank(seat: Labels, **shown: str) -> list[dict[str, str]]:
+    """Return what an exporter shows of a rank, from the start unless `shown` says otherwise."""
+    place = {"rank": seat["rank"], "instance": seat["instance"]}
+    info = {"local_rank": "0", "attempt": "0", "gpu": "", "uuid": ""} | seat
+    found = [series("tachograph_rank_info", info, shown.pop("info", "1x200"))]
+    facts = place | {"owner": seat["owner"], "world_size": seat["world_size"]}
+    found.append(series("tachograph_rank_new_info", facts, found[0]["values"].rpartition("1x")[0] + "1x12 stale"))
+    if int(seat["rank"]) >= int(seat["world_size"]):
+        found.append(series("tachograph_rank_beyond_world_info", facts, found[0]["values"]))
+    for name, values in shown.items():
+        metric, _, label = name.partition("__")
+        own = dict([label.split("_", 1)]) if label else {}
+        found.append(series(f"tachograph_{metric}", place | own, values))
+    return found
+
+
+def own(*, hangs: bool, ranks: int = 4) -> Iterator[dict[str, str]]:
+    """Yield a run of four, two on a node, which steps every second, until it hangs."""
+    steps = f"0+5x{at(HANG_AT)} {HANG_AT}x200" if hangs else "0+5x200"
+    phase = f"0.1x{at(HANG_AT)} 0+5x200" if hangs else "0.1x200"
+    for i in range(ranks):
+        yield from rank(
+            {"rank": str(i), "instance": f"n{i // 2}", "owner": "1000", "world_size": "4"},
+            rank_up="1x200", rank_state__state_running="1x200", rank_heartbeat_timestamp_seconds="0+5x200",
+            rank_progress_timestamp_seconds=steps, train_steps_total=steps, train_step=steps, train_loss="2x200",
+            rank_phase_seconds__phase_backward=phase,
+        )  # fmt: skip
+
+
+def liar(seat: Labels) -> list[dict[str, str]]:
+    """Return a stranger that makes steps, evaluates, sets limits, loses its loss, and dies at 300 s."""
+    late, alive = f"_x{at(STRANGER_AT)}", at(300 - STRANGER_AT) - 1
+    return rank(
+        seat, info=f"{late} 1x100", rank_up=f"{late} 1x{alive} 0x60",
+        rank_state__state_running=f"{late} 1x{alive} 0x60",
+        rank_state__state_dead=f"{late} _x{alive + 1} 1x60",
+        rank_heartbeat_timestamp_seconds=f"{late} {STRANGER_AT}+5x{alive} 300x60",
+        rank_progress_timestamp_seconds=f"{late} 1000000+5x100", train_step=f"{late} 1000000+5x100",
+        train_steps_total=f"{late} 0+5x100", rank_phase_seconds__phase_eval=f"{late} 1000+5x{alive}",
+        train_threshold__name_hang_seconds=f"{late} 1000000000x100", train_loss=late + " NaN" * 100,
+        train_nonfinite_step__source_loss=f"{late} 1x100", train_restarts_total=f"{late} 0+1x100",
+    )  # fmt: skip
+
+
+def firing(alert: str, moment: str, *labels: str) -> dict[str, Any]:
+    """Return the check that an alert of the run fires with these labels, or does not."""
+    text = 'alertname="{}",alertstate="firing",severity="{}",tier="standard",run="r"{}'
+    severity = "warning" if alert == "RunNameShared" else "critical"
+    return {
+        "expr": f'ALERTS{{alertname="{alert}",alertstate="firing"}}', "eval_time": moment,
+        "exp_samples": [{"labels": f"ALERTS{{{text.format(alert, severity, one)}}}", "value": 1} for one in labels],
+    }  # fmt: skip
+
+
+@pytest.fixture(params=["first", "last"])
+def files(request: pytest.FixtureRequest) -> list[Path]:
+    """The rule files, with that which finds strangers before and after the others."""
+    found = [RULES / f"{name}.yml" for name in SUBJECTS]
+    return found if request.param == "last" else [found[-1], *found[:-1]]
+
+
+@pytest.mark.timeout(300)
+def test_a_stranger_neither_silences_nor_pages(files: list[Path], rule_tests: Any) -> None:
+    """Whatever it says, from its first sample until after its death: the run hangs, and nothing else happens."""
+    rule_tests(files, *(
+        {
+            "name": name, "interval": "5s", "input_series": [*own(hangs=True), *liar(seat)],
+            "promql_expr_test": [
+                firing("RunHung", "115s"), firing("RunHung", "125s", ""), firing("RunHung", "10m", ""),
+                *(firing("LossNotFinite", moment) for moment in ("80s", "85s", "90s", "200s", "310s")),
+                *(firing("RankDead", moment) for moment in ("300s", "305s", "320s", "500s")),
+                firing("RunNameShared", "200s"), firing("RunNameShared", "290s", ""),
+                {"expr": "run:hang_threshold:seconds", "eval_time": "200s",
+                 "exp_samples": [{"labels": 'run:hang_threshold:seconds{run="r"}', "value": 15}]},
+                {"expr": "run:train_step:max", "eval_time": "200s",
+                 "exp_samples": [{"labels": 'run:train_step:max{run="r"}', "value": HANG_AT}]},
+            ],
+        }
+        for name, seat in STRANGERS_SEEN.items()
+    ))  # fmt: skip
+
+
+@pytest.mark.timeout(300)
+def test_a_second_rank_of_the_same_number_does_not_silence(files: list[Path], rule_tests: Any) -> None:
+    """Of the owner's own user and size, so nothing tells them apart but that the other was there first."""
+    rule_tests(files, {
+        "interval": "5s", "input_series": [*own(hangs=True), *liar(TWICE)],
+        "promql_expr_test": [
+            firing("RunHung", "115s"), firing("RunHung", "125s", ""), firing("RunHung", "10m", ""),
+            firing("RankDead", "305s"), firing("RankDead", "500s"), firing("RunNameShared", "290s", ""),
+        ],
+    })  # fmt: skip
+
+
+def test_the_dead_keep_their_run(files: list[Path], rule_tests: Any) -> None:
+    """Whoever is left when all ranks of a run have died does not speak for it: neither up, nor finished."""
+    died = [
+        one
+        for i in range(4)
+        for one in rank(
+            {"rank": str(i), "instance": f"n{i // 2}", "owner": "1000", "world_size": "4"},
+            rank_up="1x20 0x180", rank_state__state_running="1x20 0x180", rank_state__state_dead="_x21 1x180",
+            rank_heartbeat_timestamp_seconds="0+5x20 100x180",
+        )  # fmt: skip
+    ]
+    left = rank(ANOTHER_USER, info="_x40 1x160", rank_up="_x40 1x160", rank_state__state_running="_x40 1x20 0x140",
+                rank_state__state_finished="_x61 1x140")  # fmt: skip
+    rule_tests(files, {
+        "interval": "5s", "input_series": [*died, *left],
+        "promql_expr_test": [
+            firing("RunDown", "5m", ""), firing("RunDown", "10m", ""),
+            {"expr": "group by (rank) (rank:stranger:info)", "eval_time": "4m",
+             "exp_samples": [{"labels": '{rank="9999"}', "value": 1}]},
+        ],
+    })  # fmt: skip

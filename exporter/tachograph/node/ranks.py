@@ -143,6 +143,7 @@ class RankTable:
         """Return a rank for a process that is not the one known so far."""
         lives = run.restarts.pop(hello.rank, None) if old is None else old.restarts
         rank = Rank(hello, peer, link, self._limits, self.dropped, restarts=0 if lives is None else lives + 1)
+        rank.since = self._clock.monotonic()
         if old is not None:
             rank.states |= old.states
         return rank
