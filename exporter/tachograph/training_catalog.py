@@ -56,7 +56,7 @@ RANK_JOB_INFO = _row(
     "The batch job that a rank belongs to, by its own environment: always 1, absent outside of Slurm and Kubernetes.",
 )  # fmt: skip
 RANK_NEW = _row(
-    "rank_new_info", INFO, "", (*RANK, "world_size", "owner"),
+    "rank_new_info", INFO, "", (*RANK, "owner"),
     "A rank in the first minute in which this exporter knows its process: always 1. Rules ask these whether they belong.",
 )  # fmt: skip
 RANK_UP = _row("rank_up", GAUGE, "", RANK, "1 while the rank's process holds its connection, 0 once it died.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -207,12 +207,13 @@ ANOTHER_SIZE = {"rank": "5", "instance": "n1", "owner": "1000", "world_size": "8
 BEYOND = {"rank": "9999", "instance": "n0", "owner": "1000", "world_size": "4"}
 TWICE = {"rank": "1", "instance": "x", "owner": "1000", "world_size": "4"}
 HANG_AT, STRANGER_AT = 100, 80
-STRANGERS_SEEN = {
+KNOWN_AT_ONCE = {
     "another user": ANOTHER_USER,
     "the same rank of another user": SAME_RANK_OF_ANOTHER_USER,
-    "another size": ANOTHER_SIZE,
     "beyond the world": BEYOND,
 }
+KNOWN_BEFORE_LONG = {"another size": ANOTHER_SIZE, "a second one": TWICE}
+"""Of the run's own user, who has no reason to hide anything: for up to 10 s it has a say."""
 
 
 def at(seconds: int) -> int:
@@ -231,7 +232,7 @@ def rank(seat: Labels, **shown: str) -> list[dict[str, str]]:
     info = {"local_rank": "0", "attempt": "0", "gpu": "", "uuid": ""} | seat
     found = [series("tachograph_rank_info", info, shown.pop("info", "1x200"))]
     facts = place | {"owner": seat["owner"], "world_size": seat["world_size"]}
-    found.append(series("tachograph_rank_new_info", facts, found[0]["values"].rpartition("1x")[0] + "1x12 stale"))
+    found.append(series("tachograph_rank_new_info", place | {"owner": seat["owner"]}, found[0]["values"].rpartition("1x")[0] + "1x12 stale"))
     if int(seat["rank"]) >= int(seat["world_size"]):
         found.append(series("tachograph_rank_beyond_world_info", facts, found[0]["values"]))
     for name, values in shown.items():
@@ -279,15 +280,18 @@ def firing(alert: str, moment: str, *labels: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.fixture(params=["first", "last"])
-def files(request: pytest.FixtureRequest) -> list[Path]:
-    """The rule files, with that which finds strangers before and after the others."""
-    found = [RULES / f"{name}.yml" for name in SUBJECTS]
-    return found if request.param == "last" else [found[-1], *found[:-1]]
+FILES = [RULES / f"{name}.yml" for name in SUBJECTS]
 
 
 @pytest.mark.timeout(300)
-def test_a_stranger_neither_silences_nor_pages(files: list[Path], rule_tests: Any) -> None:
+@pytest.mark.parametrize(
+    ("files", "strangers"),
+    [(FILES, KNOWN_AT_ONCE), ([FILES[-1], *FILES[:-1]], KNOWN_AT_ONCE | KNOWN_BEFORE_LONG)],
+    ids=["looked for last", "looked for first"],
+)
+def test_a_stranger_neither_silences_nor_pages(
+    files: list[Path], strangers: Mapping[str, Labels], rule_tests: Any
+) -> None:
     """Whatever it says, from its first sample until after its death: the run hangs, and nothing else happens."""
     rule_tests(files, *(
         {
@@ -303,23 +307,11 @@ def test_a_stranger_neither_silences_nor_pages(files: list[Path], rule_tests: An
                  "exp_samples": [{"labels": 'run:train_step:max{run="r"}', "value": HANG_AT}]},
             ],
         }
-        for name, seat in STRANGERS_SEEN.items()
+        for name, seat in strangers.items()
     ))  # fmt: skip
 
 
-@pytest.mark.timeout(300)
-def test_a_second_rank_of_the_same_number_does_not_silence(files: list[Path], rule_tests: Any) -> None:
-    """Of the owner's own user and size, so nothing tells them apart but that the other was there first."""
-    rule_tests(files, {
-        "interval": "5s", "input_series": [*own(hangs=True), *liar(TWICE)],
-        "promql_expr_test": [
-            firing("RunHung", "115s"), firing("RunHung", "125s", ""), firing("RunHung", "10m", ""),
-            firing("RankDead", "305s"), firing("RankDead", "500s"), firing("RunNameShared", "290s", ""),
-        ],
-    })  # fmt: skip
-
-
-def test_the_dead_keep_their_run(files: list[Path], rule_tests: Any) -> None:
+def test_the_dead_keep_their_run(rule_tests: Any) -> None:
     """Whoever is left when all ranks of a run have died does not speak for it: neither up, nor finished."""
     died = [
         one
@@ -332,7 +324,7 @@ def test_the_dead_keep_their_run(files: list[Path], rule_tests: Any) -> None:
     ]
     left = rank(ANOTHER_USER, info="_x40 1x160", rank_up="_x40 1x160", rank_state__state_running="_x40 1x20 0x140",
                 rank_state__state_finished="_x61 1x140")  # fmt: skip
-    rule_tests(files, {
+    rule_tests(FILES, {
         "interval": "5s", "input_series": [*died, *left],
         "promql_expr_test": [
             firing("RunDown", "5m", ""), firing("RunDown", "10m", ""),

@@ -168,7 +168,7 @@ class Rank:
         owner = str(self.peer.uid)
         yield Sample(catalog.RANK_INFO, (*key, *numbers, *place, owner), 1)
         if now - self.since < NEW_SECONDS:
-            yield Sample(catalog.RANK_NEW, (*key, str(hello.world_size), owner), 1)
+            yield Sample(catalog.RANK_NEW, (*key, owner), 1)
         if hello.rank >= hello.world_size:
             yield Sample(catalog.RANK_BEYOND_WORLD, (*key, str(hello.world_size), owner), 1)
         if any(self.job):
