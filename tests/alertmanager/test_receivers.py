@@ -72,17 +72,21 @@ def delivered(
     mail_server: MailServer,
     tmp_path: Path,
 ) -> Callable[..., tuple[dict[str, Any], dict[str, Any], EmailMessage]]:
-    """Return what raises alerts in the shipped routes with the offered receivers: PagerDuty's event, Slack's message, mail."""
+    """Return what raises alerts, with shipped routes and offered receivers: PagerDuty's event, Slack's message, the mail."""
 
     def deliver(alerts: Sequence[Mapping[str, str]], annotations: Mapping[str, str]) -> Any:
         for name, secret in {"pagerduty-routing-key": "k", "slack-webhook-url": f"{receiver.url}/slack"}.items():
             (tmp_path / name).write_text(secret, encoding="utf-8")
         shipped = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8").partition("\nreceivers:")[0]
-        offered = (ROOT / "alertmanager/examples/receivers.yml").read_text(encoding="utf-8").partition("\nreceivers:")[2]
+        offered = (
+            (ROOT / "alertmanager/examples/receivers.yml").read_text(encoding="utf-8").partition("\nreceivers:")[2]
+        )
         offered = offered.replace("/etc/alertmanager/secrets", str(tmp_path))
         offered = offered.replace("smtp.example.com:587", f"127.0.0.1:{mail_server.server_address[1]}")
         head = f"global: {{pagerduty_url: {receiver.url}/pagerduty, smtp_require_tls: false, smtp_hello: here}}\n"
-        with alertmanager(programs["alertmanager"], tmp_path / "am", f"{head}{shipped}\nreceivers:{offered}") as running:
+        with alertmanager(
+            programs["alertmanager"], tmp_path / "am", f"{head}{shipped}\nreceivers:{offered}"
+        ) as running:
             running.raise_alerts(alerts, annotations, seconds_ago=60)
             deadline = time.monotonic() + 20
             while (len(receiver.bodies) < 2 or not mail_server.mails) and time.monotonic() < deadline:
@@ -150,7 +154,9 @@ def test_the_name_of_a_run_is_only_a_name(delivered: Delivered, name: str) -> No
     assert [text for _, text in links] == ["Runbook", "Dashboard", "Silence"]
     assert [link.partition("?")[0].rpartition("/")[0] for link, _ in links][:2] == ["http://book", "http://board/d"]
     assert urllib.parse.parse_qs(links[1][0].partition("?")[2])["var-run"] == [name]
-    rest = re.sub(r"<[^<>]*\|\w+>|^\*(Cost|Last checkpoint|Tier):\*|^_Since .*_$", "", message["text"], flags=re.MULTILINE)
+    rest = re.sub(
+        r"<[^<>]*\|\w+>|^\*(Cost|Last checkpoint|Tier):\*|^_Since .*_$", "", message["text"], flags=re.MULTILINE
+    )
     for text in (rest, message["title"], message["fallback"]):
         assert not re.search(r"[<>*~`]|&(?!(amp|lt|gt);)|(?<!\w)_|_(?!\w)", text), text
     assert "all_reduce" not in name or "all_reduce" in rest
@@ -165,4 +171,6 @@ def test_the_name_of_a_run_is_only_a_name(delivered: Delivered, name: str) -> No
     assert mail["Bcc"] is None
     assert "<script" not in html
     assert re.findall(r'href="([^"]*)"', html)[:1] == ["http://book/RankDead.md"]
-    assert all(link.startswith(("http://book/", "http://board/", "http://")) for link in re.findall(r'href="([^"]*)"', html))
+    assert all(
+        link.startswith(("http://book/", "http://board/", "http://")) for link in re.findall(r'href="([^"]*)"', html)
+    )
