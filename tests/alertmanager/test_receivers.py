@@ -72,7 +72,7 @@ def delivered(
     mail_server: MailServer,
     tmp_path: Path,
 ) -> Callable[..., tuple[dict[str, Any], dict[str, Any], EmailMessage]]:
-    """Return what raises alerts, with shipped routes and offered receivers: PagerDuty's event, Slack's message, the mail."""
+    """Return what raises alerts, with the offered receivers: PagerDuty's event, Slack's message, a mail."""
 
     def deliver(alerts: Sequence[Mapping[str, str]], annotations: Mapping[str, str]) -> Any:
         for name, secret in {"pagerduty-routing-key": "k", "slack-webhook-url": f"{receiver.url}/slack"}.items():

@@ -180,7 +180,7 @@ def moments(node: Any, *, windowed: bool = False) -> Iterator[str]:
 
 
 def test_nobody_is_heard_before_it_is_known_whose_it_is() -> None:
-    """Strangers are looked for every 10 s: where a verdict takes a moment, other users' new ranks are left out at once."""
+    """Strangers are looked for every 10 s; where a moment is enough, another user's ranks are left out at once."""
     first_rules = set()
     for group in groups():
         name = group["name"].removeprefix("tachograph-")
