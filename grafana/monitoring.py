@@ -31,7 +31,7 @@ from shell import MANY, field, link
 from tachograph import catalog as c
 
 GROUPS = 8  # rule groups that are drawn, of some forty
-ABOUT = "NodeDown|TelemetryLost|ExporterDown|NvmlCollectorStale|DriverMismatch"
+ABOUT = "NodeDown|TelemetryLost|ExporterDown|NvmlCollectorStale|DriverMismatch|ExporterOverloaded"
 NODE = variable("instance", "Node", f"label_values({of_cluster('up', job='tachograph')}, instance)", **MANY)
 
 WHO = "{{instance}}"

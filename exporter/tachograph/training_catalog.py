@@ -43,12 +43,22 @@ _row = ROWS.add
 # What the exporter knows of a rank.
 RANK_INFO = _row(
     "rank_info", INFO, "",
-    (*RANK, "local_rank", "world_size", "attempt", "gpu", "uuid"),
-    "A rank and where it sits: always 1. Empty gpu and uuid: the rank has no GPU that this node knows.",
+    (*RANK, "local_rank", "world_size", "attempt", "gpu", "uuid", "owner"),
+    "A rank, where it sits, and the uid of its process as the kernel gives it: always 1. Empty gpu and uuid: the rank "
+    "has no GPU that this node knows.",
+)  # fmt: skip
+RANK_BEYOND_WORLD = _row(
+    "rank_beyond_world_info", INFO, "", (*RANK, "world_size", "owner"),
+    "A rank whose number is not below its own world size: always 1, absent for all others.",
 )  # fmt: skip
 RANK_JOB_INFO = _row(
     "rank_job_info", INFO, "", (*RANK, "scheduler", "job_id", "namespace", "pod"),
     "The batch job that a rank belongs to, by its own environment: always 1, absent outside of Slurm and Kubernetes.",
+)  # fmt: skip
+RANK_NEW = _row(
+    "rank_new_info", INFO, "", (*RANK, "owner"),
+    "A rank in the first minute in which this exporter knows its process: always 1. Rules ask these whether they "
+    "belong.",
 )  # fmt: skip
 RANK_UP = _row("rank_up", GAUGE, "", RANK, "1 while the rank's process holds its connection, 0 once it died.")
 RANK_STATE = _row(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from pathlib import Path
@@ -62,30 +64,50 @@ def mail_server() -> Iterator[MailServer]:
         thread.join(20)
 
 
-@pytest.mark.e2e
-def test_every_receiver_gets_its_words(
+@pytest.fixture
+def delivered(
     programs: Mapping[str, Path],
     alertmanager: Callable[..., Any],
     receiver: Any,
     mail_server: MailServer,
     tmp_path: Path,
-) -> None:
-    """The shipped routes with the offered receivers: a hero's page to PagerDuty and Slack, its ticket by mail."""
-    for name, secret in {"pagerduty-routing-key": "k", "slack-webhook-url": f"{receiver.url}/slack"}.items():
-        (tmp_path / name).write_text(secret, encoding="utf-8")
-    shipped = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8").partition("\nreceivers:")[0]
-    offered = (ROOT / "alertmanager/examples/receivers.yml").read_text(encoding="utf-8").partition("\nreceivers:")[2]
-    offered = offered.replace("/etc/alertmanager/secrets", str(tmp_path))
-    offered = offered.replace("smtp.example.com:587", f"127.0.0.1:{mail_server.server_address[1]}")
-    head = f"global: {{pagerduty_url: {receiver.url}/pagerduty, smtp_require_tls: false, smtp_hello: here}}\n"
-    with alertmanager(programs["alertmanager"], tmp_path / "am", f"{head}{shipped}\nreceivers:{offered}") as running:
-        running.raise_alerts([PAGE, TICKET], ANNOTATIONS, seconds_ago=60)
-        deadline = time.monotonic() + 20
-        while (len(receiver.bodies) < 2 or not mail_server.mails) and time.monotonic() < deadline:
-            time.sleep(0.02)
-    bodies = [json.loads(body) for body in receiver.bodies]
+) -> Callable[..., tuple[dict[str, Any], dict[str, Any], EmailMessage]]:
+    """Return what raises alerts, with the offered receivers: PagerDuty's event, Slack's message, a mail."""
 
-    (event,) = [body for body in bodies if "routing_key" in body]
+    def deliver(alerts: Sequence[Mapping[str, str]], annotations: Mapping[str, str]) -> Any:
+        for name, secret in {"pagerduty-routing-key": "k", "slack-webhook-url": f"{receiver.url}/slack"}.items():
+            (tmp_path / name).write_text(secret, encoding="utf-8")
+        shipped = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8").partition("\nreceivers:")[0]
+        offered = (
+            (ROOT / "alertmanager/examples/receivers.yml").read_text(encoding="utf-8").partition("\nreceivers:")[2]
+        )
+        offered = offered.replace("/etc/alertmanager/secrets", str(tmp_path))
+        offered = offered.replace("smtp.example.com:587", f"127.0.0.1:{mail_server.server_address[1]}")
+        head = f"global: {{pagerduty_url: {receiver.url}/pagerduty, smtp_require_tls: false, smtp_hello: here}}\n"
+        with alertmanager(
+            programs["alertmanager"], tmp_path / "am", f"{head}{shipped}\nreceivers:{offered}"
+        ) as running:
+            running.raise_alerts(alerts, annotations, seconds_ago=60)
+            deadline = time.monotonic() + 20
+            while (len(receiver.bodies) < 2 or not mail_server.mails) and time.monotonic() < deadline:
+                time.sleep(0.02)
+        bodies = [json.loads(body) for body in receiver.bodies]
+        (event,) = [body for body in bodies if "routing_key" in body]
+        (message,) = [body for body in bodies if "attachments" in body]
+        (mail,) = mail_server.mails
+        return event, message["attachments"][0], mail
+
+    return deliver
+
+
+Delivered = Callable[..., tuple[dict[str, Any], dict[str, Any], EmailMessage]]
+
+
+@pytest.mark.e2e
+def test_every_receiver_gets_its_words(delivered: Delivered) -> None:
+    """The shipped routes with the offered receivers: a hero's page to PagerDuty and Slack, its ticket by mail."""
+    event, message, mail = delivered([PAGE, TICKET], ANNOTATIONS)
+
     subject = "RankDead – run llama, rank 5 on node-09, GPU 5"
     assert event["payload"]["summary"] == subject
     assert event["payload"]["severity"] == "critical"
@@ -96,13 +118,59 @@ def test_every_receiver_gets_its_words(
     assert [link["text"] for link in event["links"]] == ["Runbook", "Dashboard", "Silence"]
     assert "&from=1" in event["client_url"]
 
-    (message,) = [body for body in bodies if "attachments" in body]
-    assert message["attachments"][0]["title"] == subject
-    assert "*Cost:* 1,024 GPU-hours an hour" in message["attachments"][0]["text"]
+    assert message["title"] == subject
+    assert "*Cost:* 1,024 GPU-hours an hour" in message["text"]
 
-    (mail,) = mail_server.mails
     assert mail["Subject"] == "LossPlateau – run llama"
     parts = {kind: mail.get_body((kind,)).get_content() for kind in ("plain", "html")}  # type: ignore[union-attr]
     assert "Last checkpoint: step 48,000, 12m 3s ago" in parts["plain"]
     assert "<td" in parts["html"]
     assert "Look at node-09’s log." in parts["html"]
+
+
+HOSTILE = {
+    "calls everybody": "<!channel> <@U123> <!here>",
+    "a link of its own": "<https://evil|Runbook>",
+    "ends a link": "x|y><!channel>",
+    "more lines": "a\r\nBcc: everybody@example.com\nRunbook: http://evil\u2028b",
+    "marks": "*bold* _slanted_ ~struck~ `code` & all_reduce",
+    "markup": '"><script>alert(1)</script><a href=javascript:x>',
+    "turned round": "a\u202eb\u2066c\x1b[31m",
+}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_the_name_of_a_run_is_only_a_name(delivered: Delivered, name: str) -> None:
+    """Anybody on a node may choose it: it calls nobody, makes no link, no mark, no line, and turns nothing round."""
+    said = ANNOTATIONS | {
+        "description": f"Rank 5 of run {name} died.",
+        "dashboard_url": f"http://board/d/run?var-run={urllib.parse.quote_plus(name)}&from=now-30m&to=now",
+    }
+    event, message, mail = delivered([PAGE | {"run": name}, TICKET | {"run": name}], said)
+    plain, html = (mail.get_body((kind,)).get_content() for kind in ("plain", "html"))  # type: ignore[union-attr]
+
+    links = re.findall(r"<([^<>|]*)\|(\w+)>", message["text"])
+    assert [text for _, text in links] == ["Runbook", "Dashboard", "Silence"]
+    assert [link.partition("?")[0].rpartition("/")[0] for link, _ in links][:2] == ["http://book", "http://board/d"]
+    assert urllib.parse.parse_qs(links[1][0].partition("?")[2])["var-run"] == [name]
+    rest = re.sub(
+        r"<[^<>]*\|\w+>|^\*(Cost|Last checkpoint|Tier):\*|^_Since .*_$", "", message["text"], flags=re.MULTILINE
+    )
+    for text in (rest, message["title"], message["fallback"]):
+        assert not re.search(r"[<>*~`]|&(?!(amp|lt|gt);)|(?<!\w)_|_(?!\w)", text), text
+    assert "all_reduce" not in name or "all_reduce" in rest
+
+    lines = event["payload"]["custom_details"]["firing"].splitlines()
+    assert lines == [line for line in lines if re.match(r"Rank 5 of run|Since |Cost: |Last checkpoint: |Tier: |$|"
+                     r"Runbook: http://book/|Dashboard: http://board/|Silence: http", line)]  # fmt: skip
+    assert len(lines) == len([one for one in plain.strip().splitlines() if not one.startswith("[image")])
+    one_liners = (event["payload"]["summary"], event["payload"]["group"], message["title"], mail["Subject"])
+    for text in (*one_liners, lines[0], message["text"].splitlines()[0]):
+        assert text.isprintable(), ascii(text)
+    assert mail["Bcc"] is None
+    assert "<script" not in html
+    assert re.findall(r'href="([^"]*)"', html)[:1] == ["http://book/RankDead.md"]
+    assert all(
+        link.startswith(("http://book/", "http://board/", "http://")) for link in re.findall(r'href="([^"]*)"', html)
+    )

@@ -63,6 +63,6 @@ def test_a_process_on_a_gpu_is_the_rank_there(fake: Any, monkeypatch: pytest.Mon
     asyncio.run(play())
     table.tick()
     (info,) = shown(RANK_INFO)
-    assert info.labels[5:] == ("3", fake.gpus[3].uuid.decode())
+    assert info.labels[5:7] == ("3", fake.gpus[3].uuid.decode())
     (peak,) = shown(RANK_PEAK_FLOPS)
     assert peak.value == 989e12

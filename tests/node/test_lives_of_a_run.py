@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +27,9 @@ def life(exporter: Any, run: str, rank: int, attempt: int) -> Iterator[Recorder]
     who = {"run": run, "rank": rank, "attempt": attempt, "local_rank": rank, "world_size": 2}
     recorder = Recorder(socket=exporter.socket, **who)
     try:
-        exporter.eventually(lambda: exporter.scrape().value("rank_info", gpu="", uuid="", **who) == 1)
+        exporter.eventually(
+            lambda: exporter.scrape().value("rank_info", gpu="", uuid="", owner=os.getuid(), **who) == 1
+        )
         yield recorder
     finally:
         recorder.close()

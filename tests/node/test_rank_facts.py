@@ -13,14 +13,17 @@ from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample
 
 
 def test_rank_info_joins_the_gpu(table: Any) -> None:
-    """A uuid that this node knows gets its index; another one stands without; none is empty, and matches no GPU."""
+    """A uuid that this node knows gets its index; another one stands without; none is empty, and matches no GPU.
+
+    The owner is the uid that the kernel gives, whatever the rank says.
+    """
     for rank, uuid in enumerate(("GPU-bbbb", "GPU-zzzz", None)):
         table.greet(object(), rank=rank, uuid=uuid, local_rank=rank, world_size=3, attempt=2)
     infos = {key[1:] for key in table.shown() if key[0] == "rank_info"}
     assert infos == {
-        ("r", "0", "0", "3", "2", "1", "GPU-bbbb"),
-        ("r", "1", "1", "3", "2", "", "GPU-zzzz"),
-        ("r", "2", "2", "3", "2", "", ""),
+        ("r", "0", "0", "3", "2", "1", "GPU-bbbb", "1000"),
+        ("r", "1", "1", "3", "2", "", "GPU-zzzz", "1000"),
+        ("r", "2", "2", "3", "2", "", "", "1000"),
     }
 
 
@@ -62,7 +65,7 @@ def rank_of(table_of: Any, node: Node) -> Any:
 def places(table: Any, hand: Any) -> list[tuple[str, ...]]:
     """Index and UUID of each rank's GPU, a second later."""
     hand.turn(1.0, table.tick)
-    return [key[6:] for key in table.shown() if key[0] == "rank_info"]
+    return [key[6:8] for key in table.shown() if key[0] == "rank_info"]
 
 
 def test_a_rank_is_found_once_it_computes(rank_of: Any, node: Node, hand: Any) -> None:
@@ -213,3 +216,30 @@ def test_config_facts(table: Any) -> None:
     infos = {key[1:] for key in table.shown() if key[0] == "train_config_info"}
     assert infos == {("r", "0", "bf16", "1024", "", "causal", "hero"), ("r", "1", "", "", "", "", "")}
     assert table.dropped["wrong_type"] == 4
+
+
+def test_a_rank_is_new_for_a_minute(table: Any, hand: Any) -> None:
+    """By its process: one that speaks again is not new, another one of the same rank is."""
+
+    def new() -> list[str]:
+        return [key[2] for key in table.shown() if key[0] == "rank_new_info"]
+
+    table.greet(link := object(), rank=0)
+    hand.turn(55.0)
+    table.greet(object(), rank=1)
+    assert new() == ["0", "1"]
+    hand.turn(10.0)
+    assert new() == ["1"]
+    table.lost(link)
+    table.greet(link := object(), rank=0)
+    assert new() == ["1"]
+    table.lost(link)
+    table.greet(object(), rank=0, pid=4243)
+    assert new() == ["0", "1"]
+
+
+def test_a_number_beyond_the_world_is_shown(table: Any) -> None:
+    """With whose it is; a rank within it has no such series."""
+    table.greet(object(), rank=2, world_size=3)
+    table.greet(object(), rank=3, world_size=3)
+    assert [key[1:] for key in table.shown() if key[0] == "rank_beyond_world_info"] == [("r", "3", "3", "1000")]

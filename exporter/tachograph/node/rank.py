@@ -23,6 +23,8 @@ from tachograph.wire import MAX_NAME_BYTES, decode_number, fits
 MAX_FACT_BYTES = 64
 MAX_DEVICES_BYTES = 1024
 DEFAULT_PRECISION = "bf16"
+NEW_SECONDS = 60.0
+"""For how long a rank is new: longer than scrapes are apart, so that it is shown as such at the first one."""
 WAIT_WINDOW = 10
 """Frames over which the landing page's share of exposed wait is taken: ten seconds at the usual 1 Hz."""
 
@@ -59,7 +61,7 @@ class Rank:
     ) -> None:
         self._limits = limits
         self._drops = drops
-        self.heard = self.heartbeat = 0.0
+        self.heard = self.heartbeat = self.since = 0.0
         self._is_first = first
         self.restarts = restarts
         self.states: set[str] = set()
@@ -197,7 +199,12 @@ class Rank:
         key, hello, gpu = self.key, self.hello, self.seat.gpu
         place = (gpu.index, gpu.uuid) if gpu is not None else ("", hello.uuid or "")
         numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
-        yield Sample(catalog.RANK_INFO, (*key, *numbers, *place), 1)
+        owner = str(self.peer.uid)
+        yield Sample(catalog.RANK_INFO, (*key, *numbers, *place, owner), 1)
+        if now - self.since < NEW_SECONDS:
+            yield Sample(catalog.RANK_NEW, (*key, owner), 1)
+        if hello.rank >= hello.world_size:
+            yield Sample(catalog.RANK_BEYOND_WORLD, (*key, str(hello.world_size), owner), 1)
         if any(self.job):
             yield Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1)
         yield Sample(catalog.RANK_UP, key, state not in ("dead", "failed"))

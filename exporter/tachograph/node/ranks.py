@@ -138,6 +138,7 @@ class RankTable:
             restarts = run.restarts.get(hello.rank, -1) + 1
         first = old is None and absent is None and hello.rank not in run.restarts
         rank = Rank(hello, peer, link, self._limits, self.dropped, restarts=restarts, first=first)
+        rank.since = self._clock.monotonic()
         if old is not None:
             rank.states |= old.states
         if absent is not None and goes_on:

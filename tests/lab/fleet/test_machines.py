@@ -31,6 +31,8 @@ Play = Callable[..., Any]
 NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_exporter_collector_unavailable_info": "every collector has something to read",
     "tachograph_gpu_unavailable_info": "every GPU can be read",
+    "tachograph_rank_beyond_world_info": "every number is below the world size",
+    "tachograph_rank_new_info": "every rank is older than a minute",
     "tachograph_gpu_xid_info": "there was no Xid",
     "tachograph_gpu_xid_timestamp_seconds": "there was no Xid",
     "tachograph_train_failures_total": "no rank said that it failed",
@@ -136,7 +138,7 @@ def test_a_gpu_that_cannot_be_read(play: Play, fault: Any, reason: str) -> None:
     assert gpu(played, "unavailable_info", 5) == {(reason,): 1}
     assert gpu(played, "utilization_ratio", 5) is None
     assert gpu(played, "up", 4) == 1
-    assert played.rank("rank_info", 5)["1", "8", "0", "1", gpu_uuid(played, 5)] == 1
+    assert played.rank("rank_info", 5)["1", "8", "0", "1", gpu_uuid(played, 5), "1000"] == 1
     assert "forward" in str(played.rank("rank_phase_seconds", 5))
     assert [sample for sample in played.samples(1) if down(sample)] == []
 
