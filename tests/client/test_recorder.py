@@ -311,18 +311,23 @@ def in_fresh_python(folder: Path, *lines: str) -> Any:
     return json.loads(subprocess.check_output([sys.executable, "-c", "\n".join(lines)], env=environment))
 
 
-def test_importing_the_recorder_is_quick(tmp_path: Path) -> None:
-    """At most 30 ms of CPU, without torch, in one of twenty: the budget is for the code and not for a busy machine."""
-    runs = (
-        in_fresh_python(
-            tmp_path,
-            "import time; start = time.process_time()",
-            "import tachograph.client.recorder",
-            "print(time.process_time() - start)",
-        )
-        for _ in range(20)
+CHEAP = {
+    "array", "atexit", "bisect", "collections", "contextlib", "copyreg", "enum", "errno", "functools", "gc", "itertools",
+    "json", "keyword", "math", "operator", "re", "reprlib", "select", "selectors", "signal", "socket", "threading",
+    "types", "typing", "warnings", "weakref",
+}  # fmt: skip
+"""What the client imports of the standard library: 20 ms, half of it typing and re. `bench/client.py` measures it."""
+
+
+def test_importing_the_recorder_loads_little(tmp_path: Path) -> None:
+    """Its import is a cost of every script: no module beyond the list, for logging alone would be a third more."""
+    loaded = in_fresh_python(
+        tmp_path,
+        "import json, sys; before = set(sys.modules)",
+        "import tachograph.client.recorder",
+        "print(json.dumps(sorted({name.partition('.')[0] for name in set(sys.modules) - before})))",
     )
-    assert any(seconds < 0.030 for seconds in runs)
+    assert {name for name in loaded if not name.startswith("_")} - {"tachograph"} <= CHEAP
 
 
 def test_importing_the_recorder_takes_little_memory(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_batches_of_an_evaluation_are_not_counted(exporter: Any, record: Make) -
     with recorder.phase("eval"):
         assert list(recorder.data([1, 2, 3])) == [1, 2, 3]
         assert not list(recorder.data(loader))
-    metrics = exporter.wait_for()["metrics"]
+    metrics = exporter.next_state()["metrics"]
     assert metrics["batches_total"] == 2
     assert "data_worker_restarts_total" not in metrics
     assert recorder._report.clock.phases["data"].seconds == before
