@@ -312,7 +312,8 @@ def in_fresh_python(folder: Path, *lines: str) -> Any:
 
 
 CHEAP = {
-    "array", "atexit", "bisect", "collections", "contextlib", "copyreg", "enum", "errno", "functools", "gc", "itertools",
+    "array", "atexit", "bisect", "collections", "contextlib", "copyreg", "enum", "errno", "functools", "gc",
+    "itertools",
     "json", "keyword", "math", "operator", "re", "reprlib", "select", "selectors", "signal", "socket", "threading",
     "types", "typing", "warnings", "weakref",
 }  # fmt: skip
