@@ -1,0 +1,46 @@
+"""docs/security.md: each number on it is the one that the code keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tachograph import wire
+from tachograph.node import (
+    connection,
+    http_connections,
+    listener,
+    log,
+    rank,
+    ranks,
+    series,
+    shares,
+    state_file,
+    web_access,
+)
+from tachograph.node.limits import USERS, Limits
+
+PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text(encoding="utf-8")
+
+
+def test_numbers() -> None:
+    """Limits of users, frames, names, pages, passwords and files are those in force."""
+    given = Limits()
+    for words in (
+        f"{given.connections} (2 × `limits.ranks`), all users {given.node_connections}",
+        f"without a hello | {listener.GREETING_SECONDS:g} s",
+        f"{given.ranks} (`limits.ranks`), all users {given.node_ranks}",
+        f"| {ranks.MAX_FORGOTTEN} |",
+        f"{given.series:,} (`limits.series`), {given.series_per_rank} of one rank, {given.label_values} values",
+        f"all users {shares.WORK_RATE:g} s a second, {shares.WORK_BURST:g} s at once",
+        f"{wire.MAX_RATE_HZ:g} a second, {connection.BURST} at once, {wire.MAX_FRAME_BYTES:,} bytes each",
+        f"{connection.MAX_KEPT_BYTES // 2**20} MiB |",
+        f"{wire.MAX_NAME_BYTES}, {rank.MAX_FACT_BYTES}, {series.MAX_LABEL_BYTES} bytes",
+        f"{series.MOST_FAMILIES}; {2 * given.label_values} |",
+        f"at most {state_file.MAX_BYTES // 2**20} MiB",
+        f"{http_connections.HEADER_SECONDS:g} s, {http_connections.REQUEST_BYTES // 1024} KiB",
+        f"{http_connections.ANSWER_SECONDS:g} s; {http_connections.KEEP_ALIVE_SECONDS:g} s",
+        f"{web_access.MOST_CHECKS} in all",
+        f"{log.BURST} lines of one message",
+    ):
+        assert words in PAGE, words
+    assert USERS == 4, "the page says that four users can fill a node"
