@@ -16,6 +16,7 @@ help:            ## this list
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
 	  { echo "Python 3.10 or newer with venv is needed (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	@echo "Setting up .venv, once: 1.6 GB on disk, most of it PyTorch for the CPU; a minute or more" >&2
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)   # first: Lightning would fetch a larger build

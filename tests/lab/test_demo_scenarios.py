@@ -36,8 +36,10 @@ def test_the_budget_counts_steps() -> None:
     ],
 )
 def test_verdict(received: Page | None, delay: float, resolved: float | None, fault: str) -> None:
-    """A page must be there, name the culprit in label and text, be in time, and end after healing."""
-    assert Result(HANGS, 31.5, received, delay, resolved).fault == fault
+    """A page must be there, name the culprit in label and text, be in time if it can, and end after healing."""
+    result = Result(HANGS, 31.5, received, delay, resolved)
+    assert result.verdict == (fault or "ok")
+    assert bool(result.fault) == (fault not in ("", "late"))  # late is said, and is no error: the machine may be busy
 
 
 def test_a_fault_of_all_ranks_blames_none() -> None:

@@ -59,16 +59,24 @@ class Result:
 
     @property
     def fault(self) -> str:
-        """What is wrong with the result; empty if nothing is."""
+        """What is wrong with the result, be it ever so late; empty if nothing is."""
         if self.page is None:
             return "missing"
         if not names_culprit(self.page, self.scenario.fault.rank):
             return "wrong culprit"
-        if self.delay > self.budget:
-            return "late"
         if self.scenario.heals and self.resolved_after is None:
             return "not resolved"
         return ""
+
+    @property
+    def late(self) -> bool:
+        """Whether the page came after its budget: on a busy machine that is the machine's fault, and no error."""
+        return self.page is not None and self.delay > self.budget
+
+    @property
+    def verdict(self) -> str:
+        """The result in a word: what is wrong with it, else late or ok."""
+        return self.fault or ("late" if self.late else "ok")
 
     def summary(self) -> dict[str, Any]:
         """Return the result as plain values for the summary file."""
@@ -80,7 +88,7 @@ class Result:
             "delay_seconds": round(self.delay, 2) if self.page else None,
             "budget_seconds": round(self.budget, 2),
             "resolved_after_seconds": None if self.resolved_after is None else round(self.resolved_after, 2),
-            "verdict": self.fault or "ok",
+            "verdict": self.verdict,
         }
 
 

@@ -26,6 +26,9 @@ WIDTH = 110
 """Output that goes to a file is as wide as this; a terminal decides for itself."""
 
 
+VERDICTS = {"ok": Text("✓", "green"), "late": Text("✓ late", "yellow")}
+
+
 class Screen:
     """Prints the story; on a terminal it keeps a live view at the bottom. Use it as a context manager."""
 
@@ -119,7 +122,7 @@ class Screen:
                 f"{result.delay:.1f} s" if result.page else "-",
                 f"{result.budget:.1f} s",
                 resolved,
-                Text(f"✗ {result.fault}", "bold red") if result.fault else Text("✓", "green"),
+                VERDICTS.get(result.verdict) or Text(f"✗ {result.verdict}", "bold red"),
             )
         self.console.print(table)
         for page in surplus:
