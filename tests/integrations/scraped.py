@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tachograph.lab.processes import Children, free_port
 
+QUICK_EXPORTER = Path(__file__).parents[1] / "quick_exporter.py"
 LIMIT = 100.0
 LAUNCHER = ("TACHOGRAPH", "SLURM", "OMPI", "PMI", "TORCHELASTIC", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
 
@@ -54,7 +55,7 @@ class Scraped:
     def __enter__(self) -> Scraped:
         self._children = Children(self.folder).__enter__()
         flags = ("--no-gpu", "--rank.detail", "--web.listen-address=127.0.0.1:0", f"--socket={self.socket}")
-        exporter = self._children.start("exporter", [sys.executable, "-m", "tachograph", "exporter", *flags])
+        exporter = self._children.start("exporter", [sys.executable, str(QUICK_EXPORTER), *flags])
         serving = re.compile(r"msg=serving address=(\S+)")
         exporter.wait_until(lambda: bool(serving.search(exporter.log.read_text())), LIMIT)
         found = serving.search(exporter.log.read_text())
@@ -94,7 +95,7 @@ class Scraped:
                     process.kill()
                     process.wait()
             last = self._page
-            while self._page == last:  # the exporter makes a page each second; the next one has the script's end
+            while self._page == last:  # a page is shared for a tick; the next one has the script's end
                 series.update(self._scrape())
                 time.sleep(0.02)
         texts = [(self.folder / name).read_text() for name in ("out", "errors")]

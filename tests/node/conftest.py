@@ -32,13 +32,7 @@ from tachograph.node.readings import GpuIdentity, GpuSnapshot
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 10.0
-QUICK_TICKS = """
-import sys
-from tachograph.node import exporter
-exporter.TICK_SECONDS = 0.05
-sys.exit(exporter.run_exporter(sys.argv[1:]))
-"""
-"""An exporter that makes a page at most every 50 ms, so that a test need not wait a second for each."""
+QUICK_EXPORTER = ROOT / "tests/quick_exporter.py"
 
 
 @dataclass
@@ -188,7 +182,7 @@ class Running:
 
     def start(self) -> None:
         """Start, or start again in the same place, and wait until it serves."""
-        command = [sys.executable, "-c", QUICK_TICKS, "--web.listen-address=127.0.0.1:0"]
+        command = [sys.executable, QUICK_EXPORTER, "--web.listen-address=127.0.0.1:0"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen([*command, f"--socket={self.socket}", *self.flags], stderr=log)
         found = self.eventually(lambda: re.search(r"msg=serving address=(\S+)", self.log.read_text()))

@@ -149,7 +149,7 @@ def test_a_user_out_of_share_is_read_later(listening: Any, table: RankTable, han
         writer.write(HELLO)
         await reader.readline()
         share = table.shares.of(os.getuid())
-        share.spend(WORK_BURST + 0.5 * WORK_RATE)
+        share.spend(WORK_BURST + 0.6 * WORK_RATE)
         writer.write(b'{"v":1,"type":"state","seq":1,"time":1,"step":5}\n' * 3 + b"{nonsense\n")
         await asyncio.sleep(0.1)
         assert table.frames == 1

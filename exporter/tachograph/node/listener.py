@@ -30,6 +30,9 @@ GREETING_SECONDS = 60.0
 """How long a connection may take to say hello: enough for a person at `nc -U`."""
 
 ACCEPTED_AT_ONCE = 64
+LONGEST_WAIT_SECONDS = 0.5
+"""A user who is not read for longer than this gets no further connection; less is no more than a job that starts."""
+
 FULL_SECONDS = 0.5
 """How long nobody is accepted once the process has no descriptor left."""
 
@@ -151,7 +154,7 @@ class Listener:
         sock.setblocking(False)
         pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
         share = self._shares.of(uid)
-        if share.wait_seconds() > 0:
+        if share.wait_seconds() > LONGEST_WAIT_SECONDS:
             self._refuse(sock, "work_limit", "your connections cost the exporter more than your share: wait a second")
             return
         if share.connections >= self._limits.connections and not self._make_room(uid):
