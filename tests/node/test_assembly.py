@@ -183,6 +183,31 @@ def test_ranks_that_cannot_be_shown(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert caplog.text.count("ranks cannot be shown") == 1
 
 
+def test_a_tick_that_fails_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of ours in one tick is a log line a minute; the page is made anew all the same."""
+    exporter = Exporter(config(tmp_path), Gpus(None))
+    monkeypatch.setattr("tachograph.node.exporter.TICK_SECONDS", 0.01)
+
+    def broken() -> None:
+        raise RuntimeError("a fault of ours")
+
+    exporter._table.tick = broken  # type: ignore[method-assign]
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        serving = asyncio.create_task(exporter.run(stop))
+        while exporter._ticks < 5:
+            await asyncio.sleep(0)
+            assert not serving.done()
+        stop.set()
+        await serving
+
+    asyncio.run(asyncio.wait_for(serve(), 10))
+    assert caplog.text.count("tick failed") == 1
+
+
 def test_ready_says_what_is_missing(tmp_path: Path) -> None:
     """Not ready until ranks can connect; without GPUs it is ready, and says why there are none."""
     exporter = Exporter(config(tmp_path), Gpus(GpuSnapshot((), 0.0, 0.0, False, "no NVIDIA driver")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -44,6 +45,37 @@ def test_sums_and_restarts_go_on(table: Any, table_of: Any, two_gpus: Any) -> No
     third.tell(new, seq=1, metrics=MERGED)
     assert third.shown()["train_productive_seconds_total", "r"] == 15.0
     assert third.shown()["train_restarts_total", "r", "0"] == 2
+
+
+def test_what_a_rank_makes_up_costs_its_own_run(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
+    """Counts at the end of what a double can hold, again and again, do not spoil the file for other users' runs."""
+    table.greet(link := object(), table.ME, run="mine")
+    table.tell(link, metrics=MERGED)
+    rude = memories.Peer(666, 6)
+    huge = {"schema": 3, "sum": 1.7e308, "buckets": {f"{index}": 2**53 for index in range(-240, 241)}}
+    for process in range(5):
+        table.greet(link := object(), rude, run="rude", pid=process, attempt=2**53 - 1 if process == 0 else 2**53)
+        table.tell(link, metrics={"productive_seconds_total": 1.7e308}, histograms={"step_seconds": huge})
+        table.tell(link, seq=0)  # another process behind the same pid
+        table.lost(link)
+    after = restarted(table, table_of, two_gpus)
+    assert after.shown()["train_productive_seconds_total", "mine"] == 5.0
+    assert {"train_step_seconds", "train_productive_seconds_total"} <= {
+        key[0] for key in after.shown() if "rude" in key
+    }
+
+
+@pytest.mark.parametrize("spoilt", [{"run": 7}, {"run": "x", "owner": -1}, {"totals": {"a": 1}}, None, [[[]]]])
+def test_one_bad_run_costs_itself(table: Any, table_of: Any, two_gpus: Any, spoilt: object) -> None:
+    """The others are remembered."""
+    table.greet(link := object(), table.ME)
+    table.tell(link, metrics=MERGED)
+    file = json.loads(memories.encode(table.memory("boot")))
+    file["runs"].insert(0, spoilt)
+    file["lives"].append(spoilt)
+    after = table_of(two_gpus)
+    after.restore(memories.decode(json.dumps(file).encode()))
+    assert after.shown()["train_productive_seconds_total", "r"] == 5.0
 
 
 def test_a_name_is_its_owners_after_a_restart(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
@@ -97,7 +129,7 @@ def spoilt(path: Path, how: str) -> None:
         path.write_bytes(kept())
         os.chown(path, 12345, 12345)
     elif how == "wrong type":
-        path.write_bytes(kept().replace(b'"runs":[]', b'"runs":[{"run":7}]'))
+        path.write_bytes(kept().replace(b'"runs":[]', b'"runs":{"run":7}'))
     else:
         path.write_bytes(os.urandom(200))
 

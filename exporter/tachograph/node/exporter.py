@@ -66,6 +66,7 @@ class Exporter:
         self._landing_parts = Parts(self._clock)
         self._settings = dict(config.settings)
         self._ticks = 0
+        self._lines = OncePerMinute(_log, self._clock.monotonic)
         pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready, generation=lambda: self._ticks)
         self._server = Server(
             *config.listen_address,
@@ -118,13 +119,11 @@ class Exporter:
         reading = asyncio.create_task(self._read_gpus())
         try:
             while not stop.is_set():
-                self._table.tick()
-                self._listener.tick()
-                if self._keeper is not None:
-                    self._keeper.tick()
                 due = self._clock.monotonic() + TICK_SECONDS
-                self._server.tick()
-                self._ticks += 1
+                try:
+                    self._tick()
+                except Exception as error:  # noqa: BLE001 - a fault of ours in one tick must not end the exporter
+                    self._lines.warning("tick failed", error)
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(stop.wait(), TICK_SECONDS)
                 self._loop_lag.note(self._clock.monotonic() - due)
@@ -133,6 +132,14 @@ class Exporter:
                 await self._keeper.close()
             reading.cancel()
             await asyncio.wait({reading}, timeout=LAST_WAIT_SECONDS)
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        self._server.tick()
+        self._listener.tick()
+        if self._keeper is not None:
+            self._keeper.tick()
+        self._table.tick()
 
     async def _read_gpus(self) -> None:
         try:

@@ -13,6 +13,9 @@ from tachograph.wire import HISTOGRAM_INDEX_RANGE, HISTOGRAM_SCHEMA, decode_numb
 BOUNDS = tuple(2.0 ** (k / 2) for k in range(-14, 15))
 """Upper bounds of the exposed buckets, 7.8 ms to 128 s in steps of √2: schema 1, to which schema 3 reduces exactly."""
 
+MOST = 2**53
+"""A double counts no further, and what a rank makes up must still fit into a file."""
+
 _FIRST = -14
 _PER_BOUND = 1 << (HISTOGRAM_SCHEMA - 1)
 
@@ -61,7 +64,7 @@ def parse(value: object) -> Buckets:
     counts: dict[int, int] = {}
     for text, count in given.items():
         index = int(text)
-        if not low <= index <= high or type(count) is not int or not 0 <= count <= 2**53:
+        if not low <= index <= high or type(count) is not int or not 0 <= count <= MOST:
             raise ValueError("expected whole, non-negative counts of known buckets")
         counts[index] = counts.get(index, 0) + count
     return Buckets(counts, total)
@@ -83,8 +86,10 @@ class RunHistogram:
         for index, count in now.counts.items():
             # Bucket i of schema 3 lies within bucket ceil(i/4) of schema 1.
             place = -(-index // _PER_BOUND) - _FIRST
-            self._counts[min(max(place, 0), len(BOUNDS))] += count - before.counts.get(index, 0)
-        self._sum += now.sum - before.sum
+            place = min(max(place, 0), len(BOUNDS))
+            self._counts[place] = min(self._counts[place] + count - before.counts.get(index, 0), MOST)
+        if math.isfinite(total := self._sum + now.sum - before.sum):
+            self._sum = total
 
     def sample(self, metric: Metric, labels: tuple[str, ...]) -> HistogramSample:
         """Return the histogram as it is exposed."""

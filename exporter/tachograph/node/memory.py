@@ -6,7 +6,9 @@ gone, and Prometheus would take one that starts again lower for a reset, and cou
 
 from __future__ import annotations
 
-from typing import Annotated
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -14,6 +16,9 @@ from tachograph.node.frames import Hello
 from tachograph.node.peer import Peer
 
 VERSION = 1
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_log = logging.getLogger(__name__)
+Kind = TypeVar("Kind")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Sum = Annotated[float, msgspec.Meta(ge=0)]
@@ -74,17 +79,37 @@ class Memory(msgspec.Struct, frozen=True):
     lives: list[LifeMemory]
 
 
+class _File(msgspec.Struct, frozen=True):
+    """A memory of which each run and each life is yet to be read."""
+
+    version: int
+    boot: str
+    runs: list[msgspec.Raw]
+    lives: list[msgspec.Raw]
+
+
 def encode(memory: Memory) -> bytes:
     """Return it as JSON."""
     return msgspec.json.encode(memory)
 
 
 def decode(data: bytes) -> Memory:
-    """Return what `encode` was given; raise ValueError for anything else."""
+    """Return what `encode` was given; raise ValueError for anything else.
+
+    What is wrong with one run or life costs that one: ranks chose its numbers.
+    """
     try:
-        memory = msgspec.json.decode(data, type=Memory)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        file = msgspec.json.decode(data, type=_File)
+    except _UNREADABLE as error:
         raise ValueError(f"not a memory of the exporter: {error}") from error
-    if memory.version != VERSION:
-        raise ValueError(f"version {memory.version}: this exporter reads version {VERSION}")
-    return memory
+    if file.version != VERSION:
+        raise ValueError(f"version {file.version}: this exporter reads version {VERSION}")
+    return Memory(file.version, file.boot, list(_each(file.runs, RunMemory)), list(_each(file.lives, LifeMemory)))
+
+
+def _each(raws: Iterable[msgspec.Raw], kind: type[Kind]) -> Iterator[Kind]:
+    for raw in raws:
+        try:
+            yield msgspec.json.decode(raw, type=kind)
+        except _UNREADABLE as error:
+            _log.warning("part of the state file not used", extra={"kind": kind.__name__, "error": error})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tachograph import catalog
 from tachograph.node.frames import Event, Hello, State
-from tachograph.node.histograms import Buckets, parse
+from tachograph.node.histograms import MOST, Buckets, parse
 from tachograph.node.limits import Limits
 from tachograph.node.memory import ProcessMemory
 from tachograph.node.peer import Peer
@@ -139,7 +139,7 @@ class Rank:
             # Pids do not tell processes apart for good: seen from another pid namespace every container has the same
             # few. A sequence that starts again is another process, and what that one counts starts again too.
             self._start_again()
-            self.restarts += 1
+            self.restarts = min(self.restarts + 1, MOST)
         self.seq, self._said = state.seq, now
         self.step, self.progress = state.step, state.progress_time
         self.phase, self._phase_seconds = state.phase, 0.0

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from tachograph import catalog
 from tachograph.node.clock import Clock
 from tachograph.node.frames import Bye, FrameError, Hello, State
-from tachograph.node.histograms import HistogramSample, RunHistogram
+from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
 from tachograph.node.limits import Limits
 from tachograph.node.memory import VERSION, LifeMemory, Memory
 from tachograph.node.peaks import dtype_of, peaks_of
@@ -137,6 +137,7 @@ class RankTable:
         else:
             restarts = run.restarts.get(hello.rank, -1) + 1
         first = old is None and absent is None and hello.rank not in run.restarts
+        restarts = min(restarts, MOST)  # a rank says its attempt, which counts as well
         rank = Rank(hello, peer, link, self._limits, self.dropped, restarts=restarts, first=first)
         rank.since = self._clock.monotonic()
         if old is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from tachograph.node.memory import encode
+from tachograph.node.once_per_minute import OncePerMinute
 from tachograph.node.ranks import RankTable
 from tachograph.node.state_file import StateFile, boot_id
 
@@ -25,7 +27,7 @@ class StateKeeper:
         self._saved = b""
         self._saving: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
-        self._failing = ""
+        self._lines = OncePerMinute(_log, time.monotonic)
 
     def restore(self) -> None:
         """Give the table what the exporter before this one kept; from now on sums are shown once they are saved."""
@@ -45,20 +47,18 @@ class StateKeeper:
         await asyncio.wait({asyncio.get_running_loop().create_task(self._save())}, timeout=PATIENCE_SECONDS / 10)
 
     async def _save(self) -> None:
-        data, sums = encode(self._table.memory(self._boot)), self._table.sums()
+        sums = self._table.sums()
         try:
+            data = encode(self._table.memory(self._boot))
             if data != self._saved:
                 await self._write(data)
                 self._saved = data
-        except (OSError, ValueError) as error:
-            if str(error) != self._failing:
-                _log.warning(
-                    "state file not written: after a restart of the exporter sums over runs start at 0",
-                    extra={"file": self._file.path, "error": error},
-                )
-            self._failing = str(error)
-        else:
-            self._failing = ""
+        except Exception as error:  # noqa: BLE001 - whatever it is, sums must go on to be shown
+            self._lines.warning(
+                f"state file not written: after a restart of the exporter sums over runs start at 0: {error}",
+                None if isinstance(error, (OSError, ValueError)) else error,
+                file=self._file.path,
+            )
         self._table.kept_sums = sums
         self._saving = None
 
