@@ -66,7 +66,7 @@ def test_a_sink_is_closed_once(exporter: Any, record: Make) -> None:
     recorder.close()
     recorder.close()
     assert sink.closed == 1
-    assert exporter.frames("bye")
+    assert exporter.wait_for("bye")
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ def test_six_gpus_are_read_at_full_pace_while_one_hangs_and_one_is_lost(fake: An
     fake.hang(3)
     fake.gpus[5].error = LOST
     told_at = last_shown = None
+    told_in = 0
     seen: dict[int, set[float]] = {index: set() for index in OTHERS}
     began = last = time.monotonic()
     turns = int((CALL_SECONDS + 3 * INTERVAL) / INTERVAL)
@@ -68,9 +69,10 @@ def test_six_gpus_are_read_at_full_pace_while_one_hangs_and_one_is_lost(fake: An
         if value(line, "power_watts", 3) is not None:
             last_shown = now - began
         if told_at is None and value(line, "unavailable_info", 3, "hung"):
-            told_at = now - began
+            told_at, told_in = now - began, turn
     assert told_at is not None
-    assert CALL_SECONDS <= told_at + INTERVAL / 2 < CALL_SECONDS + 2 * INTERVAL
+    assert told_at + INTERVAL / 2 >= CALL_SECONDS
+    assert told_in <= CALL_SECONDS / INTERVAL + 2  # in lines: on a busy machine each of them is late
     assert last_shown is not None
     assert last_shown < 4 * INTERVAL + INTERVAL / 2
     assert value(line, "unavailable_info", 5, "lost") == 1
