@@ -87,7 +87,7 @@ def test_a_driver_that_blocks_never_delays_a_scrape(node: Any, a_source: Sources
         assert source.workers() == worker, "the worker was left alone"
 
     source.while_running(check)
-    assert slowest < 0.01
+    assert slowest < INTERVAL, "the driver never returns, a scrape does not even wait for its next reading"
     assert logged(single=False) == [
         "reading 8 GPUs",
         "no GPU readings: driver call does not return",
