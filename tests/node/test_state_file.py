@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from tachograph.node import memory as memories
 from tachograph.node.memory import Memory
 from tachograph.node.state_file import MAX_BYTES, StateFile, boot_id
+from tachograph.node.state_keeper import StateKeeper
 
 STEP = {"schema": 3, "sum": 1.0, "buckets": {"-8": 2}}
 MERGED = {"productive_seconds_total": 5.0, "lost_seconds_total": {"data": 1.0}}
@@ -152,3 +155,29 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "rank.state.new").symlink_to(victim)
     StateFile(tmp_path / "rank.state").save(kept())
     assert victim.read_text() == "precious"
+
+
+def test_a_disk_that_hung_is_written_again(table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that ends after it was given up does not pass for one of what was said since."""
+    monkeypatch.setattr("tachograph.node.state_keeper.PATIENCE_SECONDS", 0.05)
+    answers = threading.Event()
+
+    class Disk(StateFile):
+        def save(self, data: bytes) -> None:
+            assert answers.wait(10)
+            super().save(data)
+
+    async def body() -> None:
+        keeper = StateKeeper(table, file := Disk(tmp_path / "rank.state"))
+        await keeper._save()
+        table.greet(object(), table.ME, run="later")
+        await keeper._save()
+        answers.set()
+        assert keeper._writing is not None
+        await keeper._writing
+        await keeper._save()
+        memory = file.load()
+        assert memory is not None
+        assert [run.run for run in memory.runs] == ["later"]
+
+    asyncio.run(body())

@@ -64,8 +64,11 @@ class StateKeeper:
 
     async def _write(self, data: bytes) -> None:
         """Write in a thread, one at a time: a disk that hangs must hold neither the scrape nor the ranks."""
-        if self._writing is None:
-            self._writing = asyncio.ensure_future(asyncio.to_thread(self._file.save, data))
+        if self._writing is not None:  # one that was given up: what it wrote was older than `data`
+            if not self._writing.done():
+                raise OSError("an earlier write has not ended")
+            self._writing.exception()
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._file.save, data))
         await asyncio.wait({self._writing}, timeout=PATIENCE_SECONDS)
         if not self._writing.done():
             raise OSError(f"not written within {PATIENCE_SECONDS:g} s")
