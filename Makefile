@@ -8,35 +8,39 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
 
-.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-all incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots docs clean help
+.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-all programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml lab/pyproject.toml
 	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
 	  { echo "Python 3.10 or newer with venv is needed (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "Setting up .venv, once: 1.6 GB on disk, most of it PyTorch for the CPU; a minute or more" >&2
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)   # first: Lightning would fetch a larger build
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check \
+	  -e '.[exporter,tools,otlp,wandb,mlflow]' -e lab --group dev
 	@touch $@
 
 $(BENCH_READY): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --group bench
 	@touch $@
 
 $(SUPPLY_READY): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[supply]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --group supply
 	@touch $@
 
-demo: $(READY)   ## a real training job, five faults, every page as it arrives (KEEP=1 leaves it running)
-	$(BIN)/python -m tachograph demo $(if $(KEEP),--keep)
+demo: programs   ## a real training job, five faults, every page as it arrives (KEEP=1 leaves it running)
+	$(BIN)/tachograph-lab demo $(if $(KEEP),--keep)
+
+programs: $(READY)   ## Prometheus and Alertmanager for the demo: from the PATH, else this release's, into .tools/
+	@$(BIN)/python -m tools.binaries >/dev/null
 
 binaries: $(READY)   ## Prometheus, Alertmanager and node_exporter, both generations, into .tools/
-	$(BIN)/python -m tachograph.lab.binaries bookworm
-	-$(BIN)/python -m tachograph.lab.binaries sid
+	$(BIN)/python -m tools.binaries bookworm
+	-$(BIN)/python -m tools.binaries sid
 
 check: $(READY)  ## formatting, lint, types, floors
 	$(BIN)/ruff format --check --quiet .
@@ -50,20 +54,23 @@ test: check binaries   ## all checks, and all tests but the slow ones: what CI r
 test-all: check binaries ## the slow ones, too
 	$(BIN)/pytest -n 2 --no-loadscope-reorder -m 'not hardware'
 
+replay: binaries         ## one incident in virtual time: make replay STORY=9
+	$(BIN)/tachograph-lab replay $(STORY)
+
 incidents: binaries      ## the twenty incidents in virtual time: each must bring its pages and no other
-	$(BIN)/python -m tachograph replay --all --jobs 2
+	$(BIN)/tachograph-lab replay --all --jobs 2
 
 incidents-live: binaries ## those that real time can show, against the real Prometheus and Alertmanager: two hours and a half
-	$(BIN)/python -m tachograph replay --all --live
+	$(BIN)/tachograph-lab replay --all --live
 
 healthy-days: binaries   ## 24 hours of healthy fleets of 2, 8 and 64 ranks, five seeds each, in virtual time: nothing is sent
-	$(BIN)/python -m tachograph.lab.healthy --jobs 2
+	$(BIN)/tachograph-lab healthy --jobs 2
 
 campaign: binaries       ## 200 random incidents in virtual time: who is named, against who it was
-	$(BIN)/python -m tachograph.lab.campaign --count 200 --jobs 2 --seed 1
+	$(BIN)/tachograph-lab campaign --count 200 --jobs 2 --seed 1
 
 mutate-rules: binaries   ## rules broken one at a time: some test must notice
-	$(BIN)/python bench/mutate_rules.py
+	$(BIN)/python -m tools.mutation
 
 fuzz: $(READY)       ## ten minutes of whatever a rank, a file, a flag or another exporter may say
 	TACHOGRAPH_FUZZ_SECONDS=600 $(BIN)/pytest -n 0 --timeout 0 tests/fuzz
@@ -73,8 +80,8 @@ test-gpu: $(READY)   ## the real collector on this machine's driver; without one
 	  then $(BIN)/pytest -m hardware -s tests/hardware; else echo "skipped: no GPU"; fi
 
 soak: $(READY)   ## half an hour of 8 GPUs and 8 ranks, and 100,000 collections: CPU, memory and its slope
-	$(BIN)/python tests/gpu/measure.py soak --minutes 30
-	$(BIN)/python tests/gpu/measure.py soak --collections 100000
+	$(BIN)/python tests/node/gpu/measure.py soak --minutes 30
+	$(BIN)/python tests/node/gpu/measure.py soak --collections 100000
 
 bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs and 8 ranks, GPU readings and loss spikes beside peers
 	$(BIN)/python bench/client.py
@@ -105,9 +112,7 @@ screenshots: binaries preview ## play incidents 3 and 2 and write docs/img (need
 	$(BIN)/python grafana/preview/screenshots.py incident-3 incident-2
 
 docs: $(READY)   ## render docs/metrics.md, docs/xids.md and prometheus/rules/dcgm.yml
-	$(BIN)/python -m tachograph metrics > docs/metrics.md
-	$(BIN)/python -m tachograph xids > docs/xids.md
-	$(BIN)/python -m tachograph dcgm-rules > prometheus/rules/dcgm.yml
+	$(BIN)/python -m tools.pages
 
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-annotate \
   --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)

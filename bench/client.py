@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from table import save, show, spread
+from tachograph_lab.table import save, show, spread
 from tiny_step import ROWS as TORCH
 from tiny_step import aggregator, measure_torch
 

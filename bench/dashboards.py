@@ -22,9 +22,9 @@ from typing import Any
 
 from rules import PATIENCE_SECONDS, ROOT, Bench, patterns
 from rules_cpu import process_seconds
-from table import save, show
-from tachograph.lab import binaries
-from tachograph.lab.processes import ProcessError
+from tachograph_lab import binaries
+from tachograph_lab.processes import ProcessError
+from tachograph_lab.table import save, show
 
 sys.path.insert(0, str(ROOT / "grafana"))
 import expressions
@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, help="how long samples are gathered")
     parser.add_argument("--doc", action="store_true", help="write docs/dashboards-bench.md")
     options = parser.parse_args()
-    programs = binaries.ensure(options.suite)
+    programs = binaries.find(options.suite)
     with tempfile.TemporaryDirectory(prefix="tachograph-dashboards-") as name:
         patterns(Path(name), programs["node_exporter"])
         with Bench(Path(name), programs, options.ranks, ROOT / "prometheus/rules") as bench:

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import loss_traces
 from loss_traces import Trace
 from slow_divergence import SlowDivergence
-from table import save, show
-from tachograph.client.grad_norm import GradNormWatch
-from tachograph.client.learning import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
-from tachograph.client.learning_rate import LearningRateWatch
+from tachograph.client.signals.grad_norm import GradNormWatch
+from tachograph.client.signals.learning_rate import LearningRateWatch
+from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
+from tachograph_lab.table import save, show
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "detectors.md"
 FENCE = "<!-- written by bench/detectors.py --doc -->"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from observe import fake_nvml, observe, wait_for
-from table import save, show
+from tachograph_lab.table import save, show
 
 FRAME = Path(__file__).parents[1] / "tests/node/full_frame.json"
 """A state of a rank of a DDP job on CUDA, with all that a loop gets without asking for layers or checksums."""

@@ -27,8 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tachograph
 from fault_scenarios import CULPRIT, RANKS, STEP_SECONDS, Scenario
-from tachograph.lab import faults
-from tachograph.lab.tether import tether
+from tachograph.die_with_parent import die_with_parent
+from tachograph_lab.demo import faults
 
 SHARES = {"data": 0.05, "copy": 0.05, "forward": 0.3, "backward": 0.45, "optimizer": 0.1, "other": 0.05}
 """A healthy step's phases, as parts of it."""
@@ -206,7 +206,7 @@ class Rank:
 
 def run_rank(scenario: Scenario, rank: int, folder: Path, parent: int) -> None:
     """Be one rank of the job, in a process of its own."""
-    tether(parent=parent)
+    die_with_parent(parent=parent)
     dist.init_process_group("gloo", rank=rank, world_size=RANKS, timeout=timedelta(minutes=10))
     Rank(scenario, rank, folder).train()
     dist.barrier()

@@ -14,8 +14,8 @@ from typing import Any
 
 from fault_scenarios import Scenario
 from tachograph import wire
-from tachograph.lab.processes import Child, ProcessError, answers, free_port
-from tachograph.lab.stack import Stack
+from tachograph_lab.demo.stack import Stack
+from tachograph_lab.processes import Child, ProcessError, answers, free_port
 
 JOB = Path(__file__).with_name("fault_job.py")
 START_GAP_SECONDS = 4.0

@@ -21,8 +21,8 @@ from typing import Any
 from fault_scenarios import Scenario, campaign
 from fault_scores import judge, tables
 from fault_stack import FaultStack, Outcome, Told
-from table import OUT, show
-from tachograph.lab import binaries
+from tachograph_lab import binaries
+from tachograph_lab.table import OUT, show
 
 RESULTS = OUT / "faults.jsonl"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "fault-bench.md"
@@ -107,7 +107,7 @@ def read(scenarios: Sequence[Scenario]) -> list[Outcome]:
 
 def facts(options: argparse.Namespace) -> str:
     """Return what the figures hold for."""
-    programs = binaries.ensure(options.suite)
+    programs = binaries.find(options.suite)
     prometheus = ".".join(map(str, binaries.version(programs["prometheus"])))
     return f"{os.cpu_count()} cores, up to {options.jobs} jobs of four ranks at a time, Prometheus {prometheus}."
 

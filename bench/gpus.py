@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from observe import fake_nvml, observe, wait_for
-from table import save, show
+from tachograph_lab.table import save, show
 
 QUESTIONS = {
     "is it there": r"gpu_up\b|gpu_lost",

@@ -29,7 +29,7 @@ from typing import Any
 
 from hostile_attacks import ATTACKS
 from hostile_node import Look, Node, node, stand_in
-from table import quantile, save, show
+from tachograph_lab.table import quantile, save, show
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parent / "docs/security.md"

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from client import exporter
-from table import quantile, save, show
+from tachograph_lab.table import quantile, save, show
 
 HOOK_BUDGET_PERCENT = 1.0
 STEP_HOOK, STEP_JOB = 0.05, 0.3

@@ -9,13 +9,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from table import spread
-from tachograph.lab.simulated_gpus import library_module
+from tachograph_lab.fake_nvml import library
+from tachograph_lab.table import spread
 
 
 def fake_nvml(folder: Path) -> Path:
     """Build the C stand-in for libnvidia-ml.so.1 and return its folder."""
-    return Path(library_module().build(folder))
+    return Path(library.build(folder))
 
 
 def children(pid: int) -> list[int]:

@@ -27,10 +27,10 @@ from observe import cpu_seconds, resident_mb
 from rules_cpu import costs
 from rules_pages import RANKS_PER_NODE
 from rules_report import LISTED, Figures, cores, document, row
-from table import save, show
-from tachograph.lab import binaries
-from tachograph.lab.processes import Child, Children, answers, free_port
-from tachograph.lab.stack import NODE_COLLECTORS
+from tachograph_lab import binaries
+from tachograph_lab.demo.stack import NODE_COLLECTORS
+from tachograph_lab.processes import Child, Children, answers, free_port
+from tachograph_lab.table import save, show
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "rules-bench.md"
@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true", help="also each rule's CPU time, which the load leaves alone")
     parser.add_argument("--doc", action="store_true", help="write docs/rules-bench.md")
     options = parser.parse_args()
-    programs = binaries.ensure(options.suite)
+    programs = binaries.find(options.suite)
     version = ".".join(map(str, binaries.version(programs["prometheus"])))
     with tempfile.TemporaryDirectory(prefix="tachograph-rules-") as name:
         patterns(Path(name), programs["node_exporter"])

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from tachograph.lab.durations import seconds
+from tachograph_lab.durations import seconds
 
 ROUNDS = 6
 

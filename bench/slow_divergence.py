@@ -17,7 +17,7 @@ from typing import Any
 
 import loss_traces
 from loss_traces import Trace
-from table import save, show
+from tachograph_lab.table import save, show
 
 SCRAPE, LOOK = 5, 15
 WINDOW_SECONDS = 1200

@@ -6,7 +6,7 @@ from culprits import ROWS
 from panels import BLUE, GREEN, ORANGE, RED, SEVERITIES, Json, override, query, table, words
 from series import of_run
 from shell import RUNBOOK_LINK, SAME, field, link
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 CONDITIONS = (
     ("hung", RED, of_run("ALERTS", alertstate="firing", alertname="RunHung")),

@@ -20,7 +20,7 @@ from panels import (
 )
 from series import of_cluster, of_ranks, of_run
 from shell import SAME, field, link
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16,384
 

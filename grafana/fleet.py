@@ -26,7 +26,7 @@ from panels import (
 )
 from series import RUNS, of_cluster
 from shell import field, link
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 
 def of_runs(name: str, **matchers: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from panels import variable
 from series import RUNS, of_cluster, of_nodes
 from shell import ALL, MANY
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 NODES = '{__name__=~"node:run:info|up",cluster=~"$cluster",job=~"tachograph|dcgm|",run=~"$run"}'
 """Every node that is scraped, which knows no run, and every node of a run, which knows no job: what $run narrows."""

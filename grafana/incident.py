@@ -26,7 +26,7 @@ from panels import (
 )
 from series import HERE, firing, of_cluster, of_nodes_alone, of_run
 from shell import RUNBOOK_LINK, SAME, field, link
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 ROWS = 25  # of a timeline: more than that nobody reads
 

@@ -28,7 +28,7 @@ from panels import (
 )
 from series import of_cluster, of_nodes
 from shell import MANY, field, link
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 GROUPS = 8  # rule groups that are drawn, of some forty
 ABOUT = "NodeDown|TelemetryLost|ExporterDown|NvmlCollectorStale|DriverMismatch|ExporterOverloaded"

@@ -33,7 +33,7 @@ from panels import (
 )
 from series import of_nodes
 from shell import FIND, SAME, field, link
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 BUSY = 16  # rows of the timeline
 ONE = "by (instance, gpu, uuid)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 Json = dict[str, Any]
 GRID = 24

@@ -37,7 +37,7 @@ from panels import (
 )
 from series import of_ranks, of_run
 from shell import SAME, field, label, link
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 MOST = 12  # bars: as many as stand beside each other without scrolling
 

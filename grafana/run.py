@@ -30,7 +30,7 @@ from panels import (
     stat,
 )
 from series import FIRING, HERE, of_cluster, of_gpus, of_ranks, of_run
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 
 def top() -> list[Json]:

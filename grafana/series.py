@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 CLUSTER = {"cluster": "$cluster"}
 RUNS = "run:ranks:count"

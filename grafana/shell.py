@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from panels import BLUE, GREEN, PURPLE, RED, Json, annotation, placed, variable
 from series import FIRING, RUNS, of_cluster, of_run
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 TITLES = {
     "fleet": "Fleet",

@@ -32,7 +32,7 @@ from panels import (
 from series import of_gpus as of_hosts  # the same for any series of a node
 from series import of_nodes, of_ranks, of_run
 from shell import SAME, field, link
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 ABOUT = "Data.*|Checkpoint.*|LossNotFinite|LossSpikeNotRecovering|LossDiverging"
 RANK = "rank {{rank}}"

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +15,8 @@ import yaml
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tachograph.lab import binaries, simulated_gpus
+from tachograph_lab import binaries
+from tachograph_lab.fake_nvml import library as fake_nvml
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST, NEWEST = "bookworm", "sid"
@@ -43,7 +43,7 @@ ON_NEWEST = (
 def programs(request: pytest.FixtureRequest) -> Mapping[str, Path]:
     """The programs of one generation."""
     try:
-        return binaries.ensure(request.param)
+        return binaries.find(request.param)
     except binaries.BinariesUnavailable as error:
         if request.param == OLDEST:
             pytest.fail(str(error))
@@ -85,22 +85,16 @@ def rules() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def nvml_build() -> ModuleType:
-    """The module tests/nvml/build.py."""
-    return simulated_gpus.library_module()
-
-
-@pytest.fixture(scope="session")
-def library(nvml_build: ModuleType, pytestconfig: pytest.Config) -> Path:
+def library(pytestconfig: pytest.Config) -> Path:
     """The folder of the made-up NVML library; kept between runs."""
-    folder: Path = nvml_build.build(pytestconfig.cache.mkdir("fake_nvml"))
+    folder: Path = fake_nvml.build(pytestconfig.cache.mkdir("fake_nvml"))
     return folder
 
 
 @pytest.fixture
-def fake(nvml_build: ModuleType, library: Path, tmp_path: Path) -> Any:
+def fake(library: Path, tmp_path: Path) -> Any:
     """Eight H100s whose values stand still."""
-    return nvml_build.FakeNvml(library, tmp_path / "nvml-state")
+    return fake_nvml.FakeNvml(library, tmp_path / "nvml-state")
 
 
 @pytest.fixture(scope="session")

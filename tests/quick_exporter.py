@@ -2,7 +2,7 @@
 
 import sys
 
-from tachograph.node import exporter
+from tachograph.node import app
 
-exporter.TICK_SECONDS = 0.05
-sys.exit(exporter.run_exporter(sys.argv[1:]))
+app.TICK_SECONDS = 0.05
+sys.exit(app.run_exporter(sys.argv[1:]))

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tachograph.lab.processes import Children, answers, free_port
 from tachograph.prometheus_api import DEFAULT_URL, Prometheus, PrometheusError, UnknownRunError, default_url, nearest
+from tachograph_lab.processes import Children, answers, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ("llama-70b", "llama-7b", "mixtral", 'odd "name"\\')

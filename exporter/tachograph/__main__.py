@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from tachograph._version import __version__
 
@@ -15,24 +14,18 @@ USAGE = """usage: tachograph [--version] [--help] COMMAND ...
 commands:
   run        run a training script and record it without an edit
   exporter   serve what this node's GPUs and training ranks do, for Prometheus
-  demo       watch a real training job break, and the pages arrive
-  replay     replay an incident, and compare what is received with what should be
-  lab        run a simulated fleet behind real exporters
   silence    keep a run's pages quiet for a while, and say why
   top        watch this node or a run in a terminal, the worst first
   dashboards show the dashboards in a browser, without a Grafana
   report     write a page on a run and a window of time, to attach to a post-mortem
   capture    record what this machine's NVML answers, for tests and bug reports
-  metrics    print the reference of all metrics
-  xids       print which Xids page, and what to do about each
-  dcgm-rules print the rules that record our GPU metrics from dcgm-exporter's
 
 tachograph COMMAND --help tells more.
 """
 
 
 def _exporter(arguments: Sequence[str]) -> int:
-    from tachograph.node.exporter import run_exporter
+    from tachograph.node.app import run_exporter
 
     return run_exporter(arguments)
 
@@ -41,24 +34,6 @@ def _run(arguments: Sequence[str]) -> int:
     from tachograph.attach.command import main as run
 
     return run(arguments)
-
-
-def _demo(arguments: Sequence[str]) -> int:
-    from tachograph.lab.demo import main as demo
-
-    return demo(arguments)
-
-
-def _replay(arguments: Sequence[str]) -> int:
-    from tachograph.lab.replay.command import main as replay
-
-    return replay(arguments)
-
-
-def _lab(arguments: Sequence[str]) -> int:
-    from tachograph.lab.replay.fleet_command import main as lab
-
-    return lab(arguments)
 
 
 def _silence(arguments: Sequence[str]) -> int:
@@ -86,57 +61,23 @@ def _report(arguments: Sequence[str]) -> int:
 
 
 def _capture(arguments: Sequence[str]) -> int:
-    from tachograph.node.capture import main as capture
+    from tachograph.node.gpu.capture import main as capture
 
     return capture(arguments)
-
-
-def _metrics_page() -> str:
-    from tachograph.node.metrics_page import metrics_page
-
-    return metrics_page()
-
-
-def _xids_page() -> str:
-    from tachograph.node.xids_page import xids_page
-
-    return xids_page()
-
-
-def _dcgm_rules() -> str:
-    from tachograph.node.dcgm import rules_page
-
-    return rules_page()
-
-
-PAGES: dict[str, Callable[[], str]] = {"metrics": _metrics_page, "xids": _xids_page, "dcgm-rules": _dcgm_rules}
-"""What is printed and nothing else; `make docs` keeps the files made of it."""
-
-
-def _print_page(name: str, arguments: Sequence[str]) -> int:
-    if arguments:
-        print(f"tachograph {name}: takes no arguments", file=sys.stderr)
-        return 2
-    print(PAGES[name](), end="")
-    return 0
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "exporter": _exporter,
-    "demo": _demo,
-    "replay": _replay,
-    "lab": _lab,
     "silence": _silence,
     "top": _top,
     "dashboards": _dashboards,
     "report": _report,
     "capture": _capture,
-    **{name: partial(_print_page, name) for name in PAGES},
 }
 
 
-TOOLS = frozenset({"dashboards", "demo", "lab", "replay", "report", "silence", "top"})
+TOOLS = frozenset({"dashboards", "report", "silence", "top"})
 """Commands that need the extra `tools`."""
 
 

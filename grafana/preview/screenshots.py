@@ -22,14 +22,14 @@ from pathlib import Path
 
 from tachograph.dashboards.bundle import BundleError, find
 from tachograph.dashboards.server import Viewer
-from tachograph.lab import binaries
-from tachograph.lab.checkout import CheckoutError
-from tachograph.lab.pager import Page, Pager
-from tachograph.lab.processes import ProcessError
-from tachograph.lab.replay.command import find as find_scenario
-from tachograph.lab.replay.live import WatchedFleet, wait
-from tachograph.lab.scenario import load
 from tachograph.signals import signals_as_exit
+from tachograph_lab import binaries
+from tachograph_lab.checkout import CheckoutError
+from tachograph_lab.commands.replay import find as find_scenario
+from tachograph_lab.live.watched_fleet import WatchedFleet, wait
+from tachograph_lab.pager import Page, Pager
+from tachograph_lab.processes import ProcessError
+from tachograph_lab.scenario import load
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parents[1] / "docs" / "img"

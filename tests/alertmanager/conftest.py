@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.lab.processes import Children, answers, free_port
+from tachograph_lab.processes import Children, answers, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_CLUSTER = "--cluster.listen-address="

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.lab import binaries
-from tachograph.lab.pager import Page, Pager
+from tachograph_lab import binaries
+from tachograph_lab.pager import Page, Pager
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGER = "http://localhost:9094"
@@ -109,7 +109,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, alertmanager: Callable[..., 
     for long in TOO_LONG:
         assert long in shipped
         shipped = shipped.replace(long, "group_wait: 12s")
-    program = binaries.ensure("bookworm")["alertmanager"]
+    program = binaries.find("bookworm")["alertmanager"]
     with Switchboard() as pager, alertmanager(program, folder / "am", shipped.replace(PAGER, pager.url)) as running:
         running.raise_alerts(SYMPTOMS)
         pager.wait_for(lambda page: False, CAUSES_AFTER)

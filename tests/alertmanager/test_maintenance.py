@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.lab.pager import Pager
+from tachograph_lab.pager import Pager
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = (ROOT / "alertmanager/examples/maintenance.yml").read_text(encoding="utf-8")

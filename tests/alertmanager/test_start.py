@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.lab.pager import Page, Pager
-from tachograph.lab.processes import free_port
+from tachograph_lab.pager import Page, Pager
+from tachograph_lab.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8")

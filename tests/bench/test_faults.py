@@ -177,7 +177,7 @@ def test_the_job_delays_where_it_says(place: str, tmp_path: Path, scenarios: Mod
     scenario = next(one for one in scenarios.delays() if one.place == place and not one.rotating)
     scenario = replace(scenario, onset=1.0, seconds=2.0)
     (tmp_path / "scenario.json").write_text(json.dumps({**asdict(scenario), "expected": None}), encoding="utf-8")
-    from tachograph.lab.processes import free_port
+    from tachograph_lab.processes import free_port
 
     environment = {
         **os.environ,

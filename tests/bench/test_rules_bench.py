@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tachograph import catalog
+from tachograph.catalog import index as catalog
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ groups:
 
 def test_mutants_of_a_rule() -> None:
     """Comparisons, limits, windows, durations and clauses change once each; labels and their values never."""
-    texts = importlib.import_module("mutate_rules_text")
+    texts = importlib.import_module("tools.mutation.text")
     found = list(texts.mutants("file", RULES))
     assert len({(one.key, one.content) for one in found}) == len(found)
     contents = [" ".join(one.content.split()) for one in found]
@@ -128,8 +128,8 @@ def test_mutants_of_a_rule() -> None:
 
 
 def test_every_mutant_of_the_shipped_rules_is_named_once_and_parses_as_yaml() -> None:
-    """Names find a mutant again: those that bench/mutants.yml explains exist."""
-    mutate = importlib.import_module("mutate_rules")
+    """Names find a mutant again: those that tools/mutation/mutants.yml explains exist."""
+    mutate = importlib.import_module("tools.mutation.hunt")
     names = {mutant.name for mutant in mutate.candidates([])}
     assert len(names) > 1000
     assert set(mutate.explained()) <= names

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.client import notice as notices
+from tachograph.client.core import notice as notices
 from tachograph.client.recorder import Recorder
 
 Frame = dict[str, Any]

@@ -26,10 +26,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tachograph
+from tachograph.catalog.rank import OPERATIONS, PHASES, STEP_TAGS, THRESHOLDS
+from tachograph.client.core.steps import Step
+from tachograph.client.no_op import SilentRecorder
 from tachograph.client.recorder import Recorder
-from tachograph.client.silent import SilentRecorder
-from tachograph.client.steps import Step
-from tachograph.training_catalog import OPERATIONS, PHASES, STEP_TAGS, THRESHOLDS
 
 EXAMPLES = int(os.environ.get("TACHOGRAPH_EXAMPLES", "0"))
 STATES = ("fresh", "in a step", "closed", "disabled", "no exporter", "a dead exporter", "a stalled one", "a mad one")

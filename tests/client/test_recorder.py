@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from tachograph.catalog.rank import LOST_CAUSES, PHASES
+from tachograph.client.no_op import SilentRecorder
 from tachograph.client.recorder import Recorder
-from tachograph.client.silent import SilentRecorder
-from tachograph.training_catalog import LOST_CAUSES, PHASES
 
 Make = Callable[..., Recorder]
 
@@ -355,4 +355,4 @@ def test_importing_the_recorder_brings_nothing_and_does_nothing(tmp_path: Path) 
     )
     outside = {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names) - {"tachograph"}
     assert (outside, threads, hooked) == (set(), 1, False)
-    assert not {"tachograph.node", "tachograph.client.torch_types", "logging"} & set(modules)
+    assert not {"tachograph.node", "tachograph.client.core.torch_types", "logging"} & set(modules)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import tachograph
-from tachograph.lab import binaries
+from tachograph_lab import binaries
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = Path(sys.executable).parent / "docker-compose"
@@ -150,7 +150,7 @@ def test_links_in_alerts_lead_to_this_grafana(services: dict[str, Json]) -> None
 def test_every_flag_exists(services: dict[str, Json], name: str, program: str) -> None:
     """A misspelt flag is found here and not by a container that restarts for ever."""
     try:  # the images are new ones
-        command = [binaries.ensure("sid")[program], "--help"]
+        command = [binaries.find("sid")[program], "--help"]
     except binaries.BinariesUnavailable as error:
         pytest.skip(str(error))
     help_text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)

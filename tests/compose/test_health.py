@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tachograph.lab.processes import Children, answers, free_port
+from tachograph_lab.processes import Children, answers, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tachograph.lab.binaries import BinariesUnavailable
-from tachograph.lab.launch import Job, launch
-from tachograph.lab.pager import Pager
-from tachograph.lab.stack import Stack
+from tachograph_lab.binaries import BinariesUnavailable
+from tachograph_lab.demo.launch import Job, launch
+from tachograph_lab.demo.stack import Stack
+from tachograph_lab.pager import Pager
 
 RUN = "e2e"
 RANKS = 4

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tachograph import catalog
-from tachograph.lab.monitoring import Monitoring
-from tachograph.lab.processes import answers, free_port
-from tachograph.node.limits import Limits
-from tachograph.node.reading_table import ACTIVITIES, CALLS, FIELDS
+from tachograph.catalog import index as catalog
+from tachograph.node.gpu.reading_table import ACTIVITIES, CALLS, FIELDS
+from tachograph.node.ranks.limits import Limits
 from tachograph.wire import MAX_NAME_BYTES
+from tachograph_lab.monitoring import Monitoring
+from tachograph_lab.processes import answers, free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 

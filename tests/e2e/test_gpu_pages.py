@@ -15,13 +15,13 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tachograph.lab.pager import FIRING, Page, Pager
-from tachograph.lab.stack import Stack
+from tachograph_lab.demo.stack import Stack
+from tachograph_lab.fake_nvml import library as fake_nvml
+from tachograph_lab.pager import FIRING, Page, Pager
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -58,10 +58,10 @@ def shows(page: str, gpu: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def fake(nvml_build: ModuleType, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def fake(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Eight busy H100s."""
-    made = nvml_build.FakeNvml(library, tmp_path_factory.mktemp("nvml") / "state", live=True)
-    made.lost = nvml_build.GPU_IS_LOST
+    made = fake_nvml.FakeNvml(library, tmp_path_factory.mktemp("nvml") / "state", live=True)
+    made.lost = fake_nvml.GPU_IS_LOST
     return made
 
 

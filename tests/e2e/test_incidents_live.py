@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.lab.replay.live import replay_live
-from tachograph.lab.replay.verdict import Verdict
-from tachograph.lab.scenario import load
+from tachograph_lab.live.watched_fleet import replay_live
+from tachograph_lab.replay.verdict import Verdict
+from tachograph_lab.scenario import load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tachograph.lab import faults
-from tachograph.lab.demo_scenarios import names_culprit
-from tachograph.lab.faults import Fault
-from tachograph.lab.launch import Job
-from tachograph.lab.pager import FIRING, Page, Pager
-from tachograph.lab.stack import Stack
+from tachograph_lab.demo import faults
+from tachograph_lab.demo.demo_scenarios import names_culprit
+from tachograph_lab.demo.faults import Fault
+from tachograph_lab.demo.launch import Job
+from tachograph_lab.demo.stack import Stack
+from tachograph_lab.pager import FIRING, Page, Pager
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(180)]
 

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tachograph.lab.processes import Child, Children, answers, free_port
+from tachograph_lab.processes import Child, Children, answers, free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
 

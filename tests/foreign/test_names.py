@@ -22,13 +22,13 @@ import pytest
 from rich.console import Console
 
 from tachograph import __main__ as commands
-from tachograph import catalog
-from tachograph.lab.demo_scenarios import Result, Scenario
-from tachograph.lab.faults import HANG, Fault
-from tachograph.lab.pager import Pager
-from tachograph.lab.replay import fleet_command
-from tachograph.lab.screen import Screen
+from tachograph.catalog import index as catalog
 from tachograph.top import questions
+from tachograph_lab.commands import fleet as fleet_command
+from tachograph_lab.demo.demo_scenarios import Result, Scenario
+from tachograph_lab.demo.faults import HANG, Fault
+from tachograph_lab.demo.screen import Screen
+from tachograph_lab.pager import Pager
 
 HOSTILE = (
     "a\x1b[31;66m\x1b[2J\x1b]52;c;ZXZpbA==\x07\x1b]8;;http://evil\x1b\\\x9b31m\x90q\x9c\r\n\t\x08\x7f\x0c\x85\u2028"
@@ -315,7 +315,7 @@ def test_pages_that_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_reader_that_leaves_is_no_error(answering: Callable[..., str]) -> None:
     """`tachograph top … | head` ends quietly, as a program that SIGPIPE ends."""
     url = served(answering, exporter_page())
-    for arguments in (["top", "--once", "--interval", "0.2", "--exporter", url], ["metrics"], ["--help"]):
+    for arguments in (["top", "--once", "--interval", "0.2", "--exporter", url], ["--help"]):
         child = subprocess.Popen(
             [sys.executable, "-m", "tachograph", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )

@@ -19,12 +19,12 @@ from hypothesis.strategies import SearchStrategy
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from tachograph.node.app import Exporter
 from tachograph.node.clock import Clock
 from tachograph.node.config import read_config
-from tachograph.node.connection import Connection
-from tachograph.node.exporter import Exporter
 from tachograph.node.exposition import OPENMETRICS, TEXT, render
-from tachograph.node.peer import Peer
+from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.rank_connection import Connection
 from tachograph.wire import MAX_FRAME_BYTES
 
 SECONDS = float(os.environ.get("TACHOGRAPH_FUZZ_SECONDS", "0"))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tachograph.client import sender
 from tachograph.client.recorder import Recorder
+from tachograph.client.transport import sender
 
 CORPUS = Path(__file__).parent / "corpus"
 DEADLINE = 20.0

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tachograph.catalog import TRAIN_METRICS
-from tachograph.node.memory import encode
-from tachograph.node.state_file import StateFile, boot_id
-from tachograph.node.state_keeper import StateKeeper
+from tachograph.catalog.rank import TRAIN_METRICS
+from tachograph.node.ranks.memory import encode
+from tachograph.node.ranks.state_file import StateFile, boot_id
+from tachograph.node.ranks.state_keeper import StateKeeper
 
 CORPUS = Path(__file__).parent / "corpus"
 HELLO = b'{"v":1,"type":"hello","run":"r","rank":%d,"pid":%d,"attempt":%d}\n'

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tachograph.catalog import (
+from tachograph.catalog.rank import (
     FAILURE_CATEGORIES,
     OPERATIONS,
     PHASES,

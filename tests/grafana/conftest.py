@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tachograph import catalog as c
-from tachograph.lab import binaries
-from tachograph.lab.processes import Children, answers, free_port
+from tachograph.catalog import index as c
+from tachograph_lab import binaries
+from tachograph_lab.processes import Children, answers, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
@@ -219,7 +219,7 @@ def exposition(began: float, end: float) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A Prometheus that holds the fleet and runs the shipped rules over it."""
-    folder, programs = tmp_path_factory.mktemp("fleet"), binaries.ensure("bookworm")
+    folder, programs = tmp_path_factory.mktemp("fleet"), binaries.find("bookworm")
     began = float(int(time.time()) - PAST)
     samples, data = folder / "samples.txt", folder / "data"
     with samples.open("w", encoding="utf-8") as file:

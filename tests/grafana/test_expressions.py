@@ -12,7 +12,7 @@ import promql_parser
 import pytest
 import yaml
 
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 Json = dict[str, Any]
 ANYWHERE = {"instance", "job", "cluster"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tachograph.lab.processes import Children, free_port
+from tachograph_lab.processes import Children, free_port
 
 QUICK_EXPORTER = Path(__file__).parents[1] / "quick_exporter.py"
 LIMIT = 100.0

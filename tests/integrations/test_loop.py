@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.contained import contained
+from tachograph.client.core.contained import contained
 from tachograph.client.recorder import Recorder
 from tachograph.integrations.loop import Loop
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.lab.processes import RECORD, Children, ProcessError, answers, stop_recorded
+from tachograph_lab.processes import RECORD, Children, ProcessError, answers, stop_recorded
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 DEAF = [
@@ -82,7 +82,7 @@ def test_no_orphan_when_the_parent_is_killed(tmp_path: Path) -> None:
     """SIGKILL to the parent ends its children: the kernel does it, no clean-up code has to run."""
     script = (
         "import pathlib, sys, time\n"
-        "from tachograph.lab.processes import Children\n"
+        "from tachograph_lab.processes import Children\n"
         "command = [sys.executable, '-c', 'print(1, flush=True); import time; time.sleep(60)']\n"
         "print(Children(pathlib.Path(sys.argv[1])).start('sleep', command).pid, flush=True)\n"
         "time.sleep(60)\n"

@@ -22,13 +22,13 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tachograph.catalog import STATES
+from tachograph.catalog.rank import STATES
 from tachograph.node.clock import Clock
-from tachograph.node.frames import Hello, State
-from tachograph.node.limits import Limits
-from tachograph.node.peer import Peer
-from tachograph.node.ranks import RankTable
-from tachograph.node.readings import GpuIdentity, GpuSnapshot
+from tachograph.node.ranks.frames import Hello, State
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.table import RankTable
+from tachograph.node.samples import GpuIdentity, GpuSnapshot
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 10.0

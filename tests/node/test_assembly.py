@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tachograph import catalog
+from tachograph.catalog import index as catalog
+from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
-from tachograph.node.exporter import Exporter
-from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample
+from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 
 
 class Gpus:
@@ -188,7 +188,7 @@ def test_a_tick_that_fails_ends_nothing(
 ) -> None:
     """A fault of ours in one tick is a log line a minute; the page is made anew all the same."""
     exporter = Exporter(config(tmp_path), Gpus(None))
-    monkeypatch.setattr("tachograph.node.exporter.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("tachograph.node.app.TICK_SECONDS", 0.01)
 
     def broken() -> None:
         raise RuntimeError("a fault of ours")

@@ -11,9 +11,7 @@ import pytest
 
 from tachograph import __version__
 from tachograph.__main__ import COMMANDS, main
-from tachograph.catalog import METRICS
 from tachograph.node.config import SETTINGS
-from tachograph.node.metrics_page import metrics_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -47,21 +45,10 @@ def test_help_names_every_command_and_setting(capsys: pytest.CaptureFixture[str]
         assert setting.default in out
 
 
-def test_the_metrics_page_is_current() -> None:
-    """`docs/metrics.md` is what `tachograph metrics` prints; `tachograph metrics > docs/metrics.md` writes it anew."""
-    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == metrics_page()
-
-
-def test_the_metrics_page_has_every_metric_once() -> None:
-    """Each row of the catalog is one row of the page."""
-    page = metrics_page()
-    assert re.findall(r"^\| `(tachograph_\w+)`", page, re.MULTILINE) == [metric.name for metric in METRICS]
-
-
 def test_starting_stays_light() -> None:
     """The exporter without a file loads neither the client nor YAML, and NVML never in its own process."""
     code = (
-        "import sys, tachograph.node.exporter, tachograph.node.gpu_source;"
+        "import sys, tachograph.node.app, tachograph.node.gpu.source;"
         "print([m for m in ('yaml', 'pynvml', 'torch', 'numpy', 'rich', 'tachograph.client') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

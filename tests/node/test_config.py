@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tachograph.node.config import SETTINGS, Config, ConfigError, read_config
-from tachograph.node.limits import Limits
+from tachograph.node.ranks.limits import Limits
 from tachograph.wire import SYSTEM_SOCKET
 
 

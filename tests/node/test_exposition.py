@@ -14,14 +14,14 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tachograph import catalog
+from tachograph.catalog import index as catalog
+from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
-from tachograph.node.exporter import Exporter
 from tachograph.node.exposition import OPENMETRICS, TEXT, Exposition, Form, negotiate, number, process_samples, render
-from tachograph.node.frames import Bye, State, decode
 from tachograph.node.histograms import Buckets, RunHistogram
-from tachograph.node.peer import Peer
-from tachograph.node.readings import GpuSnapshot, Sample
+from tachograph.node.ranks.frames import Bye, State, decode
+from tachograph.node.ranks.peer import Peer
+from tachograph.node.samples import GpuSnapshot, Sample
 
 GOLDEN = Path(__file__).parent / "golden"
 REGENERATE = "TACHOGRAPH_REGENERATE"

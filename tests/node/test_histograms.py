@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.catalog import TRAIN_STEP_SECONDS
+from tachograph.catalog.rank import TRAIN_STEP_SECONDS
 from tachograph.node.histograms import BOUNDS, Buckets, RunHistogram, parse
 from tachograph.wire import HISTOGRAM_INDEX_RANGE, bucket_index
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph import catalog
+from tachograph.catalog import index as catalog
 from tachograph.node.histograms import BOUNDS, HistogramSample
 from tachograph.node.page_budget import fair_shares, fit
-from tachograph.node.readings import Sample
+from tachograph.node.samples import Sample
 
 HISTOGRAM = HistogramSample(catalog.TRAIN_HISTOGRAMS["step_seconds"], ("r",), (0,) * (len(BOUNDS) + 1), 0.0)
 

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from tachograph import catalog, wire
-from tachograph.node import connection, histograms, limits, rank, series
-from tachograph.node.frames import Bye, Hello, State
+from tachograph import wire
+from tachograph.catalog import index as catalog
+from tachograph.node import histograms
+from tachograph.node.ranks import limits, rank, rank_connection, series
+from tachograph.node.ranks.frames import Bye, Hello, State
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
@@ -131,8 +133,8 @@ def test_numbers() -> None:
     given = limits.Limits()
     for words in (
         f"at most {wire.MAX_FRAME_BYTES:,} bytes",
-        f"more than {wire.MAX_RATE_HZ:g} a second after a burst of {connection.BURST}",
-        f"for {connection.PAUSE_SECONDS} s", f"silent for more than {given.frozen_after:g} s",
+        f"more than {wire.MAX_RATE_HZ:g} a second after a burst of {rank_connection.BURST}",
+        f"for {rank_connection.PAUSE_SECONDS} s", f"silent for more than {given.frozen_after:g} s",
         f"more than {given.label_values} values", f"more than {given.series_per_rank} series",
         f"{given.ranks} ranks live", f"over {series.MAX_LABEL_BYTES} bytes", f"up to {wire.MAX_EVENTS}",
         f"| {given.retention / 60:g} min |", f"| {given.retention_finished / 60:g} min |",

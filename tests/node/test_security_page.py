@@ -5,19 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tachograph import wire
-from tachograph.node import (
-    connection,
-    http_connections,
-    listener,
-    log,
-    rank,
-    ranks,
-    series,
-    shares,
-    state_file,
-    web_access,
-)
-from tachograph.node.limits import USERS, Limits
+from tachograph.node import log
+from tachograph.node.ranks import listener, rank, rank_connection, series, shares, state_file, table
+from tachograph.node.ranks.limits import USERS, Limits
+from tachograph.node.web import http_connections, web_access
 
 PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text(encoding="utf-8")
 
@@ -29,11 +20,11 @@ def test_numbers() -> None:
         f"{given.connections} (2 × `limits.ranks`), all users {given.node_connections}",
         f"without a hello | {listener.GREETING_SECONDS:g} s",
         f"{given.ranks} (`limits.ranks`), all users {given.node_ranks}",
-        f"| {ranks.MAX_FORGOTTEN} |",
+        f"| {table.MAX_FORGOTTEN} |",
         f"{given.series:,} (`limits.series`), {given.series_per_rank} of one rank, {given.label_values} values",
         f"all users {shares.WORK_RATE:g} s a second, {shares.WORK_BURST:g} s at once",
-        f"{wire.MAX_RATE_HZ:g} a second, {connection.BURST} at once, {wire.MAX_FRAME_BYTES:,} bytes each",
-        f"{connection.MAX_KEPT_BYTES // 2**20} MiB |",
+        f"{wire.MAX_RATE_HZ:g} a second, {rank_connection.BURST} at once, {wire.MAX_FRAME_BYTES:,} bytes each",
+        f"{rank_connection.MAX_KEPT_BYTES // 2**20} MiB |",
         f"{wire.MAX_NAME_BYTES}, {rank.MAX_FACT_BYTES}, {series.MAX_LABEL_BYTES} bytes",
         f"{series.MOST_FAMILIES}; {2 * given.label_values} |",
         f"at most {state_file.MAX_BYTES // 2**20} MiB",

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tachograph.lab import binaries
-from tachograph.lab.processes import Children, answers, free_port
+from tachograph_lab import binaries
+from tachograph_lab.processes import Children, answers, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN, HOSTILE = "llama-70b", '</title><script>alert("x")</script>\\$run'
@@ -172,7 +172,7 @@ def exposition(began: float) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def incident(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Incident]:
     """A Prometheus that holds the incident and knows our rules."""
-    folder, programs = tmp_path_factory.mktemp("incident"), binaries.ensure("bookworm")
+    folder, programs = tmp_path_factory.mktemp("incident"), binaries.find("bookworm")
     end = float(int(time.time()) // 60 * 60 - 3600)
     samples, data = folder / "samples.txt", folder / "data"
     with samples.open("w", encoding="utf-8") as file:
@@ -214,4 +214,4 @@ def bare(incident: Incident) -> Iterator[str]:
     settings = incident.folder / "bare.yml"
     settings.write_text("{}\n", encoding="utf-8")
     with Children(incident.folder) as children:
-        yield start(children, binaries.ensure("bookworm")["prometheus"], settings, incident.folder / "bare-data")
+        yield start(children, binaries.find("bookworm")["prometheus"], settings, incident.folder / "bare-data")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tachograph import catalog
+from tachograph.catalog import index as catalog
 from tachograph.prometheus_api import Prometheus
 from tachograph.report.asking import Asking
 from tachograph.report.command import main

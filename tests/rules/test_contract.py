@@ -15,7 +15,7 @@ import promql_parser as p
 import pytest
 import yaml
 
-from tachograph import catalog
+from tachograph.catalog import index as catalog
 
 ROOT = Path(__file__).resolve().parents[2]
 DCGM_RULES = "dcgm.yml"

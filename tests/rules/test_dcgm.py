@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tachograph import catalog
-from tachograph.catalog import gpu_metrics
-from tachograph.node.dcgm import rules_page
+from tachograph.catalog import index as catalog
+from tachograph.catalog.index import gpu_metrics
+from tools.pages.dcgm_rules import rules_page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,11 +23,6 @@ def recorded() -> list[dict[str, Any]]:
     """Every rule of the page."""
     (group,) = yaml.safe_load(rules_page())["groups"]
     return list(group["rules"])
-
-
-def test_the_rules_are_current() -> None:
-    """`tachograph dcgm-rules > prometheus/rules/dcgm.yml` writes them anew."""
-    assert (ROOT / "prometheus/rules/dcgm.yml").read_text(encoding="utf-8") == rules_page()
 
 
 def test_every_twin_is_recorded(recorded: list[dict[str, Any]]) -> None:

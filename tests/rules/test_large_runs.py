@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.lab.replay.promtool_limit import with_raised_limit
+from tachograph_lab.replay.promtool_limit import with_raised_limit
 
 ROOT = Path(__file__).resolve().parents[2]
 GPUS_PER_NODE = 8

@@ -10,7 +10,7 @@ import promql_parser as p
 import pytest
 import yaml
 
-from tachograph import catalog
+from tachograph.catalog import index as catalog
 
 RULES = Path(__file__).resolve().parents[2] / "prometheus/rules"
 STRANGERS = "rank:stranger:info"

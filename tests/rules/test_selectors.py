@@ -11,10 +11,11 @@ from typing import Any
 import promql_parser as p
 import pytest
 
-from tachograph import catalog
-from tachograph.node import readings, shown_ranks
+from tachograph.catalog import index as catalog
+from tachograph.node.gpu import readings
+from tachograph.node.ranks import shown_ranks
 
-XIDS = Path(__file__).resolve().parents[2] / "exporter/tachograph/node/xids.csv"
+XIDS = Path(__file__).resolve().parents[2] / "exporter/tachograph/node/xid/xids.csv"
 Rules = list[dict[str, Any]]
 
 

@@ -20,12 +20,13 @@ import pytest
 import yaml
 
 from tachograph import __main__ as program
-from tachograph import training_catalog
+from tachograph.catalog import rank as training_catalog
+from tachograph_lab import __main__ as lab
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOKS = ROOT / "runbooks"
 INDEX = RUNBOOKS / "README.md"
-INCIDENTS = ROOT / "exporter/tachograph/lab/incidents"
+INCIDENTS = ROOT / "lab/tachograph_lab/incidents"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(RUNBOOKS.glob("*.md")) if path != INDEX}
 COMMANDS = yaml.safe_load(Path(__file__).with_name("commands.yml").read_text(encoding="utf-8"))
 EVERYDAY = set(COMMANDS["everyday"].split())
@@ -150,14 +151,14 @@ def test_every_command_exists(name: str) -> None:
             fault = judge(words)
             assert fault is None, f"{line}\n{fault}"
     for option in re.findall(r"`(--\w+\.[\w.-]+)`", text):  # a dot: the exporter's own
-        assert option in help_of("exporter"), option
+        assert option in help_of("tachograph", "exporter"), option
 
 
 def written(text: str) -> Iterator[str]:
     """Yield what a reader may copy into a shell: lines of the blocks, and in the text what begins with a program."""
     yield from blocks(text, "sh")
     spans = re.findall(r"`([^`\n]+)`", prose(text))
-    yield from (span for span in spans if span.split()[0] in {"tachograph", *REVIEWED})
+    yield from (span for span in spans if span.split()[0] in {*OURS, *REVIEWED})
 
 
 def prose(text: str) -> str:
@@ -168,8 +169,8 @@ def prose(text: str) -> str:
 def judge(words: list[str]) -> str | None:
     """Return what is wrong with a command."""
     name, *rest = words
-    if name == "tachograph":
-        return judge_ours(rest)
+    if name in OURS:
+        return judge_ours(name, rest)
     if name in EVERYDAY:
         return None
     if name not in REVIEWED:
@@ -184,22 +185,25 @@ def judge(words: list[str]) -> str | None:
     return f"{name}: {sorted(unknown)} not in commands.yml" if unknown else None
 
 
-def judge_ours(rest: list[str]) -> str | None:
-    """Return what our own program would say against a command; options are looked for in its help."""
+OURS = {"tachograph": program, "tachograph-lab": lab}
+
+
+def judge_ours(name: str, rest: list[str]) -> str | None:
+    """Return what our own programs would say against a command; options are looked for in its help."""
     subcommand = rest[0] if rest else ""
-    if subcommand not in program.COMMANDS:
-        return f"tachograph has no command {subcommand!r}"
+    if subcommand not in OURS[name].COMMANDS:
+        return f"{name} has no command {subcommand!r}"
     options = {word.partition("=")[0] for word in rest if word.startswith("-")}
-    unknown = {option for option in options if not re.search(rf"(?<![\w-]){option}\b", help_of(subcommand))}
-    return f"tachograph {subcommand} has no option {unknown}" if unknown else None
+    unknown = {option for option in options if not re.search(rf"(?<![\w-]){option}\b", help_of(name, subcommand))}
+    return f"{name} {subcommand} has no option {unknown}" if unknown else None
 
 
 @cache
-def help_of(subcommand: str) -> str:
-    """Return what `tachograph SUBCOMMAND --help` prints."""
+def help_of(name: str, subcommand: str) -> str:
+    """Return what `NAME SUBCOMMAND --help` prints."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-        program.main([subcommand, "--help"])
+        OURS[name].main([subcommand, "--help"])
     return said.getvalue()
 
 
@@ -207,7 +211,7 @@ def test_nothing_is_reviewed_that_nobody_uses() -> None:
     """The table of commands is no list of wishes: each program in it stands in a runbook, and says where it is told."""
     texts = (*PAGES.values(), INDEX.read_text(encoding="utf-8"))
     used = [words for text in texts for line in written(text) for words in shell.commands(line)]
-    assert {words[0] for words in used} - {"tachograph"} == REVIEWED.keys() | EVERYDAY
+    assert {words[0] for words in used} - OURS.keys() == REVIEWED.keys() | EVERYDAY
     for name, allowed in REVIEWED.items():
         assert allowed["source"], name
         said = " ".join(word for words in used if words[0] == name for word in words[1:])
@@ -289,7 +293,7 @@ def test_the_replay_shows_the_alert(name: str) -> None:
     shown = set()
     for line in lines:
         *_, argument = next(shell.commands(line))
-        if line.startswith("tachograph replay"):
+        if line.startswith("tachograph-lab replay"):
             assert argument in expecting, f"{argument} does not expect {name}; {sorted(expecting)} do"
             shown.add(argument)
             continue

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tachograph import duration
-from tachograph.lab.pager import Pager
-from tachograph.lab.processes import Children, answers, free_port
 from tachograph.silence.command import RESTART_ALERTS, main
+from tachograph_lab.pager import Pager
+from tachograph_lab.processes import Children, answers, free_port
 
 Alert = dict[str, str]
 CONFIGURATION = """

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import yaml
 
-from tachograph import catalog as c
-from tachograph.lab import binaries
-from tachograph.lab.processes import Child, Children, answers, free_port
+from tachograph.catalog import index as c
+from tachograph_lab import binaries
+from tachograph_lab.processes import Child, Children, answers, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 HUNG, SICK = "llama-70b", "mixtral"
@@ -152,7 +152,7 @@ def exposition(now: int) -> Iterator[str]:
 @contextmanager
 def standing(folder: Path) -> Iterator[Crowd]:
     """Put the samples into a Prometheus with our rules for runs, and keep it up."""
-    programs, now = binaries.ensure("bookworm"), int(time.time())
+    programs, now = binaries.find("bookworm"), int(time.time())
     (folder / "samples").write_text("".join(exposition(now)), encoding="utf-8")
     make = [programs["promtool"], "tsdb", "create-blocks-from", "openmetrics", folder / "samples", folder / "data"]
     subprocess.run(make, check=True, capture_output=True, timeout=60)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tachograph import catalog
+from tachograph.catalog import index as catalog
 from tachograph.node.config import DEFAULT_PORT as EXPORTERS_PORT
 from tachograph.top.node_source import DEFAULT_PORT, NodeSource, exporter_url
 from tachograph.top.page import Page

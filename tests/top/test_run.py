@@ -11,7 +11,7 @@ from typing import Any
 import promql_parser
 import pytest
 
-from tachograph import catalog
+from tachograph.catalog import index as catalog
 from tachograph.prometheus_api import Prometheus, Series
 from tachograph.top import questions
 from tachograph.top.run_source import RunSource

@@ -14,8 +14,8 @@ from tachograph.attach.account import Account
 from tachograph.attach.observer import Observer
 from tachograph.attach.on_import import when_imported
 from tachograph.attach.torch_hooks import attach
-from tachograph.client.identity import discover
-from tachograph.client.notice import notice
+from tachograph.client.core.notice import notice
+from tachograph.client.hello.identity import discover
 from tachograph.client.recorder import Recorder
 
 USAGE = """usage: tachograph run [options] SCRIPT [argument ...]

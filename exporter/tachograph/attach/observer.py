@@ -16,8 +16,8 @@ from typing import Any
 from weakref import ref
 
 from tachograph.attach.account import Account
-from tachograph.client.contained import contained
-from tachograph.client.notice import notice
+from tachograph.client.core.contained import contained
+from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder
 from tachograph.integrations.loop import Loop
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from tachograph.client.notice import notice
+from tachograph.client.core.notice import notice
 
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tachograph.attach.observer import Feed, Observer
-from tachograph.client.notice import notice
+from tachograph.client.core.notice import notice
 
 
 def attach(torch: Any, observer: Observer) -> None:

@@ -9,35 +9,35 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from weakref import WeakSet, ref
 
-from tachograph.client import farewell
-from tachograph.client.arguments import LARGEST, flag, path_of
-from tachograph.client.batches import Batches
-from tachograph.client.collectives import Collective, watch_buckets
-from tachograph.client.compiled import NOTHING, unseen
-from tachograph.client.contained import contained, parameters, tell_fault
-from tachograph.client.garbage import GarbageTag
-from tachograph.client.goodput import Goodput
-from tachograph.client.identity import Identity, count, discover, one_of, whole
-from tachograph.client.last_words import describe
-from tachograph.client.notice import OUT, notice, raised_by_signal, unknown
-from tachograph.client.outputs import Outputs
-from tachograph.client.report import Report
-from tachograph.client.scalars import number as as_number
-from tachograph.client.sender import Sender
-from tachograph.client.steps import Step
-from tachograph.client.tally import Tally
-from tachograph.client.thresholds import Thresholds
-from tachograph.client.uncopied import Uncopied
-from tachograph.client.workload import Workload
-from tachograph.training_catalog import OPERATIONS, PHASES, STEP_TAGS, THRESHOLDS
+from tachograph.catalog.rank import OPERATIONS, PHASES, STEP_TAGS, THRESHOLDS
+from tachograph.client.core.arguments import LARGEST, count, flag, one_of, path_of, whole
+from tachograph.client.core.batches import Batches
+from tachograph.client.core.compiled import NOTHING, unseen
+from tachograph.client.core.contained import contained, parameters, tell_fault
+from tachograph.client.core.counters import Tally
+from tachograph.client.core.garbage import GarbageTag
+from tachograph.client.core.notice import OUT, notice, raised_by_signal, unknown
+from tachograph.client.core.scalars import number as as_number
+from tachograph.client.core.steps import Step
+from tachograph.client.core.uncopied import Uncopied
+from tachograph.client.hello.identity import Identity, discover
+from tachograph.client.hello.thresholds import Thresholds
+from tachograph.client.hello.workload import Workload
+from tachograph.client.signals.goodput import Goodput
+from tachograph.client.torch.collectives import Collective, watch_buckets
+from tachograph.client.transport import shutdown
+from tachograph.client.transport.failure_reason import describe
+from tachograph.client.transport.outputs import Outputs
+from tachograph.client.transport.rank_state import Report
+from tachograph.client.transport.sender import Sender
 
 if TYPE_CHECKING:
-    from tachograph.client.invariants import Invariants
-    from tachograph.client.model_flops import ModelFlops
-    from tachograph.client.phases import Phase
-    from tachograph.client.sink import Sink
-    from tachograph.client.source import Source
-    from tachograph.client.trace import Trace
+    from tachograph.client.core.phases import Phase
+    from tachograph.client.flops.model_flops import ModelFlops
+    from tachograph.client.signals.invariants import Invariants
+    from tachograph.client.transport.sink import Sink
+    from tachograph.client.transport.source import Source
+    from tachograph.client.transport.trace import Trace
 
 DISABLE_ENVIRONMENT = "TACHOGRAPH_DISABLED"
 TIER_ENVIRONMENT = "TACHOGRAPH_TIER"
@@ -63,8 +63,8 @@ class Recorder(Uncopied):
     - `precision`, `global_batch`: static facts, shown beside the run; `total_steps`: the step at which it will end.
     - `tier`: `hero`, `standard` or `dev`, else `$TACHOGRAPH_TIER`: decides who is woken when the run is in trouble.
     - `device_time=False`: no CUDA events around phases.
-    - `sinks`: other places to send the metrics to (`tachograph.sinks`); `trace`: where sampled steps are traced
-      (`tachograph.traces`). Both are closed at `close` or at exit, which takes as long as they do.
+    - `sinks`: other places to send the metrics to (`tachograph.export.sinks`); `trace`: where sampled steps are traced
+      (`tachograph.export.traces`). Both are closed at `close` or at exit, which takes as long as they do.
     - `enabled=False`, or `TACHOGRAPH_DISABLED=1` in the environment: does nothing at all, with no thread and no socket.
 
     Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing. A copy of it,
@@ -81,7 +81,7 @@ class Recorder(Uncopied):
     def __new__(cls, *excess: object, enabled: bool = True, **given: object) -> Recorder:
         """Choose once between recording and doing nothing."""
         recording = flag(enabled) is not False and os.environ.get(DISABLE_ENVIRONMENT, "") in ("", "0")
-        return object.__new__(cls if recording else silent.SilentRecorder)
+        return object.__new__(cls if recording else no_op.SilentRecorder)
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Recorder(Uncopied):
             self._phases = self._outputs.phases
             self._garbage.start()
             self._sender = Sender(report, path_of(socket))
-            farewell.enroll(self._sender, self._silence)
+            shutdown.enroll(self._sender, self._silence)
         except Exception as error:
             if raised_by_signal(error):
                 raise
@@ -154,7 +154,7 @@ class Recorder(Uncopied):
             self._silence()
 
     def __reduce__(self) -> tuple[type[Recorder], tuple[()]]:
-        return silent.SilentRecorder, ()
+        return no_op.SilentRecorder, ()
 
     @property
     def last_step(self) -> int | None:
@@ -329,7 +329,7 @@ class Recorder(Uncopied):
         if model is None and optimizer is None and scheduler is None and scaler is None:
             return
         try:
-            from tachograph.client.model_watch import ModelWatch  # late: only a watched model needs it
+            from tachograph.client.torch.model.model_watch import ModelWatch  # late: only a watched model needs it
 
             watch = ModelWatch(
                 model, optimizer, scheduler=scheduler, scaler=scaler,
@@ -375,7 +375,7 @@ class Recorder(Uncopied):
         tagged. Not inside a compiled model.
         """
         try:
-            from tachograph.client.flop_count import FlopCount
+            from tachograph.client.flops.flop_count import FlopCount
 
             clock = self._report.clock
             clock.tag = clock.tag or "warm-up"
@@ -430,15 +430,15 @@ class Recorder(Uncopied):
         """End the record as finished, or as failed by `error`; takes at most 0.2 s. At exit it happens by itself."""
         try:
             if self._sender is not None and issubclass(type(error), BaseException):
-                farewell.part("failed", *describe(cast("BaseException", error)), only=self._sender)
+                shutdown.part("failed", *describe(cast("BaseException", error)), only=self._sender)
             elif self._sender is not None:
-                farewell.part("finished", only=self._sender)
+                shutdown.part("finished", only=self._sender)
         finally:
             self._let_go(close=True)
 
     def _shared_numbers(self) -> Invariants:
         if self._invariants is None:
-            from tachograph.client.invariants import Invariants  # late: many runs have none
+            from tachograph.client.signals.invariants import Invariants  # late: many runs have none
 
             self._invariants = Invariants()
             self._report.sources.add(self._invariants)
@@ -505,7 +505,7 @@ class Recorder(Uncopied):
         try:
             self._let_go(close=False)
         finally:
-            self.__class__ = silent.SilentRecorder
+            self.__class__ = no_op.SilentRecorder
 
     def _let_go(self, *, close: bool) -> None:
         """Stop listening, and close other places to send to, or leave them to the parent of this forked child."""
@@ -518,4 +518,5 @@ class Recorder(Uncopied):
 for _name in ("phase", "step", "data", "collective", "count_flops"):
     unseen(getattr(Recorder, _name))
 
-from tachograph.client import silent  # noqa: E402 - it is a Recorder; loaded now: later there may be no descriptor free
+# It is a Recorder, so it comes last; loaded now: later there may be no descriptor free.
+from tachograph.client import no_op  # noqa: E402

@@ -21,10 +21,10 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from tachograph.client.contained import contained
-from tachograph.client.model_hook import ModelHook
-from tachograph.client.notice import notice
+from tachograph.client.core.contained import contained
+from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder
+from tachograph.client.torch.model.model_hook import ModelHook
 from tachograph.integrations.loop import Loop
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tachograph.client.contained import contained
-from tachograph.client.model_flops import ModelFlops, of_config
+from tachograph.client.core.contained import contained
+from tachograph.client.flops.model_flops import ModelFlops, of_config
 from tachograph.client.recorder import Recorder
 from tachograph.integrations.loop import Loop
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any
 
-from tachograph.client.contained import contained
+from tachograph.client.core.contained import contained
 from tachograph.client.recorder import Recorder
 from tachograph.integrations.loop import Loop
 

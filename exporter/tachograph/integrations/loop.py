@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
+from tachograph.client.core.steps import Step
 from tachograph.client.recorder import Recorder
-from tachograph.client.steps import Step
 
 
 class Abandoned(Exception):  # noqa: N818 - never raised: it tells a step's context manager that the step is void

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tachograph.node.config_file import ConfigError, Entry, read_file
-from tachograph.node.limits import Limits
 from tachograph.node.log import LEVELS
-from tachograph.node.web_config import read_web_config
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.web.web_config import read_web_config
 from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
 
 DEFAULT_PORT = 10024

@@ -14,9 +14,10 @@ from typing import TypeAlias
 
 from prometheus_client.process_collector import ProcessCollector
 
-from tachograph.catalog import COUNTER, GAUGE, INFO, METRICS, Metric
+from tachograph.catalog.index import METRICS
+from tachograph.catalog.metric import COUNTER, GAUGE, INFO, Metric
 from tachograph.node.histograms import BOUNDS, HistogramSample
-from tachograph.node.readings import Sample
+from tachograph.node.samples import Sample
 
 _ORDER = {metric.name: position for position, metric in enumerate(METRICS)}
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})

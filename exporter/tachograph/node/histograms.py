@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from tachograph.catalog import Metric
+from tachograph.catalog.metric import Metric
 from tachograph.wire import HISTOGRAM_INDEX_RANGE, HISTOGRAM_SCHEMA, decode_number
 
 BOUNDS = tuple(2.0 ** (k / 2) for k in range(-14, 15))

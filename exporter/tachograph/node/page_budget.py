@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from tachograph.node.histograms import BOUNDS, HistogramSample
-from tachograph.node.readings import Sample
+from tachograph.node.samples import Sample
 
 Block = Sequence[Sample | HistogramSample]
 """What one rank shows, what matters most first; or what is added up over a run."""

@@ -6,13 +6,14 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from tachograph import catalog
+from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
 from tachograph.node.config import Config
-from tachograph.node.dcgm import dcgm_samples
-from tachograph.node.job_mapping import JobMapping
-from tachograph.node.ranks import GpuFacts
-from tachograph.node.readings import GpuIdentity, GpuSnapshot, Sample, shown
+from tachograph.node.gpu.dcgm import dcgm_samples
+from tachograph.node.gpu.job_mapping import JobMapping
+from tachograph.node.gpu.readings import shown
+from tachograph.node.ranks.table import GpuFacts
+from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 
 _WORDS = {"": "reading", "not_supported": "not on these GPUs"}
 """A collector's state in words, where its reason does not say it."""
@@ -21,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class GpuReader(GpuFacts, Protocol):
-    """The GPU side as the exporter sees it: `gpu_source.GpuSource`, or NoGpus."""
+    """The GPU side as the exporter sees it: `GpuSource`, or NoGpus."""
 
     async def run(self) -> None:
         """Keep readings coming until cancelled."""

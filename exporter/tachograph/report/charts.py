@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tachograph.catalog import LOST_CAUSES
+from tachograph.catalog.rank import LOST_CAUSES
 from tachograph.report.asking import Asking
 from tachograph.report.figure import HEIGHT, LEFT, Figure, Line, Mark, chart
 from tachograph.report.svg import Frame, Point, Scale, band

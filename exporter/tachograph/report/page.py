@@ -8,7 +8,7 @@ from importlib.resources import files
 from string import Template
 
 from tachograph._version import __version__
-from tachograph.catalog import LOST_CAUSES, PHASES
+from tachograph.catalog.rank import LOST_CAUSES, PHASES
 from tachograph.prometheus_api import Prometheus, PrometheusError
 from tachograph.report import charts, hardware, timeline
 from tachograph.report.asking import Asking

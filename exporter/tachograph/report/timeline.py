@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tachograph.catalog import PHASES
+from tachograph.catalog.rank import PHASES
 from tachograph.prometheus_api import Series
 from tachograph.report.asking import Asking, held
 from tachograph.report.chosen_ranks import ChosenRank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 THERMAL, POWER_BRAKE, POWER_CAP = "thermal", "power brake", "power cap"
 

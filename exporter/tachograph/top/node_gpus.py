@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 from tachograph.top.facts import Gpu, Rank
 from tachograph.top.gpu_words import cause, trouble
 from tachograph.top.pace import GpuCounters, Part, Past

@@ -7,7 +7,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 from tachograph.top.facts import LATE_RATIO, LATE_SECONDS, Rank, Run, condition, in_order
 from tachograph.top.pace import Key, Past, RankCounters, RankPace
 from tachograph.top.page import Page

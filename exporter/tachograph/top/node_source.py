@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
 from tachograph.top import node_gpus, node_ranks
 from tachograph.top.facts import CONDITIONS, Facts, Run, SourceError

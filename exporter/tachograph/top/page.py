@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tachograph.metric import PREFIX, Metric
+from tachograph.catalog.metric import PREFIX, Metric
 
 _LINE = re.compile(r'(\w+)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})? (\S+)(?: \S+)?')
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')

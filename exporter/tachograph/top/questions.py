@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 
 ALERTS_SHOWN = 20
 """Of each kind: those that page, and those that do not."""

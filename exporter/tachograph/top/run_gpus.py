@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 from tachograph.prometheus_api import Prometheus, Series
 from tachograph.top import questions
 from tachograph.top.facts import Alert, Gpu, Rank

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tachograph import catalog as c
+from tachograph.catalog import index as c
 from tachograph.http_client import UNREADABLE
 from tachograph.prometheus_api import Prometheus, PrometheusError, Series
 from tachograph.top import questions

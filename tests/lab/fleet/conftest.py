@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tachograph.lab.fleet import EPOCH, Simulation, VirtualNode, Word
-from tachograph.lab.scenario import Fleet, Pause, Scenario
-from tachograph.lab.scenario.faults import (
+from tachograph.node.samples import Sample
+from tachograph_lab.fleet import EPOCH, Simulation, VirtualNode, Word
+from tachograph_lab.scenario import Fleet, Pause, Scenario
+from tachograph_lab.scenario.faults import (
     BatchChange,
     ExporterDown,
     Fault,
@@ -22,7 +23,6 @@ from tachograph.lab.scenario.faults import (
     SlowPhase,
     Throttle,
 )
-from tachograph.node.readings import Sample
 
 Series = dict[tuple[str, ...], float]
 

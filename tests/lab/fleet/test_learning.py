@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.lab.scenario import Fleet, Learning, StepTimes
-from tachograph.lab.scenario.faults import (
+from tachograph_lab.scenario import Fleet, Learning, StepTimes
+from tachograph_lab.scenario.faults import (
     LossClimb,
     LossSpike,
     Nan,

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog import COUNTER, gpu_metrics
-from tachograph.lab.checkout import root
-from tachograph.lab.scenario.faults import (
+from tachograph.catalog.index import gpu_metrics
+from tachograph.catalog.metric import COUNTER
+from tachograph.node.gpu.reading_table import ACTIVITIES, CALLS, FIELDS
+from tachograph.node.gpu.readings import shown
+from tachograph.node.samples import Sample
+from tachograph_lab.checkout import root
+from tachograph_lab.scenario.faults import (
     Ecc,
     GpuHung,
     GpuLost,
@@ -22,9 +26,7 @@ from tachograph.lab.scenario.faults import (
     Throttle,
     Xid,
 )  # fmt: skip
-from tachograph.lab.scenario.story import MemoryInUse
-from tachograph.node.reading_table import ACTIVITIES, CALLS, FIELDS
-from tachograph.node.readings import Sample, shown
+from tachograph_lab.scenario.story import MemoryInUse
 
 Play = Callable[..., Any]
 

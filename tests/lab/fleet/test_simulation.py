@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tachograph.catalog import COUNTER, TRAIN_METRICS
-from tachograph.client.identity import Identity, discover
-from tachograph.client.report import Report
-from tachograph.client.workload import Workload
-from tachograph.lab.fleet.calendar import Calendar
-from tachograph.lab.scenario import Fleet, Pause, Scenario, StepTimes
-from tachograph.lab.scenario.faults import (
+from tachograph.catalog.metric import COUNTER
+from tachograph.catalog.rank import TRAIN_METRICS
+from tachograph.client.hello.identity import Identity, discover
+from tachograph.client.hello.workload import Workload
+from tachograph.client.transport.rank_state import Report
+from tachograph_lab.fleet.calendar import Calendar
+from tachograph_lab.scenario import Fleet, Pause, Scenario, StepTimes
+from tachograph_lab.scenario.faults import (
     BatchChange,
     ExporterDown,
     Fault,
@@ -35,7 +36,7 @@ from tachograph.lab.scenario.faults import (
     SlowPhase,
     Stuck,
 )
-from tachograph.lab.scenario.story import Thresholds
+from tachograph_lab.scenario.story import Thresholds
 
 Play = Callable[..., Any]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tachograph.lab.replay.live_fleet import subnet_of_loopback
-from tachograph.lab.replay.live_node import LiveNode
 from tachograph.node.clock import Clock
 from tachograph.node.shown_gpus import NoGpus
+from tachograph_lab.live.live_fleet import subnet_of_loopback
+from tachograph_lab.live.live_node import LiveNode
 
 RUN = "live"
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tachograph.lab.fleet.words import Word
-from tachograph.lab.replay.live_fleet import Announcement, LiveFleet, read_announcement
+from tachograph_lab.fleet.messages import Word
+from tachograph_lab.live.live_fleet import Announcement, LiveFleet, read_announcement
 
 KILLED = 3
 RANKS_OF_A_NODE = 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.lab.replay.live_node import LiveNode, exposition
+from tachograph_lab.live.live_node import LiveNode, exposition
 
 
 def test_each_way_to_fail_is_what_a_scraper_meets(live: Callable[[], LiveNode], still: Any, looks: Any) -> None:

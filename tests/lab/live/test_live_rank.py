@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tachograph.lab.replay.live_node import LiveNode
-from tachograph.lab.replay.live_rank import LiveRank
+from tachograph_lab.live.live_node import LiveNode
+from tachograph_lab.live.live_rank import LiveRank
 
 RANKS = (0, 1, 2)
 

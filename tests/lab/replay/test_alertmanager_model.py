@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tachograph.lab import binaries
-from tachograph.lab.checkout import root
-from tachograph.lab.pager import Pager
-from tachograph.lab.processes import Children, answers, free_port
-from tachograph.lab.replay import alertmanager_config
-from tachograph.lab.replay.alertmanager import Model
-from tachograph.lab.replay.firing import Firing
-from tachograph.lab.replay.verdict import Received
+from tachograph_lab import binaries
+from tachograph_lab.checkout import root
+from tachograph_lab.pager import Pager
+from tachograph_lab.processes import Children, answers, free_port
+from tachograph_lab.replay import alertmanager_config
+from tachograph_lab.replay.alertmanager import Model
+from tachograph_lab.replay.firing import Firing
+from tachograph_lab.replay.verdict import Received
 
 LASTS = 8.0
 CLOSE = 0.6
@@ -148,7 +148,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Told]]:
         urls = {}
         for suite in ("bookworm", "sid"):
             try:
-                program = binaries.ensure(suite)["alertmanager"]
+                program = binaries.find(suite)["alertmanager"]
             except binaries.BinariesUnavailable:
                 continue
             listeners[suite] = running.enter_context(Listener())

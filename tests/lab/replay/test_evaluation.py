@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.lab import binaries
-from tachograph.lab.replay import evaluation
-from tachograph.lab.replay.evaluation import EvaluationError, evaluate
-from tachograph.lab.replay.firing import Firing
-from tachograph.lab.replay.recording import Recording
-from tachograph.lab.replay.scraped import Row, Target
-from tachograph.lab.replay.shipped import ShippedRules, shipped
+from tachograph_lab import binaries
+from tachograph_lab.replay import evaluation
+from tachograph_lab.replay.evaluation import EvaluationError, evaluate
+from tachograph_lab.replay.firing import Firing
+from tachograph_lab.replay.recording import Recording
+from tachograph_lab.replay.scraped import Row, Target
+from tachograph_lab.replay.shipped import ShippedRules, shipped
 
 NASTY = 'say "hi" \\ {a="b"}\nnext – line'
 
@@ -49,7 +49,7 @@ groups:
 def suite(request: pytest.FixtureRequest) -> str:
     """Return the generation, if it can be had."""
     try:
-        binaries.ensure(request.param)
+        binaries.find(request.param)
     except binaries.BinariesUnavailable as error:
         if request.param == "bookworm":
             pytest.fail(str(error))

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from tachograph.lab.replay import input_series
-from tachograph.lab.replay.promtool_limit import PromtoolLimitError, with_raised_limit
-from tachograph.lab.replay.scraped import MISSING, STALE, Series
+from tachograph_lab.replay import input_series
+from tachograph_lab.replay.promtool_limit import PromtoolLimitError, with_raised_limit
+from tachograph_lab.replay.scraped import MISSING, STALE, Series
 
 NAN, INF = math.nan, math.inf
 

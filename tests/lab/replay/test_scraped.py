@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from tachograph import catalog
-from tachograph.lab.replay.scraped import MISSING, STALE, Target, is_a
+from tachograph.catalog import index as catalog
 from tachograph.node.histograms import BOUNDS, HistogramSample
-from tachograph.node.readings import Sample
+from tachograph.node.samples import Sample
+from tachograph_lab.replay.scraped import MISSING, STALE, Target, is_a
 
 
 def words(values: np.ndarray) -> list[object]:

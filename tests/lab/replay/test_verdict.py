@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tachograph.lab.replay.verdict import Received, Verdict, judge
-from tachograph.lab.scenario import Expected, Fleet, Scenario, Tolerated
-from tachograph.lab.scenario.faults import Throttle
+from tachograph_lab.replay.verdict import Received, Verdict, judge
+from tachograph_lab.scenario import Expected, Fleet, Scenario, Tolerated
+from tachograph_lab.scenario.faults import Throttle
 
 LATE = Expected(alert="StragglerRank", receiver="page", within=180, labels={"rank": "3"}, text=("thermal", "84"))
 SCENARIO = Scenario(

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from tachograph.lab import binaries
-from tachograph.lab.replay import input_series, recording, virtual
-from tachograph.lab.replay.recording import record
-from tachograph.lab.replay.shipped import shipped
-from tachograph.lab.replay.verdict import Verdict
-from tachograph.lab.scenario import Expected, Fleet, Scenario
-from tachograph.lab.scenario.faults import ExporterDown, Fault, Kill
+from tachograph_lab import binaries
+from tachograph_lab.replay import input_series, recording, virtual
+from tachograph_lab.replay.recording import record
+from tachograph_lab.replay.shipped import shipped
+from tachograph_lab.replay.verdict import Verdict
+from tachograph_lab.scenario import Expected, Fleet, Scenario
+from tachograph_lab.scenario.faults import ExporterDown, Fault, Kill
 
 RUN = "small"
 
@@ -23,7 +23,7 @@ RUN = "small"
 def replayed(request: pytest.FixtureRequest) -> Callable[[Scenario], Verdict]:
     """Return what replays a scenario with a generation, if that can be had."""
     try:
-        binaries.ensure(request.param)
+        binaries.find(request.param)
     except binaries.BinariesUnavailable as error:
         if request.param == "bookworm":
             pytest.fail(str(error))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tachograph.lab.replay import virtual
-from tachograph.lab.replay.firing import Firing
-from tachograph.lab.scenario import Expected, Fleet, Scenario
-from tachograph.lab.scenario.faults import Fault, Freeze, Kill
+from tachograph_lab.replay import virtual
+from tachograph_lab.replay.firing import Firing
+from tachograph_lab.scenario import Expected, Fleet, Scenario
+from tachograph_lab.scenario.faults import Fault, Freeze, Kill
 
 
 def scenario(*faults: Fault, expect: tuple[Expected, ...] = (), lasts: float = 120) -> Scenario:

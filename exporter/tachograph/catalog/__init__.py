@@ -1,0 +1,1 @@
+"""Every fact about every metric: one row for each."""

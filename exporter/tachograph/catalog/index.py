@@ -1,0 +1,24 @@
+"""Every metric Tachograph exposes, by name: the rows of a rank, of a GPU and of the exporter itself together.
+
+Exposition, `docs/metrics.md`, rule and dashboard contract tests read these; the client imports `catalog.rank` alone,
+for what it does not need would cost it import time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from tachograph.catalog import exporter, gpu, rank
+from tachograph.catalog.exporter import *
+from tachograph.catalog.gpu import *
+from tachograph.catalog.metric import *
+from tachograph.catalog.rank import *
+
+METRICS: tuple[Metric, ...] = (*rank.ROWS, *gpu.ROWS, *exporter.ROWS)
+BY_NAME: Mapping[str, Metric] = MappingProxyType({row.name: row for row in METRICS})
+
+
+def gpu_metrics() -> Iterator[Metric]:
+    """Yield the families that describe a GPU."""
+    return (row for row in METRICS if row.labels[:2] == GPU)

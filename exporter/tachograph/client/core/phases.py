@@ -1,0 +1,145 @@
+"""What the training thread is doing, and for how long: a clock that is in exactly one phase at any moment."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from time import perf_counter
+from types import TracebackType
+
+from tachograph.catalog.rank import PHASES
+from tachograph.client.core.uncopied import Uncopied
+
+OURS = (MemoryError, RecursionError, IndexError, AttributeError, TypeError)
+"""What the lines that enter and leave a phase or a step can raise: out of memory or stack, interrupted by a signal
+handler that records itself, or late at the end of the interpreter, when modules have lost their contents. Nothing
+wider: a signal handler of the training code may raise anything between two lines, and that must pass."""
+
+
+class Phase(Uncopied):
+    """One phase's seconds; `with phase:` puts the clock into it and back, and never raises.
+
+    One object per phase, used again and again: entering allocates nothing. What is inside stays in the order written
+    here: the sender thread may look between any two lines, and must never see a second counted twice
+    (see `PhaseClock.read`).
+    """
+
+    __slots__ = ("_clock", "name", "seconds")
+
+    def __init__(self, name: str, clock: PhaseClock) -> None:
+        self.name = name
+        self.seconds = 0.0
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        try:
+            clock = self._clock
+            now = perf_counter()
+            left = clock.current
+            elapsed = now - clock.since
+            clock.outer.append(left)
+            clock.since = now
+            clock.current = self
+            left.seconds += elapsed
+        except OURS:
+            self._clock.failed = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            clock = self._clock
+            now = perf_counter()
+            left = clock.current
+            elapsed = now - clock.since
+            clock.since = now
+            if clock.outer:  # empty only where phases were left in another order than entered
+                clock.current = clock.outer.pop()
+            left.seconds += elapsed
+        except OURS:
+            self._clock.failed = True
+
+    def failed(self) -> None:
+        """Note that what a caller does around this phase could not be recorded."""
+        self._clock.failed = True
+
+    def __reduce__(self) -> tuple[type[nullcontext[None]], tuple[()]]:
+        return nullcontext, ()
+
+
+class TaggingPhase(Phase):
+    """A phase that tags the step it lies in with its own name, unless that step has a tag already."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        try:
+            clock = self._clock
+            if clock.tag is None:
+                clock.tag = self.name
+            Phase.__enter__(self)
+        except OURS:
+            self._clock.failed = True
+
+
+class CheckedPhase(TaggingPhase):
+    """A phase that also counts how often it ended with an exception."""
+
+    __slots__ = ("failures",)
+
+    def __init__(self, name: str, clock: PhaseClock) -> None:
+        super().__init__(name, clock)
+        self.failures = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is not None:
+                self.failures += 1
+            Phase.__exit__(self, kind, error, traceback)
+        except OURS:
+            self._clock.failed = True
+
+
+class PhaseClock:
+    """Shares out the wall time since its creation: every second belongs to exactly one phase.
+
+    It starts in `init`; from the first step on, time outside every named phase is `other`. It belongs to the thread
+    that trains. `since` and all seconds are of `time.perf_counter`. `tag` says why the step under way is no ordinary
+    one (`STEP_TAGS`); each step begins without. `failed`: a phase or a step could not be recorded; a flag and no count,
+    so that noting it takes neither memory nor stack.
+    """
+
+    __slots__ = ("_told", "checkpoint", "current", "failed", "other", "outer", "phases", "since", "tag")
+
+    def __init__(self) -> None:
+        self.checkpoint = CheckedPhase("checkpoint", self)
+        self.phases = {name: Phase(name, self) for name in PHASES}
+        self.phases |= {"eval": TaggingPhase("eval", self), "checkpoint": self.checkpoint}
+        self.other = self.phases["other"]
+        self.outer: list[Phase] = []
+        self.since = perf_counter()
+        self.current = self.phases["init"]
+        self.tag: str | None = None
+        self.failed = False
+        self._told = dict.fromkeys(PHASES, 0.0)
+
+    def checkpoint_seconds(self) -> float:
+        """Return the seconds in phase `checkpoint` up to now; asked by the training thread."""
+        running = perf_counter() - self.since if self.current is self.checkpoint else 0.0
+        return self.checkpoint.seconds + running
+
+    def read(self) -> tuple[str, float, dict[str, float]]:
+        """Return the current phase, the moment it began, and every phase's seconds up to now, never less than before.
+
+        Called by the sender thread while the training thread runs. Seconds are read before `current`, `current` before
+        `since`, the other way round from how they are written: a change in between hides the last moments from this
+        reading, and the maximum bridges that. A training thread held up between reading the time and writing it down
+        makes a phase run ahead by that moment; the maximum then stands still until the phase has caught up.
+        """
+        seconds = {name: phase.seconds for name, phase in self.phases.items()}
+        current = self.current
+        since = self.since
+        seconds[current.name] += perf_counter() - since
+        self._told = {name: max(told, seconds[name]) for name, told in self._told.items()}
+        return current.name, since, self._told

@@ -1,0 +1,114 @@
+"""Numbers out of whatever a training loop logs, without ever waiting for a GPU.
+
+Tensors are known by their type's name, so torch is never imported. Only plain tensors are read: a `DTensor` would
+start a collective in `.item()`, and an `AsyncCollectiveTensor` would wait for one.
+
+The CUDA way is tested against stand-ins only; it has not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tachograph.client.core.notice import raised_by_signal
+
+if TYPE_CHECKING:
+    from typing import SupportsFloat
+
+    from tachograph.client.core.torch_types import Tensor
+
+_PLAIN_TENSORS = frozenset({
+    ("torch", "Tensor"), ("torch.nn.parameter", "Parameter"), ("torch.nn.parameter", "Buffer"),
+})  # fmt: skip
+
+
+class Copy:
+    """A CUDA scalar on its way to pinned host memory; `ready()` asks without waiting."""
+
+    __slots__ = ("_event", "_host")
+
+    def __init__(self, tensor: Tensor) -> None:
+        cuda = sys.modules["torch"].cuda
+        # With non_blocking, PyTorch takes the destination from its cache of pinned memory: a true asynchronous copy.
+        self._host: Tensor | None = tensor.detach().to("cpu", non_blocking=True)
+        self._event = cuda.Event()
+        self._event.record(cuda.current_stream(tensor.device))
+
+    def ready(self) -> bool:
+        """Return whether the copy is done; True also for one that failed, whose value then reads as None."""
+        try:
+            return bool(self._event.query())
+        except Exception:  # noqa: BLE001 - a CUDA error is the training code's to meet, not ours to raise
+            self._host = None
+            return True
+
+    def value(self) -> float | None:
+        """Return the number, once `ready()`."""
+        return None if self._host is None else self._host.item()
+
+
+Reading = float | Copy | None
+"""A number, one that is on its way, or None for a value that is no number."""
+
+
+def read(value: object) -> Reading:
+    """Return what `value` says as a number; never raises, never waits for a device."""
+    try:
+        return (_readers.get(value.__class__) or _reader(value.__class__))(value)
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+        return None
+
+
+def number(reading: object) -> float | None:
+    """Return a reading as the float to send, or None if there is none."""
+    try:
+        if isinstance(reading, Copy):
+            reading = reading.value()
+        if isinstance(reading, (int, float)) and not isinstance(reading, bool):
+            return float(reading)
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+    return None
+
+
+def _as_is(value: float) -> Reading:
+    return value
+
+
+def _convert(value: SupportsFloat) -> Reading:
+    return float(value)
+
+
+def _refuse(value: object) -> Reading:
+    return None
+
+
+def _tensor(tensor: Tensor) -> Reading:
+    if tensor.numel() != 1:
+        return None
+    if tensor.is_cpu:
+        return tensor.item()
+    if tensor.is_cuda and not sys.modules["torch"].cuda.is_current_stream_capturing():
+        return Copy(tensor)
+    return None
+
+
+def _reader(kind: type) -> Callable[[Any], Reading]:
+    """Choose the reader for a type seen for the first time, and keep it."""
+    reader: Callable[[Any], Reading] = _refuse
+    if (kind.__module__, kind.__name__) in _PLAIN_TENSORS:
+        reader = _tensor
+    elif hasattr(kind, "__float__") and not hasattr(kind, "__torch_function__"):
+        reader = _convert  # numpy scalars, Decimal, Fraction
+    if len(_readers) < _READERS_LIMIT:  # a program that makes types without end costs speed, not memory
+        _readers[kind] = reader
+    return reader
+
+
+_READERS_LIMIT = 64
+_readers: dict[type, Callable[[Any], Reading]] = {float: _as_is, int: _as_is, bool: _refuse}

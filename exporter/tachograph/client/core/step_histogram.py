@@ -1,0 +1,41 @@
+"""How long steps take: ordinary ones in exponential buckets, the others by their tag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tachograph.client.core.step_record import StepRecord
+from tachograph.wire import HISTOGRAM_SCHEMA, bucket_index, encode_number
+
+
+class StepHistogram:
+    """Counts every step once: its duration in a bucket, or its tag; the sender thread fills it."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._buckets: dict[int, int] = {}
+        self._tagged: dict[str, int] = {}
+
+    def observe(self, record: StepRecord) -> None:
+        """Count a step."""
+        if record.tag is not None:
+            self._tagged[record.tag] = self._tagged.get(record.tag, 0) + 1
+            return
+        seconds = record.ended - record.began
+        index = bucket_index(seconds)
+        self._buckets[index] = self._buckets.get(index, 0) + 1
+        self._sum += seconds
+
+    def metrics(self) -> Iterator[tuple[str, object]]:
+        """Yield the number of tagged steps by tag, once there is one."""
+        if self._tagged:
+            yield "tagged_steps_total", dict(self._tagged)
+
+    def frame(self) -> dict[str, object]:
+        """Return the histogram as the wire carries it."""
+        return {
+            "schema": HISTOGRAM_SCHEMA,
+            "sum": encode_number(self._sum),
+            "count": sum(self._buckets.values()),
+            "buckets": {str(index): count for index, count in sorted(self._buckets.items())},
+        }

@@ -1,0 +1,202 @@
+"""The step: counted, timed, and what the training code says about it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from types import TracebackType
+from typing import NoReturn
+
+from tachograph.catalog.rank import PHASES
+from tachograph.client.core.compiled import UnseenStep, in_graph, whole_graph
+from tachograph.client.core.counters import Tally
+from tachograph.client.core.notice import notice, raised_by_signal
+from tachograph.client.core.phases import OURS, Phase, PhaseClock
+from tachograph.client.core.scalars import Copy, Reading, read
+from tachograph.client.core.uncopied import Uncopied
+
+FIRST_TAG = "warm-up"
+"""The first step of a process compiles, allocates and connects: it is no ordinary one."""
+
+RING_LIMIT = 4096
+"""Steps kept for the sender thread, which empties the ring every second: more per second are dropped and counted."""
+
+PENDING_LIMIT = 64
+"""Logged steps whose CUDA copies may be under way; a GPU further behind than this loses readings, never memory."""
+
+
+class Step(Uncopied):
+    """One optimizer step as a context manager, the same object every time.
+
+    `number` is the step this is, from 0. A step that ends with an exception is not completed and not counted; one that
+    is entered inside itself is one step, from the inner entry on. `given` is the tag that the next step begins with,
+    `accumulating` says that what ends next is a micro-step: its time belongs to the step that completes. `records` are
+    the fields of a `StepRecord` for every completed step, for the sender thread to take out.
+    """
+
+    __slots__ = (
+        "_began", "_clock", "_depth", "_dropped", "_other", "_partial", "_pending", "_phases", "_wait", "accumulating",
+        "completed", "ended", "given", "logged", "next", "number", "records",
+    )  # fmt: skip
+
+    def __init__(self, clock: PhaseClock, dropped: Tally, wait: Callable[[], float] = lambda: 0.0) -> None:
+        self.number = 0
+        self.next = 0
+        self.completed = 0
+        self.ended: float | None = None
+        self.given: str | None = FIRST_TAG
+        self.accumulating = False
+        self.records: deque[tuple[int, float, float, str | None, tuple[float, ...], float]] = deque()
+        self.logged: deque[tuple[int, dict[str, Reading]]] = deque()
+        self._pending: deque[tuple[int, dict[str, Reading]]] = deque()
+        self._clock = clock
+        self._phases = tuple(clock.phases[name] for name in PHASES)
+        self._other: Phase = clock.other
+        self._wait = wait
+        self._began = 0.0
+        self._partial = False
+        self._depth = 0
+        self._dropped = dropped
+
+    def __enter__(self) -> Step:
+        try:
+            clock = self._clock
+            now = perf_counter()
+            left = clock.current
+            elapsed = now - clock.since
+            outer = clock.outer
+            if self._depth:  # entered before and not left: it begins anew
+                del outer[self._depth :]
+            else:
+                # Outside the outermost step and every named phase the clock returns to `other`: `init` ends, for good.
+                outer.append(left if outer else self._other)
+                self._depth = len(outer)
+            clock.since = now
+            clock.current = self._other
+            left.seconds += elapsed
+            if not self._partial:
+                self._began = now
+                clock.tag = self.given
+            self.number = self.next
+        except OURS:
+            self._clock.failed = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            depth = self._depth
+            if not depth:  # left before: by the inner end of a step inside itself
+                return
+            clock = self._clock
+            now = perf_counter()
+            left = clock.current
+            elapsed = now - clock.since
+            clock.since = now
+            outer = clock.outer
+            if len(outer) != depth:  # phases entered inside by hand and never left, or left twice
+                del outer[depth:]
+            self._depth = 0
+            clock.current = outer.pop() if outer else self._other
+            left.seconds += elapsed
+            if kind is not None or self.accumulating:
+                self._stay(kind is None)
+                return
+            self.next = self.number + 1
+            self.completed += 1
+            self.ended = now
+            records = self.records
+            if len(records) < RING_LIMIT:
+                a, b, c, d, e, f, g, h, i, j = self._phases  # written out: a loop over them takes twice the time
+                seconds = (
+                    a.seconds, b.seconds, c.seconds, d.seconds, e.seconds,
+                    f.seconds, g.seconds, h.seconds, i.seconds, j.seconds,
+                )  # fmt: skip
+                records.append((self.number, self._began, now, clock.tag, seconds, self._wait()))
+            else:
+                self._dropped.count += 1
+            self.given = None
+            self._partial = False
+        except OURS:
+            self._clock.failed = True
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a step, or a micro-step of one, has begun and not ended."""
+        return self._depth > 0 or self._partial
+
+    def _stay(self, ended_well: bool) -> None:
+        """End a micro-step, or one that failed: what it belonged to begins anew, with the tag that it would have."""
+        self._partial = ended_well
+        self.accumulating = False
+        if not ended_well:
+            self.given = None if self.completed else FIRST_TAG
+
+    def log(self, /, *excess: NoReturn, **values: object) -> None:
+        """Record scalars of this step by their catalog name: `loss`, `grad_norm`, `learning_rate` and so on.
+
+        Takes numbers and one-element tensors. A CPU tensor is read at once (0.1 µs); a CUDA tensor is copied
+        asynchronously and read at a later `log`, when the copy is done: the training thread never waits for the GPU.
+        Names that the catalog does not hold, and values that are no numbers, are dropped and counted.
+        """
+        deferred = False
+        try:
+            for name, value in values.items():
+                kind = value.__class__
+                if kind is not float and kind is not int:
+                    reading = values[name] = read(value)
+                    if reading.__class__ is Copy:
+                        deferred = True
+            if deferred or self._pending:
+                self._defer(values)  # type: ignore[arg-type]
+            elif len(self.logged) < RING_LIMIT:
+                self.logged.append((self.number, values))  # type: ignore[arg-type]
+            else:
+                self._dropped.count += 1
+            if excess:
+                self._misuse()
+        except Exception as error:  # noqa: BLE001 - a value without even a class: a dead `weakref.proxy`
+            try:
+                if raised_by_signal(error):
+                    raise
+                self._log_carefully(values)
+            except OURS:
+                self._clock.failed = True
+
+    def _log_carefully(self, values: dict[str, object]) -> None:
+        """Record what can be read of values of which one cannot; `read` makes None of that one, counted later."""
+        self._defer({name: value if type(value) is float else read(value) for name, value in values.items()})
+
+    def _misuse(self) -> None:
+        self._dropped.count += 1
+        notice("log", "step.log() takes values by name, as in step.log(loss=loss): the others are dropped")
+
+    def __reduce__(self) -> tuple[type[UnseenStep], tuple[()]]:
+        return UnseenStep, ()
+
+    def _defer(self, values: dict[str, Reading]) -> None:
+        """Queue behind the copies under way, if any, so that steps stay in order, and pass on those that are done.
+
+        Asked here and not by the sender thread: a CUDA call from another thread would break a graph capture.
+        """
+        pending = self._pending
+        while pending and len(self.logged) < RING_LIMIT and all(_ready(value) for value in pending[0][1].values()):
+            self.logged.append(pending.popleft())
+        if len(pending) < PENDING_LIMIT:
+            pending.append((self.number, values))
+        else:
+            self._dropped.count += 1
+
+
+def _ready(value: Reading) -> bool:
+    return type(value) is not Copy or value.ready()
+
+
+def _log_in_graph(step: Step, /, *excess: NoReturn, **values: object) -> None:
+    if not whole_graph("step.log()"):
+        _log(step, *excess, **values)
+
+
+_log = in_graph(Step.log, _log_in_graph)

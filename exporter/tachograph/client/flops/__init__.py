@@ -1,0 +1,1 @@
+"""How many FLOPs a step takes."""

@@ -1,0 +1,119 @@
+"""Who this process is in its run: by what it was told, else by what its launcher left in the environment.
+
+Order: explicit argument, `TACHOGRAPH_*`, torchrun, `torch.distributed` if it is already initialised, MPI, Slurm; else
+rank 0 of run `local-<user>`. Each field is looked up on its own; a value that cannot be right is passed over, counted.
+
+MPI comes before Slurm, for in a Slurm job the processes of `mpirun` inherit `SLURM_PROCID` from whatever started them.
+A batch script has one as well, 0, and as `SLURM_NTASKS` the tasks that its job may start; how many there are is known
+within a step of `srun` alone. Kubernetes numbers pods (`JOB_COMPLETION_INDEX`), not processes: no rank.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from tachograph.client.core.arguments import count, name
+from tachograph.client.core.notice import notice, shown
+from tachograph.client.torch.loaded_torch import in_use
+
+# torchrun's static rendezvous calls every run "none": a name that names nothing.
+_NAMELESS = frozenset({"none", "None"})
+
+_RUN = ("TACHOGRAPH_RUN", "TORCHELASTIC_RUN_ID", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID", "SLURM_JOBID")
+_COUNTS: dict[str, tuple[str, ...]] = {
+    "rank": (
+        "TACHOGRAPH_RANK", "RANK", "torch:get_rank", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK",
+        "PMI_RANK", "SLURM_PROCID",
+    ),
+    "local_rank": (
+        "TACHOGRAPH_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK",
+        "MPI_LOCALRANKID", "SLURM_LOCALID",
+    ),
+    "world_size": (
+        "TACHOGRAPH_WORLD_SIZE", "WORLD_SIZE", "torch:get_world_size", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE",
+        "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
+    ),
+    "attempt": ("TACHOGRAPH_ATTEMPT",),
+}  # fmt: skip
+_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+"""The larger one is the attempt: a job that Slurm queues again begins with a new torchrun, whose count is 0."""
+
+
+class Identity(NamedTuple):
+    """A rank's place in its run; `refused` counts the values that were passed over."""
+
+    run: str
+    rank: int
+    local_rank: int
+    world_size: int
+    attempt: int
+    refused: int
+
+
+def discover(
+    given: Mapping[str, object], environment: Mapping[str, str], user: Callable[[], str] | None = None
+) -> Identity:
+    """Return the identity from explicit arguments (None: not given), the environment and torch.distributed."""
+    refused = 0
+
+    def first(field: str, candidates: Iterator[object], read: Callable[[object], int | str | None]) -> int | str | None:
+        nonlocal refused
+        for candidate in candidates:
+            if candidate is None or (type(candidate) is str and candidate in ("", *_NAMELESS)):
+                continue
+            value = read(candidate)
+            if value is not None:
+                return value
+            refused += 1
+            notice(f"argument {field}", f"{field} cannot be {shown(candidate)}, which is passed over")
+        return None
+
+    run = first("run", _candidates(given.get("run"), _RUN, environment), name)
+    if run is None:
+        run = name(f"local-{(user or _user)()}") or "local"
+    elif given.get("run") is None and run == environment.get("SLURM_ARRAY_JOB_ID"):
+        run = f"{run}_{environment.get('SLURM_ARRAY_TASK_ID', '0')}"  # Slurm's own spelling of one task of an array
+    counts = {
+        field: first(field, _candidates(given.get(field), sources, environment), count)
+        for field, sources in _COUNTS.items()
+    }
+    if counts["attempt"] is None:
+        restarts = (first("attempt", iter([environment.get(variable)]), count) for variable in _RESTARTS)
+        counts["attempt"] = max(int(times or 0) for times in restarts)
+    rank = int(counts["rank"] or 0)
+    return Identity(
+        run=str(run),
+        rank=rank,
+        local_rank=int(counts["local_rank"] or 0),
+        world_size=max(int(counts["world_size"] or 1), rank + 1),
+        attempt=int(counts["attempt"] or 0),
+        refused=refused,
+    )
+
+
+def _candidates(given: object, sources: tuple[str, ...], environment: Mapping[str, str]) -> Iterator[object]:
+    yield given
+    for source in sources:
+        yield _ask_torch(source[6:]) if source.startswith("torch:") else environment.get(source)
+
+
+def _ask_torch(question: str) -> object:
+    distributed = in_use("distributed")
+    try:
+        return getattr(distributed, question)()
+    except Exception:  # noqa: BLE001 - not in use, or a build that cannot say
+        return None
+
+
+def _user() -> str:
+    for variable in ("LOGNAME", "USER"):
+        if found := name(os.environ.get(variable)):
+            return found
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError, OSError):  # a container's uid without an entry, no free file descriptor
+        return f"uid{os.getuid()}"

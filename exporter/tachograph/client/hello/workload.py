@@ -1,0 +1,104 @@
+"""What a step is worth, and the static facts of a run, as the constructor was told them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tachograph.catalog.rank import TIERS
+from tachograph.client.core.arguments import count, name, one_of
+from tachograph.client.core.notice import notice, shown
+from tachograph.client.core.scalars import number
+from tachograph.client.torch.loaded_torch import loaded_torch
+
+MEASURED = "measured"
+GIVEN = "given"
+"""Conventions beside those of `model_flops`: counted by `Recorder.count_flops`, or a number of unknown origin."""
+
+
+class Workload:
+    """One rank's share of a step, by counter; the facts for the hello; and how many arguments could not be right.
+
+    Amounts per step are given for the whole run; a rank's counters take one `world_size`-th of them.
+    """
+
+    def __init__(self, world_size: int, **given: object) -> None:
+        self.refused = 0
+
+        def take(key: str, read: Callable[[object], float | str | None]) -> float | str | None:
+            if given.get(key) is None:
+                return None
+            value = read(given[key])
+            if value is None:
+                self.refused += 1
+                notice(f"argument {key}", f"{key} cannot be {shown(given[key])}, which is dropped")
+            return value
+
+        tokens = take("tokens_per_step", amount)
+        stated = take("flops_convention", _convention)
+        per_token = given.get("flops_per_token")
+        try:
+            convention = getattr(per_token, "convention", None)
+        except Exception:  # noqa: BLE001 - a user's object in the place of a number
+            convention = None
+        if convention is not None:  # a ModelFlops says how it counted
+            self.refused += stated not in (None, convention)
+            stated = _convention(convention)
+            given["flops_per_token"] = getattr(per_token, "total", None)
+        model, hardware = take("flops_per_token", amount), take("hardware_flops_per_token", amount)
+        totals = {
+            "tokens_total": tokens,
+            "samples_total": take("samples_per_step", amount),
+            "flops_total": take("flops_per_step", amount) or _product(model, tokens),
+            "hardware_flops_total": _product(hardware, tokens),
+        }
+        self.per_step = {key: _share(total, world_size) for key, total in totals.items() if isinstance(total, float)}
+        version = getattr(loaded_torch(), "__version__", None)
+        facts = {
+            "precision": take("precision", name),
+            "global_batch": take("global_batch", count),
+            "peak_flops": take("peak_flops", amount),
+            "framework": None if version is None else name(f"pytorch {version}"),
+            "flops_convention": stated or (GIVEN if "flops_total" in self.per_step else None),
+            "tier": take("tier", _tier),
+        }
+        self.facts = {key: fact for key, fact in facts.items() if fact is not None}
+
+    def measured(self, flops: float) -> None:
+        """Take this rank's operations of one step as `Recorder.count_flops` counted them, recomputation included.
+
+        What the constructor was given stays; the first count stays, too, or the counters would fall.
+        """
+        if "flops_total" not in self.per_step:
+            self.facts["flops_convention"] = MEASURED
+        for key in ("flops_total", "hardware_flops_total"):
+            self.per_step.setdefault(key, _share(flops, 1))
+
+
+def amount(value: object) -> float | None:
+    """Return `value` as a finite number above zero, or None."""
+    given = number(value)
+    return given if given is not None and 0 < given < math.inf else None
+
+
+def _convention(value: object) -> str | None:
+    from tachograph.client.flops.model_flops import (
+        CONVENTIONS,  # late: most runs do not say, and the module is not small
+    )
+
+    return one_of((*CONVENTIONS, MEASURED, GIVEN), value)
+
+
+def _tier(value: object) -> str | None:
+    return one_of(TIERS, value)
+
+
+def _product(per_token: object, tokens: object) -> float | None:
+    """Return the product as a finite number, None where a factor is missing."""
+    return amount(per_token * tokens) if isinstance(per_token, float) and isinstance(tokens, float) else None
+
+
+def _share(total: float, world_size: int) -> float:
+    """Return one rank's share, whole where it can be, so that sums over a long run stay exact."""
+    share = total / world_size
+    return int(share) if share.is_integer() else share

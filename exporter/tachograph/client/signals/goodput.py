@@ -1,0 +1,160 @@
+"""What a rank's time was good for: new training work, or lost, and to what.
+
+Every second since the recorder was made is in exactly one of productive seconds and the causes of LOST_CAUSES; the gap
+to an earlier process of the rank comes on top, as `restart`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from tachograph.catalog.rank import LOST_CAUSES, PHASES
+
+if TYPE_CHECKING:
+    from tachograph.client.core.phases import PhaseClock
+    from tachograph.client.core.step_record import StepRecord
+    from tachograph.client.core.steps import Step
+
+HANG_SECONDS = 15.0
+HANG_STEPS = 3.0
+"""A stall is a hang beyond 15 s and three usual steps: long after every collective that is only slow has completed."""
+
+MEDIAN_OF = 65
+"""Ordinary steps whose median is the usual one."""
+
+LONGEST_GAP = 86_400.0
+"""A longer gap between two processes is another run under the same name, or a clock that was set."""
+
+PRODUCTIVE = "productive"
+COLLECTIVE, REWORK, HANG, RESTART = "collective", "rework", "hang", "restart"
+_PLACES = (PRODUCTIVE, *LOST_CAUSES)
+_CAUSES = tuple(phase if phase in LOST_CAUSES else PRODUCTIVE for phase in PHASES)
+_COLLECTIVE = PHASES.index(COLLECTIVE)
+
+Seconds = dict[str, float]
+
+
+class Goodput:
+    """Shares out a rank's time; lives in the sender thread.
+
+    Steps are booked as they are completed. What came after the last completed one is booked by its phases until then,
+    so that a hang shows while it lasts. `last_step` and `ended` give what the exporter knows of an earlier process:
+    the step it was at, and the Unix time it was last heard; None while there is nothing to know.
+
+    - A step below `last_step` repeats what was done: all of its time but `init` is rework.
+    - Exposed wait for collectives is taken from the step's compute, as far as it is not in phase `collective`.
+    - `other` between two steps belongs to the step that follows.
+    """
+
+    def __init__(
+        self,
+        clock: PhaseClock,
+        step: Step,
+        last_step: Callable[[], int | None],
+        ended: Callable[[], float | None],
+        *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self._step = step
+        self._last_step = last_step
+        self._ended = ended
+        self._began = wall() - sum(clock.read()[2].values())
+        self._gap: float | None = None
+        self._seconds = [0.0] * len(PHASES)
+        self._wait = 0.0
+        self._settled: Seconds = dict.fromkeys(_PLACES, 0.0)
+        self._told: Seconds = dict.fromkeys(_PLACES, 0.0)
+        self._usual: deque[float] = deque(maxlen=MEDIAN_OF)
+        self._limit: float | None = None
+
+    def observe(self, record: StepRecord) -> None:
+        """Book a completed step, with all that came between it and the one before."""
+        spent = self._since_last(record.seconds)
+        wait = _gain(record.wait, self._wait)
+        booked, stalled = self._book(spent, wait, record.number)
+        for place, seconds in booked.items():
+            self._settled[place] += seconds
+        for phase, seconds in enumerate(spent):
+            self._seconds[phase] += seconds
+        self._wait += wait
+        if record.tag is None:
+            self._usual.append(stalled)
+        self._limit = None
+
+    def metrics(self) -> Iterator[tuple[str, object]]:
+        """Yield both families by wire key; neither ever falls, and together they are the time that passed."""
+        self._learn_gap()
+        seconds = self._clock.read()[2]
+        open_, _ = self._book(self._since_last([seconds[phase] for phase in PHASES]), 0.0, self._step.next)
+        self._tell({place: self._settled[place] + open_[place] for place in _PLACES})
+        yield "productive_seconds_total", self._told[PRODUCTIVE]
+        yield "lost_seconds_total", {cause: self._told[cause] for cause in LOST_CAUSES}
+
+    def _since_last(self, seconds: Sequence[float]) -> list[float]:
+        """Return what each phase gained since the last completed step, given its cumulative seconds."""
+        return [_gain(now, before) for now, before in zip(seconds, self._seconds, strict=True)]
+
+    def _book(self, spent: Sequence[float], wait: float, number: int) -> tuple[Seconds, float]:
+        """Return the seconds spent on one step by their place, and how many of them count as a stall."""
+        booked = dict.fromkeys(_PLACES, 0.0)
+        for cause, seconds in zip(_CAUSES, spent, strict=True):
+            booked[cause] += seconds
+        exposed = min(max(0.0, wait - spent[_COLLECTIVE]), booked[PRODUCTIVE])  # marked ones are in their phase already
+        booked[PRODUCTIVE] -= exposed
+        booked[COLLECTIVE] += exposed
+        stalled = booked[PRODUCTIVE] + booked["data"] + booked[COLLECTIVE]  # the others may take long, and say why
+        hang = max(0.0, stalled - self._longest_step()) if stalled > HANG_SECONDS else 0.0
+        last_step = self._last_step()
+        if last_step is not None and number < last_step:
+            booked[REWORK] = sum(booked.values()) - booked["init"]
+            for place in _PLACES:
+                if place not in ("init", REWORK):
+                    booked[place] = 0.0
+        self._move_hang(booked, hang)
+        return booked, stalled
+
+    @staticmethod
+    def _move_hang(booked: Seconds, hang: float) -> None:
+        """Take the seconds of a hang from where most are: it sits in one place."""
+        for place in sorted((PRODUCTIVE, "data", COLLECTIVE, REWORK), key=lambda place: -booked[place]):
+            part = min(hang, booked[place])
+            booked[place] -= part
+            booked[HANG] += part
+            hang -= part
+
+    def _longest_step(self) -> float:
+        """Return the seconds without a completed step that are no hang yet; before an ordinary one nobody knows."""
+        if self._limit is None:
+            usual = sorted(self._usual)
+            self._limit = HANG_SECONDS + HANG_STEPS * usual[len(usual) // 2] if usual else float("inf")
+        return self._limit
+
+    def _learn_gap(self) -> None:
+        """Book the time between an earlier process and this one, once it is known."""
+        if self._gap is None and (ended := self._ended()) is not None:
+            gap = self._began - ended
+            self._gap = gap if 0.0 <= gap <= LONGEST_GAP else 0.0  # NaN is neither
+            self._settled[RESTART] += self._gap
+
+    def _tell(self, target: Seconds) -> None:
+        """Bring what is told closer to what is known, without letting anything fall or the sum run ahead.
+
+        Booked by phases first, a step's time may turn out to be a wait once it is completed: what was told of the one
+        then stands still until it is true, and the others share what is left to tell.
+        """
+        short = {place: max(0.0, target[place] - self._told[place]) for place in _PLACES}
+        missing = sum(short.values())
+        room = min(missing, max(0.0, sum(target.values()) - sum(self._told.values())))
+        if missing > 0:
+            for place, seconds in short.items():
+                self._told[place] += seconds * (room / missing)
+
+
+def _gain(now: float, before: float) -> float:
+    """Return by how much a cumulative number grew; nothing for one that fell or is not finite."""
+    return now - before if isfinite(now) and now > before else 0.0

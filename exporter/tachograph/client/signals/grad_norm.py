@@ -1,0 +1,107 @@
+"""Is the gradient norm as it was? Its usual level, and spikes above it.
+
+Runs in the sender thread. Norms scatter by factors, so all is done on their logarithms: the median of the last 128
+normal norms, and how they spread around it (scaled interquartile range). A spike, and a norm that has all but vanished,
+never enter that past. A spike is 4.25 standard deviations above it, and two and a half times the usual norm at least.
+docs/detectors.md has precision and recall.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+
+from tachograph.client.core.sorted_window import SortedWindow, median
+
+WINDOW = 128
+MIN_NORMS = 16
+SPIKE_SCORE = 4.25
+SPIKE_FACTOR = 2.5
+HEALED = 0.6
+"""A spike ends below this share of its limit, so that noise around the limit does not restart the count."""
+
+SPREAD_FLOOR = 0.05
+SHORT_PAST = 5.0
+"""The spread of few norms is a guess: the limit is raised by this over their number."""
+
+VANISHED = 0.01
+VANISHED_MIN_NORMS = 64
+"""Below this share of its level a norm is not normal, once there are enough to speak of a level."""
+
+NEW_LEVEL_STEPS = 200
+"""A spike that stays this long is the new normal."""
+
+BLOCK = 32
+BLOCKS = 15
+
+
+class GradNormWatch:
+    """Follows the gradient norm of one rank; `spike_steps` is 0 while it is normal, 1 on the first step of a spike."""
+
+    def __init__(self) -> None:
+        self.spike_steps = 0
+        self._last_step = -1
+        self._began: int | None = None
+        self._forget()
+
+    def observe(self, step: int, norm: float) -> None:
+        """Take the norm of one step; a step number that goes back starts a new baseline."""
+        if step < self._last_step:
+            self._forget()
+        self._last_step = step
+        if not math.isfinite(norm):  # mixed precision overflows it now and then
+            return
+        rise = self._rise(norm)
+        limit = self._limit()
+        if rise > (limit if self._began is None else HEALED * limit):
+            if self._began is None:
+                self._began = step
+            self.spike_steps = step - self._began + 1
+            if self.spike_steps > NEW_LEVEL_STEPS:
+                self._forget()
+            return
+        self._began = None
+        self.spike_steps = 0
+        if norm > 0 and not (len(self._logs) >= VANISHED_MIN_NORMS and rise < math.log(VANISHED)):
+            self._accept(math.log(norm))
+
+    @property
+    def level(self) -> float | None:
+        """The usual norm: the median of the last 480 normal ones, by blocks of 32; None until there are 16."""
+        if len(self._logs) < MIN_NORMS:
+            return None
+        return math.exp(median(sorted(self._blocks)) if self._blocks else self._logs.median)
+
+    def metrics(self) -> Iterator[tuple[str, object]]:
+        """Yield what is known of the norm."""
+        if self._last_step >= 0:
+            yield "grad_norm_spike_steps", self.spike_steps
+        if (level := self.level) is not None:
+            yield "grad_norm_level", level
+
+    def _rise(self, norm: float) -> float:
+        if not self._logs:
+            return 0.0
+        return math.log(norm) - self._logs.median if norm > 0 else -math.inf
+
+    def _limit(self) -> float:
+        count = len(self._logs)
+        if count < MIN_NORMS:
+            return math.inf
+        score = SPIKE_SCORE * (1 + SHORT_PAST / count)
+        return max(score * max(self._logs.spread, SPREAD_FLOOR), math.log(SPIKE_FACTOR))
+
+    def _accept(self, log: float) -> None:
+        self._logs.push(log)
+        self._block.append(log)
+        if len(self._block) == BLOCK:
+            self._blocks.append(median(sorted(self._block)))
+            self._block.clear()
+
+    def _forget(self) -> None:
+        self._logs = SortedWindow(WINDOW)
+        self._block: list[float] = []
+        self._blocks: deque[float] = deque(maxlen=BLOCKS)
+        self._began = None
+        self.spike_steps = 0

@@ -1,0 +1,99 @@
+"""What a training loop logs of its steps, and what is worked out from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from weakref import ref
+
+from tachograph.client.core.notice import notice, unknown
+from tachograph.client.core.scalars import number, read
+from tachograph.client.core.steps import Step
+from tachograph.client.signals.grad_norm import GradNormWatch
+from tachograph.client.signals.learning_rate import LearningRateWatch
+from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
+
+LOGGABLE = frozenset({
+    "loss", "grad_norm", "learning_rate", "total_steps", "amp_loss_scale", "update_ratio", "data_queue_size",
+    "memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "memory_inactive_bytes",
+})  # fmt: skip
+"""What `step.log` takes: plain gauges that a training loop knows. Everything else is worked out or measured here, or
+has a call of its own (checkpoints, invariants)."""
+
+
+class Logged:
+    """The last values that the loop logged, and the watches over them; the sender thread reads.
+
+    `refused` counts values that are no numbers or not to be logged. `optimizer` gives the learning rate of its first
+    parameter group where the loop logs none; `resumed` is set once after a resume.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.refused = 0
+        self.optimizer: ref[object] | None = None
+        self.resumed = False
+        self._step = step
+        self._values: dict[str, float] = {}
+        self._rate: float | None = None
+        self._loss = LossWatch()
+        self._grad_norm = GradNormWatch()
+        self._learning_rate = LearningRateWatch()
+        self._nonfinite = NonfiniteWatch()
+        self._watches: tuple[tuple[str, Callable[[int, float], None]], ...] = (
+            ("learning_rate", self._observe_rate),  # before the loss, which may jump with it
+            ("loss", self._loss.observe),
+            ("grad_norm", self._grad_norm.observe),
+        )
+
+    def read(self) -> None:
+        """Take over what the training thread logged since the last time, step by step in order."""
+        if self.resumed:
+            self.resumed = False
+            self._loss.grace(RESUME_GRACE)
+        self._rate = None if "learning_rate" in self._values else self._rate_of_optimizer()
+        if self._rate is not None:
+            self._observe_rate(self._step.next, self._rate)  # before the losses, which may have jumped with it
+        ring = self._step.logged
+        for _ in range(len(ring)):
+            step, readings = ring.popleft()
+            values: dict[str, float] = {}
+            for key, reading in readings.items():
+                value = number(reading) if key in LOGGABLE else None
+                if value is None:
+                    self.refused += 1
+                    self._tell_refused(key)
+                else:
+                    values[key] = value
+            self._values.update(values)
+            self._nonfinite.observe(step, values)
+            for key, observe in self._watches:
+                if key in values:
+                    observe(step, values[key])
+
+    def metrics(self) -> Iterator[tuple[str, object]]:
+        """Yield what was logged and what follows from it."""
+        if self._rate is not None:
+            yield "learning_rate", self._rate
+        yield from self._values.items()
+        yield from self._loss.metrics()
+        yield from self._grad_norm.metrics()
+        yield "nonfinite_total", dict(self._nonfinite.totals)
+        if self._nonfinite.first_steps:
+            yield "nonfinite_step", dict(self._nonfinite.first_steps)
+
+    def _observe_rate(self, step: int, rate: float) -> None:
+        if self._learning_rate.observe(step, rate):
+            self._loss.grace(RATE_JUMP_GRACE)
+
+    def _tell_refused(self, key: str) -> None:
+        if key in LOGGABLE:
+            notice(f"log {key}", f"{key} was logged as something that is no number, and is dropped")
+        else:
+            unknown("log", key, tuple(sorted(LOGGABLE)))
+
+    def _rate_of_optimizer(self) -> float | None:
+        optimizer = self.optimizer() if self.optimizer is not None else None
+        try:
+            rate = optimizer.param_groups[0]["lr"]  # type: ignore[attr-defined]
+        except Exception:  # noqa: BLE001 - no optimizer, or one that keeps its rate elsewhere
+            return None
+        return None if getattr(rate, "is_cuda", False) else number(read(rate))

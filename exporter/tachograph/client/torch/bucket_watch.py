@@ -1,0 +1,288 @@
+"""The gradient buckets of a DistributedDataParallel model: how many, how large, how long, and how long nobody had work.
+
+The *exposed wait* of a backward pass begins with the hook call for the last bucket, when this rank has nothing left to
+do but wait. On a CPU it ends with the last completion, by the host's clock. On a GPU the host runs ahead, so two CUDA
+events on the current stream measure it: one at that hook call, one when the stream has passed DDP's own wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from tachograph.catalog.rank import OPERATIONS
+from tachograph.client.core.notice import notice
+from tachograph.client.torch.bus_factor import bus_factor
+from tachograph.client.torch.loaded_torch import loaded_torch
+
+if TYPE_CHECKING:
+    from tachograph.client.core.torch_types import Bucket, Future
+
+ALL_REDUCE = OPERATIONS[0]
+
+PENDING_LIMIT = 64
+"""Backward passes whose events may be under way; a GPU further behind than this loses waits, never memory."""
+
+
+class OperationTotals:
+    """What one writer counted of one operation; `wait` and `seconds` are None where they are not measured.
+
+    `timed_bytes` is the payload of what `seconds` is the length of.
+    """
+
+    __slots__ = ("bytes", "failures", "operations", "seconds", "timed_bytes", "wait")
+
+    def __init__(self, wait: float | None = 0.0, seconds: float | None = 0.0) -> None:
+        self.operations = 0
+        self.bytes = 0
+        self.failures = 0
+        self.wait = wait
+        self.seconds = seconds
+        self.timed_bytes = 0
+
+
+class BucketTotals(OperationTotals):
+    """What the buckets of one model add up to; `group` and `ranks` tell whose they are, `gpu_wait` measures on CUDA."""
+
+    __slots__ = ("factor", "gpu_wait", "group")
+
+    def __init__(
+        self, group: str = "", ranks: int = 1, gpu_wait: GpuWait | None = None, *, on_cpu: bool = True
+    ) -> None:
+        super().__init__(wait=0.0 if on_cpu or gpu_wait else None, seconds=0.0 if on_cpu else None)
+        self.group = group
+        self.factor = bus_factor(ALL_REDUCE, ranks)
+        self.gpu_wait = gpu_wait
+
+
+class GpuWait:
+    """Exposed wait by pairs of pooled CUDA events; asked with `query()`, never synchronised. Not yet run on a GPU.
+
+    Two threads use it, one after the other: the one that runs the backward pass, and the one that ends the step.
+    During the capture of a CUDA graph it does nothing: an event with timing must not be part of one.
+    """
+
+    def __init__(self, cuda: Any, engine: Any) -> None:  # noqa: ANN401 - torch.cuda and autograd's engine
+        self._cuda = cuda
+        self._engine = engine
+        self._free: list[Any] = []
+        self._pending: deque[tuple[Any, Any]] = deque()
+
+    def begin(self) -> None:
+        """Note that the last bucket was handed over; called in its hook, on the stream of the backward pass.
+
+        DDP waits for the buckets in a callback of autograd's engine, which it queues right after this hook call. A
+        callback that is queued by a callback comes after those that are queued already, hence the two stages: by the
+        second one the stream has been told to wait for every bucket.
+        """
+        if self._cuda.is_current_stream_capturing() or len(self._pending) >= PENDING_LIMIT:
+            return
+        began = self._event()
+        began.record()
+        queue = self._engine.queue_callback
+        queue(lambda: queue(lambda: self._end(began)))
+
+    def _end(self, began: Any) -> None:  # noqa: ANN401
+        try:
+            if not self._cuda.is_current_stream_capturing():
+                ended = self._event()
+                ended.record()
+                self._pending.append((began, ended))
+        except Exception as error:  # noqa: BLE001 - a CUDA error is the training code's to meet, not ours to raise
+            notice("gpu wait", "the wait of a backward pass could not be measured", error)
+
+    def resolve(self, totals: OperationTotals) -> None:
+        """Add the waits that are known by now; called by the training thread at the end of a step."""
+        try:
+            if self._cuda.is_current_stream_capturing():
+                return
+            while self._pending and self._pending[0][1].query():
+                began, ended = self._pending.popleft()
+                totals.wait = (totals.wait or 0.0) + began.elapsed_time(ended) / 1000
+                self._free += (began, ended)
+        except Exception as error:  # noqa: BLE001 - as above; what cannot be measured any more must not stand still
+            self._pending.clear()
+            totals.wait = None
+            notice("gpu wait", "exposed wait is not measured any more", error)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to resolve."""
+        return bool(self._pending)
+
+    def _event(self) -> Any:  # noqa: ANN401
+        return self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
+
+
+class _Backward:
+    """The buckets of one backward pass that are on their way."""
+
+    __slots__ = ("completed", "last_completion", "launched", "waits_since")
+
+    def __init__(self) -> None:
+        self.launched = 0
+        self.completed = 0
+        self.last_completion = 0.0
+        self.waits_since: float | None = None
+
+
+class BucketWatch:
+    """Counts and times the gradient buckets of one DistributedDataParallel model.
+
+    A CPU bucket's length is from its hook call to its completion. A CUDA bucket's is NCCL's own to tell: the host does
+    not see when it began, and events around it would count the buckets before it; see `flight_recorder`.
+    """
+
+    def __init__(self, reduce: Callable[[object, Bucket], Future], group: object, totals: BucketTotals) -> None:
+        self.totals = totals
+        self.reduce = reduce
+        self.group = group
+        self.measuring = True
+        self._lock = threading.Lock()  # completions come from the backend's threads
+        self._backward = _Backward()
+
+    def step_aside(self, hook: Callable[[object, Bucket], Future], state: object) -> None:
+        """Reduce with the training code's own hook from now on, and measure no more."""
+        self.measuring = False
+        self.totals.wait = self.totals.seconds = None
+        self.reduce, self.group = hook, state
+
+    def launched(self, bucket: Bucket, called: float, future: Future) -> None:
+        """Note a bucket whose reduction was started by a hook call at `called` (perf_counter); never raises."""
+        try:
+            buffer = bucket.buffer()
+            totals = self.totals
+            size = buffer.numel() * buffer.element_size()
+            totals.operations += 1
+            totals.bytes += size
+            last = bucket.is_last()
+            if not buffer.is_cpu:
+                if last and totals.gpu_wait is not None and totals.wait is not None:
+                    totals.gpu_wait.begin()
+                return
+            if bucket.index() == 0:
+                self._backward = _Backward()
+            backward = self._backward
+            with self._lock:
+                backward.launched += 1
+                if last:
+                    backward.waits_since = called
+            future.add_done_callback(lambda done: self._completed(backward, called, size, done))
+        except Exception as error:  # noqa: BLE001 - an odd bucket costs its measurement, never the backward pass
+            notice("bucket", "a gradient bucket could not be observed", error)
+
+    def _completed(self, backward: _Backward, called: float, size: int, future: Future) -> None:
+        now = perf_counter()
+        try:
+            future.value()
+            failed = False
+        except Exception:  # noqa: BLE001 - whatever the backend raises; the backward pass raises it to the user
+            failed = True
+        totals = self.totals
+        with self._lock:
+            backward.completed += 1
+            backward.last_completion = max(backward.last_completion, now)
+            if failed:
+                totals.failures += 1
+            elif totals.seconds is not None:
+                totals.seconds += now - called
+                totals.timed_bytes += size
+            if backward.waits_since is not None and backward.completed == backward.launched:
+                totals.wait = (totals.wait or 0.0) + backward.last_completion - backward.waits_since
+
+
+def _reduce(group: Any, bucket: Any) -> Any:  # noqa: ANN401 - PyTorch's own types
+    """Average a bucket over the ranks as DDP does without a hook: times 1/n, then the sum.
+
+    PyTorch's `allreduce_hook` divides by n instead, which differs in the last bit where n is no power of two.
+    """
+    buffer = bucket.buffer()
+    buffer.mul_(1.0 / group.size())
+    work = loaded_torch().distributed.all_reduce(buffer, group=group, async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
+def _observed_allreduce(watch: Any, bucket: Any) -> Any:  # noqa: ANN401 - DDP's own types, see below
+    """Reduce a bucket as DDP does by default, and note it."""
+    if not watch.measuring:
+        return watch.reduce(watch.group, bucket)
+    called = perf_counter()
+    try:
+        future = watch.reduce(watch.group, bucket)
+    except BaseException:
+        watch.totals.failures += 1
+        raise
+    watch.launched(bucket, called, future)
+    return future
+
+
+_observed_allreduce.__annotations__.clear()  # DDP refuses a hook whose annotations are not exactly its own types
+
+
+def watch_buckets(model: object) -> BucketTotals | None:
+    """Register the observing communication hook on a DDP model and return its totals; None for any other model.
+
+    A model that already has a hook keeps it: RuntimeError. One that is given its own later has that one from then on.
+    Gradients are the same as without, bit for bit. (Two exceptions: where gradients already lie in their buckets,
+    `gradient_as_bucket_view` without `set_to_none`, DDP divides by n instead, which may differ in the last bit unless n
+    is a power of two; and under `join(divide_by_initial_world_size=False)` they are divided by the initial world size
+    all the same.)
+    """
+    torch = loaded_torch()
+    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
+    parallel = getattr(getattr(torch, "nn", None), "parallel", None)
+    if parallel is None or not isinstance(model, parallel.DistributedDataParallel):
+        return None
+    hooks: list[tuple[object, object]] = getattr(model, "_comm_hooks", [])
+    if hooks:
+        raise RuntimeError("the model has a communication hook of its own")
+    parameters = list(model.parameters())
+    on_cpu = all(parameter.is_cpu for parameter in parameters)
+    on_cuda = not on_cpu and all(parameter.is_cuda for parameter in parameters)
+    gpu_wait = GpuWait(torch.cuda, torch.autograd.Variable._execution_engine) if on_cuda else None
+    group = model.process_group
+    totals = BucketTotals(group.group_name, group.size(), gpu_wait, on_cpu=on_cpu)
+    # Only the model holds the watch: it knows the process group, which must not outlive its destruction because of us.
+    watch = BucketWatch(_reduce, group, totals)
+    try:
+        model.register_comm_hook(watch, _observed_allreduce)
+    finally:
+        # A copy or a pickle of the model must neither carry the watch nor need Tachograph to be loaded again.
+        hooks[:] = [(hook, state) for hook, state in hooks if state is not watch]
+    model.register_comm_hook = _Door(model, watch)
+    return totals
+
+
+class _Door:
+    """Stands before a model's `register_comm_hook`: DDP takes one hook for good, and the training code's comes first.
+
+    The hook that DDP holds is ours; from the first call on it does what the other one does. A copy or a pickle of the
+    model has the method that its class gives it.
+    """
+
+    def __init__(self, model: Any, watch: BucketWatch) -> None:  # noqa: ANN401
+        self._model = ref(model)
+        self._watch = ref(watch)
+
+    def __call__(self, state: object, hook: Callable[[object, Bucket], Future]) -> None:
+        """Register the training code's hook; a second one is refused as PyTorch refuses it."""
+        model, watch = self._model(), self._watch()
+        if model is None:
+            return
+        if watch is None:
+            vars(model).pop("register_comm_hook", None)
+            model.register_comm_hook(state, hook)
+            return
+        model._check_comm_hook(hook)  # raises what PyTorch raises for a hook that cannot be one
+        model.logger._set_comm_hook_name(hook.__qualname__)
+        vars(model).pop("register_comm_hook", None)
+        model._comm_hooks.append((hook, state))
+        watch.step_aside(hook, state)
+        notice("comm hook", "the model has a communication hook of its own now: its collective wait is not measured")
+
+    def __reduce__(self) -> tuple[Callable[[Any, str], Any], tuple[Any, str]]:
+        return getattr, (self._model(), "register_comm_hook")

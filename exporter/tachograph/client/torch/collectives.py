@@ -1,0 +1,172 @@
+"""Collective operations: how many, how much, how long, and how long this rank had nothing to do but wait for them.
+
+Synchronous collectives make step times equal on all ranks; what differs is the *exposed wait*. It begins when a rank
+has nothing left to do but wait and ends with the last completion. The rank that waits least arrived last.
+
+Three observe: the hook of a DDP model, marks by hand, and PyTorch's Flight Recorder where it times NCCL. What one of
+the first two counts, the recorder does not count again; on NCCL lengths are the recorder's alone, for a mark there sees
+no more than the launch.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from time import perf_counter
+from types import TracebackType
+
+from tachograph.catalog.rank import OPERATIONS
+from tachograph.client.core.phases import OURS, Phase
+from tachograph.client.core.uncopied import Uncopied
+from tachograph.client.torch.bucket_watch import ALL_REDUCE, BucketTotals, OperationTotals
+from tachograph.client.torch.bucket_watch import watch_buckets as watch_buckets  # noqa: PLC0414 - the recorder's door to it
+from tachograph.client.torch.bus_factor import bus_factor
+from tachograph.client.torch.flight_recorder import FlightRecorderPoll
+from tachograph.client.torch.loaded_torch import in_use
+
+
+class MarkedTotals(OperationTotals):
+    """What was marked by hand of one operation; all of them share one sum of waits."""
+
+    __slots__ = ("shared",)
+
+    def __init__(self, shared: SharedWait) -> None:
+        super().__init__()
+        self.shared = shared
+
+
+class SharedWait:
+    """Seconds waited in marked collectives of any operation."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
+class Collective(Uncopied):
+    """A collective marked by hand: all of its time is exposed wait and phase `collective`.
+
+    Where its payload is given, its time is also its length, for the bus bandwidth.
+    """
+
+    __slots__ = ("_began", "_bytes", "_phase", "_totals")
+
+    def __init__(self, phase: Phase, totals: MarkedTotals, payload: int) -> None:
+        self._phase = phase
+        self._totals = totals
+        self._bytes = payload
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        try:
+            self._phase.__enter__()
+            self._totals.operations += 1
+            self._totals.bytes += self._bytes
+            self._began = perf_counter()
+        except OURS:
+            self._phase.failed()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            elapsed = perf_counter() - self._began
+            totals = self._totals
+            totals.wait = (totals.wait or 0.0) + elapsed
+            totals.shared.seconds += elapsed
+            if kind is not None:
+                totals.failures += 1
+            elif self._bytes:
+                totals.seconds = (totals.seconds or 0.0) + elapsed
+                totals.timed_bytes += self._bytes
+            self._phase.__exit__(kind, error, traceback)
+        except OURS:
+            self._phase.failed()
+
+    def __reduce__(self) -> tuple[type[nullcontext[None]], tuple[()]]:
+        return nullcontext, ()
+
+
+class Collectives:
+    """All collectives this rank reports: marked by hand, of each watched model, and from the Flight Recorder.
+
+    `world_size` is that of the run, for the bus bytes of marks; None leaves those out.
+    """
+
+    def __init__(self, world_size: int | None = None) -> None:
+        self._shared = SharedWait()
+        self.marked: dict[str, MarkedTotals] = {operation: MarkedTotals(self._shared) for operation in OPERATIONS}
+        self.watched: list[BucketTotals] = []
+        self._world_size = world_size
+        self._recorder = FlightRecorderPoll()
+        self._marks_are_timed: bool | None = None
+
+    def wait_total(self) -> float:
+        """Return the exposed wait of this rank so far, in seconds; the training thread calls it at a step's end."""
+        total = self._shared.seconds
+        if not self.watched:
+            return total
+        for totals in self.watched:
+            if totals.gpu_wait is not None and totals.gpu_wait.pending:
+                totals.gpu_wait.resolve(totals)
+            total += totals.wait or 0.0
+        return total
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Return the counter families by wire key; operations never seen are absent. Called by the sender thread."""
+        families: dict[str, dict[str, float]] = {key: {} for key, _ in _FAMILIES}
+        families["collective_bus_bytes_total"] = {}
+        for operation, totals in self.marked.items():
+            if totals.operations:
+                factor = bus_factor(operation, self._world_size) if self._world_size is not None else None
+                _add(families, operation, totals, factor, timed=self._host_times_marks() and factor is not None)
+        for watched in self.watched:
+            _add(families, ALL_REDUCE, watched, watched.factor, timed=True)
+        self._recorder.poll(self._counted_elsewhere)
+        for key, values in self._recorder.families.items():
+            for operation, value in values.items():
+                families[key][operation] = families[key].get(operation, 0) + value
+        return families
+
+    def _counted_elsewhere(self, operation: str, group: str) -> bool:
+        marked = self.marked[operation].operations > 0
+        return marked or (operation == ALL_REDUCE and any(group == totals.group for totals in self.watched))
+
+    def _host_times_marks(self) -> bool:
+        """Return whether a marked collective ends before its mark does; decided once, or a counter would fall."""
+        if self._marks_are_timed is None:
+            self._marks_are_timed = not on_nccl()
+        return self._marks_are_timed
+
+
+def on_nccl() -> bool:
+    """Return whether the default process group sends CUDA tensors through NCCL, so that its calls return at once."""
+    distributed = in_use("distributed")
+    try:
+        return distributed is not None and "nccl" in str(distributed.get_backend_config())
+    except Exception:  # noqa: BLE001 - PyTorch's internals in a state of change: as if there were no NCCL
+        return False
+
+
+_FAMILIES = (
+    ("collective_wait_seconds_total", "wait"),
+    ("collectives_total", "operations"),
+    ("collective_bytes_total", "bytes"),
+    ("collective_failures_total", "failures"),
+    ("collective_seconds_total", "seconds"),
+)
+"""Wire key, and the field of `OperationTotals` it reports."""
+
+
+def _add(
+    families: dict[str, dict[str, float]], operation: str, totals: OperationTotals, factor: float | None, *, timed: bool
+) -> None:
+    """Add what one writer counted; lengths and bus bytes go together, or their ratio would be no bandwidth."""
+    timed = timed and totals.timed_bytes > 0 and totals.seconds is not None
+    for key, field in _FAMILIES:
+        value = getattr(totals, field)
+        if value is not None and (timed or field != "seconds"):
+            families[key][operation] = families[key].get(operation, 0) + value
+    if timed and factor is not None:
+        bus = families["collective_bus_bytes_total"]
+        bus[operation] = bus.get(operation, 0) + totals.timed_bytes * factor

@@ -1,0 +1,57 @@
+"""The layers of a model: its parameters and modules under names short enough for a label."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+if TYPE_CHECKING:
+    from tachograph.client.core.torch_types import Module, Tensor
+
+NAME_LENGTH = 64
+
+_WRAPPERS = frozenset({
+    "module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module",
+})  # fmt: skip
+"""Names that wrappers put into a path: DDP, torch.compile, FSDP, activation checkpointing, Lightning."""
+
+
+def layer_of(parameter: str) -> str:
+    """Return the layer a parameter's path belongs to: up to its first number, else its first two modules.
+
+    `model.layers.17.self_attn.q_proj.weight` is `model.layers.17`, `model.embed_tokens.weight` is `model.embed_tokens`.
+    """
+    parts = _path(parameter)
+    for position, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join(parts[: position + 1])[-NAME_LENGTH:]
+    return ".".join(parts[: min(2, max(len(parts) - 1, 1))])[-NAME_LENGTH:]
+
+
+def parameters_by_layer(model: Module) -> list[tuple[str, ref[Tensor]]]:
+    """Return each trainable parameter with its layer, weakly: whoever looks at a model must not keep it alive."""
+    return [(layer_of(name), ref(one)) for name, one in model.named_parameters() if one.requires_grad]
+
+
+def modules_by_layer(model: Module, limit: int) -> dict[str, ref[Module]]:
+    """Return the module of each layer, the outermost of wrapped ones; of more than `limit` an even selection."""
+    names = dict.fromkeys(layer_of(name) for name, _ in model.named_parameters())
+    found: dict[str, ref[Module]] = {}
+    for name, module in model.named_modules():
+        path = ".".join(_path(name))[-NAME_LENGTH:]
+        if path in names and path not in found:
+            found[path] = ref(module)
+    kept = [name for name in names if name in found]
+    if len(kept) > limit:
+        kept = [kept[position * len(kept) // limit] for position in range(limit)]
+    return {name: found[name] for name in kept}
+
+
+def local(tensor: Any) -> Tensor:  # noqa: ANN401 - a Tensor, or a DTensor, which has one inside
+    """Return the tensor itself, or this rank's shard of a DTensor: a look must never start a collective."""
+    inner: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return inner.detach()
+
+
+def _path(name: str) -> list[str]:
+    return [part for part in name.split(".") if part and part not in _WRAPPERS] or [name]

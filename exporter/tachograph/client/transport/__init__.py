@@ -1,0 +1,1 @@
+"""The way of a rank's numbers out of its process."""

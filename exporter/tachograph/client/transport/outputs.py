@@ -1,0 +1,63 @@
+"""The places besides the exporter that a recorder was given: sinks and a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from tachograph.client.core.notice import notice, raised_by_signal
+from tachograph.client.transport.rank_state import Report
+
+if TYPE_CHECKING:
+    from tachograph.client.core.phases import Phase
+    from tachograph.client.transport.sink import Sink
+    from tachograph.client.transport.trace import Trace
+
+
+class Outputs:
+    """Connects sinks and a trace to a report and closes them once; what cannot be started is counted and left out."""
+
+    def __init__(self, report: Report, sinks: Iterable[Sink], trace: Trace | None) -> None:
+        self.trace: Trace | None = None
+        self.phases: dict[str, AbstractContextManager[None]] = dict(report.clock.phases)
+        self._sinks = report.sinks
+        try:
+            for sink in sinks:
+                self._sinks.add(sink)
+            if trace is not None:
+                self._connect(report, trace)
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            report.dropped.count += 1
+            notice("outputs", "sinks or traces could not be started", error)
+        if self._sinks or self.trace is not None:
+            import atexit
+
+            atexit.register(self.close)
+
+    def _connect(self, report: Report, trace: Trace) -> None:
+        trace.start(report.identity)
+        clock: dict[str, Phase] = report.clock.phases
+        self.phases = {name: trace.phase(phase, name) for name, phase in clock.items()}
+        report.observers.add(trace)
+        self.trace = trace
+
+    def close(self) -> None:
+        """Have everything write out what is left."""
+        trace, self.trace = self.trace, None
+        self._sinks.each(lambda sink: sink.close())
+        self._sinks.clear()
+        if trace is not None:
+            try:
+                trace.close()
+            except Exception as error:
+                if raised_by_signal(error):
+                    raise
+                notice("outputs", "the trace could not be closed", error)
+
+    def abandon(self) -> None:
+        """Let go of everything unclosed: in a forked child it is the parent's."""
+        self.trace = None
+        self._sinks.clear()

@@ -1,0 +1,287 @@
+"""The thread that speaks to the exporter: state every second, an event at once, and a goodbye.
+
+It owns the connection and never holds anything that the training thread waits for. It goes on speaking while the main
+thread is blocked in a collective, and goes on trying while there is no exporter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+from tachograph.client.core.arguments import whole
+from tachograph.client.core.notice import notice, raised_by_signal, shown
+from tachograph.client.core.scalars import number
+from tachograph.client.transport.exporter_socket import Connection
+from tachograph.client.transport.rank_state import Frame, Report
+from tachograph.wire import HEARTBEAT_SECONDS, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION
+
+FIRST_RETRY_SECONDS = 0.1
+LAST_RETRY_SECONDS = 2.0
+"""An exporter that was restarted hears of every rank again within this time, and is blind no longer."""
+
+STEADY_SECONDS = 10.0
+"""A connection that lasted this long makes the next retry a first one again."""
+
+ANSWER_SECONDS = 5.0
+"""How long the answer to a hello may take before the connection is given up."""
+
+FAREWELL_SECONDS = 0.15
+"""How long the last frames may take to leave."""
+
+LARGEST_STEP = 2**53
+
+_LEAST_GAP = 1 / MAX_RATE_HZ
+
+fork_lock = threading.RLock()
+"""Held for the moment in which a socket is made, and across a fork: a child knows of every socket it must close.
+
+Reentrant: a signal handler may fork, or make a recorder, while this thread makes a socket."""
+
+
+class Sender:
+    """Speaks for one rank from its creation until `part`.
+
+    `last_step` and `ended` are what the exporter remembers of an earlier process of this rank: the step it was at, and
+    the Unix time it was last heard; None where it knows of none. `over`: nothing more will be said.
+    Raises OSError or RuntimeError where the process may have no more files or threads.
+    """
+
+    def __init__(self, report: Report, path: str) -> None:
+        self._report = report
+        self._path = path
+        self._connection: Connection | None = None
+        self._answered = False
+        self._refused = False
+        self._greeted: object = None
+        self._greeted_at = 0.0
+        self._connected_at = 0.0
+        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._retry_at = 0.0
+        self._sent_at = 0.0
+        self._idled_at = 0.0
+        self._due_at = 0.0
+        self._goodbye: Frame | None = None
+        self._welcomed = False
+        self.last_step: int | None = None
+        self.ended: float | None = None
+        self.over = False
+        with fork_lock:
+            self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        try:
+            threading.Thread(target=self._run, name="tachograph", daemon=True).start()
+        except BaseException:  # no more threads, no memory
+            self.abandon()
+            raise
+
+    def wake(self) -> None:
+        """Have the state sent now, or as soon as the rate limit allows; takes no lock: a signal handler may call it."""
+        try:
+            self._wake_sender.send(b"!", socket.MSG_NOSIGNAL)
+        except OSError as error:  # a full pipe wakes as well; a closed one has nobody to wake
+            if raised_by_signal(error):  # a watchdog's TimeoutError is an OSError
+                raise
+
+    def part(self, outcome: str, category: str = "", message: str = "") -> None:
+        """Ask for a last state and a goodbye; the first one asked for counts."""
+        if self._goodbye is None:
+            self._goodbye = {"v": VERSION, "type": "bye", "outcome": outcome, "category": category, "message": message}
+        self.wake()
+
+    def abandon(self) -> None:
+        """Close every descriptor; in a forked child these are copies, which would outlive the parent's death."""
+        self.over = True
+        for close in (self._hang_up, self._wake_receiver.close, self._wake_sender.close):
+            with contextlib.suppress(OSError):  # a program may have closed every descriptor there is
+                close()
+
+    def _run(self) -> None:
+        """Live through faults of our own: each costs a turn and the connection, and is counted."""
+        while self._goodbye is None:
+            try:
+                self._live()
+            except BaseException as error:  # noqa: BLE001 - of memory, of a log handler: nobody else is in this thread
+                self._recover(error)
+        try:
+            self._say_goodbye()
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._recover(error)
+        finally:
+            self.abandon()
+
+    def _live(self) -> None:
+        while self._goodbye is None:
+            self._wait()
+            now = time.monotonic()
+            self._turn(now)
+            if now - max(self._sent_at, self._idled_at) >= HEARTBEAT_SECONDS:  # nobody to speak to
+                self._idled_at = now
+                self._report.idle()
+
+    def _recover(self, error: BaseException) -> None:
+        """Hang up and begin again, at most ten times a second."""
+        with contextlib.suppress(BaseException):
+            self._report.dropped.count += 1
+            self._retry_at = time.monotonic() + LAST_RETRY_SECONDS * _jitter()
+            notice("fault", "telemetry was interrupted by a fault of its own", error)
+            self._hang_up()
+        time.sleep(_LEAST_GAP)
+
+    def _wait(self) -> None:
+        """Sleep until something is to be done: a time, a wake-up, room in the socket, or news from the exporter."""
+        now = time.monotonic()
+        poll = select.poll()
+        poll.register(self._wake_receiver, select.POLLIN)
+        wake_at = min(self._retry_at, now + HEARTBEAT_SECONDS)
+        if self._connection is not None:
+            poll.register(self._connection, select.POLLIN | (0 if self._connection.idle else select.POLLOUT))
+            wake_at = max(self._due_at, self._sent_at + _LEAST_GAP) if self._answered else now + HEARTBEAT_SECONDS
+        poll.poll(max(0.0, wake_at - now) * 1000 + 1)
+        with contextlib.suppress(BlockingIOError):
+            self._wake_receiver.recv(4096)
+            self._due_at = 0.0
+
+    def _turn(self, now: float) -> None:
+        """Do what is due: connect, listen, speak."""
+        try:
+            if self._connection is None:
+                if now >= self._retry_at:
+                    self._connect(now)
+                return
+            for line in self._connection.receive():
+                self._hear(line)
+            self._connection.flush()
+            if not self._answered:
+                if now - self._greeted_at > ANSWER_SECONDS:
+                    raise TimeoutError("no answer to hello")
+            elif now >= self._due_at and now >= self._sent_at + _LEAST_GAP:
+                self._speak(now)
+        except OSError as error:
+            self._hang_up()
+            self._put_off(now, error)
+
+    def _connect(self, now: float) -> None:
+        with fork_lock:
+            self._connection = Connection()
+        self._connection.open(self._path)
+        self._connected_at = now
+        self._greet(self._connection, now)
+
+    def _greet(self, connection: Connection, now: float) -> None:
+        self._answered = False
+        self._greeted_at = now
+        self._greeted = self._report.greeting()
+        connection.offer(_encode(self._report.hello()))
+
+    def _hear(self, line: bytes) -> None:
+        """Take an answer: the first good one opens the connection, a refusal is logged once."""
+        try:
+            answer = json.loads(line)
+            accepted = answer["ok"]
+        except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
+            raise ConnectionError("the exporter's answer cannot be read") from None
+        if accepted is True:
+            self._welcome(answer)
+            self._answered = True
+            self._due_at = 0.0
+            return
+        reason = answer.get("error")
+        reason = reason[:512] if isinstance(reason, str) and reason.isprintable() else shown(reason)
+        notice("refusal", f"the exporter at {self._path} refuses: {reason}")
+        self._refused = True
+        if not self._answered:
+            raise ConnectionError("refused")
+
+    def _welcome(self, answer: dict[str, object]) -> None:
+        """Take over what the exporter knows of an earlier process: by its first answer, for a later one knows of us."""
+        if not self._welcomed:
+            self._welcomed = True
+            last_step, ended = answer.get("last_step"), answer.get("ended")
+            self.last_step = whole(last_step, LARGEST_STEP)
+            seconds = number(ended)
+            self.ended = seconds if seconds is not None and math.isfinite(seconds) else None
+
+    def _speak(self, now: float) -> None:
+        """Send the state, or nothing while the last frame is unfinished: the next one says all of it and more."""
+        connection = self._connection
+        if connection is None or not connection.idle:
+            self._due_at = now + HEARTBEAT_SECONDS
+            return
+        if self._report.greeting() != self._greeted:  # the device or a fact was found after the hello: say it again
+            self._greet(connection, now)
+            return
+        for frame in self._state():
+            connection.offer(frame)
+            self._report.checkpoints.carried(self._report.checkpoints.last_id)
+        self._sent_at = now
+        self._due_at = now + HEARTBEAT_SECONDS
+
+    def _state(self) -> Iterator[bytes]:
+        """Yield the state as a frame; without its events if it would be too long, and not at all if it still is."""
+        try:
+            state = self._report.state()
+            frame = _encode(state)
+            if len(frame) > MAX_FRAME_BYTES:
+                frame = _encode({**state, "events": []})
+        except Exception as error:  # noqa: BLE001 - one bad reading costs one frame, and is told in the next
+            self._report.dropped.count += 1
+            notice("frame", "a state frame could not be made", error)
+            return
+        if len(frame) <= MAX_FRAME_BYTES:
+            yield frame
+        else:
+            self._report.dropped.count += 1
+
+    def _say_goodbye(self) -> None:
+        connection = self._connection
+        if connection is None or self._goodbye is None:
+            return
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        poll = select.poll()
+        poll.register(connection, select.POLLOUT)
+        with contextlib.suppress(OSError):
+            for frame in (*self._state(), _encode(self._goodbye)):
+                while not connection.offer(frame) or not connection.idle:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not poll.poll(left * 1000):
+                        return
+                    connection.flush()
+
+    def _put_off(self, now: float, error: OSError) -> None:
+        """Choose when to try again: twice as late each time, with jitter, so that ranks do not come in step."""
+        if self._refused:
+            self._retry_seconds = LAST_RETRY_SECONDS
+        elif self._connected_at and now - self._connected_at > STEADY_SECONDS:
+            self._retry_seconds = FIRST_RETRY_SECONDS
+        elif not self._connected_at:
+            notice("exporter", f"no exporter at {self._path} ({error}): still recording, and sent once there is one")
+        self._connected_at = 0.0
+        self._refused = False
+        self._retry_at = now + self._retry_seconds * _jitter()
+        self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
+
+    def _hang_up(self) -> None:
+        self._answered = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _encode(frame: Frame) -> bytes:
+    """Return a frame as a line of UTF-8; half a surrogate, of which there is none in it, becomes a question mark."""
+    text = json.dumps(frame, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.encode("utf-8", "replace") + b"\n"
+
+
+def _jitter() -> float:
+    """Return a factor from 0.5 to 1, so that ranks do not come in step."""
+    return 0.5 + int.from_bytes(os.urandom(2), "big") / 2**17

@@ -1,0 +1,174 @@
+"""How a process ends, told while it still can: bye at a normal exit, on an unhandled exception, and on SIGTERM.
+
+`os._exit` and SIGKILL leave no time; the exporter sees the connection end without a bye and calls the rank dead. So it
+does where a stopped exporter does not take the bye within 0.2 s. `sys.exit(3)` looks like a normal exit to Python's
+hooks and counts as finished; say `recorder.close(error)` where an exception is turned into a status.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+from tachograph.client.core.notice import notice, raised_by_signal
+from tachograph.client.transport.failure_reason import describe
+from tachograph.client.transport.sender import Sender, fork_lock
+
+LIMIT_SECONDS = 0.2
+"""The longest that a farewell holds up the end of a process."""
+
+_enrolled: dict[Sender, Callable[[], None]] = {}
+_previous_hook: Callable[..., Any] = sys.__excepthook__
+_hooked = False
+_hooked_process = -1
+_signal_pipe: tuple[int, int] | None = None
+
+
+def enroll(sender: Sender, forked: Callable[[], None]) -> None:
+    """Have `sender` say goodbye when the process ends; `forked` is called in every child made by fork."""
+    _enrolled[sender] = forked
+    _hook_interpreter()
+    try:
+        _hook_process()
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+        notice("terminate", "SIGTERM will not be told as the reason of the end", error)
+
+
+def part(outcome: str, category: str = "", message: str = "", only: Sender | None = None) -> None:
+    """Say goodbye, for one sender or for all; returns when that is done, at the latest after `LIMIT_SECONDS`."""
+    leaving = [sender for sender in tuple(_enrolled) if only in (None, sender)]
+    for sender in leaving:
+        sender.part(outcome, category, message)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    # No lock and no condition: this may run in a signal handler that interrupted another call of this function.
+    while not all(sender.over for sender in leaving) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    for sender in leaving:
+        _enrolled.pop(sender, None)
+
+
+def _hook_interpreter() -> None:
+    """Hook what lasts as long as the interpreter and is inherited by forked children."""
+    global _hooked, _previous_hook
+    if _hooked:
+        return
+    _hooked = True
+    atexit.register(_at_exit)
+    os.register_at_fork(before=fork_lock.acquire, after_in_parent=fork_lock.release, after_in_child=_in_child)
+    _previous_hook, sys.excepthook = sys.excepthook, _on_exception
+
+
+def _hook_process() -> None:
+    """Hook what belongs to this process alone."""
+    global _hooked_process
+    if _hooked_process == os.getpid():
+        return
+    _hooked_process = os.getpid()
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        _hear_signals()  # first: with a handler and nobody to hear, a blocked process would not die
+        signal.signal(signal.SIGTERM, _on_terminate)
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        # A child of multiprocessing leaves by os._exit: its own finalizers are the only hook there is.
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _at_process_end, exitpriority=0)
+
+
+def _at_exit() -> None:
+    part("finished")
+
+
+def _at_process_end() -> None:
+    """End a child of multiprocessing: it runs this in a `finally`, so a failure is the exception on its way."""
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        error = None if error.code in (None, 0) else error.__context__ or error
+    if error is None:
+        part("finished")
+    else:
+        part("failed", *describe(error))
+
+
+def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not hasattr(sys, "ps1"):  # at a prompt an exception ends a line, not the run
+        with contextlib.suppress(Exception):
+            part("failed", *describe(error))
+    _previous_hook(kind, error, trace)
+
+
+def _on_terminate(number: int, frame: FrameType | None) -> None:
+    """Say goodbye, then die of the signal as the process would have without us."""
+    part("failed", "terminated", "SIGTERM")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _hear_signals() -> None:
+    """Have a side thread hear of SIGTERM, too: the main thread may be blocked in a collective for half an hour.
+
+    Without a handler such a process dies at once; with one that only the main thread runs, it would not die at all.
+    """
+    global _signal_pipe
+    receiver, sender = os.pipe()
+    os.set_blocking(sender, False)
+    previous = signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+    if previous != -1:  # an event loop was here first
+        signal.set_wakeup_fd(previous)
+        os.close(receiver)
+        os.close(sender)
+        return
+    try:
+        threading.Thread(target=_listen, args=(receiver,), name="tachograph-signals", daemon=True).start()
+    except BaseException:  # no more threads, no memory
+        signal.set_wakeup_fd(-1)
+        os.close(receiver)
+        os.close(sender)
+        raise
+    _signal_pipe = receiver, sender
+
+
+def _listen(receiver: int) -> None:
+    with contextlib.suppress(OSError):  # closed by the program
+        _terminate_when_heard(receiver)
+
+
+def _terminate_when_heard(receiver: int) -> None:
+    while numbers := os.read(receiver, 64):
+        if signal.SIGTERM in numbers and signal.getsignal(signal.SIGTERM) is _on_terminate:
+            part("failed", "terminated", "SIGTERM")
+            import ctypes  # only a process about to die pays for it
+
+            # signal.signal works in the main thread only; this is the C function behind it.
+            ctypes.pythonapi.PyOS_setsig(ctypes.c_int(signal.SIGTERM), ctypes.c_void_p(None))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _in_child() -> None:
+    """In a forked child (a DataLoader worker): let go of everything that is the parent's."""
+    global _signal_pipe
+    fork_lock.release()
+    if _signal_pipe is not None:
+        # A signal to this child would be written to the parent's pipe, and end the parent.
+        with contextlib.suppress(ValueError):  # forked by a side thread, which cannot set signals
+            signal.set_wakeup_fd(-1)
+            if signal.getsignal(signal.SIGTERM) is _on_terminate:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for descriptor in _signal_pipe:
+            with contextlib.suppress(OSError):  # closed by the program
+                os.close(descriptor)
+        _signal_pipe = None
+    for sender, forked in _enrolled.items():
+        sender.abandon()
+        forked()
+    _enrolled.clear()

@@ -1,0 +1,1 @@
+"""Other places for the same numbers: sinks, traces, structured logs."""

@@ -1,0 +1,15 @@
+"""Structured logs of a training job: one JSON object a line, from the ranks that have something to say.
+
+import tachograph.export.logs
+
+tachograph.export.logs.configure(recorder)                    # standard error; or path="/var/log/training/rank5.jsonl"
+logging.getLogger("train").info("epoch done", extra={"event": "epoch", "fields": {"epoch": 3}})
+"""
+
+from __future__ import annotations
+
+from tachograph.export.logs.configure import configure
+from tachograph.export.logs.json_lines import JsonLines
+from tachograph.export.logs.speakers import Speakers
+
+__all__ = ["JsonLines", "Speakers", "configure"]

@@ -1,1 +1,0 @@
-"""Simulated faults, the local Prometheus stack, and the demo."""

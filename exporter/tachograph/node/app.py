@@ -1,0 +1,265 @@
+"""The exporter, put together: one event loop, the socket of the ranks, the GPU worker, and the pages over them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import platform
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from tachograph._version import __version__
+from tachograph.catalog import index as catalog
+from tachograph.node import log
+from tachograph.node.clock import Clock
+from tachograph.node.config import LIVE, Config, read_config
+from tachograph.node.config_file import ConfigError
+from tachograph.node.exposition import process_samples
+from tachograph.node.histograms import HistogramSample
+from tachograph.node.once_per_minute import OncePerMinute
+from tachograph.node.page_budget import fit
+from tachograph.node.ranks.listener import Listener, SocketPathError
+from tachograph.node.ranks.shown_ranks import shown
+from tachograph.node.ranks.state_file import StateFile
+from tachograph.node.ranks.state_keeper import StateKeeper
+from tachograph.node.ranks.table import RankTable
+from tachograph.node.recent_peak import RecentPeak
+from tachograph.node.samples import Sample
+from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
+from tachograph.node.status_page.page import landing_page
+from tachograph.node.status_page.parts import Parts
+from tachograph.node.web.http_log import quiet_loop
+from tachograph.node.web.server import Pages, Server
+from tachograph.node.web.socket_activation import NoSocketError, inherited_sockets
+
+TICK_SECONDS = 1.0
+MOST_DESCRIPTORS = 4096
+LAST_WAIT_SECONDS = 0.5
+"""How long the GPU worker may take to end when the exporter stops; one stuck in the driver is left to the kernel."""
+
+_log = logging.getLogger(__name__)
+
+
+class StartError(Exception):
+    """The exporter cannot start; the message says why and what to do."""
+
+
+class Exporter:
+    """One node's exporter; `source` None leaves GPUs alone."""
+
+    def __init__(self, config: Config, source: GpuReader | None, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._source: GpuReader = source or NoGpus()
+        self._shown_gpus = ShownGpus(config, self._source, self._clock)
+        self._rank_detail = config.rank_detail
+        self._table = RankTable(config.limits, self._clock, self._source)
+        self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
+        self._keeper = None if config.state_file is None else StateKeeper(self._table, StateFile(config.state_file))
+        self._most_series = config.limits.series
+        self._loop_lag = RecentPeak(self._clock.monotonic)
+        self._landing_parts = Parts(self._clock)
+        self._settings = dict(config.settings)
+        self._ticks = 0
+        self._lines = OncePerMinute(_log, self._clock.monotonic)
+        pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready, generation=lambda: self._ticks)
+        self._server = Server(
+            *config.listen_address,
+            pages,
+            most=config.web_max_requests,
+            web_config=config.web_config,
+            inherited=inherited_sockets if config.web_systemd_socket else None,
+        )
+        self._ranks_failed = False
+
+    @property
+    def table(self) -> RankTable:
+        """The ranks of this node; replays speak to it without a socket."""
+        return self._table
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set; raise StartError where address or socket cannot be had."""
+        try:
+            # The address first: of two exporters started at once, the second must not touch the first one's socket.
+            try:
+                address = await self._server.open()
+            except NoSocketError as error:
+                raise StartError(f"web.systemd-socket: {error}") from error
+            except OSError as error:
+                raise StartError(f"web.listen-address: {(error.strerror or str(error)).lower()}") from error
+            try:
+                await self._listener.open()
+            except SocketPathError as error:
+                raise StartError(str(error)) from error
+            if self._keeper is not None:
+                self._keeper.restore()  # the socket is ours, so no other exporter writes the file; and nobody spoke yet
+            _log.info("serving", extra={"address": address})
+            await self._work(stop)
+        finally:
+            await self._listener.close()
+            await self._server.close()
+
+    def reload(self, config: Config) -> None:
+        """Take over what can be changed while running; say what cannot."""
+        changed = {name for name, value in config.settings.items() if self._settings.get(name) != value}
+        if waiting := sorted(changed - LIVE):
+            _log.warning("these settings need a restart", extra={"settings": ", ".join(waiting)})
+        self._server.reload(config.web_max_requests, config.web_config)
+        logging.getLogger().setLevel(config.log_level.upper())
+        self._rank_detail = config.rank_detail
+        self._settings.update((name, config.settings[name]) for name in changed & LIVE)
+        _log.info("configuration reloaded", extra={"changed": ", ".join(sorted(changed & LIVE)) or "nothing"})
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        reading = asyncio.create_task(self._read_gpus())
+        try:
+            while not stop.is_set():
+                due = self._clock.monotonic() + TICK_SECONDS
+                try:
+                    self._tick()
+                except Exception as error:  # noqa: BLE001 - a fault of ours in one tick must not end the exporter
+                    self._lines.warning("tick failed", error)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(stop.wait(), TICK_SECONDS)
+                self._loop_lag.note(self._clock.monotonic() - due)
+        finally:
+            if self._keeper is not None:
+                await self._keeper.close()
+            reading.cancel()
+            await asyncio.wait({reading}, timeout=LAST_WAIT_SECONDS)
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        self._server.tick()
+        self._listener.tick()
+        if self._keeper is not None:
+            self._keeper.tick()
+        self._table.tick()
+
+    async def _read_gpus(self) -> None:
+        try:
+            await self._source.run()
+        except Exception:  # noqa: BLE001 - whatever fails in the GPU side, the ranks must still be seen
+            _log.exception("GPU readings ended")
+
+    def samples(self) -> Iterator[Sample | HistogramSample]:
+        """Yield everything the exporter shows; a part that fails costs that part alone."""
+        yield from self._shown_gpus.samples()
+        yield from self._rank_samples()
+        yield from self._listener.samples()
+        yield from self._server.samples()
+        yield Sample(catalog.EXPORTER_INFO, (__version__, platform.python_version()), 1)
+        yield from process_samples()
+
+    def _rank_samples(self) -> Iterator[Sample | HistogramSample]:
+        start = time.perf_counter()
+        try:
+            blocks = [
+                (user, block if self._rank_detail else list(shown(block))) for user, block in self._table.blocks()
+            ]
+            samples, withheld = fit(blocks, self._most_series)
+            yield from samples
+            yield Sample(catalog.SERIES_WITHHELD, (), withheld)
+            yield from self._table.counts()
+        except Exception:  # noqa: BLE001 - a fault of ours in one rank's state must not take the GPUs off the page
+            if not self._ranks_failed:
+                _log.exception("ranks cannot be shown")
+            self._ranks_failed = True
+        else:
+            self._ranks_failed = False
+        yield Sample(catalog.COLLECTOR_SUCCESS, ("ranks",), not self._ranks_failed)
+        if self._ranks_failed:
+            yield Sample(catalog.COLLECTOR_UNAVAILABLE, ("ranks", "error"), 1)
+        yield Sample(catalog.COLLECTOR_DURATION, ("ranks",), time.perf_counter() - start)
+        yield Sample(catalog.COLLECTOR_AGE, ("ranks",), 0)  # frames are taken over as they arrive
+        yield Sample(catalog.LOOP_LAG, (), self._loop_lag.read())
+        yield Sample(catalog.FRAME_COST, (), self._table.shares.frame_cost.read())
+        yield Sample(catalog.THROTTLED, (), self._table.shares.throttled_seconds)
+
+    def _landing(self, is_trusted: bool = True) -> str:
+        refused = {reason: count for reason, count in self._table.rejected.items() if count}
+        dropped = {reason: count for reason, count in self._table.dropped.items() if count}
+        health = {
+            "State": self._ready()[1].strip(),
+            "Readings": self._shown_gpus.collectors_in_words(),
+            "Socket": str(self._listener.path),
+            "Frames taken": f"{self._table.frames:,}",
+            "Frames refused": ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "none",
+            "Series dropped": ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or "none",
+        }
+        return landing_page(
+            node=socket.gethostname(),
+            clock=self._clock,
+            table=self._table,
+            gpus=self._source.gpus(),
+            snapshot=self._source.snapshot(),
+            health=health,
+            parts=self._landing_parts,
+            is_trusted=is_trusted,
+        )
+
+    def _ready(self) -> tuple[bool, str]:
+        if not self._listener.is_open:
+            return False, "not ready: the socket of the ranks is not open yet\n"
+        if not self._listener.is_reachable:
+            return False, f"not ready: {self._listener.path} is gone or not ours: restart the exporter\n"
+        return True, f"ready: ranks can connect; {self._shown_gpus.state()}\n"
+
+
+def run_exporter(arguments: Sequence[str]) -> int:
+    """Run the exporter until SIGTERM or SIGINT; return its exit status: 0, or 2 where it cannot start."""
+    try:
+        config = read_config(arguments)
+    except ConfigError as error:
+        count = len(error.faults)
+        sys.stderr.write(f"tachograph exporter: {count} fault{'s' * (count > 1)} in the configuration\n")
+        sys.stderr.writelines(f"  {fault}\n" for fault in error.faults)
+        return 2
+    log.set_up(config.log_level)
+    raise_descriptor_limit()
+    try:
+        asyncio.run(_serve(config, arguments))
+    except StartError as error:
+        sys.stderr.write(f"tachograph exporter: {error}\n")
+        return 2
+    return 0
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process have as many file descriptors as it may give itself, up to what all its caps could use."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+async def _serve(config: Config, arguments: Sequence[str]) -> None:
+    source: GpuReader | None = None
+    if config.gpu_enabled:
+        from tachograph.node.gpu.source import GpuSource
+
+        source = GpuSource(interval=config.gpu_interval, kmsg=str(config.gpu_kmsg or ""), detail=config.gpu_detail)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(quiet_loop(OncePerMinute(_log, time.monotonic)))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    exporter = Exporter(config, source)
+    loop.add_signal_handler(signal.SIGHUP, _reload, exporter, arguments)
+    gc.freeze()  # what is loaded by now stays: the collector need not walk it again
+    await exporter.run(stop)
+    _log.info("stopped")
+
+
+def _reload(exporter: Exporter, arguments: Sequence[str]) -> None:
+    """Read the configuration again; one with faults changes nothing."""
+    try:
+        exporter.reload(read_config(arguments))
+    except ConfigError as error:
+        for fault in error.faults:
+            _log.error("configuration not reloaded", extra={"fault": fault})

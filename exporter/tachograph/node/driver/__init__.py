@@ -1,0 +1,1 @@
+"""The only door to the NVIDIA driver, and recordings of what it answers."""

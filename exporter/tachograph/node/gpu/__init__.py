@@ -1,0 +1,1 @@
+"""The GPUs of this node, read through NVML in a supervised worker process."""

@@ -1,0 +1,104 @@
+"""The MIG instances of one GPU.
+
+tachograph_gpu_mig_info{gpu="0",uuid="GPU-…",mig="1/0",mig_uuid="MIG-…",profile="3g.40gb"} 1
+tachograph_gpu_mig_memory_used_bytes{gpu="0",uuid="GPU-…",mig="1/0"} 2.1e+10
+
+A compute instance shares memory and activity with the others of its GPU instance, so these are given once, with the
+first of them: a sum over instances counts nothing twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tachograph.catalog import index as catalog
+from tachograph.node.driver.nvml import Gpu, NotSupported, Nvml
+from tachograph.node.gpu.gpm import Gpm, GpmWindow
+from tachograph.node.gpu.reading_table import MIG_ACTIVITIES
+
+OwnRow: TypeAlias = tuple[str, tuple[str, ...], float]
+"""A sample without the labels gpu and uuid."""
+
+_SHARES = 8  # a profile is named by eighths of the GPU's memory
+
+
+@dataclass(frozen=True)
+class _Instance:
+    gpu_instance: int
+    label: str
+    uuid: str
+    profile: str
+    device: Gpu
+
+
+class MigInstances:
+    """The MIG instances of a GPU, as last found, and what they do."""
+
+    def __init__(self, nvml: Nvml, gpu: Gpu) -> None:
+        self._nvml = nvml
+        self._gpu = gpu
+        self._instances: list[_Instance] = []
+        self._windows: dict[int, GpmWindow] = {}
+
+    def find(self) -> None:
+        """Look for the instances that exist now."""
+        memory = self._gpu.memory()[0] or 0
+        self._instances = sorted(
+            (_instance(device, memory) for device in self._gpu.mig_devices()), key=lambda one: one.label
+        )
+        kept = {instance.gpu_instance for instance in self._instances}
+        for gone in self._windows.keys() - kept:
+            self._windows.pop(gone).close()
+        for number in kept - self._windows.keys():
+            self._windows[number] = GpmWindow(self._nvml, self._gpu, MIG_ACTIVITIES, number)
+
+    def read(self, gpm: Gpm, now: float, failures: dict[str, str]) -> Iterator[OwnRow]:
+        """Yield who the instances are, their memory, and what GPM tells of them."""
+        told = set()
+        for instance in self._instances:
+            labels = (instance.label,)
+            yield catalog.MIG_INFO.name, (*labels, instance.uuid, instance.profile), 1.0
+            if instance.gpu_instance in told:
+                continue
+            told.add(instance.gpu_instance)
+            total, used, *_ = instance.device.memory()
+            if total is not None and used is not None:
+                yield catalog.MIG_MEMORY_TOTAL.name, labels, float(total)
+                yield catalog.MIG_MEMORY_USED.name, labels, float(used)
+            for value, number in gpm.read(self._windows[instance.gpu_instance], now, failures):
+                yield value.metric.name, labels, number * value.scale
+
+    def close(self) -> None:
+        """Forget the instances and give the memory of their GPM samples back."""
+        self._instances = []
+        for window in self._windows.values():
+            window.close()
+        self._windows.clear()
+
+
+def _instance(device: Gpu, gpu_memory: float) -> _Instance:
+    gpu_instance = int(device.call("nvmlDeviceGetGpuInstanceId"))
+    compute_instance = int(device.call("nvmlDeviceGetComputeInstanceId"))
+    return _Instance(
+        gpu_instance,
+        f"{gpu_instance}/{compute_instance}",
+        str(device.call("nvmlDeviceGetUUID")),
+        _profile(device, gpu_memory),
+        device,
+    )
+
+
+def _profile(device: Gpu, gpu_memory: float) -> str:
+    """Return a name as nvidia-smi gives it, 1g.10gb or 1c.3g.40gb; empty where the driver does not tell."""
+    try:
+        shape = device.call("nvmlDeviceGetAttributes_v2")
+    except NotSupported:
+        return ""
+    shares = round(shape.memorySizeMB * 2**20 / gpu_memory * _SHARES) if gpu_memory else 0
+    gigabytes = round(shares / _SHARES * math.ceil(gpu_memory / 2**30))
+    whole = f"{shape.gpuInstanceSliceCount}g.{gigabytes}gb"
+    part = shape.computeInstanceSliceCount
+    return whole if part == shape.gpuInstanceSliceCount else f"{part}c.{whole}"

@@ -1,0 +1,62 @@
+"""The worker process that owns NVML: `python -m tachograph.node.gpu.worker --interval 1`.
+
+It writes one JSON line per interval to stdout, whatever the driver does, and ends when its stdin does, or with its
+parent. Each GPU is read in a thread of its own: a driver call that never returns costs that GPU. A line, shortened:
+
+    {"samples":[["tachograph_gpu_up",["0","GPU-…"],1],["tachograph_gpu_power_watts",["0","GPU-…"],612.3]],
+     "gpus":[["0","GPU-…","NVIDIA H100 80GB HBM3"]],"processes":{"0":[4242]},
+     "collectors":{"gpu":"","gpm":"","xid":"no_permission"},"duration":0.004,"ok":true,"reason":"","failures":{},
+     "notes":{}}
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Sequence
+
+from tachograph.die_with_parent import die_with_parent
+from tachograph.node.gpu.node_collector import NodeCollector
+from tachograph.node.gpu.worker_line import SPENT_STATUS
+from tachograph.node.xid.counts import XidWatch
+
+
+def stdin_ended(seconds: float) -> bool:
+    """Wait up to `seconds`; return True at once when stdin has ended."""
+    readable, _, _ = select.select([0], [], [], max(seconds, 0.0))
+    return bool(readable) and not os.read(0, 4096)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Collect until stdin ends; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tachograph.node.gpu.worker", description="Read GPUs through NVML.")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between collections (default 1)")
+    parser.add_argument("--kmsg", default="", metavar="PATH", help="the kernel's log, to find Xids in (default: none)")
+    parser.add_argument("--detail", action="store_true", help="read also what costs driver calls of its own")
+    options = parser.parse_args(arguments)
+    if sys.platform == "linux":
+        die_with_parent()  # also inside a driver call
+    xids = XidWatch(None, options.kmsg)
+    xids.start()
+    collector = NodeCollector(interval=options.interval, xids=xids, detail=options.detail)
+    due = time.monotonic()
+    while True:
+        line = collector.collect()
+        try:
+            sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            return 0
+        if collector.spent:
+            return SPENT_STATUS
+        due = max(due + options.interval, time.monotonic())
+        if stdin_ended(due - time.monotonic()):
+            return 0
+
+
+if __name__ == "__main__":
+    os._exit(main())  # threads may come back from the driver while an interpreter is taken down

@@ -1,0 +1,1 @@
+"""The training processes of this node: their socket, frames, states and series."""

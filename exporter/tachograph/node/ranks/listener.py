@@ -1,0 +1,241 @@
+"""The unix socket on which ranks speak: where it lies, who may use it, how many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import stat
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tachograph.catalog import index as catalog
+from tachograph.node.clock import Clock
+from tachograph.node.once_per_minute import OncePerMinute
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.rank_connection import Connection
+from tachograph.node.ranks.shares import CONNECTION_COST
+from tachograph.node.ranks.table import RankTable
+from tachograph.node.samples import Sample
+
+GREETING_SECONDS = 60.0
+"""How long a connection may take to say hello: enough for a person at `nc -U`."""
+
+ACCEPTED_AT_ONCE = 64
+LONGEST_WAIT_SECONDS = 0.5
+"""A user who is not read for longer than this gets no further connection; less is no more than a job that starts."""
+
+FULL_SECONDS = 0.5
+"""How long nobody is accepted once the process has no descriptor left."""
+
+REFUSALS = ("user_limit", "node_limit", "work_limit", "descriptors")
+"""Why a connection is refused, of catalog.CONNECTION_REFUSALS."""
+
+_FOLDER_MODE = 0o755
+_MAX_PATH_BYTES = 107  # sun_path holds 108 with its closing zero (unix(7))
+_log = logging.getLogger(__name__)
+
+
+class SocketPathError(Exception):
+    """The socket cannot be opened at its path; the message says why and what to do."""
+
+
+class Listener:
+    """Accepts ranks on a unix socket and hands their frames to the rank table."""
+
+    def __init__(self, path: Path, mode: int, limits: Limits, clock: Clock, table: RankTable) -> None:
+        self.path = path
+        self._mode = mode
+        self._limits = limits
+        self._clock = clock
+        self._table = table
+        self._shares = table.shares
+        self._connections: dict[Connection, None] = {}
+        self._making: set[asyncio.Task[object]] = set()
+        self._socket: socket.socket | None = None
+        self._inode: tuple[int, int] | None = None
+        self._lines = OncePerMinute(_log, clock.monotonic)
+        self.refused = Counter(dict.fromkeys(REFUSALS, 0))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ranks can connect."""
+        return self._socket is not None
+
+    @property
+    def connections(self) -> int:
+        """Connections open now."""
+        return len(self._connections)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the socket's path leads to us: it exists, and nobody put another file there."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._inode
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield how many connections there are, and how many were refused and why."""
+        yield Sample(catalog.CONNECTIONS, ("rank",), len(self._connections))
+        for reason, count in self.refused.items():
+            yield Sample(catalog.CONNECTIONS_REFUSED, ("rank", reason), count)
+
+    async def open(self) -> None:
+        """Open the socket, in place of a stale one; raise SocketPathError where that cannot be."""
+        sock = _bound(self.path, self._mode)
+        status = self.path.stat()
+        self._inode = (status.st_dev, status.st_ino)
+        self._socket = sock
+        self._listen()
+        _log.info("listening to ranks", extra={"socket": self.path})
+
+    def tick(self) -> None:
+        """Hang up on connections that never said hello; call it about once a second."""
+        now = self._clock.monotonic()
+        self._shares.tick()
+        for connection in [each for each in self._connections if not each.greeted]:
+            if now - connection.quiet_since > GREETING_SECONDS:
+                connection.refuse_and_close("no_hello", f"no hello within {GREETING_SECONDS:g} s")
+
+    async def close(self) -> None:
+        """Stop listening, hang up and remove the socket, if it is still ours."""
+        if self._socket is None:
+            return
+        sock, self._socket = self._socket, None
+        asyncio.get_running_loop().remove_reader(sock)
+        sock.close()
+        for connection in list(self._connections):
+            connection.leave()
+        await asyncio.sleep(0)  # lets the transports close
+        try:
+            status = self.path.stat()
+            if (status.st_dev, status.st_ino) == self._inode:
+                self.path.unlink()
+        except OSError as error:
+            _log.debug("socket not removed", extra={"socket": self.path, "error": error})
+
+    def _listen(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        """Take in who waits, a few at a time: who is refused costs a hundredth of who is taken in."""
+        assert self._socket is not None
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                sock, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                self.refused["descriptors"] += 1
+                self._lines.warning(f"ranks cannot connect: {error.strerror}")
+                if self._connections:
+                    self._make_room(self._shares.largest())
+                # Who waits goes on waiting: asked again at once, the kernel would answer the same.
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._socket)
+                loop.call_later(FULL_SECONDS, self._listen)
+                return
+            self._admit(sock)
+
+    def _admit(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        share = self._shares.of(uid)
+        if share.wait_seconds() > LONGEST_WAIT_SECONDS:
+            self._refuse(sock, "work_limit", "your connections cost the exporter more than your share: wait a second")
+            return
+        if share.connections >= self._limits.connections and not self._make_room(uid):
+            self._refuse(sock, "user_limit", f"you have {share.connections} connections here, each with a rank")
+            return
+        if self._shares.connections >= self._limits.node_connections and not self._make_room(self._shares.largest()):
+            self._refuse(sock, "node_limit", f"this node has {self._shares.connections} connections, each with a rank")
+            return
+        self._shares.connect(uid)
+        share.spend(CONNECTION_COST)
+        connection = Connection(self._table, self._clock.monotonic, Peer(uid, pid), self._forget)
+        self._connections[connection] = None
+        making = asyncio.get_running_loop().create_task(self._make(connection, sock))
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
+
+    async def _make(self, connection: Connection, sock: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
+        except OSError as error:  # the peer is gone again
+            _log.debug("connection not made", extra={"error": error})
+            sock.close()
+            self._forget(connection)
+
+    def _make_room(self, uid: int) -> bool:
+        """Hang up on the oldest connection of a user that speaks for no rank; return whether there was one."""
+        for connection in self._connections:
+            if connection.peer.uid == uid and not connection.greeted:
+                connection.refuse_and_close("rank_limit", "too many connections, and this one speaks for no rank")
+                self._forget(connection)
+                return True
+        return False
+
+    def _refuse(self, sock: socket.socket, reason: str, message: str) -> None:
+        self.refused[reason] += 1
+        with contextlib.suppress(OSError):
+            sock.send(msgspec.json.encode({"ok": False, "error": message}) + b"\n", socket.MSG_NOSIGNAL)
+        sock.close()
+
+    def _forget(self, connection: Connection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            self._shares.disconnect(connection.peer.uid)
+
+
+def _bound(path: Path, mode: int) -> socket.socket:
+    if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+        raise SocketPathError(
+            f"socket {path}: a unix socket's path has at most {_MAX_PATH_BYTES} bytes: choose another"
+        )
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        path.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        _remove_stale(path)
+        sock.bind(os.fspath(path))
+        path.chmod(mode)
+        sock.listen(1024)  # the kernel's own limit, net.core.somaxconn, may be less
+    except OSError as error:
+        sock.close()
+        raise SocketPathError(f"socket {path}: {error.strerror or error}: choose another with --socket") from error
+    except SocketPathError:
+        sock.close()
+        raise
+    return sock
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that nobody listens on; raise SocketPathError for a live one or for another kind of file."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise SocketPathError(f"socket {path}: a file that is not a socket is in the way: remove it")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            _log.info("stale socket replaced", extra={"socket": path})
+            return
+        except TimeoutError:
+            pass  # a full queue: somebody listens, if slowly
+    raise SocketPathError(f"socket {path}: another exporter listens there: stop it, or choose another with --socket")

@@ -1,0 +1,115 @@
+"""What the exporter keeps across its own restart: sums over the ranks of a run, and what each process added to them.
+
+Totals of one rank live in the rank and need no memory. A sum over ranks also holds what processes counted that are
+gone, and Prometheus would take one that starts again lower for a reset, and count all of it anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from tachograph.node.ranks.frames import Hello
+from tachograph.node.ranks.peer import Peer
+
+VERSION = 1
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_log = logging.getLogger(__name__)
+Kind = TypeVar("Kind")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Sum = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class ProcessMemory(msgspec.Struct, frozen=True):
+    """A process of a rank: who it was, how far it came, and what of its merged families the sums already hold."""
+
+    rank: int
+    uid: int
+    pid: int
+    hello_pid: int
+    attempt: int
+    restarts: Count
+    seq: int
+    step: int | None
+    heartbeat: float
+    finished: bool
+    merged: dict[str, dict[str, Sum]]
+    observed: dict[str, tuple[dict[int, Count], Sum]]
+    """Wire key → counts by bucket index, sum."""
+
+    def is_of(self, hello: Hello, peer: Peer) -> bool:
+        """Return whether a hello comes from this process, in the same attempt."""
+        known = (self.uid, self.pid, self.hello_pid, self.attempt)
+        return known == (peer.uid, peer.pid, hello.pid, hello.attempt)
+
+
+class RunMemory(msgspec.Struct, frozen=True):
+    """A run: its owner, its sums, the restarts of ranks that were forgotten, and its processes."""
+
+    run: str
+    owner: int
+    totals: dict[str, dict[str, Sum]]
+    histograms: dict[str, tuple[list[Count], Sum]]
+    restarts: dict[int, Count]
+    processes: list[ProcessMemory]
+
+
+class LifeMemory(msgspec.Struct, frozen=True):
+    """A rank that was forgotten, so that it can be told where it was when it comes back."""
+
+    uid: int
+    run: str
+    rank: int
+    step: int | None
+    heartbeat: float
+    attempt: int
+    finished: bool
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """All that is kept; counters of an earlier boot are worth nothing, for no process of it is left."""
+
+    version: int
+    boot: str
+    runs: list[RunMemory]
+    lives: list[LifeMemory]
+
+
+class _File(msgspec.Struct, frozen=True):
+    """A memory of which each run and each life is yet to be read."""
+
+    version: int
+    boot: str
+    runs: list[msgspec.Raw]
+    lives: list[msgspec.Raw]
+
+
+def encode(memory: Memory) -> bytes:
+    """Return it as JSON."""
+    return msgspec.json.encode(memory)
+
+
+def decode(data: bytes) -> Memory:
+    """Return what `encode` was given; raise ValueError for anything else.
+
+    What is wrong with one run or life costs that one: ranks chose its numbers.
+    """
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except _UNREADABLE as error:
+        raise ValueError(f"not a memory of the exporter: {error}") from error
+    if file.version != VERSION:
+        raise ValueError(f"version {file.version}: this exporter reads version {VERSION}")
+    return Memory(file.version, file.boot, list(_each(file.runs, RunMemory)), list(_each(file.lives, LifeMemory)))
+
+
+def _each(raws: Iterable[msgspec.Raw], kind: type[Kind]) -> Iterator[Kind]:
+    for raw in raws:
+        try:
+            yield msgspec.json.decode(raw, type=kind)
+        except _UNREADABLE as error:
+            _log.warning("part of the state file not used", extra={"kind": kind.__name__, "error": error})

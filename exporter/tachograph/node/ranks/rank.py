@@ -1,0 +1,271 @@
+"""One rank, through the process that speaks for it now: what it said, and what it shows."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tachograph.catalog import index as catalog
+from tachograph.node.histograms import MOST, Buckets, parse
+from tachograph.node.ranks.frames import Event, Hello, State
+from tachograph.node.ranks.gpu_placement import Left, Seat
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.memory import ProcessMemory
+from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.run_totals import Gain
+from tachograph.node.ranks.series import Series
+from tachograph.node.samples import Sample
+from tachograph.wire import MAX_NAME_BYTES, decode_number, fits
+
+MAX_FACT_BYTES = 64
+MAX_DEVICES_BYTES = 1024
+DEFAULT_PRECISION = "bf16"
+NEW_SECONDS = 60.0
+"""For how long a rank is new: longer than scrapes are apart, so that it is shown as such at the first one."""
+WAIT_WINDOW = 10
+"""Frames over which the landing page's share of exposed wait is taken: ten seconds at the usual 1 Hz."""
+
+_STEP = catalog.TRAIN_STEP.key
+_WAIT = catalog.TRAIN_COLLECTIVE_WAIT.key
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Something that happened once on a rank."""
+
+    run: str
+    rank: int
+    event: Event
+
+
+class Rank:
+    """A rank of a run; `link` is its connection, None once it has ended with `outcome` dead, failed or finished.
+
+    `restarts` counts the processes of this rank before this one, and `first` says that none is known of; `states` are
+    those of catalog.STATES it was shown in.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        peer: Peer,
+        link: object,
+        limits: Limits,
+        drops: Counter[str],
+        *,
+        restarts: int = 0,
+        first: bool = True,
+    ) -> None:
+        self._limits = limits
+        self._drops = drops
+        self.heard = self.heartbeat = self.since = 0.0
+        self._is_first = first
+        self.restarts = restarts
+        self.states: set[str] = set()
+        self.greet(hello, peer, link)
+        self._start_again()
+
+    def greet(self, hello: Hello, peer: Peer, link: object) -> None:
+        """Take over a hello, the first one or that of a reconnection; read it whole before anything changes."""
+        config = tuple(self._fact(name, hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:])
+        peak_flops = self._peak_fact(hello.facts)
+        devices = (self._text(each, MAX_DEVICES_BYTES) for each in (hello.visible_devices, hello.granted_devices))
+        left, job = Left(*devices), self._job(hello.job)
+        self.hello, self.peer, self.link = hello, peer, link
+        self.ended: float | None = None
+        self.outcome = self.last_words = ""
+        self.key = (hello.run, str(hello.rank))
+        self.restarts = max(self.restarts, hello.attempt)
+        self.config, self.peak_flops, self.left, self.job = config, peak_flops, left, job
+        self.precision = config[0] or DEFAULT_PRECISION
+
+    def _start_again(self) -> None:
+        self.seat = Seat()
+        self.series = Series(self._limits, self._drops)
+        self.seq = -1
+        self._catching_up = False
+        self.step: int | None = None
+        self.progress: float | None = None
+        self.phase: str | None = None
+        self._phase_seconds = self._said = 0.0
+        self._dropped = 0
+        self._last_event = -1
+        self._observed: dict[str, Buckets] = {}
+        self._waits: deque[tuple[float, float]] = deque(maxlen=WAIT_WINDOW)
+
+    def same_process(self, hello: Hello, peer: Peer) -> bool:
+        """Return whether a hello comes from the process that spoke last, in the same attempt."""
+        return (self.peer, self.hello.pid, self.hello.attempt) == (peer, hello.pid, hello.attempt)
+
+    def resume(self, memory: ProcessMemory) -> None:
+        """Go on from what an exporter before this one kept of this process."""
+        self.seq, self.step = memory.seq, memory.step
+        self.series.merged = {
+            key: dict(values) for key, values in memory.merged.items() if key in catalog.TRAIN_METRICS
+        }
+        self._observed = {key: Buckets(counts, total) for key, (counts, total) in memory.observed.items()}
+
+    def memory(self) -> ProcessMemory:
+        """Return what `resume` needs."""
+        hello = self.hello
+        return ProcessMemory(
+            rank=hello.rank,
+            uid=self.peer.uid,
+            pid=self.peer.pid,
+            hello_pid=hello.pid,
+            attempt=hello.attempt,
+            restarts=self.restarts,
+            seq=self.seq,
+            step=self.step,
+            heartbeat=self.heartbeat,
+            finished=self.outcome == "finished",
+            merged={key: dict(values) for key, values in self.series.merged.items()},
+            observed={key: (dict(seen.counts), seen.sum) for key, seen in self._observed.items()},
+        )
+
+    def end(self, outcome: str, now: float, last_words: str = "") -> None:
+        """End the rank as dead, failed or finished."""
+        self.link, self.outcome, self.ended, self.last_words = None, outcome, now, last_words
+
+    def tell(self, state: State, now: float, most: int) -> list[Gain]:
+        """Take over a state, with at most `most` series; return what it adds to the run's merged families."""
+        # A process that is far on when it is first heard was counted by an exporter whose sums are lost: ours begin at
+        # 0 and hold what it adds from now on.
+        self._catching_up = self._is_first and self.seq < 0 and state.seq > 1
+        if state.seq < self.seq:
+            # Pids do not tell processes apart for good: seen from another pid namespace every container has the same
+            # few. A sequence that starts again is another process, and what that one counts starts again too.
+            self._start_again()
+            self.restarts = min(self.restarts + 1, MOST)
+        self.seq, self._said = state.seq, now
+        self.step, self.progress = state.step, state.progress_time
+        self.phase, self._phase_seconds = state.phase, 0.0
+        if state.phase_since is not None:
+            self._phase_seconds = max(0.0, state.time - state.phase_since)
+        if state.phase is not None and state.phase not in catalog.PHASES:
+            self._drops["unknown_phase"] += 1
+            self.phase = None
+        self._dropped = max(self._dropped, state.dropped)
+        gains = self.series.take(state.metrics, most)
+        if self._catching_up:
+            gains = [gain._replace(number=0.0) for gain in gains]
+        if state.step is not None:
+            self.series.gauges[_STEP] = {"": state.step}
+        if (wait := self.series.total(_WAIT)) is not None:
+            self._waits.append((now, wait))
+        return gains
+
+    def news(self, state: State) -> Iterator[Event]:
+        """Yield the events of a state that were not seen before."""
+        for event in state.events:
+            if event.id > self._last_event:
+                self._last_event = event.id
+                yield event
+
+    def observations(self, state: State) -> Iterator[tuple[str, Buckets, Buckets]]:
+        """Yield each histogram of a state: its key, what it counts now, what it counted before."""
+        for key, value in state.histograms.items():
+            if key not in catalog.TRAIN_HISTOGRAMS:
+                self._drops["unknown_metric"] += 1
+                continue
+            try:
+                now = parse(value)
+            except ValueError:
+                self._drops["bad_histogram"] += 1
+                continue
+            before = now if self._catching_up else self._observed.get(key, Buckets())
+            if now.fell_from(before):
+                self._drops["counter_decrease"] += 1
+            else:
+                self._observed[key] = now
+                yield key, now, before
+
+    def phase_seconds(self, now: float) -> float | None:
+        """Return the seconds in the current phase, by the exporter's clock since the rank last said so."""
+        return None if self.phase is None or self.outcome else self._phase_seconds + now - self._said
+
+    def wait_share(self) -> float | None:
+        """Return the share of the last few seconds that was exposed collective wait, or None where nothing is known."""
+        if len(self._waits) < 2 or self.outcome:
+            return None
+        (start, before), (end, after) = self._waits[0], self._waits[-1]
+        return (after - before) / (end - start) if end > start else None
+
+    def samples(self, now: float, state: str, peak_flops: float | None) -> Iterator[Sample]:
+        """Yield what the rank shows, given its state and the peak FLOP/s of the GPU it sits on."""
+        key, hello, gpu = self.key, self.hello, self.seat.gpu
+        place = (gpu.index, gpu.uuid) if gpu is not None else ("", hello.uuid or "")
+        numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
+        owner = str(self.peer.uid)
+        yield Sample(catalog.RANK_INFO, (*key, *numbers, *place, owner), 1)
+        if now - self.since < NEW_SECONDS:
+            yield Sample(catalog.RANK_NEW, (*key, owner), 1)
+        if hello.rank >= hello.world_size:
+            yield Sample(catalog.RANK_BEYOND_WORLD, (*key, str(hello.world_size), owner), 1)
+        if any(self.job):
+            yield Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1)
+        yield Sample(catalog.RANK_UP, key, state not in ("dead", "failed"))
+        self.states.add(state)
+        for each in catalog.STATES:
+            if each in self.states:  # a state the rank was never in is not shown: four series less of a healthy one
+                yield Sample(catalog.RANK_STATE, (*key, each), each == state)
+        yield Sample(catalog.RANK_HEARTBEAT, key, self.heartbeat)
+        yield Sample(catalog.TRAIN_CONFIG_INFO, (*key, *self.config), 1)
+        yield Sample(catalog.TRAIN_RESTARTS, key, self.restarts)
+        if self.seq < 0:
+            return  # zeros before the first state would look like counters that fell
+        if self.progress is not None:
+            yield Sample(catalog.RANK_PROGRESS, key, self.progress)
+        if self.phase is not None and (seconds := self.phase_seconds(now)) is not None:
+            yield Sample(catalog.RANK_PHASE, (*key, self.phase), seconds)
+        peak = self.peak_flops or peak_flops
+        if peak is not None and not self.outcome:
+            yield Sample(catalog.RANK_PEAK_FLOPS, key, peak)
+        yield Sample(catalog.CLIENT_DROPPED, key, self._dropped)
+        yield from self.series.samples(key, alive=not self.outcome)
+
+    def _fact(self, name: str, value: object) -> str:
+        text = _as_text(value)
+        if text is not None and fits(text, MAX_FACT_BYTES) and (name != "tier" or text in ("", *catalog.TIERS)):
+            return text
+        self._drops["wrong_type"] += 1
+        return ""
+
+    def _job(self, job: object) -> tuple[str, ...]:
+        if job is not None and not isinstance(job, dict):
+            self._drops["wrong_type"] += 1
+            job = None
+        return tuple(self._text((job or {}).get(name), MAX_NAME_BYTES) for name in catalog.RANK_JOB_INFO.labels[2:])
+
+    def _text(self, value: object, longest: int) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, str) and fits(value, longest):
+            return value
+        self._drops["wrong_type"] += 1
+        return ""
+
+    def _peak_fact(self, facts: Mapping[str, object]) -> float | None:
+        if facts.get("peak_flops") is None:
+            return None
+        try:
+            value = decode_number(facts["peak_flops"])
+        except (ValueError, OverflowError):
+            value = math.nan
+        if math.isfinite(value) and value > 0:
+            return value
+        self._drops["wrong_type"] += 1
+        return None
+
+
+def _as_text(value: object) -> str | None:
+    """Return a fact as text, None where it is neither text nor a number that a double can hold."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            return format(value, ".15g")
+    return None

@@ -1,0 +1,252 @@
+"""One connection of a rank: bytes become frames, within a frame size and a frame rate, and bad ones get an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+
+from tachograph.node.ranks.frames import Bye, FrameError, Hello, decode
+from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.table import RankTable
+from tachograph.wire import MAX_FRAME_BYTES, MAX_RATE_HZ
+
+BURST = 100
+"""Frames that may come at once; beyond it, MAX_RATE_HZ. While the exporter itself is stopped about so many wait in the
+kernel, and the last of them may be a bye."""
+
+PAUSE_SECONDS = 0.25
+"""How long a connection that sends more than it may is not read; the kernel then holds its writer back."""
+
+SHORTEST_WAIT_SECONDS = 0.02
+"""Least time for which a user who has used up his share of the exporter is not read: not a wake-up for each frame."""
+
+MAX_KEPT_BYTES = 4 * 2**20
+"""Bytes of unfinished and waiting frames of one user, on all his connections: 64 frames of the greatest length."""
+
+MAX_UNREAD_ANSWERS = 65536
+"""Bytes of answers kept for a sender that does not read them; further answers are not written."""
+
+_READ_BYTES = 65536
+_CRUMB = 0.1  # what a read without a line's end costs, in frames: one byte at a time is a flood too
+_READ_COST = 2e-5  # CPU seconds of a read, whatever it brings: about what asyncio takes for one
+_encode = msgspec.json.encode
+_log = logging.getLogger(__name__)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Reads newline-delimited frames and tells the rank table; nothing that a sender does raises out of it."""
+
+    # One buffer for all: asyncio fills it and hands it over before it reads from anybody else, and its size is the
+    # most that one connection is read before the others have their turn.
+    _incoming = bytearray(_READ_BYTES)
+
+    def __init__(
+        self, table: RankTable, clock: Callable[[], float], peer: Peer, closed: Callable[[Connection], None]
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._closed = closed
+        self._share = table.shares.of(peer.uid)
+        self._transport: asyncio.Transport | None = None
+        self._partial = bytearray()
+        self._held = b""
+        self._kept_bytes = 0
+        self._skipping = False
+        self._leaving = False
+        self._ended = False
+        self._tokens = float(BURST)
+        self._refilled = self.quiet_since = clock()
+        self.greeted = False
+        self.peer = peer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over the transport, unless the place was needed meanwhile."""
+        self._transport = cast(asyncio.Transport, transport)
+        if self._ended:
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End the rank that spoke here, if it did not say bye."""
+        self._ended = True
+        self._held = b""
+        self._partial.clear()
+        self._count_kept()
+        self._closed(self)
+        if self._leaving:
+            return
+        rank = self._table.lost(self)
+        if rank is not None:
+            _log.warning("rank died", extra={"run": rank.hello.run, "rank": rank.hello.rank, "pid": self.peer.pid})
+
+    def leave(self) -> None:
+        """Close because the exporter stops: that says nothing of the rank."""
+        self._leaving = self._ended = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Lend the shared buffer."""
+        return self._incoming
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what arrived: whole lines are frames, the rest waits for its newline."""
+        self._share.spend(_READ_COST)
+        self._take(bytes(memoryview(self._incoming)[:nbytes]))
+        self._count_kept()
+
+    def _count_kept(self) -> None:
+        """Charge the bytes that wait here; where a user's connections keep too many, this one's are let go."""
+        kept = len(self._partial) + len(self._held)
+        self._share.kept_bytes += kept - self._kept_bytes
+        self._kept_bytes = kept
+        if kept and self._share.kept_bytes > MAX_KEPT_BYTES:
+            self._partial.clear()
+            self._held = b""
+            self._skipping = True
+            self._refuse("rate", f"your connections keep more than {MAX_KEPT_BYTES:,} bytes of frames: this is skipped")
+            self._count_kept()
+
+    def _take(self, data: bytes) -> None:
+        *lines, rest = data.split(b"\n")
+        for position, line in enumerate(lines):
+            if self._ended or self._transport is None or self._transport.is_closing():
+                return
+            if (wait := self._share.wait_seconds()) > 0:
+                self._held = b"\n".join((*lines[position:], rest))
+                self._pause(max(wait, SHORTEST_WAIT_SECONDS))
+                return
+            began = time.thread_time()
+            taken = self._line(line)
+            cost = time.thread_time() - began
+            self._share.spend(cost)
+            self._table.shares.frame_cost.note(cost)
+            if not taken:
+                self._too_many(len(lines) - position)
+                break
+        if self._skipping or (not lines and not self._allowed(_CRUMB)):
+            self._pause(PAUSE_SECONDS)
+        if self._skipping:
+            return
+        self._partial += rest
+        if len(self._partial) > MAX_FRAME_BYTES:
+            self._oversized()
+
+    def close(self) -> None:
+        """Hang up; what was written is still sent, unless the sender has stopped reading."""
+        self._ended = True
+        if self._transport is None:
+            return
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()  # close() would wait for the sender, for ever if need be
+        else:
+            self._transport.close()
+
+    def refuse_and_close(self, reason: str, message: str) -> None:
+        """Count a refusal, tell the sender why, and hang up."""
+        self._refuse(reason, message)
+        self.close()
+
+    def answer(self, **fields: object) -> None:
+        """Write one line of JSON, unless the sender has stopped reading."""
+        if self._transport is not None and self._transport.get_write_buffer_size() <= MAX_UNREAD_ANSWERS:
+            self._transport.write(_encode(fields) + b"\n")
+
+    def _line(self, end: bytes) -> bool:
+        """Take the end of a line; return False where it comes too soon after the others."""
+        if self._skipping:
+            self._skipping = False  # this was the end of an oversized frame; the next line is a frame again
+            return True
+        line = bytes(self._partial) + end if self._partial else end
+        self._partial.clear()
+        if not self._allowed():
+            return False
+        self._table.heard(self)
+        if len(line) > MAX_FRAME_BYTES:
+            self._oversized()
+            self._skipping = False
+            return True
+        try:
+            self._frame(line)
+        except FrameError as error:
+            self._refuse(error.reason, str(error))
+        except Exception:  # noqa: BLE001 - a fault of ours in one line must cost that line, not the rank or the loop
+            _log.exception("frame could not be taken in")
+            self._refuse("invalid", "the exporter could not take this frame in: its log says why")
+        return True
+
+    def _allowed(self, cost: float = 1.0) -> bool:
+        now = self._clock()
+        self._tokens = min(float(BURST), self._tokens + (now - self._refilled) * MAX_RATE_HZ)
+        self._refilled = now
+        if self._tokens < cost:
+            return False
+        self._tokens -= cost
+        return True
+
+    def _frame(self, line: bytes) -> None:
+        frame = decode(line)
+        if isinstance(frame, Hello):
+            self._hello(frame)
+        elif isinstance(frame, Bye):
+            rank = self._table.bye(self, frame)
+            self._table.frames += 1
+            self.greeted = False
+            _log.info(f"rank {frame.outcome}", extra={"run": rank.hello.run, "rank": rank.hello.rank})
+        else:
+            self._table.state(self, frame)
+            self._table.frames += 1
+
+    def _hello(self, hello: Hello) -> None:
+        try:
+            welcome = self._table.hello(self, hello, self.peer)
+        except FrameError as error:
+            self.refuse_and_close(error.reason, str(error))
+            return
+        if not self.greeted:
+            _log.info("rank speaks", extra={"run": hello.run, "rank": hello.rank, "pid": self.peer.pid})
+        self.greeted = True
+        self._table.frames += 1
+        known = {} if welcome.ended is None else {"ended": welcome.ended}
+        self.answer(ok=True, last_step=welcome.last_step, **known)
+        if isinstance(welcome.superseded, Connection):
+            welcome.superseded.answer(ok=False, error="another connection speaks for this rank now")
+            welcome.superseded.close()
+
+    def _too_many(self, frames: int) -> None:
+        self._partial.clear()
+        self._skipping = False
+        self._refuse("rate", f"more than {MAX_RATE_HZ:g} frames a second: {frames} skipped", frames)
+        self._pause(PAUSE_SECONDS)
+
+    def _oversized(self) -> None:
+        self._partial.clear()
+        self._skipping = True
+        self._refuse("oversized", f"a frame has at most {MAX_FRAME_BYTES} bytes; reading on at the next line")
+        self._pause(PAUSE_SECONDS)
+
+    def _refuse(self, reason: str, message: str, frames: int = 1) -> None:
+        self._table.rejected[reason] += frames
+        self._table.heard(self)
+        self.answer(ok=False, error=message)
+        _log.debug("frame refused", extra={"reason": reason, "error": message, **self.peer._asdict()})
+
+    def _pause(self, seconds: float) -> None:
+        transport = self._transport
+        if transport is not None and transport.is_reading() and not self._ended:
+            transport.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        """Go on with what was held back, then with what has arrived since."""
+        if self._ended or self._transport is None:
+            return
+        self._transport.resume_reading()
+        if self._held:
+            held, self._held = self._held, b""
+            self._take(held)
+            self._count_kept()

@@ -1,0 +1,83 @@
+"""One run on this node: its ranks, what is added up over them, and what is remembered of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tachograph.catalog import index as catalog
+from tachograph.node.histograms import HistogramSample, RunHistogram
+from tachograph.node.ranks.frames import Hello
+from tachograph.node.ranks.memory import LifeMemory, ProcessMemory, RunMemory
+from tachograph.node.ranks.rank import Rank
+from tachograph.node.ranks.run_totals import RunTotals
+from tachograph.node.samples import Sample
+
+
+class Life(NamedTuple):
+    """What is remembered of a process of a rank: its step, when it was last heard (Unix), and how it ended."""
+
+    step: int | None
+    heartbeat: float
+    attempt: int
+    finished: bool
+
+    @classmethod
+    def of(cls, rank: Rank) -> Life:
+        """Return the life of a rank so far."""
+        return cls(rank.step, rank.heartbeat, rank.hello.attempt, rank.outcome == "finished")
+
+    @classmethod
+    def remembered(cls, memory: ProcessMemory | LifeMemory) -> Life:
+        """Return the life of a rank as an exporter before this one knew it."""
+        return cls(memory.step, memory.heartbeat, memory.attempt, memory.finished)
+
+    def goes_on(self, hello: Hello) -> bool:
+        """Return whether a hello goes on with it: not after a finish, unless it calls itself a later attempt."""
+        return not self.finished or hello.attempt > self.attempt
+
+
+class Run:
+    """One run on this node; it belongs to the uid whose rank said hello first."""
+
+    def __init__(self, owner: int) -> None:
+        self.owner = owner
+        self.ranks: dict[int, Rank] = {}
+        self.absent: dict[int, ProcessMemory] = {}
+        """Processes that an exporter before this one knew, and that have not said hello to this one."""
+        self.histograms: dict[str, RunHistogram] = {}
+        self.totals = RunTotals()
+        self.restarts: dict[int, int] = {}
+        """Of ranks that were forgotten, while others of the run are known."""
+
+    def sums(self, name: str) -> list[Sample | HistogramSample]:
+        """Return what is added up over the ranks."""
+        merged = (
+            histogram.sample(catalog.TRAIN_HISTOGRAMS[key], (name,)) for key, histogram in self.histograms.items()
+        )
+        return [*self.totals.samples(name), *merged]
+
+    def memory(self, name: str) -> RunMemory:
+        """Return what `remembered` needs."""
+        known = [rank.memory() for rank in self.ranks.values()]
+        return RunMemory(
+            run=name,
+            owner=self.owner,
+            totals=self.totals.copy(),
+            histograms={key: histogram.copy() for key, histogram in self.histograms.items()},
+            restarts=dict(self.restarts),
+            processes=[*known, *self.absent.values()],
+        )
+
+    @classmethod
+    def remembered(cls, memory: RunMemory) -> Run:
+        """Return a run as an exporter before this one knew it; its ranks have to say hello again."""
+        run = cls(memory.owner)
+        run.totals = RunTotals(memory.totals)
+        run.histograms = {
+            key: RunHistogram(counts, total)
+            for key, (counts, total) in memory.histograms.items()
+            if key in catalog.TRAIN_HISTOGRAMS
+        }
+        run.restarts = dict(memory.restarts)
+        run.absent = {process.rank: process for process in memory.processes}
+        return run

@@ -1,0 +1,175 @@
+"""What one process of a rank reported, within the limits: counters that never fall, gauges of the last frame.
+
+A merged family has no label `rank`: what the process adds to it goes to the run (`run_totals.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+from tachograph.catalog.metric import COUNTER, Metric
+from tachograph.catalog.rank import (
+    FAILURE_CATEGORIES,
+    LOST_CAUSES,
+    NONFINITE_SOURCES,
+    OPERATIONS,
+    PHASES,
+    STEP_TAGS,
+    TRAIN_CHECKPOINT_STEP,
+    TRAIN_CHECKPOINT_TIMESTAMP,
+    TRAIN_FAILURES,
+    TRAIN_METRICS,
+    TRAIN_NONFINITE_STEP,
+    TRAIN_RESTARTS,
+    TRAIN_STEP,
+)
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.run_totals import Gain
+from tachograph.node.samples import Sample
+from tachograph.wire import decode_number, fits
+
+MAX_LABEL_BYTES = 64
+MOST_FAMILIES = 512
+"""Keys of a frame that are looked at: five times what the catalog has, so that a long frame costs no more than a full
+one."""
+
+EXPORTERS_OWN = frozenset({TRAIN_RESTARTS.key})
+"""What the exporter works out itself, and takes from no rank."""
+
+KEPT_AFTER_END = frozenset(
+    row.key for row in (TRAIN_STEP, TRAIN_NONFINITE_STEP, TRAIN_CHECKPOINT_STEP, TRAIN_CHECKPOINT_TIMESTAMP)
+)
+"""Gauges that stay true of a rank that has ended; the others describe a moment that is over."""
+
+_WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "phase": (PHASES, "unknown_phase"),
+    "op": (OPERATIONS, "bad_label"),
+    "source": (NONFINITE_SOURCES, "bad_label"),
+    "category": (FAILURE_CATEGORIES, "bad_label"),
+    "tag": (STEP_TAGS, "bad_label"),
+    "cause": (LOST_CAUSES, "bad_label"),
+}
+"""Labels with a fixed vocabulary, and the reason under which any other word is dropped."""
+
+
+class Series:
+    """The accepted series of one process; what is left out is counted in `drops` by `catalog.DROP_REASONS`."""
+
+    __slots__ = ("_drops", "_limits", "counters", "gauges", "merged", "size")
+
+    def __init__(self, limits: Limits, drops: Counter[str]) -> None:
+        self._limits = limits
+        self._drops = drops
+        self.gauges: dict[str, dict[str, float]] = {}
+        # A counter born at 1 has increase() == 0, so fixed label values start at 0.
+        self.counters: dict[str, dict[str, float]] = {
+            row.key: dict.fromkeys(row.values, 0.0)
+            for row in TRAIN_METRICS.values()
+            if row.kind == COUNTER and row.values and not row.merged
+        }
+        self.size = sum(map(len, self.counters.values()))
+        self.merged: dict[str, dict[str, float]] = {}
+        """Of families without a label `rank`: what this process counted so far."""
+
+    def take(self, metrics: Mapping[str, object], most: int = sys.maxsize) -> list[Gain]:
+        """Take over the `metrics` of a state frame; return what it adds to the run's merged families.
+
+        Counters grow, gauges are replaced, and in all there will be at most `most` series.
+        """
+        self.gauges = {}
+        gains: list[Gain] = []
+        before = sum(map(len, self.counters.values()))
+        room = full = min(self._limits.series_per_rank, most) - before
+        if len(metrics) > MOST_FAMILIES:
+            self._drops["unknown_metric"] += len(metrics) - MOST_FAMILIES
+        for key, value in islice(metrics.items(), MOST_FAMILIES):
+            row = TRAIN_METRICS.get(key)
+            if row is None or key in EXPORTERS_OWN:
+                self._drops["unknown_metric"] += len(value) if isinstance(value, dict) else 1
+            elif row.own_label is None:
+                room -= self._family(row, (("", value),), room, gains)
+            elif isinstance(value, dict):
+                # Of a family too wide, what is past twice the limit is not even looked at: work is bounded, too.
+                most = 2 * self._limits.label_values
+                if len(value) > most:
+                    self._drops["label_limit"] += len(value) - most
+                room -= self._family(row, islice(value.items(), most), room, gains)
+            else:
+                self._drops["wrong_type"] += 1
+        self.size = before + full - room
+        return gains
+
+    def _family(self, row: Metric, values: Iterable[tuple[str, object]], room: int, gains: list[Gain]) -> int:
+        """Take over one family; return how many series it added to this rank's own."""
+        if not row.merged:
+            return self._merge(row, (self.counters if row.kind == COUNTER else self.gauges), values, room)
+        before = dict(self.merged.get(row.key, {}))
+        self._merge(row, self.merged, values, self._limits.series_per_rank)
+        for label, number in self.merged[row.key].items():
+            if number != before.get(label):
+                gains.append(Gain(row.key, label, number - before.get(label, 0.0)))
+        return 0
+
+    def _merge(
+        self, row: Metric, families: dict[str, dict[str, float]], values: Iterable[tuple[str, object]], room: int
+    ) -> int:
+        """Merge one family into what is kept, and return how many series it added."""
+        counts = row.kind == COUNTER
+        kept = families.setdefault(row.key, {})
+        before = len(kept)
+        for label, value in values:
+            known = kept.get(label)
+            try:
+                number = decode_number(value)
+                fault = "wrong_type" if counts and not math.isfinite(number) else ""
+            except (ValueError, OverflowError):  # OverflowError: an integer beyond the range of a double
+                fault = "wrong_type"
+            if not fault and known is None:
+                fault = self._unfit(row.own_label, label, len(kept), room - (len(kept) - before))
+            if not fault and counts and number < (known or 0.0):
+                fault = "counter_decrease"
+            if fault:
+                self._drops[fault] += 1
+            else:
+                kept[label] = number
+        return len(kept) - before
+
+    def _unfit(self, name: str | None, label: str, siblings: int, room: int) -> str:
+        """Return why a new series cannot be taken, or an empty string."""
+        if name is not None:
+            words, reason = _WORDS.get(name, ((), ""))
+            if words and label not in words:
+                return reason
+            if not label or not fits(label, MAX_LABEL_BYTES):
+                return "bad_label"
+            if siblings >= self._limits.label_values:
+                return "label_limit"
+        return "" if room > 0 else "series_limit"
+
+    def fail(self, category: str) -> None:
+        """Count the end of the rank's process; a word that is no category counts as an exception."""
+        counts = self.counters.setdefault(TRAIN_FAILURES.key, {})
+        known = category if category in FAILURE_CATEGORIES else FAILURE_CATEGORIES[-1]
+        counts[known] = counts.get(known, 0.0) + 1
+
+    def total(self, key: str) -> float | None:
+        """Return a counter summed over its label, or None where the rank never gave it."""
+        values = self.counters.get(key)
+        return sum(values.values()) if values else None
+
+    def gauge(self, key: str) -> float | None:
+        """Return a plain gauge of the last frame, or None."""
+        return self.gauges.get(key, {}).get("")
+
+    def samples(self, rank: tuple[str, str], *, alive: bool) -> Iterator[Sample]:
+        """Yield what the rank (its run and rank labels) shows, alive or after its end."""
+        for families in (self.counters, self.gauges):
+            for key, values in families.items():
+                if alive or families is self.counters or key in KEPT_AFTER_END:
+                    row = TRAIN_METRICS[key]
+                    for label, value in values.items():
+                        yield Sample(row, rank if row.own_label is None else (*rank, label), value)

@@ -1,0 +1,76 @@
+"""Keeps the rank table's memory in the state file, once a second where anything was said."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from tachograph.node.once_per_minute import OncePerMinute
+from tachograph.node.ranks.memory import encode
+from tachograph.node.ranks.state_file import StateFile, boot_id
+from tachograph.node.ranks.table import RankTable
+
+PATIENCE_SECONDS = 5.0
+"""How long sums may wait for a disk that does not answer; then they are shown unsaved."""
+
+_log = logging.getLogger(__name__)
+
+
+class StateKeeper:
+    """Saves what the next exporter needs, and lets the sums over runs be shown once they are saved."""
+
+    def __init__(self, table: RankTable, file: StateFile) -> None:
+        self._table = table
+        self._file = file
+        self._boot = boot_id()
+        self._saved = b""
+        self._saving: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._lines = OncePerMinute(_log, time.monotonic)
+
+    def restore(self) -> None:
+        """Give the table what the exporter before this one kept; from now on sums are shown once they are saved."""
+        if (memory := self._file.load()) is not None:
+            self._table.restore(memory)
+        self._table.kept_sums = self._table.sums()
+
+    def tick(self) -> None:
+        """Begin to save, unless that is under way."""
+        if self._saving is None:
+            self._saving = asyncio.get_running_loop().create_task(self._save())
+
+    async def close(self) -> None:
+        """Save the last word."""
+        if self._saving is not None:
+            await asyncio.wait({self._saving}, timeout=PATIENCE_SECONDS / 10)
+        await asyncio.wait({asyncio.get_running_loop().create_task(self._save())}, timeout=PATIENCE_SECONDS / 10)
+
+    async def _save(self) -> None:
+        sums = self._table.sums()
+        try:
+            data = encode(self._table.memory(self._boot))
+            if data != self._saved:
+                await self._write(data)
+                self._saved = data
+        except Exception as error:  # noqa: BLE001 - whatever it is, sums must go on to be shown
+            self._lines.warning(
+                f"state file not written: after a restart of the exporter sums over runs start at 0: {error}",
+                None if isinstance(error, (OSError, ValueError)) else error,
+                file=self._file.path,
+            )
+        self._table.kept_sums = sums
+        self._saving = None
+
+    async def _write(self, data: bytes) -> None:
+        """Write in a thread, one at a time: a disk that hangs must hold neither the scrape nor the ranks."""
+        if self._writing is not None:  # one that was given up: what it wrote was older than `data`
+            if not self._writing.done():
+                raise OSError("an earlier write has not ended")
+            self._writing.exception()
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._file.save, data))
+        await asyncio.wait({self._writing}, timeout=PATIENCE_SECONDS)
+        if not self._writing.done():
+            raise OSError(f"not written within {PATIENCE_SECONDS:g} s")
+        writing, self._writing = self._writing, None
+        writing.result()

@@ -1,0 +1,353 @@
+"""The ranks of this node: whose they are, what state they are in, and how long they are remembered."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from tachograph.catalog import index as catalog
+from tachograph.node.clock import Clock
+from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
+from tachograph.node.peaks import dtype_of, peaks_of
+from tachograph.node.ranks.frames import Bye, FrameError, Hello, State
+from tachograph.node.ranks.gpu_placement import Finder
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.memory import VERSION, LifeMemory, Memory
+from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.rank import Moment, Rank
+from tachograph.node.ranks.run import Life, Run
+from tachograph.node.ranks.shares import Shares
+from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
+from tachograph.wire import MAX_EVENTS, is_name
+
+LONGEST_TICK = 3.0
+"""Between two ticks further apart the exporter itself did not run: its ranks are not to blame for the silence."""
+
+MAX_LAST_WORDS = 256
+MAX_USERS = 64
+MAX_FORGOTTEN = 512
+"""Ranks of one user of which a little is kept after they are forgotten – a requeued job may come back after hours: more
+than any node has, fewer than a rude sender makes up."""
+
+_log = logging.getLogger(__name__)
+
+
+class GpuFacts(Protocol):
+    """What the rank table asks of the GPU side."""
+
+    def snapshot(self) -> GpuSnapshot | None:
+        """Return the last collection, None before the first."""
+        ...
+
+    def gpus(self) -> Sequence[GpuIdentity]:
+        """Return the GPUs known on this node, also those that cannot be read now."""
+        ...
+
+    def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
+        """Return the GPU that a process of this node computes on, None where that is none or more than one."""
+        ...
+
+    def peak_flops(self, uuid: str, precision: str) -> float | None:
+        """Return a GPU's dense peak FLOP/s, or None where the part is not in the table."""
+        ...
+
+
+class Welcome(NamedTuple):
+    """The answer to an accepted hello."""
+
+    last_step: int | None
+    ended: float | None
+    """Unix seconds when an earlier process of this rank was last heard, None where none is known."""
+    superseded: object | None
+    """The connection that spoke for this rank until now."""
+
+
+class RankTable:
+    """Every rank this node knows; a link is any object that stands for a connection."""
+
+    def __init__(self, limits: Limits, clock: Clock, gpus: GpuFacts) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._gpus = gpus
+        self._runs: dict[str, Run] = {}
+        self._by_link: dict[object, Rank] = {}
+        self._past: dict[int, dict[tuple[str, int], Life]] = {}
+        self._ticked = self._restored = clock.monotonic()
+        self._without_peak: set[str] = set()
+        self.shares = Shares(clock.monotonic)
+        self.kept_sums: Mapping[str, list[Sample | HistogramSample]] | None = None
+        """The sums over each run as the state file has them: only they are shown, for a sum that a restart takes back
+        would look like a reset. None without a state file: they are shown as they are."""
+        self.frames = 0
+        self.rejected: Counter[str] = Counter(dict.fromkeys(catalog.REJECT_REASONS, 0))
+        self.dropped: Counter[str] = Counter(dict.fromkeys(catalog.DROP_REASONS, 0))
+        self.moments: deque[Moment] = deque(maxlen=MAX_EVENTS)
+
+    def hello(self, link: object, hello: Hello, peer: Peer) -> Welcome:
+        """Bind a connection to a rank; raise FrameError where the rank or its run is not the sender's to claim.
+
+        All that can fail comes before anything changes.
+        """
+        old = self._claimable(link, hello, peer)
+        run = self._runs.get(hello.run) or Run(peer.uid)
+        absent = run.absent.get(hello.rank)
+        rank = self._speaker_of(run, hello, peer, link)
+        if old is None:
+            self._make_room(peer.uid)
+        self._runs[hello.run] = run
+        run.absent.pop(hello.rank, None)
+        same = rank is old or (absent is not None and absent.is_of(hello, peer))
+        earlier = self._past.get(peer.uid, {}).pop((hello.run, hello.rank), None)
+        if old is not None:
+            earlier = Life.of(old)
+        elif absent is not None:
+            earlier = Life.remembered(absent)
+        last_step = ended = None
+        if earlier is not None and earlier.goes_on(hello):
+            last_step, ended = earlier.step, earlier.heartbeat
+        if same and (old is None or old.link is not None):
+            ended = None  # it never ended: it was this exporter, or its connection, that did
+        superseded = None
+        if old is not None and old.link is not None:
+            del self._by_link[old.link]
+            superseded = old.link if old.link is not link else None
+        if rank is old:
+            rank.greet(hello, peer, link)
+        else:
+            run.ranks[hello.rank] = rank
+            self.shares.of(peer.uid).series += rank.series.size - (old.series.size if old is not None else 0)
+            run.restarts.pop(hello.rank, None)
+        self._by_link[link] = rank
+        self.heard(link)
+        self._seat([rank])
+        return Welcome(last_step, ended, superseded)
+
+    def _speaker_of(self, run: Run, hello: Hello, peer: Peer, link: object) -> Rank:
+        """Return the rank for a process: the one it had, or a new one that follows on what is known."""
+        old, absent = run.ranks.get(hello.rank), run.absent.get(hello.rank)
+        if old is not None and old.same_process(hello, peer) and old.outcome in ("", "dead"):
+            return old
+        goes_on = absent is not None and absent.is_of(hello, peer)
+        if old is not None:
+            restarts = old.restarts + 1
+        elif absent is not None:
+            restarts = absent.restarts + (not goes_on)
+        else:
+            restarts = run.restarts.get(hello.rank, -1) + 1
+        first = old is None and absent is None and hello.rank not in run.restarts
+        restarts = min(restarts, MOST)  # a rank says its attempt, which counts as well
+        rank = Rank(hello, peer, link, self._limits, self.dropped, restarts=restarts, first=first)
+        rank.since = self._clock.monotonic()
+        if old is not None:
+            rank.states |= old.states
+        if absent is not None and goes_on:
+            rank.resume(absent)
+        return rank
+
+    def _claimable(self, link: object, hello: Hello, peer: Peer) -> Rank | None:
+        """Return the rank that a hello may take over, None where there is none yet; raise FrameError if it may not."""
+        bound = self._by_link.get(link)
+        if bound is not None and bound.key != (hello.run, str(hello.rank)):
+            raise FrameError("invalid", f"this connection already speaks for rank {bound.key[1]} of run {bound.key[0]}")
+        run = self._runs.get(hello.run)
+        if run is None:
+            return None
+        if run.owner != peer.uid:
+            raise FrameError("owner", f"run {hello.run} belongs to uid {run.owner}, you are uid {peer.uid}")
+        old = run.ranks.get(hello.rank)
+        if old is None or old.link in (None, link) or old.same_process(hello, peer):
+            return old
+        if hello.attempt <= old.hello.attempt:
+            raise FrameError(
+                "conflict",
+                f"rank {hello.rank} of run {hello.run} is held by pid {old.peer.pid or old.hello.pid} in attempt "
+                f"{old.hello.attempt}: give another run name or rank, or a higher attempt",
+            )
+        return old
+
+    def state(self, link: object, state: State) -> None:
+        """Take over a rank's state; raise FrameError where the connection has not said hello."""
+        rank = self._speaker(link)
+        run = self._runs[rank.hello.run]
+        share, held = self.shares.of(rank.peer.uid), rank.series.size
+        run.totals.add(rank.tell(state, self._clock.monotonic(), self._limits.series - share.series + held))
+        share.series += rank.series.size - held
+        for key, now, before in rank.observations(state):
+            run.histograms.setdefault(key, RunHistogram()).add(now, before)
+        self.moments.extend(Moment(rank.hello.run, rank.hello.rank, event) for event in rank.news(state))
+
+    def bye(self, link: object, bye: Bye) -> Rank:
+        """End a rank in its right mind and return it; the connection may say hello again."""
+        rank = self._speaker(link)
+        del self._by_link[link]
+        words = ": ".join(text[:MAX_LAST_WORDS] for text in (bye.category, bye.message) if text)
+        rank.end(bye.outcome, self._clock.monotonic(), words)
+        if bye.outcome == "failed":
+            rank.series.fail(bye.category)
+        return rank
+
+    def lost(self, link: object) -> Rank | None:
+        """Note the end of a connection; return the rank that died with it, if one did."""
+        rank = self._by_link.pop(link, None)
+        if rank is not None:
+            rank.end("dead", self._clock.monotonic())
+            rank.heartbeat = self._clock.wall()  # its last sign of life: who ended first is told by it
+        return rank
+
+    def heard(self, link: object) -> None:
+        """Note that a connection spoke, whatever it said."""
+        if (rank := self._by_link.get(link)) is not None:
+            rank.heard, rank.heartbeat = self._clock.monotonic(), self._clock.wall()
+
+    def _speaker(self, link: object) -> Rank:
+        rank = self._by_link.get(link)
+        if rank is None:
+            raise FrameError("no_hello", "this connection speaks for no rank: say hello first")
+        return rank
+
+    def tick(self) -> None:
+        """Forget ranks whose time is over, and look where the others sit; call it about once a second."""
+        now = self._clock.monotonic()
+        gap, self._ticked = now - self._ticked, now
+        for rank in list(self.ranks()):
+            if rank.ended is None:
+                if gap > LONGEST_TICK:
+                    rank.heard = min(now, rank.heard + gap)
+            elif now - rank.ended > self._retention(rank):
+                self._forget(rank)
+        if now - self._restored > self._limits.retention:
+            for name, run in list(self._runs.items()):
+                run.absent.clear()  # they did not come back
+                self._drop_empty(name)
+        self._seat(rank for rank in self.ranks() if rank.ended is None)
+
+    def _seat(self, ranks: Iterable[Rank]) -> None:
+        """Find where living ranks sit, again and again: NVML lists a process once it uses CUDA, and pids come back."""
+        finder = Finder(self._gpus.gpus(), self._gpus.gpu_of_pid, self._mig_parents)
+        for rank in ranks:
+            rank.seat.look(finder, rank.hello, rank.peer.pid, rank.left)
+            self._tell_of_peak(rank)
+
+    def _tell_of_peak(self, rank: Rank) -> None:
+        """Log a device of which no peak is known, once, where that costs a rank its MFU."""
+        gpu = rank.seat.gpu
+        if gpu is None or not gpu.name or gpu.name in self._without_peak or rank.peak_flops is not None:
+            return
+        if dtype_of(rank.precision) not in peaks_of(gpu.name):
+            self._without_peak.add(gpu.name)
+            _log.warning(
+                "no peak FLOP/s known, so no MFU: give peak_flops= to Recorder, or facts.peak_flops in the hello",
+                extra={"device": gpu.name, "precision": rank.precision, "run": rank.hello.run},
+            )
+
+    def _mig_parents(self) -> Mapping[str, str]:
+        snapshot = self._gpus.snapshot()
+        rows = [sample.labels for sample in snapshot.samples if sample.metric is catalog.MIG_INFO] if snapshot else []
+        return {mig_uuid: uuid for _, uuid, _, mig_uuid, _ in rows}
+
+    def _retention(self, rank: Rank) -> float:
+        return self._limits.retention_finished if rank.outcome == "finished" else self._limits.retention
+
+    def _make_room(self, uid: int) -> None:
+        """Forget a rank of this user where he, or the node, has all it may have: a finished one, else the oldest."""
+        own = [rank for rank in self.ranks() if rank.peer.uid == uid]
+        everybody = sum(len(run.ranks) for run in self._runs.values())
+        if len(own) < self._limits.ranks and everybody < self._limits.node_ranks:
+            return
+        ended = [(rank.outcome != "finished", rank.ended, index) for index, rank in enumerate(own) if rank.ended]
+        if ended:
+            self._forget(own[min(ended)[2]])
+        elif len(own) >= self._limits.ranks:
+            raise FrameError("rank_limit", f"you already have {len(own)} live ranks on this node (limits.ranks)")
+        else:
+            raise FrameError("rank_limit", f"this node already has {everybody} ranks (4 × limits.ranks)")
+
+    def _forget(self, rank: Rank) -> None:
+        run = self._runs[rank.hello.run]
+        del run.ranks[rank.hello.rank]
+        self.shares.of(rank.peer.uid).series -= rank.series.size
+        self._remember(run.owner, rank.hello.run, rank.hello.rank, Life.of(rank))
+        if len(run.restarts) < MAX_FORGOTTEN:
+            run.restarts[rank.hello.rank] = rank.restarts
+        self._drop_empty(rank.hello.run)
+
+    def _drop_empty(self, name: str) -> None:
+        if not self._runs[name].ranks and not self._runs[name].absent:
+            del self._runs[name]
+
+    def _remember(self, uid: int, run: str, rank: int, life: Life) -> None:
+        lives = self._past.setdefault(uid, {})
+        lives[run, rank] = life
+        if len(lives) > MAX_FORGOTTEN:
+            del lives[next(iter(lives))]
+        if len(self._past) > MAX_USERS:
+            del self._past[next(iter(self._past))]
+
+    def memory(self, boot: str) -> Memory:
+        """Return what the next exporter on this node needs to go on where this one ends."""
+        return Memory(
+            version=VERSION,
+            boot=boot,
+            runs=[run.memory(name) for name, run in self._runs.items()],
+            lives=[
+                LifeMemory(uid, run, rank, *life)
+                for uid, lives in self._past.items()
+                for (run, rank), life in lives.items()
+            ],
+        )
+
+    def restore(self, memory: Memory) -> None:
+        """Take over what an exporter before this one kept; call it before anybody speaks."""
+        for run in memory.runs:
+            if is_name(run.run):
+                self._runs[run.run] = Run.remembered(run)
+        for life in memory.lives:
+            self._remember(life.uid, life.run, life.rank, Life.remembered(life))
+        self._restored = self._clock.monotonic()
+
+    def sums(self) -> dict[str, list[Sample | HistogramSample]]:
+        """Return what is added up over the ranks of each run."""
+        return {name: run.sums(name) for name, run in self._runs.items()}
+
+    def ranks(self) -> Iterator[Rank]:
+        """Yield every known rank, run by run in order."""
+        for _, run in sorted(self._runs.items()):
+            for _, rank in sorted(run.ranks.items()):
+                yield rank
+
+    def state_of(self, rank: Rank) -> str:
+        """Return one of `catalog.STATES`."""
+        if rank.outcome:
+            return rank.outcome
+        return "frozen" if self._clock.monotonic() - rank.heard > self._limits.frozen_after else "running"
+
+    def gpu_of(self, rank: Rank) -> str:
+        """Return the index of a rank's GPU, empty where this node does not know it."""
+        return rank.seat.gpu.index if rank.seat.gpu is not None else ""
+
+    def samples(self) -> Iterator[Sample | HistogramSample]:
+        """Yield all that the ranks show now, and what was refused or dropped."""
+        for _, block in self.blocks():
+            yield from block
+        yield from self.counts()
+
+    def blocks(self) -> Iterator[tuple[int, list[Sample | HistogramSample]]]:
+        """Yield what each rank shows now, and each run's sums, with the user whose it is."""
+        self.tick()
+        now = self._clock.monotonic()
+        for rank in self.ranks():
+            gpu = rank.seat.gpu
+            peak = self._gpus.peak_flops(gpu.uuid, rank.precision) if gpu is not None else None
+            yield rank.peer.uid, list(rank.samples(now, self.state_of(rank), peak))
+        for name, run in sorted(self._runs.items()):
+            if sums := run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, []):
+                yield run.owner, sums
+
+    def counts(self) -> Iterator[Sample]:
+        """Yield what was taken, refused and dropped."""
+        yield Sample(catalog.FRAMES, (), self.frames)
+        for metric, counts in ((catalog.FRAMES_REJECTED, self.rejected), (catalog.SERIES_DROPPED, self.dropped)):
+            for reason, count in counts.items():
+                yield Sample(metric, (reason,), count)

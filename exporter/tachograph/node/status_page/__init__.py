@@ -1,0 +1,1 @@
+"""The page at /: what this node does, and what is wrong, for a person."""

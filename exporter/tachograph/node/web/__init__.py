@@ -1,0 +1,1 @@
+"""The HTTP server: connections, access, /metrics and the health checks."""

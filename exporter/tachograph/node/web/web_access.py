@@ -1,0 +1,137 @@
+"""Who may read the exporter's pages: the web configuration as it is now, and passwords checked against it."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from aiohttp import BasicAuth, web
+
+from tachograph.node.config_file import ConfigError
+from tachograph.node.web.web_config import WebConfig, read_web_config
+
+MOST_CHECKS = 8
+"""Passwords that wait to be checked, one of each address: a check takes 50 ms of a core at bcrypt's cost 10."""
+REST = 3
+"""After a wrong password the one thread that checks them rests this many times as long as it worked."""
+_LONGEST_PASSWORD = 72  # what bcrypt looks at
+
+_log = logging.getLogger(__name__)
+
+
+class WebConfigFile:
+    """The web configuration, read again when one of its files changes; a faulty one leaves the last good one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.current = WebConfig() if path is None else read_web_config(path)
+        self._seen = self._state()
+
+    def refresh(self, *, force: bool = False) -> bool:
+        """Read the files again if they changed; return whether there is a new configuration."""
+        if self._path is None or (self._state() == self._seen and not force):
+            return False
+        self._seen = self._state()
+        try:
+            self.current = read_web_config(self._path)
+        except ConfigError as error:
+            _log.error("web configuration not reloaded: the one before is still in use", extra={"faults": str(error)})
+            return False
+        self._seen = self._state()  # it may name other files now
+        _log.info("web configuration reloaded", extra={"file": self._path})
+        return True
+
+    def _state(self) -> list[tuple[int, int, int] | None]:
+        return [_stamp(path) for path in self.current.files]
+
+
+class TooManyChecksError(Exception):
+    """A password cannot be checked now, for too many others wait."""
+
+
+class Passwords:
+    """Checks passwords by bcrypt in a thread of its own, and remembers the right ones."""
+
+    def __init__(self) -> None:
+        self._key = os.urandom(32)
+        self._right: dict[str, bytes] = {}
+        self._waiting: dict[str, tuple[bytes, asyncio.Future[bool]]] = {}
+        self._thread = ThreadPoolExecutor(1, "bcrypt")
+
+    async def are_right(self, users: Mapping[str, bytes], name: str, password: str, address: str) -> bool:
+        """Return whether a user has this password; raise TooManyChecksError where it cannot be known soon."""
+        hashed, given = users.get(name), password.encode()
+        digest = hmac.digest(self._key, b"\0".join((hashed or b"", name.encode().hex().encode(), given)), "sha256")
+        if hashed is not None and hmac.compare_digest(self._right.get(name, b""), digest):
+            return True
+        asked, check = self._waiting.get(address, (digest, None))
+        if asked != digest or (check is None and len(self._waiting) >= MOST_CHECKS):
+            raise TooManyChecksError
+        if check is None:
+            # A user that does not exist costs the same time as one that does.
+            against = hashed or next(iter(users.values()))
+            check = asyncio.get_running_loop().run_in_executor(self._thread, _check, given, against)
+            self._waiting[address] = (digest, check)
+            check.add_done_callback(lambda _: self._waiting.pop(address, None))
+        right = await asyncio.shield(check) and hashed is not None
+        if right:
+            self._right[name] = digest
+        return right
+
+    def forget(self) -> None:
+        """Forget which passwords were right."""
+        self._right.clear()
+
+    def close(self) -> None:
+        """Check no further password."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _check(password: bytes, hashed: bytes) -> bool:
+    import bcrypt
+
+    start = time.monotonic()
+    right = len(password) <= _LONGEST_PASSWORD and bcrypt.checkpw(password, hashed)
+    if not right:
+        time.sleep(REST * (time.monotonic() - start))
+    return right
+
+
+def credentials(request: web.Request) -> tuple[str, str] | None:
+    """Return the user and password that a request brings."""
+    try:
+        login = BasicAuth.decode(request.headers.get("Authorization", ""), encoding="utf-8")
+    except ValueError:
+        return None
+    return login.login, login.password
+
+
+def is_local(request: web.Request) -> bool:
+    """Return whether a request comes from this machine and was not passed on by a proxy."""
+    if "Forwarded" in request.headers or "X-Forwarded-For" in request.headers:
+        return False
+    return request.transport is not None and is_loopback(request.transport.get_extra_info("peername"))
+
+
+def is_loopback(peer: object) -> bool:
+    """Return whether a peer, as the transport names it, is on this machine: a unix socket's is a text."""
+    if not isinstance(peer, tuple):
+        return isinstance(peer, (str, bytes))
+    address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size

@@ -1,0 +1,1 @@
+"""The driver's own error messages: Xid events from NVML and the kernel log."""

@@ -1,0 +1,243 @@
+"""Xids: the errors the NVIDIA driver reports, counted for each GPU and told with what to do.
+
+    tachograph_gpu_xid_errors_total{gpu="3",uuid="GPU-…",xid="79"} 1
+    tachograph_gpu_xid_timestamp_seconds{gpu="3",uuid="GPU-…",xid="79"} 1763690000.5
+    tachograph_gpu_xid_info{gpu="3",uuid="GPU-…",xid="79",action="reboot",meaning="the GPU does not answer …"} 1
+
+They come from NVML's events and, where it can be read, from the kernel's log, which has more of them and keeps them.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tachograph.catalog import index as catalog
+from tachograph.node.driver.nvml import Nvml
+from tachograph.node.samples import GpuIdentity, Row
+from tachograph.node.xid import kmsg as kernel
+from tachograph.node.xid.events import XidEvents
+from tachograph.node.xid.table import load
+
+WINDOW_SECONDS = 10.0
+"""What follows a counted Xid on the same GPU within this time is the same event.
+
+Both sources report each event, milliseconds apart, and one fault can write thousands of lines: NVSentinel met 800,000
+of Xid 95 that were 29 events. The window does not roll, so that a storm of hours counts six a minute: it is seen to go
+on.
+"""
+
+RESTART_SECONDS = 300.0
+"""How far back the log's history counts: what happened while the exporter, or its worker, was being restarted.
+
+Of what is older only the time is told. Counted at each start, it would look like new errors to rate() once the kernel
+has forgotten some of it and the counter shrank.
+"""
+
+NAMING_SECONDS = 30.0
+"""How long NVML may take to tell which GPU sits where, before an Xid of nobody is worth a line in the log."""
+
+POLL_SECONDS = 0.25
+PAUSE_SECONDS = 0.1  # after each turn at the log: KernelLog says why
+
+
+@dataclass
+class _Tally:
+    """One Xid of one GPU; times on the monotonic clock, but for `unix`."""
+
+    count: int = 0
+    counted_at: float = float("-inf")
+    last_at: float = float("-inf")
+    unix: float = 0.0
+
+    def add(self, at: float, unix: float, *, counts: bool) -> None:
+        if at >= self.last_at:
+            self.last_at, self.unix = at, unix
+        if counts and at >= self.counted_at + WINDOW_SECONDS:
+            self.count += 1
+            self.counted_at = at
+
+    def merge(self, other: _Tally) -> None:
+        self.count += other.count
+        self.counted_at = max(self.counted_at, other.counted_at)
+        if other.last_at >= self.last_at:
+            self.last_at, self.unix = other.last_at, other.unix
+
+
+class XidCounts:
+    """Xids of GPUs by UUID, and of PCI bus ids as long as nobody knows which GPU sits there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._uuids: dict[str, str] = {}  # by bus id, of who sits there now
+        self._known: set[str] = set()
+        self._tallies: dict[str, dict[int, _Tally]] = {}  # by UUID, else by bus id
+
+    def add(self, bus: str, xid: int, at: float, unix: float, *, counts: bool = True) -> None:
+        """Take an Xid that happened `at` on the monotonic clock; `counts`: not only its time is of interest."""
+        with self._lock:
+            tallies = self._tallies.setdefault(self._uuids.get(bus, bus), {})
+            tallies.setdefault(xid, _Tally()).add(at, unix, counts=counts)
+
+    def name(self, bus: str, uuid: str) -> None:
+        """Take note of which GPU sits where; what happened there before anybody knew is its."""
+        with self._lock:
+            for xid, tally in self._tallies.pop(bus, {}).items():
+                self._tallies.setdefault(uuid, {}).setdefault(xid, _Tally()).merge(tally)
+            self._uuids[bus] = uuid
+            self._known.add(uuid)
+
+    def of(self, uuid: str) -> dict[int, tuple[int, float]]:
+        """Return a GPU's Xids: number -> (count, Unix time of the last)."""
+        with self._lock:
+            return {xid: (tally.count, tally.unix) for xid, tally in sorted(self._tallies.get(uuid, {}).items())}
+
+    def nameless(self) -> dict[str, list[int]]:
+        """Return the Xids of bus ids where no known GPU sits."""
+        with self._lock:
+            return {owner: sorted(tallies) for owner, tallies in self._tallies.items() if owner not in self._known}
+
+
+class XidWatch:
+    """Collects Xids from `start()` to `close()`; nothing here waits for the driver.
+
+    `kmsg` is the kernel's log, "" if it is not to be read. `wall` and `clock` are time.time and time.monotonic.
+    """
+
+    def __init__(
+        self,
+        nvml: Nvml | None,
+        kmsg: str,
+        wall: Callable[[], float] = time.time,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._table = load()
+        self._kmsg = kmsg
+        self._wall = wall
+        self._clock = clock
+        self._counts = XidCounts()
+        self._nvml = nvml
+        self._events: XidEvents | None = None
+        self._log_trouble, self._log_sentence = "starting", ""
+        self._log_lost = False
+        self._history_read = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._started = clock()
+
+    def start(self) -> None:
+        """Begin to watch, in threads that end with the process."""
+        self._started = self._clock()
+        self._thread = threading.Thread(target=self._follow, name="xid-log", daemon=True)
+        self._thread.start()
+        if self._nvml is not None:
+            self.attach(self._nvml)
+
+    def attach(self, nvml: Nvml) -> None:
+        """Take events from a freshly initialised NVML; all counts go on."""
+        self.detach()
+        events = XidEvents(nvml, self._event, self._counts.name)
+        events.start(self._history_read)
+        self._events = events
+
+    def detach(self) -> None:
+        """Leave NVML alone, before it is shut down: an event set must not be waited on while that happens."""
+        events, self._events = self._events, None
+        if events is not None:
+            events.stop()
+
+    def close(self) -> None:
+        """End both threads, in about a second even if the driver hangs."""
+        self._stop.set()
+        self.detach()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def rows(self, identities: Sequence[GpuIdentity]) -> list[Row]:
+        """Return the samples of every GPU that has a UUID: those that page also at 0, the others once they happened."""
+        return [row for gpu in identities if gpu.uuid for row in self._gpu_rows(gpu)]
+
+    def _gpu_rows(self, gpu: GpuIdentity) -> Iterator[Row]:
+        seen = self._counts.of(gpu.uuid)
+        for xid in sorted({*self._table.paging(), *seen}):
+            labels = (gpu.index, gpu.uuid, str(xid))
+            count, unix = seen.get(xid, (0, None))
+            yield catalog.GPU_XID_ERRORS.name, labels, float(count)
+            if unix is not None:
+                row = self._table.of(xid)
+                yield catalog.GPU_XID_TIMESTAMP.name, labels, unix
+                yield catalog.GPU_XID_INFO.name, (*labels, row.action, row.meaning), 1.0
+
+    @property
+    def trouble(self) -> str:
+        """Why no Xid can be seen, as a word of COLLECTOR_REASONS; "" while one source works."""
+        events = self._events  # once, for whoever shuts NVML down detaches in another thread
+        word = events.trouble if events is not None else "no_driver"
+        if not word or not self._log_trouble:
+            return ""
+        # What the driver itself lacks is told by it; where it just has no events, the log is what could be had.
+        return self._log_trouble if word == "not_supported" else word
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What is missed, and why, for the log: subject -> sentence."""
+        notes = {}
+        if self._log_sentence:
+            notes["Xids from the kernel's log"] = self._log_sentence
+        if self._log_lost:
+            notes["Xids in the kernel's log"] = "it was written faster than it could be read: some may be missing"
+        events = self._events
+        if events is not None and events.sentence:
+            notes["Xids from NVML"] = events.sentence
+        if self._clock() - self._started > NAMING_SECONDS:
+            for bus, xids in self._counts.nameless().items():
+                words = ", ".join(f"{xid} ({self._table.of(xid).meaning})" for xid in xids)
+                notes[f"GPU at PCI {bus}"] = f"the driver lists no GPU there, but reported Xid {words}"
+        return notes
+
+    def _event(self, bus: str, xid: int) -> None:
+        self._counts.add(bus, xid, self._clock(), self._wall())
+
+    def _follow(self) -> None:
+        """Read the kernel's log until told to stop, or until it cannot be read."""
+        try:
+            if not self._kmsg:
+                self._log_trouble = "not_supported"
+                return
+            log = kernel.KernelLog(self._kmsg)
+            try:
+                self._read(log)
+            finally:
+                log.close()
+        except OSError as error:
+            self._log_trouble = "no_permission" if isinstance(error, PermissionError) else "not_supported"
+            self._log_sentence = f"{error}: those that NVML does not report, or before the start, are missed"
+        finally:
+            self._history_read.set()
+
+    def _read(self, log: kernel.KernelLog) -> None:
+        self._log_trouble = ""
+        while not self._stop.is_set():
+            records, all_read = log.turn()
+            for record in records:
+                self._record(record)
+            if all_read:
+                self._history_read.set()
+            self._log_lost = log.lost
+            # A plain file or a stream without a writer is always ready, and a storm never ends: hence the pause.
+            self._stop.wait(PAUSE_SECONDS)
+            if all_read:
+                select.select([log], [], [], POLL_SECONDS)
+
+    def _record(self, record: kernel.Record) -> None:
+        if named := kernel.uuid_of(record.text):
+            self._counts.name(*named)
+        elif found := kernel.xid_of(record.text):
+            now, wall = self._clock(), self._wall()
+            # The kernel's clock drifts from ours by seconds a day, so only what is history is dated by it.
+            at = min(record.at, now) if not self._history_read.is_set() else now
+            self._counts.add(*found, at, wall - (now - at), counts=now - at <= RESTART_SECONDS)

@@ -1,0 +1,1 @@
+"""What `tachograph-lab` runs, one file for each command."""

@@ -1,0 +1,188 @@
+"""`tachograph-lab replay`: what a scenario must bring against what it brings, in virtual time or live.
+
+Ends with status 0 if everything is as expected, 1 on any difference, 2 where a scenario cannot be replayed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from tachograph.printable import printable
+from tachograph.signals import signals_as_exit
+from tachograph_lab import binaries
+from tachograph_lab.checkout import CheckoutError
+from tachograph_lab.processes import ProcessError
+from tachograph_lab.replay.batch import Outcome, replay_all, workers
+from tachograph_lab.scenario import INCIDENTS, Scenario, ScenarioError, load
+
+WIDTH = 110
+_NUMBER = re.compile(r"0*(\d+)([a-z]?)")
+STYLES = {"ok": "bold green", "FAIL": "bold red", "MISSING": "red", "WRONG": "red", "EXTRA": "red", "error": "red"}
+"""By a line's first word."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay what the command line names; return the exit status."""
+    options = _parse(arguments)
+    try:
+        paths = shipped() if options.all else find(options.scenarios)
+        scenarios = [load(path) for path in paths]
+        if options.live:
+            scenarios = [one.for_live() for one in scenarios if one.live is not None or not options.all]
+    except ScenarioError as error:
+        for line in error.lines:
+            print(f"tachograph-lab replay: {line}", file=sys.stderr)
+        return 2
+    try:
+        with signals_as_exit():
+            return _replay(scenarios, options)
+    except (binaries.BinariesUnavailable, CheckoutError, ProcessError) as error:
+        print(f"tachograph-lab replay: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("tachograph-lab replay: interrupted, everything is stopped", file=sys.stderr)
+        return 130
+
+
+def shipped() -> list[Path]:
+    """Return the shipped scenarios, by number."""
+    return sorted(INCIDENTS.glob("*.yaml"))
+
+
+def find(words: Iterable[str]) -> list[Path]:
+    """Return the scenario files that these name: a path, or a shipped one's number (`15`: all of it, `15b`: one).
+
+    Raises ScenarioError with a line for each word that names nothing.
+    """
+    known: dict[str, list[Path]] = {}
+    for path in shipped():
+        if match := _NUMBER.fullmatch(path.name.partition("-")[0]):
+            for name in dict.fromkeys((match[1], match[1] + match[2])):
+                known.setdefault(name, []).append(path)
+    found: list[Path] = []
+    lines: list[str] = []
+    for word in words:
+        if match := _NUMBER.fullmatch(word):
+            paths = known.get(match[1] + match[2], [])
+            if not paths:
+                lines.append(f"{word}: no such incident; there are {', '.join(known)}")
+        else:
+            paths = [Path(word)]
+            if not paths[0].is_file():
+                lines.append(f"{word}: no such file; give the path of a scenario, or an incident's number")
+        found += paths
+    if lines:
+        raise ScenarioError(lines)
+    return list(dict.fromkeys(found))
+
+
+def _replay(scenarios: Sequence[Scenario], options: argparse.Namespace) -> int:
+    console = Console(highlight=False)
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+    for outcome in (_play if options.live else _compute)(scenarios, options, console):
+        outcomes.append(outcome)
+        _show(console, outcome)
+    if len(outcomes) > 1:
+        failed = [outcome.verdict.title for outcome in outcomes if not outcome.verdict.ok]
+        console.print(
+            Text(f"\n{len(outcomes) - len(failed)} of {len(outcomes)} as expected, in {time.monotonic() - began:.0f} s")
+        )
+        for title in failed:
+            console.print(Text(f"  FAIL {title}", STYLES["FAIL"]))
+    return 0 if all(outcome.verdict.ok for outcome in outcomes) else 1
+
+
+def _compute(scenarios: Sequence[Scenario], options: argparse.Namespace, console: Console) -> Iterator[Outcome]:
+    """Replay in virtual time: yield outcomes as they come, a pack of scenarios at once."""
+    if len(scenarios) == 1:
+        _introduce(console, scenarios[0])
+    for outcome in replay_all(scenarios, options.jobs, options.suite):
+        if len(scenarios) > 1:
+            _introduce(console, outcome.scenario)
+        yield outcome
+
+
+def _play(scenarios: Sequence[Scenario], options: argparse.Namespace, console: Console) -> Iterator[Outcome]:
+    """Replay in real time: yield outcomes in order, `--jobs` of them at a time."""
+    binaries.find(options.suite)  # before any replay begins
+    if options.jobs == 1 or len(scenarios) == 1:
+        for scenario in scenarios:
+            _introduce(console, scenario)
+            yield play_live(scenario, options.suite)
+        return
+    with workers(options.jobs) as pool:
+        for future in [pool.submit(play_live, scenario, options.suite) for scenario in scenarios]:
+            outcome = future.result()
+            _introduce(console, outcome.scenario)
+            yield outcome
+
+
+def play_live(scenario: Scenario, suite: str) -> Outcome:
+    """Replay one scenario in real time, and tell meanwhile what is received."""
+    from tachograph_lab.live.watched_fleet import replay_live
+
+    began = time.monotonic()
+    name = scenario.path.name.partition("-")[0] if scenario.path else scenario.title
+
+    def note(line: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - began), 60)
+        print(printable(f"  {name} {minutes:3d}:{seconds:02d}  {line}"), flush=True)
+
+    verdict = replay_live(scenario, suite, note)
+    return Outcome(scenario, verdict, time.monotonic() - began)
+
+
+def _introduce(console: Console, scenario: Scenario) -> None:
+    fleet = scenario.fleet
+    number = f"{scenario.incident}. " if scenario.incident else ""
+    console.print(Text(f"\n{number}{scenario.title}", "bold"))
+    console.print(Text(textwrap.fill(scenario.story, WIDTH)))
+    shape = f"{fleet.ranks:,} ranks on {fleet.nodes:,} nodes, {scenario.lasts / 60:.0f} min"
+    console.print(Text(shape, "dim"))
+
+
+def _show(console: Console, outcome: Outcome) -> None:
+    width = shutil.get_terminal_size((WIDTH, 0)).columns if console.is_terminal else 10**6
+    for number, line in enumerate(outcome.verdict.lines):
+        indent = " " * (len(line) - len(line.lstrip()))
+        style = STYLES.get(line.split(maxsplit=1)[0], "")
+        for part in textwrap.wrap(line, width, subsequent_indent=indent + "  ") or [""]:
+            console.print(Text(printable(part), style), soft_wrap=True)
+        if number == 0:
+            console.print(Text(f"  replayed in {outcome.seconds:.1f} s", "dim"))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="tachograph-lab replay", description="Replay incidents and compare what is received with what must be."
+    )
+    parser.add_argument("scenarios", nargs="*", metavar="FILE|NUMBER", help="scenario files, or incidents by number")
+    parser.add_argument("--all", action="store_true", help="every incident shipped; with --live those that can be")
+    parser.add_argument(
+        "--live", action="store_true", help="in real time: real exporters, Prometheus, Alertmanager (else virtual time)"
+    )
+    parser.add_argument(
+        "--suite", default=binaries.SYSTEM, help="whose Prometheus and Alertmanager: system, or a Debian code name"
+    )
+    parser.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="replays side by side (1)")
+    options = parser.parse_args(arguments)
+    if bool(options.scenarios) == options.all:
+        parser.error("give scenario files, incident numbers, or --all")
+    return options
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 on")
+    return int(text)

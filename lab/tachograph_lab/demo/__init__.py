@@ -1,0 +1,1 @@
+"""The demo: a real training job, five faults, and their pages as they arrive."""

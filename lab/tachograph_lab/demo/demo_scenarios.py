@@ -1,0 +1,106 @@
+"""What the demo does to its jobs, which page each fault must bring, in what time, and how a received page is judged."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tachograph_lab.demo.faults import HANG, KILLED, NAN, SLOW, SPIKE, Fault
+from tachograph_lab.pager import Page
+
+FIRST_RUN, SECOND_RUN = "demo", "demo-nan"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One fault and the one page that it must bring within `seconds` + `steps` × the run's step time."""
+
+    title: str
+    fault: Fault
+    alert: str
+    seconds: float
+    steps: int = 0
+    run: str = FIRST_RUN
+    heals: bool = True
+
+    def budget(self, step_seconds: float) -> float:
+        """Return the seconds within which the page must be received."""
+        return self.seconds + self.steps * step_seconds
+
+
+SCENARIOS = (
+    Scenario("rank 2 slow in backward", Fault(SLOW, rank=2), "StragglerRank", 90),
+    Scenario("a loss spike that stays", Fault(SPIKE), "LossSpikeNotRecovering", 15, steps=20),
+    Scenario("rank 3 stuck in loader", Fault(HANG, rank=3), "RunHung", 30, steps=3),
+    Scenario("rank 1 gets SIGKILL", Fault(KILLED, rank=1), "RankDead", 10, heals=False),
+    Scenario("NaN loss on rank 2", Fault(NAN, rank=2), "LossNotFinite", 10, run=SECOND_RUN, heals=False),
+)
+"""In turn. The kill ends the first run, so the second run's NaN, from which nothing heals, comes last."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A scenario, the page that answered it (None: none did) and how many seconds after the fault."""
+
+    scenario: Scenario
+    budget: float
+    page: Page | None = None
+    delay: float = 0.0
+    resolved_after: float | None = None
+
+    @property
+    def culprit(self) -> str:
+        """Who the page blames, in its own words."""
+        if self.page is None:
+            return "-"
+        rank = self.page.labels.get("rank")
+        return f"rank {rank}" if rank is not None else f"run {self.page.labels.get('run', '?')}"
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with the result, be it ever so late; empty if nothing is."""
+        if self.page is None:
+            return "missing"
+        if not names_culprit(self.page, self.scenario.fault.rank):
+            return "wrong culprit"
+        if self.scenario.heals and self.resolved_after is None:
+            return "not resolved"
+        return ""
+
+    @property
+    def late(self) -> bool:
+        """Whether the page came after its budget: on a busy machine that is the machine's fault, and no error."""
+        return self.page is not None and self.delay > self.budget
+
+    @property
+    def verdict(self) -> str:
+        """The result in a word: what is wrong with it, else late or ok."""
+        return self.fault or ("late" if self.late else "ok")
+
+    def summary(self) -> dict[str, Any]:
+        """Return the result as plain values for the summary file."""
+        return {
+            "fault": self.scenario.title,
+            "expected": self.scenario.alert,
+            "received": self.page.alert if self.page else None,
+            "culprit": self.culprit,
+            "delay_seconds": round(self.delay, 2) if self.page else None,
+            "budget_seconds": round(self.budget, 2),
+            "resolved_after_seconds": None if self.resolved_after is None else round(self.resolved_after, 2),
+            "verdict": self.verdict,
+        }
+
+
+def names_culprit(page: Page, rank: int | None) -> bool:
+    """Return whether label and text of a page name this rank; for None, whether it blames no single rank."""
+    if rank is None:
+        return "rank" not in page.labels
+    words = page.annotations.get("description", "")
+    return page.labels.get("rank") == str(rank) and re.search(rf"\brank {rank}\b", words, re.IGNORECASE) is not None
+
+
+def surplus(pages: list[Page], results: list[Result]) -> list[Page]:
+    """Return the critical alerts that fired without being the answer to a fault."""
+    answers = [result.page for result in results]
+    return [page for page in pages if page.critical and page.status == "firing" and page not in answers]

@@ -1,0 +1,69 @@
+"""The shipped stack on loopback: exporter, node_exporter, Prometheus and Alertmanager on free ports, with our rules.
+
+Configuration and rules are the shipped files; only addresses differ. Everything written stays in one folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tachograph_lab import binaries
+from tachograph_lab.fake_nvml import simulated_gpus
+from tachograph_lab.monitoring import START_SECONDS, Monitoring, get
+from tachograph_lab.processes import Child, answers
+
+SIMULATED_GPUS = 4
+NODE_COLLECTORS = ("filesystem", "infiniband", "meminfo", "netclass", "netdev", "pressure")
+"""What the rules read of node_exporter; a distribution's package may have some of it switched off."""
+
+
+class Stack(Monitoring):
+    """The running stack of one node, as a context manager.
+
+    `gpus` are variables that show the exporter its GPUs; by default it sees this machine's, else simulated ones.
+    """
+
+    parts = ("exporter", "node_exporter", "alertmanager", "prometheus")
+
+    def __init__(
+        self,
+        folder: Path,
+        pager_url: str,
+        *,
+        suite: str = binaries.SYSTEM,
+        keep: bool = False,
+        gpus: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(folder, pager_url, suite=suite, keep=keep)
+        self.simulated_gpus = SIMULATED_GPUS if gpus is None and simulated_gpus.needed() else 0
+        self.exporter: Child
+        self._gpu_environment = gpus or {}
+
+    def scrape(self) -> str:
+        """Return the exporter's page now."""
+        return get(f"{self.url('exporter')}/metrics")
+
+    def start_exporter(self) -> None:
+        """Start the exporter on its address and socket, for the first time or again."""
+        command = [sys.executable, "-m", "tachograph", "exporter", "--web.listen-address", self.address("exporter")]
+        self.exporter = self.children.start("exporter", [*command, "--socket", self.socket], self._gpu_environment)
+        self.exporter.wait_until(lambda: answers(f"{self.url('exporter')}/-/ready"), START_SECONDS)
+
+    @property
+    def socket(self) -> Path:
+        """Where ranks speak."""
+        return self.scratch / "rank.sock"
+
+    def _start_nodes(self) -> None:
+        self.aim("tachograph", {self.node: self.address("exporter")})
+        self.aim("node", {self.node: self.address("node_exporter")})
+        if self.simulated_gpus:
+            self._gpu_environment = simulated_gpus.environment(self.folder / "nvml", self.simulated_gpus)
+        self.start_exporter()
+
+    def _arguments(self, part: str) -> list[str]:
+        if part == "node_exporter":
+            return [f"--collector.{name}" for name in NODE_COLLECTORS]
+        return super()._arguments(part)

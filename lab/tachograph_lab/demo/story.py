@@ -1,0 +1,162 @@
+"""The demo's story: jobs that train, faults given in turn, and for each the page that answered it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from tachograph_lab.demo import faults
+from tachograph_lab.demo.demo_scenarios import FIRST_RUN, Result, Scenario, surplus
+from tachograph_lab.demo.launch import Job, launch
+from tachograph_lab.demo.screen import Screen
+from tachograph_lab.demo.stack import Stack
+from tachograph_lab.demo.vitals import vitals
+from tachograph_lab.pager import FIRING, RESOLVED, Page, Pager
+from tachograph_lab.processes import ProcessError
+
+T = TypeVar("T")
+
+RANKS = 4
+POLL_SECONDS = 0.5
+SECOND_RUN_HEALTHY_SECONDS = 10.0
+START_SECONDS = 60.0
+RESOLVE_SECONDS = 150.0
+QUIET_SECONDS = 15.0
+"""How long after a fault that nothing heals a second, surplus page is watched for."""
+
+LATE_SECONDS = 30.0
+"""How long after its budget a page is still waited for, so that late is told from missing."""
+
+
+class Story:
+    """One telling: the stack, the pager, the screen it is told on, and the results so far."""
+
+    def __init__(self, stack: Stack, pager: Pager, screen: Screen) -> None:
+        self.stack = stack
+        self.pager = pager
+        self.screen = screen
+        self.results: list[Result] = []
+        self._shown = 0
+        self._since = time.time()
+        self._expected = ""
+        self._job: Job | None = None
+
+    def tell(self, scenarios: Sequence[Scenario], healthy_seconds: float) -> None:
+        """Give the jobs every fault in turn and collect the results."""
+        for number, scenario in enumerate(scenarios, start=1):
+            first = scenario.run == FIRST_RUN
+            if self._job is None or self._job.run != scenario.run:
+                self._train(scenario.run, healthy_seconds if first else SECOND_RUN_HEALTHY_SECONDS)
+            self.screen.chapter(scenario.title, f"{number}/{len(scenarios)}")
+            self.results.append(self._break(scenario))
+        self._end()
+
+    def surplus(self) -> list[Page]:
+        """Return the pages that no fault had called for."""
+        return surplus(self.pager.pages(), self.results)
+
+    def _train(self, run: str, healthy_seconds: float) -> None:
+        self._end()
+        self.screen.chapter(f"A job of {RANKS} ranks starts: run {run}")
+        job = self._job = launch(self.stack.children, run, RANKS, self.stack.socket)
+        counted = f'count(tachograph_train_steps_total{{run="{run}"}} > 0) == {RANKS}'
+        self.screen.waiting(f"{RANKS} ranks to train", START_SECONDS)
+        if not self._until(lambda: self.stack.query(counted) or not job.torchrun.running, START_SECONDS):
+            raise ProcessError(f"run {run} does not train:\n{job.torchrun.tail(20)}")
+        self._running()
+        self.screen.note(f"{RANKS} ranks train and Prometheus sees them")
+        self.screen.waiting("healthy training, nothing may page", healthy_seconds)
+        self._until(lambda: None, healthy_seconds)
+        pages = len(self.surplus())
+        pace = f"{1000 * self._step_seconds():.0f} ms a step"
+        self.screen.note(f"{healthy_seconds:.0f} s of healthy training at {pace}: {pages} pages", not pages)
+
+    def _break(self, scenario: Scenario) -> Result:
+        """Give the job a fault, wait for its page, heal the job, wait until the page is resolved."""
+        job = self._running()
+        budget = scenario.budget(self._step_seconds())
+        self._since, self._expected = time.time(), scenario.alert
+        if scenario.fault.kind == faults.KILLED:
+            faults.kill(job.pid(scenario.fault.rank or 0))
+        else:
+            job.control.inject(scenario.fault)
+        self.screen.waiting(f"waiting for {scenario.alert}", budget)
+        page = self._until(lambda: self._answer(scenario), budget + LATE_SECONDS)
+        result = Result(scenario, budget, page, page.time - self._since if page else 0.0)
+        if page is None:
+            self.screen.note(f"no {scenario.alert} within {budget + LATE_SECONDS:.0f} s", good=False)
+        if not scenario.heals:
+            self.screen.waiting("nothing more may page", QUIET_SECONDS)
+            self._until(lambda: None, QUIET_SECONDS)
+            return result
+        job.control.heal(scenario.fault.kind)
+        return self._resolved(result, page) if page else result
+
+    def _answer(self, scenario: Scenario) -> Page | None:
+        for page in self.pager.pages():
+            ours = page.critical and page.alert == scenario.alert and page.labels.get("run") == scenario.run
+            if ours and page.status == FIRING and page.time > self._since:
+                return page
+        return None
+
+    def _resolved(self, result: Result, page: Page) -> Result:
+        healed = time.time()
+
+        def resolution() -> Page | None:
+            same = (other for other in self.pager.pages() if other.fingerprint == page.fingerprint)
+            return next((other for other in same if other.status == RESOLVED and other.time > page.time), None)
+
+        self.screen.waiting("healed; waiting until the page is resolved", RESOLVE_SECONDS)
+        if (end := self._until(resolution, RESOLVE_SECONDS)) is None:
+            self.screen.note(f"{page.alert} not resolved {RESOLVE_SECONDS:.0f} s after healing", good=False)
+            return result
+        self.screen.note(f"healed, and resolved {end.time - healed:.0f} s later")
+        return replace(result, resolved_after=end.time - healed)
+
+    def _until(self, look: Callable[[], T], seconds: float) -> T | None:
+        """Return the first true thing that `look` returns, showing pages as they come meanwhile; None if too late."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self._show()
+            if found := look():
+                return found
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(POLL_SECONDS)
+
+    def _show(self) -> None:
+        for page in self.pager.pages()[self._shown :]:
+            self._shown += 1
+            if page.critical and page.status == FIRING:
+                self.screen.page(page, page.time - self._since, page.alert == self._expected)
+        if self._job is not None and self.screen.live:
+            self.screen.show(self._job.run, vitals(self.stack, self._job.run))
+
+    def _step_seconds(self) -> float:
+        """Return what a step took of late, 0 if none was made; both sides are extrapolated alike by Prometheus."""
+        run = self._running().run
+        steps, when = "tachograph_train_steps_total", "tachograph_rank_progress_timestamp_seconds"
+        pace = f'avg(delta({when}{{run="{run}"}}[20s])) / (avg(increase({steps}{{run="{run}"}}[20s])) > 0)'
+        samples = self.stack.query(pace)
+        return samples[0].value if samples else 0.0
+
+    def _running(self) -> Job:
+        if self._job is None or not self._job.torchrun.running:
+            raise ProcessError(f"the job ended by itself:\n{self._job.torchrun.tail(20) if self._job else ''}")
+        return self._job
+
+    def _end(self) -> None:
+        """Let the job end by itself if it still can: a normal end must not page."""
+        if self._job is None:
+            return
+        self.screen.waiting("the job to end", 20)
+        if not self._job.torchrun.running:
+            self.screen.note(f"run {self._job.run} is gone: torchrun ended with it")
+        elif self._job.finish():
+            self.screen.note(f"run {self._job.run} ended normally")
+        else:
+            self.screen.note(f"run {self._job.run} had to be ended", good=False)
+        self._job = None
+        self.screen.waiting("")

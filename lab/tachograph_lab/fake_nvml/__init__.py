@@ -1,0 +1,1 @@
+"""A C library in the place of libnvidia-ml.so.1, and its controls."""

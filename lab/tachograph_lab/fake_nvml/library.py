@@ -1,0 +1,357 @@
+"""Builds the made-up NVML library of this folder's C sources and lets a test change what it answers at run time.
+
+By hand: `python lab/tachograph_lab/fake_nvml/library.py FOLDER` prints the
+folder to put on LD_LIBRARY_PATH.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+LIBRARY = "libnvidia-ml.so.1"
+WRITER_OBJECT = "write_state.o"
+FRESH_STATE, CALL_NAMES = "state", "calls"
+STATE_VARIABLE = "FAKE_NVML_STATE"
+MAX_GPUS, MAX_LINKS, MAX_PROCESSES, MAX_MIGS = 16, 18, 4, 7
+FIELD_IDS, GPM_IDS, SETTINGS, EVENTS = 308, 477, 128, 64
+CALL_COUNT = 57
+FOREVER = -1
+ALL_LINKS = 0xFFFFFFFF  # the scope of an NVLink field that sums over all links
+BY_TABLE = FORGOTTEN = 0xFFFFFFFF
+XID_EVENT = 0x8
+
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 9, 15, 16
+VERSION_MISMATCH, UNKNOWN = 18, 999
+
+
+def build(folder: Path, without: Sequence[str] = ()) -> Path:
+    """Return a folder for LD_LIBRARY_PATH holding the library, compiled only if sources or options changed.
+
+    `without` names NVML functions to leave out, as an old driver does. Needs a C compiler: `$CC`, else `cc`.
+    """
+    compiler = os.environ.get("CC", "cc")
+    if shutil.which(compiler) is None:
+        raise RuntimeError(f"the made-up NVML library needs a C compiler: {compiler} is not on the PATH")
+    missing = [f"-D{symbol}=left_out_{symbol}" for symbol in without]
+    texts = {path.name: path.read_bytes() for path in sorted(FOLDER.glob("*.[ch]"))}
+    key = hashlib.sha256(repr((compiler, missing, texts)).encode()).hexdigest()[:16]
+    made = folder / key
+    if not made.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=folder, prefix=f"{key}-"))
+        _compile([compiler, "-O2", "-Wall", "-Wextra", "-Werror", *missing], texts, fresh)
+        fresh.chmod(0o755)
+        try:
+            fresh.rename(made)
+        except OSError:  # another build was quicker
+            shutil.rmtree(fresh)
+    return made
+
+
+def _compile(command: Sequence[str], texts: dict[str, bytes], made: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:  # what is compiled is what was hashed, also while somebody edits
+        sources = Path(name)
+        for file, text in texts.items():
+            (sources / file).write_bytes(text)
+        own = [file for file in texts if file.endswith(".c")]
+        objects = [str(Path(file).with_suffix(".o")) for file in own]
+        library = [file for file in objects if file != WRITER_OBJECT]
+        for arguments in (
+            ["-fPIC", "-c", *own],
+            ["-shared", f"-Wl,-soname,{LIBRARY}", "-o", str(made / LIBRARY), *library, "-lm"],
+            ["-o", "write-state", *objects, "-lm"],
+        ):
+            subprocess.run([*command, *arguments], check=True, cwd=sources)
+        calls = subprocess.run(
+            [str(sources / "write-state"), str(made / FRESH_STATE)], check=True, capture_output=True
+        ).stdout
+        (made / CALL_NAMES).write_bytes(calls)
+
+
+class Setting(ctypes.Structure):
+    """What a test says about one field value or GPM metric."""
+
+    _fields_ = (
+        ("id", ctypes.c_uint32),
+        ("scope", ctypes.c_uint32),
+        ("error", ctypes.c_uint32),
+        ("type", ctypes.c_uint32),
+        ("value", ctypes.c_uint64),
+    )
+
+
+class Mig(ctypes.Structure):
+    """One MIG device; without a profile there is none."""
+
+    _fields_ = (
+        ("uuid", ctypes.c_char * 96),
+        ("profile", ctypes.c_char * 32),
+        ("memory_total", ctypes.c_uint64),
+        ("memory_used", ctypes.c_uint64),
+        ("gpu_instance", ctypes.c_uint32),
+        ("compute_instance", ctypes.c_uint32),
+        ("slices", ctypes.c_uint32),
+        ("multiprocessors", ctypes.c_uint32),
+    )
+
+
+class Gpu(ctypes.Structure):
+    """The struct `gpu` of state.h; units as NVML gives them (bytes, mW, mJ, MHz, percent, ns)."""
+
+    _fields_ = (
+        ("uuid", ctypes.c_char * 96),
+        ("name", ctypes.c_char * 96),
+        ("serial", ctypes.c_char * 32),
+        ("vbios", ctypes.c_char * 32),
+        ("counted_until", ctypes.c_uint64),
+        ("energy", ctypes.c_uint64),
+        ("since_boot", ctypes.c_uint64 * 13),
+        ("nvlink_bytes", ctypes.c_uint64 * 2),
+        ("event_time", ctypes.c_uint64 * 8),
+        ("memory_total", ctypes.c_uint64),
+        ("memory_used", ctypes.c_uint64),
+        ("memory_reserved", ctypes.c_uint64),
+        ("bar1", ctypes.c_uint64 * 2),
+        ("clock_events", ctypes.c_uint64),
+        ("ecc", ctypes.c_uint64 * 2 * 2),
+        ("process_memory", ctypes.c_uint64),
+        ("event_types", ctypes.c_uint64),
+        ("calls", ctypes.c_uint64 * CALL_COUNT),
+        ("errors", ctypes.c_uint32 * CALL_COUNT),
+        ("error", ctypes.c_uint32),
+        ("block_ms", ctypes.c_int32),
+        ("unplugged", ctypes.c_uint32),
+        ("utilization", ctypes.c_uint32 * 2),
+        ("codec", ctypes.c_uint32 * 2),
+        ("temperature", ctypes.c_uint32 * 2),
+        ("thresholds", ctypes.c_uint32 * 4),
+        ("power", ctypes.c_uint32),
+        ("power_limit", ctypes.c_uint32),
+        ("power_limits", ctypes.c_uint32 * 3),
+        ("clocks", ctypes.c_uint32 * 4),
+        ("max_clocks", ctypes.c_uint32 * 4),
+        ("multiprocessors", ctypes.c_uint32),
+        ("performance_state", ctypes.c_uint32),
+        ("persistence", ctypes.c_uint32),
+        ("ecc_mode", ctypes.c_uint32),
+        ("sram_threshold", ctypes.c_uint32),
+        ("retired", ctypes.c_uint32 * 3),
+        ("remapped", ctypes.c_uint32 * 4),
+        ("banks", ctypes.c_uint32 * 5),
+        ("recovery_action", ctypes.c_uint32),
+        ("mig", ctypes.c_uint32),
+        ("process_ids", ctypes.c_uint32 * MAX_PROCESSES),
+        ("pcie", ctypes.c_uint32 * 3),
+        ("pcie_max", ctypes.c_uint32 * 2),
+        ("links", ctypes.c_uint32),
+        ("fabric", ctypes.c_uint32 * 4),
+        ("gpm", ctypes.c_uint32),
+        ("field_calls", ctypes.c_uint32 * FIELD_IDS),
+        ("gpm_calls", ctypes.c_uint32 * GPM_IDS),
+        ("field_settings", Setting * SETTINGS),
+        ("gpm_settings", Setting * SETTINGS),
+        ("migs", Mig * MAX_MIGS),
+    )
+
+    @property
+    def process_id(self) -> int:
+        """The first process on this GPU; 0: none."""
+        return int(self.process_ids[0])
+
+    @process_id.setter
+    def process_id(self, pid: int) -> None:
+        self.process_ids[0] = pid
+
+
+class Event(ctypes.Structure):
+    """An NVML event of one GPU."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint64),
+        ("data", ctypes.c_uint64),
+        ("gpu", ctypes.c_uint32),
+        ("gpu_instance", ctypes.c_uint32),
+        ("compute_instance", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+    )
+
+
+class State(ctypes.Structure):
+    """The struct `state` of state.h."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("count", ctypes.c_uint32),
+        ("init_error", ctypes.c_uint32),
+        ("init_block_ms", ctypes.c_int32),
+        ("init_calls", ctypes.c_uint32),
+        ("live", ctypes.c_uint32),
+        ("cuda_version", ctypes.c_uint32),
+        ("event_count", ctypes.c_uint32),
+        ("driver_version", ctypes.c_char * 80),
+        ("events", Event * EVENTS),
+        ("gpus", Gpu * MAX_GPUS),
+    )
+
+
+class FakeNvml:
+    """One made-up node: `state` and `gpus` are shared with every program started with `environment()`.
+
+    An assignment takes effect at the program's next NVML call: `fake.gpus[3].error = GPU_IS_LOST`. Values stand still
+    unless `live`; the file starts with eight healthy, busy H100s. What a test says of a field value or GPM metric wins
+    over the rest, and stands still also when `live`.
+    """
+
+    def __init__(self, library: Path, path: Path, *, live: bool = False) -> None:
+        self._calls = (library / CALL_NAMES).read_text().split()
+        self._library = library
+        self._path = path
+        shutil.copyfile(library / FRESH_STATE, path)
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        if len(self._map) != ctypes.sizeof(State) or len(self._calls) != CALL_COUNT:
+            raise RuntimeError(f"state.h and the structures in {Path(__file__).name} differ")
+        self.state = State.from_buffer(self._map)
+        self.state.live = int(live)
+
+    @property
+    def gpus(self) -> Sequence[Gpu]:
+        """All sixteen GPUs; the first `state.count` exist."""
+        return self.state.gpus  # type: ignore[no-any-return]
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that make a new process see this node."""
+        return {"LD_LIBRARY_PATH": str(self._library), STATE_VARIABLE: str(self._path)}
+
+    def fail(self, call: str, error: int, *gpus: int) -> None:
+        """Make one call, named as in CALLS of state.h, return `error` (0: succeed) on these GPUs, else on all."""
+        for index in gpus or range(MAX_GPUS):
+            self.gpus[index].errors[self._calls.index(call)] = error
+
+    def called(self, call: str, gpu: int = 0) -> int:
+        """Return how often a GPU was asked this."""
+        return int(self.gpus[gpu].calls[self._calls.index(call)])
+
+    def field(self, gpu: int, field_id: int, value: float, scope: int = 0, value_type: int = BY_TABLE) -> None:
+        """Make a field value (NVML_FI_*) what is given, in NVML's unit; an id that no H100 has gets a value too.
+
+        `scope` is the link, or ALL_LINKS, for NVLink fields. A float makes a value of type double, a whole number one
+        of the type that a driver gives it unless `value_type` (nvmlValueType_t) says otherwise.
+        """
+        if isinstance(value, float):
+            self._set(self.gpus[gpu].field_settings, field_id, scope, struct.pack("d", value), value_type=0)
+        else:
+            whole = (value % 2**64).to_bytes(8, sys.byteorder)
+            self._set(self.gpus[gpu].field_settings, field_id, scope, whole, value_type=value_type)
+
+    def field_error(self, gpu: int, field_id: int, code: int, scope: int = 0) -> None:
+        """Make a field value fail while the call that reads it succeeds; 0: what it would be if nobody had set it."""
+        self._set(self.gpus[gpu].field_settings, field_id, scope, error=code, forget=not code)
+
+    def field_asked(self, gpu: int, field_id: int) -> int:
+        """Return how often a GPU was asked for a field value."""
+        return int(self.gpus[gpu].field_calls[field_id])
+
+    def gpm(self, gpu: int, metric_id: int, value: float, instance: int = 0) -> None:
+        """Make a GPM metric what is given, in GPM's unit (percent, MiB/s, cycles, bytes), also NaN.
+
+        `instance` is the GPU instance of a MIG device, 0 for the whole GPU. The cycle and byte counters of a live
+        node grow with the sampled metrics: 10 for metric 2 lets the active cycles grow at a tenth of all.
+        """
+        self._set(self.gpus[gpu].gpm_settings, metric_id, instance, struct.pack("d", value))
+
+    def gpm_error(self, gpu: int, metric_id: int, code: int, instance: int = 0) -> None:
+        """Make a GPM metric fail while the call that reads it succeeds; 0: what it would be if nobody had set it."""
+        self._set(self.gpus[gpu].gpm_settings, metric_id, instance, error=code, forget=not code)
+
+    def gpm_asked(self, gpu: int, metric_id: int) -> int:
+        """Return how often a GPU was asked for a GPM metric."""
+        return int(self.gpus[gpu].gpm_calls[metric_id])
+
+    def _set(
+        self,
+        settings: Sequence[Setting],
+        own_id: int,
+        scope: int,
+        value: bytes = bytes(8),
+        *,
+        error: int = 0,
+        value_type: int = BY_TABLE,
+        forget: bool = False,
+    ) -> None:
+        known = [one for one in settings if (one.id, one.scope) == (own_id, scope)]
+        place = (known or [one for one in settings if one.id in (0, FORGOTTEN)])[0]
+        place.value = int.from_bytes(value, sys.byteorder)
+        place.scope, place.type, place.error = scope, value_type, error
+        # Last, for a reader in another process takes a place with an id for a whole one, and 0 for the table's end.
+        place.id = FORGOTTEN if forget else own_id
+
+    def queue_xid(self, gpu: int, xid: int) -> None:
+        """Report an Xid to every event set of every process that is registered for this GPU's."""
+        self.queue_event(gpu, XID_EVENT, xid)
+
+    def queue_event(self, gpu: int, event_type: int, data: int = 0) -> None:
+        """Report an NVML event to every set that is registered for its type on this GPU."""
+        event = Event(event_type, data, gpu, 0xFFFFFFFF, 0xFFFFFFFF)
+        self.state.events[self.state.event_count % EVENTS] = event
+        self.state.event_count += 1
+
+    def unplug(self, gpu: int) -> None:
+        """Take a GPU off the bus: open handles say it is lost, later GPUs move up in the list, and the count falls."""
+        self.gpus[gpu].unplugged = 1
+
+    def plug(self, gpu: int) -> None:
+        """Put an unplugged GPU back in its place."""
+        self.gpus[gpu].unplugged = 0
+
+    def hang(self, gpu: int) -> None:
+        """Make every call on a GPU wait until `heal`; calls on others go on."""
+        self.gpus[gpu].block_ms = FOREVER
+
+    def heal(self, gpu: int) -> None:
+        """Let a GPU answer again, whatever was wrong with it as a whole."""
+        self.gpus[gpu].block_ms = self.gpus[gpu].error = self.gpus[gpu].unplugged = 0
+
+    def reload_driver(self) -> None:
+        """Set back what counts since the driver was loaded: energy, cycles, bytes, times, replays and volatile ECC."""
+        for gpu in self.gpus:
+            for counters in (gpu.since_boot, gpu.nvlink_bytes, gpu.event_time):
+                ctypes.memset(counters, 0, ctypes.sizeof(counters))
+            gpu.energy = gpu.pcie[2] = gpu.ecc[0][0] = gpu.ecc[1][0] = 0
+
+    def add_mig(self, gpu: int, gpu_instance: int, compute_instance: int = 0, *, slices: int = 1) -> Mig:
+        """Cut a MIG device from a GPU, which is in MIG mode from then on, and return it."""
+        self.gpus[gpu].mig = 1
+        index = next(i for i, one in enumerate(self.gpus[gpu].migs) if not one.profile)
+        mig: Mig = self.gpus[gpu].migs[index]
+        mig.uuid = f"MIG-fa4e0000-0000-4000-8000-{gpu:06x}{index:06x}".encode()
+        mig.memory_total, mig.memory_used = slices * 10 << 30, 1 << 30
+        mig.gpu_instance, mig.compute_instance = gpu_instance, compute_instance
+        mig.slices, mig.multiprocessors = slices, 16 * slices
+        mig.profile = f"{slices}g.{slices * 10}gb".encode()
+        return mig
+
+    def block(self, milliseconds: int) -> None:
+        """Make every call on every GPU take so long; FOREVER until 0 is given."""
+        for gpu in self.gpus:
+            gpu.block_ms = milliseconds
+
+    def break_all(self, error: int) -> None:
+        """Make every call on every GPU return `error`; 0 heals them."""
+        for gpu in self.gpus:
+            gpu.error = error
+
+
+if __name__ == "__main__":
+    print(build(Path(sys.argv[1]).resolve()))

@@ -1,0 +1,135 @@
+"""One attempt of a run: all its ranks between two all-reduces, at any moment.
+
+A cycle begins where the all-reduce of one step ends, on all ranks at once: each makes its optimizer step, which ends
+its step, saves or evaluates where that is due, and computes the next step until it enters the next all-reduce. That
+ends `collective` seconds after the last rank has entered it; until then the others wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tachograph_lab.fleet.pace import PARTS, Pace, Seconds
+from tachograph_lab.scenario.faults import Freeze, SkipCollective
+
+CYCLE = ("optimizer", "checkpoint", "eval", "init", *PARTS[:-1])
+"""What a rank does between two all-reduces, in order; the wait for the next one belongs to backward."""
+
+OPTIMIZER, CHECKPOINT, EVAL, INIT, DATA = range(5)
+BACKWARD = CYCLE.index("backward")
+
+
+@dataclass(frozen=True)
+class Position:
+    """Every rank of an attempt at one moment; arrays by rank, `seconds` by part of the cycle and rank."""
+
+    seconds: Seconds
+    place: Sequence[int]
+    since: Sequence[float]
+    completed: Sequence[int]
+    ended: Sequence[float]
+    entered: Sequence[int]
+
+
+class Attempt:
+    """The ranks of one attempt; `began` and all times are seconds of the scenario."""
+
+    def __init__(
+        self, pace: Pace, ranks: int, *, began: float, first_step: int, init: float,
+        freezes: Sequence[Freeze], skips: Sequence[SkipCollective],
+    ) -> None:  # fmt: skip
+        self.first_step = first_step
+        self.cycles = 0
+        self.seconds = np.zeros((len(CYCLE), ranks))
+        self.waits = np.zeros(ranks)
+        self.ended = np.zeros(ranks)
+        self._told = np.zeros((len(CYCLE), ranks))
+        self.step_began = np.zeros(ranks)
+        self._pace = pace
+        self._freezes = freezes
+        self._skips = [each for each in skips if each.at >= began]
+        self._skipped = np.zeros(ranks, dtype=np.int64)
+        self._optimizer = np.zeros(ranks)
+        self._hung = False
+        self.begin(began, init=init)
+
+    @property
+    def computing(self) -> int:
+        """The number of the step that this cycle computes."""
+        return self.first_step + self.cycles
+
+    def begin(
+        self, at: float, *, init: float = 0.0, checkpoint: Seconds | float = 0.0, evaluation: float = 0.0
+    ) -> None:
+        """Plan the cycle that begins at `at`."""
+        self.at = at
+        spent = np.zeros_like(self.seconds)
+        spent[OPTIMIZER] = self._optimizer
+        spent[CHECKPOINT], spent[EVAL], spent[INIT] = checkpoint, evaluation, init
+        step = self._pace.step(self.computing, at + spent[:DATA].sum(0), first=self.cycles == 0)
+        spent[DATA:], self._optimizer = step[:-1], step[-1]
+        for freeze in self._freezes:
+            self._freeze(freeze, spent[:, freeze.rank])
+        ends = np.cumsum(spent, axis=0)
+        self.spent = spent
+        self.starts = np.vstack([np.zeros(len(self.waits)), ends[:-1]])
+        self.arrivals: Seconds = at + ends[-1]
+        latest = float(self.arrivals.max())
+        self.completion = latest + self._pace.collective(latest) if math.isfinite(latest) else math.inf
+        for skip in self._skips:
+            if not self._hung and at + self.starts[DATA, skip.rank] >= skip.at:
+                self._skipped[skip.rank] = 1
+                self._hung = True
+        if self._hung:
+            self.completion = math.inf
+
+    def hang(self, at: float) -> None:
+        """Let no all-reduce end any more: one of the ranks is gone."""
+        self._hung = True
+        if self.completion > at:
+            self.completion = math.inf
+
+    def book(self) -> None:
+        """Take over what the cycle took, once its all-reduce has ended."""
+        waits = self.completion - self.arrivals
+        self.seconds += self.spent
+        self.seconds[BACKWARD] += waits
+        self.waits = self.waits + waits
+        if self.cycles:
+            self.ended = self.at + self.spent[OPTIMIZER]
+        self.step_began = self.at + self.starts[DATA + 1]
+        self.cycles += 1
+
+    def position(self, now: float) -> Position:
+        """Return where every rank is; `now` is within the cycle."""
+        elapsed = now - self.at
+        into = np.maximum(elapsed - self.starts, 0.0)
+        seconds = np.minimum(into, self.spent)
+        seconds[BACKWARD] = into[BACKWARD]
+        place = (self.starts <= elapsed).sum(0) - 1  # of parts without length, the one after them
+        stepped = (elapsed >= self.spent[OPTIMIZER]) & (self.cycles > 0)
+        self._told = np.maximum(self._told, self.seconds + seconds)  # a sum may round to a hair less than before
+        return Position(
+            seconds=self._told,
+            place=place.tolist(),
+            since=(self.at + self.starts[place, np.arange(len(place))]).tolist(),
+            completed=np.where(stepped, self.cycles, max(0, self.cycles - 1)).tolist(),
+            ended=np.where(stepped, self.at + self.spent[OPTIMIZER], self.ended).tolist(),
+            entered=(self.cycles + (now >= self.arrivals) - self._skipped).tolist(),
+        )
+
+    def _freeze(self, freeze: Freeze, spent: Seconds) -> None:
+        """Lengthen the part of the cycle in which a rank is stopped."""
+        entered = self.at
+        if freeze.at < entered < freeze.until:  # stopped while it waited: the all-reduce ends without its process
+            spent[OPTIMIZER] += freeze.until - entered
+            return
+        for part in range(len(CYCLE)):
+            if entered <= freeze.at < entered + spent[part]:
+                spent[part] += freeze.until - freeze.at
+                return
+            entered += spent[part]

@@ -1,0 +1,90 @@
+"""What node_exporter says of a simulated node, as far as our rules and dashboards read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from tachograph_lab.scenario import Scenario
+from tachograph_lab.scenario.faults import Kill, Leak, LinkDown, SlowCollective
+
+MEMORY_BYTES = 2.16e12
+USED_BYTES = 3.5e11
+PORT_BYTES_PER_SECOND = 50e9
+"""400 Gb/s, for each GPU a port of its own, as in a DGX."""
+
+_Labels = Mapping[str, str]
+_ERRORS = (
+    "node_infiniband_link_error_recovery_total", "node_infiniband_local_link_integrity_errors_total",
+    "node_infiniband_local_ack_timeout_errors_total", "node_infiniband_port_errors_received_total",
+    "node_infiniband_rx_icrc_encapsulated_errors_total", "node_infiniband_np_cnp_packets_sent_total",
+)  # fmt: skip
+
+
+class Host:
+    """One node without its GPUs; `now` gives the second of the scenario, `sent` the bytes a GPU's port has carried."""
+
+    def __init__(
+        self, scenario: Scenario, node: int, epoch: float, now: Callable[[], float], sent: Callable[[int], float]
+    ) -> None:
+        fleet = scenario.fleet
+        first = node * fleet.gpus_per_node
+        ranks = range(first, first + fleet.gpus_per_node)
+        faults = scenario.faults
+        self._ranks = ranks
+        self._booted = epoch - 30 * 86400
+        self._now = now
+        self._sent = sent
+        self._noisy = [each for each in faults if isinstance(each, SlowCollective) and node in each.nodes]
+        self._downs = [each for each in faults if isinstance(each, LinkDown) and each.node == node]
+        kills = [each for each in faults if isinstance(each, Kill) and each.rank in ranks]
+        self._killed = [each for each in kills if each.cause == "oom"]
+        self._leaks = [
+            (each, sum(rank in ranks for rank in each.ranks))
+            for each in faults
+            if isinstance(each, Leak) and each.kind == "host" and any(rank in ranks for rank in each.ranks)
+        ]
+
+    def samples(self) -> Iterator[tuple[str, _Labels, float]]:
+        """Yield name, labels and value of every sample now."""
+        now = self._now()
+        yield "node_boot_time_seconds", {}, self._booted
+        yield "node_vmstat_oom_kill", {}, float(sum(each.at <= now for each in self._killed))
+        leaked = sum(
+            ranks * each.bytes_per_hour * max(0.0, min(now, each.until) - each.at) / 3600 for each, ranks in self._leaks
+        )
+        yield "node_memory_MemTotal_bytes", {}, MEMORY_BYTES
+        yield "node_memory_MemAvailable_bytes", {}, max(0.0, MEMORY_BYTES - USED_BYTES - leaked)
+        for name, share in (("cpu_waiting", 0.02), ("memory_stalled", 0.0), ("io_stalled", 0.001)):
+            yield f"node_pressure_{name}_seconds_total", {}, share * now
+        disk = {"device": "/dev/nvme0n1p2", "fstype": "ext4", "mountpoint": "/"}
+        yield "node_filesystem_size_bytes", disk, 1.9e12
+        yield "node_filesystem_avail_bytes", disk, 1.2e12
+        yield "node_filesystem_readonly", disk, 0.0
+        yield from self._ethernet(now)
+        for place, rank in enumerate(self._ranks):
+            yield from self._port(place, rank, now)
+
+    def _ethernet(self, now: float) -> Iterator[tuple[str, _Labels, float]]:
+        labels = {"device": "eth0"}
+        for name, value in (
+            ("node_network_up", 1.0), ("node_network_speed_bytes", 12.5e9),
+            ("node_network_receive_bytes_total", 5e7 * now), ("node_network_transmit_bytes_total", 2e7 * now),
+            ("node_network_receive_errs_total", 0.0), ("node_network_receive_frame_total", 0.0),
+        ):  # fmt: skip
+            yield name, labels, value
+
+    def _port(self, place: int, rank: int, now: float) -> Iterator[tuple[str, _Labels, float]]:
+        device = f"mlx5_{place}"
+        labels = {"device": device, "port": "1"}
+        down = place == 0 and any(each.at <= now < each.until for each in self._downs)
+        errors = sum(each.nic_errors * (min(now, each.until) - each.at) for each in self._noisy if each.at <= now)
+        board = {"device": device, "board_id": "MT_0000000838", "firmware_version": "28.43.1014", "hca_type": "MT4129"}
+        yield "node_infiniband_info", board, 1.0
+        yield "node_infiniband_state_id", labels, 1.0 if down else 4.0
+        yield "node_infiniband_physical_state_id", labels, 3.0 if down else 5.0
+        yield "node_infiniband_rate_bytes_per_second", labels, PORT_BYTES_PER_SECOND
+        carried = self._sent(rank)
+        yield "node_infiniband_port_data_transmitted_bytes_total", labels, carried
+        yield "node_infiniband_port_data_received_bytes_total", labels, carried
+        yield "node_infiniband_symbol_error_total", labels, float(int(errors))
+        yield from ((name, labels, 0.0) for name in _ERRORS)

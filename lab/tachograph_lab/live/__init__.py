@@ -1,0 +1,1 @@
+"""Simulated fleets behind real exporters, in real time."""

@@ -1,0 +1,155 @@
+"""A pager on loopback: the webhook receiver that Alertmanager notifies, with every page it received and when.
+
+`python -m tachograph_lab.pager PORT FILE` appends each page to FILE as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+FIRING, RESOLVED = "firing", "resolved"
+
+
+@dataclass(frozen=True)
+class Page:
+    """One alert that began or ended, as received: `receiver` is the path it was sent to, `time` Unix seconds."""
+
+    time: float
+    receiver: str
+    status: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    fingerprint: str
+    started: str
+
+    @property
+    def alert(self) -> str:
+        """The alert's name."""
+        return self.labels.get("alertname", "")
+
+    @property
+    def critical(self) -> bool:
+        """Whether a person is woken by it."""
+        return self.labels.get("severity") == "critical"
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
+    """Alertmanager opens a connection for each group it tells of, many at once; the default is 5."""
+
+
+class Pager:
+    """Receives notifications from the moment it is made until `close`; use it as a context manager."""
+
+    def __init__(self, port: int = 0, record: Callable[[Page], None] | None = None) -> None:
+        self._record = record
+        self._pages: list[Page] = []
+        self._told: set[tuple[str, str, str, str]] = set()
+        self._changed = threading.Condition()
+        self._server = _Server(("127.0.0.1", port), self._request_class())
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="pager", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where to send notifications; a path below it names the receiver."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def port(self) -> int:
+        """The TCP port on loopback."""
+        return int(self._server.server_address[1])
+
+    def pages(self) -> list[Page]:
+        """Return every page received, oldest first; a repeated notification of the same alert is one page."""
+        with self._changed:
+            return list(self._pages)
+
+    def wait_for(self, wanted: Callable[[Page], bool], seconds: float, after: float = 0.0) -> Page | None:
+        """Return the first page received after Unix time `after` that is wanted, or None if `seconds` pass first."""
+
+        def found() -> Page | None:
+            return next((page for page in self._pages if page.time > after and wanted(page)), None)
+
+        with self._changed:
+            return self._changed.wait_for(found, seconds)
+
+    def accept(self, receiver: str, notification: Mapping[str, Any]) -> None:
+        """Take one webhook notification (Alertmanager's version 4 format): a group, of which only some may be new."""
+        now = time.time()
+        with self._changed:
+            for alert in notification["alerts"]:
+                page = Page(
+                    time=now,
+                    receiver=receiver,
+                    status=alert["status"],
+                    labels=alert["labels"],
+                    annotations=alert["annotations"],
+                    fingerprint=alert["fingerprint"],
+                    started=alert["startsAt"],
+                )
+                told = (receiver, page.fingerprint, page.started, page.status)
+                if told not in self._told:
+                    self._told.add(told)
+                    self._pages.append(page)
+                    if self._record:
+                        self._record(page)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop receiving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Pager:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _request_class(self) -> type[BaseHTTPRequestHandler]:
+        pager = self
+
+        class Request(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                try:
+                    pager.accept(self.path.strip("/"), json.loads(body))
+                except (ValueError, KeyError, TypeError) as error:
+                    self.send_error(400, f"not a notification: {error!r}")
+                    return
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Stay silent: what was received is in `pages`."""
+
+        return Request
+
+
+def main() -> None:
+    """Append pages to a file until ended."""
+    port, path = int(sys.argv[1]), Path(sys.argv[2])
+
+    def append(page: Page) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(page)) + "\n")
+
+    with Pager(port, append):
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The shipped rules over a recording: `promtool test rules` is asked what fires at each moment, and what it says.
+
+promtool knows nothing of a group's own `interval`: it evaluates every group at each moment, in the order of the files.
+Rules that count evaluations of a slower group see more of them here than Prometheus gives them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from tachograph.die_with_parent import dying_with_parent
+from tachograph.prometheus_api import own_labels
+from tachograph_lab.replay import input_series, promtool_limit, promtool_output
+from tachograph_lab.replay.firing import Firing
+from tachograph_lab.replay.promtool_output import Shown, Words
+from tachograph_lab.replay.recording import Recording
+from tachograph_lab.replay.shipped import ShippedRules
+
+MOST_QUESTIONS = 40_000
+"""Up to here promtool is asked for each alert at each moment; beyond, only for those that turn out to fire."""
+
+UNTOLD = "info"
+"""The severity of what is sent to nobody: in a long story, nobody asks for its words."""
+
+FASTER = {"GOGC": "400"}
+"""promtool allocates much and lives briefly: fewer collections, while there is room, take a fifth off its time."""
+
+LEAST_ROOM, ROOM_PER_BYTE, MOST_ROOM = 3 * 2**30, 28, 0.4
+"""That room, in bytes: at least, for each byte of its file, and at most, as a share of the machine's memory.
+
+What it holds of a file of 219 MB hardly fits into 3 GiB: there it takes three times the CPU that it takes in 6.
+"""
+
+Key = tuple[tuple[str, str], ...]
+
+
+class EvaluationError(Exception):
+    """promtool could not evaluate the rules, or a rule failed; each line says what it complains of."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+
+def evaluate(
+    recording: Recording, rules: ShippedRules, evaluation_seconds: float = 5.0, suite: str = "bookworm"
+) -> list[Firing]:
+    """Return every alert that fires, from when until when, with its words; the watchdog is left out.
+
+    In a long story those of severity `UNTOLD` have no words: a healthy day is evaluated once, not twice.
+    Raises EvaluationError where a rule fails, and BinariesUnavailable.
+    """
+    moments = [number * evaluation_seconds for number in range(int(recording.seconds // evaluation_seconds) + 1)]
+    with tempfile.TemporaryDirectory(prefix="tachograph-replay-") as folder:
+        promtool = _Promtool(recording, rules, evaluation_seconds, suite, Path(folder))
+        if len(moments) * len(rules.alerts) <= MOST_QUESTIONS:
+            shown = promtool.ask((moment, alert) for moment in moments for alert in rules.alerts).alerts
+        else:
+            fired = promtool.ask_all(moments).results
+            told = {(moment, labels["alertname"]) for moment, labels in fired if labels.get("severity") != UNTOLD}
+            shown = promtool.ask(sorted(told)).alerts if told else []
+            shown += [Shown(at, own_labels(labels), {}) for at, labels in fired if labels.get("severity") == UNTOLD]
+    return spans(shown, moments)
+
+
+def spans(shown: Iterable[Shown], moments: Sequence[float]) -> list[Firing]:
+    """Return the unbroken times of alerts that were seen moment by moment, by their start."""
+    at: dict[float, dict[Key, Shown]] = {moment: {} for moment in moments}
+    for one in shown:
+        at[one.seconds][tuple(sorted(one.labels.items()))] = one
+    firings: list[Firing] = []
+    running: dict[Key, Shown] = {}
+    for moment in moments:
+        now = at[moment]
+        firings += [_firing(running.pop(key), moment) for key in [*running] if key not in now]
+        for key, one in now.items():
+            running.setdefault(key, one)
+    firings += [_firing(one, None) for one in running.values()]
+    return sorted(firings, key=lambda one: (one.start, sorted(one.labels.items())))
+
+
+def _firing(first: Shown, end: float | None) -> Firing:
+    return Firing(first.labels, first.seconds, end, first.annotations)
+
+
+class _Promtool:
+    """promtool over one recording, whose series are written down once."""
+
+    def __init__(
+        self, recording: Recording, rules: ShippedRules, evaluation_seconds: float, suite: str, folder: Path
+    ) -> None:
+        self._program = promtool_limit.raised(suite)
+        self._path = folder / "test.yml"
+        with self._path.open("w", encoding="utf-8") as file:
+            _write_head(file, recording, rules, evaluation_seconds)
+            self._head_ends = file.tell()
+
+    def ask(self, questions: Iterable[tuple[float, str]]) -> Words:
+        """Return which of the alerts, each at its moment, fire and what they say."""
+        return self._run("alert_rule_test", ({"eval_time": _ms(at), "alertname": alert} for at, alert in questions))
+
+    def ask_all(self, moments: Iterable[float]) -> Words:
+        """Return the labels of everything that fires at these moments."""
+        return self._run("promql_expr_test", ({"eval_time": _ms(at), "expr": _FIRING} for at in moments))
+
+    def _run(self, kind: str, questions: Iterable[Mapping[str, str]]) -> Words:
+        with self._path.open("r+", encoding="utf-8") as file:
+            file.seek(self._head_ends)
+            file.truncate()
+            file.write(f',"{kind}":[')
+            file.write(",\n".join(map(json.dumps, questions)))
+            file.write("]}]}\n")
+        command = dying_with_parent([str(self._program), "test", "rules", str(self._path)])
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._environment()
+        ) as promtool:
+            assert promtool.stdout is not None
+            try:
+                words = promtool_output.read(promtool.stdout)
+            except BaseException:  # whoever ends the replay does not wait for promtool
+                promtool.kill()
+                raise
+        texts = (text for one in words.alerts for text in (*one.labels.values(), *one.annotations.values()))
+        broken = dict.fromkeys(text for text in texts if _BROKEN in text)
+        if promtool.returncode not in (0, 1) or words.complaints or broken:
+            raise EvaluationError([*words.complaints, *broken] or [f"promtool ended with {promtool.returncode}"])
+        return words
+
+    def _environment(self) -> dict[str, str]:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        room = max(LEAST_ROOM, min(ROOM_PER_BYTE * self._head_ends, int(MOST_ROOM * memory)))
+        return {**FASTER, "GOMEMLIMIT": f"{room}B", **os.environ}
+
+
+_FIRING = 'ALERTS{alertstate="firing",severity!="none"}'
+_BROKEN = "<error expanding template"
+
+
+def _write_head(file: TextIO, recording: Recording, rules: ShippedRules, evaluation_seconds: float) -> None:
+    """Write a test up to its questions: JSON, which is YAML."""
+    suite = {
+        "rule_files": [str(path) for path in rules.files],
+        "evaluation_interval": _ms(evaluation_seconds),
+        "group_eval_order": rules.groups,
+    }
+    test = {"interval": _ms(recording.grid_seconds), "external_labels": rules.external_labels}
+    file.write(f'{json.dumps(suite)[:-1]},"tests":[{json.dumps(test)[:-1]},"input_series":[')
+    input_series.write(recording, file)
+    file.write("]")
+
+
+def _ms(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"

@@ -1,0 +1,86 @@
+"""What `promtool test rules` prints when a test that expects nothing finds something, in both generations.
+
+::
+
+  FAILED:
+    alertname: RunHung, time: 1m20s,
+        exp:[],
+        got:[
+            0:
+              Labels:{alertname="RunHung", rank="25"}
+              Annotations:{description="Run \\"a\\" hangs."}
+            ]
+    expr: "ALERTS", time: 20s,
+        exp: nil
+        got: {__name__="ALERTS", alertname="RunHung"} 1E+00, {__name__="ALERTS", alertname="RankDead"} 1E+00
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tachograph_lab import durations
+
+_PAIR = re.compile(r'(?:(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|"(?P<quoted>(?:[^"\\]|\\.)*)")="(?P<value>(?:[^"\\]|\\.)*)"')
+_SET = re.compile(r'\{((?:[^{}"]|"(?:[^"\\]|\\.)*")*)\}')
+_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[0-7]{3}|.)")
+_SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_NOISE = re.compile(r"\s*(|Unit Testing:.*|FAILED:|SUCCESS|exp:\[\],\s*|got:\[\s*|\d+:|\]|exp: nil)\s*")
+
+Labels = Mapping[str, str]
+
+
+class Shown(NamedTuple):
+    """An alert that fires at a moment."""
+
+    seconds: float
+    labels: Labels
+    annotations: Labels
+
+
+@dataclass
+class Words:
+    """All that promtool said: alerts by moment, label sets by moment for expressions, and what it complains of."""
+
+    alerts: list[Shown] = field(default_factory=list)
+    results: list[tuple[float, Labels]] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+
+def read(lines: Iterable[str]) -> Words:
+    """Return what promtool printed; a line that is none of the above is a complaint."""
+    words = Words()
+    seconds, labels = 0.0, {}
+    for line in lines:
+        text = line.strip()
+        if found := re.fullmatch(r"(?:alertname|expr): .*, time: (\S+?),", text):
+            seconds = durations.seconds(found[1])
+        elif text.startswith("Labels:{"):
+            labels = label_set(text)
+        elif text.startswith("Annotations:{"):
+            words.alerts.append(Shown(seconds, labels, label_set(text)))
+        elif text.startswith("got: {"):
+            words.results += [(seconds, label_set(found[0])) for found in _SET.finditer(text)]
+        elif not _NOISE.fullmatch(line):
+            words.complaints.append(text)
+    return words
+
+
+def label_set(text: str) -> dict[str, str]:
+    """Return the labels of a text such as `{alertname="RunHung", run="a\\"b"}`."""
+    return {found["name"] or unquoted(found["quoted"]): unquoted(found["value"]) for found in _PAIR.finditer(text)}
+
+
+def unquoted(text: str) -> str:
+    """Return what Go's %q has quoted; bytes that are no UTF-8 become what Prometheus shows for them."""
+    return _ESCAPE.sub(_character, text)
+
+
+def _character(found: re.Match[str]) -> str:
+    code = found[1]
+    if code[0] in "xuU" and len(code) > 1:
+        return chr(int(code[1:], 16))
+    return _SIMPLE.get(code, code)

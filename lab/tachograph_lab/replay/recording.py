@@ -1,0 +1,141 @@
+"""What Prometheus would have scraped of a simulated fleet, node by node.
+
+Prometheus scrapes its targets at different moments of the interval, by a hash of each. So does a recording, on a grid
+of one second: node i's exporter at (i mod 5) seconds of every five, its host's page two seconds later. A rule then sees
+nodes as they were 0 to 4 s ago, with the samples' real timestamps, and some of them before a fault, some after.
+Gaps make promtool read more text; a recording of more than `STAGGERED_RANK_SECONDS` is scraped all at once instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from tachograph.node.ranks.memory import Memory
+from tachograph_lab.fleet.messages import Word
+from tachograph_lab.fleet.nodes import SimulatedNode
+from tachograph_lab.fleet.simulation import Simulation
+from tachograph_lab.fleet.virtual_node import VirtualNode
+from tachograph_lab.replay.scraped import Series, Target
+from tachograph_lab.scenario import Scenario
+
+EXPORTER_JOB, NODE_JOB = "tachograph", "node"
+"""The jobs of the shipped prometheus.yml whose targets are the nodes."""
+
+
+STAGGERED_RANK_SECONDS = 400_000
+"""Up to here – ranks times seconds of the story – each target has its own moment; beyond, all are scraped at once."""
+
+GRID_SECONDS = 1.0
+HOST_LATER = 2
+"""Grid steps from the scrape of a node's exporter to that of its host's page."""
+
+
+class Recording:
+    """All that was scraped, every `scrape_seconds` of a grid of `grid_seconds`, from second 0 to `seconds`."""
+
+    def __init__(
+        self, targets: Sequence[Target], scrape_seconds: float, seconds: float, grid_seconds: float | None = None
+    ) -> None:
+        self._targets = targets
+        self.scrape_seconds = scrape_seconds
+        self.seconds = seconds
+        self.grid_seconds = grid_seconds or scrape_seconds
+
+    @property
+    def spacing(self) -> int:
+        """Grid steps from a target's scrape to its next."""
+        return round(self.scrape_seconds / self.grid_seconds)
+
+    def series(self) -> Iterator[Series]:
+        """Yield every series, target by target."""
+        for target in self._targets:
+            yield from target.series()
+
+
+class _Now:
+    """The scenario's time, turned by the recorder."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class _RecordedNode:
+    """A node, the exporter that runs there now if one does, and the two pages that are scraped of it.
+
+    `moment` is the grid step at which its exporter is scraped, of the `spacing` steps of an interval.
+    """
+
+    def __init__(
+        self, node: SimulatedNode, clock: Callable[[], float], kept: Collection[str], moment: int, spacing: int
+    ) -> None:
+        self._node = node
+        self._start: Callable[[Memory | None], VirtualNode] = lambda memory: VirtualNode(node, clock, memory)
+        self._exporter: VirtualNode | None = None
+        self._memory: Memory | None = None
+        self._spacing = spacing
+        self._exporter_page = Target(EXPORTER_JOB, node.name, kept, moment)
+        self._node_page = Target(NODE_JOB, node.name, kept, (moment + HOST_LATER) % spacing)
+        self.targets = (self._exporter_page, self._node_page)
+
+    def is_due(self, step: int) -> bool:
+        """Return whether its exporter is scraped at a step of the grid."""
+        return step % self._spacing == self._exporter_page.first
+
+    def hear(self, words: Sequence[Word]) -> None:
+        """Let the exporter hear its ranks; one that was away starts anew, one that is away hears nothing."""
+        if not (self._node.up and self._node.exporter_up):
+            if self._exporter is not None:
+                self._memory = self._exporter.memory
+            if not self._node.up:
+                self._memory = None
+            self._exporter = None
+            return
+        self._exporter = self._exporter or self._start(self._memory)
+        for word in words:
+            self._exporter.hear(word)
+
+    def scrape(self, step: int) -> None:
+        """Scrape the pages that are due, as far as they can be reached."""
+        reachable = self._node.up and self._node.reachable
+        if self.is_due(step):
+            if self._exporter is not None:
+                self._exporter.tick()
+            exporter = self._exporter if reachable else None
+            self._exporter_page.scrape_exporter(None if exporter is None else exporter.samples())
+        if step % self._spacing == self._node_page.first:
+            self._node_page.scrape(self._node.host_samples() if reachable else None)
+
+
+def is_staggered(scenario: Scenario) -> bool:
+    """Return whether each target of a scenario's recording has its own moment."""
+    return scenario.fleet.ranks * scenario.lasts <= STAGGERED_RANK_SECONDS
+
+
+def record(scenario: Scenario, kept: Collection[str], scrape_seconds: float = 5.0) -> Recording:
+    """Simulate a scenario and scrape its nodes' exporters and hosts; keep the metrics named in `kept`.
+
+    Ranks of a node say where they are once a scrape, right before it, and their exporter ticks; what else they say,
+    such as a bye, is heard within a second. Scenario second 0 is Unix time 0, where promtool's clock starts.
+    """
+    grid_seconds = GRID_SECONDS if is_staggered(scenario) else scrape_seconds
+    now = _Now()
+    simulation = Simulation(scenario, epoch=0.0)
+    spacing = round(scrape_seconds / grid_seconds)
+    nodes = {
+        node.name: _RecordedNode(node, now, kept, number % spacing, spacing)
+        for number, node in enumerate(simulation.nodes)
+    }
+    steps = int(scenario.lasts // grid_seconds)
+    for step in range(steps + 1):
+        now.seconds = step * grid_seconds
+        simulation.advance(now.seconds)
+        heard: dict[str, list[Word]] = {name: [] for name in nodes}
+        for word in simulation.words({name for name, node in nodes.items() if node.is_due(step)}):
+            heard[word.node].append(word)
+        for name, node in nodes.items():
+            node.hear(heard[name])
+            node.scrape(step)
+    targets = [target for node in nodes.values() for target in node.targets]
+    return Recording(targets, scrape_seconds, steps * grid_seconds, grid_seconds)

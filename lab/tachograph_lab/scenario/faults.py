@@ -1,0 +1,400 @@
+"""What can go wrong in a scenario (`docs/scenarios.md`): a dataclass per fault, what it needs to know, what it changes.
+
+A fault that changes steps takes hold with the first step that begins at or after `at`; all others at that very second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from tachograph.catalog.rank import PHASES
+from tachograph_lab.scenario import values
+from tachograph_lab.scenario.fields import optional, place, places, size
+
+STEP_PHASES = tuple(phase for phase in PHASES if phase not in ("init", "checkpoint", "eval", "other"))
+"""The phases of an ordinary step, which a fault can lengthen."""
+
+RUN = -1
+"""The place of a change that concerns the whole run."""
+
+Claim = tuple[str, frozenset[int]]
+"""A quantity and the places at which a fault sets it; two faults must not claim the same at the same time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What goes wrong, from which second on and for how long (None: to the end)."""
+
+    word: ClassVar[str]
+    lasting: ClassVar[bool] = True
+    """Whether it can be given an end (`for:`)."""
+    one_of: ClassVar[tuple[str, ...]] = ()
+    """Of these keys exactly one is given."""
+    sets: ClassVar[tuple[str, ...]] = ()
+    """The quantities that it sets, so that contradictions are found; may name its own fields."""
+
+    at: float = size(values.duration)
+    lasts: float | None = optional(values.some_time, None, key="for")
+
+    @property
+    def until(self) -> float:
+        """The second at which it is over."""
+        return math.inf if self.lasts is None else self.at + self.lasts
+
+    @property
+    def where(self) -> frozenset[int]:
+        """The ranks or nodes that it concerns."""
+        for part in fields(self):
+            if "place" in part.metadata:
+                value = getattr(self, part.name)
+                return frozenset(value if isinstance(value, tuple) else (value,))
+        return frozenset({RUN})
+
+    def claims(self, gpus_per_node: int) -> Iterator[Claim]:
+        """Yield what it sets, and where."""
+        for quantity in self.sets:
+            yield quantity.format_map(vars(self)), self.where
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowPhase(Fault):
+    """A phase takes longer on these ranks: × factor, + seconds, or until the rank's whole step computes for `takes`."""
+
+    word = "slow_phase"
+    sets = ("phase {phase}",)
+    one_of = ("factor", "adds", "takes")
+    ranks: tuple[int, ...] = places("ranks")
+    phase: str = size(values.choice(*STEP_PHASES))
+    factor: float = optional(values.positive, 1.0)
+    adds: float = optional(values.duration, 0.0)
+    takes: float | None = optional(values.some_time, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowCollective(Fault):
+    """The all-reduce moves data more slowly through these nodes; their NICs may count errors.
+
+    A ring is as slow as its slowest link, and every ring of data parallelism passes every node: all ranks wait as long,
+    at the same bus bandwidth, none arrives late. Where the cause lies, only the NICs' errors tell.
+    """
+
+    word = "slow_collective"
+    sets = ("collective",)
+    one_of = ("factor", "adds")
+    nodes: tuple[int, ...] = places("nodes")
+    factor: float = optional(values.positive, 1.0)
+    adds: float = optional(values.duration, 0.0)
+    nic_errors: float = optional(values.not_negative, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stuck(Fault):
+    """A rank enters a phase and does not leave it; the others wait in the collective that it never enters."""
+
+    word = "stuck"
+    sets = ("process",)
+    rank: int = place("rank")
+    phase: str = size(values.choice(*STEP_PHASES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throttle(Fault):
+    """The GPUs of these ranks run at `to` of their clock, because they are hot or because their power is capped."""
+
+    word = "throttle"
+    sets = ("clock",)
+    ranks: tuple[int, ...] = places("ranks")
+    to: float = size(values.share)
+    cause: str = optional(values.choice("thermal", "power"), "thermal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowLoader(Fault):
+    """Every rank waits for its input: data is `share` of the step, or takes `adds` longer, and the queue is empty."""
+
+    word = "slow_loader"
+    sets = ("phase data",)
+    one_of = ("share", "adds")
+    share: float = optional(values.share, 0.0)
+    adds: float = optional(values.duration, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSpike(Fault):
+    """The loss jumps by `by` for `steps` steps (unless it never recovers), the gradient norm × `gradient_factor`."""
+
+    word = "loss_spike"
+    sets = ("loss", "grad_norm")
+    lasting = False
+    by: float = size(values.positive)
+    steps: int = optional(values.count, 1)
+    recovers: bool = optional(values.flag, True)
+    gradient_factor: float = optional(values.positive, 1.0)
+
+    @property
+    def until(self) -> float:
+        """A spike that heals leaves room for the next one."""
+        return self.at if self.recovers else super().until
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossClimb(Fault):
+    """The loss turns and climbs by this share of itself each minute."""
+
+    word = "loss_climb"
+    sets = ("loss",)
+    per_minute: float = size(values.share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nan(Fault):
+    """One rank's loss or gradient norm is NaN."""
+
+    word = "nan"
+    sets = ("{what}",)
+    rank: int = place("rank")
+    what: str = optional(values.choice("loss", "grad_norm"), "loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill(Fault):
+    """A rank's process is gone without a bye. The others then wait for ever, abort, or end with a bye, after 10 s."""
+
+    word = "kill"
+    sets = ("process",)
+    lasting = False
+    rank: int = place("rank")
+    cause: str = optional(values.choice("oom", "segfault"), "oom")
+    others: str = optional(values.choice("hang", "abort", "end"), "abort")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freeze(Fault):
+    """A rank's process is stopped: its connection stands, and nothing is said on it."""
+
+    word = "freeze"
+    sets = ("process",)
+    rank: int = place("rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipCollective(Fault):
+    """A rank leaves out one all-reduce: it waits in its next one while the others wait for it in this one."""
+
+    word = "skip_collective"
+    sets = ("process",)
+    lasting = False
+    rank: int = place("rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipBatches(Fault):
+    """A rank silently leaves out batches, one every 10 steps: its count of batches falls behind."""
+
+    word = "skip_batches"
+    sets = ("batches",)
+    rank: int = place("rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleOptimizer(Fault):
+    """A rank goes on from an older optimizer state: its optimizer's step count differs."""
+
+    word = "stale_optimizer"
+    sets = ("optimizer",)
+    rank: int = place("rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongGlobalBatch(Fault):
+    """The run comes back with another world size, and its global batch is no longer the configured one."""
+
+    word = "wrong_global_batch"
+    sets = ("global batch",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongChecksum(Fault):
+    """A rank's replicated checksum differs from all others': its GPU returned wrong numbers."""
+
+    word = "wrong_checksum"
+    sets = ("checksum",)
+    rank: int = place("rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ecc(Fault):
+    """A rank's GPU counts one uncorrectable memory error."""
+
+    word = "ecc"
+    lasting = False
+    rank: int = place("rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Xid(Fault):
+    """The driver logs this Xid for a rank's GPU."""
+
+    word = "xid"
+    lasting = False
+    rank: int = place("rank")
+    number: int = size(values.count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuLost(Fault):
+    """NVML answers "GPU is lost" for a rank's GPU; the rank waits in its next step."""
+
+    word = "gpu_lost"
+    sets = ("gpu",)
+    rank: int = place("rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuHung(Fault):
+    """NVML calls for a rank's GPU never return; the rank waits in its next step."""
+
+    word = "gpu_hung"
+    sets = ("gpu",)
+    rank: int = place("rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leak(Fault):
+    """Memory of these ranks grows steadily: reserved memory of the device, or memory of the host."""
+
+    word = "leak"
+    sets = ("memory of the {kind}",)
+    ranks: tuple[int, ...] = places("ranks")
+    bytes_per_hour: float = size(values.positive)
+    kind: str = optional(values.choice("device", "host"), "device")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowCheckpoint(Fault):
+    """Each checkpoint that begins takes this long."""
+
+    word = "slow_checkpoint"
+    sets = ("checkpoint",)
+    takes: float = size(values.some_time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoCheckpoint(Fault):
+    """No checkpoint is begun any more."""
+
+    word = "no_checkpoint"
+    sets = ("checkpoint",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartLoop(Fault):
+    """Each attempt, `every` so long, gains no step: one rank fails with `category`, its peers then with collective."""
+
+    word = "restart_loop"
+    sets = ("attempt",)
+    lasting = False
+    every: float = size(values.some_time)
+    attempts: int = size(values.count)
+    category: str = optional(values.choice("oom", "collective", "data", "exception"), "oom")
+
+    @property
+    def until(self) -> float:
+        """The second at which the last attempt has failed."""
+        return self.at + self.every * self.attempts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRestart(Fault):
+    """All ranks end as SIGTERM asks, and start again from the last checkpoint `takes` later as the next attempt."""
+
+    word = "planned_restart"
+    sets = ("attempt",)
+    lasting = False
+    takes: float = size(values.some_time)
+
+    @property
+    def until(self) -> float:
+        """The second at which the next attempt begins."""
+        return self.at + self.takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchChange(Fault):
+    """The run changes its global batch on purpose, on every rank: tokens and compute of a step × factor."""
+
+    word = "batch_change"
+    sets = ("batch",)
+    lasting = False
+    factor: float = size(values.positive)
+
+    @property
+    def until(self) -> float:
+        """The next change may follow."""
+        return self.at
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScrapeFailure(Fault):
+    """One scrape of a node's exporter fails: once, or again `every` so long."""
+
+    word = "scrape_failure"
+    sets = ("scrape failure",)
+    node: int = place("node")
+    every: float | None = optional(values.some_time, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExporterDown(Fault):
+    """A node's exporter is killed while its ranks train; after `for` a new one starts, and the ranks reconnect."""
+
+    word = "exporter_down"
+    sets = ("reach",)
+    node: int = place("node")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeDown(Fault):
+    """A node dies with all that is on it; ranks elsewhere wait for its ranks. After `for` it is back, without them."""
+
+    word = "node_down"
+    node: int = place("node")
+
+    def claims(self, gpus_per_node: int) -> Iterator[Claim]:
+        """Its ranks go with it."""
+        yield "reach", frozenset({self.node})
+        first = self.node * gpus_per_node
+        yield "process", frozenset(range(first, first + gpus_per_node))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScrapeBlocked(Fault):
+    """Prometheus cannot reach a node, on which everything goes on as before."""
+
+    word = "scrape_blocked"
+    sets = ("reach",)
+    node: int = place("node")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkDown(Fault):
+    """A node's InfiniBand port goes down: its ranks' next all-reduce does not end, and everyone waits in it."""
+
+    word = "link_down"
+    sets = ("link",)
+    node: int = place("node")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish(Fault):
+    """All ranks say bye: the run is finished."""
+
+    word = "finish"
+    lasting = False
+
+
+FAULTS: dict[str, type[Fault]] = {kind.word: kind for kind in Fault.__subclasses__()}
+"""Every fault by its word in a scenario file."""

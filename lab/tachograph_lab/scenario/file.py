@@ -1,0 +1,277 @@
+"""From a scenario file to a `Scenario`, with a line number for everything that is wrong in it, all at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from tachograph_lab.scenario.checks import Problem, check
+from tachograph_lab.scenario.faults import FAULTS, Fault
+from tachograph_lab.scenario.story import Expected, Fleet, Scenario, ScenarioError, Tolerated
+
+Made = TypeVar("Made")
+Pairs = dict[str, tuple[yaml.Node, yaml.Node]]
+
+_PLACE_KEYS = {
+    "rank": ("rank",),
+    "ranks": ("rank", "ranks", "node", "nodes"),
+    "node": ("node",),
+    "nodes": ("node", "nodes"),
+}
+"""Which keys say where, for each kind of place; exactly one is given."""
+
+_LISTS = ("faults", "expect", "may")
+_NOT_LIVE = ("incident", "title", "story", "live")
+
+
+class _UnreadableError(Exception):
+    """A node that could not be read; its problem is noted already."""
+
+
+def load(path: Path | str) -> Scenario:
+    """Read a scenario file; raise ScenarioError with every fault in it."""
+    path = Path(path)
+    try:
+        with path.open(encoding="utf-8") as stream:
+            root = yaml.compose(stream, Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError([f"{path}: cannot be read ({error}); give the path of a scenario file"]) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise ScenarioError([f"{path}:{line}: no YAML: {error.problem}; docs/scenarios.md has the format"]) from error
+    if not isinstance(root, yaml.MappingNode):
+        raise ScenarioError([f"{path}:1: no mapping; allowed: {', '.join(_top_keys())}"])
+    reading = _Reading(path)
+    scenario = reading.whole(root)
+    if reading.lines or scenario is None:
+        raise ScenarioError([text for _, text in sorted(set(reading.lines))])
+    return scenario
+
+
+def _top_keys() -> list[str]:
+    return [_key(part) for part in fields(Scenario) if part.name != "path"]
+
+
+def _key(part: Field[Any]) -> str:
+    key: str = part.metadata.get("key", part.name)
+    return key
+
+
+class _Reading:
+    """One file being read, and what was found wrong in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: list[tuple[int, str]] = []
+
+    def wrong(self, node: yaml.Node, what: str, allowed: str) -> None:
+        """Note what is wrong at a node and what is allowed there."""
+        line = node.start_mark.line + 1
+        self.lines.append((line, f"{self.path}:{line}: {what}; {allowed}"))
+
+    def whole(self, root: yaml.MappingNode) -> Scenario | None:
+        """Read the story and, where it has one, its form in real time."""
+        pairs = self.pairs(root, _top_keys())
+        live = pairs.pop("live", None)
+        story = self.story(pairs, root)
+        if live is None:
+            return story
+        if not isinstance(live[1], yaml.MappingNode):
+            self.wrong(live[1], "`live` is no mapping", "give what is replaced, such as {fleet: {nodes: 4}}")
+            return story
+        for key, (node, _) in self.pairs(live[1], _top_keys()).items():
+            if key in _NOT_LIVE:
+                self.wrong(node, f"`live` cannot change `{key}`", "leave it out")
+        found, self.lines = self.lines, []
+        changed = self.story(_merged(pairs, live[1]), root)
+        only_live = [(line, text) for line, text in self.lines if (line, text) not in found]
+        self.lines = found + [(line, text.replace(": ", ": live: ", 1)) for line, text in only_live]
+        return replace(story, live=changed) if story else None
+
+    def story(self, pairs: Pairs, root: yaml.Node) -> Scenario | None:
+        """Read everything but `live`, and check how what could be read fits together."""
+        if "fleet" not in pairs:
+            self.wrong(root, "no `fleet`", "say how many nodes there are: {nodes: 4}")
+        fleet = self.section(pairs["fleet"][1], Fleet) if "fleet" in pairs else None
+        nodes: dict[str, list[yaml.Node]] = {}
+        read: dict[str, Any] = {"path": self.path}
+        for part in _LISTS:
+            entries = [(node, self.entry(part, node, fleet)) for node in self.items(pairs.get(part))]
+            read[part] = tuple(entry for _, entry in entries if entry is not None)
+            nodes[part] = [node for node, entry in entries if entry is not None]
+        rest = {key: pair for key, pair in pairs.items() if key not in (*_LISTS, "fleet")}
+        read |= self.values(rest, root, Scenario, skip=(*_LISTS, "fleet", "path", "live"))
+        if fleet is None:
+            return None
+        unread: dict[str, Any] = {"title": "", "story": "", "lasts": math.inf}
+        scenario = Scenario(fleet=fleet, **(unread | read))
+        for problem in check(scenario, faults=len(self.items(pairs.get("faults")))):
+            self.note(problem, nodes, pairs, root)
+        return scenario
+
+    def note(self, problem: Problem, nodes: Mapping[str, list[yaml.Node]], pairs: Pairs, root: yaml.Node) -> None:
+        """Note a problem at the line of the entry that it concerns."""
+        if problem.entry is not None:
+            at = nodes[problem.part][problem.entry]
+        else:
+            at = pairs[problem.part][0] if problem.part in pairs else root
+        self.wrong(at, problem.what, problem.allowed)
+
+    def pairs(self, node: yaml.MappingNode, known: list[str]) -> Pairs:
+        """Return a mapping's keys and values; note unknown and repeated ones."""
+        found: Pairs = {}
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            if name not in known:
+                self.wrong(key, f"unknown key `{name}`", "allowed: " + ", ".join(known))
+            elif name in found:
+                self.wrong(key, f"`{name}` stands here twice", "give it once")
+            else:
+                found[name] = (key, value)
+        return found
+
+    def items(self, pair: tuple[yaml.Node, yaml.Node] | None) -> list[yaml.Node]:
+        """Return the entries of a list that may be absent."""
+        if pair is None:
+            return []
+        if not isinstance(pair[1], yaml.SequenceNode):
+            self.wrong(pair[1], "no list", "each entry begins with `- {`")
+            return []
+        return list(pair[1].value)
+
+    def entry(self, part: str, node: yaml.Node, fleet: Fleet | None) -> Fault | Tolerated | None:
+        """Read one entry of `faults`, `expect` or `may`; None where it cannot be read."""
+        if part != "faults":
+            return self.section(node, Expected if part == "expect" else Tolerated)
+        if not isinstance(node, yaml.MappingNode):
+            self.wrong(node, "no mapping", "such as {fault: freeze, at: 5m, rank: 3}")
+            return None
+        words = [value.value for key, value in node.value if getattr(key, "value", "") == "fault"]
+        kind = FAULTS.get(str(words[0])) if words else None
+        if kind is None:
+            what = f"unknown fault `{words[0]}`" if words else "no `fault`"
+            self.wrong(node, what, "allowed: " + ", ".join(FAULTS))
+            return None
+        return self.fault(node, kind, fleet)
+
+    def fault(self, node: yaml.MappingNode, kind: type[Fault], fleet: Fleet | None) -> Fault | None:
+        """Read one fault: its sizes by their kinds, its place in the fleet."""
+        before = len(self.lines)
+        places = {part.name: part.metadata["place"] for part in fields(kind) if "place" in part.metadata}
+        sized = [part for part in fields(kind) if "read" in part.metadata]
+        sizes = [_key(part) for part in sized if kind.lasting or part.name != "lasts"]
+        where = [key for place in places.values() for key in _PLACE_KEYS[place]]
+        pairs = self.pairs(node, ["fault", *sizes, *where])
+        pairs.pop("fault")
+        given_places = {key: pairs.pop(key)[1] for key in where if key in pairs}
+        if kind.one_of and sum(key in pairs for key in kind.one_of) != 1:
+            self.wrong(node, f"`{kind.word}` has not exactly one size", "give one of " + ", ".join(kind.one_of))
+        if places and len(given_places) != 1:
+            self.wrong(node, f"`{kind.word}` has not exactly one place", "give one of " + ", ".join(where))
+        given = self.values(pairs, node, kind, skip=tuple(places))
+        if fleet is not None and len(given_places) == 1:
+            key, value = next(iter(given_places.items()))
+            for name, place in places.items():
+                found = self.place(key, value, place, fleet)
+                given[name] = found if place.endswith("s") else next(iter(found), 0)
+        return kind(**given) if len(self.lines) == before and fleet is not None else None
+
+    def place(self, key: str, node: yaml.Node, place: str, fleet: Fleet) -> tuple[int, ...]:
+        """Return the ranks or nodes that a key names."""
+        by_rank = key.startswith("rank")
+        every = fleet.ranks if by_rank else fleet.nodes
+        several = key.endswith("s")
+        index = {str(rank) if by_rank else fleet.node_name(rank): rank for rank in range(every)}
+        names = list(index)
+        if several and isinstance(node, yaml.ScalarNode) and node.value == "all":
+            entries: list[yaml.Node] = []
+            found = set(range(every))
+        else:
+            entries = node.value if several and isinstance(node, yaml.SequenceNode) else [node]
+            found = set()
+        for entry in entries:
+            name = entry.value if isinstance(entry, yaml.ScalarNode) else "a list"
+            if name in index:
+                found.add(index[name])
+            else:
+                allowed = f"allowed: {names[0]} to {names[-1]}" + (", several as a list, or all" if several else "")
+                self.wrong(entry, f"{'rank' if by_rank else 'node'} {name} is outside the fleet", allowed)
+        if place == "ranks" and not by_rank:
+            return tuple(n * fleet.gpus_per_node + gpu for n in sorted(found) for gpu in range(fleet.gpus_per_node))
+        return tuple(sorted(found))
+
+    def section(self, node: yaml.Node, kind: type[Made]) -> Made | None:
+        """Read a mapping as a dataclass by the kinds of its fields; None where it cannot be read."""
+        before = len(self.lines)
+        if not isinstance(node, yaml.MappingNode):
+            self.wrong(node, "no mapping", "allowed: " + ", ".join(_key(part) for part in fields(kind)))  # type: ignore[arg-type]
+            return None
+        pairs = self.pairs(node, [_key(part) for part in fields(kind)])  # type: ignore[arg-type]
+        given = self.values(pairs, node, kind)
+        return kind(**given) if len(self.lines) == before else None
+
+    def values(self, pairs: Pairs, node: yaml.Node, kind: type[Any], skip: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Read the fields of a dataclass from a mapping; note what is missing."""
+        given: dict[str, Any] = {}
+        for part in fields(kind):
+            if part.name in skip:
+                continue
+            if _key(part) in pairs:
+                try:
+                    given[part.name] = self.value(pairs[_key(part)][1], part)
+                except _UnreadableError:
+                    continue
+            elif part.default is MISSING and part.default_factory is MISSING:
+                self.wrong(node, f"no `{_key(part)}`", "it must be given")
+        return given
+
+    def value(self, node: yaml.Node, part: Field[Any]) -> object:
+        """Read one value by the kind of its field."""
+        if "section" in part.metadata:
+            made = self.section(node, part.metadata["section"])
+            if made is None:
+                raise _UnreadableError
+            return made
+        if "texts" in part.metadata:
+            return self.texts(node, part)
+        if not isinstance(node, yaml.ScalarNode):
+            self.wrong(node, f"`{_key(part)}` is no single value", "give one")
+            raise _UnreadableError
+        try:
+            value: object = part.metadata["read"](node.value)
+        except ValueError as error:
+            self.wrong(node, f"`{_key(part)}` is {node.value!r}", f"allowed: {error}")
+            raise _UnreadableError from error
+        return value
+
+    def texts(self, node: yaml.Node, part: Field[Any]) -> tuple[str, ...] | Mapping[str, str]:
+        """Read a list of texts, or a mapping of texts."""
+        if part.metadata["texts"] == "list" and isinstance(node, yaml.SequenceNode):
+            return tuple(str(entry.value) for entry in node.value)
+        if part.metadata["texts"] == "mapping" and isinstance(node, yaml.MappingNode):
+            return {str(key.value): str(value.value) for key, value in node.value}
+        allowed = 'a list of texts: [thermal, "84"]' if part.metadata["texts"] == "list" else 'labels: {rank: "3"}'
+        self.wrong(node, f"`{_key(part)}` is neither", f"allowed: {allowed}")
+        raise _UnreadableError
+
+
+def _merged(pairs: Pairs, changes: yaml.MappingNode) -> Pairs:
+    """Lay changes over a mapping: mappings are merged key by key, all else is replaced, `none` takes it away."""
+    merged = dict(pairs)
+    for key, value in changes.value:
+        if isinstance(value, yaml.ScalarNode) and value.value == "none":
+            merged.pop(key.value, None)
+            continue
+        old = merged.get(key.value)
+        if old is not None and isinstance(old[1], yaml.MappingNode) and isinstance(value, yaml.MappingNode):
+            inner = {str(name.value): (name, entry) for name, entry in old[1].value}
+            both = list(_merged(inner, value).values())
+            value = yaml.MappingNode(value.tag, both, value.start_mark, value.end_mark)  # noqa: PLW2901
+        merged[key.value] = (key, value)
+    return merged

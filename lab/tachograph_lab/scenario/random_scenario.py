@@ -1,0 +1,358 @@
+"""Scenarios made up at random: one fault somewhere in some fleet, and what must be received, derived from the fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from tachograph_lab.scenario import (
+    Expected,
+    Fleet,
+    Learning,
+    Loss,
+    Pause,
+    Scenario,
+    StepTimes,
+    Tolerated,
+    Work,
+    faults,
+)
+from tachograph_lab.scenario.faults import Fault
+
+RUN = "campaign"
+SHAPES = ((1, 2), (1, 4), (1, 8), (2, 8), (3, 4), (4, 8), (8, 8), (16, 8), (32, 8))
+"""Nodes and GPUs of each, from 2 ranks to 256."""
+
+STEPS = (0.4, 1.0, 1.0, 2.5, 12.0)
+"""Seconds of a step; the last is one of the slow runs, which rules look at through longer windows."""
+
+WARM_UP, BASELINE = 240.0, 1080.0
+"""Seconds before the fault: for alerts that know at once, and for those that compare a run with its own past."""
+
+FATAL_XIDS = (48, 62, 64, 74, 79, 95, 119, 120)
+PROGRAM_XIDS = (13, 31, 43, 45)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a fault falls, and the dice for its size."""
+
+    dice: Random
+    fleet: Fleet
+    step: float
+    at: float
+    rank: int
+
+    @property
+    def node(self) -> int:
+        """The node of the rank."""
+        return self.fleet.node_of(self.rank)
+
+    @property
+    def who(self) -> dict[str, str]:
+        """The labels that name the rank."""
+        gpu, node = str(self.fleet.gpu_of(self.rank)), self.fleet.node_name(self.node)
+        return {"run": RUN, "rank": str(self.rank), "instance": node, "gpu": gpu}
+
+    @property
+    def whose_node(self) -> dict[str, str]:
+        """The labels that name its node."""
+        return {"run": RUN, "instance": self.fleet.node_name(self.node)}
+
+    @property
+    def hang(self) -> float:
+        """The budget for a hang: 30 s and three steps."""
+        return 30 + 3 * self.step
+
+    @property
+    def straggler(self) -> float:
+        """The budget for a straggler; where a step takes longer than 8 s, rules look at minutes."""
+        return 90.0 if self.step <= 8 else 300.0
+
+
+@dataclass(frozen=True)
+class Story:
+    """One fault with what it must bring."""
+
+    fault: Fault
+    expect: tuple[Expected, ...] = ()
+    may: tuple[Tolerated, ...] = ()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A sort of story: how it is made, and what it asks of the fleet."""
+
+    word: str
+    make: Callable[[Place], Story]
+    warm_up: float = WARM_UP
+    after: float = 360.0
+    ranks: int = 2
+    nodes: int = 1
+    slow_steps: bool = True
+    loss: Loss = field(default_factory=Loss)
+
+
+def page(alert: str, within: float, labels: dict[str, str], *text: str) -> tuple[Expected, ...]:
+    """Return the one page that is expected."""
+    return (Expected(alert=alert, receiver="page", within=within, labels=labels, text=text),)
+
+
+def ticket(alert: str, within: float, labels: dict[str, str], *text: str) -> tuple[Expected, ...]:
+    """Return the one ticket that is expected."""
+    return (Expected(alert=alert, receiver="ticket", within=within, labels=labels, text=text),)
+
+
+def _late(place: Place, share: float) -> Fault:
+    """Make a rank late by a share of the step that results."""
+    phase = place.dice.choice(("data", "forward", "backward", "optimizer"))
+    return faults.SlowPhase(at=place.at, ranks=(place.rank,), phase=phase, adds=place.step * share / (1 - share))
+
+
+def _stuck(place: Place) -> Story:
+    phase = place.dice.choice(("data", "copy", "forward", "optimizer"))
+    fault = faults.Stuck(at=place.at, rank=place.rank, phase=phase)
+    return Story(fault, page("RunHung", place.hang, place.who, f"rank {place.rank} ", f"phase {phase}"))
+
+
+def _skip(place: Place) -> Story:
+    fault = faults.SkipCollective(at=place.at, rank=place.rank)
+    within = place.hang + place.step  # it is left out of the first step that begins after the fault
+    return Story(fault, page("RunHung", within, place.who, f"rank {place.rank} "))
+
+
+def _kill(place: Place) -> Story:
+    cause = place.dice.choice(("oom", "segfault"))
+    fault = faults.Kill(at=place.at, rank=place.rank, cause=cause, others=place.dice.choice(("hang", "end")))
+    down = page("RunDown", 260, {"run": RUN}) if fault.others == "end" else ()
+    return Story(fault, page("RankDead", 10, place.who, f"Rank {place.rank} ") + down)
+
+
+def _freeze(place: Place) -> Story:
+    fault = faults.Freeze(at=place.at, rank=place.rank)
+    return Story(fault, page("RankFrozen", place.hang, place.who, f"Rank {place.rank} "))
+
+
+def _throttle(place: Place) -> Story:
+    to = place.dice.choice((0.4, 0.5, 0.6))
+    fault = faults.Throttle(at=place.at, ranks=(place.rank,), to=to, cause="thermal")
+    mend = Tolerated(alert="GpuThermalThrottling", receiver="ticket", labels={"instance": place.who["instance"]})
+    return Story(fault, page("StragglerRank", place.straggler, place.who, "thermal"), (mend,))
+
+
+def _late_rank(place: Place) -> Story:
+    fault = _late(place, place.dice.uniform(0.3, 0.7))
+    return Story(fault, page("StragglerRank", place.straggler, place.who, f"Rank {place.rank} "))
+
+
+def _slightly_late_rank(place: Place) -> Story:
+    fault = _late(place, place.dice.uniform(0.12, 0.16))
+    within = place.straggler + 90  # what is small is looked at for longer, and tickets wait 30 s for others
+    return Story(fault, ticket("StragglerRank", within, place.who, f"Rank {place.rank} "))
+
+
+def _late_node(place: Place) -> Story:
+    first = place.node * place.fleet.gpus_per_node
+    ranks = tuple(range(first, first + place.fleet.gpus_per_node))
+    fault = faults.SlowPhase(at=place.at, ranks=ranks, phase="backward", adds=place.step * place.dice.uniform(0.5, 1.5))
+    node = place.whose_node["instance"]
+    return Story(fault, page("StragglerNode", place.straggler, place.whose_node, f"Node {node} "))
+
+
+def _nan(place: Place) -> Story:
+    fault = faults.Nan(at=place.at, rank=place.rank, what="loss")
+    within = 10 + 2 * place.step  # the loss of the first step that begins after the fault is known at its end
+    return Story(fault, page("LossNotFinite", within, place.who, f"rank {place.rank} "))
+
+
+def _checksum(place: Place) -> Story:
+    fault = faults.WrongChecksum(at=place.at, rank=place.rank)
+    return Story(fault, page("SilentDataCorruptionSuspected", 300, place.who, f"Rank {place.rank} "))
+
+
+def _batches(place: Place) -> Story:
+    fault = faults.SkipBatches(at=place.at, rank=place.rank)
+    within = 240 + 100 * place.step  # one batch in ten steps is left out, and beyond four it shows
+    return Story(fault, page("InvariantBroken", within, place.who, "batches_per_step"))
+
+
+def _optimizer(place: Place) -> Story:
+    fault = faults.StaleOptimizer(at=place.at, rank=place.rank)
+    return Story(fault, page("InvariantBroken", 300, place.who, "optimizer_step"))
+
+
+def _global_batch(place: Place) -> Story:
+    return Story(faults.WrongGlobalBatch(at=place.at), page("InvariantBroken", 300, {"run": RUN}, "global batch"))
+
+
+def _ecc(place: Place) -> Story:
+    return Story(faults.Ecc(at=place.at, rank=place.rank), page("GpuEccUncorrected", 10, place.who, "rank"))
+
+
+def _fatal_xid(place: Place) -> Story:
+    number = place.dice.choice(FATAL_XIDS)
+    fault = faults.Xid(at=place.at, rank=place.rank, number=number)
+    return Story(fault, page("GpuXidFatal", 10, place.who, f"Xid {number}"))
+
+
+def _program_xid(place: Place) -> Story:
+    return Story(faults.Xid(at=place.at, rank=place.rank, number=place.dice.choice(PROGRAM_XIDS)))
+
+
+def _gpu_lost(place: Place) -> Story:
+    return Story(faults.GpuLost(at=place.at, rank=place.rank), page("GpuLost", 10, place.who, "rank"))
+
+
+def _gpu_hung(place: Place) -> Story:
+    # A call counts as hanging only once it has taken longer than any should.
+    return Story(faults.GpuHung(at=place.at, rank=place.rank), page("GpuHung", 30, place.who, "rank"))
+
+
+def _exporter_down(place: Place) -> Story:
+    fault = faults.ExporterDown(at=place.at, lasts=place.dice.choice((180.0, 300.0)), node=place.node)
+    labels = {"instance": place.whose_node["instance"]}
+    return Story(fault, page("ExporterDown", 90, labels, labels["instance"]))
+
+
+def _scrape_blocked(place: Place) -> Story:
+    fault = faults.ScrapeBlocked(at=place.at, lasts=place.dice.choice((180.0, 300.0)), node=place.node)
+    labels = {"instance": place.whose_node["instance"]}
+    return Story(fault, page("TelemetryLost", 90, labels, labels["instance"]))
+
+
+def _node_down(place: Place) -> Story:
+    fault = faults.NodeDown(at=place.at, node=place.node)
+    return Story(fault, page("NodeDown", 90, place.whose_node, place.whose_node["instance"]))
+
+
+def _link_down(place: Place) -> Story:
+    fault = faults.LinkDown(at=place.at, node=place.node)
+    return Story(fault, page("NicLinkDown", 60, place.whose_node, place.whose_node["instance"]))
+
+
+def _healing_spike(place: Place) -> Story:
+    return Story(faults.LossSpike(at=place.at, by=place.dice.uniform(1, 3), steps=place.dice.randint(1, 3)))
+
+
+def _lasting_spike(place: Place) -> Story:
+    factor = place.dice.uniform(4, 8)
+    fault = faults.LossSpike(at=place.at, by=place.dice.uniform(1.5, 3), recovers=False, gradient_factor=factor)
+    return Story(fault, page("LossSpikeNotRecovering", 20 + 22 * place.step, {"run": RUN}, "confirms it"))
+
+
+def _hungry(place: Place) -> Story:
+    fault = faults.SlowLoader(at=place.at, share=place.dice.uniform(0.35, 0.6))
+    return Story(fault, page("DataStall", 240, {"run": RUN}, "waits for data"))
+
+
+def _slow_network(place: Place) -> Story:
+    count = max(2, place.fleet.nodes // 5)
+    nodes = tuple(sorted(place.dice.sample(range(place.fleet.nodes), count)))
+    fault = faults.SlowCollective(
+        at=place.at, nodes=nodes, adds=place.step * place.dice.uniform(0.5, 1.0), nic_errors=20.0
+    )
+    mend = Tolerated(alert="NicErrorsRising", receiver="ticket")
+    names = (place.fleet.node_name(node) for node in nodes[:8])
+    return Story(fault, page("MfuDropped", 300, {"run": RUN}, *names), (mend,))
+
+
+def _loop(place: Place) -> Story:
+    category = place.dice.choice(("oom", "data", "exception"))
+    fault = faults.RestartLoop(at=place.at, every=place.dice.choice((120.0, 240.0)), attempts=3, category=category)
+    first = Tolerated(alert="RankFailed", receiver="page", labels={"run": RUN})
+    return Story(fault, page("RestartLoop", 900, {"run": RUN}, category), (first,))
+
+
+def _climb(place: Place) -> Story:
+    fault = faults.LossClimb(at=place.at, lasts=1800, per_minute=place.dice.uniform(0.002, 0.004))
+    return Story(fault, ticket("LossDiverging", 1200, {"run": RUN}, "climbed steadily"))
+
+
+def _leak(place: Place) -> Story:
+    rate = place.dice.uniform(1.5e9, 5.0e9)  # free memory lasts for 12 to 4 hours; beyond a day nobody is told
+    fault = faults.Leak(at=place.at, ranks=(place.rank,), bytes_per_hour=rate, kind="device")
+    return Story(fault, ticket("MemoryLeak", 7200, place.who, f"Rank {place.rank} "))
+
+
+def _planned(place: Place) -> Story:
+    return Story(faults.PlannedRestart(at=place.at, takes=place.dice.choice((60.0, 180.0))))
+
+
+def _scrapes(place: Place) -> Story:
+    return Story(faults.ScrapeFailure(at=place.at, node=place.node, every=place.dice.choice((60.0, 200.0))))
+
+
+KINDS = (
+    Kind("stuck", _stuck),
+    Kind("skipped collective", _skip),
+    Kind("killed", _kill),
+    Kind("frozen", _freeze),
+    Kind("throttled", _throttle, ranks=4),
+    Kind("late rank", _late_rank),
+    Kind("slightly late rank", _slightly_late_rank, ranks=4, after=480),
+    Kind("late node", _late_node, nodes=4),
+    Kind("NaN", _nan),
+    Kind("wrong checksum", _checksum, ranks=4),
+    Kind("skipped batches", _batches, ranks=4, warm_up=600, after=1500),
+    Kind("stale optimizer", _optimizer, ranks=4),
+    Kind("wrong global batch", _global_batch),
+    Kind("uncorrectable error", _ecc),
+    Kind("fatal Xid", _fatal_xid),
+    Kind("program's Xid", _program_xid),
+    Kind("lost GPU", _gpu_lost),
+    Kind("hung driver", _gpu_hung),
+    Kind("exporter down", _exporter_down),
+    Kind("node out of sight", _scrape_blocked, nodes=2),
+    Kind("node down", _node_down, nodes=2),
+    Kind("link down", _link_down, nodes=2),
+    Kind("spike that heals", _healing_spike, warm_up=600),
+    Kind("spike that stays", _lasting_spike, warm_up=600),
+    Kind("slow loader", _hungry, warm_up=BASELINE, slow_steps=False),
+    Kind("slow network", _slow_network, warm_up=BASELINE, nodes=8, slow_steps=False),
+    Kind("restart loop", _loop, warm_up=600, after=960),
+    # Of a run that has learnt most already: where the loss still falls faster than it climbs, nothing climbs.
+    Kind("climbing loss", _climb, warm_up=3000, after=1800, slow_steps=False, loss=Loss(start=2.4)),
+    Kind("leak", _leak, warm_up=3600, after=7500, slow_steps=False),
+    Kind("planned restart", _planned, warm_up=600, after=900),
+    Kind("failed scrapes", _scrapes, after=900),
+)
+"""In turn, so that every sort comes as often as the others."""
+
+
+def step_times(seconds: float, noise: float) -> StepTimes:
+    """Return an ordinary step of this length."""
+    shape = StepTimes()
+    scale = seconds / shape.seconds
+    return StepTimes(
+        data=shape.data * scale, copy=shape.copy * scale, forward=shape.forward * scale,
+        backward=shape.backward * scale, optimizer=shape.optimizer * scale, collective=shape.collective * scale,
+        noise=noise,
+    )  # fmt: skip
+
+
+def generate(number: int, seed: int) -> Scenario:
+    """Return scenario `number` of a campaign; the same number and seed always give the same one."""
+    dice = Random(f"{seed}/{number}")
+    kind = KINDS[number % len(KINDS)]
+    nodes, gpus = dice.choice([s for s in SHAPES if s[0] >= kind.nodes and s[0] * s[1] >= kind.ranks])
+    step = dice.choice(STEPS if kind.slow_steps else STEPS[:-1])
+    fleet = Fleet(run=RUN, nodes=nodes, gpus_per_node=gpus)
+    at = kind.warm_up + dice.uniform(0, 60) + 20 * step
+    place = Place(dice, fleet, step, at, dice.randrange(fleet.ranks))
+    story = kind.make(place)
+    after = max(kind.after, *(expected.within + 120 for expected in story.expect), 0)
+    return Scenario(
+        title=f"{number}: {kind.word}, {fleet.ranks} ranks on {nodes} nodes, {step:g} s a step",
+        story=f"{kind.word} at {at:.0f} s; culprit rank {place.rank} on {fleet.node_name(place.node)}",
+        seed=dice.randrange(2**31),
+        lasts=round(at + after),
+        fleet=fleet,
+        step=step_times(step, dice.choice((0.01, 0.02, 0.03))),
+        work=Work(tokens=8192.0 * fleet.ranks * step),
+        learning=Learning(loss=replace(kind.loss, halves=max(350.0, 600 / step))),
+        checkpoint=Pause(every=7200.0, takes=30.0),
+        faults=(story.fault,),
+        expect=story.expect,
+        may=story.may,
+    )

@@ -1,0 +1,201 @@
+"""A story of a fleet: its shape, what a step is made of, what goes wrong when, and who must hear of it.
+
+`load` reads one from a file in `incidents/`; a campaign builds them directly. `docs/scenarios.md` has the
+format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tachograph_lab.scenario import values
+from tachograph_lab.scenario.faults import Fault
+from tachograph_lab.scenario.fields import optional, size
+
+INCIDENTS = Path(__file__).parents[1] / "incidents"
+"""Where the shipped scenarios are."""
+
+
+class ScenarioError(Exception):
+    """A scenario that cannot be replayed; each line says file:line, what is wrong and what is allowed."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """One run on `nodes` nodes of `gpus_per_node` GPUs, a rank on each."""
+
+    run: str = optional(values.text, "llama-70b")
+    tier: str = optional(values.choice("hero", "standard", "dev"), "standard")
+    nodes: int = optional(values.count, 1)
+    gpus_per_node: int = optional(values.count, 8)
+    gpu: str = optional(values.text, "NVIDIA H100 80GB HBM3")
+    tensor_parallel: int = optional(values.count, 1)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the run has."""
+        return self.nodes * self.gpus_per_node
+
+    def node_name(self, node: int) -> str:
+        """Return a node's name, which is also its `instance`: `node-09` where there are 10 to 100."""
+        return f"node-{node:0{len(str(self.nodes - 1))}d}"
+
+    def node_of(self, rank: int) -> int:
+        """Return the node that a rank sits on."""
+        return rank // self.gpus_per_node
+
+    def gpu_of(self, rank: int) -> int:
+        """Return the index of a rank's GPU on its node."""
+        return rank % self.gpus_per_node
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """Seconds that an ordinary step spends in each phase; `collective` is the exposed wait of a run without faults.
+
+    `noise` is the standard deviation of a rank's phase as a share of it. The textbook's formula replaces them all: a
+    rank's step computes for 0.50 s + 0.01·((7·rank + step) mod 5).
+    """
+
+    data: float = optional(values.duration, 0.01)
+    copy: float = optional(values.duration, 0.01)
+    forward: float = optional(values.duration, 0.30)
+    backward: float = optional(values.duration, 0.50)
+    optimizer: float = optional(values.duration, 0.06)
+    collective: float = optional(values.duration, 0.12)
+    noise: float = optional(values.not_negative, 0.03)
+    formula: str = optional(values.choice("", "textbook"), "")
+
+    @property
+    def seconds(self) -> float:
+        """A whole step without faults and noise."""
+        if self.formula:
+            return 0.54
+        return self.data + self.copy + self.forward + self.backward + self.optimizer + self.collective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one step of the whole run does."""
+
+    tokens: float = optional(values.positive, 65536.0)
+    flops_per_token: float = optional(values.positive, 4.6e10)
+    global_batch: int = optional(values.count, 1024)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A loss that falls from `start` to `end`, half of what is left in each `halves` steps; noise is a share of it."""
+
+    start: float = optional(values.positive, 10.5, key="from")
+    end: float = optional(values.positive, 2.2, key="to")
+    halves: float = optional(values.positive, 350.0)
+    noise: float = optional(values.not_negative, 0.01)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientNorm:
+    """A gradient norm around `mean`; noise is a share of it."""
+
+    mean: float = optional(values.positive, 0.9)
+    noise: float = optional(values.not_negative, 0.03)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """What the run learns.
+
+    The textbook's formula replaces loss and norm: 3.0·e^(−0.18·step) + 0.20 and 0.9 + 0.05·sin(step).
+    """
+
+    loss: Loss = field(default_factory=Loss, metadata={"section": Loss})
+    gradient_norm: GradientNorm = field(default_factory=GradientNorm, metadata={"section": GradientNorm})
+    rate: float = optional(values.positive, 3.0e-4)
+    formula: str = optional(values.choice("", "textbook"), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryInUse:
+    """The share of each GPU's memory that its rank's allocator holds while it trains."""
+
+    reserved: float = optional(values.share, 0.78)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """What the run sets for its alerts itself, as `recorder.threshold` does; 0: the rules' own."""
+
+    hang_seconds: float = optional(values.some_time, 0.0)
+    straggler_ratio: float = optional(values.share, 0.0)
+    throughput_drop_ratio: float = optional(values.share, 0.0)
+    data_stall_ratio: float = optional(values.share, 0.0)
+    checkpoint_age_seconds: float = optional(values.some_time, 0.0)
+
+    def set(self) -> dict[str, float]:
+        """Return those that are set, by name."""
+        return {name: limit for name, limit in vars(self).items() if limit}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """What the run stops training for: `takes` so long, begun `every` so long."""
+
+    every: float = size(values.some_time)
+    takes: float = size(values.some_time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerated:
+    """A notification that may be received."""
+
+    alert: str = size(values.text)
+    receiver: str = size(values.text)
+    labels: Mapping[str, str] = field(default_factory=dict, metadata={"texts": "mapping"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected(Tolerated):
+    """A notification that must be received `within` so long after the fault number `of` (from 1), with these texts.
+
+    `text` are parts of the alert's description.
+    """
+
+    within: float = size(values.some_time)
+    of: int = optional(values.count, 1)
+    text: tuple[str, ...] = field(default=(), metadata={"texts": "list"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """All of a story; `live` is the same story as it is replayed in real time, None where it is not."""
+
+    path: Path | None = None
+    incident: int | None = optional(values.count, None)
+    title: str = size(values.text)
+    story: str = size(values.text)
+    seed: int = optional(values.whole, 0)
+    lasts: float = size(values.some_time)
+    fleet: Fleet = field(default_factory=Fleet, metadata={"section": Fleet})
+    step: StepTimes = field(default_factory=StepTimes, metadata={"section": StepTimes})
+    work: Work = field(default_factory=Work, metadata={"section": Work})
+    learning: Learning = field(default_factory=Learning, metadata={"section": Learning})
+    memory: MemoryInUse = field(default_factory=MemoryInUse, metadata={"section": MemoryInUse})
+    thresholds: Thresholds = field(default_factory=Thresholds, metadata={"section": Thresholds})
+    checkpoint: Pause | None = field(default=None, metadata={"section": Pause})
+    eval: Pause | None = field(default=None, metadata={"section": Pause})
+    faults: tuple[Fault, ...] = ()
+    expect: tuple[Expected, ...] = ()
+    may: tuple[Tolerated, ...] = ()
+    live: Scenario | None = None
+
+    def for_live(self) -> Scenario:
+        """Return the story as it is replayed in real time; raise ScenarioError where it is not."""
+        if self.live is None:
+            raise ScenarioError([f"{self.path or self.title}: is not replayed in real time; add a `live:` section"])
+        return self.live

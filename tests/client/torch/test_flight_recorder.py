@@ -1,0 +1,253 @@
+"""The Flight Recorder's entries: real dumps of gloo, and made-up ones of NCCL in PyTorch's documented format.
+
+No dump of NCCL was at hand. What is made up has the keys that FlightRecorderDetail.hpp writes: as pickle (times are
+None where unknown, sequence numbers are integers) and as JSON (0, and text).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tachograph.client.torch import flight_recorder as module
+from tachograph.client.torch.flight_recorder import ATTEMPTS, INTERVAL, PATIENCE, FlightRecorderPoll, parse_pickle
+
+JOB = """
+import os, sys
+import torch, torch.distributed as dist
+child = os.fork()
+os.environ["RANK"] = "0" if child else "1"
+dist.init_process_group("gloo")
+tensor, parts = torch.ones(8), [torch.empty(8), torch.empty(8)]
+dist.all_reduce(tensor)
+dist.all_gather(parts, tensor)
+dist.broadcast(tensor.to(torch.bfloat16), 0)
+dist.all_to_all_single(torch.empty(8), tensor)
+dist.reduce(tensor, 0)
+dist.barrier()
+dist.all_reduce(tensor, group=dist.new_group([0, 1]))
+if child:
+    native = torch._C._distributed_c10d
+    with open(sys.argv[1] + "/pickle", "wb") as file:
+        file.write(native._dump_fr_trace(includeCollectives=True, includeStackTraces=False))
+    with open(sys.argv[1] + "/json", "wb") as file:
+        file.write(native._dump_fr_trace_json(includeCollectives=True))
+dist.destroy_process_group()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def nobody(operation: str, group: str) -> bool:
+    """Nothing is counted elsewhere."""
+    return False
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("form", ["pickle", "json"])
+def test_a_real_dump_of_gloo(tmp_path: Path, form: str) -> None:
+    """Both formats say the same: operation and payload of each entry, once; gloo's have no length, and none is made."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2",
+                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
+    subprocess.run([sys.executable, "-W", "ignore", "-c", JOB, tmp_path], env=environment, check=True, timeout=60)
+    data = (tmp_path / form).read_bytes()
+    dump = parse_pickle(data) if form == "pickle" else json.loads(data)
+    poll = FlightRecorderPoll()
+    for _ in range(2):  # what was seen is not seen again
+        poll.read(dump, nobody)
+        assert poll.families == {
+            "collectives_total": {"all_reduce": 2, "all_gather": 1, "broadcast": 1, "all_to_all": 1, "other": 1,
+                                  "barrier": 1},
+            "collective_bytes_total": {"all_reduce": 64, "all_gather": 32, "broadcast": 16, "all_to_all": 32,
+                                       "other": 32, "barrier": 0},
+            "collective_seconds_total": {},
+            "collective_bus_bytes_total": {},
+        }  # fmt: skip
+
+
+def entry(number: int, name: str = "all_reduce", ms: float | None = 2.0, **more: Any) -> dict[str, Any]:
+    """An entry as NCCL's process group makes it; `ms` is its length, None while it is not known."""
+    made = {
+        "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number,
+        "p2p_seq_id": 0, "op_id": number, "profiling_name": f"nccl:{name}", "time_created_ns": 1795262155397148510,
+        "input_sizes": [[1000, 250]], "input_dtypes": ["Float"], "output_sizes": [[1000, 250]],
+        "output_dtypes": ["Float"], "state": "completed", "time_discovered_started_ns": 1795262155397148510,
+        "time_discovered_completed_ns": 1795262155399148510, "retired": ms is not None, "timeout_ms": 600000,
+        "is_p2p": False, **more,
+    }  # fmt: skip
+    return made if ms is None else {**made, "duration_ms": ms}
+
+
+def dump(*entries: dict[str, Any], ranks: str = "[0, 1, 2, 3]") -> dict[str, Any]:
+    """A dump of those entries."""
+    status = {"last_enqueued_collective": 9, "last_started_collective": 9, "last_completed_collective": 9}
+    configuration = {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}
+    return {"version": "2.10", "pg_config": configuration, "pg_status": {"0": status}, "entries": list(entries)}
+
+
+def test_lengths_and_bus_bytes_by_operation() -> None:
+    """A shard is what a rank gives to all_gather; what a rank receives it did not give, but it used the bus."""
+    poll = FlightRecorderPoll()
+    names = ["all_reduce", "_all_gather_base", "_reduce_scatter_base", "all_to_all", "broadcast", "send 0->1",
+             "recv 0<-1", "all_reduce_barrier", "reduce", "coalesced"]  # fmt: skip
+    poll.read(dump(*(entry(number, name) for number, name in enumerate(names))), nobody)
+    size = 1_000_000
+    assert poll.families == {
+        "collectives_total": {"all_reduce": 1, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "broadcast": 1,
+                              "send_recv": 2, "barrier": 1, "other": 2},
+        "collective_bytes_total": {"all_reduce": size, "all_gather": size, "reduce_scatter": size, "all_to_all": size,
+                                   "broadcast": size, "send_recv": size, "barrier": size, "other": 2 * size},
+        "collective_seconds_total": {"all_reduce": 0.002, "all_gather": 0.002, "reduce_scatter": 0.002,
+                                     "all_to_all": 0.002, "broadcast": 0.002, "send_recv": 0.004, "barrier": 0.002},
+        "collective_bus_bytes_total": {"all_reduce": 1.5 * size, "all_gather": 3 * size, "reduce_scatter": 0.75 * size,
+                                       "all_to_all": 0.75 * size, "broadcast": size, "send_recv": 2 * size,
+                                       "barrier": 0},
+    }  # fmt: skip
+
+
+def test_each_entry_is_counted_when_first_seen_and_timed_when_it_ends() -> None:
+    """A ring that moves on, an entry under way, one that never ends, and a recorder that begins again."""
+    poll = FlightRecorderPoll()
+
+    def seen() -> tuple[float, float]:
+        counts, seconds = poll.families["collectives_total"], poll.families["collective_seconds_total"]
+        return counts.get("all_reduce", 0), round(seconds.get("all_reduce", 0), 6)
+
+    poll.read(dump(), nobody)
+    poll.read({}, nobody)
+    poll.read(dump(entry(0), entry(1, ms=None), entry(2, ms=None)), nobody)
+    assert seen() == (3, 0.002)
+    poll.read(dump(entry(1), entry(2, ms=None), entry(3)), nobody)
+    assert seen() == (4, 0.006)
+    poll.read(dump(entry(2, ms=None), entry(3), entry(900)), nobody)  # most fell out of the ring between two looks
+    assert seen() == (5, 0.008)
+    for _ in range(PATIENCE):
+        poll.read(dump(entry(2, ms=None), entry(900)), nobody)
+    assert poll._open == {}
+    assert seen() == (5, 0.008)
+    poll.read(dump(entry(0), entry(1)), nobody)
+    assert seen() == (7, 0.012)
+
+
+def test_what_cannot_be_known_is_not_timed() -> None:
+    """A type of unknown size, a group of unknown size and a retired entry without a length are counted only."""
+    poll = FlightRecorderPoll()
+    poll.read(
+        dump(
+            entry(0, input_dtypes=["Strange"]),
+            entry(1, process_group=["5", "tp"]),
+            entry(2, ms=None, retired=True),
+            entry(3, input_dtypes=["Float8_e4m3fn"]),
+        ),
+        nobody,
+    )
+    assert poll.families["collectives_total"] == {"all_reduce": 4}
+    assert poll.families["collective_bytes_total"] == {"all_reduce": 2_250_000}
+    assert poll.families["collective_seconds_total"] == {"all_reduce": 0.002}
+    assert poll.families["collective_bus_bytes_total"] == {"all_reduce": 1.5 * 250_000}
+
+
+def test_a_world_of_one_moves_nothing() -> None:
+    """0 bytes over the bus, and the time it took."""
+    poll = FlightRecorderPoll()
+    poll.read(dump(entry(0), ranks="[0]"), nobody)
+    assert poll.families["collective_bus_bytes_total"] == {"all_reduce": 0.0}
+    assert poll.families["collective_seconds_total"] == {"all_reduce": 0.002}
+
+
+def test_a_dump_can_hold_nothing_but_values() -> None:
+    """A pickle that names a function is refused before anything of it is called."""
+    with pytest.raises(pickle.UnpicklingError, match="system"):
+        parse_pickle(pickle.dumps(os.system))
+
+
+class Nccl:
+    """A process with NCCL: counts how often its recorder is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.dumps = 0
+        self.now = 100.0
+        self.spared = True
+        self.fails = False
+        monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "1")
+        native = SimpleNamespace(_dump_nccl_trace=self.dump)
+        torch = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=native))
+        monkeypatch.setattr(module, "loaded_torch", lambda: torch)
+        monkeypatch.setattr(module, "in_use", lambda part: SimpleNamespace(get_world_size=lambda: 4))
+        monkeypatch.setattr(module, "_spares_captures", lambda: self.spared)
+        self.poll = FlightRecorderPoll(lambda: self.now)
+
+    def dump(self, includeCollectives: bool, includeStackTraces: bool) -> bytes:  # noqa: N803 - PyTorch's names
+        self.dumps += 1
+        assert includeCollectives
+        assert not includeStackTraces
+        if self.fails:
+            raise RuntimeError("renamed")
+        return pickle.dumps(dump(entry(self.dumps)))
+
+
+@pytest.fixture
+def nccl(monkeypatch: pytest.MonkeyPatch) -> Nccl:
+    """A process with NCCL whose timing is on."""
+    return Nccl(monkeypatch)
+
+
+def test_it_is_asked_at_most_every_15_seconds(nccl: Nccl) -> None:
+    """However often a frame is sent."""
+    for _ in range(60):
+        nccl.poll.poll(nobody)
+        nccl.now += 0.5
+    assert nccl.dumps == 30 / INTERVAL
+    assert nccl.poll.families["collectives_total"] == {"all_reduce": 2}
+
+
+def test_a_costly_dump_is_made_more_seldom(nccl: Nccl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes 60 ms is made every minute: a thousandth of the time."""
+    moments = iter(range(1000))
+    monkeypatch.setattr(module, "perf_counter", lambda: next(moments) * 0.06)
+    for _ in range(240):
+        nccl.poll.poll(nobody)
+        nccl.now += 0.5
+    assert nccl.dumps == 2
+
+
+def test_without_timing_nccl_or_a_way_to_spare_captures_it_is_never_asked(
+    nccl: Nccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them alone is enough."""
+    nccl.spared = False
+    nccl.poll.poll(nobody)
+    nccl.spared, nccl.poll = True, FlightRecorderPoll(lambda: nccl.now)
+    monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "0")
+    nccl.poll.poll(nobody)
+    monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "yes")
+    monkeypatch.setattr(module, "in_use", lambda part: None)
+    nccl.now += INTERVAL
+    nccl.poll.poll(nobody)
+    assert nccl.dumps == 0
+
+
+def test_a_recorder_that_changed_is_asked_a_few_times(nccl: Nccl) -> None:
+    """It is a private API: whatever it raises costs these counters only, and soon nothing is tried."""
+    nccl.fails = True
+    for _ in range(ATTEMPTS + 5):
+        nccl.poll.poll(nobody)
+        nccl.now += INTERVAL
+    assert nccl.dumps == ATTEMPTS
+
+
+def test_without_a_driver_no_capture_is_spared() -> None:
+    """The real function on a machine without libcuda, or with it: it answers, and raises nothing."""
+    assert module._spares_captures() in (True, False)

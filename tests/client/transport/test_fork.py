@@ -1,0 +1,142 @@
+"""Forked children: they hold nothing of the parent's and speak for nobody."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Start = Callable[..., Any]
+
+
+@pytest.mark.torch
+def test_a_killed_rank_is_seen_at_once_with_loader_workers_alive(
+    exporter: Any, start: Start, until: Callable[..., Any]
+) -> None:
+    """Workers that PyTorch forked hold no copy of the socket: the connection ends with the parent."""
+    process = start(
+        """
+        import torch
+        class Slow(torch.utils.data.Dataset):
+            def __len__(self): return 1000
+            def __getitem__(self, index): time.sleep(0.05); return index
+        while not recorder._sender._answered: time.sleep(0.01)
+        loader = torch.utils.data.DataLoader(Slow(), num_workers=2, multiprocessing_context="fork")
+        for batch in recorder.data(loader):
+            with recorder.step(): pass
+            if recorder._report.step.completed == 3: say("training"); workers = sorted(
+                int(pid) for pid in open(f"/proc/self/task/{os.getpid()}/children").read().split())
+            if recorder._report.step.completed == 3: say(str(len(workers))); say(" ".join(map(str, workers)))
+        """
+    )
+    process.hear("training")
+    process.hear("2")
+    workers = process.popen.stdout.readline().split()
+    killed = time.monotonic()
+    process.popen.send_signal(signal.SIGKILL)
+    ended = until(lambda: exporter.talks[0].ended_at, 5)
+    alive = [pid for pid in workers if _runs(pid)]
+    assert ended - killed < 1
+    assert alive, "the workers died first, so this showed nothing"
+    assert exporter.frames("bye") == []
+
+
+def _runs(pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_child_is_silent_and_leaves_the_parent_speaking(exporter: Any, start: Start) -> None:
+    """In a child every call does nothing; its end, by any way, is not the parent's; its descriptors are closed."""
+    process = start(
+        """
+        def sockets(): return sum("socket:" in os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")
+                                  if os.path.exists(f"/proc/self/fd/{n}"))
+        while not recorder._sender._answered: time.sleep(0.01)
+        assert sockets() == 3, sockets()
+        child = os.fork()
+        if child == 0:
+            assert sockets() == 0, sockets()
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            assert signal.set_wakeup_fd(-1) == -1, "signals of the child would be written to some other file"
+            for batch in recorder.data([1, 2]):
+                with recorder.step() as step, recorder.phase("forward"): step.log(loss=1.0)
+            recorder.checkpoint_saved(step=1); recorder.watch(None); recorder.close()
+            assert recorder.last_step is None and type(recorder).__name__ == "SilentRecorder"
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+        time.sleep(0.1); os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        with recorder.step(): pass
+        say("alive"); time.sleep(30)
+        """
+    )
+    process.hear("alive")
+    state = exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 1)
+    assert (state["metrics"]["batches_total"], state["metrics"]["checkpoints_total"]) == (0, 0)
+    assert (len(exporter.talks), exporter.frames("bye")) == (1, [])
+
+
+def test_a_child_may_have_a_recorder_of_its_own(exporter: Any, start: Start) -> None:
+    """A launcher that recorded may fork the ranks: each says hello under its own pid."""
+    process = start(
+        """
+        while not recorder._sender._answered: time.sleep(0.01)
+        child = os.fork()
+        mine = Recorder(run="child") if child == 0 else recorder
+        while not mine._sender._answered: time.sleep(0.01)
+        if child: os.waitpid(child, 0)
+        """
+    )
+    assert process.end() == (0, "")
+    assert len({hello["pid"] for hello in exporter.frames("hello")}) == 2
+    assert [frame["outcome"] for frame in exporter.frames("bye")] == ["finished", "finished"]
+
+
+def test_programs_started_by_a_rank_hold_no_socket(exporter: Any, start: Start, until: Callable[..., Any]) -> None:
+    """An exec'd child that outlives the rank does not keep the connection open."""
+    process = start(
+        """
+        import subprocess
+        while not recorder._sender._answered: time.sleep(0.01)
+        subprocess.Popen(["sleep", "20"], close_fds=False)
+        say("started"); time.sleep(30)
+        """
+    )
+    process.hear("started")
+    process.popen.send_signal(signal.SIGKILL)
+    until(lambda: exporter.talks[0].ended_at, 1)
+
+
+def test_forks_while_connecting_leak_nothing(exporter: Any, start: Start) -> None:
+    """Children forked at any moment of a reconnection hold no copy of a socket."""
+    process = start(
+        """
+        from contextlib import suppress
+        from tachograph.client.transport import sender
+        sender.FIRST_RETRY_SECONDS = sender.LAST_RETRY_SECONDS = 0.001
+        children, ready, (here, there) = [], 0, os.pipe()
+        for _ in range(60):
+            child = os.fork()
+            if child == 0: os.write(there, b"!"); time.sleep(60); os._exit(0)
+            children.append(child)
+            with suppress(AttributeError, OSError):  # there is none, or it is not connected yet
+                recorder._sender._connection._socket.shutdown(2)
+            time.sleep(0.005)
+        while ready < len(children): ready += len(os.read(here, len(children)))
+        leaks = sum("socket:" in os.readlink(f"/proc/{child}/fd/{n}") for child in children
+                    for n in os.listdir(f"/proc/{child}/fd"))
+        for child in children: os.kill(child, signal.SIGKILL)
+        say(f"leaks {leaks}")
+        """
+    )
+    process.hear("leaks 0")

@@ -1,0 +1,281 @@
+"""How processes end, and what the exporter hears of it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tachograph.catalog.rank import FAILURE_CATEGORIES
+from tachograph.client.transport.failure_reason import _CATEGORIES, describe
+
+Start = Callable[..., Any]
+
+
+def bye(exporter: Any) -> tuple[str, str, str]:
+    """Outcome, category and message of the one bye."""
+    exporter.wait_for("bye")
+    (frame,) = exporter.frames("bye")
+    return frame["outcome"], frame["category"], frame["message"]
+
+
+def test_a_normal_end_is_finished(exporter: Any, start: Start) -> None:
+    """At exit the last counts and a bye leave by themselves."""
+    process = start(
+        """
+        while not recorder._sender._answered: time.sleep(0.01)
+        for _ in range(3):
+            with recorder.step(): pass
+        """
+    )
+    assert process.end() == (0, "")
+    assert bye(exporter) == ("finished", "", "")
+    assert exporter.talks[0].frames[-2]["metrics"]["steps_total"] == 3
+
+
+def test_an_unhandled_exception_is_failed(exporter: Any, start: Start) -> None:
+    """Type and first line reach the exporter; the hook that was there before still runs, and the status is 1."""
+    process = start(
+        """
+        exporter_seen = sys.excepthook
+        while not recorder._sender._answered: time.sleep(0.01)
+        def model(): raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB\\nsecond line " + "x" * 9999)
+        with recorder.step(), recorder.phase("forward"): model()
+        """
+    )
+    status, errors = process.end()
+    assert status == 1
+    assert "in model" in errors
+    assert "Traceback" in errors
+    assert bye(exporter) == ("failed", "oom", "RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB")
+
+
+def test_an_earlier_hook_is_kept(exporter: Any, start: Start) -> None:
+    """Somebody else's sys.excepthook is called as before."""
+    process = start(
+        """
+        recorder.close()
+        import tachograph.client.transport.shutdown as farewell
+        assert sys.excepthook is farewell._on_exception
+        farewell._previous_hook = lambda kind, error, trace: print("theirs", error, file=sys.stderr)
+        1 / 0
+        """
+    )
+    assert process.end() == (1, "theirs division by zero\n")
+
+
+def test_an_exception_that_is_caught_is_no_bye(exporter: Any, start: Start) -> None:
+    """A step may fail and be tried again: only what ends the process ends the record."""
+    process = start(
+        """
+        try:
+            with recorder.step(): raise ValueError("bad batch")
+        except ValueError: pass
+        say("caught"); time.sleep(30)
+        """
+    )
+    process.hear("caught")
+    exporter.next_state()
+    assert exporter.frames("bye") == []
+
+
+def test_interrupt(exporter: Any, start: Start) -> None:
+    """Ctrl-C is told as interrupted."""
+    # A shell starts what it puts in the background with SIGINT ignored, and so would all these tests be.
+    process = start("signal.signal(signal.SIGINT, signal.default_int_handler); say('ready'); time.sleep(30)")
+    process.hear("ready")
+    exporter.wait_for()
+    process.popen.send_signal(signal.SIGINT)
+    assert process.end()[0] == -signal.SIGINT
+    assert bye(exporter) == ("failed", "interrupted", "KeyboardInterrupt")
+
+
+def test_sigterm_is_told_and_still_kills(exporter: Any, start: Start) -> None:
+    """SIGTERM: bye, then death by that very signal, at once."""
+    process = start("say('ready'); time.sleep(30)")
+    process.hear("ready")
+    exporter.wait_for()
+    began = time.monotonic()
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.end()[0] == -signal.SIGTERM
+    assert time.monotonic() - began < 1
+    assert bye(exporter) == ("failed", "terminated", "SIGTERM")
+
+
+def test_sigterm_reaches_a_main_thread_that_runs_no_python(exporter: Any, start: Start) -> None:
+    """A rank blocked in C, as in a hung collective, dies of SIGTERM as it would have without us."""
+    process = start(
+        """
+        import ctypes
+        library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+        library.pthread_mutex_lock(mutex)
+        say("ready")
+        library.pthread_mutex_lock(mutex)
+        """
+    )
+    process.hear("ready")
+    exporter.wait_for()
+    began = time.monotonic()
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.end()[0] == -signal.SIGTERM
+    assert time.monotonic() - began < 2
+    assert bye(exporter) == ("failed", "terminated", "SIGTERM")
+
+
+def test_a_users_sigterm_handler_is_left_alone(exporter: Any, start: Start) -> None:
+    """Where SIGTERM is handled already, or later, it is none of our business."""
+    process = start(
+        """
+        recorder.close()
+        signal.signal(signal.SIGTERM, lambda *_: say("mine"))
+        again = Recorder(run="again")
+        assert signal.getsignal(signal.SIGTERM).__name__ == "<lambda>"
+        say("ready"); time.sleep(1.5); say("alive")
+        """
+    )
+    process.hear("ready")
+    process.popen.send_signal(signal.SIGTERM)
+    process.hear("mine")
+    process.hear("alive")
+    assert process.end()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("os._exit(3)", 3), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)]
+)
+def test_sudden_death_says_nothing(
+    exporter: Any, start: Start, code: str, status: int, until: Callable[..., Any]
+) -> None:
+    """`os._exit` and SIGKILL leave an end without a bye, at once: the exporter calls it dead."""
+    process = start(f"say('ready')\nwhile not recorder._sender._answered: time.sleep(0.01)\n{code}")
+    process.hear("ready")
+    assert process.end()[0] == status
+    until(lambda: exporter.talks[0].ended_at, 1)
+    assert exporter.frames("bye") == []
+
+
+def test_a_stalled_exporter_delays_the_exit_by_a_fifth_of_a_second(
+    exporter: Any, start: Start, until: Callable[..., Any]
+) -> None:
+    """A goodbye that cannot be delivered is given up."""
+    process = start(
+        """
+        from tachograph.client.transport import sender
+        sender.HEARTBEAT_SECONDS = sender._LEAST_GAP = 0.0
+        say("ready")
+        while recorder._sender._connection is None or recorder._sender._connection.idle: time.sleep(0.01)
+        began = time.monotonic(); recorder.close(); took = time.monotonic() - began
+        say("quick" if took < 0.4 else f"took {took}")
+        """
+    )
+    process.hear("ready")
+    exporter.wait_for()
+    exporter.stalled.set()
+    process.hear("quick")
+    assert process.end()[0] == 0
+
+
+def test_close_with_an_error(exporter: Any, start: Start) -> None:
+    """A framework that turns exceptions into a status can say so."""
+    process = start(
+        """
+        while not recorder._sender._answered: time.sleep(0.01)
+        try: raise ConnectionError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242")
+        except Exception as error: recorder.close(error)
+        """
+    )
+    assert process.end()[0] == 0
+    outcome, category, _ = bye(exporter)
+    assert (outcome, category) == ("failed", "collective")
+
+
+@pytest.fixture(params=["spawn", "fork"])
+def method(request: pytest.FixtureRequest) -> str:
+    """How multiprocessing makes the child."""
+    return str(request.param)
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ("pass", ("finished", "", "")),
+        ("raise ValueError('loss is nan')", ("failed", "nonfinite", "ValueError: loss is nan")),
+        ("sys.exit(0)", ("finished", "", "")),
+        ("sys.exit(3)", ("failed", "exception", "SystemExit: 3")),
+    ],
+)
+def test_children_of_multiprocessing_say_goodbye(
+    exporter: Any, start: Start, method: str, end: str, expected: tuple[str, str, str]
+) -> None:
+    """They leave by os._exit, past atexit and excepthook, and are told all the same."""
+    folder = exporter.path.parent
+    (folder / "child.py").write_text(
+        f"import sys, time\nfrom tachograph.client.recorder import Recorder\n"
+        f"def train():\n    recorder = Recorder(run='child')\n"
+        f"    while not recorder._sender._answered: time.sleep(0.01)\n    {end}\n"
+    )
+    process = start(
+        f"""
+        import multiprocessing
+        sys.path.insert(0, {str(folder)!r})
+        import child
+        recorder.close()
+        worker = multiprocessing.get_context({method!r}).Process(target=child.train)
+        worker.start(); worker.join()
+        """
+    )
+    process.end()
+    frames = [talk.of("bye") for talk in exporter.talks if talk.of("hello") and talk.of("hello")[0]["run"] == "child"]
+    assert [(each["outcome"], each["category"], each["message"]) for (each,) in frames] == [expected]
+
+
+class Wordless(Exception):  # noqa: N818 - a name
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), ("oom", "MemoryError")),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: out of memory"), "oom"),
+        (type("DistBackendError", (RuntimeError,), {})("timeout"), "collective"),
+        (RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:1970"), "collective"),
+        (FloatingPointError("gradient is non-finite"), "nonfinite"),
+        (ValueError("Loss is NaN, stopping"), "nonfinite"),
+        (ValueError("no info in the banana"), "exception"),
+        (RuntimeError("DataLoader worker (pid 17) is killed by signal: Killed."), "data"),
+        (KeyboardInterrupt(), ("interrupted", "KeyboardInterrupt")),
+        (Wordless(), ("exception", "Wordless")),
+        (ValueError("x" * 9999), ("exception", "ValueError: " + "x" * 500)),
+        (ValueError("\n\n first \n second"), ("exception", "ValueError: first")),
+    ],
+)
+def test_categories(error: BaseException, expected: Any) -> None:
+    """Each kind of failure has its word, and the message is one line of at most 512 characters."""
+    found = describe(error)
+    assert (found if isinstance(expected, tuple) else found[0]) == expected
+
+
+def test_the_client_says_what_the_catalog_knows() -> None:
+    """A word that only one side has would be counted as `exception`, and page for a run that was told to end."""
+    without_pattern = {"terminated", "exception"}
+    assert {category for category, _ in _CATEGORIES} | without_pattern == set(FAILURE_CATEGORIES)
+
+
+def test_a_loaders_own_exception_is_a_data_failure() -> None:
+    """What comes out of the iteration of `recorder.data` is the data's fault, whatever its type."""
+    from tachograph.client.recorder import Recorder
+
+    def loader() -> Any:
+        yield 1
+        raise FileNotFoundError("shard 7")
+
+    recorder = Recorder(socket="/nonexistent")
+    with pytest.raises(FileNotFoundError) as caught:
+        list(recorder.data(loader()))
+    recorder.close()
+    assert describe(caught.value) == ("data", "FileNotFoundError: shard 7")

@@ -1,0 +1,63 @@
+"""How the demo judges a page."""
+
+from __future__ import annotations
+
+import pytest
+
+from tachograph_lab.demo.demo_scenarios import SCENARIOS, Result, Scenario, names_culprit, surplus
+from tachograph_lab.demo.faults import HANG, SPIKE, Fault
+from tachograph_lab.pager import FIRING, RESOLVED, Page
+
+HANGS = Scenario("stuck", Fault(HANG, rank=3), "RunHung", 30, steps=3)
+
+
+def page(
+    alert: str = "RunHung", text: str = "rank 3 (node-1) never entered it", status: str = FIRING, **labels: str
+) -> Page:
+    everything = {"alertname": alert, "severity": "critical", "run": "demo", **labels}
+    return Page(1.0, "page", status, everything, {"description": text}, alert, "2025-11-21T05:00:00Z")
+
+
+def test_the_budget_counts_steps() -> None:
+    """A budget is seconds and steps of the run."""
+    assert HANGS.budget(0.5) == 31.5
+
+
+@pytest.mark.parametrize(
+    ("received", "delay", "resolved", "fault"),
+    [
+        (None, 0.0, None, "missing"),
+        (page(rank="3"), 31.0, 5.0, ""),
+        (page(rank="3"), 31.6, 5.0, "late"),
+        (page(rank="3"), 3.0, None, "not resolved"),
+        (page(rank="2"), 3.0, 5.0, "wrong culprit"),
+        (page(), 3.0, 5.0, "wrong culprit"),
+        (page(text="Rank 31 never entered it.", rank="3"), 3.0, 5.0, "wrong culprit"),
+    ],
+)
+def test_verdict(received: Page | None, delay: float, resolved: float | None, fault: str) -> None:
+    """A page must be there, name the culprit in label and text, be in time if it can, and end after healing."""
+    result = Result(HANGS, 31.5, received, delay, resolved)
+    assert result.verdict == (fault or "ok")
+    assert bool(result.fault) == (fault not in ("", "late"))  # late is said, and is no error: the machine may be busy
+
+
+def test_a_fault_of_all_ranks_blames_none() -> None:
+    """Where every rank is hit alike, a page that names one is wrong."""
+    spike = Fault(SPIKE)
+    assert names_culprit(page(text="The loss spiked."), spike.rank)
+    assert not names_culprit(page(text="The loss spiked.", rank="0"), spike.rank)
+
+
+def test_surplus_is_what_no_fault_called_for() -> None:
+    """Any other critical alert that fired is surplus, also one of the right kind a second time; the rest is not."""
+    answer = page(rank="3")
+    second = page("StragglerRank", rank="3")
+    info = page("LossSpike", severity="info")
+    ended = page(rank="3", status=RESOLVED)
+    assert surplus([answer, second, info, ended], [Result(HANGS, 31.5, answer, 3.0, 5.0)]) == [second]
+
+
+def test_every_kind_of_fault_is_played_once() -> None:
+    """The demo gives five different faults and expects five different pages."""
+    assert len({scenario.fault.kind for scenario in SCENARIOS}) == len({scenario.alert for scenario in SCENARIOS}) == 5

@@ -1,0 +1,74 @@
+"""Random campaigns: reproducible, sound, and judged by name."""
+
+from __future__ import annotations
+
+from tachograph_lab.commands import campaign, healthy
+from tachograph_lab.replay.batch import Outcome
+from tachograph_lab.replay.verdict import Received, judge
+from tachograph_lab.scenario.checks import check
+from tachograph_lab.scenario.faults import FAULTS
+from tachograph_lab.scenario.random_scenario import KINDS, generate
+
+
+def test_a_campaign_can_be_run_again() -> None:
+    """The same number and seed give the same scenario; another seed another one."""
+    assert [generate(number, 1) for number in range(60)] == [generate(number, 1) for number in range(60)]
+    assert generate(3, 1) != generate(3, 2)
+
+
+def test_what_is_made_up_is_sound() -> None:
+    """Every scenario passes the checks that files pass, in every sort of story and fleet."""
+    scenarios = [generate(number, seed) for seed in range(3) for number in range(len(KINDS) * 4)]
+    assert not [problem for scenario in scenarios for problem in check(scenario)]
+    assert {scenario.fleet.ranks for scenario in scenarios} >= {2, 8, 64, 256}
+
+
+def test_faults_at_ranks_expect_that_rank() -> None:
+    """What is expected names the rank, node and GPU of the fault."""
+    for number in range(len(KINDS) * 3):
+        scenario = generate(number, 5)
+        rank = getattr(scenario.faults[0], "rank", None)
+        if rank is None or not scenario.expect:
+            continue
+        node, gpu = divmod(rank, scenario.fleet.gpus_per_node)
+        labels = scenario.expect[0].labels
+        assert (labels["rank"], labels["gpu"]) == (str(rank), str(gpu))
+        assert labels["instance"] == scenario.fleet.node_name(node)
+
+
+def test_most_faults_come_in_campaigns() -> None:
+    """What is left out has incidents of its own, which last hours, or belongs to a healthy day."""
+    used = {type(generate(number, 1).faults[0]).word for number in range(len(KINDS))}
+    assert used | {"slow_checkpoint", "no_checkpoint", "batch_change", "finish"} == set(FAULTS)
+
+
+def _received(alert: str, rank: str, time: float) -> Received:
+    labels = {"alertname": alert, "run": "campaign", "rank": rank, "instance": "node-0", "gpu": rank}
+    return Received(time, "page", "firing", labels, {"description": f"Rank {rank} holds its connection"})
+
+
+def test_a_page_that_blames_another_rank_is_wrong() -> None:
+    """It is neither missing nor extra, and a second page beside it is extra."""
+    scenario = generate(next(n for n, kind in enumerate(KINDS) if kind.word == "frozen"), 1)
+    at, right = scenario.faults[0].at, scenario.expect[0].labels["rank"]
+    other = "0" if right != "0" else "1"
+
+    def kinds(*received: Received) -> list[str]:
+        return sorted(finding.kind for finding in campaign.findings(Outcome(scenario, judge(scenario, received), 0.0)))
+
+    assert kinds() == [campaign.MISSING]
+    assert kinds(_received("RankFrozen", other, at + 5)) == [campaign.WRONG]
+    assert kinds(_received("RankFrozen", other, at + 5), _received("RunHung", other, at + 30)) == [
+        campaign.EXTRA,
+        campaign.WRONG,
+    ]
+
+
+def test_a_healthy_day_of_any_fleet_is_sound() -> None:
+    """A day is planned within its hours, whatever its length, and nothing is expected of it."""
+    for ranks in healthy.FLEETS:
+        for hours in (1, 24):
+            scenario = healthy.day(ranks, 3, hours * 3600)
+            assert scenario.fleet.ranks == ranks
+            assert not scenario.expect
+            assert not list(check(scenario))

@@ -1,0 +1,74 @@
+"""NVLink on the made-up library: both ways of counting, all links together and each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tachograph.node.driver.nvml import ALL_LINKS
+
+NOT_SUPPORTED = 3
+OneGpu = Callable[..., Any]
+
+
+def test_nvlink_of_generation_5_fills_the_same_families(fake: Any, one_gpu: OneGpu) -> None:
+    """The ids of generation 5 give the bytes and errors that older ids gave before, in bytes and not in KiB."""
+    for field_id in (138, 139):
+        fake.field_error(0, field_id, NOT_SUPPORTED, ALL_LINKS)
+    for field_id in (38, 45, 52, 59):
+        fake.field_error(0, field_id, NOT_SUPPORTED)
+    for field_id, value in {202: 7000, 204: 8000, 213: 3, 214: 2, 219: 1}.items():
+        fake.field(0, field_id, value, ALL_LINKS)
+    told = one_gpu().at(0)
+    assert told.family("nvlink_bytes_total") == {("transmit",): 7000, ("receive",): 8000}
+    assert told.family("nvlink_errors_total") == {("recovery",): 3, ("recovery_failed",): 2, ("effective",): 1}
+    assert told.shown >= {("nvlink_errors_total", "recovery_failed"), ("nvlink_errors_total", "effective")}
+
+
+def test_a_part_that_answers_to_both_generations_is_read_once(fake: Any, one_gpu: OneGpu) -> None:
+    """Where old and new ids both answer, the older gives the sample, and no sample is given twice."""
+    fake.field(0, 138, 5, ALL_LINKS)
+    fake.field(0, 202, 7000, ALL_LINKS)
+    assert one_gpu().at(0).samples["nvlink_bytes_total", "transmit"] == 5 * 1024
+
+
+def test_each_link_is_told_where_detail_is_asked_for(fake: Any, one_gpu: OneGpu) -> None:
+    """With detail each link has its state, bytes and errors, from the second collection on, and all of it is detail."""
+    fake.field(0, 165, 0, scope=3)
+    fake.field(0, 138, 9, scope=2)
+    fake.field(0, 161, 77, scope=17)
+    fake.field_error(0, 163, NOT_SUPPORTED, scope=7)
+    fake.field(0, 97, 66)  # what older parts have instead: CRC errors of link 7
+    told = one_gpu(detail=True).at(0, 1)
+    assert told.failures == {}
+    assert told.family("nvlink_link_active") == {(str(link),): float(link != 3) for link in range(18)}
+    assert told.samples["nvlink_link_bytes_total", "2", "transmit"] == 9 * 1024
+    assert told.samples["nvlink_link_errors_total", "17", "replay"] == 77
+    assert told.samples["nvlink_link_errors_total", "7", "crc_flit"] == 66
+    assert not {key for key in told.shown if key[0].startswith("nvlink_link_")}
+
+
+@pytest.mark.parametrize(("state", "active"), [(0, 17), (1, 18), (2, 18), (3, 17)])
+def test_a_link_that_sleeps_is_up(fake: Any, one_gpu: OneGpu, state: int, active: int) -> None:
+    """A link asleep counts as up, one that is inactive or carries no traffic does not."""
+    fake.field(0, 165, state, scope=11)
+    told = one_gpu().at(0)
+    assert (told.samples["nvlink_links",], told.samples["nvlink_links_active",]) == (18, active)
+
+
+def test_a_gpu_without_nvlink(fake: Any, one_gpu: OneGpu) -> None:
+    """No NVLink is no family; NVLink with no link is a 0, for that is what the driver says."""
+    fake.field_error(0, 91, NOT_SUPPORTED)
+    fake.field(1, 91, 0)
+    assert ("nvlink_links",) not in one_gpu(0).at(0).samples
+    told = one_gpu(1).at(0)
+    assert (told.samples["nvlink_links",], told.samples["nvlink_links_active",]) == (0, 0)
+
+
+@pytest.mark.parametrize(("state", "status", "ready"), [(0, 0, None), (1, 0, 0), (2, 0, 0), (3, 0, 1), (3, 999, 0)])
+def test_fabric(fake: Any, one_gpu: OneGpu, state: int, status: int, ready: int | None) -> None:
+    """Joining the fabric is ready only when it is over and went well; a part without fabric has no sample."""
+    fake.gpus[0].fabric[0], fake.gpus[0].fabric[1] = state, status
+    assert one_gpu().at(0).samples.get(("fabric_ready",)) == ready

@@ -1,0 +1,228 @@
+"""The listener: who holds a connection without speaking does not keep others out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.node.app import MOST_DESCRIPTORS
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.listener import GREETING_SECONDS, Listener
+from tachograph.node.ranks.shares import WORK_BURST, WORK_RATE
+from tachograph.node.ranks.table import RankTable
+
+HELLO = b'{"v":1,"type":"hello","run":"r","rank":0}\n'
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture
+def table(hand: Any, two_gpus: Any) -> RankTable:
+    return RankTable(Limits(ranks=2), hand.clock, two_gpus)
+
+
+@pytest.fixture
+def listening(table: RankTable, hand: Any, tmp_path: Path) -> Callable[[Any], None]:
+    """Run a test's coroutine with an open listener and a way to connect to it."""
+
+    def run(body: Callable[[Listener, Callable[[], Awaitable[Streams]]], Awaitable[None]]) -> None:
+        async def main() -> None:
+            listener = Listener(tmp_path / "s", 0o666, Limits(ranks=2), hand.clock, table)
+            await listener.open()
+            writers: list[asyncio.StreamWriter] = []
+
+            async def connect() -> Streams:
+                streams = await asyncio.open_unix_connection(tmp_path / "s")
+                writers.append(streams[1])
+                return streams
+
+            try:
+                await asyncio.wait_for(body(listener, connect), 10)
+            finally:
+                for writer in writers:
+                    writer.close()
+                await listener.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_silent_connections_make_room(listening: Any, table: RankTable) -> None:
+    """Where all places are held by connections that never spoke, the oldest goes; one that speaks for a rank stays."""
+
+    async def body(_: Listener, connect: Callable[[], Awaitable[Streams]]) -> None:
+        speaking, speaker = await connect()
+        speaker.write(HELLO)
+        await speaking.readline()
+        silent = [await connect() for _ in range(3)]
+        late, latecomer = await connect()
+        latecomer.write(HELLO.replace(b'"rank":0', b'"rank":1'))
+        assert json.loads(await late.readline())["ok"] is True
+        assert "too many connections" in json.loads(await silent[0][0].readline())["error"]
+        assert await silent[0][0].read() == b""
+        assert len(list(table.ranks())) == 2
+
+    listening(body)
+    assert table.rejected["rank_limit"] == 1
+
+
+def test_the_cap_holds_for_all_who_come_at_once(listening: Any, table: RankTable, tmp_path: Path) -> None:
+    """Sixty connections that wait to be accepted together: no more than the cap is open at any time."""
+
+    async def body(listener: Listener, connect: Callable[[], Awaitable[Streams]]) -> None:
+        speaking, speaker = await connect()
+        speaker.write(HELLO)
+        await speaking.readline()
+        waiting = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(60)]
+        for each in waiting:
+            each.connect(str(tmp_path / "s"))
+        while table.rejected["rank_limit"] < 57:
+            assert listener.connections <= Limits(ranks=2).connections
+            await asyncio.sleep(0)
+        for each in waiting:
+            each.close()
+        late, latecomer = await connect()
+        latecomer.write(HELLO.replace(b'"rank":0', b'"rank":1'))
+        assert json.loads(await late.readline())["ok"] is True
+        assert not speaking.at_eof()
+
+    listening(body)
+
+
+def test_live_ranks_are_never_hung_up_on(listening: Any, table: RankTable) -> None:
+    """Where each connection of a user speaks for a rank, his next one is told and closed, and counted."""
+
+    async def body(listener: Listener, connect: Callable[[], Awaitable[Streams]]) -> None:
+        held = []
+        for rank in (0, 1, 0, 1):  # two of the four are those of a higher attempt, whose old connections are closed
+            streams = await connect()
+            attempt = b',"attempt":%d' % (len(held) // 2)
+            streams[1].write(HELLO.replace(b'"rank":0', b'"rank":%d%s' % (rank, attempt)))
+            await streams[0].readline()
+            held.append(streams)
+        while listener.connections > 2:
+            await asyncio.sleep(0)
+        table.shares.of(os.getuid()).connections += 2  # as if there were two more ranks
+        late, _ = await connect()
+        assert "you have 4 connections here" in json.loads(await late.readline())["error"]
+        assert await late.read() == b""
+        assert listener.refused["user_limit"] == 1
+        assert not any(streams[0].at_eof() for streams in held[2:])
+
+    listening(body)
+
+
+def test_who_does_not_read_is_hung_up_on_all_the_same(listening: Any, table: RankTable, tmp_path: Path) -> None:
+    """A connection whose answers are never read cannot be kept open by that."""
+
+    async def body(listener: Listener, _: object) -> None:
+        deaf = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        deaf.connect(str(tmp_path / "s"))
+        while not listener._connections or (connection := next(iter(listener._connections)))._transport is None:
+            await asyncio.sleep(0)
+        connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+        deaf.send(b"mumble\n" * 90)
+        while connection._transport.get_write_buffer_size() == 0:
+            await asyncio.sleep(0)
+        connection.refuse_and_close("no_hello", "enough")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert listener.connections == 0
+        deaf.close()
+
+    listening(body)
+
+
+def test_a_user_out_of_share_is_read_later(listening: Any, table: RankTable, hand: Any) -> None:
+    """What a user sends beyond his share waits, unread and undropped, until his share has filled again."""
+
+    async def body(listener: Listener, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(HELLO)
+        await reader.readline()
+        share = table.shares.of(os.getuid())
+        share.spend(WORK_BURST + 0.6 * WORK_RATE)
+        writer.write(b'{"v":1,"type":"state","seq":1,"time":1,"step":5}\n' * 3 + b"{nonsense\n")
+        await asyncio.sleep(0.1)
+        assert table.frames == 1
+        late, _ = await connect()
+        assert "your share" in json.loads(await late.readline())["error"]
+        assert listener.refused["work_limit"] == 1
+        hand.turn(1.0)
+        assert "JSON" in json.loads(await reader.readline())["error"]
+        assert table.frames == 4
+
+    listening(body)
+
+
+def test_no_descriptor_left(exporter_at: Callable[..., Any], speak: Any) -> None:
+    """Out of descriptors, the exporter says so once, serves who is there, and accepts again when there is room."""
+    running = exporter_at("--no-gpu")
+    witness = running.speaker()
+    witness.hello()
+    running.get("/metrics")
+    _, hard = resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE)
+    used = len(list(Path(f"/proc/{running.process.pid}/fd").iterdir()))
+    resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (used + 4, hard))
+    idle = [speak(running.socket) for _ in range(40)]
+    running.eventually(lambda: "ranks cannot connect: Too many open files" in running.log.read_text())
+    witness.send(type="nonsense")
+    assert witness.answer()["ok"] is False
+    for each in idle:
+        each.close()
+    assert running.speaker(rank=1).hello()["ok"] is True
+    log = running.log.read_text()
+    assert "Traceback" not in log
+    assert log.count("ranks cannot connect") == 1
+
+
+def test_the_descriptor_limit_is_raised(exporter_at: Callable[..., Any]) -> None:
+    """However few descriptors its shell gave it, the exporter takes as many as it may and all its caps could use."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        running = exporter_at("--no-gpu")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE)[0] == min(hard, MOST_DESCRIPTORS)
+
+
+def test_hello_is_waited_for_a_minute(listening: Any, table: RankTable, hand: Any) -> None:
+    """A connection without hello is told and closed after 60 s; one that said hello is left alone."""
+
+    async def body(listener: Listener, connect: Callable[[], Awaitable[Streams]]) -> None:
+        speaking, speaker = await connect()
+        speaker.write(HELLO)
+        await speaking.readline()
+        silent, mumbler = await connect()
+        mumbler.write(b"mumble\n")
+        assert "JSON" in json.loads(await silent.readline())["error"]
+        hand.turn(GREETING_SECONDS)
+        listener.tick()
+        hand.turn(1.0)
+        listener.tick()
+        assert "no hello within 60 s" in json.loads(await silent.readline())["error"]
+        assert await silent.read() == b""
+        assert not speaking.at_eof()
+
+    listening(body)
+    assert table.rejected["no_hello"] == 1
+
+
+def test_the_socket_of_another_is_not_removed(listening: Any, tmp_path: Path) -> None:
+    """On closing, a socket file that is not ours any more stays."""
+
+    async def body(listener: Listener, _: object) -> None:
+        listener.path.unlink()
+        listener.path.write_text("theirs")
+
+    listening(body)
+    assert (tmp_path / "s").read_text() == "theirs"

@@ -1,0 +1,166 @@
+"""The lives of a rank: one process after the other, how many there were, and what is known of the one before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tachograph.node.ranks.frames import Bye, State
+from tachograph.node.ranks.peer import Peer
+
+
+def states(table: Any) -> dict[str, float]:
+    """The state series of rank 0."""
+    return {key[3]: value for key, value in table.shown().items() if key[:3] == ("rank_state", "r", "0")}
+
+
+def test_states_the_rank_was_never_in_are_not_shown(table: Any, hand: Any) -> None:
+    """A healthy rank has one series; one that was frozen or dead shows 0 for it afterwards, also in its next life."""
+    table.greet(link := object())
+    assert states(table) == {"running": 1}
+    hand.turn(11.0, table.tick)
+    assert states(table) == {"running": 0, "frozen": 1}
+    table.tell(link)
+    assert states(table) == {"running": 1, "frozen": 0}
+    table.lost(link)
+    assert states(table) == {"running": 0, "frozen": 0, "dead": 1}
+    table.greet(object(), table.OTHER)
+    assert states(table) == {"running": 1, "frozen": 0, "dead": 0}
+
+
+def restarts(table: Any, rank: str = "0") -> float:
+    return table.shown()["train_restarts_total", "r", rank]
+
+
+def test_restarts_are_counted_by_process_and_attempt(table: Any, hand: Any) -> None:
+    """0 from the hello on; each further process counts one, and an attempt number that knows more counts as it says."""
+    table.greet(link := object())
+    assert restarts(table) == 0
+    table.lost(link)
+    table.greet(link := object())  # the same process is no restart
+    table.tell(link)
+    assert restarts(table) == 0
+    table.lost(link)
+    table.greet(link := object(), table.OTHER)
+    assert restarts(table) == 1
+    table.bye(link, Bye(v=1, outcome="failed"))
+    table.greet(link := object(), table.ME, attempt=5)
+    assert restarts(table) == 5
+    table.lost(link)
+    table.greet(object(), table.OTHER, attempt=1)
+    assert restarts(table) == 6, "the attempt of a launcher that counts anew does not make it fall"
+
+
+def test_restarts_of_containers_are_counted_by_sequence(table: Any) -> None:
+    """Where all pids are alike, a sequence that starts again is the other process."""
+    table.greet(link := object(), Peer(1000, 0), pid=7)
+    table.tell(link, 50)
+    table.lost(link)
+    table.greet(link := object(), Peer(1000, 0), pid=7)
+    table.tell(link, 1)
+    assert restarts(table) == 1
+
+
+def test_restarts_are_remembered_as_long_as_the_run(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
+    """A forgotten rank that returns goes on counting while others of its run are there; else the run is a new one."""
+    table.greet(object(), rank=1)
+    for peer in (table.ME, table.OTHER):
+        table.greet(link := object(), peer)
+        table.lost(link)
+    hand.turn(901.0, table.tick)
+    assert [rank.key[1] for rank in table.ranks()] == ["1"]
+    table.greet(link := object(), table.ME)
+    assert restarts(table) == 2
+    assert restarts(table, "1") == 0
+    alone = table_of(two_gpus)
+    alone.greet(link := object())
+    alone.lost(link)
+    hand.turn(901.0, alone.tick)
+    alone.greet(object(), table.OTHER)
+    assert restarts(alone) == 0
+
+
+def test_forgotten_ranks_are_remembered_up_to_a_number(table: Any, hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender that makes up ranks without end costs a bounded memory."""
+    monkeypatch.setattr("tachograph.node.ranks.table.MAX_FORGOTTEN", 3)
+    table.greet(object(), rank=99)
+    for rank in range(10):
+        table.greet(link := object(), rank=rank)
+        table.lost(link)
+    hand.turn(901.0, table.tick)
+    for rank in range(10):
+        table.greet(object(), rank=rank)
+    assert sum(restarts(table, str(rank)) for rank in range(10)) == 3
+
+
+def test_hello_tells_when_the_earlier_process_ended(table: Any, hand: Any) -> None:
+    """Absent for the first process and for a second hello of a living one; else when that rank was last heard of."""
+    link = object()
+    assert table.greet(link).ended is None
+    table.tell(link)
+    hand.turn(5.0)
+    table.tell(link, 2)
+    assert table.greet(link).ended is None
+    other = object()
+    assert table.greet(other).ended is None
+    hand.turn(7.0)
+    table.lost(other)
+    hand.turn(60.0)
+    assert table.greet(object(), table.OTHER).ended == hand.epoch + 12.0, (
+        "the end of its connection, not its last frame"
+    )
+    assert table.greet(object(), table.ME, attempt=1).ended == hand.epoch + 72.0, "one that lived until it was replaced"
+
+
+def told(table: Any, rank: int = 0, **over: Any) -> tuple[int | None, float | None]:
+    """What a new process of the rank is told of the one before."""
+    welcome = table.greet(object(), table.OTHER, rank=rank, **over)
+    return welcome.last_step, welcome.ended
+
+
+def lived(table: Any, hand: Any, step: int, rank: int = 0) -> tuple[object, float]:
+    """Have a process of a rank reach a step; return its link and when it was last heard."""
+    table.greet(link := object(), rank=rank)
+    table.heard(link)
+    table.state(link, State(v=1, seq=1, time=100.0, step=step))
+    return link, hand.clock.wall()
+
+
+def test_a_job_that_comes_back_after_hours_is_known(table: Any, hand: Any) -> None:
+    """A requeue takes longer than a dead rank stays visible: its step and its end are remembered all the same."""
+    link, heard = lived(table, hand, 480)
+    table.lost(link)
+    for _ in range(10):
+        hand.turn(360.0, table.tick)
+    assert not states(table)
+    assert told(table) == (480, heard)
+    assert told(table, rank=1) == (None, None)
+
+
+def test_a_training_that_finished_is_not_gone_on_with(table: Any, hand: Any) -> None:
+    """A fresh script under the name of a finished run repeats nothing; a later attempt does."""
+    for rank, attempt, expected in ((0, 0, None), (1, 1, 480)):
+        link, _ = lived(table, hand, 480, rank)
+        table.bye(link, Bye(v=1, outcome="finished"))
+        assert told(table, rank, attempt=attempt)[0] == expected
+
+
+def test_another_users_past_is_not_told(table: Any, hand: Any) -> None:
+    """A run's name may be taken by somebody else once it is forgotten; what it was is nobody's business."""
+    link, _ = lived(table, hand, 480)
+    table.lost(link)
+    for _ in range(10):
+        hand.turn(360.0, table.tick)
+    assert table.greet(object(), Peer(1001, 4243)).last_step is None
+
+
+def test_remembering_has_an_end(table: Any, hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names without end cost no memory: the oldest is forgotten for good."""
+    monkeypatch.setattr("tachograph.node.ranks.table.MAX_FORGOTTEN", 3)
+    for rank in range(5):
+        link, _ = lived(table, hand, rank, rank)
+        table.lost(link)
+    for _ in range(10):
+        hand.turn(360.0, table.tick)
+    assert [told(table, rank)[0] for rank in range(5)] == [None, None, 2, 3, 4]

@@ -1,0 +1,183 @@
+"""The state file: what an exporter keeps, the next one has, and whatever else lies there harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.node.ranks import memory as memories
+from tachograph.node.ranks.memory import Memory
+from tachograph.node.ranks.state_file import MAX_BYTES, StateFile, boot_id
+from tachograph.node.ranks.state_keeper import StateKeeper
+
+STEP = {"schema": 3, "sum": 1.0, "buckets": {"-8": 2}}
+MERGED = {"productive_seconds_total": 5.0, "lost_seconds_total": {"data": 1.0}}
+
+
+def restarted(table: Any, table_of: Any, two_gpus: Any) -> Any:
+    """Return the table of the next exporter."""
+    after = table_of(two_gpus)
+    after.restore(memories.decode(memories.encode(table.memory("boot"))))
+    return after
+
+
+def test_sums_and_restarts_go_on(table: Any, table_of: Any, two_gpus: Any) -> None:
+    """What processes counted that are gone, and what each living one did, is counted once; restarts do not fall."""
+    table.greet(gone := object(), table.ME)
+    table.tell(gone, metrics=MERGED, histograms={"step_seconds": STEP}, step=9)
+    table.lost(gone)
+    table.greet(link := object(), table.OTHER)
+    table.tell(link, seq=1, metrics=MERGED, histograms={"step_seconds": STEP}, step=3)
+    shown = table.shown()
+    assert shown["train_productive_seconds_total", "r"] == 10.0
+    after = restarted(table, table_of, two_gpus)
+    assert after.shown()["train_productive_seconds_total", "r"] == 10.0
+    welcome = after.greet(again := object(), table.OTHER)
+    assert (welcome.last_step, welcome.ended) == (3, None)
+    after.tell(again, seq=2, metrics=MERGED, histograms={"step_seconds": STEP}, step=3)
+    assert after.shown() == shown
+    third = restarted(after, table_of, two_gpus)
+    third.greet(new := object(), table.ME)
+    third.tell(new, seq=1, metrics=MERGED)
+    assert third.shown()["train_productive_seconds_total", "r"] == 15.0
+    assert third.shown()["train_restarts_total", "r", "0"] == 2
+
+
+def test_what_a_rank_makes_up_costs_its_own_run(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
+    """Counts at the end of what a double can hold, again and again, do not spoil the file for other users' runs."""
+    table.greet(link := object(), table.ME, run="mine")
+    table.tell(link, metrics=MERGED)
+    rude = memories.Peer(666, 6)
+    huge = {"schema": 3, "sum": 1.7e308, "buckets": {f"{index}": 2**53 for index in range(-240, 241)}}
+    for process in range(5):
+        table.greet(link := object(), rude, run="rude", pid=process, attempt=2**53 - 1 if process == 0 else 2**53)
+        table.tell(link, metrics={"productive_seconds_total": 1.7e308}, histograms={"step_seconds": huge})
+        table.tell(link, seq=0)  # another process behind the same pid
+        table.lost(link)
+    after = restarted(table, table_of, two_gpus)
+    assert after.shown()["train_productive_seconds_total", "mine"] == 5.0
+    assert {"train_step_seconds", "train_productive_seconds_total"} <= {
+        key[0] for key in after.shown() if "rude" in key
+    }
+
+
+@pytest.mark.parametrize("spoilt", [{"run": 7}, {"run": "x", "owner": -1}, {"totals": {"a": 1}}, None, [[[]]]])
+def test_one_bad_run_costs_itself(table: Any, table_of: Any, two_gpus: Any, spoilt: object) -> None:
+    """The others are remembered."""
+    table.greet(link := object(), table.ME)
+    table.tell(link, metrics=MERGED)
+    file = json.loads(memories.encode(table.memory("boot")))
+    file["runs"].insert(0, spoilt)
+    file["lives"].append(spoilt)
+    after = table_of(two_gpus)
+    after.restore(memories.decode(json.dumps(file).encode()))
+    assert after.shown()["train_productive_seconds_total", "r"] == 5.0
+
+
+def test_a_name_is_its_owners_after_a_restart(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
+    """While its ranks may still come back a run is its owner's; once they did not, it is gone."""
+    table.greet(object(), table.ME)
+    after = restarted(table, table_of, two_gpus)
+    with pytest.raises(Exception, match="belongs to uid 1000"):
+        after.greet(object(), memories.Peer(666, 1))
+    hand.turn(901.0, after.tick)
+    assert after.greet(object(), memories.Peer(666, 1)).last_step is None
+
+
+def test_lives_are_kept(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
+    """A rank that was forgotten before the restart still hears its last step after it."""
+    table.greet(link := object(), table.ME)
+    table.tell(link, step=480)
+    table.lost(link)
+    hand.turn(901.0, table.tick)
+    assert restarted(table, table_of, two_gpus).greet(object(), table.OTHER).last_step == 480
+
+
+def kept() -> bytes:
+    return memories.encode(Memory(memories.VERSION, boot_id(), [], []))
+
+
+def test_the_file_is_private_and_replaced_whole(tmp_path: Path) -> None:
+    """Only its owner can read it, and a torn one left behind is in nobody's way."""
+    file = StateFile(tmp_path / "rank.state")
+    (tmp_path / "rank.state.new").write_text("torn")
+    assert file.load() is None
+    file.save(kept())
+    file.save(kept())
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert file.load() == Memory(memories.VERSION, boot_id(), [], [])
+    assert [path.name for path in tmp_path.iterdir()] == ["rank.state"]
+
+
+def spoilt(path: Path, how: str) -> None:
+    if how == "link":
+        (path.parent / "target").write_bytes(kept())
+        path.symlink_to(path.parent / "target")
+    elif how == "pipe":
+        os.mkfifo(path)
+    elif how == "folder":
+        path.mkdir()
+    elif how == "huge":
+        path.write_bytes(b" " * (MAX_BYTES + 1))
+    elif how == "deep":
+        path.write_bytes(b'{"version":1,"boot":"","runs":' + b"[" * 100_000)
+    elif how == "another's":
+        path.write_bytes(kept())
+        os.chown(path, 12345, 12345)
+    elif how == "wrong type":
+        path.write_bytes(kept().replace(b'"runs":[]', b'"runs":{"run":7}'))
+    else:
+        path.write_bytes(os.urandom(200))
+
+
+@pytest.mark.parametrize("how", ["link", "pipe", "folder", "huge", "deep", "another's", "wrong type", "noise"])
+def test_what_cannot_be_trusted_is_not_used(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged in one line, and the exporter starts without a memory."""
+    if how == "another's" and os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    path = tmp_path / "rank.state"
+    spoilt(path, how)
+    assert StateFile(path).load() is None
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["state file not read"]
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    """In a folder that others may write to, a link under the name of the new file must not lead ours elsewhere."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "rank.state.new").symlink_to(victim)
+    StateFile(tmp_path / "rank.state").save(kept())
+    assert victim.read_text() == "precious"
+
+
+def test_a_disk_that_hung_is_written_again(table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that ends after it was given up does not pass for one of what was said since."""
+    monkeypatch.setattr("tachograph.node.ranks.state_keeper.PATIENCE_SECONDS", 0.05)
+    answers = threading.Event()
+
+    class Disk(StateFile):
+        def save(self, data: bytes) -> None:
+            assert answers.wait(10)
+            super().save(data)
+
+    async def body() -> None:
+        keeper = StateKeeper(table, file := Disk(tmp_path / "rank.state"))
+        await keeper._save()
+        table.greet(object(), table.ME, run="later")
+        await keeper._save()
+        answers.set()
+        assert keeper._writing is not None
+        await keeper._writing
+        await keeper._save()
+        memory = file.load()
+        assert memory is not None
+        assert [run.run for run in memory.runs] == ["later"]
+
+    asyncio.run(body())

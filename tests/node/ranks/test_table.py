@@ -1,0 +1,314 @@
+"""The rank table: who may speak for a rank, what state it is in, and how long it is remembered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tachograph.node.ranks.frames import Bye, Event, FrameError
+from tachograph.node.ranks.peer import Peer
+
+
+class Link:
+    """Stands for a connection."""
+
+
+def test_a_speaking_rank_runs(table: Any, hand: Any) -> None:
+    """Connected and speaking is running: up, exactly one state, and its last frame's time by the exporter's clock."""
+    table.greet(link := Link())
+    for seq in range(30):
+        hand.turn(1.0)
+        table.tell(link, seq)
+    assert table.states() == ["running"]
+    assert table.shown()["rank_up", "r", "0"] == 1
+    assert table.shown()["rank_heartbeat_timestamp_seconds", "r", "0"] == hand.epoch + 30
+
+
+def test_silence_is_frozen_not_dead(table: Any, hand: Any) -> None:
+    """Connected and silent for more than 10 s is frozen; the rank stays up, and one frame brings it back."""
+    table.greet(link := Link())
+    table.tell(link, phase="backward", phase_since=99.0)
+    hand.turn(10.0, table.tick)
+    assert table.states() == ["running"]
+    hand.turn(0.5, table.tick)
+    assert table.states() == ["frozen"]
+    shown = table.shown()
+    assert shown["rank_up", "r", "0"] == 1
+    assert shown["rank_phase_seconds", "r", "0", "backward"] == pytest.approx(11.5)
+    table.heard(link)
+    assert table.states() == ["running"]
+
+
+def test_an_exporter_that_was_stopped_does_not_accuse_its_ranks(table: Any, hand: Any) -> None:
+    """Silence while the exporter itself did not run is no silence; from then on it counts."""
+    table.greet(Link())
+    hand.turn(1.0, table.tick)
+    hand.turn(60.0)  # no tick: SIGSTOP, or a starved machine
+    assert table.states() == ["running"]
+    hand.turn(11.0, table.tick)
+    assert table.states() == ["frozen"]
+
+
+def test_end_of_file_without_bye_is_dead(table: Any, hand: Any) -> None:
+    """A connection that ends without bye is a death: up 0, moment gauges gone, counters, step and times kept."""
+    table.greet(link := Link())
+    table.tell(link, step=7, phase="data", phase_since=99.0, progress_time=98.0,
+               metrics={"loss": 1.0, "tokens_total": 5}, dropped=3)  # fmt: skip
+    table.lost(link)
+    shown = table.shown()
+    assert table.states() == ["dead"]
+    assert shown["rank_up", "r", "0"] == 0
+    assert shown["train_step", "r", "0"] == 7
+    assert shown["train_tokens_total", "r", "0"] == 5
+    assert shown["rank_progress_timestamp_seconds", "r", "0"] == 98.0
+    assert shown["exporter_client_dropped_total", "r", "0"] == 3
+    assert ("train_loss", "r", "0") not in shown
+    assert ("rank_phase_seconds", "r", "0", "data") not in shown
+
+
+@pytest.mark.parametrize(("outcome", "up"), [("finished", 1), ("failed", 0)])
+def test_bye_is_neither_dead_nor_frozen(table: Any, hand: Any, outcome: Any, up: int) -> None:
+    """A bye decides the state for good: the end of file that follows it changes nothing."""
+    table.greet(link := Link())
+    table.bye(link, Bye(v=1, outcome=outcome, category="oom", message="CUDA out of memory"))
+    assert table.lost(link) is None
+    hand.turn(60.0, table.tick)
+    assert table.states() == [outcome]
+    assert table.shown()["rank_up", "r", "0"] == up
+
+
+@pytest.mark.parametrize(("end", "seconds"), [("dead", 900), ("failed", 900), ("finished", 120)])
+def test_retention(table: Any, hand: Any, end: Any, seconds: int) -> None:
+    """Dead and failed ranks stay visible for 15 minutes, finished ones for 2; then nothing of the run is left."""
+    table.greet(link := Link())
+    table.tell(link)
+    if end == "dead":
+        table.lost(link)
+    else:
+        table.bye(link, Bye(v=1, outcome=end))
+    hand.turn(seconds)
+    assert table.states() == [end]
+    hand.turn(1.0)
+    assert [key for key in table.shown() if "r" in key[1:]] == []
+
+
+def test_hello_tells_the_last_step(table: Any) -> None:
+    """A rank that returns learns the step it was at; a new one gets None."""
+    link = Link()
+    assert table.greet(link).last_step is None
+    table.tell(link, step=480)
+    table.lost(link)
+    assert table.greet(Link(), table.OTHER).last_step == 480
+    assert table.states() == ["running"]
+
+
+def test_the_same_process_may_reconnect(table: Any) -> None:
+    """A second connection of the same process takes over at once, and the old one's end kills nobody."""
+    table.greet(old := Link())
+    table.tell(old, 5, metrics={"tokens_total": 9})
+    new = Link()
+    assert table.greet(new).superseded is old
+    assert table.lost(old) is None
+    with pytest.raises(FrameError) as refusal:
+        table.tell(old, 6)
+    assert refusal.value.reason == "no_hello"
+    table.tell(new, 6, metrics={"tokens_total": 8})
+    assert table.shown()["train_tokens_total", "r", "0"] == 9, "the lineage goes on: counters do not fall"
+    assert table.dropped["counter_decrease"] == 1
+
+
+def test_a_living_rank_cannot_be_taken_over(table: Any) -> None:
+    """Another process in the same attempt is refused while the rank lives, and welcome once it is dead."""
+    table.greet(link := Link())
+    with pytest.raises(FrameError, match="held by pid 4242 in attempt 0") as refusal:
+        table.greet(Link(), table.OTHER)
+    assert refusal.value.reason == "conflict"
+    table.tell(link)
+    table.lost(link)
+    table.greet(Link(), table.OTHER)
+    assert table.states() == ["running"]
+
+
+def test_a_higher_attempt_replaces(table: Any) -> None:
+    """A restarted rank takes the place of one that hangs on, and its counters start again; a lower one does not."""
+    table.greet(old := Link(), attempt=1)
+    table.tell(old, metrics={"tokens_total": 9})
+    with pytest.raises(FrameError):
+        table.greet(Link(), table.OTHER, attempt=0)
+    new = Link()
+    assert table.greet(new, table.OTHER, attempt=2).superseded is old
+    table.tell(new, metrics={"tokens_total": 1})
+    assert table.shown()["train_tokens_total", "r", "0"] == 1
+    assert table.dropped["counter_decrease"] == 0
+
+
+def test_a_sequence_that_starts_again_is_another_process(table: Any) -> None:
+    """In containers all pids are alike: a state whose seq starts again resets the counters instead of being refused."""
+    table.greet(link := Link(), Peer(1000, 0), pid=7)
+    table.tell(link, 50, metrics={"tokens_total": 900})
+    table.lost(link)
+    table.greet(link := Link(), Peer(1000, 0), pid=7)
+    table.tell(link, 1, metrics={"tokens_total": 4})
+    assert table.shown()["train_tokens_total", "r", "0"] == 4
+    assert table.dropped["counter_decrease"] == 0
+
+
+def test_nothing_counted_is_shown_before_the_first_state(table: Any) -> None:
+    """Between hello and state, zeros would look like counters that fell, to double when the exporter restarted."""
+    table.greet(link := Link())
+    known_at_hello = {"train_config_info", "train_restarts_total"}
+    assert {key[0] for key in table.shown() if key[0].startswith("train_")} == known_at_hello
+    table.tell(link)
+    assert table.shown()["train_phase_seconds_total", "r", "0", "data"] == 0
+
+
+def test_a_run_belongs_to_its_first_uid(table: Any) -> None:
+    """Another uid is refused while any rank of the run is known, and only for that run."""
+    table.greet(link := Link())
+    with pytest.raises(FrameError, match="belongs to uid 1000, you are uid 1001") as refusal:
+        table.greet(Link(), Peer(1001, 1), rank=1)
+    assert refusal.value.reason == "owner"
+    table.greet(Link(), Peer(1001, 1), run="theirs")
+    table.bye(link, Bye(v=1, outcome="finished"))
+    with pytest.raises(FrameError):
+        table.greet(Link(), Peer(1001, 1))
+
+
+def test_an_abandoned_run_can_be_owned_again(table: Any, hand: Any) -> None:
+    """Once no rank of a run is known any more, its name is free."""
+    table.greet(link := Link())
+    table.lost(link)
+    hand.turn(901.0, table.tick)
+    table.greet(Link(), Peer(1001, 1))
+    assert table.states() == ["running"]
+
+
+def test_one_connection_speaks_for_one_rank(table: Any) -> None:
+    """A second hello for another rank is refused; after a bye the connection is free again."""
+    table.greet(link := Link())
+    table.greet(link)
+    with pytest.raises(FrameError, match="already speaks for rank 0 of run r"):
+        table.greet(link, rank=1)
+    table.bye(link, Bye(v=1, outcome="finished"))
+    table.greet(link, rank=1)
+    assert table.states(rank="1") == ["running"]
+
+
+def test_living_ranks_push_out_dead_ones(table_of: Any, two_gpus: Any) -> None:
+    """At the limit the longest ended rank makes room; where all live, the newcomer is refused and they live on."""
+    table = table_of(two_gpus, ranks=2)
+    table.greet(first := Link(), rank=0)
+    table.greet(Link(), rank=1)
+    with pytest.raises(FrameError, match="2 live ranks") as refusal:
+        table.greet(Link(), rank=2)
+    assert refusal.value.reason == "rank_limit"
+    table.lost(first)
+    table.greet(Link(), rank=2)
+    assert {rank.key[1] for rank in table.ranks()} == {"1", "2"}
+
+
+def test_the_only_rank_of_a_run_can_make_room_for_its_own_run(table_of: Any, two_gpus: Any) -> None:
+    """Making room may empty the very run that needs it."""
+    table = table_of(two_gpus, ranks=1)
+    table.greet(link := Link(), rank=0)
+    table.lost(link)
+    table.greet(Link(), rank=1)
+    assert [rank.key for rank in table.ranks()] == [("r", "1")]
+
+
+def test_phase_runs_by_the_exporters_clock(table: Any, hand: Any) -> None:
+    """Seconds in a phase come from the rank's two times, then from the exporter's clock; only that phase is present."""
+    table.greet(link := Link())
+    table.tell(link, time=5_000_000.0, phase="data", phase_since=4_999_998.0)
+    hand.turn(3.0)
+    assert table.shown()["rank_phase_seconds", "r", "0", "data"] == pytest.approx(5.0)
+    table.tell(link, 2, time=100.0, phase="forward", phase_since=101.0)
+    shown = table.shown()
+    assert shown["rank_phase_seconds", "r", "0", "forward"] == 0.0
+    assert ("rank_phase_seconds", "r", "0", "data") not in shown
+
+
+def test_an_unknown_phase_is_counted(table: Any) -> None:
+    """A phase outside the vocabulary is dropped and counted, and the frame stands."""
+    table.greet(link := Link())
+    table.tell(link, phase="lunch", phase_since=1.0, step=3)
+    shown = table.shown()
+    assert not [key for key in shown if key[0] == "rank_phase_seconds"]
+    assert shown["train_step", "r", "0"] == 3
+    assert table.dropped["unknown_phase"] == 1
+
+
+STEP = {"step_seconds": {"schema": 3, "sum": 1.0, "count": 2, "buckets": {"-8": 2}}}
+STEPS = {"step_seconds": {"schema": 3, "sum": 2.0, "count": 4, "buckets": {"-8": 4}}}
+
+
+def histogram(table: Any) -> tuple[int, float] | None:
+    found = [s for s in table.samples() if s.metric.name == "tachograph_train_step_seconds"]
+    return (found[0].cumulative[-1], found[0].sum) if found else None
+
+
+def test_step_times_survive_a_rank(table: Any, hand: Any) -> None:
+    """The run's histogram never falls: not when a rank leaves, nor when its successor counts from nothing."""
+    table.greet(first := Link())
+    table.greet(second := Link(), table.OTHER, rank=1)
+    table.tell(first, histograms=STEPS)
+    table.tell(second, histograms=STEP)
+    table.tell(second, 2, histograms=STEP)
+    assert histogram(table) == (6, 3.0)
+    table.lost(first)
+    hand.turn(901.0, table.tick)
+    assert histogram(table) == (6, 3.0)
+    table.greet(first := Link())
+    table.tell(first, histograms=STEP)
+    assert histogram(table) == (8, 4.0)
+
+
+def test_step_times_of_before_are_not_counted_again(table: Any) -> None:
+    """A process that is far on when it is first heard was counted elsewhere: its histogram begins at 0 here."""
+    table.greet(link := Link())
+    table.tell(link, 70, histograms=STEP)
+    assert histogram(table) == (0, 0.0)
+    table.tell(link, 71, histograms=STEPS)
+    assert histogram(table) == (2, 1.0)
+
+
+def test_bad_histograms_are_counted(table: Any, hand: Any) -> None:
+    """An unreadable histogram, an unknown one and one that fell are dropped under their reasons."""
+    table.greet(link := Link())
+    table.tell(link, 1, histograms=STEPS)
+    table.tell(link, 2, histograms=STEP)
+    table.tell(link, 3, histograms={"step_seconds": 1, "lunch_seconds": STEP})
+    assert histogram(table) == (4, 2.0)
+    assert {reason: n for reason, n in table.dropped.items() if n} == {
+        "counter_decrease": 1, "bad_histogram": 1, "unknown_metric": 1,
+    }  # fmt: skip
+
+
+def test_events_are_kept_once(table: Any) -> None:
+    """A repeated event is known by its id within a process; another process may use the id again; 64 are kept."""
+    table.greet(link := Link())
+    one, two = Event(id=1, kind="checkpoint_saved", time=1.0, step=4), Event(id=2, kind="loss_spike", time=2.0)
+    table.tell(link, 1, events=[one])
+    table.tell(link, 2, events=[one, two])
+    assert [moment.event.id for moment in table.moments] == [1, 2]
+    table.lost(link)
+    table.greet(link := Link(), table.OTHER)
+    table.tell(link, 1, events=[one])
+    assert len(table.moments) == 3
+    table.tell(link, 2, events=[Event(id=n, kind="k", time=1.0) for n in range(2, 66)])
+    table.tell(link, 3, events=[Event(id=66, kind="k", time=1.0)])
+    assert len(table.moments) == 64
+
+
+def test_waiting_share(table: Any, hand: Any) -> None:
+    """The landing page's wait is exposed wait over time of the last frames; unknown where there are no two."""
+    table.greet(link := Link())
+    rank = next(table.ranks())
+    for seq in range(5):
+        table.tell(
+            link, seq, metrics={"collective_wait_seconds_total": {"all_reduce": 0.2 * seq, "barrier": 0.1 * seq}}
+        )
+        assert (rank.wait_share() is None) == (seq == 0)
+        hand.turn(1.0)
+    assert rank.wait_share() == pytest.approx(0.3)

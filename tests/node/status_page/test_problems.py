@@ -1,0 +1,341 @@
+"""What the landing page says is wrong: worst first, in words, and never more than fits a page."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import urllib.request
+from collections.abc import Callable
+from html.parser import HTMLParser
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.catalog import index as catalog
+from tachograph.node.app import Exporter
+from tachograph.node.config import read_config
+from tachograph.node.ranks.frames import Bye, Event, Hello, State
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.table import RankTable
+from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
+from tachograph.node.status_page.page import RANKS_SHOWN, RUNS_SHOWN, landing_page
+from tachograph_lab.processes import answers, free_port
+
+GPUS = [GpuIdentity(str(i), f"GPU-{i:08d}-1111-2222-3333-444444444444", "NVIDIA H100 80GB HBM3") for i in range(8)]
+
+
+class Text(HTMLParser):
+    """The text of a page, its list items and headings apart."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.items: list[str] = []
+        self.headings: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._in = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "li":
+            self.items.append("")
+            self._in = "li"
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._in:
+            self._in = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._in == "li":
+            self.items[-1] += data
+
+
+class Node:
+    """A node whose ranks are spoken for by hand."""
+
+    def __init__(self, hand: Any, facts: Any, limits: Limits | None = None) -> None:
+        self.hand = hand
+        self.table = RankTable(limits or Limits(), hand.clock, facts)
+        self.seq = 0
+        self.waited: dict[int, float] = {}
+
+    def hello(self, rank: int, run: str = "llama-7b", **facts: Any) -> None:
+        self.table.hello((run, rank), Hello(v=1, run=run, rank=rank, world_size=64, **facts), Peer(0, 1 + rank))
+
+    def say(self, rank: int, run: str = "llama-7b", phase: str = "backward", wait: float = 0.0, **metrics: Any) -> None:
+        """Have a rank speak: in its phase, having waited a share of the second that has passed."""
+        self.waited[rank] = self.waited.get(rank, 0.0) + wait
+        wall = self.hand.clock.wall()
+        counted = {"collective_wait_seconds_total": {"all_reduce": self.waited[rank]}}
+        self.table.state(
+            (run, rank),
+            State(v=1, seq=self.seq, time=wall, step=self.seq, phase=phase, phase_since=wall - 0.2,
+                  progress_time=metrics.pop("progress", wall), metrics=counted | metrics),
+        )  # fmt: skip
+
+    def second(self, **waits: float) -> None:
+        """Let a second pass in which ranks r0, r1, … waited so much of it."""
+        for rank, wait in waits.items():
+            self.say(int(rank[1:]), wait=wait)
+        self.seq += 1
+        self.hand.turn(1.0, self.table.tick)
+        for link in [rank.link for rank in self.table.ranks() if rank.link is not None]:
+            self.table.heard(link)
+
+    def page(self, gpus: Any = (), snapshot: GpuSnapshot | None = None) -> str:
+        return landing_page(node="node-27", clock=self.hand.clock, table=self.table, gpus=gpus, snapshot=snapshot,
+                            health={"State": "ready"})  # fmt: skip
+
+    def troubles(self, *given: Any) -> list[str]:
+        return [" ".join(item.split()) for item in Text(self.page(*given)).items]
+
+
+@pytest.fixture
+def node(hand: Any, two_gpus: Any) -> Node:
+    return Node(hand, two_gpus)
+
+
+def test_all_is_well(node: Node) -> None:
+    """Where nothing is wrong the page says so, and what it has seen: silence would mean nothing."""
+    for rank in range(3):
+        node.hello(rank)
+    for _ in range(3):
+        node.second(r0=0.2, r1=0.22, r2=0.21)
+    html = node.page()
+    assert Text(html).items == []
+    assert "3 of 3 ranks running" in html
+    assert "<title>node-27</title>" in html
+
+
+def test_ends_and_silence_are_told_once_for_all_ranks(node: Node) -> None:
+    """Twenty dead ranks are one line that names the first; the title counts the lines."""
+    for rank in range(23):
+        node.hello(rank)
+    node.table.bye(("llama-7b", 20), Bye(v=1, outcome="failed", category="oom", message="<out> of memory"))
+    node.table.lost(("llama-7b", 4))
+    node.hand.turn(3.0, node.table.tick)
+    for rank in range(20):
+        node.table.lost(("llama-7b", rank))
+    node.hand.turn(12.0, node.table.tick)
+    node.table.heard(("llama-7b", 22))
+    assert node.troubles() == [
+        "Rank dead Ranks 0, 1, 2, 3, 4, 5 and 14 more of run llama-7b died, the first, rank 4, 15 s ago: without a "
+        "word: see the kernel’s log",
+        "Rank failed Rank 20 of run llama-7b failed, 15 s ago: oom: <out> of memory",
+        "Rank frozen Rank 21 of run llama-7b has said nothing for 15 s on an open connection: stopped, or stuck in the "
+        "kernel.",
+    ]
+    assert "<title>3 problems – node-27</title>" in node.page()
+
+
+def test_who_waits_least_arrives_last(node: Node) -> None:
+    """The rank that the others wait for is named, and its lag stands in its row."""
+    for rank in range(4):
+        node.hello(rank)
+    for _ in range(5):
+        node.second(r0=0.4, r1=0.02, r2=0.41, r3=0.4)
+    (line,) = node.troubles()
+    assert line == ("Late rank Rank 1 of run llama-7b arrives last: it waits 2% of the time, the others here 40%.")
+    assert 'data-name="Lags">38%<' in node.page()
+
+
+def test_a_stall_names_the_rank_that_is_behind(node: Node) -> None:
+    """Of a run that makes no step: who lacks a collective, else who is in a phase of its own, else that none does."""
+    for rank in range(3):
+        node.hello(rank)
+    start = node.hand.clock.wall()
+
+    def stand(odd: str, **metrics: Any) -> list[str]:
+        node.seq += 1
+        for rank in range(3):
+            entered = {"collective_enqueued": {"0": 812 - (rank == 1)}} if metrics else {}
+            steps = {"steps_total": 100, "phase_seconds_total": {"backward": 50.0, "init": 900.0}}
+            node.say(rank, phase=odd if rank == 1 else "collective", progress=start, **entered, **steps)
+            node.table.heard(("llama-7b", rank))
+        return node.troubles()
+
+    node.hand.turn(9.0)
+    assert stand("data") == []
+    node.hand.turn(33.0)
+    assert stand("data", seen=True) == [
+        "No step Run llama-7b has made no step here for 42 s. Rank 1 is 1 collective behind the others here: in phase "
+        "data for 0.2 s."
+    ]
+    assert "Rank 1 is not where the others are: in phase data" in stand("data")[0]
+    assert "No rank here stands out. All are in phase collective. The one" in stand("collective")[0]
+    assert stand("checkpoint") == []
+
+
+def test_values_that_are_not_finite(node: Node) -> None:
+    """A loss that is NaN on one rank is a line of its own, beside the ranks that are well."""
+    node.hello(0)
+    node.hello(1)
+    node.say(0, loss=2.5)
+    node.say(1, loss="NaN")
+    assert node.troubles() == ["Loss Rank 1 of run llama-7b: the loss is NaN."]
+
+
+def test_a_broken_gpu_comes_before_the_rank_it_broke(node: Node) -> None:
+    """Worst first: the GPU that is lost, the rank that died of it, then what is only slow or worn."""
+    node.hello(0)
+    node.table.lost(("llama-7b", 0))
+    own = [(gpu.index, gpu.uuid) for gpu in GPUS]
+    samples = (
+        Sample(catalog.GPU_UP, own[0], 0), Sample(catalog.GPU_UNAVAILABLE, (*own[0], "lost"), 1),
+        Sample(catalog.GPU_UP, own[1], 1), Sample(catalog.GPU_ECC_ERRORS, (*own[1], "uncorrected", "volatile"), 2),
+        Sample(catalog.GPU_UP, own[2], 1), Sample(catalog.GPU_TEMPERATURE, (*own[2], "gpu"), 88.0),
+        Sample(catalog.GPU_CLOCK_EVENT, (*own[2], "hw_thermal_slowdown"), 1),
+        Sample(catalog.GPU_CLOCK_EVENT, (*own[3], "sw_power_cap"), 1),
+        Sample(catalog.GPU_NVLINK_LINKS, own[3], 18), Sample(catalog.GPU_NVLINK_LINKS_ACTIVE, own[3], 17),
+    )  # fmt: skip
+    assert [
+        line.split(".")[0] for line in node.troubles(GPUS, GpuSnapshot(samples, 0.01, node.hand.now, True, ""))
+    ] == [
+        "GPU 0 Cannot be read: lost",
+        "Rank dead Rank 0 of run llama-7b died, 0",
+        "GPU 2 Clocks held down at 88 °C: hw thermal slowdown",
+        "GPU 3 1 of 18 NVLink links are down",
+        "GPU 1 2 uncorrected ECC errors since the driver was loaded",
+    ]
+
+
+def test_readings_that_fail_or_stand_still_are_told(node: Node) -> None:
+    """Numbers of ten minutes ago look like numbers of now: their age is a line of its own."""
+    assert node.troubles(GPUS, GpuSnapshot((), 0.0, node.hand.now, False, "no driver: <lib>")) == [
+        "GPUs No readings: no driver: <lib>"
+    ]
+    assert "600 s" not in node.page(GPUS, GpuSnapshot((), 0.0, node.hand.now - 50, True, ""))
+    (line,) = node.troubles(GPUS, GpuSnapshot((), 0.0, node.hand.now - 600, True, ""))
+    assert line == "GPUs The readings below are 10 min old: a driver call does not return."
+
+
+def full_snapshot(now: float) -> GpuSnapshot:
+    """Every reading of every GPU that the page shows."""
+    samples = []
+    for gpu in GPUS:
+        own = (gpu.index, gpu.uuid)
+        values: dict[Any, float] = {
+            (catalog.GPU_UP,): 1, (catalog.GPU_UTILIZATION,): 1, (catalog.GPU_SM_ACTIVE,): 0.87,
+            (catalog.GPU_TENSOR_ACTIVE,): 0.41, (catalog.GPU_MEMORY_USED,): 71 * 2**30, (catalog.GPU_POWER,): 655,
+            (catalog.GPU_MEMORY_TOTAL,): 80 * 2**30, (catalog.GPU_POWER_LIMIT,): 700,
+            (catalog.GPU_TEMPERATURE, "gpu"): 64, (catalog.GPU_TEMPERATURE, "memory"): 71,
+            (catalog.GPU_CLOCK_EVENT, "sw_power_cap"): 1, (catalog.GPU_CLOCK_EVENT, "hw_thermal_slowdown"): 1,
+        }  # fmt: skip
+        samples += [Sample(key[0], (*own, *key[1:]), value) for key, value in values.items()]
+    return GpuSnapshot(tuple(samples), 0.012, now, True, "")
+
+
+def test_size(node: Node) -> None:
+    """Eight ranks and eight GPUs, all in some trouble, are at most 60 KB."""
+    for rank in range(8):
+        node.hello(rank, uuid=f"GPU-{rank:08d}")
+        node.say(rank, loss="NaN")
+        node.table.state(
+            ("llama-7b", rank), State(v=1, seq=9, time=1.0, events=[Event(id=1, kind="checkpoint_saved", time=1.0)])
+        )
+    size = len(node.page(GPUS, full_snapshot(node.hand.now)).encode())
+    assert 10_000 < size < 60_000
+
+
+HOSTILE = "<script>alert('\"&')</script>" + "&\U0001f4a5'\"" * 13
+SHAPES: dict[str, tuple[int, Callable[[int], tuple[int, str]]]] = {
+    "a thousand ranks of a run": (1000, lambda i: (i, HOSTILE)),
+    "many runs": (200, lambda i: (0, f"{i}{HOSTILE}")),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_hostile_crowds(hand: Any, two_gpus: Any, shape: str) -> None:
+    """The page stays small, says what it leaves out, and nothing that a rank said gets out of its quotes."""
+    count, who = SHAPES[shape]
+    node = Node(hand, two_gpus, Limits(ranks=count))
+    for i in range(count):
+        rank, run = who(i)
+        node.hello(rank, run)
+        node.table.bye(
+            (run, rank), Bye(v=1, outcome="failed", category="<u>", message="<b>\u202e\x00\x1b[31m" + "'" * 300)
+        )
+    html = node.page()
+    assert len(html.encode()) < 100_000
+    for mark in ("<script", "<u>", "<b>", "\u202e", "\x00", "\x1b"):
+        assert mark not in html
+    assert f"{1000 - RANKS_SHOWN} not shown" in html or f"{200 - RUNS_SHOWN} runs more, not shown" in html
+    assert len(Text(html).items) <= 12
+
+
+def test_a_screen_reader_can_follow(node: Node) -> None:
+    """Headings in order, each table with caption and scopes, nothing loaded from anywhere, no script."""
+    node.hello(0)
+    text = Text(node.page(GPUS, full_snapshot(node.hand.now)))
+    levels = [int(heading[1]) for heading in text.headings]
+    assert levels[0] == 1
+    assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
+    tags = [tag for tag, _ in text.tags]
+    assert tags.count("table") == tags.count("caption") == 2
+    assert all(attributes.get("scope") in ("col", "row") for tag, attributes in text.tags if tag == "th")
+    assert "script" not in tags
+    for _, attributes in text.tags:
+        for name in ("src", "href", "style"):
+            assert not re.search(r"//|url\(", attributes.get(name) or "")
+
+
+def luminance(colour: str) -> float:
+    digits = colour.lstrip("#")
+    digits = "".join(2 * digit for digit in digits) if len(digits) == 3 else digits
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_contrast(theme: int) -> None:
+    """Every colour of text has at least 4.5:1 on every ground it stands on (WCAG 2.2, 1.4.3)."""
+    css = (files("tachograph.node.status_page") / "landing.html").read_text(encoding="utf-8")
+    colours = dict(re.findall(r"--(\w+): (#\w+)", re.findall(r":root \{(.*?)\}", css, re.DOTALL)[theme]))
+    for ink in ("ink", "soft", "good", "warn", "bad", "idle", "link"):
+        for ground in ("page", "card"):
+            one, other = sorted((luminance(colours[ink]), luminance(colours[ground])), reverse=True)
+            assert (one + 0.05) / (other + 0.05) >= 4.5, (ink, ground)
+
+
+def test_the_page_of_a_real_exporter(tmp_path: Path, speak: Any) -> None:
+    """Over HTTP: it loads nothing and runs nothing, and names the rank that died."""
+    port, folder = free_port(), tmp_path
+    config = read_config([f"--socket={folder}/rank.sock", f"--web.listen-address=127.0.0.1:{port}", "--no-gpu"], {})
+
+    def look() -> tuple[str, str]:
+        deadline = time.monotonic() + 30
+        while not answers(f"http://127.0.0.1:{port}/-/ready"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        speaker = speak(folder / "rank.sock", rank=5)
+        speaker.hello()
+        speaker.close()
+        while True:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as response:
+                html, policy = response.read().decode(), response.headers["Content-Security-Policy"]
+            if "Rank dead" in html or time.monotonic() > deadline:
+                return html, policy
+            time.sleep(0.01)
+
+    async def serve() -> tuple[str, str]:
+        stop = asyncio.Event()
+        serving = asyncio.create_task(Exporter(config, None).run(stop))
+        try:
+            return await asyncio.to_thread(look)
+        finally:
+            stop.set()
+            await serving
+
+    html, policy = asyncio.run(serve())
+    (line,) = Text(html).items
+    assert line.startswith("Rank dead Rank 5 of run llama-7b died")
+    assert "default-src 'none'" in policy
+    assert 'http-equiv="refresh"' in html

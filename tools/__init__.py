@@ -1,0 +1,1 @@
+"""What maintainers run: generators of documents, mutation of rules, fetching of Prometheus."""

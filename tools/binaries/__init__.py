@@ -1,0 +1,1 @@
+"""Prometheus, Alertmanager and node_exporter from Debian's packages, into .tools/."""

@@ -1,0 +1,1 @@
+"""Rules broken one at a time: some test must notice."""

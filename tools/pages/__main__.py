@@ -1,0 +1,29 @@
+"""`python -m tools.pages`: write the files that are made from the catalog and the tables, as `make docs` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tools.pages.dcgm_rules import rules_page
+from tools.pages.metrics import metrics_page
+from tools.pages.xids import xids_page
+
+ROOT = Path(__file__).parents[2]
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/metrics.md": metrics_page,
+    "docs/xids.md": xids_page,
+    "prometheus/rules/dcgm.yml": rules_page,
+}
+"""File -> what writes its text."""
+
+
+def main() -> None:
+    """Write every page."""
+    for path, text in PAGES.items():
+        (ROOT / path).write_text(text(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

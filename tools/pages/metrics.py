@@ -1,0 +1,112 @@
+"""`docs/metrics.md`, from the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tachograph.catalog.index import METRICS
+from tachograph.catalog.metric import TRAIN_PREFIX, Metric
+from tachograph.node.gpu import readings
+from tachograph.node.gpu.reading_table import ACTIVITIES, CALLS, FIELDS
+from tachograph.node.ranks import shown_ranks
+from tachograph.node.ranks.series import EXPORTERS_OWN
+
+_VALUES = (
+    *(value for call in CALLS for value in call.values),
+    *(field.value for field in FIELDS),
+    *(activity.value for activity in ACTIVITIES),
+)
+
+_HEAD = """# Metrics
+
+Every family that the exporter shows, from `exporter/tachograph/catalog/`. Made by `make docs`: do not edit.
+
+- A released name is a promise: it is renamed by adding, and kept for one release.
+- Units are base units. What ends in `_total` is a counter; it starts again with the process it belongs to.
+- A reading of 0 is a sample of 0. What a device or a run does not have is no sample. What could not be read is no
+  sample either, and `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
+- Scraped as OpenMetrics, a counter's family has no `_total`, and an `_info` family is of type info; the series are
+  the same.
+- *Wire key* is the name of a training metric in a rank's [frames](protocol.md).
+"""
+
+_SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("What the exporter knows of a rank", ("tachograph_rank_",), ""),
+    (
+        "What a rank reports",
+        (TRAIN_PREFIX,),
+        "Of a rank that has ended, counters, `tachograph_train_step` and the info families stay; other gauges go.\n"
+        "What has no label `rank` is added up by the exporter over the ranks of a run on its node. *Detail* is shown\n"
+        "with `--rank.detail` only, as is a phase that a rank never entered.",
+    ),
+    (
+        "A GPU",
+        ("tachograph_gpu_",),
+        "From NVML. *Detail* is shown with `--gpu.detail` only. *DCGM* is the field of dcgm-exporter with the same\n"
+        "meaning: see [beside dcgm-exporter](dcgm.md).",
+    ),
+    (
+        "The exporter itself",
+        ("tachograph_exporter_",),
+        "Beside these stand `process_*` of the exporter's own process, as every exporter names them.",
+    ),
+)
+
+
+def metrics_page() -> str:
+    """Return the page as Markdown."""
+    parts = [_HEAD]
+    for title, prefixes, note in _SECTIONS:
+        rows = [metric for metric in METRICS if metric.name.startswith(prefixes)]
+        parts.append(f"## {title}\n" + (f"\n{note}\n" if note else ""))
+        parts.append(_table(rows))
+    return "\n".join(parts)
+
+
+def _table(rows: Iterable[Metric]) -> str:
+    rows = tuple(rows)
+    train = any(row.name.startswith(TRAIN_PREFIX) for row in rows)
+    dcgm = any(row.dcgm for row in rows)
+    columns = ["Metric", "Type", "Labels", *["Wire key"] * train, *["DCGM"] * dcgm, "Meaning"]
+    lines = [_line(columns), _line("---" for _ in columns)]
+    for row in rows:
+        words = f" Values: {_codes(row.values)}." if row.values else ""
+        words += _detail(row)
+        lines.append(
+            _line(
+                [
+                    f"`{row.name}`", row.kind, _codes(row.labels),
+                    *[f"`{row.key}`" if row.kind != "info" and row.key not in EXPORTERS_OWN else ""] * train,
+                    *[_twins(row)] * dcgm,
+                    row.help + words,
+                ]
+            )
+        )  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _codes(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _detail(row: Metric) -> str:
+    hidden = {own for name, own in readings.DETAIL | shown_ranks.DETAIL if name == row.name}
+    read = {value.labels for value in _VALUES if value.metric is row}
+    if not hidden:
+        return ""
+    return " *Detail.*" if hidden >= read else f" *Detail:* {_codes(sorted('/'.join(own) for own in hidden))}."
+
+
+def _twins(row: Metric) -> str:
+    return "<br>".join(
+        f"`{twin.field}`" + (f" ({', '.join(twin.labels)})" if twin.labels else "") + _scale(twin.scale)
+        for twin in row.dcgm
+    )
+
+
+def _scale(scale: float) -> str:
+    return "" if scale == 1 else f" = ours × {scale:.6g}"

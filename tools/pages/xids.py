@@ -1,0 +1,66 @@
+"""The page of all Xids, `docs/xids.md`: rendered from the data file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tachograph.node.xid.counts import RESTART_SECONDS, WINDOW_SECONDS
+from tachograph.node.xid.table import DATA, load
+
+_PAGE = """\
+# Xids: what pages, and what to do
+
+An Xid is an error that the NVIDIA driver reports for a GPU. Tachograph counts each in
+`tachograph_gpu_xid_errors_total{{gpu,uuid,xid}}`, shows the Unix time of the last one in
+`tachograph_gpu_xid_timestamp_seconds`, and what it means and what to do in `tachograph_gpu_xid_info{{action,meaning}}`.
+
+They come from NVML's events and, where the exporter may read it, from the kernel's log (`--gpu.kmsg`, by default
+`/dev/kmsg`; where `kernel.dmesg_restrict` is 1 that takes `CAP_SYSLOG`). The log has more: NVML reports only what it
+holds for critical, and nothing from before the exporter started. Both report the same event, and one fault can write
+thousands of lines: for {window} after a counted Xid the same one on the same GPU is not counted again. Of what the
+log holds when the exporter starts, the last {restart} are counted, for they fell into a restart; of what is older only
+the time is shown.
+
+The table below is the data file `exporter/tachograph/node/{file}`, version {version}; that file also names its sources.
+To change it, edit it, then run `make docs` to render this page anew. An Xid that is not
+in it is counted all the same; its action is `unknown` and it pages nobody.
+
+| action | what to do |
+|---|---|
+| `application` | Look at the program that ran. If different programs get it on the same GPU, suspect the GPU. |
+| `reset` | Take the work off the GPU and reset it (`nvidia-smi --gpu-reset`); if it comes back, return the board. |
+| `reboot` | Take the work off the node and reboot it; if it comes back, return the board. |
+| `return` | Take the board out of service: cables and seating first, then the vendor. |
+| `ignore` | Nothing by itself. Where another Xid comes with it, follow that one. |
+| `unknown` | Look it up in NVIDIA's Xid catalog. |
+
+## These page
+
+| Xid | action | meaning |
+|---|---|---|
+{paging}
+
+## The others
+
+| Xid | action | meaning | source |
+|---|---|---|---|
+{others}
+"""
+
+
+def xids_page() -> str:
+    """Return the page in Markdown."""
+    table = load()
+    rows = [row for _, row in sorted(table.rows.items())]
+    return _PAGE.format(
+        window=f"{WINDOW_SECONDS:.0f} seconds",
+        restart=f"{RESTART_SECONDS / 60:.0f} minutes",
+        file=DATA.name,
+        version=table.version,
+        paging=_lines((row.number, f"`{row.action}`", row.meaning) for row in rows if row.pages),
+        others=_lines((row.number, f"`{row.action}`", row.meaning, row.source) for row in rows if not row.pages),
+    )
+
+
+def _lines(rows: Iterable[tuple[object, ...]]) -> str:
+    return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)
