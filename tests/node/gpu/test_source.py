@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tachograph.catalog import index as catalog
+from tachograph.node.gpu.source import LEFT_LIMIT
 
 Sources = Callable[..., Any]
 Logged = Callable[..., list[str]]
@@ -203,7 +204,7 @@ def test_workers_that_cannot_be_ended_do_not_pile_up(
         returncode: int | None = None
 
     source = a_source(command=(sys.executable, "-c", "raise SystemExit(1)"))
-    held: Any = [Held() for _ in range(source.LEFT_LIMIT)]
+    held: Any = [Held() for _ in range(LEFT_LIMIT)]
     source._left = list(held)
 
     async def check() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from tachograph.catalog import index as catalog
 from tachograph.node.gpu import failure_log
+from tachograph.node.gpu.source import ADVICE
 
 Sources = Callable[..., Any]
 Logged = Callable[..., list[str]]
@@ -62,7 +63,7 @@ def test_a_node_without_a_driver_says_so_once(node: Any, a_source: Sources, logg
         assert "no_driver" in catalog.COLLECTOR_REASONS
 
     source.while_running(check)
-    advice = source.ADVICE["no_driver"]
+    advice = ADVICE["no_driver"]
     assert logged() == [f"no GPU readings: the NVIDIA driver is not loaded; {advice}"]
 
 
