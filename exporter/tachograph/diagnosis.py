@@ -1,0 +1,96 @@
+"""What is wrong with a run and who causes it: the thresholds of the alert rules, and their order of reasoning.
+
+For views of a single node, which have no Prometheus to ask: the status page and `tachograph top`. The numbers are those
+of prometheus/rules/; tests/test_diagnosis.py compares each with the rule that it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from statistics import median
+from typing import TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+HANG_SECONDS, HANG_STEPS = 15.0, 3
+"""A run hangs without a step for longer than its threshold and three of its usual steps: run:hung_seconds:min."""
+FIRST_STEPS_SECONDS = 60.0
+"""The same for a run whose usual step is not known yet; the rules wait until it is."""
+QUIET_PHASES = frozenset({"init", "checkpoint", "eval"})
+"""Phases in which a rank makes no step for good reason: run:excused_timestamp_seconds:max."""
+WAITING_PHASES = frozenset({"backward", "collective"})
+"""Phases in which a rank may be waiting for the others: rank:hung_elsewhere_seconds:max."""
+CROWD = 8
+"""More suspects than this, or than half of the ranks, are no culprit: rank:hang_culprit:behind."""
+
+LAG_WINDOW_SECONDS = 20.0
+"""What waits are averaged over: rank:collective_wait_per_step_seconds:mean."""
+LAG_SECONDS, LAG_RATIO = 0.005, 0.06
+"""A smaller lag, in seconds and as a share of the step, is noise: rank:lag:ratio."""
+STRAGGLER_RATIO = 0.2
+"""A lag, as a share of the step, from which on a rank holds its run up: run:straggler_threshold:ratio."""
+STRAGGLER_WAIT = 0.4
+"""A straggler's lag is more than this share of the usual wait: rank:late_ratio:mean."""
+
+THERMAL, POWER_BRAKE, POWER_CAP = "thermal", "power brake", "power cap"
+SLOWDOWN_RATIO = 0.05
+"""Share of the time with clocks held down from which on it explains why a rank is late: node:gpu_slow:info."""
+READINGS_STALE_SECONDS = 30.0
+"""Older readings of GPUs say nothing about now: NvmlCollectorStale."""
+XID_OF_PROGRAM = frozenset({"application", "ignore"})
+"""Actions of Xids that say nothing about the GPU: GpuLost."""
+
+STATES = ("dead", "failed", "frozen", "running", "finished")
+"""The states of a rank, the worst first."""
+
+
+def hang_limit(step_seconds: float | None, thresholds: Iterable[float] = ()) -> float:
+    """Return how long a run may go without a step, given its usual step and the thresholds that its ranks set."""
+    own = max((threshold for threshold in thresholds if threshold > 0), default=HANG_SECONDS)
+    return max(own, FIRST_STEPS_SECONDS) if step_seconds is None else own + HANG_STEPS * step_seconds
+
+
+def usual_wait(waits: Collection[float]) -> float | None:
+    """Return the wait that lag is measured from, the median; of two ranks the longer wait, of one none."""
+    return None if len(waits) < 2 else max(waits) if len(waits) == 2 else median(waits)
+
+
+def is_straggler(lag: float, wait: float, thresholds: Iterable[float] = ()) -> bool:
+    """Return whether a rank holds its run up; lag and wait are shares of the step."""
+    limit = max((threshold for threshold in thresholds if threshold > 0), default=STRAGGLER_RATIO)
+    return lag > limit and lag > STRAGGLER_WAIT * (wait + lag)
+
+
+def collectives_behind(entered: Mapping[K, Mapping[str, float]]) -> dict[K, float]:
+    """Return how many collectives each rank is behind, given the last one it entered by process group."""
+    furthest: dict[str, float] = {}
+    for groups in entered.values():
+        for group, number in groups.items():
+            furthest[group] = max(number, furthest.get(group, number))
+    gaps = {
+        rank: max((furthest[group] - number for group, number in groups.items()), default=0.0)
+        for rank, groups in entered.items()
+    }
+    return {rank: gap for rank, gap in gaps.items() if gap > 0}
+
+
+def hang_suspects(behind: Mapping[K, float], phases: Mapping[K, str | None]) -> dict[K, float]:
+    """Return who may hold a hung run up, with how many collectives they are behind: as rank:hang_suspect:behind.
+
+    Those behind and not waiting themselves; else those behind; else those not waiting while others are.
+    """
+    elsewhere = [rank for rank, phase in phases.items() if phase and phase not in WAITING_PHASES]
+    alone = elsewhere if len(elsewhere) < len(phases) else []
+    return {rank: behind[rank] for rank in elsewhere if rank in behind} or dict(behind) or dict.fromkeys(alone, 0.0)
+
+
+def is_crowd(suspects: int, ranks: int) -> bool:
+    """Return whether so many suspects of so many ranks are too many to blame."""
+    return suspects > CROWD or 2 * suspects > max(ranks, 2)
+
+
+def slowdown_cause(reason: str) -> str:
+    """Return why a GPU's clocks are held down, from NVML's reason; empty where that is none of the three."""
+    if "thermal" in reason:
+        return THERMAL
+    return POWER_CAP if reason == "sw_power_cap" else POWER_BRAKE if reason.startswith("hw_power_") else ""

@@ -1,0 +1,115 @@
+"""Each threshold of the diagnosis is the one in the alert rule that its docstring names; and who is to blame, in order."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tachograph import diagnosis as d
+from tachograph.catalog.gpu import CLOCK_EVENT_REASONS
+from tachograph.catalog.rank import PHASES, STATES
+
+RULES = Path(__file__).resolve().parents[1] / "prometheus/rules"
+NUMBER = r"(\d+(?:\.\d+)?)"
+
+
+@cache
+def rules() -> dict[str, str]:
+    """Return the expression of each rule, in one line; of an alert with several, and its annotations, all of them."""
+    found: dict[str, str] = {}
+    for path in sorted(RULES.glob("*.yml")):
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            for rule in group["rules"]:
+                name = rule.get("record") or rule["alert"]
+                text = " ".join([rule["expr"], *rule.get("annotations", {}).values()])
+                found[name] = " ".join([found.get(name, ""), *text.split()])
+    return found
+
+
+LIMITS = {
+    "HANG_SECONDS": ("run:hang_threshold:seconds", rf"or on \(run\) {NUMBER} \+ 0 \*"),
+    "HANG_STEPS": ("run:hung_seconds:min", rf"{NUMBER} \* run:step_interval_seconds:p50"),
+    "CROWD": ("rank:hang_culprit:behind", rf"count by \(run\) \(rank:hang_suspect:behind\) <= {NUMBER}\)"),
+    "LAG_WINDOW_SECONDS": ("rank:collective_wait_per_step_seconds:mean", rf"_wait_seconds_total\[{NUMBER}s\]"),
+    "LAG_SECONDS": ("rank:lag:ratio", rf"rank:lag_seconds:mean > {NUMBER}\)"),
+    "LAG_RATIO": ("rank:lag:ratio", rf"run:step_interval_seconds:mean2m > {NUMBER} "),
+    "STRAGGLER_RATIO": ("run:straggler_threshold:ratio", rf"or on \(run\) {NUMBER} \+ 0 \*"),
+    "STRAGGLER_WAIT": (
+        "rank:late_ratio:mean",
+        rf"> on \(run\) group_left \(\) \({NUMBER} \* run:collective_wait_per_step_seconds:median\)",
+    ),
+    "SLOWDOWN_RATIO": ("node:gpu_slow:info", rf"node:gpu_(?:thermal_slowdown|power_braked):ratio > {NUMBER}\)"),
+    "READINGS_STALE_SECONDS": ("NvmlCollectorStale", rf'collector="gpu"}}\[20s\]\)\) > {NUMBER}'),
+}
+"""Threshold -> the rule that holds it, and where in the rule."""
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_threshold_is_that_of_its_rule(name: str) -> None:
+    """The number is the one of the rule, wherever the rule has it."""
+    rule, pattern = LIMITS[name]
+    assert {float(number) for number in re.findall(pattern, rules()[rule])} == {float(getattr(d, name))}
+
+
+def test_every_number_has_its_rule() -> None:
+    """A number that comes from no rule is one that this list names."""
+    numbers = {name for name, value in vars(d).items() if name.isupper() and isinstance(value, int | float)}
+    assert numbers - set(LIMITS) == {"FIRST_STEPS_SECONDS"}
+
+
+def test_words_are_those_of_the_rules() -> None:
+    """Phases, reasons for lower clocks, and actions of Xids are sorted as the rules sort them."""
+    found = rules()
+
+    def matching(rule: str, label: str, operator: str = "=~") -> re.Pattern[str]:
+        (pattern,) = set(re.findall(rf'{label}{operator}\\?"([^"\\]+)', found[rule]))
+        return re.compile(pattern)
+
+    def matched(rule: str, label: str, words: tuple[str, ...], operator: str = "=~") -> set[str]:
+        return {word for word in words if matching(rule, label, operator).fullmatch(word)}
+
+    assert matched("run:excused_timestamp_seconds:max", "phase", PHASES) == d.QUIET_PHASES
+    assert matched("rank:hung_elsewhere_seconds:max", "phase", PHASES, "!~") == d.WAITING_PHASES
+    assert matching("GpuLost", "action", "!~").pattern.split("|") == sorted(d.XID_OF_PROGRAM, reverse=True)
+    for cause, rule, operator in (
+        (d.THERMAL, "node:gpu_thermal_slowdown:ratio", "=~"),
+        (d.POWER_CAP, "node:gpu_power_capped:ratio", "="),
+        (d.POWER_BRAKE, "node:gpu_power_braked:ratio", "=~"),
+    ):
+        reasons = (*CLOCK_EVENT_REASONS, "thermal")
+        assert matched(rule, "reason", reasons, operator) == {
+            each for each in reasons if d.slowdown_cause(each) == cause
+        }
+    assert set(d.STATES) == set(STATES)
+    assert d.slowdown_cause("gpu_idle") == ""
+
+
+def test_suspects_come_in_the_order_of_the_rules() -> None:
+    """Behind and not waiting, else behind, else not waiting while others are; never a crowd."""
+    sources = ["rank:collectives_behind:max", "rank:hung_elsewhere_seconds:max"]
+    order = re.findall("|".join(sources), rules()["rank:hang_suspect:behind"])
+    assert order == [*sources, sources[0], sources[1]]
+    phases: dict[int, str | None] = {0: "backward", 1: "data", 2: "collective", 3: None}
+    assert d.hang_suspects({0: 2.0, 1: 1.0}, phases) == {1: 1.0}
+    assert d.hang_suspects({0: 2.0}, phases) == {0: 2.0}
+    assert d.hang_suspects({}, phases) == {1: 0.0}
+    assert d.hang_suspects({}, dict.fromkeys(range(3), "data")) == {}
+    assert d.hang_suspects({}, {0: "data"}) == {}
+    assert d.collectives_behind({0: {"0": 9, "1": 4}, 1: {"0": 7}, 2: {}, 3: {"1": 1}}) == {1: 2, 3: 3}
+    assert [d.is_crowd(*of) for of in ((1, 2), (2, 3), (8, 16), (9, 64), (1, 1))] == [False, True, False, True, False]
+
+
+def test_limits_follow_the_run() -> None:
+    """A hang is measured in the run's own steps and threshold, the most tolerant rank's; zero is no threshold."""
+    assert d.hang_limit(2.0) == 21.0
+    assert d.hang_limit(2.0, [0.0, 30.0, 40.0]) == 46.0
+    assert (d.hang_limit(None), d.hang_limit(None, [90.0])) == (60.0, 90.0)
+    assert [d.usual_wait(waits) for waits in ([], [1.0], [1.0, 3.0], [1.0, 2.0, 9.0])] == [None, None, 3.0, 2.0]
+    assert d.is_straggler(0.38, 0.02)
+    assert not d.is_straggler(0.38, 0.02, [0.5])
+    assert not d.is_straggler(0.2, 0.0)
+    assert not d.is_straggler(0.3, 0.46)
