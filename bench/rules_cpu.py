@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from tachograph_lab.durations import seconds
+from tachograph import duration
 
 ROUNDS = 6
 
@@ -56,6 +56,6 @@ def costs(pid: int, url: str, moment: float, rules: Path) -> dict[str, dict[str,
     for group in groups:
         names = [f"{number} {rule.get('record') or rule['alert']}" for number, rule in enumerate(group["rules"])]
         each = dict(zip(names, least[group["name"]], strict=True))
-        interval = seconds(group.get("interval", "5s"))
+        interval = duration.parse(group.get("interval", "5s"))
         found[group["name"]] = {"interval": interval, "cpu": sum(each.values()), "rules": each}
     return found

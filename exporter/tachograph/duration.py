@@ -1,33 +1,27 @@
-"""How long a silence lasts, as a person writes and reads it."""
+"""Durations as people, Prometheus and Alertmanager write them."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 
-_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-_WRITTEN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
-
-
-def parse(text: str) -> timedelta:
-    """Read `20m`, `1h30m`, `2d`; a number without a unit is refused, as 20 could be anything. Raises ValueError."""
-    found = _WRITTEN.fullmatch(text)
-    length = timedelta(**{
-        name: int(number) for name, number in zip(_UNITS.values(), found.groups(), strict=True) if number
-    } if found else {})  # fmt: skip
-    if not length:
-        raise ValueError(f"{text!r} is no duration: write 20m, 90s or 1h30m")
-    return length
+_SECONDS = {"y": 31_536_000, "w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+_WRITTEN = re.compile("".join(f"(?:{_NUMBER}{unit})?" for unit in _SECONDS))
+_LONGEST = 2**63 / 1e9
+"""What Prometheus and Alertmanager can hold: 292 years."""
 
 
-def words(length: timedelta) -> str:
-    """Write a duration as `parse` reads it, rounded to minutes beyond an hour: `1h30m`."""
-    seconds = round(length.total_seconds())
-    if seconds >= 3600:
-        seconds = round(seconds / 60) * 60
-    sizes = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-    parts = []
-    for unit, size in sizes.items():
-        number, seconds = divmod(seconds, size)
-        parts += [f"{number}{unit}"] if number else []
-    return "".join(parts) or "0s"
+def parse(text: str, *, bare: bool = False) -> float:
+    """Return the seconds of `20m`, `1h30m`, `0.5s` or `0`; raise ValueError.
+
+    Any other number without a unit is refused, as 20 could be anything, unless `bare` allows it as seconds.
+    """
+    if text == "0" or (bare and re.fullmatch(_NUMBER, text)):
+        seconds = float(text)
+    elif text and (found := _WRITTEN.fullmatch(text)):
+        seconds = sum(float(number) * size for number, size in zip(found.groups("0"), _SECONDS.values(), strict=True))
+    else:
+        raise ValueError(f"{text!r} is not a duration: write 20m, 90s or 1h30m")
+    if seconds > _LONGEST:
+        raise ValueError(f"{text!r} is longer than 292 years")
+    return seconds

@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from tachograph_lab.durations import seconds
+from tachograph import duration
 from tools.mutation.copies import ALERTS, NUMBER, OF_ALERT, Book, Reach, Rule, asked, copied, name_of, renamed, words
 from tools.mutation.text import Mutant
 
@@ -96,7 +96,7 @@ class Scenario:
     def cost(self) -> float:
         """Return about how much work it is: evaluations times rules times series."""
         ends = [one["eval_time"] for kind in ("alert_rule_test", "promql_expr_test") for one in self.test.get(kind, ())]
-        steps = max((seconds(str(end)) for end in ends), default=0) / seconds(str(self.interval))
+        steps = max((duration.parse(str(end)) for end in ends), default=0) / duration.parse(str(self.interval))
         return steps * len(self.reach.reads) * (20 + len(self.test.get("input_series", ())))
 
     def notices(self, reached: Collection[str]) -> bool:

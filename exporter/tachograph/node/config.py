@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tachograph.duration import parse
 from tachograph.node.config_file import ConfigError, Entry, read_file
 from tachograph.node.log import LEVELS
 from tachograph.node.ranks.limits import Limits
@@ -20,8 +20,6 @@ from tachograph.node.web.web_config import read_web_config
 from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
 
 DEFAULT_PORT = 10024
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _MISSING = "\0"  # a flag without its value; no shell can pass this text
 _limits = Limits()
@@ -109,8 +107,7 @@ def _level(text: str) -> str:
 
 def _duration(low: float, high: float) -> Callable[[str], float]:
     def read(text: str) -> float:
-        match = _DURATION.fullmatch(text)
-        seconds = float(match[1]) * _UNITS[match[2]] if match else -1.0
+        seconds = parse(text, bare=True)
         if not low <= seconds <= high:
             raise ValueError
         return seconds

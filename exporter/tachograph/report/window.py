@@ -29,7 +29,7 @@ def moment(text: str, now: float) -> float:
     if text == "now":
         return now
     with suppress(ValueError):
-        return now - duration.parse(text).total_seconds()
+        return now - duration.parse(text)
     try:
         read = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
     except ValueError:

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
-from tachograph import duration
+from tachograph import duration, humanize
 from tachograph.printable import printable
 from tachograph.silence.alertmanager import AlertmanagerError, Matcher, Silence, Silences
 
 DEFAULT_URL = "http://localhost:9093"
-LONGEST = timedelta(hours=4)
+LONGEST = 4 * 3600.0
 """Without --yes: what lasts longer outlives the shift of whoever asked for it."""
 
 RESTART_ALERTS = (
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="only what a restart sets off; a broken GPU, a NaN or a failed checkpoint still pages",
     )
-    parser.add_argument("--yes", action="store_true", help=f"allow more than {duration.words(LONGEST)}")
+    parser.add_argument("--yes", action="store_true", help=f"allow more than {humanize.span(LONGEST)}")
     parser.add_argument("--list", action="store_true", help="show what is silent, of RUN or of all")
     parser.add_argument("--expire", metavar="ID", help="end a silence now")
     parser.add_argument(
@@ -52,11 +52,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _length(text: str) -> timedelta:
+def _length(text: str) -> float:
     try:
-        return duration.parse(text)
+        length = duration.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+    if not length:
+        raise argparse.ArgumentTypeError("a silence must last longer than 0 s")
+    return length
 
 
 def _user() -> str:
@@ -107,7 +110,7 @@ def _wrong(given: argparse.Namespace) -> str | None:
             return words
     if given.length and given.length > LONGEST and not given.yes:
         return (
-            f"{duration.words(given.length)} is longer than {duration.words(LONGEST)}: faults of that time would go "
+            f"{humanize.span(given.length)} is longer than {humanize.span(LONGEST)}: faults of that time would go "
             "unheard; if you mean it, add --yes"
         )
     return None
@@ -118,10 +121,10 @@ def _add(silences: Silences, given: argparse.Namespace) -> int:
     if given.planned_restart:
         matchers.append(Matcher("alertname", "|".join(RESTART_ALERTS), regex=True))
     now = datetime.now(timezone.utc)
-    silence = Silence(tuple(matchers), now, now + given.length, given.by.strip(), given.why)
+    silence = Silence(tuple(matchers), now, now + timedelta(seconds=given.length), given.by.strip(), given.why)
     silence_id = silences.add(silence)
     what = "what a restart sets off" if given.planned_restart else "all of its alerts"
-    until = f"{_clock(silence.ends)} ({duration.words(given.length)})"
+    until = f"{_clock(silence.ends)} ({humanize.span(given.length)})"
     print(printable(f"Run {given.run} is silent until {until}: {what}."))
     where = "" if given.alertmanager == DEFAULT_URL else f" --alertmanager {shlex.quote(given.alertmanager)}"
     print(printable(f"Silence {silence_id}. To end it: tachograph silence --expire {silence_id}{where}"))
@@ -134,7 +137,7 @@ def _list(silences: Silences, run: str | None) -> int:
     if not found:
         print("Nothing is silent." if run is None else printable(f"Run {run} is not silent."))
     for one in found:
-        when = f"until {_clock(one.ends)}, {duration.words(one.ends - now)} more"
+        when = f"until {_clock(one.ends)}, {humanize.span((one.ends - now).total_seconds())} more"
         if one.starts > now:
             when = f"from {_clock(one.starts)} to {_clock(one.ends)}"
         print(printable(f"{one.id}  {when}"))

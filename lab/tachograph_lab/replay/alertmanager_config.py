@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tachograph_lab.durations import seconds
+from tachograph import duration
 from tachograph_lab.replay import matchers
 from tachograph_lab.replay.matchers import Matchers, all_hold
 from tachograph_lab.replay.time_intervals import TimeInterval
@@ -99,7 +99,7 @@ def _route(section: Mapping[str, Any], inherited: Mapping[str, Any], key: str) -
         receiver=settings["receiver"],
         matchers=matchers.read(section),
         group_by=None if "..." in group_by else frozenset(group_by),
-        **{name: seconds(str(settings[name])) for name in _WAITS},
+        **{name: duration.parse(str(settings[name])) for name in _WAITS},
         goes_on=bool(section.get("continue")),
         muted=tuple(section.get("mute_time_intervals") or ()),
         active=tuple(section.get("active_time_intervals") or ()),

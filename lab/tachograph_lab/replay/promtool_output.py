@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tachograph_lab import durations
+from tachograph import duration
 
 _PAIR = re.compile(r'(?:(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|"(?P<quoted>(?:[^"\\]|\\.)*)")="(?P<value>(?:[^"\\]|\\.)*)"')
 _SET = re.compile(r'\{((?:[^{}"]|"(?:[^"\\]|\\.)*")*)\}')
@@ -57,7 +57,7 @@ def read(lines: Iterable[str]) -> Words:
     for line in lines:
         text = line.strip()
         if found := re.fullmatch(r"(?:alertname|expr): .*, time: (\S+?),", text):
-            seconds = durations.seconds(found[1])
+            seconds = duration.parse(found[1])
         elif text.startswith("Labels:{"):
             labels = label_set(text)
         elif text.startswith("Annotations:{"):

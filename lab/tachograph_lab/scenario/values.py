@@ -6,12 +6,10 @@ import math
 import re
 from collections.abc import Callable
 
-from tachograph_lab import durations
+from tachograph.duration import parse
 
 Read = Callable[[str], str]
 """Turns a scalar's text into its value; raises ValueError with what is allowed."""
-
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))+")
 
 
 def text(value: str) -> str:
@@ -23,11 +21,10 @@ def text(value: str) -> str:
 
 def duration(value: str) -> float:
     """Read seconds: `90`, `90s`, `12m`, `1h30m`, `0.5s`, `200ms`, `1d`."""
-    if re.fullmatch(r"\d+(\.\d+)?", value):
-        return float(value)
-    if not _DURATION.fullmatch(value):
-        raise ValueError("a duration such as 90, 90s, 12m or 1h30m, never negative")
-    return durations.seconds(value)
+    try:
+        return parse(value, bare=True)
+    except ValueError:
+        raise ValueError("a duration such as 90, 90s, 12m or 1h30m, never negative") from None
 
 
 def some_time(value: str) -> float:
