@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 import tachograph
 from fault_scenarios import CULPRIT, RANKS, STEP_SECONDS, Scenario
 from tachograph.die_with_parent import die_with_parent
-from tachograph_lab.demo import faults
+from tachograph_lab.demo import fault_injection
 
 SHARES = {"data": 0.05, "copy": 0.05, "forward": 0.3, "backward": 0.45, "optimizer": 0.1, "other": 0.05}
 """A healthy step's phases, as parts of it."""
@@ -59,7 +59,7 @@ class Model(nn.Module):  # type: ignore[misc]  # torch is not checked
     def forward(self, inputs: Tensor) -> Tensor:
         """Return logits (batch, classes)."""
         hidden: Tensor = torch.tanh(self.first(inputs))
-        faults.slow_backward(hidden, self.backward_seconds)
+        fault_injection.slow_backward(hidden, self.backward_seconds)
         logits: Tensor = self.second(hidden)
         return logits
 
@@ -175,7 +175,7 @@ class Rank:
     def harm(self, model: Model) -> None:
         """Do to this process, or to the model, what the scenario says."""
         if self.has("killed"):
-            faults.kill(os.getpid())
+            fault_injection.kill(os.getpid())
         if self.has("frozen"):
             os.kill(os.getpid(), signal.SIGSTOP)
         if self.has("leak"):

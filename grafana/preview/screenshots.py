@@ -27,7 +27,7 @@ from tachograph_lab import binaries
 from tachograph_lab.checkout import CheckoutError
 from tachograph_lab.commands.replay import find as find_scenario
 from tachograph_lab.live.watched_fleet import WatchedFleet, wait
-from tachograph_lab.pager import Page, Pager
+from tachograph_lab.pager import PagedAlert, Pager
 from tachograph_lab.processes import ProcessError
 from tachograph_lab.scenario import load
 
@@ -135,7 +135,7 @@ def play(subject: Subject, folder: Path) -> int:
         print(
             f"{scenario.title}: looked at when {subject.alert} pages, within {scenario.lasts / 60:.0f} min", flush=True
         )
-        left = watched.told.epoch + scenario.lasts - time.time()
+        left = watched.announcement.epoch + scenario.lasts - time.time()
         if not pager.wait_for(lambda page: page.alert == subject.alert, left):
             print(f"{subject.alert} did not page", file=sys.stderr)
             return 1
@@ -143,7 +143,7 @@ def play(subject: Subject, folder: Path) -> int:
         return take(subject, watched.url("prometheus"), scenario.fleet.run, ("now-30m", "now"), folder)
 
 
-def _print_page(page: Page) -> None:
+def _print_page(page: PagedAlert) -> None:
     print(f"{page.receiver} {page.status}: {page.alert}", flush=True)
 
 

@@ -36,7 +36,7 @@ SCRAPED_FILES = ("tachograph", "node", "dcgm")
 
 
 @dataclass(frozen=True)
-class Sample:
+class QuerySample:
     """One sample of an instant query: its labels and value."""
 
     labels: Mapping[str, str]
@@ -89,11 +89,11 @@ class Monitoring:
         """Return which programs run, with their versions."""
         return ", ".join(f"{part} {'.'.join(map(str, number))}" for part, number in self._versions.items())
 
-    def query(self, expression: str) -> list[Sample]:
+    def query(self, expression: str) -> list[QuerySample]:
         """Return the result of an instant query of Prometheus."""
         parameters = urllib.parse.urlencode({"query": expression})
         rows = json.loads(get(f"{self.url('prometheus')}/api/v1/query?{parameters}"))["data"]["result"]
-        return [Sample(row["metric"], float(row["value"][1])) for row in rows]
+        return [QuerySample(row["metric"], float(row["value"][1])) for row in rows]
 
     def aim(self, file: str, instances: Mapping[str, str]) -> None:
         """Have Prometheus scrape these for a file of `targets/`, instance -> address; within 10 s if it runs."""

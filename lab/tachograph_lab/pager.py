@@ -19,7 +19,7 @@ FIRING, RESOLVED = "firing", "resolved"
 
 
 @dataclass(frozen=True)
-class Page:
+class PagedAlert:
     """One alert that began or ended, as received: `receiver` is the path it was sent to, `time` Unix seconds."""
 
     time: float
@@ -49,9 +49,9 @@ class _Server(ThreadingHTTPServer):
 class Pager:
     """Receives notifications from the moment it is made until `close`; use it as a context manager."""
 
-    def __init__(self, port: int = 0, record: Callable[[Page], None] | None = None) -> None:
+    def __init__(self, port: int = 0, record: Callable[[PagedAlert], None] | None = None) -> None:
         self._record = record
-        self._pages: list[Page] = []
+        self._pages: list[PagedAlert] = []
         self._told: set[tuple[str, str, str, str]] = set()
         self._changed = threading.Condition()
         self._server = _Server(("127.0.0.1", port), self._request_class())
@@ -68,15 +68,15 @@ class Pager:
         """The TCP port on loopback."""
         return int(self._server.server_address[1])
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[PagedAlert]:
         """Return every page received, oldest first; a repeated notification of the same alert is one page."""
         with self._changed:
             return list(self._pages)
 
-    def wait_for(self, wanted: Callable[[Page], bool], seconds: float, after: float = 0.0) -> Page | None:
+    def wait_for(self, wanted: Callable[[PagedAlert], bool], seconds: float, after: float = 0.0) -> PagedAlert | None:
         """Return the first page received after Unix time `after` that is wanted, or None if `seconds` pass first."""
 
-        def found() -> Page | None:
+        def found() -> PagedAlert | None:
             return next((page for page in self._pages if page.time > after and wanted(page)), None)
 
         with self._changed:
@@ -87,7 +87,7 @@ class Pager:
         now = time.time()
         with self._changed:
             for alert in notification["alerts"]:
-                page = Page(
+                page = PagedAlert(
                     time=now,
                     receiver=receiver,
                     status=alert["status"],
@@ -143,7 +143,7 @@ def main() -> None:
     """Append pages to a file until ended."""
     port, path = int(sys.argv[1]), Path(sys.argv[2])
 
-    def append(page: Page) -> None:
+    def append(page: PagedAlert) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(page)) + "\n")
 

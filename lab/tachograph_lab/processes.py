@@ -1,4 +1,4 @@
-"""Child processes of the lab: started with a log file, waited for by condition, ended by pid in reverse order."""
+"""Child processes of the lab: started with a log file, awaited by condition, stopped by pid in reverse order."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tachograph.die_with_parent import dying_with_parent
 
 GRACE_SECONDS = 5.0
 RECORD = "processes.json"
-"""File of the folder that says what runs now, so that another command can end it."""
+"""The file that lists what is running, so that another command can stop it."""
 
 
 class ProcessError(Exception):
-    """A process ended, did not become ready in time, or does not answer; the text says which, and its last words."""
+    """A process ended, was not ready in time, or does not answer; the text says which, with the end of its log."""
 
 
 @dataclass
@@ -40,18 +40,21 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether the process is still there."""
-        return self.process.poll() is None
+        """Whether the process is running."""
+        return self.status is None
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, None while the process is running."""
+        return self.process.poll()
 
     def cpu_seconds(self) -> float:
-        """Return the processor time that the process has used so far; 0 once it is gone."""
-        fields = _stat(self.pid)
-        return (
-            (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
-        )  # utime and stime, proc(5)
+        """Return the CPU time that the process has used so far; 0 once it has exited."""
+        fields = _stat(self.pid)  # utime and stime, proc(5)
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
     def stop(self, grace: float = GRACE_SECONDS) -> None:
-        """Ask the process to end, and end it if it does not within `grace` seconds."""
+        """Terminate the process, and kill it if it has not exited after `grace` seconds."""
         if self.running:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -65,11 +68,11 @@ class Child:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Return once `ready` says so; raise ProcessError if the process ends or the time runs out before."""
+        """Return once `ready()` is true; raise ProcessError if the process ends or `seconds` pass before."""
         deadline = time.monotonic() + seconds
         while not ready():
             if not self.running:
-                raise ProcessError(f"{self.name} ended with status {self.process.returncode}:\n{self.tail()}")
+                raise ProcessError(f"{self.name} ended with status {self.status}:\n{self.tail()}")
             if time.monotonic() > deadline:
                 raise ProcessError(f"{self.name} was not ready after {seconds:.0f} s:\n{self.tail()}")
             time.sleep(0.05)
@@ -77,7 +80,7 @@ class Child:
 
 @dataclass
 class Children:
-    """Processes that end together: on leaving the `with`, or with this process unless `keep` is set."""
+    """Processes that are stopped together: on leaving the `with`, or with this process; not if `keep` is set."""
 
     folder: Path
     keep: bool = False
@@ -85,7 +88,7 @@ class Children:
     running: list[Child] = field(default_factory=list)
 
     def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> Child:
-        """Start a process in a session of its own, so that Ctrl-C reaches only whoever started it."""
+        """Start a process in a session of its own, so that Ctrl-C reaches only the process that started it."""
         words = [str(word) for word in command]
         log = self.folder / f"{name}.log"
         with log.open("wb") as output:
@@ -103,7 +106,7 @@ class Children:
         return child
 
     def stop(self) -> None:
-        """End every process, the last one first."""
+        """Stop every process, the last one first."""
         while self.running:
             self.running.pop().stop()
         (self.folder / RECORD).unlink(missing_ok=True)
@@ -124,14 +127,14 @@ class Children:
 
 
 def stop_recorded(folder: Path) -> list[str]:
-    """End, last first, what another process started in `folder` and left running; return the names."""
+    """Stop, last first, what another process started in `folder` and left running; return the names."""
     path = folder / RECORD
     if not path.exists():
         return []
     ended: list[str] = []
     for name, pid, birth in reversed(json.loads(path.read_text(encoding="utf-8"))):
         for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, 1.0)):
-            if birth is None or _birth(pid) != birth:  # ended, and perhaps the number is another process' by now
+            if birth is None or _birth(pid) != birth:  # exited, and the pid may belong to another process by now
                 break
             os.kill(pid, number)
             ended = [*dict.fromkeys([*ended, name])]
@@ -143,13 +146,13 @@ def stop_recorded(folder: Path) -> list[str]:
 
 
 def _birth(pid: int) -> str | None:
-    """Return when a process began, in clock ticks since boot, or None if there is none or it is only unreaped."""
+    """Return when a process started, in clock ticks since boot, or None if there is none or it is a zombie."""
     fields = _stat(pid)
     return fields[19] if fields and fields[0] != "Z" else None  # state, starttime
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third of proc(5) on, empty if there is no such process."""
+    """Return the fields of /proc/PID/stat from the third of proc(5) on; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -157,7 +160,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback address that nothing uses now."""
+    """Return a TCP port of the loopback address that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -165,7 +168,7 @@ def free_port() -> int:
 
 
 def answers(url: str) -> bool:
-    """Return whether a GET of `url` gives status 200 now."""
+    """Return whether a GET of `url` returns status 200 now."""
     try:
         with urllib.request.urlopen(url, timeout=2) as response:
             return bool(response.status == 200)

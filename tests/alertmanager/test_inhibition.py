@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tachograph_lab import binaries
-from tachograph_lab.pager import Page, Pager
+from tachograph_lab.pager import PagedAlert, Pager
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGER = "http://localhost:9094"
@@ -102,7 +102,7 @@ CAUSES: list[Labels] = [
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory, alertmanager: Callable[..., Any]) -> Iterator[list[Page]]:
+def pages(tmp_path_factory: pytest.TempPathFactory, alertmanager: Callable[..., Any]) -> Iterator[list[PagedAlert]]:
     """What was received in the end."""
     folder = tmp_path_factory.mktemp("alertmanager")
     shipped = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8")
@@ -126,7 +126,7 @@ class Switchboard(Pager):
         super().accept(receiver, {**notification, "alerts": marked})
 
 
-def received(pages: list[Page], run: str) -> set[str]:
+def received(pages: list[PagedAlert], run: str) -> set[str]:
     return {page.alert for page in pages if page.labels.get("run") == run}
 
 
@@ -153,13 +153,13 @@ def received(pages: list[Page], run: str) -> set[str]:
         ("dead-node", "NodeDown"),
     ],
 )
-def test_the_cause_pages_and_its_symptoms_do_not(pages: list[Page], run: str, cause: str) -> None:
+def test_the_cause_pages_and_its_symptoms_do_not(pages: list[PagedAlert], run: str, cause: str) -> None:
     """A symptom that comes 2 s before its cause still waits for it."""
     assert received(pages, run) == {cause}
 
 
 @pytest.mark.e2e
-def test_ten_dead_ranks_are_one_notification(pages: list[Page]) -> None:
+def test_ten_dead_ranks_are_one_notification(pages: list[PagedAlert]) -> None:
     """They belong to one run and one kind of alert, and there is nothing to wait for."""
     dead = [page for page in pages if page.alert == "RankDead" and page.labels["run"] == "dead"]
     assert len(dead) == 10
@@ -167,7 +167,7 @@ def test_ten_dead_ranks_are_one_notification(pages: list[Page]) -> None:
 
 
 @pytest.mark.e2e
-def test_broken_memory_explains_the_rank_on_that_gpu_and_no_other(pages: list[Page]) -> None:
+def test_broken_memory_explains_the_rank_on_that_gpu_and_no_other(pages: list[PagedAlert]) -> None:
     """Compared by node and uuid; a rank of the same node without a GPU is not excused by it."""
     assert "GpuEccUncorrected" in {page.alert for page in pages}
     assert received(pages, "ecc") == set()
@@ -175,13 +175,13 @@ def test_broken_memory_explains_the_rank_on_that_gpu_and_no_other(pages: list[Pa
 
 
 @pytest.mark.e2e
-def test_several_faults_of_one_gpu_are_one_page(pages: list[Page]) -> None:
+def test_several_faults_of_one_gpu_are_one_page(pages: list[PagedAlert]) -> None:
     """A GPU that is off the bus says so once: not as lost, nor as its rank's death, nor as the run's that follows."""
     assert received(pages, "bus") == {"GpuXidFatal"}
 
 
 @pytest.mark.e2e
-def test_a_gpu_without_a_run_is_paged_by_node_and_excuses_no_run(pages: list[Page]) -> None:
+def test_a_gpu_without_a_run_is_paged_by_node_and_excuses_no_run(pages: list[PagedAlert]) -> None:
     """GPUs that nobody is known to use are paged together; a run's fault next to them is paged too."""
     nobodys = [page for page in pages if page.labels.get("instance") == "node-6" and "run" not in page.labels]
     assert sorted((page.alert, page.labels["gpu"]) for page in nobodys) == [
@@ -191,7 +191,7 @@ def test_a_gpu_without_a_run_is_paged_by_node_and_excuses_no_run(pages: list[Pag
 
 
 @pytest.mark.e2e
-def test_what_has_no_cause_is_paged(pages: list[Page]) -> None:
+def test_what_has_no_cause_is_paged(pages: list[PagedAlert]) -> None:
     """Another run's faults inhibit nothing here; one that is gone silences its node's last words only."""
     assert received(pages, "bystander") == {"MfuDropped"}
     assert received(pages, "out-of-sight") == {"RunHung"}
@@ -200,7 +200,7 @@ def test_what_has_no_cause_is_paged(pages: list[Page]) -> None:
 
 
 @pytest.mark.e2e
-def test_exporters_that_go_dark_together_are_one_notification(pages: list[Page]) -> None:
+def test_exporters_that_go_dark_together_are_one_notification(pages: list[PagedAlert]) -> None:
     """A rack is one incident; of a node that is down, its exporter is no news."""
     down = [page for page in pages if page.alert == "ExporterDown"]
     assert {page.labels["instance"] for page in down} == {"node-20", "node-21"}
@@ -208,7 +208,7 @@ def test_exporters_that_go_dark_together_are_one_notification(pages: list[Page])
 
 
 @pytest.mark.e2e
-def test_the_tier_of_a_run_decides_who_is_woken(pages: list[Page]) -> None:
+def test_the_tier_of_a_run_decides_who_is_woken(pages: list[PagedAlert]) -> None:
     """Nobody for dev; for hero also by a ticket that costs a night, and soon a second person as well."""
     to: dict[str, set[tuple[str, str]]] = {}
     for page in pages:
@@ -220,6 +220,6 @@ def test_the_tier_of_a_run_decides_who_is_woken(pages: list[Page]) -> None:
 
 
 @pytest.mark.e2e
-def test_all_of_it_went_to_the_pager(pages: list[Page]) -> None:
+def test_all_of_it_went_to_the_pager(pages: list[PagedAlert]) -> None:
     """By the receiver `page`, and no other, but for runs of another tier."""
     assert {page.receiver for page in pages if "tier" not in page.labels} == {"page"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tachograph_lab.pager import Page, Pager
+from tachograph_lab.pager import PagedAlert, Pager
 from tachograph_lab.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,5 +46,5 @@ def test_old_alerts_wait_for_their_causes(
         assert not [page for page in pager.pages() if is_symptom(page)]
 
 
-def is_symptom(page: Page) -> bool:
+def is_symptom(page: PagedAlert) -> bool:
     return page.alert == SYMPTOM["alertname"]

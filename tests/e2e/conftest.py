@@ -56,8 +56,8 @@ def job(stack: Stack) -> Job:
     trained = f'{counted} and on () run:step_interval_seconds:p50{{run="{RUN}"}}'
 
     def training() -> bool:
-        assert started.torchrun.running, started.torchrun.tail(20)
+        assert started.running, started.tail()
         return bool(stack.query(trained))
 
-    _wait_for(training, 90, f"training:\n{started.torchrun.tail(20)}")
+    _wait_for(training, 90, f"training:\n{started.tail()}")
     return started

@@ -21,7 +21,7 @@ import pytest
 
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.fake_nvml import library as fake_nvml
-from tachograph_lab.pager import FIRING, Page, Pager
+from tachograph_lab.pager import FIRING, PagedAlert, Pager
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -145,7 +145,7 @@ def outage(node: Stack, fake: Any, ranks: None) -> Outage:
     return seen
 
 
-def received(pages: Pager) -> list[Page]:
+def received(pages: Pager) -> list[PagedAlert]:
     return [page for page in pages.pages() if page.critical and page.status == FIRING]
 
 

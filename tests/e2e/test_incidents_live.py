@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tachograph_lab.live.watched_fleet import replay_live
-from tachograph_lab.replay.verdict import Verdict
+from tachograph_lab.replay.verdict import ReplayVerdict
 from tachograph_lab.scenario import load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -51,7 +51,7 @@ SHORT = {
 
 
 @pytest.fixture(scope="module")
-def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Verdict]]]:
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[ReplayVerdict]]]:
     folder: Path = tmp_path_factory.mktemp("stories")
     with ThreadPoolExecutor(len(SHORT)) as pool:
         playing = {}
@@ -65,7 +65,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Fut
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_one_page_names_the_culprit(verdicts: dict[str, Future[Verdict]], name: str) -> None:
+def test_one_page_names_the_culprit(verdicts: dict[str, Future[ReplayVerdict]], name: str) -> None:
     """A fault on one rank brings one page in time, with run, rank and node, and nobody hears anything else."""
     verdict = verdicts[name].result()
     assert verdict.ok, "\n".join(verdict.lines)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tachograph_lab.demo import faults
+from tachograph_lab.demo import fault_injection
 from tachograph_lab.demo.demo_scenarios import names_culprit
-from tachograph_lab.demo.faults import Fault
+from tachograph_lab.demo.fault_injection import InjectedFault
 from tachograph_lab.demo.launch import Job
 from tachograph_lab.demo.stack import Stack
-from tachograph_lab.pager import FIRING, Page, Pager
+from tachograph_lab.pager import FIRING, PagedAlert, Pager
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -29,11 +29,11 @@ def by_rank(stack: Stack, expression: str) -> dict[int, float]:
     return {int(sample.labels["rank"]): sample.value for sample in stack.query(expression)}
 
 
-def paged(pager: Pager, since: float) -> list[Page]:
+def paged(pager: Pager, since: float) -> list[PagedAlert]:
     return [page for page in pager.pages() if page.critical and page.status == FIRING and page.time > since]
 
 
-def the_page(pager: Pager, alert: str, since: float, seconds: float) -> Page:
+def the_page(pager: Pager, alert: str, since: float, seconds: float) -> PagedAlert:
     page = pager.wait_for(lambda page: page.alert == alert and page.status == FIRING, seconds, after=since)
     assert page is not None, (
         f"no {alert} within {seconds} s, but {[(p.alert, dict(p.labels)) for p in paged(pager, since)]}"
@@ -55,7 +55,7 @@ def test_healthy_training_is_quiet(stack: Stack, job: Job, pager: Pager, wait_fo
 def test_a_hang_names_who_never_boarded(stack: Stack, job: Job, pager: Pager) -> None:
     """A rank stuck in its loader pages within 30 s and three steps; its collective count stands below all others'."""
     since = time.time()
-    job.control.inject(Fault(faults.HANG, rank=HUNG))
+    job.control.inject(InjectedFault(fault_injection.HANG, rank=HUNG))
     try:
         page = the_page(pager, "RunHung", since, 33)
         enqueued = by_rank(stack, f'tachograph_train_collective_enqueued{{run="{job.run}",group="0"}}')
@@ -64,7 +64,7 @@ def test_a_hang_names_who_never_boarded(stack: Stack, job: Job, pager: Pager) ->
             for s in stack.query(f'tachograph_rank_phase_seconds{{run="{job.run}"}}')
         }
     finally:
-        job.control.heal(faults.HANG)
+        job.control.heal(fault_injection.HANG)
     assert names_culprit(page, HUNG), page.annotations
     culprit = enqueued.pop(HUNG)
     assert set(enqueued.values()) == {culprit + 1}
@@ -77,7 +77,7 @@ def test_a_hang_names_who_never_boarded(stack: Stack, job: Job, pager: Pager) ->
 def test_a_straggler_is_named_although_all_step_alike(stack: Stack, job: Job, pager: Pager) -> None:
     """Slowed inside backward, one rank drags all to the same step time; the page names it, and only it, within 90 s."""
     since = time.time()
-    job.control.inject(Fault(faults.SLOW, rank=SLOW))
+    job.control.inject(InjectedFault(fault_injection.SLOW, rank=SLOW))
     try:
         page = the_page(pager, "StragglerRank", since, 90)
         # Of one frame, both of them: steps alone would also tell how old each rank's last frame is.
@@ -87,7 +87,7 @@ def test_a_straggler_is_named_although_all_step_alike(stack: Stack, job: Job, pa
             f' / sum by (rank) (increase(tachograph_train_steps_total{{run="{job.run}"}}[30s]))',
         )
     finally:
-        job.control.heal(faults.SLOW)
+        job.control.heal(fault_injection.SLOW)
     assert names_culprit(page, SLOW), page.annotations
     assert len(step_seconds) == 4
     assert max(step_seconds.values()) - min(step_seconds.values()) <= 0.03 * max(step_seconds.values())
@@ -97,7 +97,7 @@ def test_a_straggler_is_named_although_all_step_alike(stack: Stack, job: Job, pa
 def test_a_killed_rank_is_dead_and_nothing_else(stack: Stack, job: Job, pager: Pager) -> None:
     """SIGKILL pages within 10 s, naming the rank, though its loader's worker lives on; the others page nobody."""
     since = time.time()
-    faults.kill(job.pid(KILLED))
+    fault_injection.kill(job.pid(KILLED))
     while f'tachograph_rank_up{{run="{job.run}",rank="{KILLED}"}} 0' not in stack.scrape():
         assert time.time() - since < 1, "rank_up is not 0 within 1 s"
         time.sleep(0.02)

@@ -25,8 +25,8 @@ from tachograph import __main__ as commands
 from tachograph.catalog import index as catalog
 from tachograph.top import questions
 from tachograph_lab.commands import fleet as fleet_command
-from tachograph_lab.demo.demo_scenarios import Result, Scenario
-from tachograph_lab.demo.faults import HANG, Fault
+from tachograph_lab.demo.demo_scenarios import DemoResult, DemoScenario
+from tachograph_lab.demo.fault_injection import HANG, InjectedFault
 from tachograph_lab.demo.screen import Screen
 from tachograph_lab.pager import Pager
 
@@ -305,7 +305,9 @@ def test_pages_that_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
     assert page is not None
     with Screen(Console(file=sys.stdout, highlight=False, width=200)) as screen:
         screen.page(page, 1.0, wanted=False)
-        screen.summary([Result(Scenario("t", Fault(HANG, rank=3), "RunHung", 30), 31.5, page, 22.8, 12.0)], [page])
+        screen.summary(
+            [DemoResult(DemoScenario("t", InjectedFault(HANG, rank=3), "RunHung", 30), 31.5, page, 22.8, 12.0)], [page]
+        )
     fleet_command._print_page(page)
     out = capfd.readouterr().out
     assert out.count("a?[31;66m") >= 6

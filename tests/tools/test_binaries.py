@@ -91,7 +91,9 @@ def test_half_a_folder_is_fetched_anew(tools: Path, monkeypatch: pytest.MonkeyPa
     program(tools / "sid/usr/bin/prometheus")
     (tools / "sid/rubbish").touch()
     monkeypatch.setattr(apt, "release", lambda: apt.Release("debian", "bookworm"))
-    monkeypatch.setattr(apt, "sources", lambda: [apt.Source(("http://m/debian",), ("bookworm",), ("main",), "", "yes")])
+    monkeypatch.setattr(
+        apt, "sources", lambda: [apt.AptSource(("http://m/debian",), ("bookworm",), ("main",), "", "yes")]
+    )
     monkeypatch.setattr(apt, "unpack", lambda source, packages, folder, optional: unpacked(folder))
     assert len(ensure("sid")) == len(binaries.PROGRAMS)
     assert sorted(path.name for path in tools.iterdir()) == [".sid.lock", "sid"]
@@ -184,9 +186,9 @@ def test_the_archive_is_the_distributions_own(tmp_path: Path) -> None:
     keyring = tmp_path / "debian-archive-keyring.gpg"
     keyring.touch()
     known = [
-        apt.Source(("http://vendor.example/debian",), ("bookworm",), ("main",), "/etc/apt/keyrings/vendor.gpg"),
-        apt.Source(("http://other.example/apt",), ("bookworm",), ("main",)),
-        apt.Source(
+        apt.AptSource(("http://vendor.example/debian",), ("bookworm",), ("main",), "/etc/apt/keyrings/vendor.gpg"),
+        apt.AptSource(("http://other.example/apt",), ("bookworm",), ("main",)),
+        apt.AptSource(
             ("http://mirror.example/debian",), ("bookworm",), ("main",), "/k/debian-archive-bookworm-stable.gpg"
         ),
     ]
@@ -200,7 +202,7 @@ def test_the_archive_is_the_distributions_own(tmp_path: Path) -> None:
 def test_ubuntu_has_its_own_release_only(tmp_path: Path) -> None:
     """On Ubuntu the programs are in universe, and Debian's suites are refused with a reason."""
     (tmp_path / "ubuntu-archive-keyring.gpg").touch()
-    known = [apt.Source(("http://mirror.example/ubuntu",), ("noble",), ("main", "universe"))]
+    known = [apt.AptSource(("http://mirror.example/ubuntu",), ("noble",), ("main", "universe"))]
     here = apt.Release("ubuntu", "noble")
     assert "Components: main universe\n" in apt.archive("noble", here, known, tmp_path)
     with pytest.raises(apt.AptError, match="sid is a Debian release"):
@@ -211,8 +213,8 @@ def test_nothing_unverified(tmp_path: Path) -> None:
     """Without a keyring nothing is fetched, unless the machine's owner trusts the source without one."""
     here = apt.Release("debian", "bookworm")
     with pytest.raises(apt.AptError, match="no debian archive keyring"):
-        apt.archive("sid", here, [apt.Source(("http://m/debian",), ("bookworm",), ("main",))], tmp_path)
-    trusted = [apt.Source(("http://m/debian",), ("bookworm",), ("main",), "", "yes")]
+        apt.archive("sid", here, [apt.AptSource(("http://m/debian",), ("bookworm",), ("main",))], tmp_path)
+    trusted = [apt.AptSource(("http://m/debian",), ("bookworm",), ("main",), "", "yes")]
     assert "Trusted: yes" in apt.archive("sid", here, trusted, tmp_path)
 
 

@@ -38,7 +38,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Source:
+class AptSource:
     """One archive of apt's sources: its URIs and how its packages are verified."""
 
     uris: tuple[str, ...]
@@ -63,9 +63,9 @@ def release(os_release: Path = OS_RELEASE) -> Release:
     raise AptError(f"{fields.get('PRETTY_NAME', 'this system')} is neither Debian nor Ubuntu")
 
 
-def sources(folder: Path = SOURCES) -> list[Source]:
+def sources(folder: Path = SOURCES) -> list[AptSource]:
     """Return every enabled binary source of the machine, from the one-line and the deb822 format alike."""
-    found: list[Source] = []
+    found: list[AptSource] = []
     parts = folder / "sources.list.d"
     for path in [folder / "sources.list", *sorted(parts.glob("*.list"))]:
         if path.is_file():
@@ -75,12 +75,12 @@ def sources(folder: Path = SOURCES) -> list[Source]:
     return found
 
 
-def _one_line(text: str) -> Iterator[Source]:
+def _one_line(text: str) -> Iterator[AptSource]:
     pattern = re.compile(r"^deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s*(?P<components>[^#]*)")
     for line in text.splitlines():
         if match := pattern.match(line.strip()):
             options = dict(pair.partition("=")[::2] for pair in (match["options"] or "").split())
-            yield Source(
+            yield AptSource(
                 (match["uri"],),
                 (match["suite"],),
                 tuple(match["components"].split()),
@@ -89,7 +89,7 @@ def _one_line(text: str) -> Iterator[Source]:
             )
 
 
-def _deb822(text: str) -> Iterator[Source]:
+def _deb822(text: str) -> Iterator[AptSource]:
     for stanza in re.split(r"\n\s*\n", text):
         lines = [line for line in stanza.splitlines() if not line.startswith("#")]
         fields: dict[str, str] = {}
@@ -102,7 +102,7 @@ def _deb822(text: str) -> Iterator[Source]:
                 name = name.strip().lower()
                 fields[name] = value.strip()
         if "deb" in fields.get("types", "").split() and fields.get("enabled", "yes").lower() not in ("no", "false"):
-            yield Source(
+            yield AptSource(
                 tuple(fields.get("uris", "").split()),
                 tuple(fields.get("suites", "").split()),
                 tuple(fields.get("components", "").split()),
@@ -111,7 +111,7 @@ def _deb822(text: str) -> Iterator[Source]:
             )
 
 
-def archive(suite: str, here: Release, known: Sequence[Source], keyrings: Path = KEYRINGS) -> str:
+def archive(suite: str, here: Release, known: Sequence[AptSource], keyrings: Path = KEYRINGS) -> str:
     """Return the deb822 source from which `suite` can be fetched through the machine's own mirror."""
     own = suite == here.codename
     if not own and here.distribution != "debian":

@@ -31,7 +31,7 @@ import yaml
 from tachograph_lab.replay import promtool_limit
 from tachograph_lab.table import save, show
 from tools.mutation.text import Mutant, mutants, unchanged
-from tools.mutation.trial import Batch, Scenario, scenarios, written
+from tools.mutation.trial import Batch, RuleTest, scenarios, written
 
 ROOT = Path(__file__).parents[2]
 EXPLAINED = Path(__file__).with_name("mutants.yml")
@@ -91,7 +91,7 @@ class Hunt:
         """The file with what each scenario noticed."""
         return self.folder / "results.jsonl"
 
-    def run(self, over: Sequence[Scenario], jobs: int, own: bool = False) -> None:
+    def run(self, over: Sequence[RuleTest], jobs: int, own: bool = False) -> None:
         """Try scenarios, in this order, on the mutants that are left; `own`: on those of the same name's rule file."""
         names = {one.name: number for number, one in self.alive.items()}
         for scenario in over:
@@ -103,7 +103,7 @@ class Hunt:
             for _ in pool.map(self.trial, over, itertools.repeat(own)):
                 pass
 
-    def trial(self, scenario: Scenario, own: bool) -> None:
+    def trial(self, scenario: RuleTest, own: bool) -> None:
         """Try a scenario on the mutants that it could notice."""
         with self.lock:
             before = {name for one in self.before.get(scenario.key, ()) for name in one["tried"]}
@@ -128,7 +128,7 @@ class Hunt:
                 killed = Batch(scenario, some, self.promtool, self.folder).killed()
                 self.note(scenario, some, killed, time.monotonic() - began)
 
-    def note(self, scenario: Scenario, some: dict[int, Mutant], killed: dict[int, str], took: float) -> None:
+    def note(self, scenario: RuleTest, some: dict[int, Mutant], killed: dict[int, str], took: float) -> None:
         """Keep what came of a batch."""
         with self.lock:
             for number, how in killed.items():

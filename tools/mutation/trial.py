@@ -58,7 +58,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 @dataclass
-class Scenario:
+class RuleTest:
     """One entry of a test file's `tests`, with the rule files that it loads; `texts`: what alerts say counts, too."""
 
     name: str
@@ -82,9 +82,9 @@ class Scenario:
             self.whole, self.book = self.book, without_texts(self.book)
         self.reach = Reach(self.book, own)
 
-    def with_texts(self) -> Scenario:
+    def with_texts(self) -> RuleTest:
         """Return the scenario to which it matters what alerts say."""
-        return Scenario(self.name, self.test, self.interval, self.order, self.whole, texts=True)
+        return RuleTest(self.name, self.test, self.interval, self.order, self.whole, texts=True)
 
     @cached_property
     def key(self) -> str:
@@ -149,7 +149,7 @@ def without_texts(book: Book) -> dict[str, dict[str, Any]]:
 class Batch:
     """A scenario and the mutants that are tried in one promtool."""
 
-    scenario: Scenario
+    scenario: RuleTest
     mutants: Mapping[int, Mutant]
     promtool: Path
     folder: Path
@@ -297,7 +297,7 @@ class Batch:
                     yield {**one, "series": one["series"].replace(f'"{alert[2]}"', f'"{alert[2]}__m{number}"', 1)}
 
 
-def scenarios(paths: Iterable[Path], rules: Path) -> list[Scenario]:
+def scenarios(paths: Iterable[Path], rules: Path) -> list[RuleTest]:
     """Return every scenario of test files, the quickest first."""
     book = {path.stem: read(path) for path in sorted(rules.glob("*.yml"))}
     found = []
@@ -308,7 +308,7 @@ def scenarios(paths: Iterable[Path], rules: Path) -> list[Scenario]:
         order = content.get("group_eval_order") or [group["name"] for one in own.values() for group in one["groups"]]
         for number, test in enumerate(content["tests"]):
             interval = content.get("evaluation_interval", "1m")
-            found.append(Scenario(f"{path.parent.name}/{path.stem} {number + 1}", test, interval, order, own))
+            found.append(RuleTest(f"{path.parent.name}/{path.stem} {number + 1}", test, interval, order, own))
     return sorted(found, key=lambda one: one.cost)
 
 

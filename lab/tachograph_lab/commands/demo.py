@@ -22,11 +22,11 @@ from pathlib import Path
 from tachograph.signals import signals_as_exit
 from tachograph_lab import binaries
 from tachograph_lab.checkout import CheckoutError, root
+from tachograph_lab.demo.demo_run import RANKS, DemoRun
 from tachograph_lab.demo.demo_scenarios import FIRST_RUN, SCENARIOS
 from tachograph_lab.demo.launch import launch
 from tachograph_lab.demo.screen import Screen
 from tachograph_lab.demo.stack import Stack
-from tachograph_lab.demo.story import RANKS, Story
 from tachograph_lab.pager import Pager
 from tachograph_lab.processes import ProcessError, stop_recorded
 
@@ -73,7 +73,7 @@ def _play(folder: Path, options: argparse.Namespace) -> int:
             screen.note(f"in a browser, the ranks and who is late: {stack.url('exporter')}/")
             if stack.simulated_gpus:
                 screen.note(f"no GPU here: the hardware panel shows {stack.simulated_gpus} simulated GPUs")
-            story = Story(stack, pager, screen)
+            story = DemoRun(stack, pager, screen)
             story.tell(scenarios, options.healthy)
             extra = story.surplus()
             if options.keep:

@@ -1,4 +1,4 @@
-"""`tachograph-lab fleet`: a scenario's fleet alone, as real exporters to look at, until Ctrl-C."""
+"""`tachograph-lab fleet`: runs a scenario's fleet behind real exporters until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tachograph.humanize import plural
 from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 from tachograph_lab import binaries
@@ -17,7 +18,7 @@ from tachograph_lab.checkout import CheckoutError
 from tachograph_lab.commands.replay import find
 from tachograph_lab.live.live_fleet import ANNOUNCEMENT, Announcement
 from tachograph_lab.live.watched_fleet import WatchedFleet, start_fleet, wait
-from tachograph_lab.pager import Page, Pager
+from tachograph_lab.pager import PagedAlert, Pager
 from tachograph_lab.processes import Children, ProcessError
 from tachograph_lab.scenario import Scenario, ScenarioError, load
 from tachograph_lab.scenario.values import some_time
@@ -49,9 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _alone(scenario: Scenario, folder: Path, options: argparse.Namespace) -> None:
     with Children(folder) as children:
-        told = start_fleet(children, folder, scenario)
-        _describe(scenario, told, folder)
-        _last(children, told, options.seconds)
+        announcement = start_fleet(children, folder, scenario)
+        _describe(scenario, announcement, folder)
+        _wait(children, announcement, options.seconds)
 
 
 def _watched(scenario: Scenario, folder: Path, options: argparse.Namespace) -> None:
@@ -59,34 +60,36 @@ def _watched(scenario: Scenario, folder: Path, options: argparse.Namespace) -> N
         Pager(record=_print_page) as pager,
         WatchedFleet(scenario, folder, pager.url, suite=options.suite) as watched,
     ):
-        _describe(scenario, watched.told, watched.scratch)
+        _describe(scenario, watched.announcement, watched.scratch)
         for part in watched.parts:
             print(f"{part:13} {watched.url(part)}")
-        _last(watched.children, watched.told, options.seconds)
+        _wait(watched.children, watched.announcement, options.seconds)
 
 
-def _last(children: Children, told: Announcement, seconds: float | None) -> None:
-    print("Ctrl-C ends it.", flush=True)
-    wait(children.running, until=math.inf if seconds is None else told.epoch + seconds)
+def _wait(children: Children, announcement: Announcement, seconds: float | None) -> None:
+    print("Press Ctrl-C to stop.", flush=True)
+    wait(children.running, until=math.inf if seconds is None else announcement.epoch + seconds)
 
 
-def _describe(scenario: Scenario, told: Announcement, folder: Path) -> None:
+def _describe(scenario: Scenario, announcement: Announcement, folder: Path) -> None:
     fleet = scenario.fleet
-    print(f"{scenario.title}: {fleet.ranks:,} ranks of run {fleet.run} on {fleet.nodes:,} nodes")
-    print(f"second 0 is at {time.strftime('%H:%M:%S', time.localtime(told.epoch))}")
+    print(f"{scenario.title}: {plural(fleet.ranks, 'rank')} of run {fleet.run} on {plural(fleet.nodes, 'node')}")
+    print(f"second 0 is at {_clock(announcement.epoch)}")
     for fault in scenario.faults:
-        at = time.strftime("%H:%M:%S", time.localtime(told.epoch + fault.at))
-        print(f"fault at {at}: {fault}")
-    for name, place in list(told.places.items())[:SHOWN_NODES]:
-        print(f"{name:13} http://{place.exporter}/metrics  http://{place.host}/metrics  {place.socket}")
-    if (more := len(told.places) - SHOWN_NODES) > 0:
+        print(f"fault at {_clock(announcement.epoch + fault.at)}: {fault}")
+    for name, node in list(announcement.nodes.items())[:SHOWN_NODES]:
+        print(f"{name:13} http://{node.exporter}/metrics  http://{node.host}/metrics  {node.socket}")
+    if (more := len(announcement.nodes) - SHOWN_NODES) > 0:
         print(f"and {more} more: {folder / ANNOUNCEMENT}")
 
 
-def _print_page(page: Page) -> None:
+def _print_page(page: PagedAlert) -> None:
     text = page.annotations.get("description", "")
-    line = f"{time.strftime('%H:%M:%S')} {page.receiver} {page.status}: {page.alert}: {text}"
-    print(printable(line), flush=True)
+    print(printable(f"{_clock(page.time)} {page.receiver} {page.status}: {page.alert}: {text}"), flush=True)
+
+
+def _clock(unix: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(unix))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -94,8 +97,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="tachograph-lab fleet", description="Run a scenario's fleet in real time: real exporters, simulated ranks."
     )
     parser.add_argument("scenario", metavar="FILE|NUMBER", help="a scenario file, or an incident by number")
-    parser.add_argument("--for", dest="seconds", type=_seconds, metavar="TIME", help="end after this long, such as 10m")
-    parser.add_argument("--stack", action="store_true", help="Prometheus and Alertmanager too; print every page")
+    parser.add_argument(
+        "--for", dest="seconds", type=_seconds, metavar="TIME", help="stop this long after second 0, for example 10m"
+    )
+    parser.add_argument("--stack", action="store_true", help="run Prometheus and Alertmanager too; print every alert")
     parser.add_argument(
         "--suite", default=binaries.SYSTEM, help="whose Prometheus and Alertmanager: system, or a Debian code name"
     )

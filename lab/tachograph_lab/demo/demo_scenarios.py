@@ -6,18 +6,18 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tachograph_lab.demo.faults import HANG, KILLED, NAN, SLOW, SPIKE, Fault
-from tachograph_lab.pager import Page
+from tachograph_lab.demo.fault_injection import HANG, KILLED, NAN, SLOW, SPIKE, InjectedFault
+from tachograph_lab.pager import PagedAlert
 
 FIRST_RUN, SECOND_RUN = "demo", "demo-nan"
 
 
 @dataclass(frozen=True)
-class Scenario:
+class DemoScenario:
     """One fault and the one page that it must bring within `seconds` + `steps` × the run's step time."""
 
     title: str
-    fault: Fault
+    fault: InjectedFault
     alert: str
     seconds: float
     steps: int = 0
@@ -30,22 +30,22 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("rank 2 slow in backward", Fault(SLOW, rank=2), "StragglerRank", 90),
-    Scenario("a loss spike that stays", Fault(SPIKE), "LossSpikeNotRecovering", 15, steps=20),
-    Scenario("rank 3 stuck in loader", Fault(HANG, rank=3), "RunHung", 30, steps=3),
-    Scenario("rank 1 gets SIGKILL", Fault(KILLED, rank=1), "RankDead", 10, heals=False),
-    Scenario("NaN loss on rank 2", Fault(NAN, rank=2), "LossNotFinite", 10, run=SECOND_RUN, heals=False),
+    DemoScenario("rank 2 slow in backward", InjectedFault(SLOW, rank=2), "StragglerRank", 90),
+    DemoScenario("a loss spike that stays", InjectedFault(SPIKE), "LossSpikeNotRecovering", 15, steps=20),
+    DemoScenario("rank 3 stuck in loader", InjectedFault(HANG, rank=3), "RunHung", 30, steps=3),
+    DemoScenario("rank 1 gets SIGKILL", InjectedFault(KILLED, rank=1), "RankDead", 10, heals=False),
+    DemoScenario("NaN loss on rank 2", InjectedFault(NAN, rank=2), "LossNotFinite", 10, run=SECOND_RUN, heals=False),
 )
 """In turn. The kill ends the first run, so the second run's NaN, from which nothing heals, comes last."""
 
 
 @dataclass(frozen=True)
-class Result:
+class DemoResult:
     """A scenario, the page that answered it (None: none did) and how many seconds after the fault."""
 
-    scenario: Scenario
+    scenario: DemoScenario
     budget: float
-    page: Page | None = None
+    page: PagedAlert | None = None
     delay: float = 0.0
     resolved_after: float | None = None
 
@@ -92,7 +92,7 @@ class Result:
         }
 
 
-def names_culprit(page: Page, rank: int | None) -> bool:
+def names_culprit(page: PagedAlert, rank: int | None) -> bool:
     """Return whether label and text of a page name this rank; for None, whether it blames no single rank."""
     if rank is None:
         return "rank" not in page.labels
@@ -100,7 +100,7 @@ def names_culprit(page: Page, rank: int | None) -> bool:
     return page.labels.get("rank") == str(rank) and re.search(rf"\brank {rank}\b", words, re.IGNORECASE) is not None
 
 
-def surplus(pages: list[Page], results: list[Result]) -> list[Page]:
+def surplus(pages: list[PagedAlert], results: list[DemoResult]) -> list[PagedAlert]:
     """Return the critical alerts that fired without being the answer to a fault."""
     answers = [result.page for result in results]
     return [page for page in pages if page.critical and page.status == "firing" and page not in answers]

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import tachograph
 from tachograph.die_with_parent import die_with_parent
-from tachograph_lab.demo import faults
+from tachograph_lab.demo import fault_injection
 
 VOCABULARY = 128
 """ASCII: a character is its own token."""
@@ -39,7 +39,7 @@ MEETING_STEPS = 10
 
 
 @dataclass(frozen=True)
-class Shape:
+class TrainingShape:
     """The model and batch, chosen for a step of 0.1-0.2 s with four ranks on two cores."""
 
     layers: int = 4
@@ -57,7 +57,7 @@ class Shape:
 class Block(nn.Module):  # type: ignore[misc]  # torch is not checked
     """One pre-norm transformer layer with causal attention."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: TrainingShape) -> None:
         super().__init__()
         self.heads = shape.heads
         self.norm_attention = nn.LayerNorm(shape.width)
@@ -81,7 +81,7 @@ class Block(nn.Module):  # type: ignore[misc]  # torch is not checked
 class Transformer(nn.Module):  # type: ignore[misc]
     """A decoder-only language model over characters."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: TrainingShape) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, shape.width)
         self.position = nn.Parameter(torch.zeros(shape.context, shape.width))
@@ -96,7 +96,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
         for index, block in enumerate(self.blocks):
             hidden = block(hidden)
             if self.slow_backward_seconds and index == len(self.blocks) // 2:
-                faults.slow_backward(hidden, self.slow_backward_seconds)
+                fault_injection.slow_backward(hidden, self.slow_backward_seconds)
         logits: Tensor = self.head(self.norm(hidden))
         return logits
 
@@ -114,7 +114,7 @@ def text() -> bytes:
 class Windows(IterableDataset[Tensor]):  # type: ignore[misc]
     """Random windows of the text for one rank, without end; a rank that has the fault `hang` stops delivering."""
 
-    def __init__(self, shape: Shape, rank: int, control: Path) -> None:
+    def __init__(self, shape: TrainingShape, rank: int, control: Path) -> None:
         self.shape, self.rank, self.control = shape, rank, control
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -123,7 +123,7 @@ class Windows(IterableDataset[Tensor]):  # type: ignore[misc]
         characters = torch.frombuffer(bytearray(text()), dtype=torch.uint8)
         generator = torch.Generator().manual_seed(self.rank)
         offsets = torch.arange(self.shape.context + 1)
-        own_faults = faults.Faults(self.control, self.rank)
+        own_faults = fault_injection.RankFaults(self.control, self.rank)
         while True:
             own_faults.hang()
             starts = torch.randint(len(characters) - self.shape.context - 1, (self.shape.batch, 1), generator=generator)
@@ -162,7 +162,7 @@ def train(options: argparse.Namespace) -> None:
     """Train until `--steps` or until told to stop, with whatever faults the control file holds."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    shape = Shape()
+    shape = TrainingShape()
     rank = dist.get_rank()
     folder: Path = options.folder
     control = folder / "control.json"
@@ -184,21 +184,21 @@ def train(options: argparse.Namespace) -> None:
     )
     recorder.watch(ddp, optimizer)
 
-    own_faults = faults.Faults(control, rank)
+    own_faults = fault_injection.RankFaults(control, rank)
     recent: deque[float] = deque(maxlen=50)
     for number, batch in enumerate(recorder.data(loader), start=1):
         own_faults.poll()
         began = time.perf_counter()
         with recorder.step() as step:
-            slow = own_faults.get(faults.SLOW)
+            slow = own_faults.get(fault_injection.SLOW)
             model.slow_backward_seconds = slow.share * median(recent) if slow and recent else 0.0
             inputs, targets = batch[:, :-1], batch[:, 1:]
-            if own_faults.get(faults.SPIKE):
-                targets = faults.corrupted(targets, VOCABULARY)
+            if own_faults.get(fault_injection.SPIKE):
+                targets = fault_injection.corrupted(targets, VOCABULARY)
             with recorder.phase("forward"):
                 logits = ddp(inputs)
                 loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-                if own_faults.get(faults.NAN):
+                if own_faults.get(fault_injection.NAN):
                     loss = loss * torch.nan
             with recorder.phase("backward"):
                 loss.backward()
@@ -215,7 +215,7 @@ def train(options: argparse.Namespace) -> None:
                 torch.save({"model": model.state_dict(), "step": number}, path)
             recorder.checkpoint_saved(step=number, bytes=path.stat().st_size)
         if number % MEETING_STEPS == 0:
-            stop = torch.tensor(int(own_faults.get(faults.STOP) is not None or number >= options.steps))
+            stop = torch.tensor(int(own_faults.get(fault_injection.STOP) is not None or number >= options.steps))
             dist.broadcast(stop, 0)
             if stop:
                 break

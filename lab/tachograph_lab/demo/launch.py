@@ -1,4 +1,4 @@
-"""Starting and ending the real job of `job.py` with torchrun."""
+"""Starts and stops the training job of `job.py` with torchrun."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tachograph import wire
-from tachograph_lab.demo import faults
+from tachograph_lab.demo import fault_injection
 from tachograph_lab.processes import Child, Children, free_port
 
 STOP_SECONDS = 20.0
@@ -17,17 +17,26 @@ STOP_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Job:
-    """A running job: its ranks' process ids and the control of its faults."""
+    """A running job: its process, its ranks' process ids, and the control of its faults."""
 
     run: str
     ranks: int
     folder: Path
     torchrun: Child
-    control: faults.Control
+    control: fault_injection.FaultControl
 
     def pid(self, rank: int) -> int:
         """Return a rank's process id; the rank must have started."""
         return int((self.folder / f"rank{rank}.pid").read_text(encoding="utf-8"))
+
+    @property
+    def running(self) -> bool:
+        """Whether torchrun is running."""
+        return self.torchrun.running
+
+    def tail(self) -> str:
+        """Return the end of the job's log."""
+        return self.torchrun.tail(20)
 
     def started(self) -> bool:
         """Return whether every rank is past its start-up."""
@@ -35,17 +44,17 @@ class Job:
 
     def finish(self) -> bool:
         """Let the job end normally; return whether it did so in time."""
-        self.control.inject(faults.Fault(faults.STOP))
+        self.control.inject(fault_injection.InjectedFault(fault_injection.STOP))
         deadline = time.monotonic() + STOP_SECONDS
-        while self.torchrun.running and time.monotonic() < deadline:
+        while self.running and time.monotonic() < deadline:
             time.sleep(0.05)
-        finished = not self.torchrun.running and self.torchrun.process.returncode == 0
+        finished = self.torchrun.status == 0
         self.torchrun.stop()
         return finished
 
 
 def launch(children: Children, run: str, ranks: int, socket: Path, *options: str) -> Job:
-    """Start the job with `ranks` ranks that speak to the exporter at `socket`; return before they train.
+    """Start the job with `ranks` ranks that connect to the exporter at `socket`; return before they train.
 
     `options` are further command-line options of `tachograph_lab.demo.job`.
     """
@@ -66,8 +75,8 @@ def launch(children: Children, run: str, ranks: int, socket: Path, *options: str
         wire.SOCKET_ENVIRONMENT: str(socket),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        # torch says on every import that there is no NumPy; nothing in the job uses it
+        # torch warns on every import that NumPy is missing; the job does not use it
         "PYTHONWARNINGS": "ignore:Failed to initialize NumPy",
     }
     torchrun = children.start(f"run-{run}", command, environment)
-    return Job(run, ranks, folder, torchrun, faults.Control(folder / "control.json"))
+    return Job(run, ranks, folder, torchrun, fault_injection.FaultControl(folder / "control.json"))

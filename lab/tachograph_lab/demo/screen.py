@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tachograph.printable import printable
-from tachograph_lab.demo.demo_scenarios import Result
+from tachograph_lab.demo.demo_scenarios import DemoResult
 from tachograph_lab.demo.vitals import Vitals
-from tachograph_lab.pager import Page
+from tachograph_lab.pager import PagedAlert
 
 STATE_STYLES = {"running": "green", "frozen": "cyan", "dead": "bold red", "failed": "red", "finished": "dim"}
 WIDTH = 110
@@ -77,7 +77,7 @@ class Screen:
         mark = ("✓", "green") if good else ("!", "bold yellow")
         self.console.print(Text.assemble((f"{self._clock()}  ", "dim"), mark, f" {text}"))
 
-    def page(self, page: Page, delay: float, wanted: bool) -> None:
+    def page(self, page: PagedAlert, delay: float, wanted: bool) -> None:
         """Show a page as it came in, and how long after the fault."""
         who = f"run {page.labels.get('run', '-')}" + (f", rank {page.labels['rank']}" if "rank" in page.labels else "")
         title = f"{'PAGE' if wanted else 'UNEXPECTED PAGE'} after {delay:.1f} s · {page.alert} · {who}"
@@ -99,7 +99,7 @@ class Screen:
         """Give the live view its newest rows."""
         self._run, self._vitals = run, rows
 
-    def summary(self, results: Sequence[Result], surplus: Sequence[Page]) -> None:
+    def summary(self, results: Sequence[DemoResult], surplus: Sequence[PagedAlert]) -> None:
         """Close the story with one row per fault, and the pages that nothing had called for."""
         table = Table(
             box=box.SIMPLE_HEAD,

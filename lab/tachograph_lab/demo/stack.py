@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tachograph_lab import binaries
-from tachograph_lab.fake_nvml import simulated_gpus
+from tachograph_lab.fake_nvml.library import lacks_nvml, simulated_gpus
 from tachograph_lab.monitoring import START_SECONDS, Monitoring, get
 from tachograph_lab.processes import Child, answers
 
@@ -37,7 +37,7 @@ class Stack(Monitoring):
         gpus: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(folder, pager_url, suite=suite, keep=keep)
-        self.simulated_gpus = SIMULATED_GPUS if gpus is None and simulated_gpus.needed() else 0
+        self.simulated_gpus = SIMULATED_GPUS if gpus is None and lacks_nvml() else 0
         self.exporter: Child
         self._gpu_environment = gpus or {}
 
@@ -60,7 +60,7 @@ class Stack(Monitoring):
         self.aim("tachograph", {self.node: self.address("exporter")})
         self.aim("node", {self.node: self.address("node_exporter")})
         if self.simulated_gpus:
-            self._gpu_environment = simulated_gpus.environment(self.folder / "nvml", self.simulated_gpus)
+            self._gpu_environment = simulated_gpus(self.folder / "nvml", self.simulated_gpus)
         self.start_exporter()
 
     def _arguments(self, part: str) -> list[str]:

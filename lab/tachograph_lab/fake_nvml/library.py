@@ -79,7 +79,7 @@ def _compile(command: Sequence[str], texts: dict[str, bytes], made: Path) -> Non
         (made / CALL_NAMES).write_bytes(calls)
 
 
-class Setting(ctypes.Structure):
+class FakeSetting(ctypes.Structure):
     """What a test says about one field value or GPM metric."""
 
     _fields_ = (
@@ -91,7 +91,7 @@ class Setting(ctypes.Structure):
     )
 
 
-class Mig(ctypes.Structure):
+class FakeMig(ctypes.Structure):
     """One MIG device; without a profile there is none."""
 
     _fields_ = (
@@ -106,7 +106,7 @@ class Mig(ctypes.Structure):
     )
 
 
-class Gpu(ctypes.Structure):
+class FakeGpu(ctypes.Structure):
     """The struct `gpu` of state.h; units as NVML gives them (bytes, mW, mJ, MHz, percent, ns)."""
 
     _fields_ = (
@@ -159,9 +159,9 @@ class Gpu(ctypes.Structure):
         ("gpm", ctypes.c_uint32),
         ("field_calls", ctypes.c_uint32 * FIELD_IDS),
         ("gpm_calls", ctypes.c_uint32 * GPM_IDS),
-        ("field_settings", Setting * SETTINGS),
-        ("gpm_settings", Setting * SETTINGS),
-        ("migs", Mig * MAX_MIGS),
+        ("field_settings", FakeSetting * SETTINGS),
+        ("gpm_settings", FakeSetting * SETTINGS),
+        ("migs", FakeMig * MAX_MIGS),
     )
 
     @property
@@ -174,7 +174,7 @@ class Gpu(ctypes.Structure):
         self.process_ids[0] = pid
 
 
-class Event(ctypes.Structure):
+class FakeEvent(ctypes.Structure):
     """An NVML event of one GPU."""
 
     _fields_ = (
@@ -187,7 +187,7 @@ class Event(ctypes.Structure):
     )
 
 
-class State(ctypes.Structure):
+class FakeState(ctypes.Structure):
     """The struct `state` of state.h."""
 
     _fields_ = (
@@ -200,8 +200,8 @@ class State(ctypes.Structure):
         ("cuda_version", ctypes.c_uint32),
         ("event_count", ctypes.c_uint32),
         ("driver_version", ctypes.c_char * 80),
-        ("events", Event * EVENTS),
-        ("gpus", Gpu * MAX_GPUS),
+        ("events", FakeEvent * EVENTS),
+        ("gpus", FakeGpu * MAX_GPUS),
     )
 
 
@@ -220,13 +220,13 @@ class FakeNvml:
         shutil.copyfile(library / FRESH_STATE, path)
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
-        if len(self._map) != ctypes.sizeof(State) or len(self._calls) != CALL_COUNT:
+        if len(self._map) != ctypes.sizeof(FakeState) or len(self._calls) != CALL_COUNT:
             raise RuntimeError(f"state.h and the structures in {Path(__file__).name} differ")
-        self.state = State.from_buffer(self._map)
+        self.state = FakeState.from_buffer(self._map)
         self.state.live = int(live)
 
     @property
-    def gpus(self) -> Sequence[Gpu]:
+    def gpus(self) -> Sequence[FakeGpu]:
         """All sixteen GPUs; the first `state.count` exist."""
         return self.state.gpus  # type: ignore[no-any-return]
 
@@ -281,7 +281,7 @@ class FakeNvml:
 
     def _set(
         self,
-        settings: Sequence[Setting],
+        settings: Sequence[FakeSetting],
         own_id: int,
         scope: int,
         value: bytes = bytes(8),
@@ -303,7 +303,7 @@ class FakeNvml:
 
     def queue_event(self, gpu: int, event_type: int, data: int = 0) -> None:
         """Report an NVML event to every set that is registered for its type on this GPU."""
-        event = Event(event_type, data, gpu, 0xFFFFFFFF, 0xFFFFFFFF)
+        event = FakeEvent(event_type, data, gpu, 0xFFFFFFFF, 0xFFFFFFFF)
         self.state.events[self.state.event_count % EVENTS] = event
         self.state.event_count += 1
 
@@ -330,11 +330,11 @@ class FakeNvml:
                 ctypes.memset(counters, 0, ctypes.sizeof(counters))
             gpu.energy = gpu.pcie[2] = gpu.ecc[0][0] = gpu.ecc[1][0] = 0
 
-    def add_mig(self, gpu: int, gpu_instance: int, compute_instance: int = 0, *, slices: int = 1) -> Mig:
+    def add_mig(self, gpu: int, gpu_instance: int, compute_instance: int = 0, *, slices: int = 1) -> FakeMig:
         """Cut a MIG device from a GPU, which is in MIG mode from then on, and return it."""
         self.gpus[gpu].mig = 1
         index = next(i for i, one in enumerate(self.gpus[gpu].migs) if not one.profile)
-        mig: Mig = self.gpus[gpu].migs[index]
+        mig: FakeMig = self.gpus[gpu].migs[index]
         mig.uuid = f"MIG-fa4e0000-0000-4000-8000-{gpu:06x}{index:06x}".encode()
         mig.memory_total, mig.memory_used = slices * 10 << 30, 1 << 30
         mig.gpu_instance, mig.compute_instance = gpu_instance, compute_instance
@@ -351,6 +351,22 @@ class FakeNvml:
         """Make every call on every GPU return `error`; 0 heals them."""
         for gpu in self.gpus:
             gpu.error = error
+
+
+def lacks_nvml() -> bool:
+    """Return whether this machine lacks NVIDIA's library but has the C compiler to build a simulated one."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return shutil.which(os.environ.get("CC", "cc")) is not None
+    return False
+
+
+def simulated_gpus(folder: Path, count: int) -> dict[str, str]:
+    """Build the library into `folder` and return the variables with which a process sees `count` GPUs at work."""
+    fake = FakeNvml(build(folder), folder / "state", live=True)
+    fake.state.count = count
+    return fake.environment()
 
 
 if __name__ == "__main__":

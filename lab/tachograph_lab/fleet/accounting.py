@@ -1,7 +1,7 @@
-"""What a rank's own client works out of its steps: histogram, excess, goodput – by the client's own code.
+"""Histogram, phase excess and goodput of a simulated rank, computed by the client's own code.
 
-Those three take 40 µs a step and rank, so ranks of a node that no fault concerns by itself share the books of one of
-them. The exporter adds these families up over the ranks of a node, so it shows that rank's times their number.
+Those three take 40 µs per step and rank, so the ranks of a node that no fault affects individually share one
+accounting. The exporter sums these families over the ranks of a node, so it shows one rank's values times their number.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tachograph.client.signals.goodput import Goodput
 from tachograph.client.signals.phase_excess import Excess
 
 
-class TurnedClock(PhaseClock):
-    """A phase clock that shows what the simulation sets."""
+class SimulatedPhaseClock(PhaseClock):
+    """A phase clock that the simulation sets."""
 
     __slots__ = ("place", "shown")
 
@@ -29,28 +29,28 @@ class TurnedClock(PhaseClock):
         self.shown = dict.fromkeys(PHASES, 0.0)
 
     def read(self) -> tuple[str, float, dict[str, float]]:
-        """Return phase, moment and seconds as they were set."""
+        """Return the phase, its start and the seconds in each phase as set."""
         return self.place, 0.0, self.shown
 
 
-class Books:
-    """The observers of one rank; `began` is the Unix time at which its process began."""
+class RankAccounting:
+    """The observers of one rank; `began` is the Unix time at which its process started."""
 
     def __init__(self, began: float, last_step: int | None, ended: float | None) -> None:
-        self._clock = TurnedClock()
+        self._clock = SimulatedPhaseClock()
         self._step = Step(self._clock, Tally())
         self._histogram = StepHistogram()
         self._excess = Excess()
         self._goodput = Goodput(self._clock, self._step, lambda: last_step, lambda: ended, wall=lambda: began)
 
     def observe(self, record: StepRecord) -> None:
-        """Take a completed step."""
+        """Observe a completed step."""
         self._histogram.observe(record)
         self._excess.observe(record)
         self._goodput.observe(record)
 
     def read(self, place: str, seconds: Mapping[str, float], step: int) -> tuple[dict[str, object], dict[str, object]]:
-        """Return metrics and histogram now, given the phase, the seconds in each, and the step under way."""
+        """Return metrics and histogram now, given the phase, the seconds in each phase, and the current step."""
         self._clock.place, self._clock.shown = place, dict(seconds)
         self._step.next = step
         metrics = {

@@ -1,8 +1,8 @@
-"""One attempt of a run: all its ranks between two all-reduces, at any moment.
+"""One attempt of a run: the position of all its ranks between two all-reduces, at any moment.
 
-A cycle begins where the all-reduce of one step ends, on all ranks at once: each makes its optimizer step, which ends
-its step, saves or evaluates where that is due, and computes the next step until it enters the next all-reduce. That
-ends `collective` seconds after the last rank has entered it; until then the others wait.
+A cycle begins when the all-reduce of one step ends, on all ranks at once: each rank makes its optimizer step, which
+ends its step, saves or evaluates when due, and computes the next step until it enters the next all-reduce. That ends
+`collective` seconds after the last rank has entered it; until then the others wait.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tachograph_lab.fleet.pace import PARTS, Pace, Seconds
 from tachograph_lab.scenario.faults import Freeze, SkipCollective
 
 CYCLE = ("optimizer", "checkpoint", "eval", "init", *PARTS[:-1])
-"""What a rank does between two all-reduces, in order; the wait for the next one belongs to backward."""
+"""The phases of a rank between two all-reduces, in order; the wait for the next all-reduce belongs to backward."""
 
 OPTIMIZER, CHECKPOINT, EVAL, INIT, DATA = range(5)
 BACKWARD = CYCLE.index("backward")
@@ -47,7 +47,7 @@ class Attempt:
         self.seconds = np.zeros((len(CYCLE), ranks))
         self.waits = np.zeros(ranks)
         self.ended = np.zeros(ranks)
-        self._told = np.zeros((len(CYCLE), ranks))
+        self._reported = np.zeros((len(CYCLE), ranks))
         self.step_began = np.zeros(ranks)
         self._pace = pace
         self._freezes = freezes
@@ -88,13 +88,13 @@ class Attempt:
             self.completion = math.inf
 
     def hang(self, at: float) -> None:
-        """Let no all-reduce end any more: one of the ranks is gone."""
+        """Make every all-reduce from now on hang: one of the ranks is gone."""
         self._hung = True
         if self.completion > at:
             self.completion = math.inf
 
-    def book(self) -> None:
-        """Take over what the cycle took, once its all-reduce has ended."""
+    def add_cycle(self) -> None:
+        """Add the cycle's seconds to the totals, once its all-reduce has ended."""
         waits = self.completion - self.arrivals
         self.seconds += self.spent
         self.seconds[BACKWARD] += waits
@@ -110,11 +110,12 @@ class Attempt:
         into = np.maximum(elapsed - self.starts, 0.0)
         seconds = np.minimum(into, self.spent)
         seconds[BACKWARD] = into[BACKWARD]
-        place = (self.starts <= elapsed).sum(0) - 1  # of parts without length, the one after them
+        place = (self.starts <= elapsed).sum(0) - 1  # parts of zero length are skipped
         stepped = (elapsed >= self.spent[OPTIMIZER]) & (self.cycles > 0)
-        self._told = np.maximum(self._told, self.seconds + seconds)  # a sum may round to a hair less than before
+        # A sum may round to slightly less than before, and these are counters.
+        self._reported = np.maximum(self._reported, self.seconds + seconds)
         return Position(
-            seconds=self._told,
+            seconds=self._reported,
             place=place.tolist(),
             since=(self.at + self.starts[place, np.arange(len(place))]).tolist(),
             completed=np.where(stepped, self.cycles, max(0, self.cycles - 1)).tolist(),
@@ -123,9 +124,9 @@ class Attempt:
         )
 
     def _freeze(self, freeze: Freeze, spent: Seconds) -> None:
-        """Lengthen the part of the cycle in which a rank is stopped."""
+        """Lengthen the part of the cycle in which a rank is frozen."""
         entered = self.at
-        if freeze.at < entered < freeze.until:  # stopped while it waited: the all-reduce ends without its process
+        if freeze.at < entered < freeze.until:  # frozen while it waited: the all-reduce ends without its process
             spent[OPTIMIZER] += freeze.until - entered
             return
         for part in range(len(CYCLE)):

@@ -1,4 +1,4 @@
-"""What ranks say: real wire frames (docs/protocol.md), one line each."""
+"""Messages from ranks to their exporter: real wire frames (docs/protocol.md), one line each."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Link = tuple[str, int, int]
 _encode = msgspec.json.encode
 
 
-class Word(NamedTuple):
-    """A line that a rank sends to the exporter of its node; None is the end of its connection."""
+class RankMessage(NamedTuple):
+    """A frame that a rank sends to the exporter of its node; None closes its connection."""
 
     node: str
     connection: Link
-    line: bytes | None
+    frame: bytes | None
 
 
-def line(kind: str, fields: Mapping[str, object]) -> bytes:
+def encode_frame(kind: str, fields: Mapping[str, object]) -> bytes:
     """Return a frame without its line feed; numbers must be finite or encoded."""
     return _encode({"v": VERSION, "type": kind, **fields})
 
 
 def encoded(value: object) -> object:
-    """Return a metric as JSON carries it."""
+    """Return a metric's value encoded for JSON."""
     if isinstance(value, dict):
         return {label: encode_number(each) for label, each in value.items()}
     return encode_number(value) if isinstance(value, float) else value

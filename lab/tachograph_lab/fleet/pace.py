@@ -1,4 +1,4 @@
-"""How long each rank's step takes, phase by phase, and what the scenario's faults add to it."""
+"""The duration of each rank's steps, phase by phase, with what the scenario's faults add."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.faults import (
     BatchChange,
     Fault,
-    GpuHung,
-    GpuLost,
+    HungGpu,
     LinkDown,
+    LostGpu,
     SlowCollective,
     SlowLoader,
     SlowPhase,
     Stuck,
-    Throttle,
+    ThrottledGpus,
 )
 
 Seconds: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 PARTS = ("data", "copy", "forward", "backward", "optimizer")
-"""The phases of a step, in order. Waits for the all-reduce of gradients lie at the end of backward, as with DDP."""
+"""The phases of a step, in order. The wait for the all-reduce of gradients is the end of backward, as with DDP."""
 
 COMPUTE = (PARTS.index("forward"), PARTS.index("backward"), PARTS.index("optimizer"))
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = (PARTS.index(name) for name in ("data", "forward", "backward", "optimizer"))
 
 LEAST_FACTOR = 0.2
-"""Noise never makes a phase shorter than this share of it."""
+"""Noise never shortens a phase to less than this share."""
 
 WARM_UP_FACTOR = 4.0
-"""What compiling and allocating make of the first forward."""
+"""How much longer compiling and allocating make the first forward."""
 
 _BLOCK = 64
 
 
 def batch_factor(changes: Iterable[BatchChange], began: float) -> float:
-    """Return how much larger than configured the batch of a step is that began at a second."""
+    """Return how many times the configured batch a step that began at a second has."""
     return math.prod(change.factor for change in changes if change.at <= began)
 
 
 class Pace:
-    """Draws steps; the same seed gives the same ones."""
+    """Draws the durations of steps; the same seed gives the same durations."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._step = scenario.step
@@ -61,7 +61,7 @@ class Pace:
         self._collectives = [each for each in scenario.faults if isinstance(each, (SlowCollective, LinkDown))]
 
     def step(self, number: int, begins: Seconds, *, first: bool) -> Seconds:
-        """Return the seconds of each part for each rank of one step, given when it begins it; inf: it never ends."""
+        """Return the seconds of each part of one step for each rank, given when it begins; inf: it never ends."""
         if self._step.formula:
             compute = 0.50 + 0.01 * ((7 * self._ranks + number) % 5)
             seconds: Seconds = self._base / self._base.sum() * compute
@@ -99,9 +99,9 @@ class Pace:
         return np.asarray(self._noise[self._drawn - 1])
 
     def _concerned(self, fault: Fault) -> Any:  # noqa: ANN401 - an array of truths
-        if isinstance(fault, (SlowPhase, Throttle)):
+        if isinstance(fault, (SlowPhase, ThrottledGpus)):
             return np.isin(self._ranks, fault.ranks)
-        if isinstance(fault, (Stuck, GpuLost, GpuHung)):
+        if isinstance(fault, (Stuck, LostGpu, HungGpu)):
             return self._ranks == fault.rank
         return np.ones(len(self._ranks), dtype=bool)
 
@@ -113,7 +113,7 @@ class Pace:
                 seconds[row] = np.where(active, np.maximum(0.0, seconds[row] + missing), seconds[row])
             else:
                 seconds[row] = np.where(active, seconds[row] * fault.factor + fault.adds, seconds[row])
-        elif isinstance(fault, Throttle):
+        elif isinstance(fault, ThrottledGpus):
             for row in COMPUTE:
                 seconds[row] = np.where(active, seconds[row] / fault.to, seconds[row])
         elif isinstance(fault, SlowLoader):
@@ -127,9 +127,9 @@ class Pace:
             seconds[row] = np.where(active, seconds[row] + np.maximum(0.0, held), seconds[row])
 
 
-_TIMED = (SlowPhase, Throttle, SlowLoader, Stuck, GpuLost, GpuHung)
+_TIMED = (SlowPhase, ThrottledGpus, SlowLoader, Stuck, LostGpu, HungGpu)
 
 
 def _row(phase: str) -> int:
-    """Return the part in which a phase lies: what a rank does before it enters the all-reduce ends its backward."""
+    """Return the row of a phase; what a rank does right before the all-reduce is part of backward."""
     return PARTS.index("backward" if phase == "collective" else phase)

@@ -1,4 +1,4 @@
-"""A scenario in simulated time: attempts come and go, ranks speak, nodes fail."""
+"""A scenario in simulated time: attempts start and end, ranks send frames, nodes fail."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from functools import partial
 
 import numpy as np
 
-from tachograph_lab.fleet.calendar import Calendar
-from tachograph_lab.fleet.gpus import SimulatedGpus, Work, uuid_of
-from tachograph_lab.fleet.host import Host
-from tachograph_lab.fleet.learned import Curves
-from tachograph_lab.fleet.messages import Link, Word, line
-from tachograph_lab.fleet.nodes import SimulatedNode, is_unreachable
+from tachograph_lab.fleet.logged_values import TrainingCurves
+from tachograph_lab.fleet.messages import Link, RankMessage, encode_frame
 from tachograph_lab.fleet.pace import Pace, batch_factor
-from tachograph_lab.fleet.ranks import Crew
+from tachograph_lab.fleet.pauses import PauseSchedule
+from tachograph_lab.fleet.ranks import AttemptRanks
+from tachograph_lab.fleet.simulated_gpus import GpuWork, SimulatedGpus, uuid_of
+from tachograph_lab.fleet.simulated_node import SimulatedHost, SimulatedNode, is_unreachable
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.faults import (
     BatchChange,
@@ -32,36 +31,36 @@ from tachograph_lab.scenario.faults import (
 )
 
 EPOCH = 1_763_690_000.0
-"""Unix seconds of a scenario's beginning where nobody gives another."""
+"""The default Unix time of a scenario's second 0."""
 
 INIT_SECONDS = 12.0
-GREETING_SECONDS = 2.0
-"""Ranks of an attempt make their recorder within this time, one after the other."""
+HELLO_SECONDS = 2.0
+"""The ranks of an attempt create their recorders within this time, one after the other."""
 
 GIVING_UP_SECONDS = 10.0
-"""After a peer is gone: connections reset, the others' collectives fail, or their launcher ends them."""
+"""Until ranks end that have lost a peer: their collectives fail, or their launcher stops them."""
 
 PEER_LOST_SECONDS = 0.1, 1.0
-"""Within this time after a rank has ended, its peers' collectives fail as well."""
+"""The range within which a rank's failure makes its peers' collectives fail."""
 
 REQUEUE_SECONDS = 10.0
-"""Between two attempts of a restart loop."""
+"""The pause between two attempts of a restart loop."""
 
 Action = Callable[[float], None]
 
 
 @dataclass(slots=True)
 class _Process:
-    """A rank's process of this attempt, as far as the exporter of its node can tell."""
+    """A rank's process of this attempt as its node's exporter sees it."""
 
-    greets_at: float
+    hello_at: float
     alive: bool = True
-    greeted: bool = False
+    said_hello: bool = False
     sequence: int = 0
 
 
 class Simulation:
-    """Runs a scenario; `epoch` is the Unix time of its beginning. The same scenario always says the same words."""
+    """Runs a scenario; `epoch` is the Unix time of second 0. The same scenario always sends the same messages."""
 
     def __init__(self, scenario: Scenario, epoch: float = EPOCH) -> None:
         self.now = 0.0
@@ -69,28 +68,28 @@ class Simulation:
         self._fleet = fleet = scenario.fleet
         self._epoch = epoch
         self._pace = Pace(scenario)
-        self._curves = Curves(scenario)
-        self._calendar = Calendar(scenario)
+        self._curves = TrainingCurves(scenario)
+        self._pauses = PauseSchedule(scenario)
         self._random = np.random.default_rng([scenario.seed, 4])
         self._names = [fleet.node_name(node) for node in range(fleet.nodes)]
         self._computed, self._waited = np.zeros(fleet.ranks), np.zeros(fleet.ranks)
-        self._told = np.zeros((2, fleet.ranks))
-        self._work: Work | None = None
+        self._reported = np.zeros((2, fleet.ranks))
+        self._work: GpuWork | None = None
         self.nodes = tuple(
             SimulatedNode(
                 name,
                 SimulatedGpus(scenario, node, self._gpu_work, epoch, self._unix),
-                Host(scenario, node, epoch, self._seconds, self._carried),
+                SimulatedHost(scenario, node, epoch, self._seconds, self._carried),
             )
             for node, name in enumerate(self._names)
         )
         self._freezes = {each.rank: each for each in scenario.faults if isinstance(each, Freeze)}
         self._scrapes = [each for each in scenario.faults if isinstance(each, (ScrapeFailure, ScrapeBlocked))]
         self._batches = [each for each in scenario.faults if isinstance(each, BatchChange)]
-        self._outbox: list[Word] = []
+        self._outbox: list[RankMessage] = []
         self._events: list[tuple[float, int, Action]] = []
         self._scheduled = 0
-        self._crew: Crew | None = None
+        self._training: AttemptRanks | None = None
         self._processes: list[_Process] = []
         self._attempts = 0
         self._last_step: int | None = None
@@ -101,45 +100,45 @@ class Simulation:
         self._schedule()
 
     def advance(self, now: float) -> None:
-        """Let everything happen that happens up to second `now` of the scenario."""
+        """Run everything that is due up to second `now` of the scenario."""
         while True:
             event = self._events[0][0] if self._events else float("inf")
-            cycle = self._crew.attempt.completion if self._crew is not None else float("inf")
+            cycle = self._training.cycle_ends if self._training is not None else float("inf")
             if min(event, cycle) > now:
                 break
             if event <= cycle:
                 _, _, action = heapq.heappop(self._events)
                 action(event)
-            elif self._crew is not None:
-                self._crew.end_cycle()
+            elif self._training is not None:
+                self._training.end_cycle()
         self.now = now
         self._work = None
-        if self._crew is not None:
-            self._crew.settle(now)
+        if self._training is not None:
+            self._training.settle(now)
         for number, node in enumerate(self.nodes):
             node.reachable = not any(is_unreachable(fault, number, now) for fault in self._scrapes)
 
-    def words(self, nodes: Container[str] | None = None) -> list[Word]:
-        """Return all that ranks say since the last call, in order, the state of each now at the end.
+    def messages(self, nodes: Container[str] | None = None) -> list[RankMessage]:
+        """Return all messages from ranks since the last call, in order, ending with the present state of each rank.
 
-        With `nodes`, only ranks of these nodes say hello and tell their state.
+        With `nodes`, only ranks of these nodes send hello and state.
         """
-        words, self._outbox = self._outbox, []
-        if self._crew is None:
-            return words
-        speakers = []
+        messages, self._outbox = self._outbox, []
+        if self._training is None:
+            return messages
+        senders = []
         for rank, process in enumerate(self._processes):
-            if not self._speaks(rank, self.now) or (nodes is not None and self._node_name(rank) not in nodes):
+            if not self._can_send(rank, self.now) or (nodes is not None and self._node_name(rank) not in nodes):
                 continue
-            if not process.greeted:
-                process.greeted = True
-                words.append(self._word(rank, self._hello(rank)))
-            speakers.append(rank)
-        words.extend(self._states(speakers, self.now))
-        return words
+            if not process.said_hello:
+                process.said_hello = True
+                messages.append(self._message(rank, self._hello(rank)))
+            senders.append(rank)
+        messages.extend(self._states(senders, self.now))
+        return messages
 
     def _schedule(self) -> None:
-        """Enter what the scenario's faults make happen at a moment of their own."""
+        """Schedule the scenario's faults that happen at a time of their own."""
         for fault in self._scenario.faults:
             if isinstance(fault, Kill):
                 self._at(fault.at, self._killing(fault))
@@ -157,10 +156,10 @@ class Simulation:
             elif isinstance(fault, Finish):
                 self._at(fault.at, self._ending("finished", "", ""))
             elif isinstance(fault, BatchChange):
-                self._at(fault.at, self._greet_again)
+                self._at(fault.at, self._repeat_hello)
 
     def _loop(self, fault: RestartLoop) -> None:
-        """Enter the ends and beginnings of a restart loop; the attempt after the last that fails goes well."""
+        """Schedule the ends and starts of a restart loop; the attempt after the last failed one goes well."""
         pause = min(REQUEUE_SECONDS, fault.every / 2)
         for failed in range(fault.attempts + 1):
             fails = fault.at + failed * fault.every
@@ -173,14 +172,14 @@ class Simulation:
             heapq.heappush(self._events, (time, self._scheduled, action))
 
     def _start(self, now: float, init: float = INIT_SECONDS) -> None:
-        """Begin the next attempt."""
-        self._calendar.restart(now)
-        self._crew = Crew(
-            self._scenario, self._epoch, self._pace, self._curves, self._calendar,
+        """Start the next attempt."""
+        self._pauses.restart(now)
+        self._training = AttemptRanks(
+            self._scenario, self._epoch, self._pace, self._curves, self._pauses,
             number=self._attempts, began=now, init=init, last_step=self._last_step, ended=self._ended,
         )  # fmt: skip
         self._attempts += 1
-        offsets = self._random.uniform(0.1, GREETING_SECONDS, self._fleet.ranks).tolist()
+        offsets = self._random.uniform(0.1, HELLO_SECONDS, self._fleet.ranks).tolist()
         self._processes = [_Process(now + offset) for offset in offsets]
         for rank, process in enumerate(self._processes):
             process.alive = self._fleet.node_of(rank) not in self._down
@@ -189,73 +188,73 @@ class Simulation:
         return lambda now: self._start(now, init)
 
     def _ending(self, outcome: str, category: str, message: str) -> Action:
-        """Return the end of the attempt, at which all ranks that can speak say bye."""
+        """Return the action that ends the attempt, with a bye from every rank that can send one."""
 
         def end(now: float) -> None:
-            crew = self._crew
-            if crew is not None:
-                self._leave(crew, range(self._fleet.ranks), now, _bye(outcome, category, message))
-                self._last_step, self._ended = crew.step_of(now), now
-                self._crew = None
+            training = self._training
+            if training is not None:
+                self._leave(training, range(self._fleet.ranks), now, _bye(outcome, category, message))
+                self._last_step, self._ended = training.step_of(now), now
+                self._training = None
 
         return end
 
     def _failing(self, category: str) -> Action:
-        """Return the end of the attempt by one rank's failure: the others lose their peer, node by node."""
+        """Return the action that ends the attempt by one rank's failure: the others lose their peer, node by node."""
 
         def fail(now: float) -> None:
-            crew = self._crew
-            if crew is None:
+            training = self._training
+            if training is None:
                 return
             first = int(self._random.integers(self._fleet.ranks))
-            crew.attempt.hang(now)
-            self._leave(crew, [first], now, _bye("failed", category, f"attempt failed: {category}"))
+            training.hang(now)
+            self._leave(training, [first], now, _bye("failed", category, f"attempt failed: {category}"))
             lost = "failed", "collective", f"RuntimeError: connection closed by peer, rank {first}"
             for node, after in enumerate(self._random.uniform(*PEER_LOST_SECONDS, self._fleet.nodes).tolist()):
-                self._at(now + after, partial(self._leave, crew, self._ranks_of(node), bye=_bye(*lost)))
+                self._at(now + after, partial(self._leave, training, self._ranks_of(node), bye=_bye(*lost)))
             self._at(now + PEER_LOST_SECONDS[1], self._ending(*lost))
 
         return fail
 
-    def _leave(self, crew: Crew, ranks: Iterable[int], now: float, bye: dict[str, object]) -> None:
-        """Let these of a crew's ranks say bye, unless all of it is over already."""
-        if self._crew is crew:
-            crew.settle(now)
+    def _leave(self, training: AttemptRanks, ranks: Iterable[int], now: float, bye: dict[str, object]) -> None:
+        """End these ranks of an attempt with a bye, unless the attempt is over already."""
+        if self._training is training:
+            training.settle(now)
             living = [rank for rank in ranks if self._processes[rank].alive]
-            self._goodbyes(living, now, bye)
-            self._book_gpus(living, now)
+            self._say_bye(living, now, bye)
+            self._add_gpu_work(living, now)
 
     def _killing(self, fault: Kill) -> Action:
         def kill(now: float) -> None:
-            crew = self._crew
-            if crew is None or not self._processes[fault.rank].alive:
+            training = self._training
+            if training is None or not self._processes[fault.rank].alive:
                 return
-            crew.attempt.hang(now)
-            self._hang_up([fault.rank], now)
+            training.hang(now)
+            self._disconnect([fault.rank], now)
             if fault.others != "hang":
-                self._at(now + GIVING_UP_SECONDS, lambda later: self._give_up(crew, fault, later))
+                self._at(now + GIVING_UP_SECONDS, lambda later: self._give_up(training, fault, later))
 
         return kill
 
-    def _give_up(self, crew: Crew, fault: Kill, now: float) -> None:
-        """End the ranks that are left: a peer is gone."""
-        if self._crew is not crew:
+    def _give_up(self, training: AttemptRanks, fault: Kill, now: float) -> None:
+        """End the remaining ranks: a peer is gone."""
+        if self._training is not training:
             return
         if fault.others == "end":
             message = f"RuntimeError: connection closed by peer, rank {fault.rank}"
-            self._leave(crew, range(self._fleet.ranks), now, _bye("failed", "collective", message))
+            self._leave(training, range(self._fleet.ranks), now, _bye("failed", "collective", message))
         else:
-            self._hang_up(range(self._fleet.ranks), now)
-        self._last_step, self._ended = crew.step_of(now), now
-        self._crew = None
+            self._disconnect(range(self._fleet.ranks), now)
+        self._last_step, self._ended = training.step_of(now), now
+        self._training = None
 
     def _node_goes(self, node: int) -> Action:
         def go(now: float) -> None:
             self._down.add(node)
             self.nodes[node].up = self.nodes[node].exporter_up = False
-            if self._crew is not None:
-                self._crew.attempt.hang(now)
-                self._hang_up(self._ranks_of(node), now)
+            if self._training is not None:
+                self._training.hang(now)
+                self._disconnect(self._ranks_of(node), now)
 
         return go
 
@@ -273,52 +272,52 @@ class Simulation:
         return go
 
     def _exporter_comes(self, node: int) -> Action:
-        """Return the start of a new exporter, to which ranks come back as their back-off lets them."""
+        """Return the action that starts a new exporter, to which ranks reconnect after their back-off."""
 
         def come(now: float) -> None:
             self.nodes[node].exporter_up = True
             for rank in self._ranks_of(node):
-                if self._crew is not None:
-                    self._processes[rank].greeted = False
-                    self._processes[rank].greets_at = now + float(self._random.uniform(0.5, 4.0))
+                if self._training is not None:
+                    self._processes[rank].said_hello = False
+                    self._processes[rank].hello_at = now + float(self._random.uniform(0.5, 4.0))
 
         return come
 
-    def _greet_again(self, now: float) -> None:
-        """Let ranks say hello again, because their facts have changed."""
+    def _repeat_hello(self, now: float) -> None:
+        """Make ranks send hello again, because their facts have changed."""
         for process in self._processes:
-            process.greeted = False
+            process.said_hello = False
 
-    def _hang_up(self, ranks: Iterable[int], now: float) -> None:
-        """End processes without a word."""
+    def _disconnect(self, ranks: Iterable[int], now: float) -> None:
+        """End processes without a bye."""
         ranks = [rank for rank in ranks if self._processes[rank].alive]
-        self._book_gpus(ranks, now)
+        self._add_gpu_work(ranks, now)
         for rank in ranks:
             process = self._processes[rank]
             process.alive = False
-            if process.greeted and self._heard(rank):
-                self._outbox.append(self._word(rank, None))
+            if process.said_hello and self._has_exporter(rank):
+                self._outbox.append(self._message(rank, None))
 
-    def _goodbyes(self, ranks: Iterable[int], now: float, bye: dict[str, object]) -> None:
-        """End processes in their right mind; one that is stopped is killed in the end."""
+    def _say_bye(self, ranks: Iterable[int], now: float, bye: dict[str, object]) -> None:
+        """End processes with a bye; frozen ones are killed."""
         ranks = list(ranks)
-        speaking = [rank for rank in ranks if self._speaks(rank, now) and self._processes[rank].greeted]
-        states = {word.connection[1]: word for word in self._states(speaking, now)}
+        sending = [rank for rank in ranks if self._can_send(rank, now) and self._processes[rank].said_hello]
+        states = {message.connection[1]: message for message in self._states(sending, now)}
         for rank in ranks:
             process = self._processes[rank]
             process.alive = False
             if rank in states:
-                self._outbox += [states[rank], self._word(rank, line("bye", bye))]
-            if process.greeted and self._heard(rank):
-                self._outbox.append(self._word(rank, None))
+                self._outbox += [states[rank], self._message(rank, encode_frame("bye", bye))]
+            if process.said_hello and self._has_exporter(rank):
+                self._outbox.append(self._message(rank, None))
 
-    def _states(self, ranks: Iterable[int], now: float) -> Iterator[Word]:
-        if self._crew is None:
+    def _states(self, ranks: Iterable[int], now: float) -> Iterator[RankMessage]:
+        if self._training is None:
             return
-        for rank, frame in self._crew.states(ranks, now):
+        for rank, frame in self._training.states(ranks, now):
             process = self._processes[rank]
             process.sequence += 1
-            yield self._word(rank, line("state", {"seq": process.sequence, **frame}))
+            yield self._message(rank, encode_frame("state", {"seq": process.sequence, **frame}))
 
     def _hello(self, rank: int) -> bytes:
         scenario, fleet = self._scenario, self._fleet
@@ -329,7 +328,7 @@ class Simulation:
             **({"tier": fleet.tier} if fleet.tier != "standard" else {}),
         }  # fmt: skip
         number = self._attempts - 1
-        return line(
+        return encode_frame(
             "hello",
             {
                 "run": fleet.run, "rank": rank, "local_rank": fleet.gpu_of(rank), "world_size": fleet.ranks,
@@ -338,19 +337,19 @@ class Simulation:
             },
         )  # fmt: skip
 
-    def _word(self, rank: int, text: bytes | None) -> Word:
+    def _message(self, rank: int, text: bytes | None) -> RankMessage:
         link: Link = (self._fleet.run, rank, self._attempts - 1)
-        return Word(self._node_name(rank), link, text)
+        return RankMessage(self._node_name(rank), link, text)
 
     def _node_name(self, rank: int) -> str:
         return self._names[self._fleet.node_of(rank)]
 
-    def _speaks(self, rank: int, now: float) -> bool:
+    def _can_send(self, rank: int, now: float) -> bool:
         process = self._processes[rank]
-        return process.alive and self._heard(rank) and process.greets_at <= now and not self._frozen(rank, now)
+        return process.alive and self._has_exporter(rank) and process.hello_at <= now and not self._frozen(rank, now)
 
-    def _heard(self, rank: int) -> bool:
-        """Return whether there is an exporter that a rank could speak to."""
+    def _has_exporter(self, rank: int) -> bool:
+        """Return whether a rank's node has an exporter to connect to."""
         return self.nodes[self._fleet.node_of(rank)].exporter_up
 
     def _frozen(self, rank: int, now: float) -> bool:
@@ -361,33 +360,33 @@ class Simulation:
         first = node * self._fleet.gpus_per_node
         return range(first, first + self._fleet.gpus_per_node)
 
-    def _book_gpus(self, ranks: list[int], now: float) -> None:
-        """Keep what the GPUs of ranks that end now have done for them."""
-        if self._crew is not None and ranks:
-            _, _, computed, waited = self._crew.work(now)
+    def _add_gpu_work(self, ranks: list[int], now: float) -> None:
+        """Add the work that the GPUs of ranks that end now have done for them."""
+        if self._training is not None and ranks:
+            _, _, computed, waited = self._training.work(now)
             self._computed[ranks] += computed[ranks]
             self._waited[ranks] += waited[ranks]
 
-    def _gpu_work(self) -> Work:
+    def _gpu_work(self) -> GpuWork:
         if self._work is None:
             living = np.array([process.alive for process in self._processes] or [False] * self._fleet.ranks)
             computed, waited = self._computed, self._waited
             computing = waiting = np.zeros(self._fleet.ranks, dtype=bool)
             reserved = [0.0] * self._fleet.ranks
-            if self._crew is not None:
-                computing, waiting, now_computed, now_waited = self._crew.work(self.now)
+            if self._training is not None:
+                computing, waiting, now_computed, now_waited = self._training.work(self.now)
                 computed, waited = computed + living * now_computed, waited + living * now_waited
-                reserved = self._crew.reserved(self.now)
-            computed, waited = self._told = np.maximum(self._told, (computed, waited))
-            self._work = Work(
+                reserved = self._training.reserved(self.now)
+            computed, waited = self._reported = np.maximum(self._reported, (computed, waited))
+            self._work = GpuWork(
                 self.now, (computing & living).tolist(), (waiting & living).tolist(), computed.tolist(),
                 waited.tolist(), [each if alive else 0.0 for each, alive in zip(reserved, living, strict=True)],
             )  # fmt: skip
         return self._work
 
     def _carried(self, rank: int) -> float:
-        """Return the bytes that a GPU's port has sent: its share of each all-reduce."""
-        return self._crew.attempt.cycles * 1e9 if self._crew is not None else 0.0
+        """Return the bytes that a GPU's port has transferred: its share of each all-reduce."""
+        return self._training.cycles * 1e9 if self._training is not None else 0.0
 
     def _seconds(self) -> float:
         return self.now

@@ -1,4 +1,4 @@
-"""The real exporter on a simulated node: real frames in, real samples out, no socket, the simulation's clock."""
+"""The real exporter on a simulated node: real frames in, real samples out, no socket, on the simulation's clock."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tachograph.node.ranks.frames import Bye, FrameError, Hello, decode
 from tachograph.node.ranks.memory import Memory
 from tachograph.node.ranks.peer import Peer
 from tachograph.node.samples import Sample
-from tachograph_lab.fleet.messages import Word
-from tachograph_lab.fleet.nodes import SimulatedNode
+from tachograph_lab.fleet.messages import RankMessage
+from tachograph_lab.fleet.simulated_node import SimulatedNode
 
 _UID = 1000
 TICK_SECONDS = 2.5
-"""Between two ticks further apart than 3 s an exporter takes itself for the one that was stopped."""
+"""An exporter whose ticks are more than 3 s apart concludes that it was itself suspended."""
 
 
 class VirtualNode:
-    """One exporter's life on a node; `clock` gives Unix seconds.
+    """One exporter process on a node; `clock` returns Unix seconds.
 
-    When an exporter is started again, make a new one, with the `memory` of the one before unless the node was booted.
-    However far the clock goes between two calls, the exporter ticks on the way, so that silence is seen as silence.
+    For a restarted exporter make a new VirtualNode, with the `memory` of the previous one unless the node was rebooted.
+    However far the clock advances between two calls, the exporter ticks in between, so that silent ranks are noticed.
     """
 
     def __init__(self, node: SimulatedNode, clock: Callable[[], float], memory: Memory | None = None) -> None:
@@ -37,19 +37,19 @@ class VirtualNode:
 
     @property
     def memory(self) -> Memory:
-        """What the next exporter on this node finds in the state file."""
+        """The state that the next exporter on this node finds in the state file."""
         return self._exporter.table.memory(boot="")
 
-    def hear(self, word: Word) -> None:
-        """Take a line from a rank, or the end of its connection."""
+    def receive(self, message: RankMessage) -> None:
+        """Receive a frame from a rank, or the end of its connection."""
         self._catch_up()
-        table, link = self._exporter.table, word.connection
-        if word.line is None:
+        table, link = self._exporter.table, message.connection
+        if message.frame is None:
             table.lost(link)
             return
         table.heard(link)
         try:
-            frame = decode(word.line)
+            frame = decode(message.frame)
             if isinstance(frame, Hello):
                 table.hello(link, frame, Peer(_UID, frame.pid))
             elif isinstance(frame, Bye):
@@ -62,12 +62,12 @@ class VirtualNode:
             table.frames += 1
 
     def tick(self) -> None:
-        """Do what the exporter does once a second."""
+        """Run the exporter's tick, which it does once a second."""
         self._catch_up()
         self._exporter.table.tick()
 
     def samples(self) -> Iterator[Sample | HistogramSample]:
-        """Yield what a scrape would show now."""
+        """Yield the samples of a scrape now."""
         self._catch_up()
         return self._exporter.samples()
 

@@ -1,7 +1,7 @@
-"""A simulated fleet in real time, all of it in this process: real exporters on real sockets, ranks that speak to them.
+"""A simulated fleet in real time, all in one process: real exporters on real sockets, and ranks that connect to them.
 
-`python -m tachograph_lab.live.live_fleet SCENARIO FOLDER` plays a pickled scenario until ended and keeps
-FOLDER/fleet.json, which says when it began and where each node is.
+`python -m tachograph_lab.live.live_fleet SCENARIO FOLDER` plays a pickled scenario until it is stopped and maintains
+FOLDER/fleet.json with the start time and the addresses of each node.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from typing import NamedTuple, Protocol
 from tachograph.node.clock import Clock
 from tachograph.node.config import DEFAULT_PORT
 from tachograph.wire import HEARTBEAT_SECONDS
-from tachograph_lab.fleet.messages import Link, Word
+from tachograph_lab.fleet.messages import Link, RankMessage
 from tachograph_lab.live.live_node import LiveNode, Node
 from tachograph_lab.live.live_rank import LiveRank
 
 ANNOUNCEMENT = "fleet.json"
 
 LEAD_SECONDS = 8.0
-"""How long the nodes are there before the scenario's second 0: Prometheus starts and scrapes each once meanwhile."""
+"""How long the nodes run before the scenario's second 0: Prometheus starts and scrapes each of them once meanwhile."""
 
 LATE_SECONDS = 2.0
-"""A fleet that speaks later than this is slower than the machine should make it, and what it shows is not the story."""
+"""A fleet that is later than this is too slow on this machine, and no longer shows the scenario."""
 
 NODES_OF_AN_ADDRESS_BLOCK = 250
 _SUBNETS = range(16, 250)
 _GUARD = "127.{}.255.254"
 _AT_ONCE = 32
-"""Words that leave before the exporters are let at them."""
+"""Messages sent before the exporters get a turn."""
 
 
-class Story(Protocol):
-    """What moves the fleet: `fleet.Simulation`."""
+class SimulatedFleet(Protocol):
+    """The simulation that drives the fleet: `fleet.Simulation`."""
 
     @property
     def nodes(self) -> Sequence[Node]: ...  # noqa: D102
 
     def advance(self, now: float) -> None:
-        """Go on to a scenario second."""
+        """Advance to a second of the scenario."""
         ...
 
-    def words(self) -> Iterable[Word]:
-        """Return what ranks say since the last call."""
+    def messages(self) -> Iterable[RankMessage]:
+        """Return the ranks' messages since the last call."""
         ...
 
 
-class Place(NamedTuple):
-    """Where a node is: addresses of its exporter and of its host's page, and the ranks' socket."""
+class NodeAddresses(NamedTuple):
+    """The addresses of a node's exporter and host page, and the path of its ranks' socket."""
 
     exporter: str
     host: str
@@ -69,11 +69,11 @@ class Place(NamedTuple):
 
 @dataclass
 class Announcement:
-    """What the fleet's folder says: the Unix time of second 0, where nodes are, and what went wrong in the playing."""
+    """The content of `fleet.json`: the Unix time of second 0, the nodes' addresses, and errors while playing."""
 
     epoch: float
-    places: dict[str, Place]
-    faults: list[str] = field(default_factory=list)
+    nodes: dict[str, NodeAddresses]
+    errors: list[str] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
         """Replace the file."""
@@ -83,38 +83,40 @@ class Announcement:
 
 
 def read_announcement(folder: Path) -> Announcement | None:
-    """Return what the fleet of a folder has announced, None before it has."""
+    """Return the announcement in a fleet's folder, None before there is one."""
     try:
-        told = json.loads((folder / ANNOUNCEMENT).read_text(encoding="utf-8"))
+        content = json.loads((folder / ANNOUNCEMENT).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return Announcement(told["epoch"], {name: Place(*place) for name, place in told["places"].items()}, told["faults"])
+    return Announcement(
+        content["epoch"], {name: NodeAddresses(*node) for name, node in content["nodes"].items()}, content["errors"]
+    )
 
 
 class LiveFleet:
-    """Plays a story whose second 0 is the Unix time `epoch`; sockets and announcement are in `folder`."""
+    """Plays a simulation whose second 0 is the Unix time `epoch`; sockets and announcement are in `folder`."""
 
-    def __init__(self, story: Story, epoch: float, folder: Path, subnet: int) -> None:
-        self._story = story
+    def __init__(self, fleet: SimulatedFleet, epoch: float, folder: Path, subnet: int) -> None:
+        self._fleet = fleet
         self._folder = folder
         self._epoch = epoch
         self._zero = time.monotonic() + epoch - time.time()
         clock = Clock(monotonic=self._unix)  # GPU readings carry the simulation's time
         self._nodes = {
             node.name: LiveNode(node, host, folder / f"{node.name}.sock", clock)
-            for node, host in zip(story.nodes, _hosts(subnet), strict=False)
+            for node, host in zip(fleet.nodes, _hosts(subnet), strict=False)
         }
         self._ranks: dict[Link, LiveRank] = {}
         self._announcement = Announcement(
             epoch,
             {
-                name: Place(node.exporter_address, node.host_address, str(node.socket))
+                name: NodeAddresses(node.exporter_address, node.host_address, str(node.socket))
                 for name, node in self._nodes.items()
             },
         )
 
     async def play(self, stop: asyncio.Event) -> None:
-        """Open every node, announce them, and go on once a second from second 0 until told to stop."""
+        """Open every node, announce them, and advance once a second from second 0 until `stop` is set."""
         async with AsyncExitStack() as opened:
             for node in self._nodes.values():
                 opened.push_async_callback(node.close)
@@ -129,9 +131,9 @@ class LiveFleet:
                 if (late := self._now() - due) > HEARTBEAT_SECONDS:
                     if late > LATE_SECONDS and not behind:
                         behind = True
-                        self._fault(f"the fleet fell behind at second {due:.0f}: too many ranks for this machine")
-                    continue  # a second that is over already is left out; the next one says all of it
-                self._story.advance(self._now())
+                        self._error(f"the fleet fell behind at second {due:.0f}: too many ranks for this machine")
+                    continue  # a second that has passed is skipped; the next one sends everything
+                self._fleet.advance(self._now())
                 await self._pass_on()
         for rank in self._ranks.values():
             rank.end()
@@ -144,31 +146,31 @@ class LiveFleet:
         return self._epoch + self._now()
 
     async def _pass_on(self) -> None:
-        """Bring nodes and ranks to where the story is now."""
+        """Bring nodes and ranks to the simulation's present state."""
         for node in self._nodes.values():
             await node.follow()
-        for number, word in enumerate(self._story.words(), start=1):
-            self._say(word)
+        for number, message in enumerate(self._fleet.messages(), start=1):
+            self._say(message)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    def _say(self, word: Word) -> None:
-        rank = self._ranks.get(word.connection)
-        if word.line is None:
+    def _say(self, message: RankMessage) -> None:
+        rank = self._ranks.get(message.connection)
+        if message.frame is None:
             if rank is not None:
-                self._ranks.pop(word.connection).end()
+                self._ranks.pop(message.connection).end()
             return
         if rank is None:
-            rank = self._ranks[word.connection] = LiveRank(self._nodes[word.node].socket, self._refusal(word))
-        rank.say(word.line)
+            rank = self._ranks[message.connection] = LiveRank(self._nodes[message.node].socket, self._refusal(message))
+        rank.send(message.frame)
 
-    def _refusal(self, word: Word) -> Callable[[str], None]:
-        run, number, attempt = word.connection
-        return lambda text: self._fault(f"rank {number} of {run}, attempt {attempt}, is refused: {text}")
+    def _refusal(self, message: RankMessage) -> Callable[[str], None]:
+        run, number, attempt = message.connection
+        return lambda text: self._error(f"rank {number} of {run}, attempt {attempt}, was refused: {text}")
 
-    def _fault(self, text: str) -> None:
-        if text not in self._announcement.faults:
-            self._announcement.faults.append(text)
+    def _error(self, text: str) -> None:
+        if text not in self._announcement.errors:
+            self._announcement.errors.append(text)
             self._announcement.write(self._folder)
 
 
@@ -190,7 +192,7 @@ def _hosts(subnet: int) -> Iterator[str]:
 
 @contextmanager
 def subnet_of_loopback() -> Iterator[int]:
-    """Hold a second octet of 127.0.0.0/8 that no other fleet on this machine uses."""
+    """Reserve a second octet of 127.0.0.0/8 that no other fleet on this machine uses."""
     for subnet in _SUBNETS:
         with socket.socket() as guard:
             try:
@@ -216,12 +218,12 @@ def main() -> None:
         asyncio.run(_serve(Simulation(scenario, epoch), epoch, Path(sys.argv[2]), subnet))
 
 
-async def _serve(story: Story, epoch: float, folder: Path, subnet: int) -> None:
+async def _serve(fleet: SimulatedFleet, epoch: float, folder: Path, subnet: int) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await LiveFleet(story, epoch, folder, subnet).play(stop)
+    await LiveFleet(fleet, epoch, folder, subnet).play(stop)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A node of a live replay: the real exporter, on a socket and an address of its own, and a page as node_exporter's.
+"""A node of a live replay: the real exporter on a socket and an address of its own, and a page like node_exporter's.
 
-Every node has an address of its own in 127.0.0.0/8, as it would have in its cluster, and the usual ports there.
+Every node has its own address in 127.0.0.0/8, as it would have in a cluster, and the usual ports there.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tachograph.node.app import Exporter
 from tachograph.node.clock import Clock
 from tachograph.node.config import DEFAULT_PORT, read_config
 from tachograph.node.shown_gpus import GpuReader
-from tachograph_lab.live.tcp_proxy import MUTE, OPEN, SHUT, Door
+from tachograph_lab.live.tcp_proxy import MUTE, OPEN, SHUT, TcpProxy
 
 HOST_PORT = 9100
 INSIDE = 1
-"""What answers listens one port above the door that is scraped."""
+"""The servers listen this many ports above the proxies that Prometheus scrapes."""
 
 START_SECONDS = 10.0
 _POLL_SECONDS = 0.01
@@ -29,7 +29,7 @@ HostSample = tuple[str, Mapping[str, str], float]
 
 
 class Node(Protocol):
-    """What the simulation says of a node now; `fleet.SimulatedNode` tells what each means."""
+    """The state of a simulated node now; `fleet.SimulatedNode` documents each attribute."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -47,12 +47,12 @@ class Node(Protocol):
     def reachable(self) -> bool: ...  # noqa: D102
 
     def host_samples(self) -> Iterator[HostSample]:
-        """Yield what node_exporter would show: name, labels, value."""
+        """Yield the samples that node_exporter would expose: name, labels, value."""
         ...
 
 
 class LiveNode:
-    """Keeps a node as the simulation says: `follow` starts and ends its exporter, and turns its doors."""
+    """Runs a node as the simulation says: `follow` starts and stops its exporter and sets its proxies."""
 
     def __init__(self, node: Node, host: str, socket: Path, clock: Clock) -> None:
         self.node = node
@@ -61,15 +61,15 @@ class LiveNode:
         self.host_address = f"{host}:{HOST_PORT}"
         self._clock = clock
         self._inside = (host, DEFAULT_PORT + INSIDE)
-        self._exporter_door = Door((host, DEFAULT_PORT), self._inside)
+        self._exporter_proxy = TcpProxy((host, DEFAULT_PORT), self._inside)
         self._host_inside = (host, HOST_PORT + INSIDE)
-        self._host_door = Door((host, HOST_PORT), self._host_inside)
+        self._host_proxy = TcpProxy((host, HOST_PORT), self._host_inside)
         self._stop = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._states = (SHUT, SHUT)
 
     async def open(self) -> None:
-        """Start the page of the host; raise OSError where the address is taken."""
+        """Start serving the host's page; raise OSError if the address is taken."""
         page = web.Application()
         page.router.add_get("/metrics", self._host_page)
         self._runner = web.AppRunner(page, access_log=None, handle_signals=False, shutdown_timeout=0.1)
@@ -78,7 +78,7 @@ class LiveNode:
         await self.follow()
 
     async def follow(self) -> None:
-        """Make exporter and doors what the node is now."""
+        """Bring exporter and proxies to the node's present state."""
         node = self.node
         lives = node.up and node.exporter_up
         if lives and self._life is None:
@@ -91,19 +91,19 @@ class LiveNode:
         states = (passable if lives else SHUT, passable if node.up else SHUT)
         if states != self._states:
             self._states = states
-            for door, state in zip((self._exporter_door, self._host_door), states, strict=True):
-                await door.turn(state)
+            for proxy, state in zip((self._exporter_proxy, self._host_proxy), states, strict=True):
+                await proxy.set_state(state)
 
     async def close(self) -> None:
-        """End all of it."""
-        for door in (self._exporter_door, self._host_door):
-            await door.turn(SHUT)
+        """Stop everything."""
+        for proxy in (self._exporter_proxy, self._host_proxy):
+            await proxy.set_state(SHUT)
         if self._life is not None:
             await self._end()
         await self._runner.cleanup()
 
     async def _start(self) -> None:
-        """Start an exporter that knows nothing of an earlier one, and return once it answers."""
+        """Start an exporter without an earlier one's state; return once it answers."""
         host, port = self._inside
         config = read_config(["--web.listen-address", f"{host}:{port}", "--socket", str(self.socket), "--no-gpu"], {})
         self._stop = asyncio.Event()
@@ -122,7 +122,7 @@ class LiveNode:
         raise TimeoutError(f"the exporter of {self.node.name} does not answer on {host}:{port}")
 
     async def _end(self) -> None:
-        """End the exporter; its connections break as they do when it is killed."""
+        """Stop the exporter; its connections break as they do when it is killed."""
         life, self._life = self._life, None
         self._stop.set()
         if life is not None:

@@ -1,7 +1,7 @@
 """A simulated rank's end of its connection to the exporter, on a real socket and in real time.
 
-What it says is made elsewhere. How it connects is the client's way (`client.sender`): hello, wait for the answer, the
-newest state at once, and after a loss again with back-off. State that cannot be sent is replaced by the next.
+It connects as the client does (`client.transport.sender`): hello, wait for the answer, send the newest state at once,
+and reconnect with back-off. A state that cannot be sent is replaced by the next one. The simulation makes the frames.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tachograph.client.transport.sender import FIRST_RETRY_SECONDS, LAST_RETRY_S
 from tachograph.wire import HEARTBEAT_SECONDS
 
 _SILENT_SECONDS = 2 * HEARTBEAT_SECONDS
-"""A rank that said nothing for so long is stopped: it does not reconnect either."""
+"""A rank that has been silent for so long is frozen, so it does not reconnect either."""
 
 _HELLO, _STATE, _BYE = b'"type":"hello"', b'"type":"state"', b'"type":"bye"'
 _WHERE = 64
@@ -25,7 +25,7 @@ _WHERE = 64
 
 
 class LiveRank(asyncio.Protocol):
-    """Speaks for one process of a rank at the socket `path`; `refused` is told what an exporter refuses."""
+    """The connection of one rank process to the socket at `path`; `refused` is called with what an exporter refuses."""
 
     def __init__(self, path: Path, refused: Callable[[str], None]) -> None:
         self._path = path
@@ -36,13 +36,13 @@ class LiveRank(asyncio.Protocol):
         self._retry: asyncio.TimerHandle | None = None
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._connected_at = 0.0
-        self._said_at = 0.0
+        self._sent_at = 0.0
         self._hello = self._newest = self._received = b""
         self._welcome = self._over = False
 
-    def say(self, line: bytes) -> None:
-        """Say a frame, given without its line feed: now or, if it is the newest state by then, once connected."""
-        self._said_at = self._loop.time()
+    def send(self, line: bytes) -> None:
+        """Send a frame, given without its line feed: now or, if it is still the newest state, once connected."""
+        self._sent_at = self._loop.time()
         kind, line = line[:_WHERE], line + b"\n"
         if _HELLO in kind:
             self._hello = line
@@ -56,10 +56,10 @@ class LiveRank(asyncio.Protocol):
         elif self._welcome:
             self._transport.write(line)
         if _BYE in kind:
-            self.end()  # the process is over
+            self.end()  # the process has exited
 
     def end(self) -> None:
-        """Close the socket as the kernel does for a process that is gone, and never come back."""
+        """Close the socket as the kernel does for a process that is gone, and never reconnect."""
         self._over = True
         if self._retry is not None:
             self._retry.cancel()
@@ -69,7 +69,7 @@ class LiveRank(asyncio.Protocol):
             self._opening.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say hello."""
+        """Send hello."""
         self._transport = cast(asyncio.Transport, transport)
         self._connected_at = self._loop.time()
         self._welcome = False
@@ -77,7 +77,7 @@ class LiveRank(asyncio.Protocol):
         self._transport.write(self._hello)
 
     def data_received(self, data: bytes) -> None:
-        """Take answers: a good one lets the newest state out."""
+        """Read answers: the first good one lets the newest state be sent."""
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
             answer = json.loads(line)
@@ -89,7 +89,7 @@ class LiveRank(asyncio.Protocol):
                     self._transport.write(self._newest)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Try again soon if this connection had lasted, else later than the last time."""
+        """Retry soon if this connection lasted, else later than the last time."""
         self._transport = None
         self._welcome = False
         if self._loop.time() - self._connected_at > STEADY_SECONDS:
@@ -116,5 +116,5 @@ class LiveRank(asyncio.Protocol):
 
     def _try_again(self) -> None:
         self._retry = None
-        if self._loop.time() - self._said_at <= _SILENT_SECONDS:
-            self._connect_unless_waiting()  # a silent one does so when it speaks again
+        if self._loop.time() - self._sent_at <= _SILENT_SECONDS:
+            self._connect_unless_waiting()  # a silent rank does so when it sends again

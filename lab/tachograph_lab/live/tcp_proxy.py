@@ -1,6 +1,6 @@
-"""A door: the address at which a node is scraped, in front of what answers there; it can be shut, or mute.
+"""A TCP proxy in front of a node's pages, which Prometheus scrapes: it passes on, goes mute, or refuses connections.
 
-So a node can be cut off, or die, while what stands behind the door knows nothing of it.
+That cuts a node off, or makes it look dead, without the server behind the proxy noticing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import contextlib
 Address = tuple[str, int]
 
 OPEN, MUTE, SHUT = "open", "mute", "shut"
-"""What a caller meets: an answer, none at all, or a refused connection."""
+"""A caller gets an answer, no answer at all, or a refused connection."""
 
 _CHUNK = 65536
 
 
-class Door:
-    """Passes TCP connections on from `outside` to `inside`; shut until it is told otherwise."""
+class TcpProxy:
+    """Passes TCP connections on from `outside` to `inside`; shut until `set_state`."""
 
     def __init__(self, outside: Address, inside: Address) -> None:
         self._outside = outside
@@ -26,12 +26,12 @@ class Door:
         self._server: asyncio.Server | None = None
         self._relays: set[asyncio.Task[None]] = set()
 
-    async def turn(self, state: str) -> None:
-        """Be open, mute or shut from now on; what is mute holds its connections, everything else breaks them."""
+    async def set_state(self, state: str) -> None:
+        """Be open, mute or shut from now on; a mute proxy holds its connections, the other states break them."""
         if state == MUTE:
             self._passable.clear()
         else:
-            await self._break()  # callers gave up on what was held: it must not come through all at once
+            await self._break()  # callers gave up on held connections: they must not all come through at once
             self._passable.set()
         if state == SHUT:
             if self._server is not None:
@@ -63,7 +63,7 @@ class Door:
                     way.cancel()
                 await asyncio.gather(*passing, return_exceptions=True)
         except OSError:
-            pass  # nobody is inside: to the caller it is a broken connection
+            pass  # nothing listens inside: the caller sees a broken connection
         finally:
             for end in filter(None, (writer, inner)):
                 end.transport.abort()

@@ -1,4 +1,4 @@
-"""A replay in real time: a simulated fleet of real exporters, the real Prometheus and Alertmanager, and a pager."""
+"""A replay in real time: simulated ranks and real exporters, the real Prometheus and Alertmanager, and a pager."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pathlib import Path
 from tachograph_lab import binaries
 from tachograph_lab.live.live_fleet import Announcement, read_announcement
 from tachograph_lab.monitoring import Monitoring
-from tachograph_lab.pager import Page, Pager
+from tachograph_lab.pager import PagedAlert, Pager
 from tachograph_lab.processes import Child, Children, ProcessError
-from tachograph_lab.replay.verdict import Received, Verdict, judge
+from tachograph_lab.replay.verdict import ReceivedAlert, ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
 
 OPENING_SECONDS = 60.0
 POLL_SECONDS = 0.25
 
 Note = Callable[[str], None]
-"""Is told, in a line each, what happens while it is waited for."""
+"""Called with a line for each event while the replay runs."""
 
 
-def replay_live(scenario: Scenario, suite: str = binaries.SYSTEM, note: Note | None = None) -> Verdict:
-    """Play a scenario as it stands, to its end, and return what reached people; takes as long as the scenario lasts.
+def replay_live(scenario: Scenario, suite: str = binaries.SYSTEM, note: Note | None = None) -> ReplayVerdict:
+    """Play a scenario to its end and return the verdict on what was received; takes as long as the scenario lasts.
 
     Raises BinariesUnavailable and ProcessError.
     """
@@ -36,33 +36,33 @@ def replay_live(scenario: Scenario, suite: str = binaries.SYSTEM, note: Note | N
         Pager(record=lambda page: say(f"{page.receiver} {page.status}: {page.alert} {_labels(page)}")) as pager,
         WatchedFleet(scenario, Path(folder), pager.url, suite=suite) as watched,
     ):
-        epoch, nodes = watched.told.epoch, len(watched.told.places)
+        epoch, nodes = watched.announcement.epoch, len(watched.announcement.nodes)
         say(f"{watched.description()}, {nodes} exporters; second 0 in {epoch - time.time():.0f} s")
         wait(watched.children.running, until=epoch + scenario.lasts)
         received = [_received(page, epoch) for page in pager.pages()]
         say(_cost(watched))
-        told = read_announcement(watched.scratch) or watched.told
-    return judge(scenario, received, told.faults)
+        last = read_announcement(watched.scratch) or watched.announcement
+    return judge(scenario, received, last.errors)
 
 
 class WatchedFleet(Monitoring):
-    """A scenario's fleet with Prometheus and Alertmanager watching it; `told` is where everything of the fleet is."""
+    """A scenario's fleet with Prometheus and Alertmanager watching it; `announcement` has the nodes' addresses."""
 
     def __init__(self, scenario: Scenario, folder: Path, pager_url: str, *, suite: str = binaries.SYSTEM) -> None:
         super().__init__(folder, pager_url, suite=suite)
         self._scenario = scenario
-        self.told: Announcement
+        self.announcement: Announcement
 
     def _start_nodes(self) -> None:
-        self.told = start_fleet(self.children, self.scratch, self._scenario)
-        self.aim("tachograph", {name: place.exporter for name, place in self.told.places.items()})
-        self.aim("node", {name: place.host for name, place in self.told.places.items()})
+        self.announcement = start_fleet(self.children, self.scratch, self._scenario)
+        self.aim("tachograph", {name: node.exporter for name, node in self.announcement.nodes.items()})
+        self.aim("node", {name: node.host for name, node in self.announcement.nodes.items()})
 
 
 def start_fleet(children: Children, folder: Path, scenario: Scenario) -> Announcement:
-    """Start a scenario's nodes and ranks as one process; return where everything is, once it is there."""
+    """Start a scenario's nodes and ranks as one process; return the announcement once the nodes are up."""
     plan = folder / "scenario.pickle"
-    plan.write_bytes(pickle.dumps(replace(scenario, expect=(), may=(), live=None)))  # a fleet knows of no verdict
+    plan.write_bytes(pickle.dumps(replace(scenario, expect=(), may=(), live=None)))  # the fleet needs no expectations
     module = "tachograph_lab.live.live_fleet"
     fleet = children.start("fleet", [sys.executable, "-m", module, plan, folder])
     found: list[Announcement] = []
@@ -76,26 +76,26 @@ def start_fleet(children: Children, folder: Path, scenario: Scenario) -> Announc
 
 
 def wait(children: Iterable[Child], until: float) -> None:
-    """Return at a Unix time; raise ProcessError if one of these ends before."""
+    """Return at a Unix time; raise ProcessError if one of these processes ends before it."""
     while time.time() < until:
         for child in children:
             if not child.running:
-                raise ProcessError(f"{child.name} ended with status {child.process.returncode}:\n{child.tail(20)}")
+                raise ProcessError(f"{child.name} ended with status {child.status}:\n{child.tail(20)}")
         time.sleep(min(POLL_SECONDS, max(0.0, until - time.time())))
 
 
-def _received(page: Page, epoch: float) -> Received:
-    return Received(page.time - epoch, page.receiver, page.status, page.labels, page.annotations)
+def _received(page: PagedAlert, epoch: float) -> ReceivedAlert:
+    return ReceivedAlert(page.time - epoch, page.receiver, page.status, page.labels, page.annotations)
 
 
-def _labels(page: Page) -> str:
+def _labels(page: PagedAlert) -> str:
     shown = (f"{name} {page.labels[name]}" for name in ("run", "rank", "instance", "gpu") if name in page.labels)
     return ", ".join(shown)
 
 
 def _cost(watched: WatchedFleet) -> str:
-    """Return what share of a core each process took since second 0, and what Prometheus did not manage."""
-    seconds = time.time() - watched.told.epoch
+    """Return the share of a core each process has used since second 0, and the rule evaluations that were missed."""
+    seconds = time.time() - watched.announcement.epoch
     shares = ", ".join(f"{child.name} {child.cpu_seconds() / seconds:.2f}" for child in watched.children.running)
     missed = watched.query("sum(prometheus_rule_group_iterations_missed_total)")
     return f"cores used: {shares}; rule evaluations missed: {missed[0].value if missed else 0:.0f}"

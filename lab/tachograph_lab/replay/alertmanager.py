@@ -8,15 +8,14 @@ receivers that fail are not modelled.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tachograph_lab.replay.alertmanager_config import Configuration, Route
-from tachograph_lab.replay.firing import Firing
 from tachograph_lab.replay.matchers import all_hold
-from tachograph_lab.replay.verdict import FIRING, RESOLVED, Received
+from tachograph_lab.replay.verdict import FIRING, RESOLVED, ReceivedAlert
 
 RESEND_SECONDS = 60.0
 """How often Prometheus repeats an alert."""
@@ -26,9 +25,23 @@ MAINTENANCE_SECONDS = 30.0
 """How often Alertmanager looks for groups that are empty; until then one keeps its rhythm."""
 
 Fingerprint: TypeAlias = tuple[tuple[str, str], ...]
-_Told: TypeAlias = tuple[Received, Fingerprint, float]
+_Told: TypeAlias = tuple[ReceivedAlert, Fingerprint, float]
 """What is received, and of which alert since when."""
 _Action: TypeAlias = Callable[[float], Iterable[_Told]]
+
+
+class Firing(NamedTuple):
+    """An alert that fired from second `start` until `end` (None: to the last); annotations as of the start."""
+
+    labels: Mapping[str, str]
+    start: float
+    end: float | None
+    annotations: Mapping[str, str]
+
+    @property
+    def alert(self) -> str:
+        """The alert's name."""
+        return self.labels["alertname"]
 
 
 @dataclass
@@ -65,7 +78,7 @@ _DELIVER, _FLUSH, _MAINTAIN = 0, 1, 2
 """At one moment, what Prometheus sends is there before a group is flushed."""
 
 
-class Model:
+class AlertmanagerModel:
     """One Alertmanager from its start at second 0, which is Unix time `epoch` to its time intervals."""
 
     def __init__(self, configuration: Configuration, epoch: float = 0.0) -> None:
@@ -78,7 +91,7 @@ class Model:
         self._due: list[tuple[float, int, int, _Action]] = []
         self._number = 0
 
-    def notifications(self, firings: Iterable[Firing], until: float) -> list[Received]:
+    def notifications(self, firings: Iterable[Firing], until: float) -> list[ReceivedAlert]:
         """Return what every receiver is told up to second `until`: each alert once as firing, once as resolved."""
         for firing in firings:
             self._schedule(firing.start, _DELIVER, partial(self._deliver, firing, False))
@@ -182,7 +195,7 @@ class Model:
         for one in alerts:
             if not one.is_over() or told_when_over:
                 status = RESOLVED if one.is_over() else FIRING
-                received = Received(now, group.route.receiver, status, one.firing.labels, one.firing.annotations)
+                received = ReceivedAlert(now, group.route.receiver, status, one.firing.labels, one.firing.annotations)
                 yield received, one.fingerprint, one.firing.start
 
 
@@ -203,7 +216,7 @@ def _is_news(
     return (told_when_over and not over <= before.over) or before.time < since
 
 
-def _once(told: Iterable[_Told]) -> Iterator[Received]:
+def _once(told: Iterable[_Told]) -> Iterator[ReceivedAlert]:
     """Yield each alert once as firing and once as resolved for each receiver, as the pager keeps them."""
     known: set[tuple[str, str, Fingerprint, float]] = set()
     for received, fingerprint, start in told:

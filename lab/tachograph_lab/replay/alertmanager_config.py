@@ -11,7 +11,7 @@ import yaml
 
 from tachograph import duration
 from tachograph_lab.replay import matchers
-from tachograph_lab.replay.matchers import Matchers, all_hold
+from tachograph_lab.replay.matchers import LabelMatchers, all_hold
 from tachograph_lab.replay.time_intervals import TimeInterval
 
 _WAITS = {"group_wait": "30s", "group_interval": "5m", "repeat_interval": "4h"}
@@ -31,7 +31,7 @@ class Route:
 
     key: str
     receiver: str
-    matchers: Matchers
+    matchers: LabelMatchers
     group_by: frozenset[str] | None
     group_wait: float
     group_interval: float
@@ -60,8 +60,8 @@ class Route:
 class Inhibition:
     """While a source fires, targets whose labels in `equal` are the same are kept quiet."""
 
-    source: Matchers
-    target: Matchers
+    source: LabelMatchers
+    target: LabelMatchers
     equal: tuple[str, ...]
 
     def place(self, labels: Mapping[str, str]) -> tuple[str, ...]:

@@ -14,14 +14,14 @@ from tachograph_lab import binaries
 from tachograph_lab.scenario import Scenario
 
 if TYPE_CHECKING:
-    from tachograph_lab.replay.verdict import Verdict
+    from tachograph_lab.replay.verdict import ReplayVerdict
 
 
 class Outcome(NamedTuple):
     """A scenario, what its replay came to, and its share of the seconds that its pack took."""
 
     scenario: Scenario
-    verdict: Verdict
+    verdict: ReplayVerdict
     seconds: float
 
 

@@ -17,8 +17,8 @@ from typing import TextIO
 from tachograph.die_with_parent import dying_with_parent
 from tachograph.prometheus_api import own_labels
 from tachograph_lab.replay import input_series, promtool_limit, promtool_output
-from tachograph_lab.replay.firing import Firing
-from tachograph_lab.replay.promtool_output import Shown, Words
+from tachograph_lab.replay.alertmanager import Firing
+from tachograph_lab.replay.promtool_output import ActiveAlert, PromtoolOutput
 from tachograph_lab.replay.recording import Recording
 from tachograph_lab.replay.shipped import ShippedRules
 
@@ -65,17 +65,19 @@ def evaluate(
             fired = promtool.ask_all(moments).results
             told = {(moment, labels["alertname"]) for moment, labels in fired if labels.get("severity") != UNTOLD}
             shown = promtool.ask(sorted(told)).alerts if told else []
-            shown += [Shown(at, own_labels(labels), {}) for at, labels in fired if labels.get("severity") == UNTOLD]
+            shown += [
+                ActiveAlert(at, own_labels(labels), {}) for at, labels in fired if labels.get("severity") == UNTOLD
+            ]
     return spans(shown, moments)
 
 
-def spans(shown: Iterable[Shown], moments: Sequence[float]) -> list[Firing]:
+def spans(shown: Iterable[ActiveAlert], moments: Sequence[float]) -> list[Firing]:
     """Return the unbroken times of alerts that were seen moment by moment, by their start."""
-    at: dict[float, dict[Key, Shown]] = {moment: {} for moment in moments}
+    at: dict[float, dict[Key, ActiveAlert]] = {moment: {} for moment in moments}
     for one in shown:
         at[one.seconds][tuple(sorted(one.labels.items()))] = one
     firings: list[Firing] = []
-    running: dict[Key, Shown] = {}
+    running: dict[Key, ActiveAlert] = {}
     for moment in moments:
         now = at[moment]
         firings += [_firing(running.pop(key), moment) for key in [*running] if key not in now]
@@ -85,7 +87,7 @@ def spans(shown: Iterable[Shown], moments: Sequence[float]) -> list[Firing]:
     return sorted(firings, key=lambda one: (one.start, sorted(one.labels.items())))
 
 
-def _firing(first: Shown, end: float | None) -> Firing:
+def _firing(first: ActiveAlert, end: float | None) -> Firing:
     return Firing(first.labels, first.seconds, end, first.annotations)
 
 
@@ -101,15 +103,15 @@ class _Promtool:
             _write_head(file, recording, rules, evaluation_seconds)
             self._head_ends = file.tell()
 
-    def ask(self, questions: Iterable[tuple[float, str]]) -> Words:
+    def ask(self, questions: Iterable[tuple[float, str]]) -> PromtoolOutput:
         """Return which of the alerts, each at its moment, fire and what they say."""
         return self._run("alert_rule_test", ({"eval_time": _ms(at), "alertname": alert} for at, alert in questions))
 
-    def ask_all(self, moments: Iterable[float]) -> Words:
+    def ask_all(self, moments: Iterable[float]) -> PromtoolOutput:
         """Return the labels of everything that fires at these moments."""
         return self._run("promql_expr_test", ({"eval_time": _ms(at), "expr": _FIRING} for at in moments))
 
-    def _run(self, kind: str, questions: Iterable[Mapping[str, str]]) -> Words:
+    def _run(self, kind: str, questions: Iterable[Mapping[str, str]]) -> PromtoolOutput:
         with self._path.open("r+", encoding="utf-8") as file:
             file.seek(self._head_ends)
             file.truncate()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tachograph_lab.replay.recording import Recording
-from tachograph_lab.replay.scraped import MISSING, STALE, Series, Values, is_a
+from tachograph_lab.replay.scraped import MISSING, STALE, ScrapedSeries, Values, is_a
 
 DIGITS = 12
 """Significant digits of a fraction: microseconds in a day's timestamps."""
@@ -37,7 +37,7 @@ def write(recording: Recording, file: TextIO) -> None:
     file.write('"}')
 
 
-def selector(series: Series) -> str:
+def selector(series: ScrapedSeries) -> str:
     """Return name and labels as PromQL writes them."""
     labels = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in series.labels.items())
     return f"{series.name}{{{labels}}}"

@@ -16,7 +16,7 @@ _MATCHER = re.compile(
 
 
 @dataclass(frozen=True)
-class Matcher:
+class LabelMatcher:
     """A condition on one label; a label that is missing counts as empty."""
 
     label: str
@@ -33,15 +33,15 @@ class Matcher:
         return found is not self.operator.startswith("!")
 
 
-Matchers = tuple[Matcher, ...]
+LabelMatchers = tuple[LabelMatcher, ...]
 
 
-def all_hold(matchers: Matchers, labels: Mapping[str, str]) -> bool:
+def all_hold(matchers: LabelMatchers, labels: Mapping[str, str]) -> bool:
     """Return whether labels fulfil every matcher."""
     return all(matcher.holds(labels) for matcher in matchers)
 
 
-def read(section: Mapping[str, Any], side: str = "") -> Matchers:
+def read(section: Mapping[str, Any], side: str = "") -> LabelMatchers:
     """Return the matchers of a route (`side` empty) or of one side of an inhibition (`source_`, `target_`).
 
     `matchers` are texts; `match` and `match_re` the style that Alertmanager had before 0.22.
@@ -49,17 +49,17 @@ def read(section: Mapping[str, Any], side: str = "") -> Matchers:
     texts = section.get(f"{side}matchers") or ()
     return (
         *(one for text in ([texts] if isinstance(texts, str) else texts) for one in parse(text)),
-        *(Matcher(label, "=", str(value)) for label, value in (section.get(f"{side}match") or {}).items()),
-        *(Matcher(label, "=~", str(value)) for label, value in (section.get(f"{side}match_re") or {}).items()),
+        *(LabelMatcher(label, "=", str(value)) for label, value in (section.get(f"{side}match") or {}).items()),
+        *(LabelMatcher(label, "=~", str(value)) for label, value in (section.get(f"{side}match_re") or {}).items()),
     )
 
 
-def parse(text: str) -> Iterable[Matcher]:
+def parse(text: str) -> Iterable[LabelMatcher]:
     """Return the matchers of a text such as `severity="critical"` or `{run=~"a|b", tier!=dev}`."""
     return tuple(_parse(text))
 
 
-def _parse(text: str) -> Iterator[Matcher]:
+def _parse(text: str) -> Iterator[LabelMatcher]:
     rest = text.strip()
     if rest.startswith("{") and rest.endswith("}"):
         rest = rest[1:-1]
@@ -69,7 +69,7 @@ def _parse(text: str) -> Iterator[Matcher]:
             raise ValueError(f"not a matcher: {text}")
         quoted = found["quoted"]
         value = found["plain"].strip() if quoted is None else re.sub(r"\\(.)", _unescaped, quoted)
-        yield Matcher(found["label"], found["operator"], value)
+        yield LabelMatcher(found["label"], found["operator"], value)
         rest = rest[found.end() :]
 
 

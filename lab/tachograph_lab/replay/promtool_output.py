@@ -33,7 +33,7 @@ _NOISE = re.compile(r"\s*(|Unit Testing:.*|FAILED:|SUCCESS|exp:\[\],\s*|got:\[\s
 Labels = Mapping[str, str]
 
 
-class Shown(NamedTuple):
+class ActiveAlert(NamedTuple):
     """An alert that fires at a moment."""
 
     seconds: float
@@ -42,17 +42,17 @@ class Shown(NamedTuple):
 
 
 @dataclass
-class Words:
+class PromtoolOutput:
     """All that promtool said: alerts by moment, label sets by moment for expressions, and what it complains of."""
 
-    alerts: list[Shown] = field(default_factory=list)
+    alerts: list[ActiveAlert] = field(default_factory=list)
     results: list[tuple[float, Labels]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
 
-def read(lines: Iterable[str]) -> Words:
+def read(lines: Iterable[str]) -> PromtoolOutput:
     """Return what promtool printed; a line that is none of the above is a complaint."""
-    words = Words()
+    words = PromtoolOutput()
     seconds, labels = 0.0, {}
     for line in lines:
         text = line.strip()
@@ -61,7 +61,7 @@ def read(lines: Iterable[str]) -> Words:
         elif text.startswith("Labels:{"):
             labels = label_set(text)
         elif text.startswith("Annotations:{"):
-            words.alerts.append(Shown(seconds, labels, label_set(text)))
+            words.alerts.append(ActiveAlert(seconds, labels, label_set(text)))
         elif text.startswith("got: {"):
             words.results += [(seconds, label_set(found[0])) for found in _SET.finditer(text)]
         elif not _NOISE.fullmatch(line):

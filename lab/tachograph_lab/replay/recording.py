@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from tachograph.node.ranks.memory import Memory
-from tachograph_lab.fleet.messages import Word
-from tachograph_lab.fleet.nodes import SimulatedNode
+from tachograph_lab.fleet.messages import RankMessage
+from tachograph_lab.fleet.simulated_node import SimulatedNode
 from tachograph_lab.fleet.simulation import Simulation
 from tachograph_lab.fleet.virtual_node import VirtualNode
-from tachograph_lab.replay.scraped import Series, Target
+from tachograph_lab.replay.scraped import ScrapedSeries, Target
 from tachograph_lab.scenario import Scenario
 
 EXPORTER_JOB, NODE_JOB = "tachograph", "node"
@@ -46,7 +46,7 @@ class Recording:
         """Grid steps from a target's scrape to its next."""
         return round(self.scrape_seconds / self.grid_seconds)
 
-    def series(self) -> Iterator[Series]:
+    def series(self) -> Iterator[ScrapedSeries]:
         """Yield every series, target by target."""
         for target in self._targets:
             yield from target.series()
@@ -83,7 +83,7 @@ class _RecordedNode:
         """Return whether its exporter is scraped at a step of the grid."""
         return step % self._spacing == self._exporter_page.first
 
-    def hear(self, words: Sequence[Word]) -> None:
+    def receive(self, messages: Sequence[RankMessage]) -> None:
         """Let the exporter hear its ranks; one that was away starts anew, one that is away hears nothing."""
         if not (self._node.up and self._node.exporter_up):
             if self._exporter is not None:
@@ -93,8 +93,8 @@ class _RecordedNode:
             self._exporter = None
             return
         self._exporter = self._exporter or self._start(self._memory)
-        for word in words:
-            self._exporter.hear(word)
+        for message in messages:
+            self._exporter.receive(message)
 
     def scrape(self, step: int) -> None:
         """Scrape the pages that are due, as far as they can be reached."""
@@ -131,11 +131,11 @@ def record(scenario: Scenario, kept: Collection[str], scrape_seconds: float = 5.
     for step in range(steps + 1):
         now.seconds = step * grid_seconds
         simulation.advance(now.seconds)
-        heard: dict[str, list[Word]] = {name: [] for name in nodes}
-        for word in simulation.words({name for name, node in nodes.items() if node.is_due(step)}):
-            heard[word.node].append(word)
+        heard: dict[str, list[RankMessage]] = {name: [] for name in nodes}
+        for message in simulation.messages({name for name, node in nodes.items() if node.is_due(step)}):
+            heard[message.node].append(message)
         for name, node in nodes.items():
-            node.hear(heard[name])
+            node.receive(heard[name])
             node.scrape(step)
     targets = [target for node in nodes.values() for target in node.targets]
     return Recording(targets, scrape_seconds, steps * grid_seconds, grid_seconds)

@@ -33,7 +33,7 @@ def is_a(mark: float, values: Values) -> NDArray[np.bool_]:
     return equal
 
 
-class Series(NamedTuple):
+class ScrapedSeries(NamedTuple):
     """A name, its labels, and a value for each scrape; `first` is the grid step of the first one."""
 
     name: str
@@ -81,15 +81,15 @@ class Target:
             self._put((name, *sorted(labels.items())), name, labels, value, row)
         self._close(row)
 
-    def series(self) -> Iterator[Series]:
+    def series(self) -> Iterator[ScrapedSeries]:
         """Yield `up` and every series kept."""
-        yield Series("up", self._labels, np.array(self._up), self.first)
+        yield ScrapedSeries("up", self._labels, np.array(self._up), self.first)
         if self._names:
             table = np.full((len(self._names), len(self._rows)), MISSING)
             for i, row in enumerate(self._rows):
                 table[: len(row), i] = row
             for (name, labels), values in zip(self._names, table, strict=True):
-                yield Series(name, {**labels, **self._labels}, values, self.first)
+                yield ScrapedSeries(name, {**labels, **self._labels}, values, self.first)
 
     def _row(self, up: bool) -> list[float]:
         self._up.append(float(up))

@@ -20,7 +20,7 @@ SAME_NOTIFICATION_SECONDS = 1.0
 _UNSPOKEN = ("runbook_url", "dashboard_url")
 
 
-class Received(NamedTuple):
+class ReceivedAlert(NamedTuple):
     """One alert of a notification, first told as firing or as resolved; `time` is in scenario seconds."""
 
     time: float
@@ -41,25 +41,25 @@ class Received(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExpectationResult:
     """An expectation, what met it, how long after its fault, and what is wrong with that; empty if nothing is."""
 
     expected: Expected
-    received: Received | None
+    received: ReceivedAlert | None
     delay: float | None
     wrong: str
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReplayVerdict:
     """The outcome of a replay: `answers` to the expectations in order, and all that was received beside them."""
 
     title: str
-    answers: tuple[Answer, ...]
-    extra: tuple[Received, ...]
-    tolerated: tuple[Received, ...]
-    silent: tuple[Received, ...]
-    resolved: tuple[Received, ...]
+    answers: tuple[ExpectationResult, ...]
+    extra: tuple[ReceivedAlert, ...]
+    tolerated: tuple[ReceivedAlert, ...]
+    silent: tuple[ReceivedAlert, ...]
+    resolved: tuple[ReceivedAlert, ...]
     errors: tuple[str, ...] = ()
 
     @property
@@ -94,7 +94,7 @@ class Verdict:
             yield "  nothing was expected, and nothing was sent to a person"
 
 
-def judge(scenario: Scenario, received: Iterable[Received], errors: Sequence[str] = ()) -> Verdict:
+def judge(scenario: Scenario, received: Iterable[ReceivedAlert], errors: Sequence[str] = ()) -> ReplayVerdict:
     """Return the verdict on what was received.
 
     An expectation is met by the first alert of its receiver, name, labels (a subset) and words that was told after its
@@ -112,7 +112,7 @@ def judge(scenario: Scenario, received: Iterable[Received], errors: Sequence[str
     silent = tuple(one for one in rest if one.receiver in NOBODY)
     tolerated = tuple(one for one in rest if one not in silent and any(_tolerates(may, one) for may in scenario.may))
     extra = tuple(one for one in rest if one not in silent and one not in tolerated)
-    return Verdict(
+    return ReplayVerdict(
         title=scenario.title if scenario.incident is None else f"{scenario.incident}. {scenario.title}",
         answers=tuple(
             _answer(scenario, expected, one, rest) for expected, one in zip(scenario.expect, taken, strict=True)
@@ -125,7 +125,9 @@ def judge(scenario: Scenario, received: Iterable[Received], errors: Sequence[str
     )
 
 
-def _claim(scenario: Scenario, expected: Expected, firing: Sequence[Received], claimed: set[int]) -> Received | None:
+def _claim(
+    scenario: Scenario, expected: Expected, firing: Sequence[ReceivedAlert], claimed: set[int]
+) -> ReceivedAlert | None:
     since = began(scenario, expected)
     for i, one in enumerate(firing):
         if i not in claimed and one.time >= since and not _differs(expected, one):
@@ -139,7 +141,7 @@ def began(scenario: Scenario, expected: Expected) -> float:
     return scenario.faults[expected.of - 1].at if scenario.faults else 0.0
 
 
-def _together(one: Received, other: Received) -> bool:
+def _together(one: ReceivedAlert, other: ReceivedAlert) -> bool:
     """Return whether two alerts came in one notification."""
     return (
         one.receiver == other.receiver
@@ -148,7 +150,7 @@ def _together(one: Received, other: Received) -> bool:
     )
 
 
-def _differs(expected: Expected, one: Received) -> str:
+def _differs(expected: Expected, one: ReceivedAlert) -> str:
     """Return in what a received alert differs from the expected one, or an empty string."""
     if one.alert != expected.alert:
         return f"it is {one.alert}"
@@ -162,22 +164,24 @@ def _differs(expected: Expected, one: Received) -> str:
     return f"does not say {' nor '.join(map(repr, missing))}" if missing else ""
 
 
-def _tolerates(may: Tolerated, one: Received) -> bool:
+def _tolerates(may: Tolerated, one: ReceivedAlert) -> bool:
     same = may.alert == one.alert and may.receiver == one.receiver
     return same and all(one.labels.get(label) == value for label, value in may.labels.items())
 
 
-def _answer(scenario: Scenario, expected: Expected, one: Received | None, rest: Iterable[Received]) -> Answer:
+def _answer(
+    scenario: Scenario, expected: Expected, one: ReceivedAlert | None, rest: Iterable[ReceivedAlert]
+) -> ExpectationResult:
     since = began(scenario, expected)
     if one is not None:
         delay = one.time - since
         late = f"late by {delay - expected.within:.0f} s" if delay > expected.within else ""
-        return Answer(expected, one, delay, late)
+        return ExpectationResult(expected, one, delay, late)
     near = [other for other in rest if other.alert == expected.alert]
     if not near:
-        return Answer(expected, None, None, "never received")
+        return ExpectationResult(expected, None, None, "never received")
     reasons = dict.fromkeys(_differs(expected, other) or f"told {since - other.time:.0f} s before" for other in near)
-    return Answer(expected, None, None, "received, but " + "; ".join(list(reasons)[:3]))
+    return ExpectationResult(expected, None, None, "received, but " + "; ".join(list(reasons)[:3]))
 
 
 def _described(alert: str, labels: Mapping[str, str]) -> str:
@@ -185,5 +189,5 @@ def _described(alert: str, labels: Mapping[str, str]) -> str:
     return alert + (" {" + ", ".join(f"{name} {value}" for name, value in sorted(shown.items())) + "}" if shown else "")
 
 
-def _told(one: Received) -> str:
+def _told(one: ReceivedAlert) -> str:
     return f"{one.receiver} {_described(one.alert, one.labels)} at {one.time:.0f} s"

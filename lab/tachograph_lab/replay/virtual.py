@@ -12,13 +12,12 @@ from itertools import groupby
 
 from tachograph_lab.checkout import root
 from tachograph_lab.replay import alertmanager_config
-from tachograph_lab.replay.alertmanager import Model
+from tachograph_lab.replay.alertmanager import AlertmanagerModel, Firing
 from tachograph_lab.replay.evaluation import EvaluationError, evaluate
-from tachograph_lab.replay.firing import Firing
 from tachograph_lab.replay.recording import Recording, is_staggered, record
-from tachograph_lab.replay.scraped import Series
+from tachograph_lab.replay.scraped import ScrapedSeries
 from tachograph_lab.replay.shipped import shipped
-from tachograph_lab.replay.verdict import Verdict, judge
+from tachograph_lab.replay.verdict import ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
 
 EPOCH = 1_767_607_200.0
@@ -74,7 +73,7 @@ def rhythm(scenario: Scenario) -> float:
     return FINE_SECONDS if soon and scenario.fleet.ranks <= SMALL_RANKS else EVALUATION_SECONDS
 
 
-def replay(pack: Sequence[Scenario], suite: str, scrape_seconds: float = 5.0) -> list[Verdict]:
+def replay(pack: Sequence[Scenario], suite: str, scrape_seconds: float = 5.0) -> list[ReplayVerdict]:
     """Return the verdict on each of a pack's scenarios; the same pack always has the same.
 
     A rule that fails is an error of every verdict. Raises BinariesUnavailable.
@@ -89,7 +88,7 @@ def replay(pack: Sequence[Scenario], suite: str, scrape_seconds: float = 5.0) ->
     verdicts = []
     for scenario, (mark, recording) in zip(pack, parts.items(), strict=True):
         own = of_part(firings, mark, recording.seconds)
-        verdicts.append(judge(scenario, Model(routes, EPOCH).notifications(own, recording.seconds)))
+        verdicts.append(judge(scenario, AlertmanagerModel(routes, EPOCH).notifications(own, recording.seconds)))
     return verdicts
 
 
@@ -116,7 +115,7 @@ class _Cluster(Recording):
         super().__init__((), first.scrape_seconds, max(one.seconds for one in parts.values()), first.grid_seconds)
         self._parts = parts
 
-    def series(self) -> Iterator[Series]:
+    def series(self) -> Iterator[ScrapedSeries]:
         """Yield every series, part by part."""
         for mark, recording in self._parts.items():
             for one in recording.series():

@@ -1,7 +1,6 @@
 """Scenarios: a fleet, what goes wrong on it, and what a person must receive; as read from a file or made at random."""
 
-from tachograph_lab.scenario.file import load
-from tachograph_lab.scenario.story import (
+from tachograph_lab.scenario.definition import (
     INCIDENTS,
     Expected,
     Fleet,
@@ -14,6 +13,7 @@ from tachograph_lab.scenario.story import (
     Tolerated,
     Work,
 )
+from tachograph_lab.scenario.scenario_file import load
 
 __all__ = [
     "INCIDENTS",

@@ -21,13 +21,13 @@ from tachograph_lab.scenario.faults import (
 )
 
 if TYPE_CHECKING:
-    from tachograph_lab.scenario.story import Scenario, Tolerated
+    from tachograph_lab.scenario.definition import Scenario, Tolerated
 
 WATCHDOG = "watchdog"
 """The receiver that hears all the time: no scenario expects anything of it. `null` stands for what nobody is told."""
 
 
-class Problem(NamedTuple):
+class ScenarioProblem(NamedTuple):
     """What does not fit: the part of the scenario, the entry in it (None: the part itself), and what is allowed."""
 
     part: str
@@ -36,13 +36,13 @@ class Problem(NamedTuple):
     allowed: str
 
 
-def check(scenario: Scenario, faults: int | None = None) -> Iterator[Problem]:
+def check(scenario: Scenario, faults: int | None = None) -> Iterator[ScenarioProblem]:
     """Yield everything that does not fit together; `faults` is how many there are, where not all could be read."""
     faults = len(scenario.faults) if faults is None else faults
     fleet = scenario.fleet
     if fleet.ranks % fleet.tensor_parallel:
         allowed = f"a divisor of {fleet.ranks}, the number of ranks"
-        yield Problem("fleet", None, f"tensor_parallel is {fleet.tensor_parallel}", allowed)
+        yield ScenarioProblem("fleet", None, f"tensor_parallel is {fleet.tensor_parallel}", allowed)
     yield from _places(scenario)
     yield from _times(scenario)
     yield from _contradictions(scenario)
@@ -51,15 +51,17 @@ def check(scenario: Scenario, faults: int | None = None) -> Iterator[Problem]:
             yield from _names(scenario, part, index, entry)
     for index, expected in enumerate(scenario.expect):
         if expected.of > max(faults, 1):
-            yield Problem("expect", index, f"it counts from fault {expected.of}", f"allowed: 1 to {max(faults, 1)}")
+            yield ScenarioProblem(
+                "expect", index, f"it counts from fault {expected.of}", f"allowed: 1 to {max(faults, 1)}"
+            )
             continue
         since = scenario.faults[expected.of - 1].at if faults == len(scenario.faults) > 0 else 0.0
         if since + expected.within > scenario.lasts:
             what = f"the scenario ends after {scenario.lasts:g} s, before {expected.alert} is late"
-            yield Problem("expect", index, what, "a longer `lasts` or a shorter `within`")
+            yield ScenarioProblem("expect", index, what, "a longer `lasts` or a shorter `within`")
 
 
-def _places(scenario: Scenario) -> Iterator[Problem]:
+def _places(scenario: Scenario) -> Iterator[ScenarioProblem]:
     fleet = scenario.fleet
     for index, fault in enumerate(scenario.faults):
         for part in fields(fault):
@@ -71,29 +73,29 @@ def _places(scenario: Scenario) -> Iterator[Problem]:
             outside = [place for place in (value if isinstance(value, tuple) else (value,)) if not 0 <= place < there]
             if outside:
                 what = f"{'rank' if by_rank else 'node'} {outside[0]} is outside the fleet"
-                yield Problem("faults", index, what, f"allowed: 0 to {there - 1}")
+                yield ScenarioProblem("faults", index, what, f"allowed: 0 to {there - 1}")
 
 
-def _times(scenario: Scenario) -> Iterator[Problem]:
+def _times(scenario: Scenario) -> Iterator[ScenarioProblem]:
     finish = min((fault.at for fault in scenario.faults if isinstance(fault, Finish)), default=None)
     for index, fault in enumerate(scenario.faults):
         if fault.at >= scenario.lasts:
             what = f"`{fault.word}` begins at {fault.at:g} s, after the scenario's end"
-            yield Problem("faults", index, what, f"allowed: before {scenario.lasts:g} s")
+            yield ScenarioProblem("faults", index, what, f"allowed: before {scenario.lasts:g} s")
         elif finish is not None and fault.at >= finish and not isinstance(fault, Finish):
             what = f"`{fault.word}` begins at {fault.at:g} s, when the run has finished"
-            yield Problem("faults", index, what, f"allowed: before {finish:g} s")
+            yield ScenarioProblem("faults", index, what, f"allowed: before {finish:g} s")
         if isinstance(fault, (SlowCheckpoint, NoCheckpoint)) and scenario.checkpoint is None:
             allowed = "give the scenario `checkpoint: {every: …, takes: …}`"
-            yield Problem("faults", index, f"`{fault.word}` in a run that saves no checkpoints", allowed)
+            yield ScenarioProblem("faults", index, f"`{fault.word}` in a run that saves no checkpoints", allowed)
 
 
-def _contradictions(scenario: Scenario) -> Iterator[Problem]:
+def _contradictions(scenario: Scenario) -> Iterator[ScenarioProblem]:
     """Yield faults that set the same quantity at the same place and time; a restart brings every process back."""
     restarts = [fault.at for fault in scenario.faults if isinstance(fault, (PlannedRestart, RestartLoop))]
     finishes = [index for index, fault in enumerate(scenario.faults) if isinstance(fault, Finish)]
     for index in finishes[1:]:
-        yield Problem("faults", index, "the run finishes twice", "give one `finish`")
+        yield ScenarioProblem("faults", index, "the run finishes twice", "give one `finish`")
 
     def until(fault: Fault, quantity: str) -> float:
         if quantity != "process":
@@ -112,7 +114,7 @@ def _contradictions(scenario: Scenario) -> Iterator[Problem]:
         if late.at < until(early, quantity) or late.at == early.at:
             at = _where(quantity, places, others)
             what = f"`{second.word}` at {second.at:g} s contradicts `{first.word}` at {first.at:g} s: both set {at}"
-            yield Problem("faults", index, what, "end the first one before (`for:`), or leave one out")
+            yield ScenarioProblem("faults", index, what, "end the first one before (`for:`), or leave one out")
 
 
 def _meet(places: frozenset[int], others: frozenset[int]) -> bool:
@@ -126,23 +128,23 @@ def _where(quantity: str, places: frozenset[int], others: frozenset[int]) -> str
     return f"the {quantity} of {kind} {min(places & others)}"
 
 
-def _names(scenario: Scenario, part: str, index: int, entry: Tolerated) -> Iterator[Problem]:
+def _names(scenario: Scenario, part: str, index: int, entry: Tolerated) -> Iterator[ScenarioProblem]:
     fleet = scenario.fleet
     if entry.alert not in shipped_alerts():
         close = ", ".join(sorted(shipped_alerts()))
-        yield Problem(part, index, f"unknown alert `{entry.alert}`", f"the rules have: {close}")
+        yield ScenarioProblem(part, index, f"unknown alert `{entry.alert}`", f"the rules have: {close}")
     if entry.receiver not in shipped_receivers():
         allowed = "alertmanager.yml has: " + ", ".join(sorted(shipped_receivers()))
-        yield Problem(part, index, f"unknown receiver `{entry.receiver}`", allowed)
+        yield ScenarioProblem(part, index, f"unknown receiver `{entry.receiver}`", allowed)
     rank = entry.labels.get("rank")
     if rank is not None and not (rank.isdigit() and int(rank) < fleet.ranks):
-        yield Problem(part, index, f"rank {rank} is outside the fleet", f"allowed: 0 to {fleet.ranks - 1}")
+        yield ScenarioProblem(part, index, f"rank {rank} is outside the fleet", f"allowed: 0 to {fleet.ranks - 1}")
     node = entry.labels.get("instance")
     if node is not None and node not in {fleet.node_name(number) for number in range(fleet.nodes)}:
         allowed = f"allowed: {fleet.node_name(0)} to {fleet.node_name(fleet.nodes - 1)}"
-        yield Problem(part, index, f"instance {node} is outside the fleet", allowed)
+        yield ScenarioProblem(part, index, f"instance {node} is outside the fleet", allowed)
     if entry.labels.get("run", fleet.run) != fleet.run:
-        yield Problem(part, index, f"unknown run `{entry.labels['run']}`", f"allowed: {fleet.run}")
+        yield ScenarioProblem(part, index, f"unknown run `{entry.labels['run']}`", f"allowed: {fleet.run}")
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from tachograph.catalog.rank import PHASES
 from tachograph_lab.scenario import values
-from tachograph_lab.scenario.fields import optional, place, places, size
+from tachograph_lab.scenario.values import optional, place, places, size
 
 STEP_PHASES = tuple(phase for phase in PHASES if phase not in ("init", "checkpoint", "eval", "other"))
 """The phases of an ordinary step, which a fault can lengthen."""
@@ -101,7 +101,7 @@ class Stuck(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Throttle(Fault):
+class ThrottledGpus(Fault):
     """The GPUs of these ranks run at `to` of their clock, because they are hot or because their power is capped."""
 
     word = "throttle"
@@ -235,7 +235,7 @@ class Ecc(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Xid(Fault):
+class LoggedXid(Fault):
     """The driver logs this Xid for a rank's GPU."""
 
     word = "xid"
@@ -245,7 +245,7 @@ class Xid(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuLost(Fault):
+class LostGpu(Fault):
     """NVML answers "GPU is lost" for a rank's GPU; the rank waits in its next step."""
 
     word = "gpu_lost"
@@ -254,7 +254,7 @@ class GpuLost(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuHung(Fault):
+class HungGpu(Fault):
     """NVML calls for a rank's GPU never return; the rank waits in its next step."""
 
     word = "gpu_hung"

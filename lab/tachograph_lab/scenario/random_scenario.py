@@ -35,7 +35,7 @@ PROGRAM_XIDS = (13, 31, 43, 45)
 
 
 @dataclass(frozen=True)
-class Place:
+class FaultSite:
     """Where a fault falls, and the dice for its size."""
 
     dice: Random
@@ -72,7 +72,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Story:
+class RandomIncident:
     """One fault with what it must bring."""
 
     fault: Fault
@@ -81,11 +81,11 @@ class Story:
 
 
 @dataclass(frozen=True)
-class Kind:
+class IncidentKind:
     """A sort of story: how it is made, and what it asks of the fleet."""
 
     word: str
-    make: Callable[[Place], Story]
+    make: Callable[[FaultSite], RandomIncident]
     warm_up: float = WARM_UP
     after: float = 360.0
     ranks: int = 2
@@ -104,149 +104,151 @@ def ticket(alert: str, within: float, labels: dict[str, str], *text: str) -> tup
     return (Expected(alert=alert, receiver="ticket", within=within, labels=labels, text=text),)
 
 
-def _late(place: Place, share: float) -> Fault:
+def _late(place: FaultSite, share: float) -> Fault:
     """Make a rank late by a share of the step that results."""
     phase = place.dice.choice(("data", "forward", "backward", "optimizer"))
     return faults.SlowPhase(at=place.at, ranks=(place.rank,), phase=phase, adds=place.step * share / (1 - share))
 
 
-def _stuck(place: Place) -> Story:
+def _stuck(place: FaultSite) -> RandomIncident:
     phase = place.dice.choice(("data", "copy", "forward", "optimizer"))
     fault = faults.Stuck(at=place.at, rank=place.rank, phase=phase)
-    return Story(fault, page("RunHung", place.hang, place.who, f"rank {place.rank} ", f"phase {phase}"))
+    return RandomIncident(fault, page("RunHung", place.hang, place.who, f"rank {place.rank} ", f"phase {phase}"))
 
 
-def _skip(place: Place) -> Story:
+def _skip(place: FaultSite) -> RandomIncident:
     fault = faults.SkipCollective(at=place.at, rank=place.rank)
     within = place.hang + place.step  # it is left out of the first step that begins after the fault
-    return Story(fault, page("RunHung", within, place.who, f"rank {place.rank} "))
+    return RandomIncident(fault, page("RunHung", within, place.who, f"rank {place.rank} "))
 
 
-def _kill(place: Place) -> Story:
+def _kill(place: FaultSite) -> RandomIncident:
     cause = place.dice.choice(("oom", "segfault"))
     fault = faults.Kill(at=place.at, rank=place.rank, cause=cause, others=place.dice.choice(("hang", "end")))
     down = page("RunDown", 260, {"run": RUN}) if fault.others == "end" else ()
-    return Story(fault, page("RankDead", 10, place.who, f"Rank {place.rank} ") + down)
+    return RandomIncident(fault, page("RankDead", 10, place.who, f"Rank {place.rank} ") + down)
 
 
-def _freeze(place: Place) -> Story:
+def _freeze(place: FaultSite) -> RandomIncident:
     fault = faults.Freeze(at=place.at, rank=place.rank)
-    return Story(fault, page("RankFrozen", place.hang, place.who, f"Rank {place.rank} "))
+    return RandomIncident(fault, page("RankFrozen", place.hang, place.who, f"Rank {place.rank} "))
 
 
-def _throttle(place: Place) -> Story:
+def _throttle(place: FaultSite) -> RandomIncident:
     to = place.dice.choice((0.4, 0.5, 0.6))
-    fault = faults.Throttle(at=place.at, ranks=(place.rank,), to=to, cause="thermal")
+    fault = faults.ThrottledGpus(at=place.at, ranks=(place.rank,), to=to, cause="thermal")
     mend = Tolerated(alert="GpuThermalThrottling", receiver="ticket", labels={"instance": place.who["instance"]})
-    return Story(fault, page("StragglerRank", place.straggler, place.who, "thermal"), (mend,))
+    return RandomIncident(fault, page("StragglerRank", place.straggler, place.who, "thermal"), (mend,))
 
 
-def _late_rank(place: Place) -> Story:
+def _late_rank(place: FaultSite) -> RandomIncident:
     fault = _late(place, place.dice.uniform(0.3, 0.7))
-    return Story(fault, page("StragglerRank", place.straggler, place.who, f"Rank {place.rank} "))
+    return RandomIncident(fault, page("StragglerRank", place.straggler, place.who, f"Rank {place.rank} "))
 
 
-def _slightly_late_rank(place: Place) -> Story:
+def _slightly_late_rank(place: FaultSite) -> RandomIncident:
     fault = _late(place, place.dice.uniform(0.12, 0.16))
     within = place.straggler + 90  # what is small is looked at for longer, and tickets wait 30 s for others
-    return Story(fault, ticket("StragglerRank", within, place.who, f"Rank {place.rank} "))
+    return RandomIncident(fault, ticket("StragglerRank", within, place.who, f"Rank {place.rank} "))
 
 
-def _late_node(place: Place) -> Story:
+def _late_node(place: FaultSite) -> RandomIncident:
     first = place.node * place.fleet.gpus_per_node
     ranks = tuple(range(first, first + place.fleet.gpus_per_node))
     fault = faults.SlowPhase(at=place.at, ranks=ranks, phase="backward", adds=place.step * place.dice.uniform(0.5, 1.5))
     node = place.whose_node["instance"]
-    return Story(fault, page("StragglerNode", place.straggler, place.whose_node, f"Node {node} "))
+    return RandomIncident(fault, page("StragglerNode", place.straggler, place.whose_node, f"Node {node} "))
 
 
-def _nan(place: Place) -> Story:
+def _nan(place: FaultSite) -> RandomIncident:
     fault = faults.Nan(at=place.at, rank=place.rank, what="loss")
     within = 10 + 2 * place.step  # the loss of the first step that begins after the fault is known at its end
-    return Story(fault, page("LossNotFinite", within, place.who, f"rank {place.rank} "))
+    return RandomIncident(fault, page("LossNotFinite", within, place.who, f"rank {place.rank} "))
 
 
-def _checksum(place: Place) -> Story:
+def _checksum(place: FaultSite) -> RandomIncident:
     fault = faults.WrongChecksum(at=place.at, rank=place.rank)
-    return Story(fault, page("SilentDataCorruptionSuspected", 300, place.who, f"Rank {place.rank} "))
+    return RandomIncident(fault, page("SilentDataCorruptionSuspected", 300, place.who, f"Rank {place.rank} "))
 
 
-def _batches(place: Place) -> Story:
+def _batches(place: FaultSite) -> RandomIncident:
     fault = faults.SkipBatches(at=place.at, rank=place.rank)
     within = 240 + 100 * place.step  # one batch in ten steps is left out, and beyond four it shows
-    return Story(fault, page("InvariantBroken", within, place.who, "batches_per_step"))
+    return RandomIncident(fault, page("InvariantBroken", within, place.who, "batches_per_step"))
 
 
-def _optimizer(place: Place) -> Story:
+def _optimizer(place: FaultSite) -> RandomIncident:
     fault = faults.StaleOptimizer(at=place.at, rank=place.rank)
-    return Story(fault, page("InvariantBroken", 300, place.who, "optimizer_step"))
+    return RandomIncident(fault, page("InvariantBroken", 300, place.who, "optimizer_step"))
 
 
-def _global_batch(place: Place) -> Story:
-    return Story(faults.WrongGlobalBatch(at=place.at), page("InvariantBroken", 300, {"run": RUN}, "global batch"))
+def _global_batch(place: FaultSite) -> RandomIncident:
+    return RandomIncident(
+        faults.WrongGlobalBatch(at=place.at), page("InvariantBroken", 300, {"run": RUN}, "global batch")
+    )
 
 
-def _ecc(place: Place) -> Story:
-    return Story(faults.Ecc(at=place.at, rank=place.rank), page("GpuEccUncorrected", 10, place.who, "rank"))
+def _ecc(place: FaultSite) -> RandomIncident:
+    return RandomIncident(faults.Ecc(at=place.at, rank=place.rank), page("GpuEccUncorrected", 10, place.who, "rank"))
 
 
-def _fatal_xid(place: Place) -> Story:
+def _fatal_xid(place: FaultSite) -> RandomIncident:
     number = place.dice.choice(FATAL_XIDS)
-    fault = faults.Xid(at=place.at, rank=place.rank, number=number)
-    return Story(fault, page("GpuXidFatal", 10, place.who, f"Xid {number}"))
+    fault = faults.LoggedXid(at=place.at, rank=place.rank, number=number)
+    return RandomIncident(fault, page("GpuXidFatal", 10, place.who, f"Xid {number}"))
 
 
-def _program_xid(place: Place) -> Story:
-    return Story(faults.Xid(at=place.at, rank=place.rank, number=place.dice.choice(PROGRAM_XIDS)))
+def _program_xid(place: FaultSite) -> RandomIncident:
+    return RandomIncident(faults.LoggedXid(at=place.at, rank=place.rank, number=place.dice.choice(PROGRAM_XIDS)))
 
 
-def _gpu_lost(place: Place) -> Story:
-    return Story(faults.GpuLost(at=place.at, rank=place.rank), page("GpuLost", 10, place.who, "rank"))
+def _gpu_lost(place: FaultSite) -> RandomIncident:
+    return RandomIncident(faults.LostGpu(at=place.at, rank=place.rank), page("GpuLost", 10, place.who, "rank"))
 
 
-def _gpu_hung(place: Place) -> Story:
+def _gpu_hung(place: FaultSite) -> RandomIncident:
     # A call counts as hanging only once it has taken longer than any should.
-    return Story(faults.GpuHung(at=place.at, rank=place.rank), page("GpuHung", 30, place.who, "rank"))
+    return RandomIncident(faults.HungGpu(at=place.at, rank=place.rank), page("GpuHung", 30, place.who, "rank"))
 
 
-def _exporter_down(place: Place) -> Story:
+def _exporter_down(place: FaultSite) -> RandomIncident:
     fault = faults.ExporterDown(at=place.at, lasts=place.dice.choice((180.0, 300.0)), node=place.node)
     labels = {"instance": place.whose_node["instance"]}
-    return Story(fault, page("ExporterDown", 90, labels, labels["instance"]))
+    return RandomIncident(fault, page("ExporterDown", 90, labels, labels["instance"]))
 
 
-def _scrape_blocked(place: Place) -> Story:
+def _scrape_blocked(place: FaultSite) -> RandomIncident:
     fault = faults.ScrapeBlocked(at=place.at, lasts=place.dice.choice((180.0, 300.0)), node=place.node)
     labels = {"instance": place.whose_node["instance"]}
-    return Story(fault, page("TelemetryLost", 90, labels, labels["instance"]))
+    return RandomIncident(fault, page("TelemetryLost", 90, labels, labels["instance"]))
 
 
-def _node_down(place: Place) -> Story:
+def _node_down(place: FaultSite) -> RandomIncident:
     fault = faults.NodeDown(at=place.at, node=place.node)
-    return Story(fault, page("NodeDown", 90, place.whose_node, place.whose_node["instance"]))
+    return RandomIncident(fault, page("NodeDown", 90, place.whose_node, place.whose_node["instance"]))
 
 
-def _link_down(place: Place) -> Story:
+def _link_down(place: FaultSite) -> RandomIncident:
     fault = faults.LinkDown(at=place.at, node=place.node)
-    return Story(fault, page("NicLinkDown", 60, place.whose_node, place.whose_node["instance"]))
+    return RandomIncident(fault, page("NicLinkDown", 60, place.whose_node, place.whose_node["instance"]))
 
 
-def _healing_spike(place: Place) -> Story:
-    return Story(faults.LossSpike(at=place.at, by=place.dice.uniform(1, 3), steps=place.dice.randint(1, 3)))
+def _healing_spike(place: FaultSite) -> RandomIncident:
+    return RandomIncident(faults.LossSpike(at=place.at, by=place.dice.uniform(1, 3), steps=place.dice.randint(1, 3)))
 
 
-def _lasting_spike(place: Place) -> Story:
+def _lasting_spike(place: FaultSite) -> RandomIncident:
     factor = place.dice.uniform(4, 8)
     fault = faults.LossSpike(at=place.at, by=place.dice.uniform(1.5, 3), recovers=False, gradient_factor=factor)
-    return Story(fault, page("LossSpikeNotRecovering", 20 + 22 * place.step, {"run": RUN}, "confirms it"))
+    return RandomIncident(fault, page("LossSpikeNotRecovering", 20 + 22 * place.step, {"run": RUN}, "confirms it"))
 
 
-def _hungry(place: Place) -> Story:
+def _hungry(place: FaultSite) -> RandomIncident:
     fault = faults.SlowLoader(at=place.at, share=place.dice.uniform(0.35, 0.6))
-    return Story(fault, page("DataStall", 240, {"run": RUN}, "waits for data"))
+    return RandomIncident(fault, page("DataStall", 240, {"run": RUN}, "waits for data"))
 
 
-def _slow_network(place: Place) -> Story:
+def _slow_network(place: FaultSite) -> RandomIncident:
     count = max(2, place.fleet.nodes // 5)
     nodes = tuple(sorted(place.dice.sample(range(place.fleet.nodes), count)))
     fault = faults.SlowCollective(
@@ -254,68 +256,68 @@ def _slow_network(place: Place) -> Story:
     )
     mend = Tolerated(alert="NicErrorsRising", receiver="ticket")
     names = (place.fleet.node_name(node) for node in nodes[:8])
-    return Story(fault, page("MfuDropped", 300, {"run": RUN}, *names), (mend,))
+    return RandomIncident(fault, page("MfuDropped", 300, {"run": RUN}, *names), (mend,))
 
 
-def _loop(place: Place) -> Story:
+def _loop(place: FaultSite) -> RandomIncident:
     category = place.dice.choice(("oom", "data", "exception"))
     fault = faults.RestartLoop(at=place.at, every=place.dice.choice((120.0, 240.0)), attempts=3, category=category)
     first = Tolerated(alert="RankFailed", receiver="page", labels={"run": RUN})
-    return Story(fault, page("RestartLoop", 900, {"run": RUN}, category), (first,))
+    return RandomIncident(fault, page("RestartLoop", 900, {"run": RUN}, category), (first,))
 
 
-def _climb(place: Place) -> Story:
+def _climb(place: FaultSite) -> RandomIncident:
     fault = faults.LossClimb(at=place.at, lasts=1800, per_minute=place.dice.uniform(0.002, 0.004))
-    return Story(fault, ticket("LossDiverging", 1200, {"run": RUN}, "climbed steadily"))
+    return RandomIncident(fault, ticket("LossDiverging", 1200, {"run": RUN}, "climbed steadily"))
 
 
-def _leak(place: Place) -> Story:
+def _leak(place: FaultSite) -> RandomIncident:
     rate = place.dice.uniform(1.5e9, 5.0e9)  # free memory lasts for 12 to 4 hours; beyond a day nobody is told
     fault = faults.Leak(at=place.at, ranks=(place.rank,), bytes_per_hour=rate, kind="device")
-    return Story(fault, ticket("MemoryLeak", 7200, place.who, f"Rank {place.rank} "))
+    return RandomIncident(fault, ticket("MemoryLeak", 7200, place.who, f"Rank {place.rank} "))
 
 
-def _planned(place: Place) -> Story:
-    return Story(faults.PlannedRestart(at=place.at, takes=place.dice.choice((60.0, 180.0))))
+def _planned(place: FaultSite) -> RandomIncident:
+    return RandomIncident(faults.PlannedRestart(at=place.at, takes=place.dice.choice((60.0, 180.0))))
 
 
-def _scrapes(place: Place) -> Story:
-    return Story(faults.ScrapeFailure(at=place.at, node=place.node, every=place.dice.choice((60.0, 200.0))))
+def _scrapes(place: FaultSite) -> RandomIncident:
+    return RandomIncident(faults.ScrapeFailure(at=place.at, node=place.node, every=place.dice.choice((60.0, 200.0))))
 
 
 KINDS = (
-    Kind("stuck", _stuck),
-    Kind("skipped collective", _skip),
-    Kind("killed", _kill),
-    Kind("frozen", _freeze),
-    Kind("throttled", _throttle, ranks=4),
-    Kind("late rank", _late_rank),
-    Kind("slightly late rank", _slightly_late_rank, ranks=4, after=480),
-    Kind("late node", _late_node, nodes=4),
-    Kind("NaN", _nan),
-    Kind("wrong checksum", _checksum, ranks=4),
-    Kind("skipped batches", _batches, ranks=4, warm_up=600, after=1500),
-    Kind("stale optimizer", _optimizer, ranks=4),
-    Kind("wrong global batch", _global_batch),
-    Kind("uncorrectable error", _ecc),
-    Kind("fatal Xid", _fatal_xid),
-    Kind("program's Xid", _program_xid),
-    Kind("lost GPU", _gpu_lost),
-    Kind("hung driver", _gpu_hung),
-    Kind("exporter down", _exporter_down),
-    Kind("node out of sight", _scrape_blocked, nodes=2),
-    Kind("node down", _node_down, nodes=2),
-    Kind("link down", _link_down, nodes=2),
-    Kind("spike that heals", _healing_spike, warm_up=600),
-    Kind("spike that stays", _lasting_spike, warm_up=600),
-    Kind("slow loader", _hungry, warm_up=BASELINE, slow_steps=False),
-    Kind("slow network", _slow_network, warm_up=BASELINE, nodes=8, slow_steps=False),
-    Kind("restart loop", _loop, warm_up=600, after=960),
+    IncidentKind("stuck", _stuck),
+    IncidentKind("skipped collective", _skip),
+    IncidentKind("killed", _kill),
+    IncidentKind("frozen", _freeze),
+    IncidentKind("throttled", _throttle, ranks=4),
+    IncidentKind("late rank", _late_rank),
+    IncidentKind("slightly late rank", _slightly_late_rank, ranks=4, after=480),
+    IncidentKind("late node", _late_node, nodes=4),
+    IncidentKind("NaN", _nan),
+    IncidentKind("wrong checksum", _checksum, ranks=4),
+    IncidentKind("skipped batches", _batches, ranks=4, warm_up=600, after=1500),
+    IncidentKind("stale optimizer", _optimizer, ranks=4),
+    IncidentKind("wrong global batch", _global_batch),
+    IncidentKind("uncorrectable error", _ecc),
+    IncidentKind("fatal Xid", _fatal_xid),
+    IncidentKind("program's Xid", _program_xid),
+    IncidentKind("lost GPU", _gpu_lost),
+    IncidentKind("hung driver", _gpu_hung),
+    IncidentKind("exporter down", _exporter_down),
+    IncidentKind("node out of sight", _scrape_blocked, nodes=2),
+    IncidentKind("node down", _node_down, nodes=2),
+    IncidentKind("link down", _link_down, nodes=2),
+    IncidentKind("spike that heals", _healing_spike, warm_up=600),
+    IncidentKind("spike that stays", _lasting_spike, warm_up=600),
+    IncidentKind("slow loader", _hungry, warm_up=BASELINE, slow_steps=False),
+    IncidentKind("slow network", _slow_network, warm_up=BASELINE, nodes=8, slow_steps=False),
+    IncidentKind("restart loop", _loop, warm_up=600, after=960),
     # Of a run that has learnt most already: where the loss still falls faster than it climbs, nothing climbs.
-    Kind("climbing loss", _climb, warm_up=3000, after=1800, slow_steps=False, loss=Loss(start=2.4)),
-    Kind("leak", _leak, warm_up=3600, after=7500, slow_steps=False),
-    Kind("planned restart", _planned, warm_up=600, after=900),
-    Kind("failed scrapes", _scrapes, after=900),
+    IncidentKind("climbing loss", _climb, warm_up=3000, after=1800, slow_steps=False, loss=Loss(start=2.4)),
+    IncidentKind("leak", _leak, warm_up=3600, after=7500, slow_steps=False),
+    IncidentKind("planned restart", _planned, warm_up=600, after=900),
+    IncidentKind("failed scrapes", _scrapes, after=900),
 )
 """In turn, so that every sort comes as often as the others."""
 
@@ -339,7 +341,7 @@ def generate(number: int, seed: int) -> Scenario:
     step = dice.choice(STEPS if kind.slow_steps else STEPS[:-1])
     fleet = Fleet(run=RUN, nodes=nodes, gpus_per_node=gpus)
     at = kind.warm_up + dice.uniform(0, 60) + 20 * step
-    place = Place(dice, fleet, step, at, dice.randrange(fleet.ranks))
+    place = FaultSite(dice, fleet, step, at, dice.randrange(fleet.ranks))
     story = kind.make(place)
     after = max(kind.after, *(expected.within + 120 for expected in story.expect), 0)
     return Scenario(

@@ -1,12 +1,17 @@
-"""What a value in a scenario file may be: each kind reads the text of one scalar and says what is allowed."""
+"""The fields of a scenario's dataclasses: how each is declared, and how the text of its value is read and checked."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable
+from dataclasses import field
+from typing import Literal, TypeVar
 
 from tachograph.duration import parse
+
+Kind = TypeVar("Kind")
+Default = TypeVar("Default")
 
 Read = Callable[[str], str]
 """Turns a scalar's text into its value; raises ValueError with what is allowed."""
@@ -107,3 +112,28 @@ def choice(*allowed: str) -> Read:
         return value
 
     return read
+
+
+def size(read: Callable[[str], Kind]) -> Kind:
+    """Declare a field that must be given."""
+    made: Kind = field(metadata={"read": read})
+    return made
+
+
+def optional(read: Callable[[str], Kind], default: Default, key: str = "") -> Kind | Default:
+    """Declare a field that has a default; `key` is its name in the file where Python keeps the word for itself."""
+    metadata = {"read": read, "key": key} if key else {"read": read}
+    made: Kind | Default = field(default=default, metadata=metadata)
+    return made
+
+
+def place(kind: Literal["rank", "node"]) -> int:
+    """Declare a field that names one rank or one node."""
+    made: int = field(metadata={"place": kind})
+    return made
+
+
+def places(kind: Literal["ranks", "nodes"]) -> tuple[int, ...]:
+    """Declare a field that names several ranks or nodes."""
+    made: tuple[int, ...] = field(metadata={"place": kind})
+    return made

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph_lab.demo.demo_scenarios import SCENARIOS, Result, Scenario, names_culprit, surplus
-from tachograph_lab.demo.faults import HANG, SPIKE, Fault
-from tachograph_lab.pager import FIRING, RESOLVED, Page
+from tachograph_lab.demo.demo_scenarios import SCENARIOS, DemoResult, DemoScenario, names_culprit, surplus
+from tachograph_lab.demo.fault_injection import HANG, SPIKE, InjectedFault
+from tachograph_lab.pager import FIRING, RESOLVED, PagedAlert
 
-HANGS = Scenario("stuck", Fault(HANG, rank=3), "RunHung", 30, steps=3)
+HANGS = DemoScenario("stuck", InjectedFault(HANG, rank=3), "RunHung", 30, steps=3)
 
 
 def page(
     alert: str = "RunHung", text: str = "rank 3 (node-1) never entered it", status: str = FIRING, **labels: str
-) -> Page:
+) -> PagedAlert:
     everything = {"alertname": alert, "severity": "critical", "run": "demo", **labels}
-    return Page(1.0, "page", status, everything, {"description": text}, alert, "2025-11-21T05:00:00Z")
+    return PagedAlert(1.0, "page", status, everything, {"description": text}, alert, "2025-11-21T05:00:00Z")
 
 
 def test_the_budget_counts_steps() -> None:
@@ -35,16 +35,16 @@ def test_the_budget_counts_steps() -> None:
         (page(text="Rank 31 never entered it.", rank="3"), 3.0, 5.0, "wrong culprit"),
     ],
 )
-def test_verdict(received: Page | None, delay: float, resolved: float | None, fault: str) -> None:
+def test_verdict(received: PagedAlert | None, delay: float, resolved: float | None, fault: str) -> None:
     """A page must be there, name the culprit in label and text, be in time if it can, and end after healing."""
-    result = Result(HANGS, 31.5, received, delay, resolved)
+    result = DemoResult(HANGS, 31.5, received, delay, resolved)
     assert result.verdict == (fault or "ok")
     assert bool(result.fault) == (fault not in ("", "late"))  # late is said, and is no error: the machine may be busy
 
 
 def test_a_fault_of_all_ranks_blames_none() -> None:
     """Where every rank is hit alike, a page that names one is wrong."""
-    spike = Fault(SPIKE)
+    spike = InjectedFault(SPIKE)
     assert names_culprit(page(text="The loss spiked."), spike.rank)
     assert not names_culprit(page(text="The loss spiked.", rank="0"), spike.rank)
 
@@ -55,7 +55,7 @@ def test_surplus_is_what_no_fault_called_for() -> None:
     second = page("StragglerRank", rank="3")
     info = page("LossSpike", severity="info")
     ended = page(rank="3", status=RESOLVED)
-    assert surplus([answer, second, info, ended], [Result(HANGS, 31.5, answer, 3.0, 5.0)]) == [second]
+    assert surplus([answer, second, info, ended], [DemoResult(HANGS, 31.5, answer, 3.0, 5.0)]) == [second]
 
 
 def test_every_kind_of_fault_is_played_once() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tachograph_lab.pager import FIRING, RESOLVED, Page, Pager
+from tachograph_lab.pager import FIRING, RESOLVED, PagedAlert, Pager
 
 
 def alert(name: str, status: str = FIRING, started: str = "2025-11-21T05:00:00Z", **labels: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_rubbish_is_refused_and_forgotten() -> None:
 
 def test_every_page_is_recorded_once() -> None:
     """`record` is told of each page as it comes."""
-    recorded: list[Page] = []
+    recorded: list[PagedAlert] = []
     with Pager(record=recorded.append) as pager:
         send(pager, alert("RankDead"))
         send(pager, alert("RankDead"))

@@ -6,15 +6,15 @@ import io
 
 from rich.console import Console
 
-from tachograph_lab.demo.demo_scenarios import Result, Scenario
-from tachograph_lab.demo.faults import HANG, Fault
+from tachograph_lab.demo.demo_scenarios import DemoResult, DemoScenario
+from tachograph_lab.demo.fault_injection import HANG, InjectedFault
 from tachograph_lab.demo.screen import Screen
 from tachograph_lab.demo.vitals import Vitals, vitals
-from tachograph_lab.monitoring import Sample
-from tachograph_lab.pager import FIRING, Page
+from tachograph_lab.monitoring import QuerySample
+from tachograph_lab.pager import FIRING, PagedAlert
 
-HANGS = Scenario("rank 3 stuck in its loader", Fault(HANG, rank=3), "RunHung", 30)
-PAGE = Page(
+HANGS = DemoScenario("rank 3 stuck in its loader", InjectedFault(HANG, rank=3), "RunHung", 30)
+PAGE = PagedAlert(
     time=100.0,
     receiver="page",
     status=FIRING,
@@ -52,7 +52,7 @@ def test_plain_output_has_no_escape_codes() -> None:
 def test_the_summary_shows_verdicts_and_surplus() -> None:
     """A right answer is ticked, a missing page and a surplus one are named."""
     with plain() as screen:
-        screen.summary([Result(HANGS, 31.5, PAGE, 22.8, 12.0), Result(HANGS, 31.5)], [PAGE])
+        screen.summary([DemoResult(HANGS, 31.5, PAGE, 22.8, 12.0), DemoResult(HANGS, 31.5)], [PAGE])
     right, missing = [line for line in printed(screen).splitlines() if "stuck in its loader" in line]
     assert right.split()[-1] == "✓"
     assert "22.8 s" in right
@@ -78,14 +78,16 @@ def test_vitals_are_one_row_per_rank() -> None:
     """A rank's samples become one row: the state that is 1, pending alerts with a question mark, gaps as None."""
 
     class Answers:
-        def query(self, expression: str) -> list[Sample]:
+        def query(self, expression: str) -> list[QuerySample]:
             assert 'run="demo"' in expression
             return [
-                Sample({"__name__": "tachograph_rank_state", "rank": "10", "state": "dead"}, 1),
-                Sample({"__name__": "tachograph_rank_state", "rank": "10", "state": "running"}, 0),
-                Sample({"__name__": "tachograph_train_step", "rank": "2"}, 7),
-                Sample({"__name__": "tachograph_rank_phase_seconds", "rank": "2", "phase": "data"}, 0.0),
-                Sample({"__name__": "ALERTS", "rank": "2", "alertname": "StragglerRank", "alertstate": "pending"}, 1),
+                QuerySample({"__name__": "tachograph_rank_state", "rank": "10", "state": "dead"}, 1),
+                QuerySample({"__name__": "tachograph_rank_state", "rank": "10", "state": "running"}, 0),
+                QuerySample({"__name__": "tachograph_train_step", "rank": "2"}, 7),
+                QuerySample({"__name__": "tachograph_rank_phase_seconds", "rank": "2", "phase": "data"}, 0.0),
+                QuerySample(
+                    {"__name__": "ALERTS", "rank": "2", "alertname": "StragglerRank", "alertstate": "pending"}, 1
+                ),
             ]
 
     assert vitals(Answers(), "demo") == [  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph.node.samples import Sample
-from tachograph_lab.fleet import EPOCH, Simulation, VirtualNode, Word
+from tachograph_lab.fleet import EPOCH, RankMessage, Simulation, VirtualNode
 from tachograph_lab.scenario import Fleet, Pause, Scenario
 from tachograph_lab.scenario.faults import (
     BatchChange,
@@ -21,7 +21,7 @@ from tachograph_lab.scenario.faults import (
     PlannedRestart,
     SkipBatches,
     SlowPhase,
-    Throttle,
+    ThrottledGpus,
 )
 
 Series = dict[tuple[str, ...], float]
@@ -42,7 +42,7 @@ class Played:
 
     def __init__(self, story: Scenario) -> None:
         self.simulation = Simulation(story)
-        self.words: list[Word] = []
+        self.messages: list[RankMessage] = []
         self._exporters: dict[str, VirtualNode | None] = {node.name: None for node in self.simulation.nodes}
         self.until(0.0)
 
@@ -60,11 +60,11 @@ class Played:
                 self._exporters[node.name] = None
             elif self._exporters[node.name] is None:
                 self._exporters[node.name] = VirtualNode(node, lambda: EPOCH + self.simulation.now)
-        for word in self.simulation.words():
-            self.words.append(word)
-            exporter = self._exporters[word.node]
-            assert exporter is not None, "words for a node without an exporter"
-            exporter.hear(word)
+        for message in self.simulation.messages():
+            self.messages.append(message)
+            exporter = self._exporters[message.node]
+            assert exporter is not None, "messages for a node without an exporter"
+            exporter.receive(message)
 
     def samples(self, node: int = 0) -> list[Sample]:
         """Return what a scrape of a node shows, histograms left out."""
@@ -88,9 +88,9 @@ class Played:
     def frames(self, kind: str = "state", rank: int | None = None) -> list[dict[str, Any]]:
         """Return the frames of a kind that were said, of one rank or of all."""
         lines = [
-            json.loads(word.line) | {"connection": word.connection}
-            for word in self.words
-            if word.line is not None and rank in (None, word.connection[1])
+            json.loads(message.frame) | {"connection": message.connection}
+            for message in self.messages
+            if message.frame is not None and rank in (None, message.connection[1])
         ]
         return [frame for frame in lines if frame["type"] == kind]
 
@@ -115,7 +115,7 @@ BUSY_DAY = (
     SkipBatches(at=20, rank=2),
     LossSpike(at=40, by=1.9, steps=2),
     Leak(at=10, ranks=(1,), bytes_per_hour=1e8),
-    Throttle(at=50, ranks=(6,), to=0.7),
+    ThrottledGpus(at=50, ranks=(6,), to=0.7),
     ExporterDown(at=70, lasts=8, node=1),
     BatchChange(at=80, factor=2),
     PlannedRestart(at=120, takes=10),

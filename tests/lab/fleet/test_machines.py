@@ -14,19 +14,19 @@ from tachograph.node.gpu.reading_table import ACTIVITIES, CALLS, FIELDS
 from tachograph.node.gpu.readings import shown
 from tachograph.node.samples import Sample
 from tachograph_lab.checkout import root
+from tachograph_lab.scenario.definition import MemoryInUse
 from tachograph_lab.scenario.faults import (
     Ecc,
-    GpuHung,
-    GpuLost,
+    HungGpu,
     Leak,
     LinkDown,
+    LoggedXid,
+    LostGpu,
     SlowCollective,
     SlowPhase,
     Stuck,
-    Throttle,
-    Xid,
+    ThrottledGpus,
 )  # fmt: skip
-from tachograph_lab.scenario.story import MemoryInUse
 
 Play = Callable[..., Any]
 
@@ -89,7 +89,7 @@ def test_readings_are_those_of_a_real_part(play: Play) -> None:
 
 def test_counters_of_gpus_never_fall(play: Play) -> None:
     """Also where a rank is stuck, throttled or gone."""
-    faults = Stuck(at=40, lasts=15, rank=1, phase="forward"), Throttle(at=20, lasts=10, ranks=(2,), to=0.5)
+    faults = Stuck(at=40, lasts=15, rank=1, phase="forward"), ThrottledGpus(at=20, lasts=10, ranks=(2,), to=0.5)
     played, last = play(*faults, Ecc(at=30, rank=3), until=0), {}
     for second in range(1, 75):
         for sample in played.until(second).simulation.nodes[0].gpus.snapshot().samples:
@@ -122,7 +122,7 @@ def test_utilization_is_full_while_waiting(play: Play) -> None:
 @pytest.mark.parametrize(("cause", "reason"), [("thermal", "sw_thermal_slowdown"), ("power", "sw_power_cap")])
 def test_throttling_shows_in_clock_and_reason(play: Play, cause: str, reason: str) -> None:
     """INCIDENTS 4: clock at 80 % of its peers', the driver counts the seconds, the rank comes last; all read 100 %."""
-    played = play(Throttle(at=20, ranks=(5,), to=0.8, cause=cause), until=50)
+    played = play(ThrottledGpus(at=20, ranks=(5,), to=0.8, cause=cause), until=50)
     assert gpu(played, "clock_hertz", 5)["sm",] / gpu(played, "clock_hertz", 0)["sm",] == pytest.approx(0.8, abs=0.02)
     assert gpu(played, "clock_event_seconds_total", 5)[reason,] == pytest.approx(30)
     assert sum(gpu(played, "clock_event_seconds_total", 4).values()) == 0
@@ -132,7 +132,7 @@ def test_throttling_shows_in_clock_and_reason(play: Play, cause: str, reason: st
     assert min(waits) == waits[5]
 
 
-@pytest.mark.parametrize(("fault", "reason"), [(GpuLost, "lost"), (GpuHung, "hung")])
+@pytest.mark.parametrize(("fault", "reason"), [(LostGpu, "lost"), (HungGpu, "hung")])
 def test_a_gpu_that_cannot_be_read(play: Play, fault: Any, reason: str) -> None:
     """INCIDENTS 15: it stays known, has no readings, and its rank gets no further."""
     played = play(fault(at=20, rank=5), until=40)
@@ -155,7 +155,7 @@ def down(sample: Sample) -> bool:
 
 def test_ecc_and_xid(play: Play) -> None:
     """INCIDENTS 15: one uncorrectable error and a row to be replaced; an Xid with its time and what to do."""
-    played = play(Ecc(at=20, rank=5), Xid(at=25, rank=6, number=79), until=30)
+    played = play(Ecc(at=20, rank=5), LoggedXid(at=25, rank=6, number=79), until=30)
     assert gpu(played, "ecc_errors_total", 5)["uncorrected", "volatile"] == 1
     assert gpu(played, "row_remap_pending", 5) == 1
     assert gpu(played, "xid_errors_total", 6)["79",] == 1

@@ -14,8 +14,9 @@ from tachograph.catalog.rank import TRAIN_METRICS
 from tachograph.client.hello.identity import Identity, discover
 from tachograph.client.hello.workload import Workload
 from tachograph.client.transport.rank_state import Report
-from tachograph_lab.fleet.calendar import Calendar
+from tachograph_lab.fleet.pauses import PauseSchedule
 from tachograph_lab.scenario import Fleet, Pause, Scenario, StepTimes
+from tachograph_lab.scenario.definition import AlertThresholds
 from tachograph_lab.scenario.faults import (
     BatchChange,
     ExporterDown,
@@ -36,7 +37,6 @@ from tachograph_lab.scenario.faults import (
     SlowPhase,
     Stuck,
 )
-from tachograph_lab.scenario.story import Thresholds
 
 Play = Callable[..., Any]
 
@@ -45,8 +45,8 @@ def test_the_same_scenario_says_the_same_words(play: Play) -> None:
     """A replay is repeatable to the byte; another seed is another run."""
     stuck = Stuck(at=20, lasts=5, rank=2, phase="data")
     first, second = play(stuck, until=30), play(stuck, until=30)
-    assert first.words == second.words
-    assert first.words != play(stuck, until=30, seed=8).words
+    assert first.messages == second.messages
+    assert first.messages != play(stuck, until=30, seed=8).messages
 
 
 def test_all_that_ranks_say_is_taken(busy_day: Any) -> None:
@@ -153,7 +153,7 @@ def test_slow_and_missing_checkpoints() -> None:
     """INCIDENTS 17: from `at` on a checkpoint takes as long as the fault says, or is not begun."""
     every = Pause(every=50, takes=6)
     faults = SlowCheckpoint(at=90, takes=30), NoCheckpoint(at=140, lasts=30)
-    calendar = Calendar(Scenario(title="t", story="s", lasts=200, checkpoint=every, faults=faults))
+    calendar = PauseSchedule(Scenario(title="t", story="s", lasts=200, checkpoint=every, faults=faults))
     began = {at: float(np.max(calendar.checkpoint(at))) for at in range(10, 200, 10)}
     assert {at: takes for at, takes in began.items() if takes} == {50: 6, 100: 30, 170: 30}
 
@@ -217,8 +217,12 @@ def test_a_restart_loop_gains_no_step(play: Play) -> None:
 def test_a_finished_run_says_bye(play: Play) -> None:
     """A normal end is nobody's death: state, bye, and only then the end of the connection."""
     played = play(Finish(at=30), until=31)
-    last = [word for word in played.words if word.connection[1] == 3][-3:]
-    assert [b"state" in (last[0].line or b""), b"finished" in (last[1].line or b""), last[2].line] == [True, True, None]
+    last = [message for message in played.messages if message.connection[1] == 3][-3:]
+    assert [b"state" in (last[0].frame or b""), b"finished" in (last[1].frame or b""), last[2].frame] == [
+        True,
+        True,
+        None,
+    ]
     assert all(played.rank("rank_state", rank)["finished",] == 1 for rank in range(8))
 
 
@@ -296,6 +300,6 @@ def test_a_change_of_batch_is_told_again(play: Play) -> None:
 
 def test_what_the_run_sets_for_itself_is_told(play: Play) -> None:
     """A limit of its own reaches the exporter under its name; without one there is no series."""
-    played = play(until=20, thresholds=Thresholds(hang_seconds=600.0))
+    played = play(until=20, thresholds=AlertThresholds(hang_seconds=600.0))
     assert played.rank("train_threshold", 3) == {("hang_seconds",): 600.0}
     assert play(until=20).rank("train_threshold", 3) is None

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tachograph_lab.fleet.messages import Word
+from tachograph_lab.fleet.messages import RankMessage
 from tachograph_lab.live.live_fleet import Announcement, LiveFleet, read_announcement
 
 KILLED = 3
@@ -29,17 +29,17 @@ class Kill:
         assert now > self.now
         self.now = now
 
-    def words(self) -> Iterator[Word]:
+    def messages(self) -> Iterator[RankMessage]:
         for rank in range(RANKS_OF_A_NODE * len(self.nodes)):
             node, connection = self.nodes[rank // RANKS_OF_A_NODE].name, (self._frames.run, rank, 0)
             if rank not in self._greeted:
                 self._greeted.add(rank)
-                yield Word(node, connection, self._frames.hello(rank))
+                yield RankMessage(node, connection, self._frames.hello(rank))
             if rank != KILLED or self.now < 2:
-                yield Word(node, connection, self._frames.state(int(self.now) + 1))
+                yield RankMessage(node, connection, self._frames.state(int(self.now) + 1))
             elif not self._killed:
                 self._killed = True
-                yield Word(node, connection, None)
+                yield RankMessage(node, connection, None)
 
 
 def while_it_plays(
@@ -49,11 +49,11 @@ def while_it_plays(
         stop = asyncio.Event()
         fleet = LiveFleet(story, time.time() + starts_in, folder, subnet)
         playing = asyncio.get_running_loop().create_task(fleet.play(stop))
-        while (told := read_announcement(folder)) is None:
+        while (announced := read_announcement(folder)) is None:
             assert not playing.done(), playing.result()
             await asyncio.sleep(0.02)
         try:
-            await look(told)
+            await look(announced)
         finally:
             stop.set()
             await playing
@@ -66,20 +66,20 @@ def test_a_kill_is_seen_on_its_node_alone(
 ) -> None:
     """Every node has its own exporter and its own ranks; a rank that is killed is dead there, the others train on."""
 
-    async def look(told: Announcement) -> None:
-        assert list(told.places) == ["node-0", "node-1"]
+    async def look(announced: Announcement) -> None:
+        assert list(announced.nodes) == ["node-0", "node-1"]
 
         async def up() -> list[dict[int, float]]:
-            return [await looks.by_rank(place.exporter, "tachograph_rank_up") for place in told.places.values()]
+            return [await looks.by_rank(place.exporter, "tachograph_rank_up") for place in announced.nodes.values()]
 
         await looks.until(up, [{0: 1, 1: 1}, {2: 1, 3: 1}])
         await looks.until(up, [{0: 1, 1: 1}, {2: 1, 3: 0}], 4)
-        assert await looks.by_rank(told.places["node-1"].exporter, "tachograph_train_steps_total") == {2: 3, 3: 2}
+        assert await looks.by_rank(announced.nodes["node-1"].exporter, "tachograph_train_steps_total") == {2: 3, 3: 2}
 
     while_it_plays(Kill(still_nodes, frames), tmp_path, subnet, 0.2, look)
-    told = read_announcement(tmp_path)
-    assert told is not None
-    assert told.faults == []
+    announced = read_announcement(tmp_path)
+    assert announced is not None
+    assert announced.errors == []
 
 
 def test_a_fleet_that_falls_behind_says_so(
@@ -87,10 +87,10 @@ def test_a_fleet_that_falls_behind_says_so(
 ) -> None:
     """A replay that was slower than real time is no evidence: the announcement says that it was."""
 
-    async def look(told: Announcement) -> None:
+    async def look(announced: Announcement) -> None:
         async def faults() -> list[str]:
             found = read_announcement(tmp_path)
-            return found.faults if found else []
+            return found.errors if found else []
 
         await looks.until(faults, ["the fleet fell behind at second 0: too many ranks for this machine"])
 

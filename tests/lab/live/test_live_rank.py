@@ -25,7 +25,7 @@ def with_ranks(live: Callable[[], LiveNode], frames: Any, play: Callable[[LiveNo
         ranks = [LiveRank(node.socket, refused_by_none) for _ in RANKS]
         try:
             for number, rank in enumerate(ranks):
-                rank.say(frames.hello(number))
+                rank.send(frames.hello(number))
             await play(node, ranks)
         finally:
             for rank in ranks:
@@ -41,7 +41,7 @@ def test_counters_are_exact_after_an_outage(live: Callable[[], LiveNode], still:
     async def play(node: LiveNode, ranks: list[LiveRank]) -> None:
         async def told(steps: int) -> dict[int, float]:
             for rank in ranks:
-                rank.say(frames.state(steps))
+                rank.send(frames.state(steps))
             found: dict[int, float] = await looks.by_rank(node.exporter_address, "tachograph_train_steps_total")
             return found
 
@@ -49,7 +49,7 @@ def test_counters_are_exact_after_an_outage(live: Callable[[], LiveNode], still:
         still.exporter_up = False
         await node.follow()
         for rank in ranks:
-            rank.say(frames.state(25))
+            rank.send(frames.state(25))
         await asyncio.sleep(0.25)  # attempts that fail
         still.exporter_up = True
         await node.follow()
@@ -64,16 +64,16 @@ def test_a_silent_rank_does_not_come_back(live: Callable[[], LiveNode], still: A
     async def play(node: LiveNode, ranks: list[LiveRank]) -> None:
         up = lambda: looks.by_rank(node.exporter_address, "tachograph_rank_up")  # noqa: E731
         for rank in ranks:
-            rank.say(frames.state(1))
+            rank.send(frames.state(1))
         await looks.until(up, dict.fromkeys(RANKS, 1))
-        ranks[2].say(frames.state(2))
+        ranks[2].send(frames.state(2))
         ranks[2]._said_at -= 60  # it has been stopped for a minute
         still.exporter_up = False
         await node.follow()
         still.exporter_up = True
         await node.follow()
         await looks.until(up, {0: 1, 1: 1})
-        ranks[2].say(frames.state(3))
+        ranks[2].send(frames.state(3))
         await looks.until(up, dict.fromkeys(RANKS, 1))
 
     with_ranks(live, frames, play)
@@ -86,7 +86,7 @@ def test_an_end_without_a_goodbye_is_a_death(live: Callable[[], LiveNode], looks
         up = lambda: looks.by_rank(node.exporter_address, "tachograph_rank_up")  # noqa: E731
         await looks.until(up, dict.fromkeys(RANKS, 1))
         ranks[0].end()
-        ranks[1].say(frames.frame("bye", outcome="finished"))
+        ranks[1].send(frames.frame("bye", outcome="finished"))
         await looks.until(up, {0: 0, 1: 1, 2: 1}, 2)
 
         async def hung_up() -> list[bool]:
@@ -108,7 +108,7 @@ def test_a_refusal_is_told(live: Callable[[], LiveNode], frames: Any) -> None:
         await node.open()
         refusals: list[str] = []
         rank = LiveRank(node.socket, refusals.append)
-        rank.say(frames.frame("hello", run="", rank=0))
+        rank.send(frames.frame("hello", run="", rank=0))
         for _ in range(100):
             if refusals:
                 break

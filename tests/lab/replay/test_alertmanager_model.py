@@ -21,9 +21,8 @@ from tachograph_lab.checkout import root
 from tachograph_lab.pager import Pager
 from tachograph_lab.processes import Children, answers, free_port
 from tachograph_lab.replay import alertmanager_config
-from tachograph_lab.replay.alertmanager import Model
-from tachograph_lab.replay.firing import Firing
-from tachograph_lab.replay.verdict import Received
+from tachograph_lab.replay.alertmanager import AlertmanagerModel, Firing
+from tachograph_lab.replay.verdict import ReceivedAlert
 
 LASTS = 8.0
 CLOSE = 0.6
@@ -111,7 +110,7 @@ class Listener(Pager):
 
     def __init__(self) -> None:
         self.began = time.time()
-        self.heard: dict[object, Received] = {}
+        self.heard: dict[object, ReceivedAlert] = {}
         super().__init__()
         # All groups come at once: a connection beyond the queue's five would be tried again a second later.
         self._server.socket.listen(128)
@@ -120,7 +119,7 @@ class Listener(Pager):
         now = time.time() - self.began
         for one in notification["alerts"]:
             key = (receiver, one["fingerprint"], one["status"], one["startsAt"])
-            self.heard.setdefault(key, Received(now, receiver, one["status"], one["labels"], {}))
+            self.heard.setdefault(key, ReceivedAlert(now, receiver, one["status"], one["labels"], {}))
 
 
 class Told(NamedTuple):
@@ -132,7 +131,7 @@ class Told(NamedTuple):
     time: float
 
 
-def told(received: list[Received]) -> list[Told]:
+def told(received: list[ReceivedAlert]) -> list[Told]:
     return sorted(
         Told(one.labels["run"], one.alert, one.labels.get("rank", ""), one.receiver, one.status, one.time)
         for one in received
@@ -207,7 +206,7 @@ def modelled(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
     """What the model says of the same, without the receiver that tells nobody."""
     path = tmp_path_factory.mktemp("model") / "alertmanager.yml"
     path.write_text(CONFIGURATION, encoding="utf-8")
-    received = Model(alertmanager_config.read(path)).notifications(ALERTS, LASTS)
+    received = AlertmanagerModel(alertmanager_config.read(path)).notifications(ALERTS, LASTS)
     return told([one for one in received if one.receiver != "null"])
 
 
@@ -231,7 +230,7 @@ def test_the_model_tells_what_alertmanager_tells(
 def test_the_shipped_configuration_is_understood() -> None:
     """A cause pages at once, its symptom only if it outlives it, info goes to nobody, the watchdog to its own."""
     configuration = alertmanager_config.read(root() / "alertmanager/alertmanager.yml")
-    received = Model(configuration).notifications(
+    received = AlertmanagerModel(configuration).notifications(
         [
             alert("r", "RankDead", 100, 200, rank="1"),
             alert("r", "RunHung", 97, 250),
@@ -255,6 +254,6 @@ def test_a_group_is_told_again_only_for_something_new(tmp_path: Path) -> None:
     """An alert that ends and begins again between two turns of its group is no news; after its end was told, it is."""
     path = tmp_path / "alertmanager.yml"
     path.write_text(CONFIGURATION, encoding="utf-8")
-    model = Model(alertmanager_config.read(path))
+    model = AlertmanagerModel(alertmanager_config.read(path))
     flapping = [alert("r", "A", 100 + 0.5 * i, 100.3 + 0.5 * i) for i in range(40)]
     assert [one.status for one in model.notifications(flapping, 1000)].count("firing") == 1

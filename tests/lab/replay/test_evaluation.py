@@ -10,8 +10,8 @@ import pytest
 
 from tachograph_lab import binaries
 from tachograph_lab.replay import evaluation
+from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.replay.evaluation import EvaluationError, evaluate
-from tachograph_lab.replay.firing import Firing
 from tachograph_lab.replay.recording import Recording
 from tachograph_lab.replay.scraped import Row, Target
 from tachograph_lab.replay.shipped import ShippedRules, shipped

@@ -9,7 +9,7 @@ import pytest
 
 from tachograph_lab.replay import input_series
 from tachograph_lab.replay.promtool_limit import PromtoolLimitError, with_raised_limit
-from tachograph_lab.replay.scraped import MISSING, STALE, Series
+from tachograph_lab.replay.scraped import MISSING, STALE, ScrapedSeries
 
 NAN, INF = math.nan, math.inf
 
@@ -66,7 +66,7 @@ def test_neighbours_stay_apart(whole: int) -> None:
 
 def test_labels_are_quoted() -> None:
     """As PromQL reads them."""
-    one = Series("m", {"a": 'x"y\\z\nw', "b": "–"}, np.array([1.0]))
+    one = ScrapedSeries("m", {"a": 'x"y\\z\nw', "b": "–"}, np.array([1.0]))
     assert input_series.selector(one) == r'm{a="x\"y\\z\nw",b="–"}'
 
 

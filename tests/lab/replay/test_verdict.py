@@ -6,26 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from tachograph_lab.replay.verdict import Received, Verdict, judge
+from tachograph_lab.replay.verdict import ReceivedAlert, ReplayVerdict, judge
 from tachograph_lab.scenario import Expected, Fleet, Scenario, Tolerated
-from tachograph_lab.scenario.faults import Throttle
+from tachograph_lab.scenario.faults import ThrottledGpus
 
 LATE = Expected(alert="StragglerRank", receiver="page", within=180, labels={"rank": "3"}, text=("thermal", "84"))
 SCENARIO = Scenario(
     title="A throttle", story="It throttles.", lasts=600, fleet=Fleet(), expect=(LATE,),
-    faults=(Throttle(at=300, ranks=(3,), to=0.8),),
+    faults=(ThrottledGpus(at=300, ranks=(3,), to=0.8),),
     may=(Tolerated(alert="GpuHot", receiver="ticket", labels={"gpu": "3"}),),
 )  # fmt: skip
 
 
 def told(
     time: float, alert: str = "StragglerRank", receiver: str = "page", status: str = "firing", **labels: str
-) -> Received:
+) -> ReceivedAlert:
     words = {"description": "Thermal throttling at 84 °C.", "runbook_url": "http://x/nonsense"}
-    return Received(time, receiver, status, {"alertname": alert, "rank": "3", **labels}, words)
+    return ReceivedAlert(time, receiver, status, {"alertname": alert, "rank": "3", **labels}, words)
 
 
-def verdict(*received: Received, scenario: Scenario = SCENARIO) -> Verdict:
+def verdict(*received: ReceivedAlert, scenario: Scenario = SCENARIO) -> ReplayVerdict:
     found = judge(scenario, received)
     assert ("FAIL" in found.lines[0]) is not found.ok
     return found
@@ -59,7 +59,7 @@ def test_the_expected_page_alone_passes() -> None:
         ),
     ],
 )
-def test_what_is_missing_says_why(received: list[Received], why: str) -> None:
+def test_what_is_missing_says_why(received: list[ReceivedAlert], why: str) -> None:
     """The nearest that came says what is wrong with it, and counts as received beside what was expected."""
     found = verdict(*received)
     assert not found.ok
@@ -85,7 +85,7 @@ def test_late_is_wrong_and_not_extra() -> None:
         told(700, "GpuHot", "chat"),
     ],
 )
-def test_anything_else_that_a_person_is_told_is_extra(other: Received) -> None:
+def test_anything_else_that_a_person_is_told_is_extra(other: ReceivedAlert) -> None:
     """A symptom, a wrong rank in the right notification, a second page for the same, a tolerated alert elsewhere."""
     found = verdict(told(400), other)
     assert not found.ok

@@ -12,7 +12,7 @@ from tachograph_lab import binaries
 from tachograph_lab.replay import input_series, recording, virtual
 from tachograph_lab.replay.recording import record
 from tachograph_lab.replay.shipped import shipped
-from tachograph_lab.replay.verdict import Verdict
+from tachograph_lab.replay.verdict import ReplayVerdict
 from tachograph_lab.scenario import Expected, Fleet, Scenario
 from tachograph_lab.scenario.faults import ExporterDown, Fault, Kill
 
@@ -20,7 +20,7 @@ RUN = "small"
 
 
 @pytest.fixture(params=["bookworm", "sid"])
-def replayed(request: pytest.FixtureRequest) -> Callable[[Scenario], Verdict]:
+def replayed(request: pytest.FixtureRequest) -> Callable[[Scenario], ReplayVerdict]:
     """Return what replays a scenario with a generation, if that can be had."""
     try:
         binaries.find(request.param)
@@ -37,7 +37,7 @@ def scenario(*faults: Fault, expect: tuple[Expected, ...]) -> Scenario:
     return Scenario(title="Small", story="Small.", lasts=120, fleet=fleet, faults=faults, expect=expect)
 
 
-def test_a_killed_rank_is_the_one_page(replayed: Callable[[Scenario], Verdict]) -> None:
+def test_a_killed_rank_is_the_one_page(replayed: Callable[[Scenario], ReplayVerdict]) -> None:
     """It names the rank, its node and its GPU; what follows from it is kept quiet."""
     wanted = Expected(
         alert="RankDead", receiver="page", within=15, text=("rank 3",),
@@ -88,7 +88,7 @@ def test_the_rules_are_evaluated_as_often_as_a_time_asks_for(
     assert virtual.rhythm(story) == seconds
 
 
-def test_an_exporter_that_is_down_is_that_and_no_dead_run(replayed: Callable[[Scenario], Verdict]) -> None:
+def test_an_exporter_that_is_down_is_that_and_no_dead_run(replayed: Callable[[Scenario], ReplayVerdict]) -> None:
     """Its scrapes fail, its series end, and the node answers: the page says so."""
     wanted = Expected(
         alert="ExporterDown", receiver="page", within=55, text=("The node lives",), labels={"instance": "node-1"}

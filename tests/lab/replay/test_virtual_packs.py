@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tachograph_lab.replay import virtual
-from tachograph_lab.replay.firing import Firing
+from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.scenario import Expected, Fleet, Scenario
 from tachograph_lab.scenario.faults import Fault, Freeze, Kill
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tachograph_lab.commands import campaign, healthy
 from tachograph_lab.replay.batch import Outcome
-from tachograph_lab.replay.verdict import Received, judge
+from tachograph_lab.replay.verdict import ReceivedAlert, judge
 from tachograph_lab.scenario.checks import check
 from tachograph_lab.scenario.faults import FAULTS
 from tachograph_lab.scenario.random_scenario import KINDS, generate
@@ -42,9 +42,9 @@ def test_most_faults_come_in_campaigns() -> None:
     assert used | {"slow_checkpoint", "no_checkpoint", "batch_change", "finish"} == set(FAULTS)
 
 
-def _received(alert: str, rank: str, time: float) -> Received:
+def _received(alert: str, rank: str, time: float) -> ReceivedAlert:
     labels = {"alertname": alert, "run": "campaign", "rank": rank, "instance": "node-0", "gpu": rank}
-    return Received(time, "page", "firing", labels, {"description": f"Rank {rank} holds its connection"})
+    return ReceivedAlert(time, "page", "firing", labels, {"description": f"Rank {rank} holds its connection"})
 
 
 def test_a_page_that_blames_another_rank_is_wrong() -> None:
@@ -53,7 +53,7 @@ def test_a_page_that_blames_another_rank_is_wrong() -> None:
     at, right = scenario.faults[0].at, scenario.expect[0].labels["rank"]
     other = "0" if right != "0" else "1"
 
-    def kinds(*received: Received) -> list[str]:
+    def kinds(*received: ReceivedAlert) -> list[str]:
         return sorted(finding.kind for finding in campaign.findings(Outcome(scenario, judge(scenario, received), 0.0)))
 
     assert kinds() == [campaign.MISSING]

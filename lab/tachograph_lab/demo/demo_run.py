@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from tachograph_lab.demo import faults
-from tachograph_lab.demo.demo_scenarios import FIRST_RUN, Result, Scenario, surplus
+from tachograph_lab.demo import fault_injection
+from tachograph_lab.demo.demo_scenarios import FIRST_RUN, DemoResult, DemoScenario, surplus
 from tachograph_lab.demo.launch import Job, launch
 from tachograph_lab.demo.screen import Screen
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.demo.vitals import vitals
-from tachograph_lab.pager import FIRING, RESOLVED, Page, Pager
+from tachograph_lab.pager import FIRING, RESOLVED, PagedAlert, Pager
 from tachograph_lab.processes import ProcessError
 
 T = TypeVar("T")
@@ -30,20 +30,20 @@ LATE_SECONDS = 30.0
 """How long after its budget a page is still waited for, so that late is told from missing."""
 
 
-class Story:
+class DemoRun:
     """One telling: the stack, the pager, the screen it is told on, and the results so far."""
 
     def __init__(self, stack: Stack, pager: Pager, screen: Screen) -> None:
         self.stack = stack
         self.pager = pager
         self.screen = screen
-        self.results: list[Result] = []
+        self.results: list[DemoResult] = []
         self._shown = 0
         self._since = time.time()
         self._expected = ""
         self._job: Job | None = None
 
-    def tell(self, scenarios: Sequence[Scenario], healthy_seconds: float) -> None:
+    def tell(self, scenarios: Sequence[DemoScenario], healthy_seconds: float) -> None:
         """Give the jobs every fault in turn and collect the results."""
         for number, scenario in enumerate(scenarios, start=1):
             first = scenario.run == FIRST_RUN
@@ -53,7 +53,7 @@ class Story:
             self.results.append(self._break(scenario))
         self._end()
 
-    def surplus(self) -> list[Page]:
+    def surplus(self) -> list[PagedAlert]:
         """Return the pages that no fault had called for."""
         return surplus(self.pager.pages(), self.results)
 
@@ -73,18 +73,18 @@ class Story:
         pace = f"{1000 * self._step_seconds():.0f} ms a step"
         self.screen.note(f"{healthy_seconds:.0f} s of healthy training at {pace}: {pages} pages", not pages)
 
-    def _break(self, scenario: Scenario) -> Result:
+    def _break(self, scenario: DemoScenario) -> DemoResult:
         """Give the job a fault, wait for its page, heal the job, wait until the page is resolved."""
         job = self._running()
         budget = scenario.budget(self._step_seconds())
         self._since, self._expected = time.time(), scenario.alert
-        if scenario.fault.kind == faults.KILLED:
-            faults.kill(job.pid(scenario.fault.rank or 0))
+        if scenario.fault.kind == fault_injection.KILLED:
+            fault_injection.kill(job.pid(scenario.fault.rank or 0))
         else:
             job.control.inject(scenario.fault)
         self.screen.waiting(f"waiting for {scenario.alert}", budget)
         page = self._until(lambda: self._answer(scenario), budget + LATE_SECONDS)
-        result = Result(scenario, budget, page, page.time - self._since if page else 0.0)
+        result = DemoResult(scenario, budget, page, page.time - self._since if page else 0.0)
         if page is None:
             self.screen.note(f"no {scenario.alert} within {budget + LATE_SECONDS:.0f} s", good=False)
         if not scenario.heals:
@@ -94,17 +94,17 @@ class Story:
         job.control.heal(scenario.fault.kind)
         return self._resolved(result, page) if page else result
 
-    def _answer(self, scenario: Scenario) -> Page | None:
+    def _answer(self, scenario: DemoScenario) -> PagedAlert | None:
         for page in self.pager.pages():
             ours = page.critical and page.alert == scenario.alert and page.labels.get("run") == scenario.run
             if ours and page.status == FIRING and page.time > self._since:
                 return page
         return None
 
-    def _resolved(self, result: Result, page: Page) -> Result:
+    def _resolved(self, result: DemoResult, page: PagedAlert) -> DemoResult:
         healed = time.time()
 
-        def resolution() -> Page | None:
+        def resolution() -> PagedAlert | None:
             same = (other for other in self.pager.pages() if other.fingerprint == page.fingerprint)
             return next((other for other in same if other.status == RESOLVED and other.time > page.time), None)
 

@@ -1,7 +1,7 @@
-"""What the loop logs of its steps: curves with noise and the scenario's faults, judged by the client's own code.
+"""The values that the training loop logs: curves with noise and the scenario's faults, judged by the client's own code.
 
-Loss is the mean over ranks, as most loops log it, and the gradient norm is one number for all ranks by its nature. So
-ranks share one `Logged`, until a fault makes one of them differ.
+The loss is the mean over ranks, as most loops log it, and the gradient norm is the same on all ranks anyway. So ranks
+share one `LoggedValues` until a fault makes one of them differ.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ CHECKSUM_EVERY = 10
 _BLOCK = 1024
 
 
-class Curves:
-    """Loss, gradient norm and learning rate of a step, without what is NaN."""
+class TrainingCurves:
+    """Loss, gradient norm and learning rate of a step; faults that make them NaN are applied later, per rank."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._learning = scenario.learning
@@ -53,7 +53,7 @@ class Curves:
         self._noise: list[tuple[float, float]] = []
 
     def values(self, step: int, now: float) -> dict[str, float]:
-        """Return what a rank logs of a step that began at second `now`."""
+        """Return the values logged for a step that began at second `now`."""
         learning = self._learning
         if learning.formula:
             loss = 3.0 * math.exp(-0.18 * step) + 0.20
@@ -82,8 +82,8 @@ class Curves:
         return self._noise.pop()
 
 
-class Learned:
-    """What one rank, or all that agree, knows of its steps: logged values and numbers that all must share."""
+class LoggedValues:
+    """Logged values and invariants of one rank, or of all ranks that agree."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._seed = scenario.seed
@@ -94,11 +94,11 @@ class Learned:
         self._shown: dict[str, object] | None = None
 
     def resumed(self) -> None:
-        """Note that this attempt goes on from a checkpoint."""
+        """Note that this attempt resumed from a checkpoint."""
         self._logged.resumed = True
 
     def observe(self, step: int, now: float, values: dict[str, float], numbers: dict[str, int]) -> None:
-        """Take the values of one completed step."""
+        """Observe the values of one completed step."""
         self._now = now
         self._step.next = step + 1
         self._step.logged.append((step, dict(values)))
@@ -108,7 +108,7 @@ class Learned:
         self._shown = None
 
     def metrics(self) -> dict[str, object]:
-        """Return all of it, as a frame carries it."""
+        """Return the metrics, encoded for a frame."""
         if self._shown is None:
             self._shown = {key: encoded(value) for key, value in self._logged.metrics()}
             self._shown |= {key: encoded(value) for key, value in self._invariants.metrics()}
@@ -118,10 +118,10 @@ class Learned:
         return self._now
 
 
-class Learning:
-    """What all ranks of an attempt learn: one `Learned` for those that agree, one for each that differs."""
+class LoggedByRank:
+    """The logged values of all ranks of an attempt: one `LoggedValues` for all that agree, one for each that differs."""
 
-    def __init__(self, scenario: Scenario, curves: Curves, resumed: bool) -> None:
+    def __init__(self, scenario: Scenario, curves: TrainingCurves, resumed: bool) -> None:
         self._curves = curves
         self._seed = scenario.seed
         self._batch = scenario.work.global_batch
@@ -129,17 +129,17 @@ class Learning:
         self._changes = [each for each in scenario.faults if isinstance(each, BatchChange)]
         self._wrong = [each for each in scenario.faults if isinstance(each, WrongGlobalBatch)]
         self._spread: set[str] = set()
-        self._own: dict[int, Learned] = {}
-        self._all = Learned(scenario)
+        self._own: dict[int, LoggedValues] = {}
+        self._all = LoggedValues(scenario)
         if resumed:
             self._all.resumed()
 
-    def of(self, rank: int) -> Learned:
-        """Return what a rank knows."""
+    def of(self, rank: int) -> LoggedValues:
+        """Return a rank's values."""
         return self._own.get(rank, self._all)
 
     def observe(self, step: int, now: float) -> None:
-        """Take a completed step that began at second `now`."""
+        """Observe a completed step that began at second `now`."""
         values = self._curves.values(step, now)
         numbers = self._numbers(step, now)
         broken = [fault for fault in self._odd if fault.at <= now < fault.until]

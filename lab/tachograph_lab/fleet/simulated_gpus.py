@@ -1,8 +1,8 @@
-"""GPUs that read like H100s at work, in place of NVML: what their ranks do, and what the scenario does to them.
+"""Simulated GPUs in place of NVML: their readings follow from their ranks' work and the scenario's faults.
 
-Utilization is 100 % wherever a kernel runs, and one that only waits for an all-reduce is a kernel. Levels are those of
-SXM boards under training: 660 W and 62 °C when computing, 380 W when waiting, 110 W when idle. The driver is one that
-counts SM cycles (595 and newer).
+Utilization is 100 % while any kernel is running, even one that only waits for an all-reduce. Levels are those of SXM
+boards in training: 660 W and 62 °C when computing, 380 W when waiting, 110 W when idle. The driver is one that counts
+SM cycles (595 and newer).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tachograph.node.peaks import achievable_of, dtype_of, peaks_of
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.node.xid import table
 from tachograph_lab.scenario import Scenario
-from tachograph_lab.scenario.faults import Ecc, Fault, GpuHung, GpuLost, Throttle, Xid
+from tachograph_lab.scenario.faults import Ecc, Fault, HungGpu, LoggedXid, LostGpu, ThrottledGpus
 
 CLOCK, CLOCK_MAX, MEMORY_CLOCK = 1.755e9, 1.98e9, 2.619e9
 SM_COUNT = 132
 IDLE_WATTS, COMPUTE_WATTS, WAIT_WATTS, LIMIT_WATTS = 110.0, 660.0, 380.0, 700.0
 THROTTLED_CELSIUS, SLOWDOWN_CELSIUS = 84.0, 87.0
 COMPUTE_SM_ACTIVE, WAIT_SM_ACTIVE, TENSOR_ACTIVE = 0.93, 0.25, 0.48
-"""Shares of the SMs: the kernels of NCCL spin on a quarter of them."""
+"""Shares of the SMs; NCCL's kernels spin on a quarter of them."""
 
 CONTEXT_BYTES = 1.6e9
-"""What CUDA and NCCL hold beside PyTorch's allocator."""
+"""Memory that CUDA and NCCL use beside PyTorch's allocator."""
 
 _MEMORY_BYTES = (("H200", 150.1e9), ("B200", 192.0e9), ("80GB", 85.5e9), ("H100", 85.5e9), ("40GB", 42.9e9))
 _EVENTS = ("sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -40,8 +40,8 @@ _HELD_BY = {"thermal": "sw_thermal_slowdown", "power": "sw_power_cap"}
 _xids = cache(table.load)
 
 
-class Work(NamedTuple):
-    """What the GPUs' ranks do and have done, by rank: seconds since the start, bytes now."""
+class GpuWork(NamedTuple):
+    """The work of the GPUs by rank: what they do now, seconds since the start, bytes now."""
 
     now: float
     computing: Sequence[bool]
@@ -52,12 +52,12 @@ class Work(NamedTuple):
 
 
 def memory_of(name: str) -> float:
-    """Return the bytes on a board of this name; 80 GB where it does not tell."""
+    """Return the memory of a board of this name in bytes; 80 GB if the name does not say."""
     return next((size for part, size in _MEMORY_BYTES if part in name), 85.5e9)
 
 
 def uuid_of(run: str, rank: int) -> str:
-    """Return the UUID of the GPU that a rank computes on: a text that says where it belongs."""
+    """Return the UUID of a rank's GPU, derived from run and rank."""
     number = sum(ord(letter) * 31**place for place, letter in enumerate(run)) * 100_003 + rank
     digits = f"{number * 0x9E3779B97F4A7C15 % 2**128:032x}"
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
@@ -66,11 +66,11 @@ def uuid_of(run: str, rank: int) -> str:
 class SimulatedGpus:
     """The GPUs of one node, as the exporter's GPU side (`node.shown_gpus.GpuReader`).
 
-    `work` tells what the whole fleet's ranks do; `monotonic` stamps the readings and must be the exporter's own clock.
+    `work` returns the work of the whole fleet; `monotonic` stamps the readings and must be the exporter's own clock.
     """
 
     def __init__(
-        self, scenario: Scenario, node: int, work: Callable[[], Work], epoch: float, monotonic: Callable[[], float]
+        self, scenario: Scenario, node: int, work: Callable[[], GpuWork], epoch: float, monotonic: Callable[[], float]
     ) -> None:
         fleet = scenario.fleet
         self.monotonic = monotonic
@@ -97,7 +97,7 @@ class SimulatedGpus:
         self._read_at = math.nan
 
     async def run(self) -> None:
-        """Return at once: a reading is made when it is asked for."""
+        """Return at once: readings are computed on demand."""
 
     def snapshot(self) -> GpuSnapshot | None:
         """Return the readings now."""
@@ -106,8 +106,8 @@ class SimulatedGpus:
             self._read_at = work.now
             samples = tuple(sample for place in range(len(self._ranks)) for sample in self._gpu(place, work))
             down = {self._down(rank, work.now) for rank in self._ranks}
-            word = "" if "" in down else "hung" if "hung" in down else "error"
-            self._snapshot = GpuSnapshot(samples, 0.012, self.monotonic(), not word, word)
+            reason = "" if "" in down else "hung" if "hung" in down else "error"
+            self._snapshot = GpuSnapshot(samples, 0.012, self.monotonic(), not reason, reason)
         return self._snapshot
 
     def gpus(self) -> Sequence[GpuIdentity]:
@@ -115,7 +115,7 @@ class SimulatedGpus:
         return self._identities
 
     def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
-        """Return None: the ranks say themselves where they compute."""
+        """Return None: the ranks report their own GPU."""
         return None
 
     def peak_flops(self, uuid: str, precision: str) -> float | None:
@@ -123,30 +123,30 @@ class SimulatedGpus:
         return self._peaks.get(dtype_of(precision)) if uuid in self._uuids else None
 
     def collectors(self) -> Mapping[str, str]:
-        """Return that all is read, or why nothing is."""
+        """Return the failure reason of each collector, empty if it works."""
         snapshot = self.snapshot()
-        word = snapshot.reason if snapshot is not None else "starting"
-        return {"gpu": word, "gpm": word, "xid": ""}
+        reason = snapshot.reason if snapshot is not None else "starting"
+        return {"gpu": reason, "gpm": reason, "xid": ""}
 
     def worker_ends(self) -> Mapping[str, int]:
-        """Return that the worker never ended."""
+        """Return zero for every cause: there is no worker that could end."""
         return dict.fromkeys(catalog.WORKER_END_CAUSES, 0)
 
     def _down(self, rank: int, now: float) -> str:
         """Return why a rank's GPU cannot be read, empty if it can."""
         for fault in self._faults[rank]:
-            if isinstance(fault, (GpuLost, GpuHung)) and fault.at <= now < fault.until:
-                return "lost" if isinstance(fault, GpuLost) else "hung"
+            if isinstance(fault, (LostGpu, HungGpu)) and fault.at <= now < fault.until:
+                return "lost" if isinstance(fault, LostGpu) else "hung"
         return ""
 
-    def _gpu(self, place: int, work: Work) -> Iterator[Sample]:
+    def _gpu(self, place: int, work: GpuWork) -> Iterator[Sample]:
         identity, rank = self._identities[place], self._ranks[place]
         gpu = (identity.index, identity.uuid)
         yield from self._xid_samples(gpu, rank, work.now)
         info = self._still[place][0]
-        if word := self._down(rank, work.now):
+        if reason := self._down(rank, work.now):
             yield Sample(catalog.GPU_UP, gpu, 0.0)
-            yield Sample(catalog.GPU_UNAVAILABLE, (*gpu, word), 1.0)
+            yield Sample(catalog.GPU_UNAVAILABLE, (*gpu, reason), 1.0)
             yield info
             return
         yield Sample(catalog.GPU_UP, gpu, 1.0)
@@ -155,7 +155,7 @@ class SimulatedGpus:
         for metric, labels, value in self._moving(place, rank, work):
             yield Sample(metric, (*gpu, *labels), value)
 
-    def _moving(self, place: int, rank: int, work: Work) -> Iterator[tuple[Metric, tuple[str, ...], float]]:
+    def _moving(self, place: int, rank: int, work: GpuWork) -> Iterator[tuple[Metric, tuple[str, ...], float]]:
         computing, waiting = work.computing[rank], work.waiting[rank]
         computed, waited = work.computed[rank], work.waited[rank]
         busy = computing or waiting
@@ -164,7 +164,7 @@ class SimulatedGpus:
         active: set[str] = set()
         factor = 1.0
         for fault in self._faults[rank]:
-            if isinstance(fault, Throttle) and fault.at <= work.now:
+            if isinstance(fault, ThrottledGpus) and fault.at <= work.now:
                 reason = _HELD_BY[fault.cause]
                 held[reason] += min(work.now, fault.until) - fault.at
                 if work.now < fault.until:
@@ -205,7 +205,7 @@ class SimulatedGpus:
         yield catalog.GPU_RECOVERY_ACTION, ("gpu_reset" if ecc else "none",), 1.0
 
     def _constant(self, place: int) -> Iterator[Sample]:
-        """Yield what never changes on a GPU; first who it is."""
+        """Yield the samples of a GPU that never change, GPU_INFO first."""
         identity = self._identities[place]
         gpu = (identity.index, identity.uuid)
         serial = f"16502230{self._ranks[place]:05d}"
@@ -237,7 +237,7 @@ class SimulatedGpus:
     def _xid_samples(self, gpu: tuple[str, str], rank: int, now: float) -> Iterator[Sample]:
         seen: dict[int, list[float]] = {}
         for fault in self._faults[rank]:
-            if isinstance(fault, Xid) and fault.at <= now:
+            if isinstance(fault, LoggedXid) and fault.at <= now:
                 seen.setdefault(fault.number, []).append(fault.at)
         for number in sorted({*self._xids.paging(), *seen}):
             times = seen.get(number, [])
@@ -249,10 +249,10 @@ class SimulatedGpus:
                 yield Sample(catalog.GPU_XID_INFO, (*labels, row.action, row.meaning), 1.0)
 
 
-_KINDS = (Throttle, Ecc, Xid, GpuLost, GpuHung)
+_KINDS = (ThrottledGpus, Ecc, LoggedXid, LostGpu, HungGpu)
 
 
 def _ranks(fault: Fault) -> Sequence[int]:
-    if isinstance(fault, Throttle):
+    if isinstance(fault, ThrottledGpus):
         return fault.ranks
-    return (fault.rank,) if isinstance(fault, (Ecc, Xid, GpuLost, GpuHung)) else ()
+    return (fault.rank,) if isinstance(fault, (Ecc, LoggedXid, LostGpu, HungGpu)) else ()

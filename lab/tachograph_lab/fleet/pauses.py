@@ -1,4 +1,4 @@
-"""When a run stops training: to save a checkpoint, to evaluate."""
+"""When a run pauses training to save a checkpoint or to evaluate."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tachograph_lab.scenario import Pause, Scenario
 from tachograph_lab.scenario.faults import NoCheckpoint, SlowCheckpoint
 
 
-class Calendar:
-    """Outlives attempts. `saved` is the step of the last checkpoint, 0 while there is none.
+class PauseSchedule:
+    """The schedule of a run over all its attempts; `saved` is the step of the last checkpoint, 0 while there is none.
 
-    On one node rank 0 saves alone and the others wait for it in their next all-reduce, as examples/ddp.py does; on more
-    nodes all ranks save their shards. All ranks evaluate.
+    On one node, rank 0 saves alone and the others wait for it in their next all-reduce, as in examples/ddp.py; on more
+    nodes, all ranks save their shards. All ranks evaluate.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -27,11 +27,11 @@ class Calendar:
         self.restart(0.0)
 
     def restart(self, now: float) -> None:
-        """Count anew from the beginning of an attempt."""
+        """Restart the intervals at the beginning of an attempt."""
         self._checkpoint_at, self._eval_at = _next(self._checkpoint, now), _next(self._eval, now)
 
     def checkpoint(self, now: float) -> Seconds | float:
-        """Return the seconds that each rank saves at a step's end, 0 where none is due."""
+        """Return the seconds that each rank spends on a checkpoint at a step's end, 0 if none is due."""
         if self._checkpoint is None or now < self._checkpoint_at:
             return 0.0
         if any(fault.at <= now < fault.until for fault in self._none):
@@ -42,7 +42,7 @@ class Calendar:
         return seconds
 
     def evaluation(self, now: float) -> float:
-        """Return the seconds that all ranks evaluate at a step's end, 0 where it is not due."""
+        """Return the seconds that all ranks spend on evaluation at a step's end, 0 if none is due."""
         if self._eval is None or now < self._eval_at:
             return 0.0
         self._eval_at = _next(self._eval, now)

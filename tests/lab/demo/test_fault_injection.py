@@ -6,21 +6,21 @@ import threading
 import time
 from pathlib import Path
 
-from tachograph_lab.demo.faults import HANG, SLOW, SPIKE, Control, Fault, Faults
+from tachograph_lab.demo.fault_injection import HANG, SLOW, SPIKE, FaultControl, InjectedFault, RankFaults
 
 
 def test_a_fault_holds_for_its_rank_until_healed(tmp_path: Path) -> None:
     """A rank has the faults given to it or to all, from its next poll until they are healed."""
-    control = Control(tmp_path / "control.json")
-    ranks = [Faults(control.path, rank) for rank in range(2)]
+    control = FaultControl(tmp_path / "control.json")
+    ranks = [RankFaults(control.path, rank) for rank in range(2)]
     for own in ranks:
         own.poll()
         assert own.get(SLOW) is None
-    control.inject(Fault(SLOW, rank=1, share=0.25))
-    control.inject(Fault(SPIKE))
+    control.inject(InjectedFault(SLOW, rank=1, share=0.25))
+    control.inject(InjectedFault(SPIKE))
     for own in ranks:
         own.poll()
-    assert [own.get(SLOW) for own in ranks] == [None, Fault(SLOW, rank=1, share=0.25)]
+    assert [own.get(SLOW) for own in ranks] == [None, InjectedFault(SLOW, rank=1, share=0.25)]
     assert all(own.get(SPIKE) for own in ranks)
     control.heal(SLOW)
     ranks[1].poll()
@@ -30,9 +30,9 @@ def test_a_fault_holds_for_its_rank_until_healed(tmp_path: Path) -> None:
 
 def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
     """A poll without a change costs one stat: what was read stays."""
-    control = Control(tmp_path / "control.json")
-    control.inject(Fault(SPIKE))
-    own = Faults(control.path, 0)
+    control = FaultControl(tmp_path / "control.json")
+    control.inject(InjectedFault(SPIKE))
+    own = RankFaults(control.path, 0)
     own.poll()
     before = own.get(SPIKE)
     own.poll()
@@ -41,10 +41,10 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
 
 def test_a_hang_ends_when_healed(tmp_path: Path) -> None:
     """`hang` blocks the rank that has the fault, and only until it is healed."""
-    control = Control(tmp_path / "control.json")
-    control.inject(Fault(HANG, rank=3))
-    Faults(control.path, 2).hang()
-    stuck = threading.Thread(target=Faults(control.path, 3).hang, daemon=True)
+    control = FaultControl(tmp_path / "control.json")
+    control.inject(InjectedFault(HANG, rank=3))
+    RankFaults(control.path, 2).hang()
+    stuck = threading.Thread(target=RankFaults(control.path, 3).hang, daemon=True)
     stuck.start()
     stuck.join(0.2)
     assert stuck.is_alive()
@@ -55,7 +55,7 @@ def test_a_hang_ends_when_healed(tmp_path: Path) -> None:
 
 def test_a_job_without_a_control_file_has_no_faults() -> None:
     """No file, no fault, and no wait."""
-    own = Faults(None, 0)
+    own = RankFaults(None, 0)
     began = time.monotonic()
     own.hang()
     assert own.get(HANG) is None

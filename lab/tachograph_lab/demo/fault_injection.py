@@ -31,7 +31,7 @@ HANG_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Fault:
+class InjectedFault:
     """What is wrong now: `rank` None means all ranks, `share` is the part of a step that a slow rank loses."""
 
     kind: str
@@ -39,14 +39,14 @@ class Fault:
     share: float = 0.6
 
 
-class Control:
+class FaultControl:
     """The side that gives and heals faults; each change replaces the file, so no reader sees half of one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._faults: dict[str, Fault] = {}
+        self._faults: dict[str, InjectedFault] = {}
 
-    def inject(self, fault: Fault) -> None:
+    def inject(self, fault: InjectedFault) -> None:
         """Give the job a fault; a second one of the same kind replaces the first."""
         self._faults[fault.kind] = fault
         self._write()
@@ -62,14 +62,14 @@ class Control:
         fresh.replace(self.path)
 
 
-class Faults:
+class RankFaults:
     """A rank's side: the faults that hold for it, as of the last `poll`. One `stat` per poll when nothing changes."""
 
     def __init__(self, path: Path | None, rank: int) -> None:
         self._path = path
         self._rank = rank
         self._version = -1
-        self._active: Mapping[str, Fault] = {}
+        self._active: Mapping[str, InjectedFault] = {}
 
     def poll(self) -> None:
         """Read the control file again if it was replaced since the last time."""
@@ -79,13 +79,13 @@ class Faults:
             status = self._path.stat()
             if (version := status.st_mtime_ns ^ status.st_ino) == self._version:
                 return
-            given = [Fault(**fields) for fields in json.loads(self._path.read_text(encoding="utf-8"))]
+            given = [InjectedFault(**fields) for fields in json.loads(self._path.read_text(encoding="utf-8"))]
         except FileNotFoundError:
             return
         self._version = version
         self._active = {fault.kind: fault for fault in given if fault.rank in (None, self._rank)}
 
-    def get(self, kind: str) -> Fault | None:
+    def get(self, kind: str) -> InjectedFault | None:
         """Return the fault of this kind that holds for this rank."""
         return self._active.get(kind)
 

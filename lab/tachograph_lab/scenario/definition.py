@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tachograph_lab.scenario import values
 from tachograph_lab.scenario.faults import Fault
-from tachograph_lab.scenario.fields import optional, size
+from tachograph_lab.scenario.values import optional, size
 
 INCIDENTS = Path(__file__).parents[1] / "incidents"
 """Where the shipped scenarios are."""
@@ -128,7 +128,7 @@ class MemoryInUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds:
+class AlertThresholds:
     """What the run sets for its alerts itself, as `recorder.threshold` does; 0: the rules' own."""
 
     hang_seconds: float = optional(values.some_time, 0.0)
@@ -186,7 +186,7 @@ class Scenario:
     work: Work = field(default_factory=Work, metadata={"section": Work})
     learning: Learning = field(default_factory=Learning, metadata={"section": Learning})
     memory: MemoryInUse = field(default_factory=MemoryInUse, metadata={"section": MemoryInUse})
-    thresholds: Thresholds = field(default_factory=Thresholds, metadata={"section": Thresholds})
+    thresholds: AlertThresholds = field(default_factory=AlertThresholds, metadata={"section": AlertThresholds})
     checkpoint: Pause | None = field(default=None, metadata={"section": Pause})
     eval: Pause | None = field(default=None, metadata={"section": Pause})
     faults: tuple[Fault, ...] = ()

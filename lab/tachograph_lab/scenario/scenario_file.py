@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import yaml
 
-from tachograph_lab.scenario.checks import Problem, check
+from tachograph_lab.scenario.checks import ScenarioProblem, check
+from tachograph_lab.scenario.definition import Expected, Fleet, Scenario, ScenarioError, Tolerated
 from tachograph_lab.scenario.faults import FAULTS, Fault
-from tachograph_lab.scenario.story import Expected, Fleet, Scenario, ScenarioError, Tolerated
 
 Made = TypeVar("Made")
 Pairs = dict[str, tuple[yaml.Node, yaml.Node]]
@@ -115,7 +115,9 @@ class _Reading:
             self.note(problem, nodes, pairs, root)
         return scenario
 
-    def note(self, problem: Problem, nodes: Mapping[str, list[yaml.Node]], pairs: Pairs, root: yaml.Node) -> None:
+    def note(
+        self, problem: ScenarioProblem, nodes: Mapping[str, list[yaml.Node]], pairs: Pairs, root: yaml.Node
+    ) -> None:
         """Note a problem at the line of the entry that it concerns."""
         if problem.entry is not None:
             at = nodes[problem.part][problem.entry]

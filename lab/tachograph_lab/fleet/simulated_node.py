@@ -1,16 +1,20 @@
-"""What node_exporter says of a simulated node, as far as our rules and dashboards read it."""
+"""A simulated node: its GPUs, what runs on it, and the node_exporter samples that our rules and dashboards read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from tachograph_lab.fleet.simulated_gpus import SimulatedGpus
 from tachograph_lab.scenario import Scenario
-from tachograph_lab.scenario.faults import Kill, Leak, LinkDown, SlowCollective
+from tachograph_lab.scenario.faults import Kill, Leak, LinkDown, ScrapeBlocked, ScrapeFailure, SlowCollective
 
 MEMORY_BYTES = 2.16e12
 USED_BYTES = 3.5e11
 PORT_BYTES_PER_SECOND = 50e9
-"""400 Gb/s, for each GPU a port of its own, as in a DGX."""
+"""400 Gb/s; each GPU has a port of its own, as in a DGX."""
+
+SCRAPE_SECONDS = 5.0
+"""The length of a failed scrape: the time between two scrapes."""
 
 _Labels = Mapping[str, str]
 _ERRORS = (
@@ -20,8 +24,8 @@ _ERRORS = (
 )  # fmt: skip
 
 
-class Host:
-    """One node without its GPUs; `now` gives the second of the scenario, `sent` the bytes a GPU's port has carried."""
+class SimulatedHost:
+    """One node without its GPUs; `now` returns the scenario's second, `sent` the bytes a GPU's port has transferred."""
 
     def __init__(
         self, scenario: Scenario, node: int, epoch: float, now: Callable[[], float], sent: Callable[[int], float]
@@ -88,3 +92,33 @@ class Host:
         yield "node_infiniband_port_data_received_bytes_total", labels, carried
         yield "node_infiniband_symbol_error_total", labels, float(int(errors))
         yield from ((name, labels, 0.0) for name in _ERRORS)
+
+
+class SimulatedNode:
+    """One node, at the second to which its simulation was last advanced.
+
+    `exporter_up`: the node's exporter is running; after a restart it is a new one. `up`: the node itself is running.
+    `reachable`: Prometheus can scrape it.
+    """
+
+    def __init__(self, name: str, gpus: SimulatedGpus, host: SimulatedHost) -> None:
+        self.name = name
+        self.gpus = gpus
+        self.exporter_up = True
+        self.up = True
+        self.reachable = True
+        self._host = host
+
+    def host_samples(self) -> Iterator[tuple[str, _Labels, float]]:
+        """Yield the node_exporter samples that our rules and dashboards read."""
+        return self._host.samples()
+
+
+def is_unreachable(fault: ScrapeFailure | ScrapeBlocked, node: int, now: float) -> bool:
+    """Return whether a fault keeps Prometheus from scraping a node at a second."""
+    if fault.node != node or not fault.at <= now < fault.until:
+        return False
+    if isinstance(fault, ScrapeBlocked):
+        return True
+    since = (now - fault.at) % fault.every if fault.every is not None else now - fault.at
+    return since < SCRAPE_SECONDS

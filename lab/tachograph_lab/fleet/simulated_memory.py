@@ -1,21 +1,21 @@
-"""What a rank holds of device and host memory, in the bytes that a 70-billion-parameter model on H100s leaves free."""
+"""Device and host memory of the ranks, sized like a 70-billion-parameter model on H100s."""
 
 from __future__ import annotations
 
-from tachograph_lab.fleet.gpus import memory_of
+from tachograph_lab.fleet.simulated_gpus import memory_of
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.faults import Leak
 
 ALLOCATED, PEAK, INACTIVE = 0.45, 0.70, 0.02
-"""Shares of the board's memory; the scenario says how much is reserved."""
+"""Shares of the board's memory; the scenario sets how much is reserved."""
 
 EVAL_BYTES = 2e9
 HOST_BYTES, SAVING_BYTES = 2.4e10, 6e9
-"""Resident in the rank's process, and what a checkpoint on its way to storage adds."""
+"""Resident memory of the rank's process, and what a checkpoint adds while it is being written."""
 
 
-class Memory:
-    """Memory of each rank; evaluation and checkpoints come and go, leaks stay."""
+class SimulatedMemory:
+    """The memory of each rank: evaluation and checkpoints take it for a while, leaks keep it."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._board = memory_of(scenario.fleet.gpu)
@@ -32,7 +32,7 @@ class Memory:
         return float(int(min(0.985 * self._board, base + self._leaked(rank, now, "device"))))
 
     def metrics(self, rank: int, now: float, phase: str) -> dict[str, object]:
-        """Return what the rank reports."""
+        """Return the memory metrics that the rank reports."""
         reserved = self.reserved(rank, now, phase)
         host = HOST_BYTES + self._leaked(rank, now, "host") + (SAVING_BYTES if phase == "checkpoint" else 0.0)
         if phase == "init":
