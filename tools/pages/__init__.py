@@ -1,1 +1,1 @@
-"""Generators of the pages in docs/ and of the DCGM rules."""
+"""Generators of the pages in docs/, of the map of packages, and of the DCGM rules."""

@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tools.pages.dcgm_rules import rules_page
+from tools.pages.floors import contributing_page, design_page
 from tools.pages.metrics import metrics_page
 from tools.pages.xids import xids_page
 
 ROOT = Path(__file__).parents[2]
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "CONTRIBUTING.md": contributing_page,
+    "docs/design.md": design_page,
     "docs/metrics.md": metrics_page,
     "docs/xids.md": xids_page,
     "prometheus/rules/dcgm.yml": rules_page,
