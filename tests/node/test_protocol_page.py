@@ -142,8 +142,8 @@ def test_numbers() -> None:
         f"at schema {wire.HISTOGRAM_SCHEMA}", wire.SYSTEM_SOCKET, *(f"`{phase}`" for phase in catalog.PHASES),
         *(f"`{category}`" for category in catalog.FAILURE_CATEGORIES),
         *(f"`{name}`" for name in (*catalog.RANK_JOB_INFO.labels[2:], *catalog.TRAIN_CONFIG_INFO.labels[2:])),
-        *(f"`{row.key}`" for row in catalog.TRAIN_METRICS.values() if row.merged),
-        *(f"`{key}`" for key in series.EXPORTERS_OWN), f"up to {rank.MAX_FACT_BYTES} bytes",
+        *(f"`{row.key}`" for row in catalog.TRAIN_METRICS.values() if row.merged or row.concluded),
+        f"up to {rank.MAX_FACT_BYTES} bytes",
         f"up to {rank.MAX_DEVICES_BYTES:,} bytes", f"up to {wire.MAX_NAME_BYTES} bytes",
     ):  # fmt: skip
         assert words in PAGE, words

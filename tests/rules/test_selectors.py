@@ -12,8 +12,6 @@ import promql_parser as p
 import pytest
 
 from tachograph.catalog import index as catalog
-from tachograph.node.gpu import readings
-from tachograph.node.ranks import shown_ranks
 
 XIDS = Path(__file__).resolve().parents[2] / "exporter/tachograph/node/xid/xids.csv"
 Rules = list[dict[str, Any]]
@@ -75,16 +73,12 @@ def selector_pins(selector: p.VectorSelector, label: str, value: str) -> bool:
 def shown_by_default(selector: p.VectorSelector) -> bool:
     """Return whether a selector finds anything of an exporter that was not asked for detail."""
     row = catalog.BY_NAME.get(selector.name or "")
-    hidden = {own for name, own in readings.DETAIL | shown_ranks.DETAIL if row is not None and name == row.name}
-    if row is None or not hidden:
-        return True
-    own = row.labels[2:]
-    if len(own) == 1 and () not in hidden:
-        if not row.values:  # an open vocabulary: some value is shown, unless the selector asks for a hidden one
-            return not any(selector_pins(selector, own[0], value) for (value,) in hidden)
-        candidates = [value for value in row.values if (value,) not in hidden]
-        return any(selects(selector, {own[0]: value}) for value in candidates)
-    return not any(selects(selector, dict(zip(own, values, strict=False))) for values in hidden)
+    if row is None or isinstance(row.detail, bool):
+        return row is None or not row.detail
+    label = row.labels[-1]
+    if not row.vocabulary:  # some value is shown, unless the selector asks for a hidden one
+        return not any(selector_pins(selector, label, value) for value in row.detail)
+    return any(selects(selector, {label: value}) for value in row.vocabulary if value not in row.detail)
 
 
 def test_no_rule_waits_for_what_is_hidden(own_rules: Rules) -> None:

@@ -6,16 +6,6 @@ from collections.abc import Iterable
 
 from tachograph.catalog.index import METRICS
 from tachograph.catalog.metric import TRAIN_PREFIX, Metric
-from tachograph.node.gpu import readings
-from tachograph.node.gpu.reading_table import ACTIVITIES, CALLS, FIELDS
-from tachograph.node.ranks import shown_ranks
-from tachograph.node.ranks.series import EXPORTERS_OWN
-
-_VALUES = (
-    *(value for call in CALLS for value in call.values),
-    *(field.value for field in FIELDS),
-    *(activity.value for activity in ACTIVITIES),
-)
 
 _HEAD = """# Metrics
 
@@ -76,7 +66,7 @@ def _table(rows: Iterable[Metric]) -> str:
             _line(
                 [
                     f"`{row.name}`", row.kind, _codes(row.labels),
-                    *[f"`{row.key}`" if row.kind != "info" and row.key not in EXPORTERS_OWN else ""] * train,
+                    *[f"`{row.key}`" if row.kind != "info" and not row.concluded else ""] * train,
                     *[_twins(row)] * dcgm,
                     row.help + words,
                 ]
@@ -94,11 +84,9 @@ def _codes(words: Iterable[str]) -> str:
 
 
 def _detail(row: Metric) -> str:
-    hidden = {own for name, own in readings.DETAIL | shown_ranks.DETAIL if name == row.name}
-    read = {value.labels for value in _VALUES if value.metric is row}
-    if not hidden:
-        return ""
-    return " *Detail.*" if hidden >= read else f" *Detail:* {_codes(sorted('/'.join(own) for own in hidden))}."
+    if isinstance(row.detail, bool):
+        return " *Detail.*" if row.detail else ""
+    return f" *Detail:* {_codes(sorted(row.detail))}."
 
 
 def _twins(row: Metric) -> str:

@@ -1,4 +1,4 @@
-"""Every metric of a GPU, from NVML. Which of them are shown by default stands in `node/gpu/reading_table.py`."""
+"""Every metric of a GPU, from NVML."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ GPU_CODEC_UTILIZATION = _row(
     dcgm=(
         Dcgm("DCGM_FI_DEV_ENC_UTIL", 100, ("encoder",)),
         Dcgm("DCGM_FI_DEV_DEC_UTIL", 100, ("decoder",)),
-    ),
+    ), detail=True,
 )  # fmt: skip
 GPU_SM_CYCLES = _row("gpu_sm_cycles_total", COUNTER, "", GPU, "Cycles that the SMs could have worked, since reboot.")
 GPU_SM_ACTIVE_CYCLES = _row(
@@ -86,11 +86,11 @@ GPU_TENSOR_ACTIVE_CYCLES = _row(
 )  # fmt: skip
 GPU_PIPE_ACTIVE_CYCLES = _row(
     "gpu_pipe_active_cycles_total", COUNTER, "", (*GPU, "pipe"), "Cycles in which an arithmetic pipe worked.",
-    ("fp64", "fp32", "fp16", "integer"),
+    ("fp64", "fp32", "fp16", "integer"), detail=True,
 )  # fmt: skip
 GPU_ENGINE_ACTIVE = _row(
     "gpu_engine_active_ratio", GAUGE, "ratio", GPU, "Sampled share of time the compute or graphics engine was busy.",
-    dcgm=(Dcgm("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),),
+    dcgm=(Dcgm("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),), detail=True,
 )  # fmt: skip
 GPU_SM_ACTIVE = _row(
     "gpu_sm_active_ratio", GAUGE, "ratio", GPU, "Sampled share of SM cycles with at least one warp on the SM.",
@@ -98,7 +98,7 @@ GPU_SM_ACTIVE = _row(
 )  # fmt: skip
 GPU_SM_OCCUPANCY = _row(
     "gpu_sm_occupancy_ratio", GAUGE, "ratio", GPU, "Sampled share of the warps an SM can hold that were on it.",
-    dcgm=(Dcgm("DCGM_FI_PROF_SM_OCCUPANCY", default=False),),
+    dcgm=(Dcgm("DCGM_FI_PROF_SM_OCCUPANCY", default=False),), detail=True,
 )  # fmt: skip
 GPU_TENSOR_ACTIVE = _row(
     "gpu_tensor_active_ratio", GAUGE, "ratio", GPU, "Sampled share of cycles in which the tensor cores worked.",
@@ -115,7 +115,7 @@ GPU_PIPE_ACTIVE = _row(
         Dcgm("DCGM_FI_PROF_PIPE_FP64_ACTIVE", 1, ("fp64",), default=False),
         Dcgm("DCGM_FI_PROF_PIPE_FP32_ACTIVE", 1, ("fp32",), default=False),
         Dcgm("DCGM_FI_PROF_PIPE_FP16_ACTIVE", 1, ("fp16",), default=False),
-    ),
+    ), detail=True,
 )  # fmt: skip
 
 # Memory.
@@ -124,14 +124,17 @@ GPU_MEMORY_USED = _row(
     "gpu_memory_used_bytes", GAUGE, "bytes", GPU, "Device memory in use.", dcgm=(Dcgm("DCGM_FI_DEV_FB_USED", _MIB),)
 )
 GPU_MEMORY_FREE = _row(
-    "gpu_memory_free_bytes", GAUGE, "bytes", GPU, "Device memory free.", dcgm=(Dcgm("DCGM_FI_DEV_FB_FREE", _MIB),)
-)
+    "gpu_memory_free_bytes", GAUGE, "bytes", GPU,
+    "Device memory free.", dcgm=(Dcgm("DCGM_FI_DEV_FB_FREE", _MIB),), detail=True,
+)  # fmt: skip
 GPU_MEMORY_RESERVED = _row(
     "gpu_memory_reserved_bytes", GAUGE, "bytes", GPU, "Device memory the driver keeps for itself.",
-    dcgm=(Dcgm("DCGM_FI_DEV_FB_RESERVED", _MIB),),
+    dcgm=(Dcgm("DCGM_FI_DEV_FB_RESERVED", _MIB),), detail=True,
 )  # fmt: skip
-GPU_BAR1_TOTAL = _row("gpu_bar1_total_bytes", GAUGE, "bytes", GPU, "Size of the window through which PCIe sees memory.")
-GPU_BAR1_USED = _row("gpu_bar1_used_bytes", GAUGE, "bytes", GPU, "Part of the BAR1 window that is mapped.")
+GPU_BAR1_TOTAL = _row(
+    "gpu_bar1_total_bytes", GAUGE, "bytes", GPU, "Size of the window through which PCIe sees memory.", detail=True
+)
+GPU_BAR1_USED = _row("gpu_bar1_used_bytes", GAUGE, "bytes", GPU, "Part of the BAR1 window that is mapped.", detail=True)
 
 # Heat, power, clocks.
 GPU_TEMPERATURE = _row(
@@ -145,7 +148,7 @@ GPU_TEMPERATURE_THRESHOLD = _row(
     dcgm=(
         Dcgm("DCGM_FI_DEV_SLOWDOWN_TEMP", 1, ("slowdown",), default=False),
         Dcgm("DCGM_FI_DEV_SHUTDOWN_TEMP", 1, ("shutdown",), default=False),
-    ),
+    ), detail=("shutdown",),
 )  # fmt: skip
 GPU_TEMPERATURE_MARGIN = _row(
     "gpu_temperature_margin_celsius", GAUGE, "celsius", GPU,
@@ -155,7 +158,9 @@ GPU_POWER = _row(
     "gpu_power_watts", GAUGE, "watts", GPU, "Board power as the driver reports it (1 s mean from Ampere on).",
     dcgm=(Dcgm("DCGM_FI_DEV_POWER_USAGE"),),
 )  # fmt: skip
-GPU_POWER_INSTANT = _row("gpu_power_instant_watts", GAUGE, "watts", GPU, "Board power at the moment of reading.")
+GPU_POWER_INSTANT = _row(
+    "gpu_power_instant_watts", GAUGE, "watts", GPU, "Board power at the moment of reading.", detail=True
+)
 GPU_POWER_LIMIT = _row(
     "gpu_power_limit_watts", GAUGE, "watts", GPU, "Power limit the driver enforces now.",
     dcgm=(Dcgm("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", default=False),),
@@ -163,6 +168,7 @@ GPU_POWER_LIMIT = _row(
 GPU_POWER_LIMIT_BOUND = _row(
     "gpu_power_limit_bound_watts", GAUGE, "watts", (*GPU, "bound"),
     "What the power limit may be set to, is by default, and was set to.", ("min", "max", "default", "requested"),
+    detail=True,
 )  # fmt: skip
 GPU_ENERGY = _row(
     "gpu_energy_joules_total", COUNTER, "joules", GPU,
@@ -172,17 +178,20 @@ GPU_ENERGY = _row(
 GPU_CLOCK = _row(
     "gpu_clock_hertz", GAUGE, "hertz", (*GPU, "domain"), "Clock now.", ("sm", "memory"),
     dcgm=(Dcgm("DCGM_FI_DEV_SM_CLOCK", 1e-6, ("sm",)), Dcgm("DCGM_FI_DEV_MEM_CLOCK", 1e-6, ("memory",))),
+    detail=("memory",),
 )  # fmt: skip
 GPU_CLOCK_MAX = _row(
     "gpu_clock_max_hertz", GAUGE, "hertz", (*GPU, "domain"), "Highest clock the part allows.", ("sm", "memory"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_MAX_SM_CLOCK", 1e-6, ("sm",), default=False),
         Dcgm("DCGM_FI_DEV_MAX_MEM_CLOCK", 1e-6, ("memory",), default=False),
-    ),
+    ), detail=("memory",),
 )  # fmt: skip
 GPU_CLOCK_EVENT = _row(
     "gpu_clock_event_active", GAUGE, "", (*GPU, "reason"),
     "1 while the driver holds clocks down for this reason, at the moment of reading.", CLOCK_EVENT_REASONS,
+    detail=("gpu_idle", "applications_clocks_setting", "hw_slowdown", "sync_boost", "display_clock_setting",
+            "board_limit", "reliability"),
 )  # fmt: skip
 GPU_CLOCK_EVENT_SECONDS = _row(
     "gpu_clock_event_seconds_total", COUNTER, "seconds", (*GPU, "reason"),
@@ -197,14 +206,14 @@ GPU_CLOCK_EVENT_SECONDS = _row(
         Dcgm("DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", _NANO, ("board_limit",), default=False),
         Dcgm("DCGM_FI_DEV_LOW_UTIL_VIOLATION", _NANO, ("low_utilization",), default=False),
         Dcgm("DCGM_FI_DEV_RELIABILITY_VIOLATION", _NANO, ("reliability",), default=False),
-    ),
+    ), detail=("sync_boost", "board_limit", "low_utilization", "reliability"),
 )  # fmt: skip
 GPU_PERFORMANCE_STATE = _row(
-    "gpu_performance_state", GAUGE, "", GPU, "Performance state: 0 is the fastest, 15 the slowest."
+    "gpu_performance_state", GAUGE, "", GPU, "Performance state: 0 is the fastest, 15 the slowest.", detail=True
 )
 GPU_MODE = _row(
     "gpu_mode_enabled", GAUGE, "", (*GPU, "mode"), "1 if a mode of the GPU is switched on.",
-    ("persistence", "ecc", "mig"),
+    ("persistence", "ecc", "mig"), detail=True,
 )  # fmt: skip
 
 # Memory errors and repairs.
@@ -217,11 +226,11 @@ GPU_ECC_ERRORS = _row(
         Dcgm("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 1, ("uncorrected", "volatile"), default=False),
         Dcgm("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", 1, ("corrected", "aggregate"), default=False),
         Dcgm("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", 1, ("uncorrected", "aggregate"), default=False),
-    ),
+    ), vocabulary=("volatile", "aggregate"), detail=("aggregate",),
 )  # fmt: skip
 GPU_ECC_LOCATION_ERRORS = _row(
     "gpu_ecc_location_errors_total", COUNTER, "", (*GPU, "error", "scope", "location"),
-    "ECC errors by where in the chip or its memory they happened; their sum is gpu_ecc_errors_total.",
+    "ECC errors by where in the chip or its memory they happened; their sum is gpu_ecc_errors_total.", detail=True,
 )  # fmt: skip
 GPU_SRAM_THRESHOLD = _row(
     "gpu_ecc_sram_threshold_exceeded", GAUGE, "", GPU,
@@ -233,7 +242,7 @@ GPU_REMAPPED_ROWS = _row(
     dcgm=(
         Dcgm("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", 1, ("corrected",)),
         Dcgm("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", 1, ("uncorrected",)),
-    ),
+    ), detail=("corrected",),
 )  # fmt: skip
 GPU_ROW_REMAP_PENDING = _row(
     "gpu_row_remap_pending", GAUGE, "", GPU, "1 while a row waits for a reset of the GPU to be replaced.",
@@ -245,7 +254,7 @@ GPU_ROW_REMAP_FAILED = _row(
 )  # fmt: skip
 GPU_ROW_REMAP_BANKS = _row(
     "gpu_row_remap_banks", GAUGE, "", (*GPU, "spare"), "Memory banks by how many spare rows they have left.",
-    ("max", "high", "partial", "low", "none"),
+    ("max", "high", "partial", "low", "none"), detail=True,
 )  # fmt: skip
 GPU_RETIRED_PAGES = _row(
     "gpu_retired_pages_total", COUNTER, "", (*GPU, "error"),
@@ -302,16 +311,17 @@ GPU_PCIE_REPLAYS = _row(
 GPU_PCIE_ERRORS = _row(
     "gpu_pcie_errors_total", COUNTER, "", (*GPU, "error"), "Errors on the PCIe link, by kind.",
     ("correctable", "nak_received", "receiver", "bad_tlp", "nak_sent", "bad_dllp", "non_fatal", "fatal",
-     "unsupported_request", "lcrc", "lane"),
+     "unsupported_request", "lcrc", "lane"), detail=True,
 )  # fmt: skip
 GPU_PCIE_BYTES = _row(
     "gpu_pcie_bytes_total", COUNTER, "bytes", (*GPU, "direction"), "Bytes over PCIe, as seen from the GPU.",
-    ("transmit", "receive"),
+    ("transmit", "receive"), detail=True,
 )  # fmt: skip
 GPU_PCIE_RATE = _row(
     "gpu_pcie_rate_bytes_per_second", GAUGE, "bytes_per_second", (*GPU, "direction"),
     "Sampled rate over PCIe, as seen from the GPU.", ("transmit", "receive"),
     dcgm=(Dcgm("DCGM_FI_PROF_PCIE_TX_BYTES", 1, ("transmit",)), Dcgm("DCGM_FI_PROF_PCIE_RX_BYTES", 1, ("receive",))),
+    detail=True,
 )  # fmt: skip
 GPU_NVLINK_LINKS = _row("gpu_nvlink_links", GAUGE, "", GPU, "NVLink links the GPU has.")
 GPU_NVLINK_LINKS_ACTIVE = _row("gpu_nvlink_links_active", GAUGE, "", GPU, "NVLink links that are up, asleep or not.")
@@ -329,21 +339,22 @@ GPU_NVLINK_ERRORS = _row(
         Dcgm("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", 1, ("crc_data",), default=False),
         Dcgm("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 1, ("replay",), default=False),
         Dcgm("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", 1, ("recovery",), default=False),
-    ),
+    ), detail=("crc_data",),
 )  # fmt: skip
 GPU_NVLINK_RATE = _row(
     "gpu_nvlink_rate_bytes_per_second", GAUGE, "bytes_per_second", (*GPU, "direction"),
-    "Sampled rate over all NVLink links.", ("transmit", "receive"),
+    "Sampled rate over all NVLink links.", ("transmit", "receive"), detail=True,
 )  # fmt: skip
 GPU_NVLINK_LINK_ACTIVE = _row(
-    "gpu_nvlink_link_active", GAUGE, "", (*GPU, "link"), "1 if this NVLink link is up, asleep or not."
+    "gpu_nvlink_link_active", GAUGE, "", (*GPU, "link"), "1 if this NVLink link is up, asleep or not.", detail=True
 )
 GPU_NVLINK_LINK_ERRORS = _row(
-    "gpu_nvlink_link_errors_total", COUNTER, "", (*GPU, "link", "error"), "Errors on one NVLink link."
+    "gpu_nvlink_link_errors_total", COUNTER, "", (*GPU, "link", "error"), "Errors on one NVLink link.", detail=True
 )
 GPU_NVLINK_LINK_BYTES = _row(
-    "gpu_nvlink_link_bytes_total", COUNTER, "bytes", (*GPU, "link", "direction"), "Payload bytes over one NVLink link."
-)
+    "gpu_nvlink_link_bytes_total", COUNTER, "bytes", (*GPU, "link", "direction"),
+    "Payload bytes over one NVLink link.", detail=True,
+)  # fmt: skip
 GPU_FABRIC_READY = _row(
     "gpu_fabric_ready", GAUGE, "", GPU,
     "1 once the GPU has joined its NVLink fabric, 0 before or if that failed; absent where there is no fabric.",
@@ -357,6 +368,7 @@ GPU_PEAK_FLOPS = _row(
 GPU_ACHIEVABLE_FLOPS = _row(
     "gpu_achievable_flops", GAUGE, "", (*GPU, "dtype"),
     "Highest matrix-multiplication FLOP/s that was publicly measured on this device; absent where none is known.",
+    detail=("fp16", "fp8"),
 )  # fmt: skip
 
 # MIG instances: families of their own, so that a sum over GPUs never counts an instance twice.

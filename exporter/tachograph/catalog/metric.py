@@ -1,4 +1,4 @@
-"""What a metric is: one row of a catalog."""
+"""A metric: one row of a catalog, with every fact about it as a column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Dcgm(NamedTuple):
     """A field of dcgm-exporter with the same meaning: its number is ours times `scale`.
 
     `labels` are the values of our own labels (after gpu and uuid) that it stands for; `default` says whether
-    dcgm-exporter shows it without being told to.
+    dcgm-exporter exports it by default.
     """
 
     field: str
@@ -27,7 +27,7 @@ class Dcgm(NamedTuple):
 
 
 class Metric(NamedTuple):  # and not a dataclass: those cost `import tachograph` 4 ms and 1 MB
-    """One metric family; `labels` are all its labels, `values` the label values that exist from the start."""
+    """One metric family; `labels` are all its labels, `values` the values of the last one that exist from the start."""
 
     name: str
     kind: str
@@ -36,22 +36,26 @@ class Metric(NamedTuple):  # and not a dataclass: those cost `import tachograph`
     help: str
     values: tuple[str, ...] = ()
     dcgm: tuple[Dcgm, ...] = ()
+    vocabulary: tuple[str, ...] = ()
+    """The only values that the last label may have; empty: any."""
+    detail: bool | tuple[str, ...] = False
+    """Hidden unless the user asks for detail: the whole family, or these values of its last label."""
+    loggable: bool = False
+    """Whether a training loop gives it with `step.log`; other training metrics are measured, or have their own call."""
+    lasts: bool = False
+    """Whether a gauge of a rank stays true after the rank has ended, and so stays on the page."""
+    concluded: bool = False
+    """Whether the exporter works it out itself, and accepts it from no rank."""
+    key: str = ""
+    """The wire key of a training metric: its name without the common prefix."""
+    own_label: str | None = None
+    """The label that a rank fills in itself, None for a plain number."""
+    merged: bool = False
+    """Whether the exporter adds up the ranks of a run, so that the series has no label `rank`."""
 
-    @property
-    def key(self) -> str:
-        """The wire key of a training metric: its name without the common prefix."""
-        return self.name[len(TRAIN_PREFIX) :]
-
-    @property
-    def own_label(self) -> str | None:
-        """The one label a rank fills in itself, or None for a plain number."""
-        own = [label for label in self.labels if label not in RANK]
-        return own[0] if own else None
-
-    @property
-    def merged(self) -> bool:
-        """Whether the exporter adds the ranks of a run up, so that the series has no label `rank`."""
-        return "rank" not in self.labels
+    def is_detail(self, labels: tuple[str, ...]) -> bool:
+        """Return whether the series with these label values is hidden unless the user asks for detail."""
+        return self.detail if isinstance(self.detail, bool) else labels[-1] in self.detail
 
 
 class Rows(list[Metric]):
@@ -66,8 +70,20 @@ class Rows(list[Metric]):
         text: str,
         values: tuple[str, ...] = (),
         dcgm: tuple[Dcgm, ...] = (),
+        *,
+        vocabulary: tuple[str, ...] = (),
+        detail: bool | tuple[str, ...] = False,
+        loggable: bool = False,
+        lasts: bool = False,
+        concluded: bool = False,
     ) -> Metric:
         """Add a row and return it; the common prefix is put before its name."""
-        row = Metric(PREFIX + name, kind, unit, labels, text, values, dcgm)
+        name = PREFIX + name
+        row = Metric(
+            name, kind, unit, labels, text, values, dcgm, vocabulary or values, detail, loggable, lasts, concluded,
+            key=name.removeprefix(TRAIN_PREFIX) if name.startswith(TRAIN_PREFIX) else "",
+            own_label=next((label for label in labels if label not in RANK), None),
+            merged="rank" not in labels,
+        )  # fmt: skip
         self.append(row)
         return row

@@ -73,7 +73,7 @@ RANK_PROGRESS = _row(
 )
 RANK_PHASE = _row(
     "rank_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
-    "Seconds the rank has been in its current phase; only that phase is present.",
+    "Seconds the rank has been in its current phase; only that phase is present.", vocabulary=PHASES,
 )  # fmt: skip
 RANK_PEAK_FLOPS = _row(
     "rank_peak_flops", GAUGE, "", RANK,
@@ -82,7 +82,7 @@ RANK_PEAK_FLOPS = _row(
 )  # fmt: skip
 
 # What a rank reports.
-TRAIN_STEP = _row("train_step", GAUGE, "", RANK, "The optimizer step the rank is at.")
+TRAIN_STEP = _row("train_step", GAUGE, "", RANK, "The optimizer step the rank is at.", lasts=True)
 TRAIN_STEPS = _row("train_steps_total", COUNTER, "", RANK, "Steps the rank completed in this attempt.")
 TRAIN_STEP_SECONDS = _row(
     "train_step_seconds",
@@ -98,10 +98,12 @@ TRAIN_PHASE_SECONDS = _row(
 TRAIN_TAGGED_STEPS = _row(
     "train_tagged_steps_total", COUNTER, "", (*RANK, "tag"),
     "Steps that are no ordinary ones and stay out of baselines, by tag; absent while there was none.",
+    vocabulary=STEP_TAGS,
 )  # fmt: skip
 TRAIN_PHASE_DEVICE_SECONDS = _row(
     "train_phase_device_seconds_total", COUNTER, "seconds", (*RANK, "phase"),
     "GPU seconds between the start and the end of each phase, by CUDA events; absent on CPU.",
+    vocabulary=PHASES, detail=True,
 )  # fmt: skip
 TRAIN_PHASE_EXCESS = _row(
     "train_phase_excess_seconds_total", COUNTER, "seconds", ("run", "phase"),
@@ -111,25 +113,29 @@ TRAIN_PHASE_EXCESS = _row(
 TRAIN_COLLECTIVE_WAIT = _row(
     "train_collective_wait_seconds_total", COUNTER, "seconds", (*RANK, "op"),
     "Exposed wait: seconds in which the rank had nothing left to do but wait for a collective. The rank that waits "
-    "least arrived last.",
+    "least arrived last.", vocabulary=OPERATIONS,
 )  # fmt: skip
 TRAIN_COLLECTIVES = _row(
-    "train_collectives_total", COUNTER, "", (*RANK, "op"), "Collectives the rank entered and that were observed."
-)
+    "train_collectives_total", COUNTER, "", (*RANK, "op"),
+    "Collectives the rank entered and that were observed.", vocabulary=OPERATIONS, detail=True,
+)  # fmt: skip
 TRAIN_COLLECTIVE_BYTES = _row(
-    "train_collective_bytes_total", COUNTER, "bytes", (*RANK, "op"), "Payload bytes this rank gave to collectives."
-)
+    "train_collective_bytes_total", COUNTER, "bytes", (*RANK, "op"),
+    "Payload bytes this rank gave to collectives.", vocabulary=OPERATIONS, detail=True,
+)  # fmt: skip
 TRAIN_COLLECTIVE_FAILURES = _row(
-    "train_collective_failures_total", COUNTER, "", (*RANK, "op"), "Collectives that ended with an error on this rank."
-)
+    "train_collective_failures_total", COUNTER, "", (*RANK, "op"),
+    "Collectives that ended with an error on this rank.", vocabulary=OPERATIONS,
+)  # fmt: skip
 TRAIN_COLLECTIVE_SECONDS = _row(
     "train_collective_seconds_total", COUNTER, "seconds", (*RANK, "op"),
     "Seconds from start to end of those collectives whose length could be measured, the wait for late ranks included.",
+    vocabulary=OPERATIONS,
 )  # fmt: skip
 TRAIN_COLLECTIVE_BUS_BYTES = _row(
     "train_collective_bus_bytes_total", COUNTER, "bytes", (*RANK, "op"),
     "Bytes that the collectives of train_collective_seconds_total move over the bus of a rank: payload times the "
-    "operation's factor (nccl-tests). Over those seconds: bus bandwidth.",
+    "operation's factor (nccl-tests). Over those seconds: bus bandwidth.", vocabulary=OPERATIONS,
 )  # fmt: skip
 TRAIN_COLLECTIVE_ENQUEUED = _row(
     "train_collective_enqueued", GAUGE, "", (*RANK, "group"),
@@ -138,7 +144,7 @@ TRAIN_COLLECTIVE_ENQUEUED = _row(
 )  # fmt: skip
 TRAIN_COLLECTIVE_COMPLETED = _row(
     "train_collective_completed", GAUGE, "", (*RANK, "group"),
-    "Sequence number of the last collective completed in a process group.",
+    "Sequence number of the last collective completed in a process group.", detail=True,
 )  # fmt: skip
 TRAIN_TOKENS = _row("train_tokens_total", COUNTER, "", RANK, "Tokens this rank trained on.")
 TRAIN_SAMPLES = _row("train_samples_total", COUNTER, "", RANK, "Samples this rank trained on.")
@@ -155,14 +161,19 @@ TRAIN_BATCHES = _row(
 TRAIN_DATA_QUEUE = _row(
     "train_data_queue_size", GAUGE, "", RANK,
     "Batches that loader workers have ready; 0 most of the time: training waits for data. Absent without workers.",
+    loggable=True,
 )  # fmt: skip
 TRAIN_DATA_WORKER_RESTARTS = _row(
     "train_data_worker_restarts_total", COUNTER, "", RANK,
-    "Times the loader's worker processes were started again after the first; absent without workers.",
+    "Times the loader's worker processes were started again after the first; absent without workers.", detail=True,
 )  # fmt: skip
-TRAIN_LOSS = _row("train_loss", GAUGE, "", RANK, "The last training loss this rank logged; NaN if it was NaN.")
-TRAIN_GRAD_NORM = _row("train_grad_norm", GAUGE, "", RANK, "The last gradient norm this rank logged.")
-TRAIN_LEARNING_RATE = _row("train_learning_rate", GAUGE, "", RANK, "The last learning rate this rank logged.")
+TRAIN_LOSS = _row(
+    "train_loss", GAUGE, "", RANK, "The last training loss this rank logged; NaN if it was NaN.", loggable=True
+)
+TRAIN_GRAD_NORM = _row("train_grad_norm", GAUGE, "", RANK, "The last gradient norm this rank logged.", loggable=True)
+TRAIN_LEARNING_RATE = _row(
+    "train_learning_rate", GAUGE, "", RANK, "The last learning rate this rank logged.", loggable=True
+)
 TRAIN_LOSS_ZSCORE = _row(
     "train_loss_zscore", GAUGE, "", RANK,
     "Rise of the last loss above the median of the recent ones, in robust standard deviations of such rises; spikes "
@@ -170,11 +181,12 @@ TRAIN_LOSS_ZSCORE = _row(
 )  # fmt: skip
 TRAIN_LOSS_TRAILING_ZSCORE = _row(
     "train_loss_trailing_zscore", GAUGE, "", RANK,
-    "The last loss against mean and standard deviation of the four before it: the textbook z-score.",
+    "The last loss against mean and standard deviation of the four before it: the textbook z-score.", detail=True,
 )  # fmt: skip
 TRAIN_LOSS_LOG_ZSCORE = _row(
     "train_loss_log_zscore", GAUGE, "", RANK,
     "The logarithm of the last loss against median and MAD of the recent ones, scaled to standard deviations.",
+    detail=True,
 )  # fmt: skip
 TRAIN_LOSS_SPIKES = _row("train_loss_spikes_total", COUNTER, "", RANK, "Loss spikes that began on this rank.")
 TRAIN_LOSS_SPIKE_STEPS = _row(
@@ -209,18 +221,20 @@ TRAIN_LAYER_ACTIVATION_ZERO = _row(
 )  # fmt: skip
 TRAIN_UPDATE_RATIO = _row(
     "train_update_ratio", GAUGE, "ratio", RANK,
-    "Norm of the last sampled parameter update over the norm of those parameters; near 1e-3 is usual.",
+    "Norm of the last sampled parameter update over the norm of those parameters; near 1e-3 is usual.", loggable=True,
 )  # fmt: skip
 TRAIN_SCHEDULE_STEP = _row(
     "train_schedule_step", GAUGE, "", RANK,
     "Steps the learning-rate schedule has made by its own count; absent without a watched schedule.",
 )  # fmt: skip
 TRAIN_TOTAL_STEPS = _row(
-    "train_total_steps", GAUGE, "", RANK, "Optimizer step at which the run is to end; absent if not given."
-)
+    "train_total_steps", GAUGE, "", RANK,
+    "Optimizer step at which the run is to end; absent if not given.", loggable=True,
+)  # fmt: skip
 TRAIN_AMP_LOSS_SCALE = _row(
-    "train_amp_loss_scale", GAUGE, "", RANK, "Loss scale of mixed precision; absent without a watched scaler."
-)
+    "train_amp_loss_scale", GAUGE, "", RANK,
+    "Loss scale of mixed precision; absent without a watched scaler.", loggable=True,
+)  # fmt: skip
 TRAIN_AMP_SKIPPED = _row(
     "train_amp_skipped_steps_total", COUNTER, "", RANK,
     "Steps that mixed precision skipped because a gradient was not finite; absent without a watched scaler.",
@@ -232,15 +246,19 @@ TRAIN_NONFINITE = _row(
 TRAIN_NONFINITE_STEP = _row(
     "train_nonfinite_step", GAUGE, "", (*RANK, "source"),
     "Step of the first NaN or infinite value, anew after 100 finite ones. The lowest one is the culprit's.",
+    vocabulary=NONFINITE_SOURCES, lasts=True,
 )  # fmt: skip
-TRAIN_CHECKPOINTS = _row("train_checkpoints_total", COUNTER, "", RANK, "Checkpoints this rank reported as saved.")
+TRAIN_CHECKPOINTS = _row(
+    "train_checkpoints_total", COUNTER, "", RANK, "Checkpoints this rank reported as saved.", detail=True
+)
 TRAIN_CHECKPOINT_SECONDS = _row(
-    "train_checkpoint_seconds_total", COUNTER, "seconds", RANK, "Wall seconds spent in the checkpoint phase."
-)
+    "train_checkpoint_seconds_total", COUNTER, "seconds", RANK,
+    "Wall seconds spent in the checkpoint phase.", detail=True,
+)  # fmt: skip
 TRAIN_CHECKPOINT_TIMESTAMP = _row(
-    "train_checkpoint_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time of the last saved checkpoint."
+    "train_checkpoint_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time of the last saved checkpoint.", lasts=True
 )
-TRAIN_CHECKPOINT_STEP = _row("train_checkpoint_step", GAUGE, "", RANK, "Step of the last saved checkpoint.")
+TRAIN_CHECKPOINT_STEP = _row("train_checkpoint_step", GAUGE, "", RANK, "Step of the last saved checkpoint.", lasts=True)
 TRAIN_CHECKPOINT_DURATION = _row(
     "train_checkpoint_duration_seconds", GAUGE, "seconds", RANK,
     "Wall seconds in the checkpoint phase that the last saved checkpoint took this rank.",
@@ -252,27 +270,33 @@ TRAIN_CHECKPOINT_LOAD_DURATION = _row(
 TRAIN_RESUME_STEP = _row(
     "train_resume_step", GAUGE, "", RANK, "Step of the checkpoint this attempt resumed from; absent for a fresh start."
 )
-TRAIN_CHECKPOINT_BYTES = _row("train_checkpoint_bytes", GAUGE, "bytes", RANK, "Size of the last saved checkpoint.")
+TRAIN_CHECKPOINT_BYTES = _row(
+    "train_checkpoint_bytes", GAUGE, "bytes", RANK, "Size of the last saved checkpoint.", detail=True
+)
 TRAIN_CHECKPOINT_FAILURES = _row(
     "train_checkpoint_failures_total", COUNTER, "", RANK, "Checkpoint phases that ended with an exception."
 )
 TRAIN_FAILURES = _row(
     "train_failures_total", COUNTER, "", (*RANK, "category"),
     "Ends of this rank's process with an error, by the category of its goodbye; absent while it lives, and for one "
-    "that was killed.",
+    "that was killed.", vocabulary=FAILURE_CATEGORIES,
 )  # fmt: skip
 TRAIN_MEMORY_ALLOCATED = _row(
-    "train_memory_allocated_bytes", GAUGE, "bytes", RANK, "GPU memory in live tensors, by PyTorch's allocator."
-)
+    "train_memory_allocated_bytes", GAUGE, "bytes", RANK,
+    "GPU memory in live tensors, by PyTorch's allocator.", detail=True, loggable=True,
+)  # fmt: skip
 TRAIN_MEMORY_RESERVED = _row(
-    "train_memory_reserved_bytes", GAUGE, "bytes", RANK, "GPU memory PyTorch's allocator holds from the driver."
-)
+    "train_memory_reserved_bytes", GAUGE, "bytes", RANK,
+    "GPU memory PyTorch's allocator holds from the driver.", loggable=True,
+)  # fmt: skip
 TRAIN_MEMORY_PEAK = _row(
-    "train_memory_peak_bytes", GAUGE, "bytes", RANK, "Highest GPU memory in live tensors since the process started."
-)
+    "train_memory_peak_bytes", GAUGE, "bytes", RANK,
+    "Highest GPU memory in live tensors since the process started.", loggable=True,
+)  # fmt: skip
 TRAIN_MEMORY_INACTIVE = _row(
     "train_memory_inactive_bytes", GAUGE, "bytes", RANK,
     "GPU memory that the allocator holds in split blocks which nothing uses and nobody else can have: fragmentation.",
+    loggable=True,
 )  # fmt: skip
 TRAIN_MEMORY_RETRIES = _row(
     "train_memory_retries_total", COUNTER, "", RANK,
@@ -313,7 +337,7 @@ TRAIN_LOST = _row(
 TRAIN_RESTARTS = _row(
     "train_restarts_total", COUNTER, "", RANK,
     "Times the rank began again: processes of this rank after its first, as far as its attempt number or this node "
-    "knows.",
+    "knows.", concluded=True,
 )  # fmt: skip
 TRAIN_THRESHOLD = _row(
     "train_threshold", GAUGE, "", (*RANK, "name"),
@@ -328,6 +352,8 @@ TRAIN_METRICS: Mapping[str, Metric] = MappingProxyType(
     {row.key: row for row in ROWS if row.name.startswith(TRAIN_PREFIX) and row.kind in (COUNTER, GAUGE)}
 )
 """Wire key -> metric: what a rank may put under `metrics`."""
+LOGGABLE = frozenset(key for key, row in TRAIN_METRICS.items() if row.loggable)
+"""Wire keys that `step.log` takes."""
 TRAIN_HISTOGRAMS: Mapping[str, Metric] = MappingProxyType(
     {row.key: row for row in ROWS if row.name.startswith(TRAIN_PREFIX) and row.kind == HISTOGRAM}
 )

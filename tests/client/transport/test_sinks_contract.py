@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog.rank import PHASES, TRAIN_METRICS
+from tachograph.catalog.rank import LOGGABLE, PHASES, TRAIN_METRICS
 from tachograph.client.core.step_record import StepRecord
 from tachograph.client.hello.identity import Identity, discover
 from tachograph.client.hello.workload import Workload
 from tachograph.client.recorder import Recorder
-from tachograph.client.signals.logged import LOGGABLE
 from tachograph.client.transport import guarded
 from tachograph.client.transport.rank_state import Report
 

@@ -13,7 +13,6 @@ from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
 from tachograph.node.ranks.frames import Hello, decode
 from tachograph.node.ranks.peer import Peer
-from tachograph.node.ranks.shown_ranks import DETAIL
 
 FULL_FRAME = (Path(__file__).parents[1] / "full_frame.json").read_text(encoding="utf-8")
 """A state of one rank of a DDP job on CUDA: all that a loop gets without asking for layers or checksums."""
@@ -68,7 +67,7 @@ def test_the_rank_that_writes_checkpoints_has_three_more(exporter_with: Any) -> 
 def test_detail_shows_all_that_was_said(exporter_with: Any) -> None:
     """With --rank.detail every hidden family and every phase of the frame is there."""
     names = {name for name, *_ in of_rank(exporter_with("--rank.detail", **WRITES_CHECKPOINTS))}
-    hidden = {name for name, _ in DETAIL}
+    hidden = {row.name for row in catalog.TRAIN_METRICS.values() if row.detail}
     said = {*json.loads(FULL_FRAME)["metrics"], *WRITES_CHECKPOINTS}
     assert {catalog.BY_NAME[name].key for name in hidden} < said
     assert hidden < names
@@ -90,7 +89,7 @@ def test_a_phase_is_shown_once_it_was_entered(exporter_with: Any) -> None:
 
 def test_what_alerts_need_is_shown() -> None:
     """Twins and causes may hide, culprits may not."""
-    hidden = {name for name, _ in DETAIL}
+    hidden = {row.name for row in catalog.TRAIN_METRICS.values() if row.detail}
     for row in (
         catalog.TRAIN_COLLECTIVE_WAIT, catalog.TRAIN_COLLECTIVE_ENQUEUED, catalog.TRAIN_LOSS_ZSCORE,
         catalog.TRAIN_MEMORY_PEAK, catalog.TRAIN_MEMORY_INACTIVE, catalog.TRAIN_NONFINITE_STEP, catalog.TRAIN_INVARIANT,

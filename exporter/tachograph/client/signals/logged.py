@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from weakref import ref
 
+from tachograph.catalog.rank import LOGGABLE
 from tachograph.client.core.notice import notice, unknown
 from tachograph.client.core.scalars import number, read
 from tachograph.client.core.steps import Step
 from tachograph.client.signals.grad_norm import GradNormWatch
 from tachograph.client.signals.learning_rate import LearningRateWatch
 from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
-
-LOGGABLE = frozenset({
-    "loss", "grad_norm", "learning_rate", "total_steps", "amp_loss_scale", "update_ratio", "data_queue_size",
-    "memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "memory_inactive_bytes",
-})  # fmt: skip
-"""What `step.log` takes: plain gauges that a training loop knows. Everything else is worked out or measured here, or
-has a call of its own (checkpoints, invariants)."""
 
 
 class Logged:

@@ -12,21 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from tachograph.catalog.metric import COUNTER, Metric
-from tachograph.catalog.rank import (
-    FAILURE_CATEGORIES,
-    LOST_CAUSES,
-    NONFINITE_SOURCES,
-    OPERATIONS,
-    PHASES,
-    STEP_TAGS,
-    TRAIN_CHECKPOINT_STEP,
-    TRAIN_CHECKPOINT_TIMESTAMP,
-    TRAIN_FAILURES,
-    TRAIN_METRICS,
-    TRAIN_NONFINITE_STEP,
-    TRAIN_RESTARTS,
-    TRAIN_STEP,
-)
+from tachograph.catalog.rank import FAILURE_CATEGORIES, TRAIN_FAILURES, TRAIN_METRICS
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_totals import Gain
 from tachograph.node.samples import Sample
@@ -36,24 +22,6 @@ MAX_LABEL_BYTES = 64
 MOST_FAMILIES = 512
 """Keys of a frame that are looked at: five times what the catalog has, so that a long frame costs no more than a full
 one."""
-
-EXPORTERS_OWN = frozenset({TRAIN_RESTARTS.key})
-"""What the exporter works out itself, and takes from no rank."""
-
-KEPT_AFTER_END = frozenset(
-    row.key for row in (TRAIN_STEP, TRAIN_NONFINITE_STEP, TRAIN_CHECKPOINT_STEP, TRAIN_CHECKPOINT_TIMESTAMP)
-)
-"""Gauges that stay true of a rank that has ended; the others describe a moment that is over."""
-
-_WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "phase": (PHASES, "unknown_phase"),
-    "op": (OPERATIONS, "bad_label"),
-    "source": (NONFINITE_SOURCES, "bad_label"),
-    "category": (FAILURE_CATEGORIES, "bad_label"),
-    "tag": (STEP_TAGS, "bad_label"),
-    "cause": (LOST_CAUSES, "bad_label"),
-}
-"""Labels with a fixed vocabulary, and the reason under which any other word is dropped."""
 
 
 class Series:
@@ -88,7 +56,7 @@ class Series:
             self._drops["unknown_metric"] += len(metrics) - MOST_FAMILIES
         for key, value in islice(metrics.items(), MOST_FAMILIES):
             row = TRAIN_METRICS.get(key)
-            if row is None or key in EXPORTERS_OWN:
+            if row is None or row.concluded:
                 self._drops["unknown_metric"] += len(value) if isinstance(value, dict) else 1
             elif row.own_label is None:
                 room -= self._family(row, (("", value),), room, gains)
@@ -129,7 +97,7 @@ class Series:
             except (ValueError, OverflowError):  # OverflowError: an integer beyond the range of a double
                 fault = "wrong_type"
             if not fault and known is None:
-                fault = self._unfit(row.own_label, label, len(kept), room - (len(kept) - before))
+                fault = self._unfit(row, label, len(kept), room - (len(kept) - before))
             if not fault and counts and number < (known or 0.0):
                 fault = "counter_decrease"
             if fault:
@@ -138,12 +106,11 @@ class Series:
                 kept[label] = number
         return len(kept) - before
 
-    def _unfit(self, name: str | None, label: str, siblings: int, room: int) -> str:
+    def _unfit(self, row: Metric, label: str, siblings: int, room: int) -> str:
         """Return why a new series cannot be taken, or an empty string."""
-        if name is not None:
-            words, reason = _WORDS.get(name, ((), ""))
-            if words and label not in words:
-                return reason
+        if row.own_label is not None:
+            if row.vocabulary and label not in row.vocabulary:
+                return "unknown_phase" if row.own_label == "phase" else "bad_label"
             if not label or not fits(label, MAX_LABEL_BYTES):
                 return "bad_label"
             if siblings >= self._limits.label_values:
@@ -169,7 +136,7 @@ class Series:
         """Yield what the rank (its run and rank labels) shows, alive or after its end."""
         for families in (self.counters, self.gauges):
             for key, values in families.items():
-                if alive or families is self.counters or key in KEPT_AFTER_END:
+                if alive or families is self.counters or TRAIN_METRICS[key].lasts:
                     row = TRAIN_METRICS[key]
                     for label, value in values.items():
                         yield Sample(row, rank if row.own_label is None else (*rank, label), value)
