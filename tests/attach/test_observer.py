@@ -47,13 +47,13 @@ def observer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Observ
 def told(observer: Observer) -> dict[str, Any]:
     assert observer.loop is not None
     observer.loop.recorder.close()  # its thread takes from the same rings
-    metrics: Any = observer.loop.recorder._report.state()["metrics"]
+    metrics: Any = observer.loop.recorder._calls.state.frame()["metrics"]
     return dict(metrics)
 
 
 def phase(observer: Observer) -> str:
     assert observer.loop is not None
-    return observer.loop.recorder._report.clock.current.name
+    return observer.loop.recorder._calls.state.clock.current.name
 
 
 def backward(observer: Observer) -> None:
@@ -114,7 +114,7 @@ def test_accumulated_batches_are_one_step(observer: Observer) -> None:
             backward(observer)
         step(observer, optimizer)
         assert observer.loop is not None
-        _, began, *_ = observer.loop.recorder._report.step.records.pop()
+        _, began, *_ = observer.loop.recorder._calls.state.step.records.pop()
         assert began < first  # the step holds all of them
     assert told(observer)["steps_total"] == 3
 

@@ -41,14 +41,14 @@ def test_misuse_is_said_once(
 ) -> None:  # fmt: skip
     """The right word stands beside the wrong one, in one line, however often it is said; and it is counted."""
     recorder = record()
-    before = recorder._report.dropped.count
+    before = recorder._calls.state.dropped.count
     misuse(recorder)
     misuse(recorder)
     lines = [line.getMessage() for line in caplog.records if wrong in line.getMessage()]
     assert len(lines) == 1
     assert right in lines[0]
     if "Recorder(" not in inspect.getsource(misuse):
-        assert recorder._report.dropped.count >= before + 2
+        assert recorder._calls.state.dropped.count >= before + 2
 
 
 def test_a_wrong_name_of_a_scalar_is_said_once(

@@ -38,7 +38,7 @@ def test_without_a_free_descriptor(exporter: Any, start: Start) -> None:
             """
             import errno, resource
             assert "logging" not in sys.modules, "this would show nothing"
-            while not recorder._sender._answered: time.sleep(0.01)
+            while not recorder._calls.sender._answered: time.sleep(0.01)
             resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
             taken = []
             try:
@@ -48,7 +48,7 @@ def test_without_a_free_descriptor(exporter: Any, start: Start) -> None:
             every(recorder)
             other = Recorder(run="other", rank=object(), tier="wrong")
             every(other); other.close()
-            recorder._sender._hang_up()
+            recorder._calls.sender._hang_up()
             every(recorder)
             for descriptor in taken: os.close(descriptor)
             recorder.checkpoint_saved(7)
@@ -67,7 +67,7 @@ def test_out_of_memory(exporter: Any, start: Start) -> None:
             """
             import logging, resource
             every(recorder)  # whatever it loads is loaded
-            while not recorder._sender._answered: time.sleep(0.01)
+            while not recorder._calls.sender._answered: time.sleep(0.01)
             size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
             hard = resource.getrlimit(resource.RLIMIT_AS)[1]
             resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 20), hard))
@@ -226,7 +226,7 @@ def test_every_descriptor_closed(exporter: Any, start: Start) -> None:
     process = start(
         program(
             """
-            while not recorder._sender._answered: time.sleep(0.01)
+            while not recorder._calls.sender._answered: time.sleep(0.01)
             os.closerange(3, 256)
             for _ in range(20): every(recorder); time.sleep(0.01)
             recorder.close()

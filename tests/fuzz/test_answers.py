@@ -39,7 +39,7 @@ class RudeExporter:
 
     def _accept(self) -> socket.socket:
         end = time.monotonic() + DEADLINE
-        while time.monotonic() < end and not self._recorder._sender.over:
+        while time.monotonic() < end and not self._recorder._calls.sender.over:
             with contextlib.suppress(TimeoutError):
                 rank, _ = self._server.accept()
                 rank.settimeout(DEADLINE)

@@ -29,7 +29,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
 def told(recorder: Recorder) -> dict[str, Any]:
     """The metrics of the next frame."""
     recorder.close()  # its thread takes from the same rings
-    metrics: Any = recorder._report.state()["metrics"]
+    metrics: Any = recorder._calls.state.frame()["metrics"]
     return dict(metrics)
 
 
@@ -100,7 +100,7 @@ def test_a_step_begun_again_or_abandoned_is_not_counted(recorder: Recorder) -> N
 def test_phases_left_in_any_order_leave_the_clock_where_it_was(recorder: Recorder) -> None:
     """Leaving an outer phase leaves the inner one; leaving one that is not open, or a step, leaves nothing over."""
     loop = Loop(recorder)
-    clock = recorder._report.clock
+    clock = recorder._calls.state.clock
     loop.begin()
     loop.enter("forward")
     loop.enter("forward")

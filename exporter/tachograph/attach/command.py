@@ -16,7 +16,7 @@ from tachograph.attach.on_import import when_imported
 from tachograph.attach.torch_hooks import attach
 from tachograph.client.core.notice import notice
 from tachograph.client.hello.identity import discover
-from tachograph.client.recorder import Recorder
+from tachograph.client.recorder import Recorder, on_created
 
 USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
        tachograph run [options] -m MODULE [argument ...]
@@ -109,13 +109,7 @@ def _watch(given: dict[str, Any], quiet: bool) -> None:
         return
     account = Account()
     observer = Observer(lambda: Recorder(**given), account)
-    made: Callable[..., Recorder] = Recorder.__new__
-
-    def noted(cls: type[Recorder], *excess: object, **named: object) -> Recorder:
-        observer.script_records()
-        return made(cls, *excess, **named)
-
-    Recorder.__new__ = noted  # type: ignore[method-assign]
+    on_created(observer.script_records)
     when_imported("torch", lambda torch: attach(torch, observer))
     process = os.getpid()
 

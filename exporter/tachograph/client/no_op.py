@@ -1,34 +1,31 @@
-"""The recorder that does nothing: chosen once at start, so that no call asks again whether recording is wanted."""
+"""The implementation of a recorder's calls that does nothing, and the interface of the one that records."""
+
+# ruff: noqa: D102 - `Recorder` documents the calls
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from tachograph.client.core.batches import Batches
-from tachograph.client.core.compiled import NOTHING, UnseenStep
-from tachograph.client.core.contained import contained
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.compiled import NOTHING
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.steps import Step
 from tachograph.client.hello.identity import Identity, discover
-from tachograph.client.recorder import Recorder
 
 if TYPE_CHECKING:
-    from tachograph.client.transport.source import Source
-
-T = TypeVar("T")
+    from tachograph.client.transport.interfaces import MetricSource
 
 
-class SilentStep(Step):
-    """A step that notes nothing."""
+class NoOpStep(Step):
+    """A step that records nothing."""
 
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(PhaseClock(), Tally())
+        super().__init__(PhaseClock(), Counter())
 
     def __enter__(self) -> Step:
         return self
@@ -40,93 +37,73 @@ class SilentStep(Step):
         """Do nothing."""
 
 
-_STEP = SilentStep()
+class NoOpPhases(dict[str, AbstractContextManager[None]]):
+    """A context manager that does nothing, under any name."""
+
+    def __missing__(self, name: object) -> AbstractContextManager[None]:
+        return NOTHING
 
 
-def _step_in_graph(recorder: object, *given: object, **named: object) -> UnseenStep:
-    return UnseenStep()
+class NoOpCalls:
+    """Does nothing: the calls of a recorder that is disabled, could not start, or is the copy in a forked child.
 
+    `step`, `phases` and `clock` are read by the recorder itself; `dropped` counts what could not be recorded.
+    """
 
-class SilentRecorder(Recorder):
-    """A recorder of which every method does nothing."""
+    records = False
 
-    last_step = None
+    def __init__(self) -> None:
+        self.step: Step = NoOpStep()
+        self.phases: dict[str, AbstractContextManager[None]] = NoOpPhases()
+        self.clock = PhaseClock()
+        self.dropped = Counter()
 
-    def __init__(self, *excess: NoReturn, **given: object) -> None:
-        pass
+    @property
+    def last_step(self) -> int | None:
+        return None
 
     @property
     def identity(self) -> Identity:
-        """Who this would be by its environment."""
         return discover({}, os.environ)
 
-    def position(self, *excess: NoReturn, **unknown: NoReturn) -> tuple[int, str]:
-        """Return a place that never changes."""
+    def position(self) -> tuple[int, str]:
         return 0, "other"
 
-    def step(
-        self,
-        number: int | None = None,
-        *excess: NoReturn,
-        tag: str | None = None,
-        accumulating: bool = False,
-        **unknown: NoReturn,
-    ) -> Step:
-        """Return a step that notes nothing."""
-        return _STEP
+    def prepare_step(self, number: object, tag: object, accumulating: object) -> None:
+        """Take over the arguments of `step()`."""
 
-    step._torchdynamo_inline = _step_in_graph  # type: ignore[attr-defined]  # see `compiled`
+    def tag(self, name: str) -> None: ...
 
-    @contained
-    def tag(self, name: str) -> None:
-        """Do nothing."""
+    def data(self, loader: Iterable[Any]) -> Any:  # noqa: ANN401 - Batches, or the loader itself
+        return loader
 
-    def phase(self, name: str = "", *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
-        """Return a context manager that does nothing."""
+    def collective(self, operation: str, payload: int) -> AbstractContextManager[None]:
         return NOTHING
 
-    def data(self, loader: Iterable[T], *excess: NoReturn, **unknown: NoReturn) -> Batches[T]:
-        """Return the loader itself."""
-        return cast("Batches[T]", loader)
+    def watch(self, model: object, optimizer: object, **wanted: object) -> None: ...
 
-    def collective(
-        self, operation: str = "", bytes: int = 0, *excess: NoReturn, **unknown: NoReturn
-    ) -> AbstractContextManager[None]:
-        """Return a context manager that does nothing."""
+    def invariant(self, name: str, value: float, step: int | None) -> None: ...
+
+    def threshold(self, name: str, value: float) -> None: ...
+
+    def count_flops(self) -> AbstractContextManager[None]:
         return NOTHING
 
-    @contained
-    def watch(self, model: object = None, optimizer: object = None, **wanted: object) -> None:
-        """Do nothing."""
+    def checkpoint_saved(self, step: int, bytes: int | None) -> None: ...
 
-    @contained
-    def invariant(self, name: str, value: float, step: int | None = None) -> None:
-        """Do nothing."""
+    def checkpoint_failed(self) -> None: ...
 
-    @contained
-    def threshold(self, name: str, value: float) -> None:
-        """Do nothing."""
+    def resumed(self, step: int, seconds: float | None) -> None: ...
 
-    def count_flops(self, *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
-        """Return a context manager that does nothing."""
-        return NOTHING
+    def add_source(self, source: MetricSource) -> None: ...
 
-    @contained
-    def checkpoint_saved(self, step: int, bytes: int | None = None) -> None:
-        """Do nothing."""
+    def close(self, error: BaseException | None) -> None: ...
 
-    @contained
-    def checkpoint_failed(self) -> None:
-        """Do nothing."""
+    def release(self, *, close: bool) -> None:
+        """Stop listening; `close` the outputs, or leave them to the parent process of this forked child."""
 
-    @contained
-    def resumed(self, step: int, seconds: float | None = None) -> None:
-        """Do nothing."""
+    def drop(self, what: str, wrong: object = None, right: tuple[str, ...] = ()) -> None:
+        """Count something that cannot be recorded, and log it once: an unknown word with the known ones beside it."""
 
-    @contained
-    def add_source(self, source: Source) -> None:
-        """Do nothing."""
 
-    @contained
-    def close(self, error: BaseException | None = None) -> None:
-        """Do nothing."""
+NO_OP = NoOpCalls()

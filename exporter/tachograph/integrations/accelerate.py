@@ -24,7 +24,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from tachograph.client.core.contained import contained
 from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder
-from tachograph.client.torch.model.model_hook import ModelHook
+from tachograph.client.torch.model.layers import ModelHook
 from tachograph.integrations.loop import Loop
 
 T = TypeVar("T")

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tachograph.catalog.rank import PHASES
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.step_histogram import StepHistogram
-from tachograph.client.core.step_record import StepRecord
-from tachograph.client.core.steps import Step
+from tachograph.client.core.steps import Step, StepRecord
 from tachograph.client.signals.goodput import Goodput
-from tachograph.client.signals.phase_excess import Excess
+from tachograph.client.signals.phase_excess import PhaseExcess
 
 
 class SimulatedPhaseClock(PhaseClock):
@@ -38,9 +37,9 @@ class RankAccounting:
 
     def __init__(self, began: float, last_step: int | None, ended: float | None) -> None:
         self._clock = SimulatedPhaseClock()
-        self._step = Step(self._clock, Tally())
+        self._step = Step(self._clock, Counter())
         self._histogram = StepHistogram()
-        self._excess = Excess()
+        self._excess = PhaseExcess()
         self._goodput = Goodput(self._clock, self._step, lambda: last_step, lambda: ended, wall=lambda: began)
 
     def observe(self, record: StepRecord) -> None:

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.steps import Step
 from tachograph.client.signals.invariants import Invariants
@@ -88,7 +88,7 @@ class LoggedValues:
     def __init__(self, scenario: Scenario) -> None:
         self._seed = scenario.seed
         self._now = 0.0
-        self._step = Step(PhaseClock(), Tally())
+        self._step = Step(PhaseClock(), Counter())
         self._logged = Logged(self._step)
         self._invariants = Invariants(self._clock)
         self._shown: dict[str, object] | None = None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tachograph.catalog.rank import PHASES
-from tachograph.client.core.step_record import StepRecord
+from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.checkpoints import Checkpoints
 from tachograph.client.torch.bus_factor import bus_factor
 from tachograph_lab.fleet.accounting import RankAccounting

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tachograph.client.core.batches import LOADER_LIMIT, Batches, LoaderWatch
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.phases import PhaseClock
 
 
@@ -21,25 +21,25 @@ def clock() -> PhaseClock:
     return PhaseClock()
 
 
-def batches(clock: PhaseClock, loader: object, tally: Tally | None = None) -> Batches[object]:
+def batches(clock: PhaseClock, loader: object, counter: Counter | None = None) -> Batches[object]:
     """Wrap a loader."""
-    return Batches(loader, clock.phases["data"], tally or Tally())  # type: ignore[arg-type]
+    return Batches(loader, clock.phases["data"], counter or Counter())  # type: ignore[arg-type]
 
 
 def test_every_batch_passes_and_is_counted(clock: PhaseClock) -> None:
     """The loop sees what the loader gave; the wait is phase data, the loop's own work is not."""
-    tally, seen = Tally(), []
+    counter, seen = Counter(), []
 
     def loader() -> Iterator[int]:
         for item in range(3):
             seen.append(clock.current.name)
             yield item
 
-    wrapped = batches(clock, loader(), tally)
+    wrapped = batches(clock, loader(), counter)
     names = []
     for _ in wrapped:
         names.append(clock.current.name)
-    assert (tally.count, set(seen), set(names)) == (3, {"data"}, {"init"})
+    assert (counter.count, set(seen), set(names)) == (3, {"data"}, {"init"})
 
 
 def test_length_and_attributes_are_the_loaders(clock: PhaseClock) -> None:
@@ -173,8 +173,8 @@ def test_real_workers(clock: PhaseClock) -> None:
     """Two workers fill their queue while training is busy; a second epoch starts them again; then no depth is told."""
     torch = pytest.importorskip("torch")
     loader = torch.utils.data.DataLoader(list(range(8)), num_workers=2, prefetch_factor=2)
-    watch, tally = LoaderWatch(), Tally()
-    wrapped = Batches(loader, clock.phases["data"], tally, watch)
+    watch, counter = LoaderWatch(), Counter()
+    wrapped = Batches(loader, clock.phases["data"], counter, watch)
     for epoch in range(2):
         for position, _ in enumerate(wrapped):
             if position == 0:  # of the four that are prefetched some may come out of turn, and wait elsewhere
@@ -183,7 +183,7 @@ def test_real_workers(clock: PhaseClock) -> None:
                     time.sleep(0.01)
                 assert dict(watch.metrics())["data_queue_size"] in (2, 3, 4)
                 assert dict(watch.metrics())["data_worker_restarts_total"] == epoch
-    assert (tally.count, dict(watch.metrics())) == (16, {"data_worker_restarts_total": 1})
+    assert (counter.count, dict(watch.metrics())) == (16, {"data_worker_restarts_total": 1})
 
 
 class Corrupt:
@@ -206,8 +206,8 @@ class Corrupt:
 
 def test_a_loop_may_go_on_after_a_batch_that_failed() -> None:
     """A generator would be over with its first exception, and the rest of the epoch lost without a word."""
-    tally, clock = Tally(), PhaseClock()
-    batches = iter(Batches(Corrupt(), clock.phases["data"], tally))
+    counter, clock = Counter(), PhaseClock()
+    batches = iter(Batches(Corrupt(), clock.phases["data"], counter))
     seen = []
     while True:
         try:
@@ -216,5 +216,5 @@ def test_a_loop_may_go_on_after_a_batch_that_failed() -> None:
             continue
         except StopIteration:
             break
-    assert (seen, tally.count) == ([1, 2, 4, 5], 4)
+    assert (seen, counter.count) == ([1, 2, 4, 5], 4)
     assert clock.current.name == "init"

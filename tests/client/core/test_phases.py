@@ -9,7 +9,7 @@ import pytest
 
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core import phases as module
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.steps import Step
 
@@ -51,7 +51,7 @@ def test_a_phase_inside_itself_counts_once(now: list[float]) -> None:
 def test_other_is_a_step_outside_named_phases_and_init_ends_with_the_first_step(now: list[float]) -> None:
     """Before the first step the clock is in init, from then on other takes what no named phase takes."""
     clock = PhaseClock()
-    step = Step(clock, Tally())
+    step = Step(clock, Counter())
     now[0] += 4
     with clock.phases["data"]:
         now[0] += 1
@@ -88,7 +88,7 @@ def test_an_exception_leaves_the_phase_and_passes(now: list[float]) -> None:
 def test_a_step_puts_right_phases_left_open_inside(now: list[float]) -> None:
     """A phase entered by hand and never left ends with its step, and leaves nothing behind."""
     clock = PhaseClock()
-    step = Step(clock, Tally())
+    step = Step(clock, Counter())
     for _ in range(3):
         with step:
             clock.phases["forward"].__enter__()
@@ -102,7 +102,7 @@ def test_a_phase_left_twice_is_harmless() -> None:
     """Misuse costs accuracy, never an exception."""
     clock = PhaseClock()
     clock.phases["forward"].__exit__(None, None, None)
-    step = Step(clock, Tally())
+    step = Step(clock, Counter())
     with step:
         clock.phases["forward"].__exit__(None, None, None)
         clock.phases["forward"].__exit__(None, None, None)

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 
 from tachograph.catalog.rank import PHASES, STEP_TAGS
-from tachograph.client.core.counters import Tally
-from tachograph.client.core.step_record import StepRecord
-from tachograph.client.core.steps import RING_LIMIT
+from tachograph.client.core.counters import Counter
+from tachograph.client.core.steps import RING_LIMIT, StepRecord
 from tachograph.client.hello.identity import discover
 from tachograph.client.hello.workload import Workload
 from tachograph.client.transport import guarded
 from tachograph.client.transport.guarded import Guarded
-from tachograph.client.transport.rank_state import Report
+from tachograph.client.transport.rank_state import RankState
 
 
 @pytest.fixture
-def report() -> Report:
+def report() -> RankState:
     """A rank that speaks to nobody."""
-    return Report(discover({"run": "test", "rank": 0}, {}), Workload(1))
+    return RankState(discover({"run": "test", "rank": 0}, {}), Workload(1))
 
 
 class Observer:
@@ -39,19 +38,19 @@ class Observer:
         self.heard.append(record)
 
 
-def steps(report: Report, count: int) -> None:
+def steps(report: RankState, count: int) -> None:
     for _ in range(count):
         with report.step, report.clock.phases["forward"]:
             pass
 
 
-def test_observers_hear_of_every_step_once_and_in_order(report: Report) -> None:
+def test_observers_hear_of_every_step_once_and_in_order(report: RankState) -> None:
     """However the frames fall, no step is heard twice or left out, and seconds never fall."""
     observer = Observer()
     report.observers.add(observer)
     for count in (0, 3, 1, 0, 7):
         steps(report, count)
-        report.state()
+        report.frame()
     assert [record.number for record in observer.heard] == list(range(11))
     for before, after in zip(observer.heard, observer.heard[1:], strict=False):
         assert before.ended <= after.began <= after.ended
@@ -59,33 +58,33 @@ def test_observers_hear_of_every_step_once_and_in_order(report: Report) -> None:
     assert len(observer.heard[0].seconds) == len(PHASES)
 
 
-def test_the_last_record_and_the_clock_agree(report: Report) -> None:
+def test_the_last_record_and_the_clock_agree(report: RankState) -> None:
     """What a record says of every phase is what the frame says, but for the time since."""
     observer = Observer()
     report.observers.add(observer)
     steps(report, 5)
-    told = report.state()["metrics"]["phase_seconds_total"]  # type: ignore[index]
+    told = report.frame()["metrics"]["phase_seconds_total"]  # type: ignore[index]
     for name, seconds in zip(PHASES, observer.heard[-1].seconds, strict=True):
         assert told[name] == pytest.approx(seconds, abs=0.5)
         assert told[name] >= seconds
     assert told["forward"] == observer.heard[-1].seconds[PHASES.index("forward")]
 
 
-def test_a_ring_that_nobody_empties_costs_records_not_memory(report: Report) -> None:
+def test_a_ring_that_nobody_empties_costs_records_not_memory(report: RankState) -> None:
     """Steps beyond it are counted as dropped, and still as steps."""
     steps(report, RING_LIMIT + 3)
-    state = report.state()
+    state = report.frame()
     assert (state["dropped"], state["metrics"]["steps_total"]) == (3, RING_LIMIT + 3)  # type: ignore[index]
-    assert report.state()["metrics"]["tagged_steps_total"] == {"warm-up": 1}  # type: ignore[index]
+    assert report.frame()["metrics"]["tagged_steps_total"] == {"warm-up": 1}  # type: ignore[index]
 
 
-def test_an_observer_that_fails_is_dropped_after_five_in_a_row(report: Report) -> None:
+def test_an_observer_that_fails_is_dropped_after_five_in_a_row(report: RankState) -> None:
     """Each failure is counted; the others, and the frame, go on; one that recovers in between stays."""
     broken, shaky, sound = Observer(lambda record: True), Observer(lambda record: record.number % 5 != 0), Observer()
     for observer in (broken, shaky, sound):
         report.observers.add(observer)
     steps(report, 20)
-    state: dict[str, Any] = report.state()
+    state: dict[str, Any] = report.frame()
     assert (broken.calls, shaky.calls, len(sound.heard)) == (guarded.FAILURES, 20, 20)
     assert state["dropped"] == guarded.FAILURES + 16
     assert state["histograms"]["step_seconds"]["count"] == 19
@@ -93,7 +92,7 @@ def test_an_observer_that_fails_is_dropped_after_five_in_a_row(report: Report) -
 
 def test_a_part_counts_its_own_failures() -> None:
     """Four failures, a success, four failures: it stays; a fifth in a row ends it. Each part counts for itself."""
-    dropped = Tally()
+    dropped = Counter()
     plan = iter([True] * 4 + [False] + [True] * 6)
     parts: Guarded[str] = Guarded(dropped, "a", "b")
     called = []

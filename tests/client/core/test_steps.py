@@ -11,20 +11,19 @@ from typing import Any
 import pytest
 
 from tachograph.catalog.rank import PHASES
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.garbage import GarbageTag
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.scalars import number
 from tachograph.client.core.step_histogram import StepHistogram
-from tachograph.client.core.step_record import StepRecord
-from tachograph.client.core.steps import PENDING_LIMIT, RING_LIMIT, Step
+from tachograph.client.core.steps import PENDING_LIMIT, RING_LIMIT, Step, StepRecord
 from tachograph.wire import bucket_index
 
 
 @pytest.fixture
 def step() -> Step:
     """A step of its own clock."""
-    return Step(PhaseClock(), Tally())
+    return Step(PhaseClock(), Counter())
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_logs_beyond_the_ring_are_counted(step: Step) -> None:
 
 def test_log_accepts_any_name() -> None:
     """Even `self` is only a name: what the catalog does not hold is sorted out later."""
-    step = Step(PhaseClock(), Tally())
+    step = Step(PhaseClock(), Counter())
     step.log(self=1.0, values=2.0)
     assert step.logged.pop()[1] == {"self": 1.0, "values": 2.0}
 
@@ -103,7 +102,7 @@ def test_tagged_steps_are_counted_and_stay_out_of_the_histogram() -> None:
 def test_a_record_says_what_the_step_was(now: list[float]) -> None:
     """Number, begin, end, and what every phase had at the end, in the order of PHASES; the wait is asked for once."""
     clock = PhaseClock()
-    step = Step(clock, Tally(), wait=lambda: 0.25)
+    step = Step(clock, Counter(), wait=lambda: 0.25)
     now[0] += 1
     with step:
         for number, name in enumerate(PHASES):
@@ -161,7 +160,7 @@ def test_a_given_tag_is_of_one_step(step: Step) -> None:
 
 def test_micro_steps_belong_to_the_step_that_completes(now: list[float]) -> None:
     """With accumulation one step is counted, from its first micro-step on, what lies between them included."""
-    step = Step(PhaseClock(), Tally())
+    step = Step(PhaseClock(), Counter())
     for micro in range(6):
         step.accumulating = micro % 3 != 2
         with step:
@@ -176,7 +175,7 @@ def test_micro_steps_belong_to_the_step_that_completes(now: list[float]) -> None
 def test_accumulation_inside_one_step_needs_nothing(now: list[float]) -> None:
     """A loop that keeps its micro-batches inside one step has the same duration and the same phases."""
     clock = PhaseClock()
-    step = Step(clock, Tally())
+    step = Step(clock, Counter())
     with step:
         for _ in range(3):
             with clock.phases["forward"]:
@@ -204,7 +203,7 @@ def test_a_tag_in_a_micro_step_is_the_steps(step: Step) -> None:
 
 def test_a_failed_micro_step_begins_the_step_anew(now: list[float]) -> None:
     """What was accumulated before it is void, and so is its time."""
-    step = Step(PhaseClock(), Tally())
+    step = Step(PhaseClock(), Counter())
     step.accumulating = True
     with contextlib.suppress(ZeroDivisionError), step:
         now[0] += 5

@@ -99,7 +99,7 @@ class TestWithTorch:
         query = torch.ones(2, 4, 16, 8)
         with recorder.step(), recorder.count_flops():
             torch.nn.functional.scaled_dot_product_attention(query, query, query)
-        assert recorder._report.workload.per_step["flops_total"] == 2 * 4 * 2 * 2 * 16 * 16 * 8
+        assert recorder._calls.state.workload.per_step["flops_total"] == 2 * 4 * 2 * 2 * 16 * 16 * 8
         assert set(_cur_sdpa_kernel_backends()) == before
 
     def test_recomputation_is_counted(self, record: Make) -> None:
@@ -111,7 +111,7 @@ class TestWithTorch:
         block = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 16), torch.nn.ReLU())
         with recorder.step(), recorder.count_flops():
             checkpoint(block, torch.ones(4, 16, requires_grad=True), use_reentrant=False).sum().backward()
-        per_step = recorder._report.workload.per_step
+        per_step = recorder._calls.state.workload.per_step
         assert per_step["flops_total"] == 5
         assert per_step["hardware_flops_total"] > 2 * 6 * 4 * 16 * 16
 
@@ -121,8 +121,8 @@ class TestWithTorch:
         recorder = record()
         with recorder.count_flops():
             torch.ones(3).sum()
-        assert recorder._report.workload.per_step == {}
-        assert recorder._report.dropped.count == 1
+        assert recorder._calls.state.workload.per_step == {}
+        assert recorder._calls.state.dropped.count == 1
 
     def test_the_users_exception_passes(self, record: Make) -> None:
         """It goes through untouched, counts nothing, and leaves no counter behind."""
@@ -140,7 +140,7 @@ class TestWithTorch:
             step()
         assert caught.value is error
         assert _get_current_dispatch_mode() is None
-        assert recorder._report.workload.per_step == {}
+        assert recorder._calls.state.workload.per_step == {}
 
     def test_a_model_without_parameters(self, record: Make) -> None:
         """Watched and counted without a word against it; there is only nothing to say."""
@@ -148,7 +148,7 @@ class TestWithTorch:
         recorder = record()
         recorder.watch(torch.nn.ReLU(), layers=3, checksum_every=1, update_every=1, activations=True)
         recorder.watch(torch.nn.ReLU())
-        assert recorder._report.dropped.count == 0
+        assert recorder._calls.state.dropped.count == 0
 
 
 def test_without_torch_nothing_is_imported(record: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,5 +159,5 @@ def test_without_torch_nothing_is_imported(record: Make, monkeypatch: pytest.Mon
     recorder = record()
     with recorder.count_flops():
         pass
-    assert recorder._report.dropped.count == 1
+    assert recorder._calls.state.dropped.count == 1
     assert "torch" not in sys.modules

@@ -18,11 +18,11 @@ from tachograph.client.flops.model_flops import (
     of_config,
     six_n,
 )
-from tachograph.client.flops.model_shape import Experts, Latent, Shape
+from tachograph.client.flops.model_shape import Experts, Latent, ModelShape
 
 BATCH, LENGTH = 2, 32
-DENSE = Shape(layers=2, hidden=48, heads=4, kv_heads=4, head=12, mlp=192, vocabulary=100, gated=False)
-GROUPED = Shape(layers=2, hidden=48, heads=6, kv_heads=2, head=16, mlp=128, vocabulary=100, gated=True)
+DENSE = ModelShape(layers=2, hidden=48, heads=4, kv_heads=4, head=12, mlp=192, vocabulary=100, gated=False)
+GROUPED = ModelShape(layers=2, hidden=48, heads=6, kv_heads=2, head=16, mlp=128, vocabulary=100, gated=True)
 MIXTURE = replace(
     GROUPED, layers=3, experts=Experts(routed=8, active=2, width=40, layers=2, shared=24, shared_gate=True)
 )
@@ -36,7 +36,7 @@ SHAPES = {
 }
 
 
-def decoder(shape: Shape, *, tied: bool = False, checkpointed: bool = False) -> Any:
+def decoder(shape: ModelShape, *, tied: bool = False, checkpointed: bool = False) -> Any:
     """A transformer of plain linear layers and PyTorch's attention, built independently of the formulas."""
     torch = pytest.importorskip("torch")
     nn, functional = torch.nn, torch.nn.functional
@@ -158,7 +158,7 @@ def counted(model: Any, vocabulary: int) -> tuple[float, float]:
         return forward / (BATCH * LENGTH), counter.get_total_flops() / (BATCH * LENGTH)
 
 
-def full(shape: Shape, length: int = LENGTH) -> ModelFlops:
+def full(shape: ModelShape, length: int = LENGTH) -> ModelFlops:
     return model_flops(shape, sequence_length=length, convention="full")
 
 

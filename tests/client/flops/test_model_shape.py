@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tachograph.client.flops.model_flops import active_parameters, of_config
-from tachograph.client.flops.model_shape import Experts, Latent, Shape, shape_of
+from tachograph.client.flops.model_shape import Experts, Latent, ModelShape, shape_of
 
-SHAPE = Shape(layers=2, hidden=48, heads=6, kv_heads=2, head=16, mlp=128, vocabulary=100, gated=True)
+SHAPE = ModelShape(layers=2, hidden=48, heads=6, kv_heads=2, head=16, mlp=128, vocabulary=100, gated=True)
 
 LLAMA_3_8B = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,

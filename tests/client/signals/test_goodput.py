@@ -13,7 +13,7 @@ import pytest
 from tachograph.catalog.rank import LOST_CAUSES, PHASES
 from tachograph.client.core import phases
 from tachograph.client.core.phases import PhaseClock
-from tachograph.client.core.step_record import StepRecord
+from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.goodput import HANG_SECONDS, HANG_STEPS, LONGEST_GAP, MEDIAN_OF, Goodput
 
 EPOCH = 1_763_690_000.0

@@ -6,7 +6,7 @@ import mmap
 import os
 from pathlib import Path
 
-from tachograph.client.signals.host_memory import host_memory
+from tachograph.client.transport.rank_state import host_memory
 
 
 def test_memory_of_this_process() -> None:

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from tachograph.catalog.rank import PHASES
-from tachograph.client.core.step_record import StepRecord
-from tachograph.client.signals.phase_excess import LEAST_STEPS, WINDOW, Excess
+from tachograph.client.core.steps import StepRecord
+from tachograph.client.signals.phase_excess import LEAST_STEPS, WINDOW, PhaseExcess
 
 USUAL = {"data": 0.01, "forward": 0.1, "backward": 0.2, "optimizer": 0.05}
 
@@ -17,7 +17,7 @@ class Rank:
     """Makes one rank's records, a step at a time."""
 
     def __init__(self) -> None:
-        self.excess = Excess()
+        self.excess = PhaseExcess()
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._wait = 0.0
         self._number = 0
@@ -48,7 +48,7 @@ class Rank:
 
 def test_every_phase_is_there_from_the_start() -> None:
     """A counter born at its first value would hide it from `increase`."""
-    ((_, seconds),) = Excess().metrics()
+    ((_, seconds),) = PhaseExcess().metrics()
     assert seconds == dict.fromkeys(PHASES, 0.0)
 
 

@@ -158,11 +158,11 @@ def test_gradients_are_the_same_as_without_the_hook(run: Callable[[str, int], Jo
             model = ddp()
             if watched:
                 recorder = Recorder(enabled=True); recorder.watch(model); recorder.watch(model)
-                assert recorder._report.dropped.count == 0
+                assert recorder._calls.state.dropped.count == 0
             torch.manual_seed(rank)
             for _ in range(3): model(torch.randn(8, 64)).square().mean().backward()
             if watched:
-                assert recorder._report.collectives.watched[0].operations > 0
+                assert recorder._calls.state.collectives.watched[0].operations > 0
                 stream = io.BytesIO(); torch.save(copy.deepcopy(model), stream)
                 assert b"tachograph" not in stream.getvalue()
             return [parameter.grad.clone() for parameter in model.parameters()]

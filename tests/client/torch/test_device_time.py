@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.core.counters import Tally
-from tachograph.client.core.phases import CheckedPhase, Phase, PhaseClock
+from tachograph.client.core.counters import Counter
+from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.steps import Step
 from tachograph.client.torch import device_time as module
 from tachograph.client.torch.device_time import POOL_LIMIT, DeviceTime
@@ -86,7 +86,7 @@ def work(cuda: Cuda, clock: PhaseClock, name: str, milliseconds: float) -> None:
 
 def steps(cuda: Cuda, clock: PhaseClock, number: int, lag: float = 0.0) -> None:
     """Make steps with 10 ms of forward, 20 of backward with a collective of 5 inside, and 1 after that in no phase."""
-    step = Step(clock, Tally())
+    step = Step(clock, Counter())
     for _ in range(number):
         with step:
             work(cuda, clock, "forward", 10)
@@ -99,14 +99,14 @@ def steps(cuda: Cuda, clock: PhaseClock, number: int, lag: float = 0.0) -> None:
 
 
 def test_on_a_cpu_it_touches_nothing(cuda: Cuda, clock: PhaseClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a class, not a call: neither where torch is absent nor where CUDA is there and not in use."""
+    """No mark, not a call: neither where torch is absent nor where CUDA is there and not in use."""
     device = DeviceTime(clock)
     cuda.initialized = False
     for torch in (SimpleNamespace(cuda=cuda), SimpleNamespace(), None):
         monkeypatch.setattr(module, "loaded_torch", lambda torch=torch: torch)
         steps(cuda, clock, 5)
         assert device.metrics() == {}
-    assert {type(phase) for phase in clock.phases.values()} >= {Phase, CheckedPhase}
+    assert clock.device is None
     assert cuda.events == []
 
 
@@ -130,7 +130,7 @@ def test_phases_that_follow_each_other_share_an_event(
     monkeypatch.setattr(module, "perf_counter", lambda: 1.0)
     device = DeviceTime(clock)
     device.metrics()
-    with Step(clock, Tally()):  # ends `init`
+    with Step(clock, Counter()):  # ends `init`
         pass
     for _ in range(100):
         for name in ("data", "forward", "backward", "optimizer"):

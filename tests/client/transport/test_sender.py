@@ -148,7 +148,7 @@ def test_the_end_of_an_earlier_process_comes_from_the_answer(
 ) -> None:
     """When the exporter last heard of it, beside the step it was at."""
     exporter.answer = {"ok": True, "last_step": 480, "ended": 1763689999.5}
-    sender = record()._sender
+    sender = record()._calls.sender
     assert until(lambda: sender.ended) == 1763689999.5
     assert sender.last_step == 480
 
@@ -159,7 +159,7 @@ def test_an_exporter_that_knows_of_no_end(exporter: Any, record: Make, more: Any
     exporter.answer = {"ok": True, "last_step": 480, **more}
     recorder = record()
     assert until(lambda: recorder.last_step) == 480
-    assert recorder._sender.ended is None
+    assert recorder._calls.sender.ended is None
     exporter.next_state()
 
 
@@ -168,13 +168,13 @@ def test_only_the_first_answer_speaks_of_an_earlier_process(exporter: Any, recor
     recorder = record()
     exporter.wait_for()
     exporter.answer = {"ok": True, "last_step": 7, "ended": 1763689999.5}
-    recorder._report.accelerator.uuid = "GPU-1234"
+    recorder._calls.state.accelerator.uuid = "GPU-1234"
     exporter.wait_for("hello", lambda frame: frame.get("uuid"))
     exporter.next_state()
     exporter.stop()
     exporter.restart()
     exporter.next_state()
-    assert (recorder.last_step, recorder._sender.ended) == (None, None)
+    assert (recorder.last_step, recorder._calls.sender.ended) == (None, None)
 
 
 def test_no_frame_is_ever_too_long(exporter: Any, record: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_no_frame_is_ever_too_long(exporter: Any, record: Make, monkeypatch: pyt
     recorder = record()
     exporter.wait_for()
     bulky = [{"id": 1, "kind": "x" * MAX_FRAME_BYTES, "time": 0.0, "step": 0}]
-    monkeypatch.setattr(recorder._report.checkpoints, "events", bulky)
+    monkeypatch.setattr(recorder._calls.state.checkpoints, "events", bulky)
     state = exporter.next_state()
     assert state["events"] == []
     assert max(len(line) for talk in exporter.talks for line in talk.lines) <= MAX_FRAME_BYTES
@@ -195,8 +195,10 @@ def test_a_frame_that_cannot_be_short_is_dropped_and_counted(
     recorder = record()
     exporter.wait_for()
     with monkeypatch.context() as patch:
-        patch.setattr(recorder._report._groups, "metrics", lambda: {"collective_enqueued": {"g" * MAX_FRAME_BYTES: 1}})
-        until(lambda: recorder._report.dropped.count)
+        patch.setattr(
+            recorder._calls.state._groups, "metrics", lambda: {"collective_enqueued": {"g" * MAX_FRAME_BYTES: 1}}
+        )
+        until(lambda: recorder._calls.state.dropped.count)
     assert exporter.next_state()["dropped"] >= 1
     assert max(len(line) for talk in exporter.talks for line in talk.lines) <= MAX_FRAME_BYTES
 
@@ -208,8 +210,8 @@ def test_a_reading_that_fails_costs_one_frame(
     recorder = record()
     exporter.wait_for()
     with monkeypatch.context() as patch:
-        patch.setattr(recorder._report._groups, "metrics", lambda: 1 / 0)
-        until(lambda: recorder._report.dropped.count)
+        patch.setattr(recorder._calls.state._groups, "metrics", lambda: 1 / 0)
+        until(lambda: recorder._calls.state.dropped.count)
     assert exporter.next_state()["dropped"] >= 1
 
 
@@ -228,7 +230,7 @@ def test_the_device_found_late_is_told(exporter: Any, record: Make, until: Calla
     """CUDA is often initialised after the first hello: the rank says hello again on the same connection."""
     recorder = record()
     exporter.wait_for()
-    recorder._report.accelerator.uuid = "GPU-1234"
+    recorder._calls.state.accelerator.uuid = "GPU-1234"
     hello = exporter.wait_for("hello", lambda frame: frame.get("uuid"))
     assert hello["uuid"] == "GPU-1234"
     exporter.next_state()

@@ -13,7 +13,7 @@ import pytest
 
 from tachograph.client.recorder import Recorder
 from tachograph.client.transport import sender as module
-from tachograph.client.transport.exporter_socket import Connection
+from tachograph.client.transport.exporter_socket import ExporterSocket
 
 Make = Callable[..., Recorder]
 Train = Callable[[Recorder, int], None]
@@ -60,7 +60,7 @@ def test_a_refusal_is_logged_once_and_no_state_is_sent(
     until(lambda: exporter.talks and exporter.talks[0].ended_at)
     until(lambda: len(exporter.talks) >= 2)
     until(lambda: exporter.talks[1].ended_at)
-    assert recorder._sender._retry_seconds == module.LAST_RETRY_SECONDS
+    assert recorder._calls.sender._retry_seconds == module.LAST_RETRY_SECONDS
     assert exporter.frames() == []
     assert len([line for line in caplog.records if "belongs to uid 7" in line.getMessage()]) == 1
 
@@ -106,13 +106,13 @@ def test_what_an_answer_says_is_checked(last_step: object, ended: object, export
     recorder = record()
     exporter.wait_for()
     assert recorder.last_step is None
-    assert recorder._sender.ended in (None, 1.0)
+    assert recorder._calls.sender.ended in (None, 1.0)
 
 
 def test_ranks_come_back_within_two_seconds_and_not_together(exporter: Any, record: Make) -> None:
     """However long an exporter was gone: no retry is further away than that, and sixteen ranks draw sixteen moments."""
     exporter.stop()
-    sender = record()._sender
+    sender = record()._calls.sender
     waits = []
     for _ in range(64):
         sender._put_off(1000.0, OSError())
@@ -128,7 +128,7 @@ def test_a_fault_of_our_own_costs_a_turn(exporter: Any, record: Make, train: Tra
     """Telemetry lives through what it did not expect; it is counted, and the rank comes back."""
     recorder = record()
     exporter.wait_for()
-    recorder._report.step.records.append(("no", "record"))
+    recorder._calls.state.step.records.append(("no", "record"))
     faults = iter([MemoryError(), RecursionError(), SystemExit(), ValueError()])
 
     class Faulty:
@@ -139,14 +139,14 @@ def test_a_fault_of_our_own_costs_a_turn(exporter: Any, record: Make, train: Tra
         def __getattr__(self, name: str) -> Any:
             raise next(faults, OSError())
 
-    recorder._sender._connection, real = Faulty(), recorder._sender._connection
-    recorder._sender.wake()
-    until(lambda: recorder._sender._connection is None)
+    recorder._calls.sender._connection, real = Faulty(), recorder._calls.sender._connection
+    recorder._calls.sender.wake()
+    until(lambda: recorder._calls.sender._connection is None)
     real.close()
     train(recorder, 3)
     state = exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 3)
     assert state["dropped"] > 0
-    assert not recorder._sender.over
+    assert not recorder._calls.sender.over
 
 
 def test_half_a_character_reaches_the_exporter_as_a_question_mark(exporter: Any, record: Make) -> None:
@@ -181,11 +181,11 @@ def test_a_second_hello_may_take_as_long_as_the_first(
     monkeypatch.setattr(module, "ANSWER_SECONDS", 2.0)
     recorder = record()
     exporter.wait_for()
-    until(lambda: time.monotonic() - recorder._sender._connected_at > module.ANSWER_SECONDS)
+    until(lambda: time.monotonic() - recorder._calls.sender._connected_at > module.ANSWER_SECONDS)
     exporter.stall(recorder)
-    recorder._report.accelerator.uuid = "GPU-1234"
-    until(lambda: recorder.checkpoint_saved(step=0) or not recorder._sender._answered)
-    until(lambda: recorder.checkpoint_saved(step=1) or time.monotonic() - recorder._sender._greeted_at > 0.25)
+    recorder._calls.state.accelerator.uuid = "GPU-1234"
+    until(lambda: recorder.checkpoint_saved(step=0) or not recorder._calls.sender._answered)
+    until(lambda: recorder.checkpoint_saved(step=1) or time.monotonic() - recorder._calls.sender._greeted_at > 0.25)
     recorder.checkpoint_saved(step=2)
     exporter.stalled.clear()
     exporter.wait_for("hello", lambda frame: frame.get("uuid"))
@@ -202,7 +202,7 @@ def test_a_stalled_exporter_gets_whole_frames_afterwards(
     recorder = record()
     exporter.wait_for()
     exporter.stalled.set()
-    until(lambda: recorder._sender._connection is not None and not recorder._sender._connection.idle)
+    until(lambda: recorder._calls.sender._connection is not None and not recorder._calls.sender._connection.idle)
     stuck = len(exporter.frames())
     train(recorder, 20)
     exporter.stalled.clear()
@@ -218,7 +218,7 @@ def test_a_torn_frame_is_finished_before_the_next(tmp_path: Path) -> None:
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(str(tmp_path / "s"))
     server.listen()
-    connection = Connection()
+    connection = ExporterSocket()
     connection.open(str(tmp_path / "s"))
     reader, _ = server.accept()
     first, second = b"1" * 1_000_000 + b"\n", b"2\n"
@@ -244,4 +244,4 @@ def test_a_socket_that_cannot_be(path: str, train: Train) -> None:
     recorder = Recorder(socket=path)
     train(recorder, 2)
     recorder.close()
-    assert recorder._sender.over
+    assert recorder._calls.sender.over

@@ -26,7 +26,7 @@ def test_a_normal_end_is_finished(exporter: Any, start: Start) -> None:
     """At exit the last counts and a bye leave by themselves."""
     process = start(
         """
-        while not recorder._sender._answered: time.sleep(0.01)
+        while not recorder._calls.sender._answered: time.sleep(0.01)
         for _ in range(3):
             with recorder.step(): pass
         """
@@ -41,7 +41,7 @@ def test_an_unhandled_exception_is_failed(exporter: Any, start: Start) -> None:
     process = start(
         """
         exporter_seen = sys.excepthook
-        while not recorder._sender._answered: time.sleep(0.01)
+        while not recorder._calls.sender._answered: time.sleep(0.01)
         def model(): raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB\\nsecond line " + "x" * 9999)
         with recorder.step(), recorder.phase("forward"): model()
         """
@@ -150,7 +150,7 @@ def test_sudden_death_says_nothing(
     exporter: Any, start: Start, code: str, status: int, until: Callable[..., Any]
 ) -> None:
     """`os._exit` and SIGKILL leave an end without a bye, at once: the exporter calls it dead."""
-    process = start(f"say('ready')\nwhile not recorder._sender._answered: time.sleep(0.01)\n{code}")
+    process = start(f"say('ready')\nwhile not recorder._calls.sender._answered: time.sleep(0.01)\n{code}")
     process.hear("ready")
     assert process.end()[0] == status
     until(lambda: exporter.talks[0].ended_at, 1)
@@ -166,7 +166,7 @@ def test_a_stalled_exporter_delays_the_exit_by_a_fifth_of_a_second(
         from tachograph.client.transport import sender
         sender.HEARTBEAT_SECONDS = sender._LEAST_GAP = 0.0
         say("ready")
-        while recorder._sender._connection is None or recorder._sender._connection.idle: time.sleep(0.01)
+        while recorder._calls.sender._connection is None or recorder._calls.sender._connection.idle: time.sleep(0.01)
         began = time.monotonic(); recorder.close(); took = time.monotonic() - began
         say("quick" if took < 0.4 else f"took {took}")
         """
@@ -182,7 +182,7 @@ def test_close_with_an_error(exporter: Any, start: Start) -> None:
     """A framework that turns exceptions into a status can say so."""
     process = start(
         """
-        while not recorder._sender._answered: time.sleep(0.01)
+        while not recorder._calls.sender._answered: time.sleep(0.01)
         try: raise ConnectionError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242")
         except Exception as error: recorder.close(error)
         """
@@ -215,7 +215,7 @@ def test_children_of_multiprocessing_say_goodbye(
     (folder / "child.py").write_text(
         f"import sys, time\nfrom tachograph.client.recorder import Recorder\n"
         f"def train():\n    recorder = Recorder(run='child')\n"
-        f"    while not recorder._sender._answered: time.sleep(0.01)\n    {end}\n"
+        f"    while not recorder._calls.sender._answered: time.sleep(0.01)\n    {end}\n"
     )
     process = start(
         f"""

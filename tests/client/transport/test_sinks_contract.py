@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tachograph.catalog.rank import LOGGABLE, PHASES, TRAIN_METRICS
-from tachograph.client.core.step_record import StepRecord
+from tachograph.client.core.steps import StepRecord
 from tachograph.client.hello.identity import Identity, discover
 from tachograph.client.hello.workload import Workload
 from tachograph.client.recorder import Recorder
 from tachograph.client.transport import guarded
-from tachograph.client.transport.rank_state import Report
+from tachograph.client.transport.rank_state import RankState
 
 Make = Callable[..., Recorder]
 
@@ -69,28 +69,28 @@ def test_a_sink_is_closed_once(exporter: Any, record: Make) -> None:
 
 
 @pytest.fixture
-def report() -> Report:
+def report() -> RankState:
     """A rank that speaks to nobody."""
-    return Report(discover({"run": "test", "rank": 0}, {}), Workload(1))
+    return RankState(discover({"run": "test", "rank": 0}, {}), Workload(1))
 
 
-def test_a_broken_sink_costs_itself_alone(report: Report) -> None:
+def test_a_broken_sink_costs_itself_alone(report: RankState) -> None:
     """It is asked five times, counted five times, and dropped; the frame and the other sink get what is due."""
     broken, sound = Kept(broken=True), Kept()
     report.sinks.add(broken)
     report.sinks.add(sound)
     for _ in range(7):
         report._sunk_at = 0.0
-        state = report.state()
+        state = report.frame()
     assert (broken.calls, len(sound.frames), state["dropped"]) == (guarded.FAILURES, 7, guarded.FAILURES)
 
 
-def test_a_burst_of_frames_is_one_for_a_sink(report: Report) -> None:
+def test_a_burst_of_frames_is_one_for_a_sink(report: RankState) -> None:
     """Events may send ten frames a second; sinks get the first of each second."""
     sink = Kept()
     report.sinks.add(sink)
     for _ in range(5):
-        report.state()
+        report.frame()
     assert len(sink.frames) == 1
 
 
@@ -142,19 +142,19 @@ WRONG: tuple[tuple[Any, Any], ...] = (
 
 
 @pytest.mark.parametrize("pair", WRONG, ids=repr)
-def test_what_a_source_says_wrongly_is_counted_and_left_out(pair: Any, report: Report) -> None:
+def test_what_a_source_says_wrongly_is_counted_and_left_out(pair: Any, report: RankState) -> None:
     """An unknown metric, a label where there is none, a value that is no number: each costs itself."""
     report.guests.add(Given(pair, ("samples_total", 3)))
-    state: dict[str, Any] = report.state()
+    state: dict[str, Any] = report.frame()
     assert (state["metrics"]["samples_total"], state["dropped"]) == (3, 1)
     assert not {"tokens_total", "invariant"} & set(state["metrics"])
 
 
-def test_a_source_that_fails_keeps_what_it_said_before(report: Report) -> None:
+def test_a_source_that_fails_keeps_what_it_said_before(report: RankState) -> None:
     """It is asked five times in all, and the frame has everything else."""
     source = Given(("samples_total", 3), then=RuntimeError("mid-way"))
     report.guests.add(source)
-    states: list[Any] = [report.state() for _ in range(7)]
+    states: list[Any] = [report.frame() for _ in range(7)]
     assert [state["metrics"].get("samples_total") for state in states] == [3] * 5 + [None] * 2
     assert [state["dropped"] for state in states] == [1, 2, 3, 4, 5, 5, 5]
     assert source.asked == guarded.FAILURES
@@ -165,7 +165,7 @@ def test_what_is_no_source_is_counted(record: Make) -> None:
     recorder = record()
     for wrong in (None, 5, object()):
         recorder.add_source(wrong)  # type: ignore[arg-type]
-    assert recorder._report.dropped.count == 3
+    assert recorder._calls.state.dropped.count == 3
 
 
 def test_what_may_be_logged() -> None:

@@ -35,7 +35,7 @@ def test_no_step_is_lost_however_late_the_exporter(exporter: Any, record: Make, 
         for _ in range(RING_LIMIT - 1):
             with recorder.step() as step:
                 step.log(loss=1.0)
-        until(lambda: not recorder._report.step.records and not recorder._report.step.logged)
+        until(lambda: not recorder._calls.state.step.records and not recorder._calls.state.step.logged)
     exporter.start()
     state = exporter.wait_for()
     steps = 2 * (RING_LIMIT - 1)
@@ -60,7 +60,7 @@ def test_a_fact_found_later_is_told(exporter: Any, record: Make) -> None:
     """Counting FLOPs makes a convention known after the hello: the rank says hello again with it."""
     recorder = record()
     exporter.wait_for()
-    recorder._report.workload.facts["flops_convention"] = "measured"
+    recorder._calls.state.workload.facts["flops_convention"] = "measured"
     exporter.wait_for("hello", where=lambda frame: frame["facts"].get("flops_convention") == "measured")
     exporter.next_state()
 
@@ -81,15 +81,15 @@ def test_batches_of_an_evaluation_are_not_counted(exporter: Any, record: Make) -
     recorder, loader = record(), Loader()
     for _ in recorder.data([1, 2]):
         pass
-    before = recorder._report.clock.phases["data"].seconds
+    before = recorder._calls.state.clock.phases["data"].seconds
     with recorder.phase("eval"):
         assert list(recorder.data([1, 2, 3])) == [1, 2, 3]
         assert not list(recorder.data(loader))
     metrics = exporter.next_state()["metrics"]
     assert metrics["batches_total"] == 2
     assert "data_worker_restarts_total" not in metrics
-    assert recorder._report.clock.phases["data"].seconds == before
-    assert recorder._report.clock.phases["eval"].seconds >= 0.01
+    assert recorder._calls.state.clock.phases["data"].seconds == before
+    assert recorder._calls.state.clock.phases["eval"].seconds >= 0.01
 
 
 def test_where_a_rank_stands(record: Make) -> None:

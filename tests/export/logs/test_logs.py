@@ -26,7 +26,7 @@ ALLOY = Path(__file__).parents[3] / "deploy/alloy/training.alloy"
 LAST_RANK = 130
 
 
-class Place:
+class RunPosition:
     """A rank that stands at step 480, in backward."""
 
     def __init__(self, rank: int = 0) -> None:
@@ -42,7 +42,7 @@ Write = Callable[..., dict[str, Any]]
 @pytest.fixture
 def write() -> Write:
     """Format one record of a rank at step 480, and read the line back."""
-    formatter = JsonLines(Place(), Place(5).identity)
+    formatter = JsonLines(RunPosition(), RunPosition(5).identity)
 
     def line(message: object, *arguments: object, **given: Any) -> dict[str, Any]:
         extra = given.pop("extra", {})
@@ -233,13 +233,13 @@ def test_rank_0_tells_the_environment_once_and_no_secrets(root: logging.Logger, 
     monkeypatch.setenv("TACHOGRAPH_API_TOKEN", "hush")
     monkeypatch.setenv("HOME_GROWN", "hush")
     stream = io.StringIO()
-    configure(Place(0), stream=stream)
+    configure(RunPosition(0), stream=stream)
     (line,) = map(json.loads, stream.getvalue().splitlines())
     assert line["event"] == "environment"
     assert line["fields"]["variables"]["NCCL_DEBUG"] == "WARN"
     assert "hush" not in stream.getvalue()
     quiet = io.StringIO()
-    configure(Place(1), stream=quiet)
+    configure(RunPosition(1), stream=quiet)
     assert quiet.getvalue() == ""
 
 
@@ -248,8 +248,8 @@ def test_configuring_again_replaces_its_own_handler_only(root: logging.Logger) -
     other = logging.NullHandler()
     root.addHandler(other)
     first, second = io.StringIO(), io.StringIO()
-    configure(Place(1), stream=first)
-    configure(Place(1), stream=second)
+    configure(RunPosition(1), stream=first)
+    configure(RunPosition(1), stream=second)
     logging.getLogger("train").error("once")
     root.removeHandler(other)
     assert first.getvalue() == ""
@@ -295,7 +295,7 @@ def test_an_unhandled_exception_of_any_rank_is_logged_and_ends_the_process(tmp_p
 def test_what_cannot_be_set_up_says_so(root: logging.Logger, fault: dict[str, Any]) -> None:
     """At start a fault is an error; it is not swallowed into a silent log."""
     with pytest.raises((OSError, ValueError)):
-        configure(Place(0), **fault)
+        configure(RunPosition(0), **fault)
 
 
 def test_a_summary_needs_no_torch() -> None:

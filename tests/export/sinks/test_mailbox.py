@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from tachograph.export.sinks.mailbox import CLOSE_SECONDS, Frame, Mailbox
+from tachograph.export.sinks.mailbox import CLOSE_SECONDS, Mailbox, MetricsFrame
 
 Until = Callable[[Callable[[], Any]], Any]
 
 
 def test_a_dead_service_holds_nobody_up(until: Until) -> None:
     """Writing returns at once while a delivery hangs, and what is sent next is the latest frame, not the oldest."""
-    sent: list[Frame] = []
+    sent: list[MetricsFrame] = []
     hanging = threading.Event()
 
-    def send(frame: Frame) -> None:
+    def send(frame: MetricsFrame) -> None:
         sent.append(frame)
         hanging.wait(20)
 
@@ -51,7 +51,7 @@ def test_closing_does_not_wait_for_a_dead_service(until: Until) -> None:
     """The end of a process is held up for two seconds at most."""
     began_send, release = threading.Event(), threading.Event()
 
-    def send(frame: Frame) -> None:
+    def send(frame: MetricsFrame) -> None:
         began_send.set()
         release.wait(20)
 
@@ -68,7 +68,7 @@ def test_a_failure_is_told_once_and_the_next_frame_is_tried(until: Until, caplog
     """An error of the service costs the frame, not the sink, and not a line a frame."""
     tried: list[int] = []
 
-    def send(frame: Frame) -> None:
+    def send(frame: MetricsFrame) -> None:
         tried.append(frame.step)
         raise ConnectionError("refused")
 

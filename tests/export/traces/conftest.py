@@ -11,7 +11,7 @@ import pytest
 
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core import notice as notices
-from tachograph.client.core.step_record import StepRecord
+from tachograph.client.core.steps import StepRecord
 from tachograph.client.hello.identity import Identity
 from tachograph.export.traces import Traces
 

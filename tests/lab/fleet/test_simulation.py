@@ -13,7 +13,7 @@ from tachograph.catalog.metric import COUNTER
 from tachograph.catalog.rank import TRAIN_METRICS
 from tachograph.client.hello.identity import Identity, discover
 from tachograph.client.hello.workload import Workload
-from tachograph.client.transport.rank_state import Report
+from tachograph.client.transport.rank_state import RankState
 from tachograph_lab.fleet.pauses import PauseSchedule
 from tachograph_lab.scenario import Fleet, Pause, Scenario, StepTimes
 from tachograph_lab.scenario.definition import AlertThresholds
@@ -88,10 +88,12 @@ def test_every_second_is_in_one_phase(play: Play) -> None:
 
 def test_frames_have_the_fields_of_real_ones(play: Play) -> None:
     """A rule must not find in a simulated rank what no real one says, nor miss what every real one does."""
-    real = Report(discover({"run": "llama"}, {}), Workload(1, tokens_per_step=1, samples_per_step=1), device_time=False)
+    real = RankState(
+        discover({"run": "llama"}, {}), Workload(1, tokens_per_step=1, samples_per_step=1), device_time=False
+    )
     assert isinstance(real.identity, Identity)
     played = play(until=30)
-    frame, simulated = real.state(), played.frames(rank=1)[-1]
+    frame, simulated = real.frame(), played.frames(rank=1)[-1]
     assert set(simulated) - {"connection", "progress_time"} == set(frame)
     given = frame["metrics"]
     assert isinstance(given, dict)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.notice import raised_by_signal
 from tachograph.client.core.phases import Phase
 
@@ -56,12 +56,12 @@ class LoaderWatch:
 class _Waits(Iterator[T_co]):
     """An iterator with its waits booked. No generator: that would be over with the first batch that raises."""
 
-    __slots__ = ("_batches", "_phase", "_tally")
+    __slots__ = ("_batches", "_counter", "_phase")
 
-    def __init__(self, batches: Iterator[T_co], phase: Phase, tally: Tally) -> None:
+    def __init__(self, batches: Iterator[T_co], phase: Phase, counter: Counter) -> None:
         self._batches = batches
         self._phase = phase
-        self._tally = tally
+        self._counter = counter
 
     def __next__(self) -> T_co:
         with self._phase:
@@ -70,7 +70,7 @@ class _Waits(Iterator[T_co]):
             except StopIteration as end:  # no failure of phase `data`
                 ended = end
             else:
-                self._tally.count += 1
+                self._counter.count += 1
                 return batch
         try:
             raise ended
@@ -84,12 +84,14 @@ class Batches(Generic[T_co]):
     So are exceptions; and a copy or a pickle of it is one of the loader.
     """
 
-    __slots__ = ("_loader", "_phase", "_tally", "_watch")
+    __slots__ = ("_counter", "_loader", "_phase", "_watch")
 
-    def __init__(self, loader: Iterable[T_co], phase: Phase, tally: Tally, watch: LoaderWatch | None = None) -> None:
+    def __init__(
+        self, loader: Iterable[T_co], phase: Phase, counter: Counter, watch: LoaderWatch | None = None
+    ) -> None:
         self._loader = loader
         self._phase = phase
-        self._tally = tally
+        self._counter = counter
         self._watch = watch
 
     def __iter__(self) -> Iterator[T_co]:
@@ -97,7 +99,7 @@ class Batches(Generic[T_co]):
             batches = iter(self._loader)
         if self._watch is not None:
             self._watch.began(self._loader, batches)
-        return _Waits(batches, self._phase, self._tally)
+        return _Waits(batches, self._phase, self._counter)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]

@@ -75,24 +75,28 @@ class UnseenStep:
 _RECORDED: dict[str, Callable[..., Any]] = {}
 
 
+def _unrecorded(recorder: Any, call: str) -> bool:
+    return not recorder._calls.records or whole_graph(call)
+
+
 def _phase(recorder: object, *given: Any, **named: Any) -> Any:
-    return NOTHING if whole_graph("phase()") else _RECORDED["phase"](recorder, *given, **named)
+    return NOTHING if _unrecorded(recorder, "phase()") else _RECORDED["phase"](recorder, *given, **named)
 
 
 def _step(recorder: object, *given: Any, **named: Any) -> Any:
-    return UnseenStep() if whole_graph("step()") else _RECORDED["step"](recorder, *given, **named)
+    return UnseenStep() if _unrecorded(recorder, "step()") else _RECORDED["step"](recorder, *given, **named)
 
 
 def _data(recorder: object, loader: Any, *given: Any, **named: Any) -> Any:
-    return loader if whole_graph("data()") else _RECORDED["data"](recorder, loader, *given, **named)
+    return loader if _unrecorded(recorder, "data()") else _RECORDED["data"](recorder, loader, *given, **named)
 
 
 def _collective(recorder: object, *given: Any, **named: Any) -> Any:
-    return NOTHING if whole_graph("collective()") else _RECORDED["collective"](recorder, *given, **named)
+    return NOTHING if _unrecorded(recorder, "collective()") else _RECORDED["collective"](recorder, *given, **named)
 
 
 def _count_flops(recorder: object, *given: Any, **named: Any) -> Any:
-    return NOTHING if whole_graph("count_flops()") else _RECORDED["count_flops"](recorder, *given, **named)
+    return NOTHING if _unrecorded(recorder, "count_flops()") else _RECORDED["count_flops"](recorder, *given, **named)
 
 
 _STAND_INS = {

@@ -25,7 +25,7 @@ def contained(call: Call) -> Call:
             try:
                 if raised_by_signal(error):
                     raise
-                tell_fault(call, error, name)
+                report_fault(call, error, name)
                 _count(given)
             except OUT:
                 pass
@@ -43,10 +43,10 @@ def contained(call: Call) -> Call:
 def _count(given: tuple[Any, ...]) -> None:
     """Count the fault where the call is one of a recorder's own."""
     with contextlib.suppress(IndexError, AttributeError):
-        given[0]._report.dropped.count += 1
+        given[0]._calls.dropped.count += 1
 
 
-def tell_fault(call: Callable[..., Any], error: Exception, name: str = "") -> None:
+def report_fault(call: Callable[..., Any], error: Exception, name: str = "") -> None:
     """Say once that `call` failed; where its arguments do not fit, with the names that do. Never raises."""
     try:
         name = name or call.__qualname__

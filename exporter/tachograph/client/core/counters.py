@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Tally:
+class Counter:
     """A number that only grows, in an object so that its writer keeps a handle and needs no look-up."""
 
     __slots__ = ("count",)

@@ -5,14 +5,43 @@ from __future__ import annotations
 from contextlib import nullcontext
 from time import perf_counter
 from types import TracebackType
+from typing import Protocol, TypeVar
 
 from tachograph.catalog.rank import PHASES
-from tachograph.client.core.uncopied import Uncopied
+
+Self = TypeVar("Self", bound="Uncopied")
 
 OURS = (MemoryError, RecursionError, IndexError, AttributeError, TypeError)
 """What the lines that enter and leave a phase or a step can raise: out of memory or stack, interrupted by a signal
 handler that records itself, or late at the end of the interpreter, when modules have lost their contents. Nothing
 wider: a signal handler of the training code may raise anything between two lines, and that must pass."""
+
+
+class Uncopied:
+    """Part of a record, of which there is one in a process: a copy is the same object.
+
+    The teacher or the average of a model, made by `copy.deepcopy`, goes on in the same loop and says so to the same
+    recorder. A pickle goes to another process, whose record is its own: each class says in `__reduce__` what does
+    nothing in its place.
+    """
+
+    __slots__ = ()
+
+    def __copy__(self: Self) -> Self:
+        return self
+
+    def __deepcopy__(self: Self, memo: object) -> Self:
+        return self
+
+
+class DeviceMarks(Protocol):
+    """Marks on a GPU's timeline where one phase ends and another begins; neither call raises."""
+
+    def begins(self, left: str) -> None:
+        """Mark that phase `left` is interrupted by one that begins inside it."""
+
+    def ends(self, left: str) -> None:
+        """Mark that phase `left` ends."""
 
 
 class Phase(Uncopied):
@@ -33,6 +62,8 @@ class Phase(Uncopied):
     def __enter__(self) -> None:
         try:
             clock = self._clock
+            if (device := clock.device) is not None:
+                device.begins(clock.current.name)
             now = perf_counter()
             left = clock.current
             elapsed = now - clock.since
@@ -48,6 +79,8 @@ class Phase(Uncopied):
     ) -> None:
         try:
             clock = self._clock
+            if (device := clock.device) is not None:
+                device.ends(clock.current.name)
             now = perf_counter()
             left = clock.current
             elapsed = now - clock.since
@@ -107,10 +140,10 @@ class PhaseClock:
     It starts in `init`; from the first step on, time outside every named phase is `other`. It belongs to the thread
     that trains. `since` and all seconds are of `time.perf_counter`. `tag` says why the step under way is no ordinary
     one (`STEP_TAGS`); each step begins without. `failed`: a phase or a step could not be recorded; a flag and no count,
-    so that noting it takes neither memory nor stack.
+    so that noting it takes neither memory nor stack. `device`: marks phases on a GPU, too, once one is in use.
     """
 
-    __slots__ = ("_told", "checkpoint", "current", "failed", "other", "outer", "phases", "since", "tag")
+    __slots__ = ("_told", "checkpoint", "current", "device", "failed", "other", "outer", "phases", "since", "tag")
 
     def __init__(self) -> None:
         self.checkpoint = CheckedPhase("checkpoint", self)
@@ -122,6 +155,7 @@ class PhaseClock:
         self.current = self.phases["init"]
         self.tag: str | None = None
         self.failed = False
+        self.device: DeviceMarks | None = None
         self._told = dict.fromkeys(PHASES, 0.0)
 
     def checkpoint_seconds(self) -> float:

@@ -6,15 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core.compiled import UnseenStep, in_graph, whole_graph
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.notice import notice, raised_by_signal
-from tachograph.client.core.phases import OURS, Phase, PhaseClock
+from tachograph.client.core.phases import OURS, Phase, PhaseClock, Uncopied
 from tachograph.client.core.scalars import Copy, Reading, read
-from tachograph.client.core.uncopied import Uncopied
 
 FIRST_TAG = "warm-up"
 """The first step of a process compiles, allocates and connects: it is no ordinary one."""
@@ -24,6 +23,23 @@ RING_LIMIT = 4096
 
 PENDING_LIMIT = 64
 """Logged steps whose CUDA copies may be under way; a GPU further behind than this loses readings, never memory."""
+
+
+class StepRecord(NamedTuple):
+    """A completed step: when it was, whether it was an ordinary one, and what its rank had counted up to its end.
+
+    `began` and `ended` are of `time.perf_counter`; with gradient accumulation the step began with its first micro-step.
+    `tag` is one of `catalog.rank.STEP_TAGS`, None for an ordinary step. `seconds` are cumulative wall seconds per
+    phase in the order of `catalog.rank.PHASES`, `wait` cumulative exposed wait for collectives, both at `ended`:
+    what a step cost is the difference from the record before it.
+    """
+
+    number: int
+    began: float
+    ended: float
+    tag: str | None
+    seconds: tuple[float, ...]
+    wait: float
 
 
 class Step(Uncopied):
@@ -40,7 +56,7 @@ class Step(Uncopied):
         "completed", "ended", "given", "logged", "next", "number", "records",
     )  # fmt: skip
 
-    def __init__(self, clock: PhaseClock, dropped: Tally, wait: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, clock: PhaseClock, dropped: Counter, wait: Callable[[], float] = lambda: 0.0) -> None:
         self.number = 0
         self.next = 0
         self.completed = 0

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.notice import notice
 from tachograph.client.torch.loaded_torch import in_use, loaded_torch
 
@@ -20,7 +20,7 @@ class FlopCount(AbstractContextManager[None]):
     nothing (2.13). A block that ends with an exception, and one in which nothing is found, count for nothing.
     """
 
-    def __init__(self, take: Callable[[float], None], dropped: Tally) -> None:
+    def __init__(self, take: Callable[[float], None], dropped: Counter) -> None:
         self._take = take
         self._dropped = dropped
         self._modes: list[AbstractContextManager[Any]] = []

@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tachograph.client.flops.model_shape import Shape, shape_of, size_faults
+from tachograph.client.flops.model_shape import ModelShape, shape_of, size_faults
 
 BASES = ("full", "causal", "packed")
 CONVENTIONS = (*BASES, "causal_window", "packed_window")
@@ -42,7 +42,7 @@ class ModelFlops(NamedTuple):
 
 
 def model_flops(
-    shape: Shape, *, sequence_length: int, convention: str, documents: float | Iterable[int] | None = None
+    shape: ModelShape, *, sequence_length: int, convention: str, documents: float | Iterable[int] | None = None
 ) -> ModelFlops:
     """Return the operations per token of a model trained on sequences of `sequence_length` tokens.
 
@@ -95,7 +95,7 @@ def of_config(
     return model_flops(shape, sequence_length=sequence_length, convention=convention, documents=documents)
 
 
-def active_parameters(shape: Shape) -> int:
+def active_parameters(shape: ModelShape) -> int:
     """Return how many weights multiply each token: active experts only, the lm head once, no lookup tables."""
     attention = shape.layers * _projections(shape)
     matrices = 3 if shape.gated else 2
@@ -135,7 +135,7 @@ def six_n(parameters: int, *, looked_up: int = 0) -> float:
     return 6.0 * (parameters - looked_up)
 
 
-def _projections(shape: Shape) -> int:
+def _projections(shape: ModelShape) -> int:
     value = shape.value or shape.head
     queries, output = shape.heads * shape.head, shape.heads * value * shape.hidden
     if shape.latent is None:

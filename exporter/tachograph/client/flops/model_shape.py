@@ -27,7 +27,7 @@ NOT_COUNTED = (
     "is_encoder_decoder", "multi_query", "new_decoder_architecture", "attention_chunk_size", "intermediate_size_mlp",
     "add_cross_attention", "linear_num_key_heads", "mamba_d_state", "ssm_state_size", "state_size",
 )  # fmt: skip
-"""Keys that stand for matrix multiplications, or a lack of them, that `Shape` has no field for."""
+"""Keys that stand for matrix multiplications, or a lack of them, that `ModelShape` has no field for."""
 
 ATTENTION_KINDS = ("full_attention", "sliding_attention")
 MLP_KINDS = ("dense", "sparse")
@@ -71,7 +71,7 @@ class Latent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """A decoder-only transformer; ValueError lists everything about it that cannot be.
 
     `kv_heads` is `heads` without grouped-query attention. `head` is the size of a query and of a key, `value` of a
@@ -124,7 +124,7 @@ class Shape:
         ]
 
 
-def shape_of(config: object, *, gated: bool | None = None) -> Shape:
+def shape_of(config: object, *, gated: bool | None = None) -> ModelShape:
     """Return the shape that a Hugging Face configuration (an object, or the dict of its `config.json`) describes.
 
     `gated` is needed where `model_type` is not in `FAMILIES`; who gives it vouches that the keys mean what they mean
@@ -154,7 +154,7 @@ def shape_of(config: object, *, gated: bool | None = None) -> Shape:
     experts = _experts(read, layers)
     kv_heads = read.size("num_key_value_heads", absent=heads)
     read.check()
-    return Shape(
+    return ModelShape(
         layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, head=head, value=value, mlp=mlp,
         vocabulary=vocabulary, gated=bool(gated), window=window, windowed_layers=windowed_layers, experts=experts,
         latent=latent,

@@ -24,7 +24,7 @@ class Checkpoints:
         self._last: dict[str, float] = {}
         self._resumed: dict[str, float] = {}
         self._seconds = 0.0
-        self._carried = 0
+        self._sent = 0
 
     def add(self, now: float, step: int, size: int | None, seconds: float | None = None) -> None:
         """Note a checkpoint of `step`, of `size` bytes (None: not known), saved at Unix time `now`.
@@ -61,7 +61,7 @@ class Checkpoints:
         self._event("resumed", time.time(), step)
 
     def _event(self, kind: str, now: float, step: int | None = None) -> None:
-        if len(self.events) == MAX_EVENTS and int(self.events[0]["id"]) > self._carried:
+        if len(self.events) == MAX_EVENTS and int(self.events[0]["id"]) > self._sent:
             self.overwritten += 1
         self.last_id += 1
         event: dict[str, int | float | str] = {"id": self.last_id, "kind": kind, "time": now}
@@ -69,9 +69,9 @@ class Checkpoints:
             event["step"] = step
         self.events.append(event)
 
-    def carried(self, last_id: int) -> None:
-        """Note that a frame with the events up to `last_id` has left."""
-        self._carried = last_id
+    def sent(self) -> None:
+        """Note that a frame with all events so far has been sent."""
+        self._sent = self.last_id
 
     def metrics(self) -> dict[str, float]:
         """Return the counters and gauges by wire key; failures are for the caller to add to those it saw itself."""

@@ -16,8 +16,7 @@ from tachograph.catalog.rank import LOST_CAUSES, PHASES
 
 if TYPE_CHECKING:
     from tachograph.client.core.phases import PhaseClock
-    from tachograph.client.core.step_record import StepRecord
-    from tachograph.client.core.steps import Step
+    from tachograph.client.core.steps import Step, StepRecord
 
 HANG_SECONDS = 15.0
 HANG_STEPS = 3.0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core.sorted_window import SortedWindow
-from tachograph.client.core.step_record import StepRecord
+from tachograph.client.core.steps import StepRecord
 
 WINDOW = 64
 """Ordinary steps whose median is the usual one."""
@@ -30,7 +30,7 @@ MEASURED = tuple(index for index, name in enumerate(PHASES) if name not in ("ini
 are due, and lie between steps without making the next one odd."""
 
 
-class Excess:
+class PhaseExcess:
     """Adds up, by phase, what ordinary steps took beyond their rank's usual time; a step observer and a source.
 
     A step is everything since the end of the one before: the wait for its batch lies between the two. Its busy seconds

@@ -15,8 +15,7 @@ from time import perf_counter
 from types import TracebackType
 
 from tachograph.catalog.rank import OPERATIONS
-from tachograph.client.core.phases import OURS, Phase
-from tachograph.client.core.uncopied import Uncopied
+from tachograph.client.core.phases import OURS, Phase, Uncopied
 from tachograph.client.torch.bucket_watch import ALL_REDUCE, BucketTotals, OperationTotals
 from tachograph.client.torch.bucket_watch import watch_buckets as watch_buckets  # noqa: PLC0414 - the recorder's door to it
 from tachograph.client.torch.bus_factor import bus_factor

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 from tachograph.client.core.notice import notice
-from tachograph.client.core.phases import OURS, Phase, PhaseClock
+from tachograph.client.core.phases import PhaseClock
 from tachograph.client.torch.loaded_torch import loaded_torch
 
 POOL_LIMIT = 256
@@ -30,11 +29,10 @@ NEVER = float("-inf")
 
 
 class DeviceTime:
-    """GPU seconds of the phases of a clock; a Source.
+    """GPU seconds of the phases of a clock; a MetricSource.
 
-    How to use it: `DeviceTime(clock)` is all. As long as CUDA is not in use it costs nothing, for it touches nothing.
-    Once it is, `metrics`, which the sender thread asks before each frame, gives the clock's phases a class whose enter
-    and exit also record events; whoever holds a phase needs to know nothing of that.
+    As long as CUDA is not in use nothing is recorded. Once it is, `metrics`, which the sender thread calls before each
+    frame, becomes the clock's `device`: from then on every phase also records events when it begins and ends.
     """
 
     def __init__(self, clock: PhaseClock) -> None:
@@ -47,7 +45,7 @@ class DeviceTime:
         self._pending: deque[tuple[Any, str | None]] = deque()
         self._chained = False
         self._begin: Any = None
-        self.marked = NEVER
+        self._marked = NEVER
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return `phase_device_seconds_total` by phase; empty without CUDA."""
@@ -55,10 +53,13 @@ class DeviceTime:
             self._watch()
         return {"phase_device_seconds_total": dict(self.seconds)} if self.seconds else {}
 
-    def switch(self, left: str) -> None:
-        """Note that phase `left` ends here and another begins; called by the training thread, never raises."""
-        if self._cuda is None:
-            return
+    def begins(self, left: str) -> None:
+        """Mark that a phase begins inside phase `left`, unless one has ended this very moment."""
+        if left != "other" or perf_counter() - self._marked > SAME_MOMENT:
+            self.ends(left)
+
+    def ends(self, left: str) -> None:
+        """Mark that phase `left` ends; called by the training thread, never raises."""
         try:
             if self._cuda.is_current_stream_capturing():
                 self._break()
@@ -73,14 +74,14 @@ class DeviceTime:
             event.record()
             self._pending.append((event, left if self._chained else None))
             self._chained = True
-            self.marked = perf_counter()
+            self._marked = perf_counter()
         except Exception as error:  # noqa: BLE001 - a CUDA error is the training code's to meet, not ours to raise
             self._stop(error)
 
     def _break(self) -> None:
         """Begin anew with the next event: what lies between is nobody's."""
         self._chained = False
-        self.marked = NEVER
+        self._marked = NEVER
 
     def _resolve(self) -> None:
         pending = self._pending
@@ -108,45 +109,10 @@ class DeviceTime:
         except AttributeError:  # torch absent, or half imported
             return
         self._cuda = cuda
-        for phase in self._clock.phases.values():
-            phase.__class__ = _timed(phase.__class__, self._clock, self)
+        self._clock.device = self
 
     def _stop(self, error: Exception) -> None:
-        self._cuda = _Broken()
+        self._clock.device = None
         self._pending.clear()
         self.seconds = {}
         notice("device time", "GPU time of phases is not measured any more", error)
-
-
-class _Broken:
-    """CUDA after an error: nothing is asked of it again."""
-
-    def is_current_stream_capturing(self) -> bool:
-        return True
-
-
-def _timed(kind: type[Phase], clock: PhaseClock, device: DeviceTime) -> type[Phase]:
-    """Return a phase class like `kind` whose comings and goings are also noted on the GPU's timeline."""
-
-    class Timed(kind):  # type: ignore[valid-type, misc]
-        __slots__ = ()
-
-        def __enter__(self) -> None:
-            try:
-                left = clock.current.name
-                if left != "other" or perf_counter() - device.marked > SAME_MOMENT:
-                    device.switch(left)
-                kind.__enter__(self)
-            except OURS:
-                clock.failed = True
-
-        def __exit__(
-            self, failure: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-        ) -> None:
-            try:
-                device.switch(clock.current.name)
-                kind.__exit__(self, failure, error, traceback)
-            except OURS:
-                clock.failed = True
-
-    return Timed

@@ -8,7 +8,7 @@ import socket
 from tachograph.wire import MAX_FRAME_BYTES
 
 
-class Connection:
+class ExporterSocket:
     """A non-blocking unix stream socket; every failure is an OSError, after which the connection is to be closed."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.notice import notice, raised_by_signal
 
 FAILURES = 5
@@ -19,7 +19,7 @@ class Guarded(Generic[Part]):
 
     __slots__ = ("_dropped", "_failures", "_parts")
 
-    def __init__(self, dropped: Tally, *parts: Part) -> None:
+    def __init__(self, dropped: Counter, *parts: Part) -> None:
         self._dropped = dropped
         self._parts: list[Part] = list(parts)
         self._failures: dict[int, int] = {}

@@ -7,41 +7,40 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from tachograph.client.core.notice import notice, raised_by_signal
-from tachograph.client.transport.rank_state import Report
+from tachograph.client.transport.rank_state import RankState
 
 if TYPE_CHECKING:
     from tachograph.client.core.phases import Phase
-    from tachograph.client.transport.sink import Sink
-    from tachograph.client.transport.trace import Trace
+    from tachograph.client.transport.interfaces import Sink, Trace
 
 
 class Outputs:
-    """Connects sinks and a trace to a report and closes them once; what cannot be started is counted and left out."""
+    """Connects sinks and a trace to a state and closes them once; what cannot be started is counted and left out."""
 
-    def __init__(self, report: Report, sinks: Iterable[Sink], trace: Trace | None) -> None:
+    def __init__(self, state: RankState, sinks: Iterable[Sink], trace: Trace | None) -> None:
         self.trace: Trace | None = None
-        self.phases: dict[str, AbstractContextManager[None]] = dict(report.clock.phases)
-        self._sinks = report.sinks
+        self.phases: dict[str, AbstractContextManager[None]] = dict(state.clock.phases)
+        self._sinks = state.sinks
         try:
             for sink in sinks:
                 self._sinks.add(sink)
             if trace is not None:
-                self._connect(report, trace)
+                self._connect(state, trace)
         except Exception as error:
             if raised_by_signal(error):
                 raise
-            report.dropped.count += 1
+            state.dropped.count += 1
             notice("outputs", "sinks or traces could not be started", error)
         if self._sinks or self.trace is not None:
             import atexit
 
             atexit.register(self.close)
 
-    def _connect(self, report: Report, trace: Trace) -> None:
-        trace.start(report.identity)
-        clock: dict[str, Phase] = report.clock.phases
+    def _connect(self, state: RankState, trace: Trace) -> None:
+        trace.start(state.identity)
+        clock: dict[str, Phase] = state.clock.phases
         self.phases = {name: trace.phase(phase, name) for name, phase in clock.items()}
-        report.observers.add(trace)
+        state.observers.add(trace)
         self.trace = trace
 
     def close(self) -> None:

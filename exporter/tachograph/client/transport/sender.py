@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from tachograph.client.core.arguments import whole
 from tachograph.client.core.notice import notice, raised_by_signal, shown
 from tachograph.client.core.scalars import number
-from tachograph.client.transport.exporter_socket import Connection
-from tachograph.client.transport.rank_state import Frame, Report
+from tachograph.client.transport.exporter_socket import ExporterSocket
+from tachograph.client.transport.rank_state import Frame, RankState
 from tachograph.wire import HEARTBEAT_SECONDS, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION
 
 FIRST_RETRY_SECONDS = 0.1
@@ -54,10 +54,10 @@ class Sender:
     Raises OSError or RuntimeError where the process may have no more files or threads.
     """
 
-    def __init__(self, report: Report, path: str) -> None:
-        self._report = report
+    def __init__(self, state: RankState, path: str) -> None:
+        self._state = state
         self._path = path
-        self._connection: Connection | None = None
+        self._connection: ExporterSocket | None = None
         self._answered = False
         self._refused = False
         self._greeted: object = None
@@ -125,12 +125,12 @@ class Sender:
             self._turn(now)
             if now - max(self._sent_at, self._idled_at) >= HEARTBEAT_SECONDS:  # nobody to speak to
                 self._idled_at = now
-                self._report.idle()
+                self._state.idle()
 
     def _recover(self, error: BaseException) -> None:
         """Hang up and begin again, at most ten times a second."""
         with contextlib.suppress(BaseException):
-            self._report.dropped.count += 1
+            self._state.dropped.count += 1
             self._retry_at = time.monotonic() + LAST_RETRY_SECONDS * _jitter()
             notice("fault", "telemetry was interrupted by a fault of its own", error)
             self._hang_up()
@@ -171,16 +171,16 @@ class Sender:
 
     def _connect(self, now: float) -> None:
         with fork_lock:
-            self._connection = Connection()
+            self._connection = ExporterSocket()
         self._connection.open(self._path)
         self._connected_at = now
         self._greet(self._connection, now)
 
-    def _greet(self, connection: Connection, now: float) -> None:
+    def _greet(self, connection: ExporterSocket, now: float) -> None:
         self._answered = False
         self._greeted_at = now
-        self._greeted = self._report.greeting()
-        connection.offer(_encode(self._report.hello()))
+        self._greeted = self._state.greeting()
+        connection.offer(_encode(self._state.hello()))
 
     def _hear(self, line: bytes) -> None:
         """Take an answer: the first good one opens the connection, a refusal is logged once."""
@@ -216,30 +216,30 @@ class Sender:
         if connection is None or not connection.idle:
             self._due_at = now + HEARTBEAT_SECONDS
             return
-        if self._report.greeting() != self._greeted:  # the device or a fact was found after the hello: say it again
+        if self._state.greeting() != self._greeted:  # the device or a fact was found after the hello: say it again
             self._greet(connection, now)
             return
-        for frame in self._state():
+        for frame in self._frames():
             connection.offer(frame)
-            self._report.checkpoints.carried(self._report.checkpoints.last_id)
+            self._state.sent()
         self._sent_at = now
         self._due_at = now + HEARTBEAT_SECONDS
 
-    def _state(self) -> Iterator[bytes]:
+    def _frames(self) -> Iterator[bytes]:
         """Yield the state as a frame; without its events if it would be too long, and not at all if it still is."""
         try:
-            state = self._report.state()
+            state = self._state.frame()
             frame = _encode(state)
             if len(frame) > MAX_FRAME_BYTES:
                 frame = _encode({**state, "events": []})
         except Exception as error:  # noqa: BLE001 - one bad reading costs one frame, and is told in the next
-            self._report.dropped.count += 1
+            self._state.dropped.count += 1
             notice("frame", "a state frame could not be made", error)
             return
         if len(frame) <= MAX_FRAME_BYTES:
             yield frame
         else:
-            self._report.dropped.count += 1
+            self._state.dropped.count += 1
 
     def _say_goodbye(self) -> None:
         connection = self._connection
@@ -249,7 +249,7 @@ class Sender:
         poll = select.poll()
         poll.register(connection, select.POLLOUT)
         with contextlib.suppress(OSError):
-            for frame in (*self._state(), _encode(self._goodbye)):
+            for frame in (*self._frames(), _encode(self._goodbye)):
                 while not connection.offer(frame) or not connection.idle:
                     left = deadline - time.monotonic()
                     if left <= 0 or not poll.poll(left * 1000):

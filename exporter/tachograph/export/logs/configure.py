@@ -11,14 +11,14 @@ from typing import TextIO
 
 from tachograph.client.hello.identity import discover
 from tachograph.export.logs.environment import environment_summary
-from tachograph.export.logs.json_lines import JsonLines, Place
+from tachograph.export.logs.json_lines import JsonLines, RunPosition
 from tachograph.export.logs.speakers import Speakers
 
 _installed: logging.Handler | None = None
 
 
 def configure(
-    recorder: Place | None = None,
+    recorder: RunPosition | None = None,
     *,
     path: str | os.PathLike[str] | None = None,
     stream: TextIO | None = None,

@@ -24,7 +24,7 @@ MESSAGE_LIMIT = 8192
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event", "fields"}
 
 
-class Place(Protocol):
+class RunPosition(Protocol):
     """Where in a run a process stands; `tachograph.Recorder` is one."""
 
     @property
@@ -40,7 +40,7 @@ class Place(Protocol):
 class JsonLines(logging.Formatter):
     """Formats records as JSON lines; never raises for what a record carries, and never writes more than one line."""
 
-    def __init__(self, place: Place | None, identity: Identity) -> None:
+    def __init__(self, place: RunPosition | None, identity: Identity) -> None:
         super().__init__()
         self._place = place
         self._who = {"run": identity.run, "rank": identity.rank}

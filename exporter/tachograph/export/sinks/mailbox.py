@@ -12,7 +12,7 @@ CLOSE_SECONDS = 2.0
 """How long a sink's last frame may take at the end; a service that is down does not hold up a process longer."""
 
 
-class Frame(NamedTuple):
+class MetricsFrame(NamedTuple):
     """What a rank had to say at one moment: Unix seconds, its step, and its numbers by `name` or `name/label`."""
 
     time: float
@@ -27,13 +27,13 @@ class Mailbox:
     `send` raises is told once in the log; the next frame is tried all the same.
     """
 
-    def __init__(self, name: str, send: Callable[[Frame], None], seconds: float) -> None:
+    def __init__(self, name: str, send: Callable[[MetricsFrame], None], seconds: float) -> None:
         if not seconds > 0:
             raise ValueError(f"seconds is {seconds!r}: the time between two frames must be above 0")
         self._name = name
         self._send = send
         self._seconds = seconds
-        self._frame: Frame | None = None
+        self._frame: MetricsFrame | None = None
         self._news = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tachograph-{name}", daemon=True)
@@ -41,7 +41,7 @@ class Mailbox:
 
     def write(self, time: float, step: int, metrics: Mapping[str, float]) -> None:
         """Leave a frame and return at once."""
-        self._frame = Frame(time, step, metrics)
+        self._frame = MetricsFrame(time, step, metrics)
         if not self._started:  # with the first frame: a forked child that never writes has no thread
             self._thread.start()
             self._started = True

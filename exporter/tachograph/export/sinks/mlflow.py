@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tachograph.export.sinks.mailbox import Frame, Mailbox
+from tachograph.export.sinks.mailbox import Mailbox, MetricsFrame
 
 BATCH_LIMIT = 1000
 """Metrics that one request of MLflow's REST API may carry."""
@@ -26,10 +26,10 @@ class MlflowSink:
         self.close = self._mailbox.close
 
     def write(self, time: float, step: int, metrics: Mapping[str, float]) -> None:
-        """Leave a frame; see `client.sink.Sink`."""
+        """Leave a frame; see `client.transport.interfaces.Sink`."""
         self._mailbox.write(time, step, metrics)
 
-    def _send(self, frame: Frame) -> None:
+    def _send(self, frame: MetricsFrame) -> None:
         if self._run_id is None:
             raise LookupError("no MLflow run was active when the sink was made")
         from mlflow.client import MlflowClient

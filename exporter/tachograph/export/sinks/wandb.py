@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tachograph.export.sinks.mailbox import Frame, Mailbox
+from tachograph.export.sinks.mailbox import Mailbox, MetricsFrame
 
 PREFIX = "tachograph/"
 
@@ -26,10 +26,10 @@ class WandbSink:
         self.close = self._mailbox.close
 
     def write(self, time: float, step: int, metrics: Mapping[str, float]) -> None:
-        """Leave a frame; see `client.sink.Sink`."""
+        """Leave a frame; see `client.transport.interfaces.Sink`."""
         self._mailbox.write(time, step, metrics)
 
-    def _send(self, frame: Frame) -> None:
+    def _send(self, frame: MetricsFrame) -> None:
         import wandb
 
         run = self._run if self._run is not None else wandb.run

@@ -8,8 +8,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import NamedTuple
 
-from tachograph.client.core.phases import OURS
-from tachograph.client.core.uncopied import Uncopied
+from tachograph.client.core.phases import OURS, Uncopied
 
 RING_LIMIT = 4096
 """Spans kept; a step has about ten, and the sender looks every second."""

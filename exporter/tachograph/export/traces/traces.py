@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tachograph.client.core.notice import notice
-from tachograph.client.core.step_record import StepRecord
+from tachograph.client.core.steps import StepRecord
 from tachograph.client.hello.identity import Identity
 from tachograph.export.traces.chrome import ChromeTrace
 from tachograph.export.traces.otlp import OtlpTrace

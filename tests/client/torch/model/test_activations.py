@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.torch.model.activations import Activations
 from tachograph.client.torch.model.device_readings import DeviceReadings
 
@@ -46,7 +46,7 @@ def build(torch: Any, answer: Any) -> Any:
 
 def sampled(model: Any) -> dict[str, Any]:
     """Return what one sampled step tells."""
-    watch = Activations(model, DeviceReadings(Tally()))
+    watch = Activations(model, DeviceReadings(Counter()))
     watch.arm()
     model()
     watch.look(None)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def sampled(model: Any) -> dict[str, Any]:
 def test_a_model_can_be_copied_and_saved_while_it_is_watched(torch: Any) -> None:
     """Averaged weights are copies, and whole models are saved: also between two steps of which the next is sampled."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    watch = Activations(model, DeviceReadings(Tally()))
+    watch = Activations(model, DeviceReadings(Counter()))
     watch.arm()
     torch.save(model, io.BytesIO())
     copy.deepcopy(model)(torch.ones(2))
@@ -92,7 +92,7 @@ def test_outputs_of_any_shape(torch: Any) -> None:
 def test_hooks_hang_for_the_sampled_step_alone(torch: Any) -> None:
     """Before and after it a forward pass costs nothing, and evaluation is not looked at."""
     model = build(torch, torch.ones(2))
-    watch = Activations(model, DeviceReadings(Tally()))
+    watch = Activations(model, DeviceReadings(Counter()))
     assert not model.layer._forward_hooks
     watch.arm()
     assert len(model.layer._forward_hooks) == 1
@@ -109,7 +109,7 @@ def test_an_error_of_the_layer_is_its_own(torch: Any) -> None:
         raise KeyError("mine")
 
     model = build(torch, fail)
-    watch = Activations(model, DeviceReadings(Tally()))
+    watch = Activations(model, DeviceReadings(Counter()))
     watch.arm()
     with pytest.raises(KeyError, match="mine"):
         model()
@@ -125,7 +125,7 @@ def test_gradients_are_the_same(torch: Any) -> None:
     model(data).sum().backward()
     plain = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    watch = Activations(model, DeviceReadings(Tally()))
+    watch = Activations(model, DeviceReadings(Counter()))
     watch.arm()
     model(data).sum().backward()
     watch.look(None)  # type: ignore[arg-type]

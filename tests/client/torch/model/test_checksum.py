@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.signals.invariants import Invariants
 from tachograph.client.torch.model import matmul_check
 from tachograph.client.torch.model.checksum import Checksum, _bit_sum, combine, replicated
 from tachograph.client.torch.model.device_readings import DeviceReadings
-from tachograph.client.torch.model.matmul_check import ANSWERS, INNER, KnownProduct
+from tachograph.client.torch.model.matmul_check import ANSWERS, INNER, MatmulCheck
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
@@ -28,7 +28,7 @@ def torch() -> Any:
 def checksum(model: Any, step: int = 1) -> int | None:
     """Return the checksum of a model as told."""
     invariants = Invariants()
-    Checksum(model, 1, DeviceReadings(Tally()), invariants).after(step, None)  # type: ignore[arg-type]
+    Checksum(model, 1, DeviceReadings(Counter()), invariants).after(step, None)  # type: ignore[arg-type]
     families: Any = dict(invariants.metrics())
     return families["invariant"]["parameter_checksum"] if families else None
 
@@ -81,7 +81,7 @@ import os, sys, torch, torch.distributed as dist, torch.multiprocessing as proce
 from torch.nn.parallel import DistributedDataParallel
 from tachograph.client.signals.invariants import Invariants
 from tachograph.client.torch.model.model_watch import ModelWatch
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 def train(rank, path):
     torch.set_num_threads(1)
     torch.manual_seed(rank)
@@ -90,7 +90,7 @@ def train(rank, path):
     optimizer = torch.optim.AdamW(model.parameters())
     def said(lie):
         invariants = Invariants()
-        ModelWatch(model, optimizer, checksum_every=3, rank=rank, invariants=invariants, dropped=Tally()).attach()
+        ModelWatch(model, optimizer, checksum_every=3, rank=rank, invariants=invariants, dropped=Counter()).attach()
         for _ in range(3):
             optimizer.zero_grad(); model(torch.randn(4, 5)).sum().backward(); optimizer.step()
             if lie: model.module.weight.data[1, 1] *= 1 + 2e-7
@@ -129,7 +129,7 @@ def test_only_every_nth_step(torch: Any) -> None:
     """The pass is made at the steps asked for, and told with its step."""
     invariants = Invariants()
     watched = model(torch)
-    watch = Checksum(watched, 10, DeviceReadings(Tally()), invariants)
+    watch = Checksum(watched, 10, DeviceReadings(Counter()), invariants)
     for step in range(1, 10):
         watch.after(step, None)  # type: ignore[arg-type]
     assert not dict(invariants.metrics())
@@ -148,7 +148,7 @@ def test_what_differs_by_design_is_left_out(torch: Any) -> None:
         assert checksum(other) is None
     before = checksum(linear)
     linear.parameters_to_ignore = {"weight"}
-    watch = Checksum(linear, 1, DeviceReadings(Tally()), Invariants())
+    watch = Checksum(linear, 1, DeviceReadings(Counter()), Invariants())
     assert (watch.left_out, checksum(linear) != before) == (1, True)
 
 
@@ -157,13 +157,13 @@ import os, torch, torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from tachograph.client.signals.invariants import Invariants
 from tachograph.client.torch.model.model_watch import ModelWatch
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
 for layer in model: fully_shard(layer)
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters())
-invariants, dropped = Invariants(), Tally()
+invariants, dropped = Invariants(), Counter()
 watch = ModelWatch(model, optimizer, layers=2, activations=True, update_every=1, checksum_every=1, rank=0,
                    invariants=invariants, dropped=dropped)
 watch.attach()
@@ -202,7 +202,7 @@ def test_the_known_answers_are_right(side: int) -> None:
     assert INNER <= 256
 
 
-def product_error(watch: KnownProduct, invariants: Invariants) -> Any:
+def product_error(watch: MatmulCheck, invariants: Invariants) -> Any:
     watch.after(1, None)  # type: ignore[arg-type]
     return dict(invariants.metrics())["invariant"]["known_product"]  # type: ignore[index]
 
@@ -211,7 +211,7 @@ def product_error(watch: KnownProduct, invariants: Invariants) -> Any:
 def test_a_liar_has_an_error(torch: Any, dtype: str) -> None:
     """A device that computes right has error 0 in either precision, also under autocast; one wrong entry has not."""
     invariants = Invariants()
-    watch = KnownProduct(torch.device("cpu"), 1, DeviceReadings(Tally()), invariants)
+    watch = MatmulCheck(torch.device("cpu"), 1, DeviceReadings(Counter()), invariants)
     watch._left, watch._right = (matrix.to(getattr(torch, dtype)) for matrix in (watch._left, watch._right))
     with torch.autocast("cpu"):
         assert product_error(watch, invariants) == 0

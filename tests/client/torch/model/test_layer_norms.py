@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.torch.model.device_readings import DeviceReadings
 from tachograph.client.torch.model.layer_norms import LEAST_LOOKS, WINDOW, LayerNorms
 from tachograph.client.torch.model.layers import NAME_LENGTH, layer_of, modules_by_layer
@@ -72,7 +72,7 @@ def torch() -> Any:
 
 
 def watch(model: Model, top: int = 8) -> LayerNorms:
-    return LayerNorms(model, top, DeviceReadings(Tally()))  # type: ignore[arg-type]
+    return LayerNorms(model, top, DeviceReadings(Counter()))  # type: ignore[arg-type]
 
 
 def look(norms: LayerNorms, optimizer: Any = None) -> dict[str, Any]:

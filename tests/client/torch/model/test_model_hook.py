@@ -7,7 +7,7 @@ import pickle
 import threading
 from typing import Any
 
-from tachograph.client.torch.model.model_hook import ModelHook
+from tachograph.client.torch.model.layers import ModelHook
 
 
 class Watch:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.signals.invariants import Invariants
 from tachograph.client.torch.model.device_readings import PENDING_LIMIT, DeviceReadings
 from tachograph.client.torch.model.layer_memory import LayerMemory
@@ -35,7 +35,7 @@ class Training:
         self.torch = torch
         self.model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
         self.optimizer = (optimizer or torch.optim.AdamW)(self.model.parameters(), lr=1e-3)
-        self.invariants, self.dropped = Invariants(), Tally()
+        self.invariants, self.dropped = Invariants(), Counter()
         self.watch = ModelWatch(
             self.model, self.optimizer, invariants=self.invariants, dropped=self.dropped, **{"rank": 0, **asked}
         )
@@ -120,7 +120,7 @@ def test_replicas_agree_and_a_stale_optimizer_does_not(torch: Any) -> None:
     stale = replicas[1].optimizer
     for state in stale.state.values():
         state["step"] -= 5
-    fresh = [ModelWatch(one.model, one.optimizer, invariants=Invariants(), dropped=Tally()) for one in replicas]
+    fresh = [ModelWatch(one.model, one.optimizer, invariants=Invariants(), dropped=Counter()) for one in replicas]
     for watch, replica in zip(fresh, replicas, strict=True):
         watch.attach()
         replica.steps(16)
@@ -208,7 +208,7 @@ def test_wrapped_optimizers(torch: Any) -> None:
     training = Training(torch)
     watch = ModelWatch(
         training.model, SimpleNamespace(optimizer=training.optimizer), update_every=1, invariants=Invariants(),
-        dropped=Tally(),
+        dropped=Counter(),
     )  # fmt: skip
     watch.attach()
     training.steps(1)
@@ -305,7 +305,7 @@ class FakeTensor:
 
 def test_copies_are_waited_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the GPU has come so far nothing is read; in order then; too many, and failed ones, are dropped."""
-    cuda, dropped = FakeCuda(), Tally()
+    cuda, dropped = FakeCuda(), Counter()
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
     readings, taken = DeviceReadings(dropped), []
     for number in range(PENDING_LIMIT + 3):

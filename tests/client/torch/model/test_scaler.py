@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.torch.model.device_readings import DeviceReadings
 from tachograph.client.torch.model.scaler import COPY_SECONDS, ScalerWatch
 
@@ -43,7 +43,7 @@ class Loop:
         self.steps = 0
         for _ in range(attach_at):
             self.step(overflow=True)
-        self.watch = ScalerWatch(self.scaler, DeviceReadings(Tally()), self.clock)
+        self.watch = ScalerWatch(self.scaler, DeviceReadings(Counter()), self.clock)
         self.optimizer.register_step_pre_hook(lambda optimizer, *_: self.watch.before(0, optimizer))
 
     def step(self, overflow: bool = False) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tachograph.client.torch.model.schedule import ScheduleWatch
+from tachograph.client.torch.model.model_watch import ScheduleWatch
 
 
 class Scheduler:

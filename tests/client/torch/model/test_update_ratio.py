@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.torch.model.device_readings import DeviceReadings
 from tachograph.client.torch.model.update_ratio import TENSORS, UpdateRatio, _choose
 
@@ -23,7 +23,7 @@ def torch() -> Any:
 def step(torch: Any, parameters: list[Any], rate: float, every: int = 1, steps: int = 1) -> dict[str, Any]:
     """Make steps of plain gradient descent whose gradient is the parameter itself; return what is told."""
     optimizer = torch.optim.SGD(parameters, lr=rate)
-    watch = UpdateRatio(every, DeviceReadings(Tally()))
+    watch = UpdateRatio(every, DeviceReadings(Counter()))
     for number in range(steps):
         for parameter in parameters:
             parameter.grad = parameter.detach().clone()
@@ -51,7 +51,7 @@ def test_no_ratio_to_nothing(torch: Any) -> None:
     """Parameters that are all zero, and a model without gradients, have none."""
     assert step(torch, [parameter(torch, 0.0, 4, 4)], 1.0) == {}
     optimizer = torch.optim.SGD([parameter(torch, 1.0, 2, 2)], lr=1.0)
-    watch = UpdateRatio(1, DeviceReadings(Tally()))
+    watch = UpdateRatio(1, DeviceReadings(Counter()))
     watch.before(0, optimizer)
     watch.after(1, optimizer)
     assert dict(watch.metrics()) == {}

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tachograph.client.torch.loaded_torch import loaded_torch
 from tachograph.client.torch.model.device_readings import DeviceReadings
-from tachograph.client.torch.model.layers import local, modules_by_layer
-from tachograph.client.torch.model.model_hook import ModelHook
+from tachograph.client.torch.model.layers import ModelHook, local, modules_by_layer
 
 if TYPE_CHECKING:
     from tachograph.client.core.torch_types import Module, Optimizer, Removable, Tensor

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.scalars import Copy
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class _Copies(Copy):
 class DeviceReadings:
     """Belongs to the training thread: a CUDA call from another one would break a graph capture."""
 
-    def __init__(self, dropped: Tally) -> None:
+    def __init__(self, dropped: Counter) -> None:
         self._dropped = dropped
         self._pending: deque[tuple[_Copies, Taker]] = deque()
 

@@ -13,8 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from tachograph.client.torch.loaded_torch import in_use
-from tachograph.client.torch.model.layers import modules_by_layer
-from tachograph.client.torch.model.model_hook import ModelHook
+from tachograph.client.torch.model.layers import ModelHook, modules_by_layer
 
 if TYPE_CHECKING:
     from tachograph.client.core.torch_types import Module, Optimizer, Removable

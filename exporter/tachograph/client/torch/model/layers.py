@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -51,6 +52,26 @@ def local(tensor: Any) -> Tensor:  # noqa: ANN401 - a Tensor, or a DTensor, whic
     """Return the tensor itself, or this rank's shard of a DTensor: a look must never start a collective."""
     inner: Tensor = getattr(tensor, "_local_tensor", tensor)
     return inner.detach()
+
+
+class ModelHook:
+    """Calls what it was given. A copy of it, made by `copy.deepcopy` or pickle with its model, does nothing.
+
+    Without it the copy of a model would take along whatever the hook belongs to, or fail on a lock or a socket in it.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., object] | None = None) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: object) -> None:
+        """Do as the hook does, and answer nothing: an answer would change what the model computes."""
+        if self._call is not None:
+            self._call(*arguments)
+
+    def __reduce__(self) -> tuple[type[ModelHook], tuple[()]]:
+        return ModelHook, ()
 
 
 def _path(name: str) -> list[str]:

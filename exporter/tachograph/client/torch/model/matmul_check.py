@@ -25,7 +25,7 @@ CPU_SIDE, CUDA_SIDE = 256, 2048
 """On a GPU large enough for 256 tiles of 128 x 128, more than it has multiprocessors: 2.1 GFLOP, some 10 us, 20 MB."""
 
 
-class KnownProduct:
+class MatmulCheck:
     """Makes the product after every Nth step; its error is the invariant."""
 
     def __init__(self, device: object, every: int, readings: DeviceReadings, invariants: Invariants) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from tachograph.client.core.contained import contained
-from tachograph.client.core.counters import Tally
+from tachograph.client.core.counters import Counter
 from tachograph.client.core.notice import notice, raised_by_signal
 from tachograph.client.signals.invariants import Invariants
 from tachograph.client.torch.loaded_torch import in_use, loaded_torch
@@ -23,9 +23,8 @@ from tachograph.client.torch.model.checksum import Checksum
 from tachograph.client.torch.model.device_readings import DeviceReadings
 from tachograph.client.torch.model.layer_memory import LayerMemory
 from tachograph.client.torch.model.layer_norms import LayerNorms
-from tachograph.client.torch.model.matmul_check import KnownProduct
+from tachograph.client.torch.model.matmul_check import MatmulCheck
 from tachograph.client.torch.model.scaler import ScalerWatch
-from tachograph.client.torch.model.schedule import ScheduleWatch
 from tachograph.client.torch.model.update_ratio import UpdateRatio
 
 if TYPE_CHECKING:
@@ -38,6 +37,9 @@ LEAST_STEPS_BETWEEN, MOST_STEPS_BETWEEN = 10, 10_000
 OPTIMIZER_STEP = "optimizer_step"
 OPTIMIZER_STEP_EVERY = 16
 
+_COUNTS = ("last_epoch", "last_batch_iteration")
+"""Attributes in which PyTorch's schedulers and DeepSpeed's keep their step count."""
+
 
 class Part(Protocol):
     """Something that is done at every optimizer step; `step` counts those made since the watch began."""
@@ -49,7 +51,7 @@ class Part(Protocol):
         """Work after it."""
 
 
-class Look(Protocol):
+class SampledPart(Protocol):
     """Something that is done at sampled steps only."""
 
     def arm(self) -> None:
@@ -76,7 +78,7 @@ class ModelWatch:
         memory_layers: bool = False,
         rank: int = 0,
         invariants: Invariants,
-        dropped: Tally,
+        dropped: Counter,
     ) -> None:
         self._model: Any = None if model is None else ref(model)
         self._optimizer = _unwrapped(optimizer)
@@ -92,7 +94,7 @@ class ModelWatch:
         self._readings = DeviceReadings(dropped)
         self._sources: list[Any] = []
         self._parts: list[Part] = []
-        self._looks: list[Look] = []
+        self._looks: list[SampledPart] = []
         self._steps = 0
         self._ration = Ration()
         self._compiling: Callable[[], bool] = bool
@@ -145,7 +147,7 @@ class ModelWatch:
             self._parts.append(checksum)
             device = next((one.device for _, one in model.named_parameters()), None)
             if device is not None:
-                self._parts.append(KnownProduct(device, self._checksum_every, self._readings, self._invariants))
+                self._parts.append(MatmulCheck(device, self._checksum_every, self._readings, self._invariants))
 
     def _keep(self, part: UpdateRatio | ScalerWatch) -> None:
         self._parts.append(part)
@@ -213,6 +215,23 @@ class Ration:
         allowed = max(LOOK_SECONDS_PER_STEP, LOOK_SHARE * pace)
         self._last = (step, now)
         self.next = step + int(min(max(seconds / allowed, LEAST_STEPS_BETWEEN), MOST_STEPS_BETWEEN))
+
+
+class ScheduleWatch:
+    """Reads the count from the sender thread: plain attributes, on the host."""
+
+    def __init__(self, scheduler: object) -> None:
+        inner = getattr(scheduler, "scheduler", None)  # Accelerate wraps it
+        self._scheduler = ref(scheduler if inner is None else inner)
+
+    def metrics(self) -> Iterator[tuple[str, object]]:
+        """Yield `schedule_step`; nothing for a schedule that is gone or keeps no count."""
+        scheduler = self._scheduler()
+        for name in _COUNTS:
+            count = getattr(scheduler, name, None)
+            if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
+                yield "schedule_step", count
+                return
 
 
 class OptimizerStep:
