@@ -1,4 +1,4 @@
-"""Each threshold of the diagnosis is the one in the alert rule that its docstring names; and who is to blame, in order."""
+"""Each threshold of the diagnosis is the one of the alert rule that its docstring names; suspects come in its order."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ from tachograph.node.ranks.table import RankTable
 from tachograph.node.recent_peak import RecentPeak
 from tachograph.node.samples import Sample
 from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
-from tachograph.node.status_page.page import landing_page
-from tachograph.node.status_page.parts import Parts
+from tachograph.node.status_page.page import Sections, status_page
 from tachograph.node.web.http_log import quiet_loop
 from tachograph.node.web.server import Pages, Server
 from tachograph.node.web.socket_activation import NoSocketError, inherited_sockets
@@ -63,7 +62,7 @@ class Exporter:
         self._keeper = None if config.state_file is None else StateKeeper(self._table, StateFile(config.state_file))
         self._most_series = config.limits.series
         self._loop_lag = RecentPeak(self._clock.monotonic)
-        self._landing_parts = Parts(self._clock)
+        self._sections = Sections(self._clock)
         self._settings = dict(config.settings)
         self._ticks = 0
         self._lines = OncePerMinute(_log, self._clock.monotonic)
@@ -192,14 +191,14 @@ class Exporter:
             "Frames refused": ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "none",
             "Series dropped": ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or "none",
         }
-        return landing_page(
+        return status_page(
             node=socket.gethostname(),
             clock=self._clock,
             table=self._table,
             gpus=self._source.gpus(),
             snapshot=self._source.snapshot(),
             health=health,
-            parts=self._landing_parts,
+            sections=self._sections,
             is_trusted=is_trusted,
         )
 

@@ -1,4 +1,4 @@
-"""The landing page under whatever ranks may say: every part is drawn, and one that fails costs itself alone."""
+"""The status page under whatever ranks may say: every part is drawn, and one that fails costs itself alone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank import Peer
 from tachograph.node.ranks.table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
-from tachograph.node.status_page.page import landing_page
-from tachograph.node.status_page.parts import Parts
+from tachograph.node.status_page.page import Sections, status_page
 
 FAILED = "could not be drawn"
 HOSTILE = "\x1b[2J\x07\r\n\x9b31m\u202e\u2066\u200b\u200d\u05d0\u0627<b>&\"'"
@@ -48,10 +47,10 @@ bye = st.fixed_dictionaries({"v": st.just(1), "type": st.just("bye"), "outcome":
 said = st.lists(st.tuples(st.integers(0, 3), st.floats(0, 90), state | bye | st.just("lost")), max_size=8)
 
 
-def drawn(table: RankTable, hand: Any, *shown: Any, parts: Parts | None = None) -> str:
+def drawn(table: RankTable, hand: Any, *shown: Any, sections: Sections | None = None) -> str:
     gpus, snapshot = shown or ((), None)
-    return landing_page(
-        node="node-27", clock=hand.clock, table=table, gpus=gpus, snapshot=snapshot, health={}, parts=parts
+    return status_page(
+        node="node-27", clock=hand.clock, table=table, gpus=gpus, snapshot=snapshot, health={}, sections=sections
     )
 
 
@@ -117,12 +116,12 @@ def train(table: RankTable, hand: Any, entered: float) -> None:
 
 @pytest.mark.parametrize("entered", [1e308, 1.7e308, 2.0**54])
 def test_a_sequence_number_that_nobody_counted_names_nobody(two_gpus: Any, hand: Any, entered: float) -> None:
-    """Collectives beyond what a float can count are no evidence: the stall is told, without a culprit."""
+    """Collectives beyond what a float can count are no evidence: the stall is reported, without a culprit."""
     table = RankTable(Limits(), hand.clock, two_gpus)
     train(table, hand, entered)
     html = drawn(table, hand)
     assert FAILED not in html
-    assert "has made no step here for 90 s. No rank here stands out." in re.sub(r"</?bdi>", "", html)
+    assert "has not completed a step here for 90 s. No rank here stands out; all" in re.sub(r"</?bdi>", "", html)
 
 
 BROKEN = GpuIdentity("0", "GPU-0", None)  # type: ignore[arg-type]  # what no driver says, for lack of a known fault
@@ -132,10 +131,10 @@ def test_a_part_that_fails_costs_itself(two_gpus: Any, hand: Any, caplog: pytest
     """The other parts stand, the failed one says so, and the log has one line of it a minute."""
     table = RankTable(Limits(), hand.clock, two_gpus)
     train(table, hand, 7)
-    parts = Parts(hand.clock)
+    sections = Sections(hand.clock)
     with caplog.at_level(logging.WARNING):
         for _ in range(24):
-            html = drawn(table, hand, [BROKEN], None, parts=parts)
+            html = drawn(table, hand, [BROKEN], None, sections=sections)
             assert html.count(FAILED) == 1
             assert "3 of 3 ranks here" in html
             assert "Latest events" in html

@@ -1,4 +1,4 @@
-"""The landing page: what a person sees of this node now."""
+"""The status page: what a person sees of this node now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.peer import Peer
 from tachograph.node.ranks.table import RankTable
 from tachograph.node.samples import GpuSnapshot, Sample
-from tachograph.node.status_page.page import landing_page
+from tachograph.node.status_page.page import status_page
 
 VOID = {"meta", "br", "link", "hr", "img", "input"}
 
@@ -55,7 +55,7 @@ def table(hand: Any, two_gpus: Any) -> RankTable:
 
 
 def page(table: RankTable, hand: Any, gpus: Any = (), snapshot: GpuSnapshot | None = None) -> str:
-    return landing_page(
+    return status_page(
         node="node-27", clock=hand.clock, table=table, gpus=gpus, snapshot=snapshot, health={"State": "ready"}
     )
 
@@ -64,7 +64,7 @@ def test_an_empty_node(table: RankTable, hand: Any) -> None:
     """Without ranks and GPUs the page says so, and what to do; it refreshes by itself and links to the metrics."""
     html = page(table, hand)
     assert Page(html).rows == []
-    for words in ("node-27", "No rank has said hello", "No GPU is known", 'http-equiv="refresh" content="5"',
+    for words in ("node-27", "No rank has connected", "No GPU is known", 'http-equiv="refresh" content="5"',
                   'href="/metrics"', 'name="viewport"', "prefers-color-scheme: dark", 'lang="en"'):  # fmt: skip
         assert words in html
 
@@ -133,7 +133,7 @@ def test_gpus(table: RankTable, hand: Any, two_gpus: Any) -> None:
 
 
 def test_a_readable_gpu_that_is_not_well(table: RankTable, hand: Any, two_gpus: Any) -> None:
-    """What the driver asks for and Xids that no program explains stand beside "readable"; the other Xids do not."""
+    """What the driver recommends and Xids that no program explains stand beside "readable"; the other Xids do not."""
     gpu, other = ("0", "GPU-aaaa"), ("1", "GPU-bbbb")
     samples = (
         Sample(catalog.GPU_UP, gpu, 1), Sample(catalog.GPU_UP, other, 1),
@@ -145,7 +145,7 @@ def test_a_readable_gpu_that_is_not_well(table: RankTable, hand: Any, two_gpus: 
     )  # fmt: skip
     html = page(table, hand, two_gpus.gpus(), GpuSnapshot(samples, 0.012, hand.now, True, ""))
     first, second = Page(html).rows[1:]
-    assert first["State"] == "readablethe driver asks for: gpu resethad Xid 48 (uncorrectable ECC error): reset"
+    assert first["State"] == "readablethe driver recommends: gpu resethad Xid 48 (uncorrectable ECC error): reset"
     assert second["State"] == "readable"
 
 
@@ -172,7 +172,7 @@ def test_latest_events_come_first(table: RankTable, hand: Any) -> None:
     events = [Event(id=n, kind="checkpoint_saved", time=float(n), step=n) for n in range(1, 20)]
     events.append(Event(id=20, kind="late", time=2.0**36))
     table.state("a", State(v=1, seq=1, time=1.0, events=events))
-    rows = [row for row in Page(page(table, hand)).rows if "What" in row]
+    rows = [row for row in Page(page(table, hand)).rows if "Event" in row]
     assert len(rows) == 12
-    assert rows[0]["What"] == "late"
-    assert rows[1] == {"When (UTC)": "00:00:19", "Run": "r", "Rank": "0", "What": "checkpoint saved", "Step": "19"}
+    assert rows[0]["Event"] == "late"
+    assert rows[1] == {"When (UTC)": "00:00:19", "Run": "r", "Rank": "0", "Event": "checkpoint saved", "Step": "19"}

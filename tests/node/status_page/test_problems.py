@@ -1,4 +1,4 @@
-"""What the landing page says is wrong: worst first, in words, and never more than fits a page."""
+"""What the status page says is wrong: worst first, in words, and never more than fits a page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.peer import Peer
 from tachograph.node.ranks.table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
-from tachograph.node.status_page.page import RANKS_SHOWN, RUNS_SHOWN, landing_page
+from tachograph.node.status_page.page import RANKS_SHOWN, RUNS_SHOWN, status_page
 from tachograph_lab.processes import answers, free_port
 
 GPUS = [GpuIdentity(str(i), f"GPU-{i:08d}-1111-2222-3333-444444444444", "NVIDIA H100 80GB HBM3") for i in range(8)]
@@ -90,10 +90,10 @@ class Node:
             self.table.heard(link)
 
     def page(self, gpus: Any = (), snapshot: GpuSnapshot | None = None) -> str:
-        return landing_page(node="node-27", clock=self.hand.clock, table=self.table, gpus=gpus, snapshot=snapshot,
+        return status_page(node="node-27", clock=self.hand.clock, table=self.table, gpus=gpus, snapshot=snapshot,
                             health={"State": "ready"})  # fmt: skip
 
-    def troubles(self, *given: Any) -> list[str]:
+    def problems(self, *given: Any) -> list[str]:
         return [" ".join(item.split()) for item in Text(self.page(*given)).items]
 
 
@@ -125,12 +125,12 @@ def test_ends_and_silence_are_told_once_for_all_ranks(node: Node) -> None:
         node.table.lost(("llama-7b", rank))
     node.hand.turn(12.0, node.table.tick)
     node.table.heard(("llama-7b", 22))
-    assert node.troubles() == [
-        "Rank dead Ranks 0, 1, 2, 3, 4, 5 and 14 more of run llama-7b died, the first, rank 4, 15 s ago: without a "
-        "word: see the kernel’s log",
-        "Rank failed Rank 20 of run llama-7b failed, 15 s ago: oom: <out> of memory",
-        "Rank frozen Rank 21 of run llama-7b has said nothing for 15 s on an open connection: stopped, or stuck in the "
-        "kernel.",
+    assert node.problems() == [
+        "Rank dead Ranks 0, 1, 2, 3, 4, 5 and 14 more of run llama-7b died, rank 4 first, 15 s ago without giving a "
+        "reason: see the kernel log.",
+        "Rank failed Rank 20 of run llama-7b failed 15 s ago: oom: <out> of memory",
+        "Rank frozen Rank 21 of run llama-7b has sent nothing for 15 s over an open connection: stopped, or stuck in "
+        "the kernel.",
     ]
     assert "<title>3 problems – node-27</title>" in node.page()
 
@@ -141,7 +141,7 @@ def test_who_waits_least_arrives_last(node: Node) -> None:
         node.hello(rank)
     for _ in range(5):
         node.second(r0=0.4, r1=0.02, r2=0.41, r3=0.4)
-    (line,) = node.troubles()
+    (line,) = node.problems()
     assert line == ("Late rank Rank 1 of run llama-7b arrives last: it waits 2% of the time, the others here 40%.")
     assert 'data-name="Lags">38%<' in node.page()
 
@@ -159,18 +159,44 @@ def test_a_stall_names_the_rank_that_is_behind(node: Node) -> None:
             steps = {"steps_total": 100, "phase_seconds_total": {"backward": 50.0, "init": 900.0}}
             node.say(rank, phase=odd if rank == 1 else "collective", progress=start, **entered, **steps)
             node.table.heard(("llama-7b", rank))
-        return node.troubles()
+        return node.problems()
 
     node.hand.turn(9.0)
     assert stand("data") == []
-    node.hand.turn(33.0)
+    node.hand.turn(7.0)
+    assert stand("data") == []
+    node.hand.turn(26.0)
     assert stand("data", seen=True) == [
-        "No step Run llama-7b has made no step here for 42 s. Rank 1 is 1 collective behind the others here: in phase "
-        "data for 0.2 s."
+        "No step Run llama-7b has not completed a step here for 42 s. Rank 1 is 1 collective behind the others here; "
+        "it has been in phase data for 0.2 s."
     ]
-    assert "Rank 1 is not where the others are: in phase data" in stand("data")[0]
-    assert "No rank here stands out. All are in phase collective. The one" in stand("collective")[0]
+    assert "Rank 1 is not where the others are; it has been in phase data" in stand("data")[0]
+    assert "No rank here stands out; all are in phase collective. The cause" in stand("collective")[0]
     assert stand("checkpoint") == []
+
+
+def test_a_run_sets_its_own_thresholds(node: Node) -> None:
+    """Of two ranks the one that waits less is late; no longer where the run tolerates more, of lags and of stalls."""
+    node.hello(0)
+    node.hello(1)
+    for _ in range(3):
+        node.second(r0=0.4, r1=0.02)
+    assert node.problems() == [
+        "Late rank Rank 1 of run llama-7b arrives last: it waits 2% of the time, the others here 40%."
+    ]
+    node.hand.turn(70.0)
+    assert node.problems()[0].startswith("Rank frozen")
+
+    def say(waited: float = 0.0, **thresholds: float) -> list[str]:
+        for rank, share in enumerate((1.0, 0.05)):
+            limits = thresholds if rank else {}
+            node.say(rank, wait=share * waited, progress=node.hand.clock.wall() - 73, threshold=limits)
+            node.table.heard(("llama-7b", rank))
+        return node.problems()
+
+    assert say(waited=28.0)[0].startswith("No step Run llama-7b has not completed a step here for 73 s.")
+    assert say(hang_seconds=90.0)[0].startswith("Late rank Rank 1")
+    assert say(hang_seconds=90.0, straggler_ratio=0.5) == []
 
 
 def test_values_that_are_not_finite(node: Node) -> None:
@@ -179,7 +205,7 @@ def test_values_that_are_not_finite(node: Node) -> None:
     node.hello(1)
     node.say(0, loss=2.5)
     node.say(1, loss="NaN")
-    assert node.troubles() == ["Loss Rank 1 of run llama-7b: the loss is NaN."]
+    assert node.problems() == ["Loss Rank 1 of run llama-7b: the loss is NaN."]
 
 
 def test_a_broken_gpu_comes_before_the_rank_it_broke(node: Node) -> None:
@@ -196,10 +222,10 @@ def test_a_broken_gpu_comes_before_the_rank_it_broke(node: Node) -> None:
         Sample(catalog.GPU_NVLINK_LINKS, own[3], 18), Sample(catalog.GPU_NVLINK_LINKS_ACTIVE, own[3], 17),
     )  # fmt: skip
     assert [
-        line.split(".")[0] for line in node.troubles(GPUS, GpuSnapshot(samples, 0.01, node.hand.now, True, ""))
+        line.split(".")[0] for line in node.problems(GPUS, GpuSnapshot(samples, 0.01, node.hand.now, True, ""))
     ] == [
         "GPU 0 Cannot be read: lost",
-        "Rank dead Rank 0 of run llama-7b died, 0",
+        "Rank dead Rank 0 of run llama-7b died 0",
         "GPU 2 Clocks held down at 88 °C: hw thermal slowdown",
         "GPU 3 1 of 18 NVLink links are down",
         "GPU 1 2 uncorrected ECC errors since the driver was loaded",
@@ -208,12 +234,12 @@ def test_a_broken_gpu_comes_before_the_rank_it_broke(node: Node) -> None:
 
 def test_readings_that_fail_or_stand_still_are_told(node: Node) -> None:
     """Numbers of ten minutes ago look like numbers of now: their age is a line of its own."""
-    assert node.troubles(GPUS, GpuSnapshot((), 0.0, node.hand.now, False, "no driver: <lib>")) == [
+    assert node.problems(GPUS, GpuSnapshot((), 0.0, node.hand.now, False, "no driver: <lib>")) == [
         "GPUs No readings: no driver: <lib>"
     ]
-    assert "600 s" not in node.page(GPUS, GpuSnapshot((), 0.0, node.hand.now - 50, True, ""))
-    (line,) = node.troubles(GPUS, GpuSnapshot((), 0.0, node.hand.now - 600, True, ""))
-    assert line == "GPUs The readings below are 10 min old: a driver call does not return."
+    assert node.problems(GPUS, GpuSnapshot((), 0.0, node.hand.now - 29, True, "")) == []
+    (line,) = node.problems(GPUS, GpuSnapshot((), 0.0, node.hand.now - 600, True, ""))
+    assert line == "GPUs The readings below are 10 min old: a driver call has not returned."
 
 
 def full_snapshot(now: float) -> GpuSnapshot:
@@ -297,7 +323,7 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_contrast(theme: int) -> None:
     """Every colour of text has at least 4.5:1 on every ground it stands on (WCAG 2.2, 1.4.3)."""
-    css = (files("tachograph.node.status_page") / "landing.html").read_text(encoding="utf-8")
+    css = (files("tachograph.node.status_page") / "page.html").read_text(encoding="utf-8")
     colours = dict(re.findall(r"--(\w+): (#\w+)", re.findall(r":root \{(.*?)\}", css, re.DOTALL)[theme]))
     for ink in ("ink", "soft", "good", "warn", "bad", "idle", "link"):
         for ground in ("page", "card"):

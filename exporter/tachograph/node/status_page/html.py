@@ -1,14 +1,13 @@
-"""How the landing page writes things: tables that a screen reader can follow, and texts that can do no harm."""
+"""HTML of the status page: tables that a screen reader can follow, and text that others chose, escaped."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from tachograph.node.exposition import number
+from tachograph import humanize
 
 ABSENT = '<span class="soft" title="no reading">–</span>'
 NAME_LENGTH = 64
@@ -58,16 +57,16 @@ def state(look: str, word: str) -> str:
     return f'<span class="state {look}">{escape(word)}</span>'
 
 
-def why(html: str) -> str:
+def note(html: str) -> str:
     """Return a line under what it explains."""
     return f'<span class="why">{html}</span>'
 
 
 def shown(value: float | None, form: Callable[[float], str]) -> str:
-    """Return a number; a dash where there is none, and what is not finite in words that stand out."""
+    """Return a number; a dash where there is none, and one that is not finite so that it stands out."""
     if value is None:
         return ABSENT
-    return form(value) if math.isfinite(value) else f'<strong class="bad">{number(value)}</strong>'
+    return form(value) if math.isfinite(value) else f'<strong class="bad">{humanize.count(value)}</strong>'
 
 
 def bar(share: float) -> str:
@@ -78,35 +77,3 @@ def bar(share: float) -> str:
 def of(whole: float | None, form: Callable[[float], str]) -> str:
     """Return what a number is a part of."""
     return "" if whole is None else f' <span class="soft">of {form(whole)}</span>'
-
-
-def gib(count: float) -> str:
-    """Return a number of bytes."""
-    return f"{count / 2**30:.1f} GiB"
-
-
-def celsius(degrees: float) -> str:
-    """Return a temperature."""
-    return f"{degrees:.0f} °C"
-
-
-def watts(power: float) -> str:
-    """Return a power."""
-    return f"{power:.0f} W"
-
-
-def ago(seconds: float) -> str:
-    """Return a length of time in one unit."""
-    if seconds < 120:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def stamp(wall: float) -> str:
-    """Return a time of day in UTC."""
-    return time.strftime("%H:%M:%S", time.gmtime(wall))
-
-
-def counted(count: int, noun: str) -> str:
-    """Return `1 rank`, `1,024 ranks`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

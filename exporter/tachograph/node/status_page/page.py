@@ -1,48 +1,69 @@
-"""The page at `/`: what is wrong on this node, and what its ranks and GPUs do, for a person without a dashboard.
+"""The page at `/`: the problems of this node, its ranks and its GPUs, for a person without a dashboard.
 
-It is made when somebody looks, of what the exporter has in memory anyway, and its size is bounded whatever ranks say.
+It is made on request from what the exporter has in memory anyway, and its size is bounded whatever ranks send.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
 
+from tachograph import diagnosis
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
+from tachograph.humanize import age, count, percent, plural, significant, utc
 from tachograph.node.clock import Clock
+from tachograph.node.once_per_minute import OncePerMinute
 from tachograph.node.ranks.table import RankTable
 from tachograph.node.redact import redact
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 from tachograph.node.status_page import html, problems
-from tachograph.node.status_page.gpus import Gpu, of_gpus
-from tachograph.node.status_page.html import ABSENT, Cell, ago, counted, name, plain, shown, stamp, state, why
-from tachograph.node.status_page.parts import Parts
-from tachograph.node.status_page.problems import LAST_WORDS_LENGTH, Seat, Trouble
+from tachograph.node.status_page.gpus import GpuStatus, of_gpus
+from tachograph.node.status_page.html import ABSENT, Cell, name, note, plain, shown, state
+from tachograph.node.status_page.problems import REASON_LENGTH, Problem, RankStatus
 
 EVENTS_SHOWN = 12
-TROUBLES_SHOWN = 12
+PROBLEMS_SHOWN = 12
 RUNS_SHOWN = 8
 RANKS_SHOWN = 64
 """Of all runs together; a node has 8 to 16 ranks."""
 GPUS_SHOWN = 32
 UNSEEN = '<span class="unseen">{}</span>'
-"""A caption for those who hear the page; the heading above says the same."""
+"""A caption for screen readers; the heading above says the same."""
 WAITS_AND_LAGS = (
-    '<p class="soft">Waits: share of the last ten seconds in which a rank could only wait for the others. Lags: how '
-    "much less that is than the median here; who waits least arrives last.</p>"
+    '<p class="soft">Waits: share of the last ten seconds that a rank spent waiting for the others. Lags: how much '
+    "less that is than for the median rank here; the rank that waits least arrives last.</p>"
 )
-ROW_WORDS_LENGTH = 96
+ROW_REASON_LENGTH = 96
 WITHHELD = "(the message is shown on loopback or with authentication)"
+FAILED = '<p class="soft">This part could not be drawn: see the log of this exporter.</p>'
 REFRESH_SECONDS = 5
 LOOKS = {"running": "good", "frozen": "bad", "dead": "bad", "failed": "bad", "finished": "idle"}
 
+_log = logging.getLogger(__name__)
 
-def landing_page(
+
+class Sections:
+    """Draws the sections of the page: one that fails costs itself alone, and is logged at most once a minute."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._lines = OncePerMinute(_log, clock.monotonic)
+
+    def drawn(self, section: str, draw: Callable[[], str], failed: str = FAILED) -> str:
+        """Return what `draw` returns, else `failed`."""
+        try:
+            return draw()
+        except Exception as error:  # noqa: BLE001 - what one rank or driver says must not take the rest of the page
+            self._lines.warning(f"a section of the status page could not be drawn: {section}", error)
+            return failed
+
+
+def status_page(
     *,
     node: str,
     clock: Clock,
@@ -50,38 +71,38 @@ def landing_page(
     gpus: Sequence[GpuIdentity],
     snapshot: GpuSnapshot | None,
     health: Mapping[str, str],
-    parts: Parts | None = None,
+    sections: Sections | None = None,
     is_trusted: bool = True,
 ) -> str:
-    """Return the page; every text that a rank or a driver chose is escaped, a part that fails costs itself alone.
+    """Return the page; every text that a rank or a driver chose is escaped.
 
-    Only who is trusted reads what ranks said last: a message may hold paths and data of its user.
+    Only a trusted reader sees failure reasons: a message may hold paths and data of its user.
     """
     now, wall = clock.monotonic(), clock.wall()
-    seats = _seats(table, now, is_trusted=is_trusted)
-    of_node = [Gpu(identity, snapshot) for identity in gpus[:GPUS_SHOWN]]
-    states = Counter(seat.state for each in seats.values() for seat in each)
+    runs = _ranks_by_run(table, now, is_trusted=is_trusted)
+    of_node = [GpuStatus(identity, snapshot) for identity in gpus[:GPUS_SHOWN]]
+    states = Counter(each.state for ranks in runs.values() for each in ranks)
 
     @cache
-    def troubles() -> list[Trouble]:
-        of_all = [each for run, ranks in seats.items() for each in problems.of_ranks(run, ranks, now, wall)]
-        return sorted((*of_all, *of_gpus(of_node, snapshot, now)), key=lambda trouble: trouble.weight)
+    def found() -> list[Problem]:
+        of_all = [each for run, ranks in runs.items() for each in problems.of_ranks(run, ranks, now, wall)]
+        return sorted((*of_all, *of_gpus(of_node, snapshot, now)), key=lambda problem: problem.order)
 
     def title() -> str:
-        return f"{counted(len(troubles()), 'problem')} – {node}" if troubles() else node
+        return f"{plural(len(found()), 'problem')} – {node}" if found() else node
 
-    drawn = (parts or Parts(clock)).drawn
+    drawn = (sections or Sections(clock)).drawn
     return _template().substitute(
-        title=escape(drawn("verdict", title, node)),
+        title=escape(drawn("problems", title, node)),
         node=escape(node),
         version=escape(__version__),
         refresh=REFRESH_SECONDS,
-        time=stamp(wall),
-        verdict=drawn("verdict", lambda: _verdict(troubles(), states, of_node)),
+        time=utc(wall),
+        problems=drawn("problems", lambda: _problems(found(), states, of_node)),
         ranks_summary=", ".join(f"{states[each]} {each}" for each in catalog.STATES if states[each]),
-        ranks=drawn("ranks", lambda: _runs(seats, table, now)),
+        ranks=drawn("ranks", lambda: _runs(runs, table, now)),
         gpus_summary=drawn("gpus", lambda: _gpus_summary(gpus, snapshot, now), ""),
-        gpus=drawn("gpus", lambda: _gpus(of_node, len(gpus), table, seats)),
+        gpus=drawn("gpus", lambda: _gpus(of_node, len(gpus), table, runs)),
         events=drawn("events", lambda: _events(table)),
         health="\n".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in health.items()),
     )
@@ -89,117 +110,116 @@ def landing_page(
 
 @cache
 def _template() -> Template:
-    return Template((files("tachograph.node.status_page") / "landing.html").read_text(encoding="utf-8"))
+    return Template((files("tachograph.node.status_page") / "page.html").read_text(encoding="utf-8"))
 
 
-def _seats(ranks: RankTable, now: float, *, is_trusted: bool) -> dict[str, list[Seat]]:
-    """Return the ranks of each run, in order, with their state and since when."""
-    seats: dict[str, list[Seat]] = {}
-    for rank in ranks.ranks():
+def _ranks_by_run(table: RankTable, now: float, *, is_trusted: bool) -> dict[str, list[RankStatus]]:
+    """Return the ranks of each run, in order."""
+    found: dict[str, list[RankStatus]] = {}
+    for rank in table.ranks():
         since = rank.ended if rank.ended is not None else rank.heard
-        words = redact(rank.last_words) if is_trusted or not rank.last_words else WITHHELD
-        seats.setdefault(rank.key[0], []).append(Seat(rank, ranks.state_of(rank), now - since, words))
-    return seats
+        reason = redact(rank.last_words) if is_trusted or not rank.last_words else WITHHELD
+        found.setdefault(rank.key[0], []).append(RankStatus(rank, table.state_of(rank), now - since, reason))
+    return found
 
 
-def _verdict(troubles: Sequence[Trouble], states: Counter[str], gpus: Sequence[Gpu]) -> str:
-    if troubles:
+def _problems(found: Sequence[Problem], states: Counter[str], gpus: Sequence[GpuStatus]) -> str:
+    if found:
         lines = "\n".join(
-            f'<li><span class="state {trouble.look}">{trouble.kind}</span> {trouble.html}</li>'
-            for trouble in troubles[:TROUBLES_SHOWN]
+            f'<li><span class="state {problem.look}">{problem.kind}</span> {problem.html}</li>'
+            for problem in found[:PROBLEMS_SHOWN]
         )
-        more = len(troubles) - TROUBLES_SHOWN
+        more = len(found) - PROBLEMS_SHOWN
         rest = f'<p class="soft">And {more:,} more: see below.</p>' if more > 0 else ""
-        return f'<ul class="troubles">\n{lines}\n</ul>{rest}'
-    seen = [f"{states['running']} of {counted(sum(states.values()), 'rank')} running"] if states else []
+        return f'<ul class="problems">\n{lines}\n</ul>{rest}'
+    seen = [f"{states['running']} of {plural(sum(states.values()), 'rank')} running"] if states else []
     readable = sum(gpu.value(catalog.GPU_UP) == 1 for gpu in gpus)
-    seen += [f"{readable} of {counted(len(gpus), 'GPU')} readable"] if gpus else []
+    seen += [f"{readable} of {plural(len(gpus), 'GPU')} readable"] if gpus else []
     if not seen:
         return '<p class="soft">Nothing to watch yet: no rank and no GPU.</p>'
-    return f"<p>{state('good', 'Nothing')} that this node can see: {', '.join(seen)}.</p>"
+    return f"<p>{state('good', 'None')} that this node can see: {', '.join(seen)}.</p>"
 
 
-def _runs(seats: Mapping[str, Sequence[Seat]], ranks: RankTable, now: float) -> str:
-    """Return a table for each run, those with ranks in trouble first, and of those the ranks in trouble."""
-    if not seats:
+def _runs(runs: Mapping[str, Sequence[RankStatus]], table: RankTable, now: float) -> str:
+    """Return a table for each run, those with failed ranks first, and of a run too large its failed ranks."""
+    if not runs:
         return (
-            '<p class="soft">No rank has said hello on this node. Three lines in the training loop do: '
+            '<p class="soft">No rank has connected on this node. Three lines in the training loop connect one: '
             "<code>recorder = tachograph.Recorder()</code>.</p>"
         )
-    order = sorted(seats.items(), key=lambda item: min(map(_urgency, item[1])))
+    order = sorted(runs.items(), key=lambda item: min(map(_urgency, item[1])))
     room, tables = RANKS_SHOWN, []
-    for run, all_of_run in order[:RUNS_SHOWN]:
-        chosen = sorted(sorted(all_of_run, key=_urgency)[:room], key=lambda seat: seat.rank.hello.rank)
+    for run, ranks in order[:RUNS_SHOWN]:
+        chosen = sorted(sorted(ranks, key=_urgency)[:room], key=lambda each: each.rank.hello.rank)
         room -= len(chosen)
-        lag = problems.lags(seat.rank for seat in all_of_run if seat.state == "running")
-        world = max(seat.rank.hello.world_size for seat in all_of_run)
-        here = f"{len(all_of_run):,} of {counted(world, 'rank')} here"
-        if left := len(all_of_run) - len(chosen):
+        lag = problems.lags(each.rank for each in ranks if each.state == "running")
+        world = max(each.rank.hello.world_size for each in ranks)
+        here = f"{len(ranks):,} of {plural(world, 'rank')} here"
+        if left := len(ranks) - len(chosen):
             here += f", {left:,} not shown"
         caption = f'Run {name(run)} <span class="soft">{here}</span>'
-        tables.append(html.table(caption, [_rank(seat, ranks, lag.get(seat.rank), now) for seat in chosen]))
+        tables.append(html.table(caption, [_rank(each, table, lag.get(each.rank), now) for each in chosen]))
     if (left := len(order) - RUNS_SHOWN) > 0:
-        tables.append(f'<p class="soft">{counted(left, "run")} more, not shown; /metrics has all.</p>')
+        tables.append(f'<p class="soft">{plural(left, "run")} more, not shown; /metrics has all.</p>')
     return "\n".join((*tables, WAITS_AND_LAGS))
 
 
-def _urgency(seat: Seat) -> int:
+def _urgency(status: RankStatus) -> int:
     """Return what is shown first where there is no room for all."""
-    return ("failed", "dead", "frozen", "running", "finished").index(seat.state)
+    return diagnosis.STATES.index(status.state)
 
 
-def _rank(seat: Seat, ranks: RankTable, lag: float | None, now: float) -> list[Cell]:
-    rank = seat.rank
-    look, classes = state(LOOKS[seat.state], seat.state), ""
+def _rank(status: RankStatus, table: RankTable, lag: float | None, now: float) -> list[Cell]:
+    rank = status.rank
+    look, classes = state(LOOKS[status.state], status.state), ""
     if rank.ended is not None:
-        look += why(f"{ago(seat.seconds)} ago")
-    elif seat.state == "frozen":
-        look += why(f"silent for {ago(seat.seconds)}")
-    if seat.last_words:
+        look += note(f"{age(status.seconds)} ago")
+    elif status.state == "frozen":
+        look += note(f"silent for {age(status.seconds)}")
+    if status.reason:
         classes = "wide"
-        look += why(plain(seat.last_words, ROW_WORDS_LENGTH))
+        look += note(plain(status.reason, ROW_REASON_LENGTH))
     loss = None if rank.outcome else rank.series.gauge(catalog.TRAIN_LOSS.key)
     seconds, phase = rank.phase_seconds(now), ABSENT
     if rank.phase is not None and seconds is not None:
-        phase = f'{escape(rank.phase)} <span class="soft">for {ago(seconds)}</span>'
+        phase = f'{escape(rank.phase)} <span class="soft">for {age(seconds)}</span>'
     return [
         Cell("Rank", "n", rank.key[1]),
         Cell("State", classes, look),
         Cell("Phase", "", phase),
-        Cell("Step", "n", shown(rank.step, lambda step: f"{step:,.0f}")),
-        Cell("Loss", "n", shown(loss, lambda loss: f"{loss:#.4g}")),
-        Cell("Waits", "n", shown(rank.wait_share(), lambda share: f"{share:.0%}")),
-        Cell("Lags", "n", shown(lag, lambda lag: f"{lag:.0%}")),
-        Cell("GPU", "n", escape(ranks.gpu_of(rank)) or ABSENT),
+        Cell("Step", "n", shown(rank.step, count)),
+        Cell("Loss", "n", shown(loss, significant)),
+        Cell("Waits", "n", shown(rank.wait_share(), percent)),
+        Cell("Lags", "n", shown(lag, percent)),
+        Cell("GPU", "n", escape(table.gpu_of(rank)) or ABSENT),
     ]
 
 
-def _gpus(gpus: Sequence[Gpu], known: int, ranks: RankTable, seats: Mapping[str, Iterable[Seat]]) -> str:
-    living = [seat.rank for each in seats.values() for seat in each if seat.rank.ended is None]
-    rows = [gpu.row([rank for rank in living if ranks.gpu_of(rank) == gpu.identity.index]) for gpu in gpus]
+def _gpus(gpus: Sequence[GpuStatus], known: int, table: RankTable, runs: Mapping[str, Iterable[RankStatus]]) -> str:
+    living = [each.rank for ranks in runs.values() for each in ranks if each.rank.ended is None]
+    rows = [gpu.row([rank for rank in living if table.gpu_of(rank) == gpu.identity.index]) for gpu in gpus]
     left = f'<p class="soft">{known - len(gpus)} more, not shown; /metrics has all.</p>' if known > len(gpus) else ""
-    return (
-        html.table(UNSEEN.format("GPUs of this node"), rows) or '<p class="soft">No GPU is known on this node.</p>'
-    ) + left
+    none = '<p class="soft">No GPU is known on this node.</p>'
+    return (html.table(UNSEEN.format("GPUs of this node"), rows) or none) + left
 
 
 def _gpus_summary(gpus: Sequence[GpuIdentity], snapshot: GpuSnapshot | None, now: float) -> str:
     if snapshot is None:
         return "no readings yet" if gpus else ""
     if not snapshot.ok:
-        return plain(snapshot.reason, LAST_WORDS_LENGTH)
-    return f"read {ago(now - snapshot.monotonic)} ago in {snapshot.duration * 1000:.1f} ms"
+        return plain(snapshot.reason, REASON_LENGTH)
+    return f"read {age(now - snapshot.monotonic)} ago in {snapshot.duration * 1000:.1f} ms"
 
 
-def _events(ranks: RankTable) -> str:
+def _events(table: RankTable) -> str:
     rows = [
         [
-            Cell("When (UTC)", "", stamp(moment.event.time)),
-            Cell("What", "", plain(moment.event.kind.replace("_", " "))),
+            Cell("When (UTC)", "", utc(moment.event.time)),
+            Cell("Event", "", plain(moment.event.kind.replace("_", " "))),
             Cell("Rank", "n", str(moment.rank)),
-            Cell("Step", "n", shown(moment.event.step, lambda step: f"{step:,.0f}")),
+            Cell("Step", "n", shown(moment.event.step, count)),
             Cell("Run", "wide", name(moment.run)),
         ]
-        for moment in sorted(ranks.moments, key=lambda moment: -moment.event.time)[:EVENTS_SHOWN]
+        for moment in sorted(table.moments, key=lambda moment: -moment.event.time)[:EVENTS_SHOWN]
     ]
     return html.table(UNSEEN.format("Latest events of ranks"), rows) or '<p class="soft">None.</p>'
