@@ -2,7 +2,7 @@
 
 import sys
 
-from tachograph.node import app
+from tachograph.node import app, command
 
 app.TICK_SECONDS = 0.05
-sys.exit(app.run_exporter(sys.argv[1:]))
+sys.exit(command.main(sys.argv[1:]))

@@ -31,9 +31,14 @@ def test_lengths_of_time() -> None:
     assert [humanize.age(x) for x in (NONE, -1.0, 9.94, 9.96, 119.4, 120.0, 7300.0, 9e5, INF)] == [
         "-", "0.0 s", "9.9 s", "10 s", "119 s", "2 min", "2.0 h", "10 d", "Inf",
     ]  # fmt: skip
-    assert [humanize.span(x) for x in (NONE, 0.0, 4.25, 59.7, 61.0, 5400.0, 86_400.0, 90_061.0, NAN)] == [
-        "-", "0 s", "4.2 s", "1 min", "1 min 1 s", "1 h 30 min", "1 d", "1 d 1 h", "NaN",
+    assert [humanize.span(x) for x in (NONE, 0.0, 4.25, 59.7, 61.0, 3700.0, 5400.0, 86_400.0, 90_061.0, NAN)] == [
+        "-", "0 s", "4.2 s", "1 min", "1 min 1 s", "1 h 1 min", "1 h 30 min", "1 d", "1 d 1 h", "NaN",
     ]  # fmt: skip
+
+
+def test_hours() -> None:
+    """GPU-hours of a large run have thousands."""
+    assert [humanize.hours(x) for x in (NONE, 0.0, 4_336_200.0, NAN)] == ["-", "0.0", "1,204.5", "NaN"]
 
 
 def test_units_and_times() -> None:

@@ -5,87 +5,43 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from pkgutil import resolve_name
+from typing import NamedTuple
 
 from tachograph._version import __version__
 
-USAGE = """usage: tachograph [--version] [--help] COMMAND ...
 
-commands:
-  run        run a training script and record it without an edit
-  exporter   serve what this node's GPUs and training ranks do, for Prometheus
-  silence    keep a run's pages quiet for a while, and say why
-  top        watch this node or a run in a terminal, the worst first
-  dashboards show the dashboards in a browser, without a Grafana
-  report     write a page on a run and a window of time, to attach to a post-mortem
-  capture    record what this machine's NVML answers, for tests and bug reports
+class Command(NamedTuple):
+    """Where a command's main function is, its line in the help, and the extra that installs what it imports."""
 
-tachograph COMMAND --help tells more.
-"""
+    main: str
+    summary: str
+    extra: str = "tools"
 
 
-def _exporter(arguments: Sequence[str]) -> int:
-    from tachograph.node.app import run_exporter
-
-    return run_exporter(arguments)
-
-
-def _run(arguments: Sequence[str]) -> int:
-    from tachograph.attach.command import main as run
-
-    return run(arguments)
-
-
-def _silence(arguments: Sequence[str]) -> int:
-    from tachograph.silence.command import main as silence
-
-    return silence(arguments)
-
-
-def _top(arguments: Sequence[str]) -> int:
-    from tachograph.top.command import main as top
-
-    return top(arguments)
-
-
-def _dashboards(arguments: Sequence[str]) -> int:
-    from tachograph.dashboards.command import main as dashboards
-
-    return dashboards(arguments)
-
-
-def _report(arguments: Sequence[str]) -> int:
-    from tachograph.report.command import main as report
-
-    return report(arguments)
-
-
-def _capture(arguments: Sequence[str]) -> int:
-    from tachograph.node.gpu.capture import main as capture
-
-    return capture(arguments)
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "run": _run,
-    "exporter": _exporter,
-    "silence": _silence,
-    "top": _top,
-    "dashboards": _dashboards,
-    "report": _report,
-    "capture": _capture,
+COMMANDS: Mapping[str, Command] = {
+    "run": Command("tachograph.attach.command:main", "run a training script and record it without changing it", ""),
+    "exporter": Command(
+        "tachograph.node.command:main", "export metrics of this node's GPUs and training ranks", "exporter"
+    ),
+    "silence": Command("tachograph.silence.command:main", "silence the alerts of a run for a while, with a reason"),
+    "top": Command("tachograph.top.command:main", "watch this node or a run in a terminal, the worst first"),
+    "dashboards": Command("tachograph.dashboards.command:main", "show the dashboards in a browser, without Grafana"),
+    "report": Command(
+        "tachograph.report.command:main", "write a page about a run and a time window, for a post-mortem"
+    ),
+    "capture": Command(
+        "tachograph.node.gpu.capture:main", "record what NVML returns here, for tests and bug reports", "exporter"
+    ),
 }
 
 
-TOOLS = frozenset({"dashboards", "report", "silence", "top"})
-"""Commands that need the extra `tools`."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status; 141, as of a program that SIGPIPE ends, where nobody reads on."""
+    """Run a command and return its exit status; 141, as for a program that SIGPIPE ends, if its output is closed."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] == "run":  # what it raises is the script's
-        return _run(given[1:])
+        return _run("run", given[1:])
     try:
         status = _command(given)
         print(end="", flush=True)  # where standard output is closed there is none to flush
@@ -100,20 +56,27 @@ def _command(given: Sequence[str]) -> int:
         print(f"tachograph {__version__}")
         return 0
     if given and given[0] in ("-h", "--help"):
-        print(USAGE, end="")
+        print("usage: tachograph [--version] [--help] COMMAND ...\n\ncommands:")
+        print("\n".join(f"  {name:10} {command.summary}" for name, command in COMMANDS.items()))
+        print("\nSee tachograph COMMAND --help for its options.")
         return 0
     if not given or given[0] not in COMMANDS:
         what = f"unknown command {given[0]!r}" if given else "no command given"
         print(f"tachograph: {what}: expected one of {', '.join(COMMANDS)}; see tachograph --help", file=sys.stderr)
         return 2
     try:
-        return COMMANDS[given[0]](given[1:])
+        return _run(given[0], given[1:])
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tachograph"):
             raise  # a fault of ours, not a missing extra
-        extra = "tools" if given[0] in TOOLS else "exporter"
-        print(f"tachograph {given[0]}: {error.name} is missing: pip install 'tachograph[{extra}]'", file=sys.stderr)
+        missing = f"{error.name} is not installed: pip install 'tachograph[{COMMANDS[given[0]].extra}]'"
+        print(f"tachograph {given[0]}: {missing}", file=sys.stderr)
         return 1
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    status: int = resolve_name(COMMANDS[name].main)(arguments)
+    return status
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
-
-import requests
-import urllib3
 
 from tachograph._version import __version__
 from tachograph.printable import printable
+
+if TYPE_CHECKING:
+    import urllib3
 
 MOST_BYTES = 128 << 20
 """Of a body, unpacked: 16,384 series of 240 samples each are 110 MB."""
@@ -27,7 +28,6 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 
 _CHUNK = 1 << 16
 _LONGEST_REASON = 200
-_FAILURES = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
 
 
 class HttpError(Exception):
@@ -60,6 +60,9 @@ def ask(
     `timeout`: seconds to connect, to begin to answer, and for the whole body. `most`: the largest body that is taken.
     `packed`: the body is returned as gzip where the server sends it so.
     """
+    import requests  # here, not above: the --help of a command does not need it
+    import urllib3
+
     headers = {"Accept-Encoding": "gzip", "User-Agent": f"tachograph/{__version__}"}
     try:
         with requests.Session() as session:
@@ -75,7 +78,7 @@ def ask(
                 encoding = response.headers.get("Content-Encoding", "") if packed else ""
                 media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
                 return Answer(response.status_code, _short(response.reason or ""), media, found, encoding)
-    except _FAILURES as error:
+    except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         raise HttpError(_short(_reason(error, timeout))) from error
 
 
@@ -116,8 +119,10 @@ def _authorities() -> str | bool:
 
 def _reason(error: BaseException, timeout: float) -> str:
     """Return why a request failed: libraries wrap the cause several times over."""
+    from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
+
     causes = list(_causes(error))
-    if any(isinstance(each, (requests.Timeout, urllib3.exceptions.ReadTimeoutError, TimeoutError)) for each in causes):
+    if any(isinstance(each, (Urllib3TimeoutError, TimeoutError)) for each in causes):
         return f"timed out: no answer within {timeout:g} s"
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):

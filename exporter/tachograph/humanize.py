@@ -81,6 +81,11 @@ def span(seconds: float | None) -> str:
     return " ".join(parts)
 
 
+def hours(seconds: float | None) -> str:
+    """Return a length of time in hours, without the unit: `1,204.5`."""
+    return _not_finite(seconds) or f"{seconds / 3600:,.1f}"  # type: ignore[operator]  # None is not finite
+
+
 def gibibytes(size: float | None) -> str:
     """Return a number of bytes in GiB, without the unit: `71.2`."""
     return _not_finite(size) or f"{size / 2**30:.1f}"  # type: ignore[operator]  # None is not finite

@@ -38,7 +38,7 @@ class UnknownRunError(PrometheusError):
 
 
 @dataclass(frozen=True)
-class Series:
+class TimeSeries:
     """Labels, and samples as (Unix seconds, value); an instant query gives exactly one."""
 
     labels: Mapping[str, str]
@@ -63,12 +63,12 @@ class Prometheus:
         self.url = without_password(self._address)
         self._timeout = timeout
 
-    def instant(self, expression: str, at: float | None = None) -> list[Series]:
+    def instant(self, expression: str, at: float | None = None) -> list[TimeSeries]:
         """Return the vector that an expression has at a Unix time, else now."""
         given = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
         return self._ask("query", given, lambda data: [_series(one, [one["value"]]) for one in data["result"]])
 
-    def range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
+    def range(self, expression: str, start: float, end: float, step: float) -> list[TimeSeries]:
         """Return the series of an expression between two Unix times, a sample every `step` seconds; gaps stay gaps."""
         given = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
         return self._ask("query_range", given, lambda data: [_series(one, one["values"]) for one in data["result"]])
@@ -147,12 +147,12 @@ def nearest(wanted: str, names: list[str], most: int = 5) -> str:
     )
 
 
-def _series(one: Mapping[str, Any], samples: list[tuple[float, str]]) -> Series:
+def _series(one: Mapping[str, Any], samples: list[tuple[float, str]]) -> TimeSeries:
     labels = {_text(name): _text(value) for name, value in one["metric"].items()}
     found = tuple((_instant(at), _number(value)) for at, value in samples)
     if not found:
         raise ValueError("a series without a sample")
-    return Series(labels, found)
+    return TimeSeries(labels, found)
 
 
 def _text(value: object) -> str:

@@ -17,9 +17,9 @@ import yaml
 
 from tachograph.catalog import index as catalog
 from tachograph.prometheus_api import Prometheus
-from tachograph.report.asking import Asking
 from tachograph.report.command import main
 from tachograph.report.page import page
+from tachograph.report.queries import SectionQueries
 from tachograph.report.window import Window, iso
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +77,7 @@ def at(incident: Any, age: float) -> str:
     return iso(incident.start + age)
 
 
-def test_verdicts(report: tuple[str, Page], incident: Any) -> None:
+def test_alert_episodes(report: tuple[str, Page], incident: Any) -> None:
     """What fired, whom it named, when to a second, for how long, in the rule's own words where it has plain ones."""
     _, seen = report
     rows = {row[0]: row for row in seen.rows if len(row) == 5}
@@ -94,19 +94,19 @@ def test_verdicts(report: tuple[str, Page], incident: Any) -> None:
     assert "4 more of GpuIdleInRun" in seen.words
 
 
-def test_facts(report: tuple[str, Page]) -> None:
+def test_run_summary(report: tuple[str, Page]) -> None:
     """World size, attempts, steps, tokens, goodput and GPU-hours, in numbers that follow from the samples."""
     facts = {row[0]: row[1] for row in report[1].rows if len(row) == 2}
     assert facts["World size"] == "32 ranks on 4 nodes"
     assert facts["Attempts"] == "2, 1 restart"
-    assert facts["Steps"] == "0 to 6,000: 6,000 made"
-    assert facts["Longest without a step"] == "9 min 45 s"
+    assert facts["Steps"] == "0 to 6,000: 6,000 completed"
+    assert facts["Longest time without a step"] == "9 min 45 s"
     assert facts["Last checkpoint"] == "step 6,000, 0 s old at the end"
-    lost, all_hours = float(facts["GPU-hours lost"]), float(facts["GPU-hours allotted"])
+    lost, all_hours = float(facts["GPU-hours lost"]), float(facts["GPU-hours allocated"])
     # Ten minutes of hang, a tenth of the rest; three minutes are not known.
     assert lost == pytest.approx(32 * (600 + 0.1 * 2820) / 3600, rel=0.05)
     assert all_hours == pytest.approx(32 * 3420 / 3600, rel=0.05)
-    assert float(facts["Tokens trained on"]) == pytest.approx(2820e6, rel=0.05)
+    assert 1e9 * float(facts["Tokens trained on"].removesuffix("G")) == pytest.approx(2820e6, rel=0.05)
 
 
 def test_pictures(report: tuple[str, Page], incident: Any) -> None:
@@ -123,7 +123,7 @@ def test_pictures(report: tuple[str, Page], incident: Any) -> None:
     assert at(incident, 2400) in held[0]
     assert not any(re.match(r"rank (?!21)\d+: data", title) for title in titles)
     assert any(title.startswith("rank 0: collective") for title in titles)
-    for words in ("restart 1", "spike, 1 steps by", "checkpoint of step 2,400", "nan at", "node-2 GPU 5 GPU lost"):
+    for words in ("restart 1", "loss spike, 1 step by", "checkpoint of step 2,400", "nan at", "node-2 GPU 5 GPU lost"):
         assert any(title.startswith(words) for title in titles), words
     loss = next(each for each in pictures if (each.findtext("title") or "").startswith("Loss"))
     drawn = next(path for path in loss.iter("path") if "line" in path.get("class", "").split())
@@ -201,10 +201,10 @@ def test_questions_are_shown_and_bounded(incident: Any) -> None:
 
 def test_a_refused_question_costs_one_picture(incident: Any) -> None:
     """What Prometheus refuses is said where the picture would be; the rest of the page stands."""
-    asking = Asking(Prometheus(incident.url), RUN, Window.between(incident.start, incident.end))
-    assert asking.range("run:loss:median{$run} +") == []
-    assert "refused" in asking.refused[0]
-    assert asking.line("run:loss:median")
+    queries = SectionQueries(Prometheus(incident.url), RUN, Window.between(incident.start, incident.end))
+    assert queries.range("run:loss:median{$run} +") == []
+    assert "refused" in queries.refused[0]
+    assert queries.line("run:loss:median")
 
 
 def test_a_run_on_which_nothing_fired(incident: Any, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_bad_input(incident: Any, bare: str, old: str, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--since", "yesterday"], "'yesterday' is no time"),
+        (["--since", "yesterday"], "'yesterday' is not a time"),
         (["--since", "2h", "--until", "3h"], "--since 2h is not before --until 3h"),
         (["--since", "10s"], "too short"),
         (["--since", "2000d"], "too long"),
@@ -309,8 +309,8 @@ def test_files(incident: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     nowhere = refused(
         capsys, RUN, *window, "--out", str(tmp_path / "no/report.html"), "--prometheus", "http://x.invalid"
     )
-    assert "there is no folder" in nowhere
-    assert "is no file" in refused(capsys, RUN, *window, "--out", str(tmp_path), "--prometheus", "http://x.invalid")
+    assert "there is no directory" in nowhere
+    assert "is not a file" in refused(capsys, RUN, *window, "--out", str(tmp_path), "--prometheus", "http://x.invalid")
     out = tmp_path / "report.html"
     out.write_text("precious")
     out.chmod(0o640)

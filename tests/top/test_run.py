@@ -12,7 +12,7 @@ import promql_parser
 import pytest
 
 from tachograph.catalog import index as catalog
-from tachograph.prometheus_api import Prometheus, Series
+from tachograph.prometheus_api import Prometheus, TimeSeries
 from tachograph.top import questions
 from tachograph.top.run_source import RunSource
 
@@ -96,7 +96,7 @@ class Counting(Prometheus):
         super().__init__(url)
         self.answers: list[int] = []
 
-    def instant(self, expression: str, at: float | None = None) -> list[Series]:
+    def instant(self, expression: str, at: float | None = None) -> list[TimeSeries]:
         found = super().instant(expression, at)
         self.answers.append(len(found))
         return found

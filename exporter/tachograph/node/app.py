@@ -210,15 +210,8 @@ class Exporter:
         return True, f"ready: ranks can connect; {self._shown_gpus.state()}\n"
 
 
-def run_exporter(arguments: Sequence[str]) -> int:
-    """Run the exporter until SIGTERM or SIGINT; return its exit status: 0, or 2 where it cannot start."""
-    try:
-        config = read_config(arguments)
-    except ConfigError as error:
-        count = len(error.faults)
-        sys.stderr.write(f"tachograph exporter: {count} fault{'s' * (count > 1)} in the configuration\n")
-        sys.stderr.writelines(f"  {fault}\n" for fault in error.faults)
-        return 2
+def run_exporter(config: Config, arguments: Sequence[str]) -> int:
+    """Run the exporter until SIGTERM or SIGINT; return its exit status: 0, or 2 if it cannot start."""
     log.set_up(config.log_level)
     raise_descriptor_limit()
     try:

@@ -1,68 +1,64 @@
-"""The lines of a run over the window: loss, MFU, step time, lost time, checkpoints."""
+"""Charts of the run over the window: loss, MFU, step time, lost time, checkpoints."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 
+from tachograph import humanize
 from tachograph.catalog.rank import LOST_CAUSES
-from tachograph.report.asking import Asking
+from tachograph.report.alert_episodes import AlertEpisode
 from tachograph.report.figure import HEIGHT, LEFT, Figure, Line, Mark, chart
-from tachograph.report.svg import Frame, Point, Scale, band
-from tachograph.report.verdicts import Verdict
-from tachograph.report.window import iso, length
+from tachograph.report.queries import SectionQueries
+from tachograph.report.svg import PlotArea, Point, stacked
+from tachograph.report.window import iso
 
 LOSS_ALERTS = frozenset({"LossSpike", "LossSpikeNotRecovering", "LossDiverging", "LossNotFinite", "LossPlateau",
                          "GradientNormSpike", "GradientNormVanished"})  # fmt: skip
 MARKS_SHOWN = 80
 
-
-def ratio(value: float) -> str:
-    """Return a share in percent."""
-    return f"{value:.0%}" if abs(value) >= 0.1 or not value else f"{value:.1%}"
+number = partial(humanize.significant, zeros=False)
+percent = partial(humanize.percent, digits=1)
 
 
-def plain(value: float) -> str:
-    """Return a number in four digits."""
-    return f"{value:.4g}"
-
-
-def loss(asking: Asking, verdicts: Sequence[Verdict]) -> Figure:
-    """Return the loss with what happened to the run."""
+def loss(queries: SectionQueries, episodes: Sequence[AlertEpisode]) -> Figure:
+    """Return the chart of the loss, with restarts, loss spikes and checkpoints."""
     figure = Figure(
         "Loss",
-        "Median over ranks; the band is the lowest and highest median within a step of the picture. Falling is good; a "
-        "gap while steps go on means that no rank had a finite loss.",
-        asking,
+        "Median over ranks; the band is the lowest and highest median within each sample interval. It should fall; a "
+        "gap while steps continue means that no rank had a finite loss.",
+        queries,
     )
-    low, mean, high = (asking.line("run:loss:median", edge) for edge in ("min", "avg", "max"))
-    odd = asking.line("run:loss_nonfinite_ranks:count", "max")
+    low, mean, high = (queries.line("run:loss:median", edge) for edge in ("min", "avg", "max"))
+    odd = queries.line("run:loss_nonfinite_ranks:count", "max")
     crosses = [(time, math.nan) for time, count in odd if count > 0]
-    marks = [*_events(asking)]
+    marks = [*_events(queries)]
     points = sorted([*mean, *crosses], key=lambda point: point[0])
     lines = [Line("median loss", "s0", points)]
-    figure.picture = chart(asking, "Loss", lines, plain, zero=False, between=(low, high), marks=marks[:MARKS_SHOWN],
-                           verdicts=[each for each in verdicts if each.alert in LOSS_ALERTS])  # fmt: skip
+    figure.picture = chart(queries, "Loss", lines, number, zero=False, between=(low, high), marks=marks[:MARKS_SHOWN],
+                           episodes=[each for each in episodes if each.alert in LOSS_ALERTS])  # fmt: skip
     figure.legend = [("s0", "median loss")]
     figure.legend += [("cross", "loss not finite on some rank")] if crosses else []
     kinds = {mark.kind for mark in marks}
-    words = {"restart": "restart", "spike": "spike began", "checkpoint": "checkpoint saved"}
+    words = {"restart": "restart", "spike": "loss spike began", "checkpoint": "checkpoint saved"}
     figure.legend += [(f"mark-{kind}", text) for kind, text in words.items() if kind in kinds]
     if len(marks) > MARKS_SHOWN:
         figure.notes.append(f"{len(marks) - MARKS_SHOWN} more events are not drawn.")
     return figure
 
 
-def _events(asking: Asking) -> Iterator[Mark]:
-    """Yield restarts, spikes and checkpoints; checkpoints last, for there are most of them."""
-    for time, before, after in _rises(asking.line("run:restarts:max", "max")):
-        yield Mark(time, "restart", f"restart {after:.0f}" if after - before == 1 else f"restarts up to {after:.0f}")
-    for time, before, after in _rises(asking.line("run:loss_spike_steps:median", "max")):
+def _events(queries: SectionQueries) -> Iterator[Mark]:
+    """Yield restarts, loss spikes and checkpoints; checkpoints last, as there are most of them."""
+    for time, before, after in _rises(queries.line("run:restarts:max", "max")):
+        words = "restart" if after - before == 1 else "restarts up to"
+        yield Mark(time, "restart", f"{words} {humanize.count(after)}")
+    for time, before, after in _rises(queries.line("run:loss_spike_steps:median", "max")):
         if before == 0:
-            yield Mark(time, "spike", f"spike, {after:.0f} steps by")
-    for time, _, after in _rises(asking.line("run:checkpoint_step:max", "max")):
-        yield Mark(time, "checkpoint", f"checkpoint of step {after:,.0f},")
+            yield Mark(time, "spike", f"loss spike, {humanize.plural(after, 'step')} by")
+    for time, _, after in _rises(queries.line("run:checkpoint_step:max", "max")):
+        yield Mark(time, "checkpoint", f"checkpoint of step {humanize.count(after)},")
 
 
 def _rises(points: Sequence[Point]) -> Iterator[tuple[float, float, float]]:
@@ -71,90 +67,93 @@ def _rises(points: Sequence[Point]) -> Iterator[tuple[float, float, float]]:
             yield time, before, after
 
 
-def mfu(asking: Asking, verdicts: Sequence[Verdict]) -> Figure:
-    """Return MFU under all that fired."""
-    figure = Figure("Model FLOPs utilization", "Of completed steps, by the clock, and what the run is used to. By the "
-                    "clock falls to 0 in a hang; of completed steps falls when steps slow down. The strips are alerts.",
-                    asking)  # fmt: skip
+def mfu(queries: SectionQueries, episodes: Sequence[AlertEpisode]) -> Figure:
+    """Return the chart of MFU, with the alerts that fired."""
+    figure = Figure(
+        "Model FLOPs utilization",
+        "Over completed steps, over wall time, and the run's baseline. Over wall time it falls to 0 in a hang; over "
+        "completed steps it falls when steps slow down. The bars on top are alerts.",
+        queries,
+    )
     lines = [
-        Line("of completed steps", "s0", asking.line("run:step_mfu:ratio")),
-        Line("by the clock", "s1", asking.line("run:mfu:ratio")),
-        Line("baseline", "s2", asking.line("run:step_mfu:baseline")),
+        Line("over completed steps", "s0", queries.line("run:step_mfu:ratio")),
+        Line("over wall time", "s1", queries.line("run:mfu:ratio")),
+        Line("baseline", "s2", queries.line("run:step_mfu:baseline")),
     ]
-    shown = [each for each in verdicts if each.severity != "info"] or list(verdicts)
-    figure.picture = chart(asking, "MFU", lines, ratio, most=1.0, verdicts=_first_names(shown, 8))
+    shown = [each for each in episodes if each.severity != "info"] or list(episodes)
+    figure.picture = chart(queries, "MFU", lines, percent, most=1.0, episodes=_of_first_alerts(shown, 8))
     figure.legend = [(each.style, each.words) for each in lines if each.points]
     return figure
 
 
-def _first_names(verdicts: Sequence[Verdict], most: int) -> list[Verdict]:
-    """Return the verdicts of the first few alerts: a strip for each name."""
-    names = list(dict.fromkeys(each.alert for each in verdicts))[:most]
-    return [each for each in verdicts if each.alert in names]
+def _of_first_alerts(episodes: Sequence[AlertEpisode], most: int) -> list[AlertEpisode]:
+    """Return the episodes of the first few alerts: each alert takes a row."""
+    names = list(dict.fromkeys(each.alert for each in episodes))[:most]
+    return [each for each in episodes if each.alert in names]
 
 
-def step_time(asking: Asking) -> Figure:
-    """Return how long a step takes."""
-    figure = Figure("Step time", "Wall time of ordinary steps, all ranks together; quantiles come from buckets 41 % "
-                    "apart, the highest is the upper edge of the last bucket with a step in it.", asking)  # fmt: skip
+def step_time(queries: SectionQueries) -> Figure:
+    """Return the chart of the step time."""
+    figure = Figure(
+        "Step time",
+        "Wall time of ordinary steps of all ranks. Quantiles come from histogram buckets 41 % apart; the highest is "
+        "the upper bound of the last bucket that has a step.",
+        queries,
+    )
     buckets = "sum by (le) (rate(tachograph_train_step_seconds_bucket{$run}[$rated]))"
     quantiles = (("p50", "s0", "0.5"), ("p90", "s1", "0.9"), ("highest", "s3", "1"))
     lines = []
     for words, style, share in quantiles:
-        found = asking.range(f"histogram_quantile({share}, {buckets})", coarse=True)
+        found = queries.range(f"histogram_quantile({share}, {buckets})", coarse=True)
         points = [point for each in found for point in each.samples if not math.isnan(point[1])]
         lines.append(Line(words, style, points, coarse=True))
-    lines.append(Line("mean", "s2", asking.line("run:step_seconds:mean1m")))
-    figure.picture = chart(asking, "Step time", lines, length)
+    lines.append(Line("mean", "s2", queries.line("run:step_seconds:mean1m")))
+    figure.picture = chart(queries, "Step time", lines, humanize.span)
     figure.legend = [(each.style, each.words) for each in lines if each.points]
     return figure
 
 
-def lost_time(asking: Asking) -> Figure:
-    """Return what the run's time was lost to, stacked."""
-    figure = Figure("Lost time", "Ranks' worth of time that brought no new work, by cause, one on the other. Nothing "
-                    "but init and checkpoints is good; a rank lost for an hour is a GPU-hour.", asking)  # fmt: skip
+def lost_time(queries: SectionQueries) -> Figure:
+    """Return the chart of the lost time by cause, stacked."""
+    figure = Figure(
+        "Lost time",
+        "Number of ranks whose time produced no new work, by cause, stacked. Only init and checkpoints are normal; one "
+        "rank lost for an hour is a GPU-hour.",
+        queries,
+    )
     by_cause = {
-        series.labels["cause"]: dict(series.samples) for series in asking.range("run:lost_seconds:rate2m{$run}")
+        series.labels["cause"]: dict(series.samples) for series in queries.range("run:lost_seconds:rate2m{$run}")
     }
     causes = [cause for cause in LOST_CAUSES if cause in by_cause and max(by_cause[cause].values()) > 0]
     if not causes:
-        figure.nothing = "Nothing was lost, or nothing is known of it."
+        figure.nothing = "No time was lost, or it was not recorded."
         return figure
-    times = sorted(set().union(*(by_cause[cause] for cause in causes)))
-    floor, edges = dict.fromkeys(times, 0.0), []
-    for cause in causes:
-        top = {time: floor[time] + max(by_cause[cause].get(time, 0.0), 0.0) for time in times}
-        edges.append((cause, list(floor.items()), list(top.items())))
-        floor = top
-    frame = Frame(asking.window, LEFT, 8, HEIGHT)
-    scale = Scale.over(frame, floor.values(), zero=True)
-    parts = [*scale.axis(plain)]
-    parts += [band(scale, low, high, asking.window.step, f"fill-{cause}") for cause, low, high in edges]
-    hours = {cause: sum(by_cause[cause].values()) * asking.window.step / 3600 for cause in causes}
-    figure.picture = frame.picture(
-        "Lost time by cause: " + ", ".join(f"{each} {hours[each]:.1f} GPU-hours" for each in causes), parts
+    area = PlotArea(queries.window, LEFT, 8, HEIGHT)
+    parts = stacked(area, [(cause, by_cause[cause]) for cause in causes], number, queries.window.step)
+    lost = {cause: sum(by_cause[cause].values()) * queries.window.step for cause in causes}
+    figure.picture = area.picture(
+        "Lost time by cause: " + ", ".join(f"{each} {humanize.hours(lost[each])} GPU-hours" for each in causes), parts
     )
-    figure.legend = [(cause, f"{cause}: {hours[cause]:,.1f} GPU-hours") for cause in causes]
+    figure.legend = [(cause, f"{cause}: {humanize.hours(lost[cause])} GPU-hours") for cause in causes]
     return figure
 
 
-def checkpoints(asking: Asking, verdicts: Sequence[Verdict]) -> Figure:
-    """Return how old the last checkpoint was at each moment."""
+def checkpoints(queries: SectionQueries, episodes: Sequence[AlertEpisode]) -> Figure:
+    """Return the chart of the age of the last checkpoint."""
     figure = Figure(
         "Checkpoints",
-        "Age of the last saved checkpoint: what a failure at that moment would have lost. A saw with even teeth is "
-        "good; a tooth that grows is a save that fails or is not made.",
-        asking,
+        "Age of the last saved checkpoint: the work that a failure at that time would have lost. It should be a "
+        "regular sawtooth; a tooth that keeps growing is a save that failed or was not made.",
+        queries,
     )
-    age = asking.line("run:checkpoint_age_seconds:min", "max")
-    took = asking.line("run:checkpoint_duration_seconds:max", "max")
-    own = [each for each in verdicts if each.alert.startswith("Checkpoint")]
+    age = queries.line("run:checkpoint_age_seconds:min", "max")
+    took = queries.line("run:checkpoint_duration_seconds:max", "max")
+    own = [each for each in episodes if each.alert.startswith("Checkpoint")]
     lines = [Line("age of the last checkpoint", "s0", age), Line("time the last one took", "s1", took)]
-    figure.picture = chart(asking, "Checkpoints", lines, length, verdicts=own)
+    figure.picture = chart(queries, "Checkpoints", lines, humanize.span, episodes=own)
     figure.legend = [(each.style, each.words) for each in lines if each.points]
-    saved = [f"step {after:,.0f} by {iso(time)}" for time, _, after in
-             _rises(asking.line("run:checkpoint_step:max", "max"))]  # fmt: skip
+    saved = [f"step {humanize.count(after)} by {iso(time)}" for time, _, after in
+             _rises(queries.line("run:checkpoint_step:max", "max"))]  # fmt: skip
     if saved:
         figure.notes.append(f"Saved in this window: {', '.join(saved[-5:])}"
                             + (f", and {len(saved) - 5} before." if len(saved) > 5 else "."))  # fmt: skip

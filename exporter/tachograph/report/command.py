@@ -1,4 +1,4 @@
-"""`tachograph report RUN --since 2h --out report.html`: a page on a run, to attach to a post-mortem."""
+"""`tachograph report RUN --since 2h --out report.html`: write a page about a run, to attach to a post-mortem."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tachograph import humanize
 from tachograph.http_client import UNREADABLE
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
-from tachograph.report.asking import TIMEOUT, matcher
 from tachograph.report.page import in_words, page
+from tachograph.report.queries import TIMEOUT, matcher
 from tachograph.report.window import Window, iso, moment
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tachograph report",
-        description="Write what happened to a run as one self-contained page, to attach to a post-mortem.",
+        description="Write one self-contained page about a run and a time window, to attach to a post-mortem.",
         epilog="Times are 2h or 1h30m (that long ago), now, or ISO: 2026-01-31T02:00:00Z. Without a zone they are UTC.",
     )
     parser.add_argument("run", metavar="RUN", help="the run, exactly as its alerts name it")
-    parser.add_argument("--since", default="2h", metavar="TIME", help="where the page begins (default: %(default)s)")
-    parser.add_argument("--until", default="now", metavar="TIME", help="where it ends (default: %(default)s)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write it; - for stdout")
+    parser.add_argument("--since", default="2h", metavar="TIME", help="start of the window (default: %(default)s)")
+    parser.add_argument("--until", default="now", metavar="TIME", help="end of the window (default: %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="output file; - for standard output")
     parser.add_argument(
         "--prometheus", default=default_url(), metavar="URL", help=f"default: ${ENVIRONMENT}, else %(default)s"
     )
@@ -35,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return its exit status: 0, 1 if there is no report to be had, 2 for what was asked wrongly."""
+    """Run the command; return its exit status: 0, 1 if no report can be written, 2 for wrong arguments."""
     parser, now = _parser(), time.time()
     try:
         given = parser.parse_args(arguments)
@@ -46,13 +47,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if not to_stdout:
             _check(given.out)
-        Prometheus(given.prometheus).check()  # whoever does not answer that at once need not be waited for
+        Prometheus(given.prometheus).check()  # with a short timeout: no answer to this, no report
         prometheus = Prometheus(given.prometheus, TIMEOUT)
         _seen(prometheus, given.run, window)
         try:
             html, fired = page(prometheus, given.run, window, now)
         except UNREADABLE as error:
-            raise PrometheusError(f"what Prometheus at {prometheus.url} has cannot be drawn: {error!r:.200}") from error
+            raise PrometheusError(f"cannot draw the data of Prometheus at {prometheus.url}: {error!r:.200}") from error
         if to_stdout:
             sys.stdout.write(html)
             return 0
@@ -67,48 +68,48 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     first = fired.first()
     said = in_words(fired, first) if first else "no alert fired."
-    what = f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {size // 1024} KB; {said}"
+    what = f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {humanize.short(size)}B; {said}"
     sys.stdout.write(printable(what) + "\n")
     return 0
 
 
 def _window(parser: argparse.ArgumentParser, given: argparse.Namespace, now: float) -> Window:
-    """Return the window that was asked for; end with a usage error where there is none."""
+    """Return the window of the arguments; exit with a usage error if it is not valid."""
     try:
         since, until = moment(given.since, now), moment(given.until, now)
         if since >= until:
             parser.error(f"--since {given.since} is not before --until {given.until}")
         if since >= now:
-            parser.error(f"--since {given.since} has not come yet")
+            parser.error(f"--since {given.since} is in the future")
         return Window.between(since, min(until, now))
     except ValueError as error:
         parser.error(str(error))
 
 
 def _seen(prometheus: Prometheus, run: str, window: Window) -> None:
-    """Raise unless the run was seen in the window: UnknownRunError where there is no such run at all."""
+    """Raise PrometheusError unless the run has data in the window, UnknownRunError if there is no such run."""
     ranks = f"run:ranks:count{{{matcher(run)}}}"
     if prometheus.instant(f"count_over_time({ranks}[{window.seconds}s])", window.end):
         return
     if run not in prometheus.runs(window.start - window.seconds, window.end):
         prometheus.known(run)
     seen = prometheus.instant(f"max_over_time(timestamp({ranks})[30d:10m])")
-    when = f"last seen about {iso(seen[0].value)}" if seen else "no rule has recorded anything of it in 30 days"
+    when = f"last seen about {iso(seen[0].value)}" if seen else "no rule has recorded it in 30 days"
     raise PrometheusError(f"run {run!r} has no data from {iso(window.start)} to {iso(window.end)}: {when}")
 
 
 def _check(out: Path) -> None:
-    """Raise OSError where a file could not be written, before anything is asked."""
+    """Raise OSError if a file cannot be written there, before any query is sent."""
     if out.exists() and not out.is_file():
-        raise OSError(f"{out} is no file")
+        raise OSError(f"{out} is not a file")
     if not out.parent.is_dir():
-        raise OSError(f"there is no folder {out.parent}")
+        raise OSError(f"there is no directory {out.parent}")
     if not os.access(out.parent, os.W_OK):
         raise OSError(f"no permission to write to {out.parent}")
 
 
 def _write(out: Path, html: str) -> int:
-    """Write a file whole or not at all, whatever stood there; return its bytes."""
+    """Write or replace a file atomically; return its size in bytes."""
     target = out.resolve()
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
     data = html.encode("utf-8", errors="replace")

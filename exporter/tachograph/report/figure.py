@@ -1,25 +1,25 @@
-"""A figure of the report: a picture, what it shows, and the exact questions behind it."""
+"""A figure of the report: a picture, how to read it, and the queries behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tachograph.report.asking import Asking
+from tachograph.report.alert_episodes import AlertEpisode
 from tachograph.report.markup import element, safe, text
-from tachograph.report.svg import Frame, Point, Scale, band, line, span
-from tachograph.report.verdicts import Verdict
+from tachograph.report.queries import SectionQueries
+from tachograph.report.svg import PlotArea, Point, Scale, band, line, span
 from tachograph.report.window import iso
 
 LEFT = 64
 HEIGHT = 150
 STRIP = 10
-"""Height of a strip of alerts above a chart."""
+"""Height of the bar of an alert above a chart."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened once: a shape, and what a reader of the picture is told."""
+    """An event at a point in time: its kind, which is its shape, and its description."""
 
     time: float
     kind: str
@@ -28,39 +28,39 @@ class Mark:
 
 @dataclass
 class Figure:
-    """A title, a sentence on how to read it, a picture (empty: nothing to draw), a legend, notes."""
+    """A title, how to read the picture, the picture (empty if there is nothing to draw), a legend, notes."""
 
     title: str
     reading: str
-    asking: Asking
+    queries: SectionQueries
     picture: str = ""
     legend: list[tuple[str, str]] = field(default_factory=list)
-    """Style and words of each line or fill."""
+    """Style and label of each line or fill."""
     notes: list[str] = field(default_factory=list)
     nothing: str = "No data in this window."
-    """What is said where there is no picture."""
+    """The text that replaces an empty picture."""
 
     def html(self, identity: str) -> str:
-        """Return the figure as markup."""
+        """Return the figure as HTML."""
         body = f'<h2 id="{identity}">{safe(self.title)}</h2><p class="soft">{safe(self.reading)}</p>'
         if self.picture:
             body += f'<div class="scroll">{self.picture}</div>'
             body += f'<ul class="legend">{"".join(_key(*key) for key in self.legend)}</ul>' if self.legend else ""
-        elif not self.asking.refused:
+        elif not self.queries.refused:
             body += f'<p class="none">{safe(self.nothing)}</p>'
-        body += "".join(f'<p class="none">{safe(refusal)}</p>' for refusal in dict.fromkeys(self.asking.refused))
+        body += "".join(f'<p class="none">{safe(refusal)}</p>' for refusal in dict.fromkeys(self.queries.refused))
         body += "".join(f'<p class="soft">{safe(note)}</p>' for note in self.notes)
-        body += questions(self.asking)
+        body += query_list(self.queries)
         return f'<section aria-labelledby="{identity}">{body}</section>'
 
 
-def questions(asking: Asking) -> str:
-    """Return the questions behind a picture, to be asked again."""
-    if not asking.asked:
+def query_list(queries: SectionQueries) -> str:
+    """Return the queries behind a section, to be run again, as HTML."""
+    if not queries.asked:
         return ""
-    window, step = asking.window, asking.window.step
-    between = f"# from {iso(window.start)} to {iso(window.end)}, every {step} s where nothing else is said\n"
-    asked = "\n".join(dict.fromkeys(asking.asked)).replace(f"  # every {step} s", "")
+    window, step = queries.window, queries.window.step
+    between = f"# from {iso(window.start)} to {iso(window.end)}, every {step} s unless noted otherwise\n"
+    asked = "\n".join(dict.fromkeys(queries.asked)).replace(f"  # every {step} s", "")
     listed = "\n".join(map(safe, (between + asked).splitlines()))
     return f"<details><summary>Queries</summary><pre>{listed}</pre></details>"
 
@@ -80,17 +80,17 @@ def _key(style: str, words: str) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart, with its words and style."""
+    """A line of a chart, with its label and style."""
 
     words: str
     style: str
     points: Sequence[Point]
     coarse: bool = False
-    """Its samples are a coarse step apart."""
+    """Whether its samples are a coarse step apart."""
 
 
 def chart(
-    asking: Asking,
+    queries: SectionQueries,
     title: str,
     lines: Sequence[Line],
     form: Callable[[float], str],
@@ -98,33 +98,33 @@ def chart(
     zero: bool = True,
     most: float | None = None,
     between: tuple[Sequence[Point], Sequence[Point]] | None = None,
-    verdicts: Sequence[Verdict] = (),
+    episodes: Sequence[AlertEpisode] = (),
     marks: Sequence[Mark] = (),
 ) -> str:
-    """Return lines over time, under strips of the alerts that fired meanwhile; nothing where there is no sample."""
-    window = asking.window
+    """Return lines over time, below bars of the alerts that fired; empty if there is no sample."""
+    window = queries.window
     if not any(each.points for each in lines):
         return ""
-    names = list(dict.fromkeys(verdict.alert for verdict in verdicts))
+    names = list(dict.fromkeys(episode.alert for episode in episodes))
     top = 8 + (STRIP + 4) * len(names) + (14 if marks else 0)
-    frame = Frame(window, LEFT, top, HEIGHT)
+    area = PlotArea(window, LEFT, top, HEIGHT)
     values = [value for each in lines for _, value in each.points]
     values += [value for edge in between or () for _, value in edge]
-    scale = Scale.over(frame, values, zero=zero, most=most)
+    scale = Scale.over(area, values, zero=zero, most=most)
     parts = list(scale.axis(form))
     labelled: set[str] = set()
-    for verdict in verdicts:
-        y = 4.0 + (STRIP + 4) * names.index(verdict.alert)
-        parts.append(alert(frame, verdict, y, STRIP))
-        if verdict.alert not in labelled:
-            labelled.add(verdict.alert)
-            parts += [_label(frame, verdict, y + STRIP - 1), begin(frame, verdict, y + STRIP)]
+    for episode in episodes:
+        y = 4.0 + (STRIP + 4) * names.index(episode.alert)
+        parts.append(alert(area, episode, y, STRIP))
+        if episode.alert not in labelled:
+            labelled.add(episode.alert)
+            parts += [_label(area, episode, y + STRIP - 1), begin(area, episode, y + STRIP)]
     if between:
         parts.append(band(scale, *between, window.step, "band"))
     parts += [line(scale, each.points, window.coarse if each.coarse else window.step, each.style) for each in lines]
-    parts += [_mark(frame, mark) for mark in marks]
+    parts += [_mark(area, mark) for mark in marks]
     described = f"{title}: " + "; ".join(f"{each.words} {_range(each.points, form)}" for each in lines if each.points)
-    return frame.picture(described, parts)
+    return area.picture(described, parts)
 
 
 def _range(points: Sequence[Point], form: Callable[[float], str]) -> str:
@@ -132,29 +132,29 @@ def _range(points: Sequence[Point], form: Callable[[float], str]) -> str:
     return f"from {form(min(values))} to {form(max(values))}" if values else "not finite"
 
 
-def alert(frame: Frame, verdict: Verdict, y: float, height: float) -> str:
-    """Return the strip of an alert."""
-    who = f" {verdict.named}" if verdict.named else ""
-    title = f"{verdict.alert}{who}: {iso(verdict.fired)} to {iso(verdict.ended)}"
-    return span(frame, (verdict.fired, verdict.ended), y, height, style=f"alert-{verdict.kind}", title=title)
+def alert(area: PlotArea, episode: AlertEpisode, y: float, height: float) -> str:
+    """Return the bar of an alert."""
+    who = f" {episode.named}" if episode.named else ""
+    title = f"{episode.alert}{who}: {iso(episode.fired)} to {iso(episode.ended)}"
+    return span(area, (episode.fired, episode.ended), y, height, style=f"alert-{episode.kind}", title=title)
 
 
-def begin(frame: Frame, verdict: Verdict, top: float) -> str:
-    """Return a line through the picture where an alert fired."""
-    title = element("title", safe(f"{verdict.alert} fired {iso(verdict.fired)}"))
-    return element("path", title, d=f"M{frame.x(verdict.fired):.1f} {top:.1f}V{frame.bottom:.1f}", class_="begin")
+def begin(area: PlotArea, episode: AlertEpisode, top: float) -> str:
+    """Return a vertical line at the time at which an alert fired."""
+    title = element("title", safe(f"{episode.alert} fired {iso(episode.fired)}"))
+    return element("path", title, d=f"M{area.x(episode.fired):.1f} {top:.1f}V{area.bottom:.1f}", class_="begin")
 
 
-def _label(frame: Frame, verdict: Verdict, y: float) -> str:
-    """Return an alert's name: before its strip where there is room, else after it."""
-    x = frame.x(verdict.fired)
-    if x - frame.left > 8 * len(verdict.alert):
-        return text(verdict.alert, x - 4, y, text_anchor="end", class_="label")
-    return text(verdict.alert, frame.x(verdict.ended) + 4, y, class_="label")
+def _label(area: PlotArea, episode: AlertEpisode, y: float) -> str:
+    """Return the name of an alert: before its bar if there is room, else after it."""
+    x = area.x(episode.fired)
+    if x - area.left > 8 * len(episode.alert):
+        return text(episode.alert, x - 4, y, text_anchor="end", class_="label")
+    return text(episode.alert, area.x(episode.ended) + 4, y, class_="label")
 
 
-def _mark(frame: Frame, mark: Mark) -> str:
-    x, top, bottom = frame.x(mark.time), frame.top, frame.bottom
+def _mark(area: PlotArea, mark: Mark) -> str:
+    x, top, bottom = area.x(mark.time), area.top, area.bottom
     shape = {
         "restart": f"M{x:.1f} {top - 12:.1f}V{bottom:.1f}",
         "spike": f"M{x:.1f} {top - 12:.1f}l-4 7h8z",

@@ -1,4 +1,4 @@
-"""Markup: elements and words, with every text that others chose made harmless."""
+"""HTML and SVG elements; every text in them is escaped."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from tachograph.printable import printable
 
 
 def safe(words: str) -> str:
-    """Return a text as markup: escaped, and without characters that turn or hide what follows."""
+    """Return a text escaped, without control characters or changes of writing direction."""
     return escape(printable(words, "\N{REPLACEMENT CHARACTER}"))
 
 
 def number(value: object) -> str:
-    """Return a coordinate in tenths, anything else as it is."""
+    """Return a coordinate to a tenth, anything else unchanged."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def element(tag: str, content: str = "", /, **attributes: object) -> str:
-    """Return an element around markup. `_` in an attribute's name stands for `-`; a trailing one is dropped."""
+    """Return an element around markup. `_` in the name of an attribute becomes `-`; a trailing one is dropped."""
     given = "".join(f' {name.rstrip("_").replace("_", "-")}="{safe(number(at))}"' for name, at in attributes.items())
     return f"<{tag}{given}>{content}</{tag}>"
 
 
 def text(words: str, x: float, y: float, **attributes: object) -> str:
-    """Return words at a place of a picture."""
+    """Return a text at a position of a picture."""
     return element("text", safe(words), x=x, y=y, **attributes)
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table of markup; the first cell of each row is its heading. Wide rows stack on a phone."""
+    """Return a table of markup; the first cell of each row is its heading. Cells of wide tables stack on a phone."""
     head = "".join(f'<th scope="col">{safe(column)}</th>' for column in columns)
     body = "\n".join(
         "<tr>"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from tachograph.catalog import index as c
-from tachograph.prometheus_api import Prometheus, Series
+from tachograph.prometheus_api import Prometheus, TimeSeries
 from tachograph.top import questions
 from tachograph.top.facts import Alert, Gpu, Rank
 from tachograph.top.gpu_words import POWER_BRAKE, POWER_CAP, THERMAL, trouble
@@ -39,14 +39,14 @@ def run_gpus(
     uuids = list(dict.fromkeys([*chosen, *idle]))[:most]
     if not uuids:
         return ()
-    found: dict[tuple[str, str], list[Series]] = defaultdict(list)
+    found: dict[tuple[str, str], list[TimeSeries]] = defaultdict(list)
     for one in prometheus.instant(questions.of_gpus(uuids)):
         found[one.labels["instance"], one.labels["uuid"]].append(one)
     gpus = [_gpu(node, uuid, series, holders[uuid], alerts) for (node, uuid), series in found.items()]
     return tuple(sorted(gpus, key=lambda gpu: gpu.badness, reverse=True))
 
 
-def _gpu(node: str, uuid: str, found: list[Series], ranks: Iterable[int], alerts: Iterable[Alert]) -> Gpu:
+def _gpu(node: str, uuid: str, found: list[TimeSeries], ranks: Iterable[int], alerts: Iterable[Alert]) -> Gpu:
     values = {one.labels["__name__"]: one.value for one in found if one.labels.get("sensor", "gpu") == "gpu"}
     said = (trouble(one.labels["__name__"], one.labels, one.value) for one in found)
     return Gpu(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tachograph.catalog import index as c
 from tachograph.http_client import UNREADABLE
-from tachograph.prometheus_api import Prometheus, PrometheusError, Series
+from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries
 from tachograph.top import questions
 from tachograph.top.facts import ALERT_WEIGHT, WEIGHTS, Alert, Facts, Rank, Run, SourceError, condition, in_order
 from tachograph.top.run_gpus import run_gpus
@@ -91,14 +91,14 @@ class RunSource:
         places = sorted(chosen, key=lambda place: (chosen[place].weight, -place[0]), reverse=True)[: self._most]
         if not places:
             return []
-        details: dict[Place, list[Series]] = defaultdict(list)
+        details: dict[Place, list[TimeSeries]] = defaultdict(list)
         for one in self._prometheus.instant(questions.of_ranks(self._run_name, sorted({rank for rank, _ in places}))):
             details[_place(one.labels)].append(one)
         alive = {rank for (rank, _), found in details.items() if _label(found, c.RANK_STATE.name, "state") in _ALIVE}
         ranks = [self._rank(place, details[place], chosen[place], alerts, now) for place in places if place in details]
         return [rank for rank in ranks if rank.state in _ALIVE or rank.rank not in alive]  # it moved to another node
 
-    def _rank(self, place: Place, found: list[Series], why: _Marked, alerts: Iterable[Alert], now: float) -> Rank:
+    def _rank(self, place: Place, found: list[TimeSeries], why: _Marked, alerts: Iterable[Alert], now: float) -> Rank:
         values = {one.labels["__name__"]: one.value for one in found}
         progress = values.get(c.RANK_PROGRESS.name)
         number, node = place
@@ -122,7 +122,7 @@ class RunSource:
             alerts=tuple(alert.name for alert in alerts if alert.rank == str(number) and alert.node in {"", node}),
         )
 
-    def _run(self, figures: Mapping[str, Series], states: Mapping[str, int], now: float) -> Run:
+    def _run(self, figures: Mapping[str, TimeSeries], states: Mapping[str, int], now: float) -> Run:
         values = {name: one.value for name, one in figures.items()}
         hung, down, saved, progress = (
             values.get(name)
@@ -167,13 +167,13 @@ def _place(labels: Mapping[str, str]) -> Place:
     return int(labels["rank"]), labels.get("instance", "")
 
 
-def _label(found: Iterable[Series], name: str, label: str) -> str:
+def _label(found: Iterable[TimeSeries], name: str, label: str) -> str:
     """Return the label of a family's sample; of a state, the one that is 1."""
     own = (one for one in found if one.labels["__name__"] == name)
     return next((one.labels.get(label, "") for one in own if one.value or name != c.RANK_STATE.name), "")
 
 
-def _alert(one: Series) -> Alert:
+def _alert(one: TimeSeries) -> Alert:
     labels = one.labels
     return Alert(
         name=labels["alertname"],
@@ -191,7 +191,7 @@ def _severity(alert: Alert) -> tuple[int, float, str]:
     return order.get(alert.severity, 3), -alert.seconds, alert.name
 
 
-def _cause(found: Iterable[Series], marks: Mapping[str, float]) -> str:
+def _cause(found: Iterable[TimeSeries], marks: Mapping[str, float]) -> str:
     """Return what is known of why, in words."""
     if behind := marks.get("culprit") or marks.get("behind"):
         return f"{behind:.0f} collective{'s' * (behind != 1)} behind"
@@ -203,7 +203,7 @@ def _cause(found: Iterable[Series], marks: Mapping[str, float]) -> str:
     return ""
 
 
-def _even(series: Series, now: float, step: float) -> tuple[float, ...]:
+def _even(series: TimeSeries, now: float, step: float) -> tuple[float, ...]:
     """Return the samples at even distances, with NaN where there was none."""
     found = {round((at - now) / step): value for at, value in series.samples}
     return tuple(found.get(i, float("nan")) for i in range(-HISTORY_POINTS, 1))

@@ -1,0 +1,23 @@
+"""`tachograph exporter`: reads the configuration, then loads and runs the exporter."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from tachograph.humanize import plural
+from tachograph.node.config import read_config
+from tachograph.node.config_file import ConfigError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the exporter until SIGTERM or SIGINT; return its exit status: 0, or 2 if it cannot start."""
+    try:
+        config = read_config(arguments)
+    except ConfigError as error:
+        sys.stderr.write(f"tachograph exporter: {plural(len(error.faults), 'fault')} in the configuration\n")
+        sys.stderr.writelines(f"  {fault}\n" for fault in error.faults)
+        return 2
+    from tachograph.node.app import run_exporter  # what --help and a faulty configuration need not have installed
+
+    return run_exporter(config, arguments)

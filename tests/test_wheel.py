@@ -1,0 +1,173 @@
+"""The wheel: what is in it, and what its commands do in an environment that has nothing else, or one extra.
+
+No index is asked: an extra is what is installed here, linked into an environment of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib.metadata import distribution, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tachograph.__main__ import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.slow
+
+NEEDS = {
+    "exporter": ["--no-gpu"],
+    "silence": ["--list"],
+    "top": ["--once"],
+    "report": ["a-run", "--out", "-"],
+}
+"""Arguments with which a command cannot do without its extra."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "exporter", folder / "exporter", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(folder))
+    return next(folder.glob("*.whl"))
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def environment(folder: Path, wheel: Path, extra: str = "") -> Path:
+    """Return the command of a new environment that has the wheel and what an extra installs."""
+    venv.create(folder, symlinks=True)
+    pip("--python", str(folder / "bin/python"), "install", "--no-deps", "--no-index", str(wheel))
+    (packages,) = folder.glob("lib/python3.*/site-packages")
+    for name in with_dependencies("tachograph", extra) - {"tachograph"}:
+        found = distribution(name)
+        for top in {path.parts[0] for path in found.files or () if path.parts[0] not in ("..", "__pycache__")}:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(str(found.locate_file(top)))
+    return folder / "bin/tachograph"
+
+
+def with_dependencies(name: str, extra: str) -> set[str]:
+    """Return a distribution and all that it requires here."""
+    found, ahead = set(), [Requirement(f"{name}[{extra}]" if extra else name)]
+    while ahead:
+        one = ahead.pop()
+        found.add(one.name)
+        for text in requires(one.name) or ():
+            more = Requirement(text)
+            wanted = more.marker is None or any(more.marker.evaluate({"extra": each}) for each in one.extras or {""})
+            if wanted and (more.name not in found or more.extras):
+                ahead.append(more)
+    return found
+
+
+@pytest.fixture(scope="module")
+def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command of an environment with the wheel alone."""
+    return environment(tmp_path_factory.mktemp("empty"), wheel)
+
+
+@pytest.fixture(scope="module")
+def tools(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command of an environment with the extra `tools`."""
+    return environment(tmp_path_factory.mktemp("tools"), wheel, "tools")
+
+
+@pytest.fixture(scope="module")
+def exporter(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command of an environment with the extra `exporter`."""
+    return environment(tmp_path_factory.mktemp("exporter"), wheel, "exporter")
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd="/", env={})
+
+
+def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
+    """No lab, no tests, no tools; each module of the package, and the data that it reads."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name.partition("/")[0].removesuffix(".dist-info").partition("-")[0] for name in names} == {"tachograph"}
+    package = ROOT / "exporter/tachograph"
+    modules = {f"tachograph/{path.relative_to(package)}" for path in package.rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == modules
+    assert {"tachograph/py.typed", "tachograph/report/report.html"} <= names
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_needs_no_extra(empty: Path, command: str) -> None:
+    """Whoever looks at what a command does has its help; `top` may ask for its extra."""
+    done = run(empty, command, "--help")
+    if command == "top" and done.returncode:
+        assert done.stderr.endswith(" is not installed: pip install 'tachograph[tools]'\n")
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"usage: tachograph {command}")
+
+
+@pytest.mark.parametrize("command", NEEDS)
+def test_a_missing_extra_is_one_line(empty: Path, command: str) -> None:
+    """It says how to install it."""
+    done = run(empty, command, *NEEDS[command])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"tachograph {command}: ")
+    assert done.stderr.endswith(f" is not installed: pip install 'tachograph[{COMMANDS[command].extra}]'\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_capture_without_a_driver_is_one_line(empty: Path, exporter: Path) -> None:
+    """With NVML's bindings or without them."""
+    for command in (empty, exporter):
+        done = run(command, "capture", "--out", "/dev/null")
+        assert done.returncode in (0, 1)
+        assert (done.stdout + done.stderr).count("\n") == 1
+
+
+def test_the_extra_exporter_is_enough_for_the_exporter(exporter: Path) -> None:
+    """Each module of the node can be imported, and the exporter says what is wrong with its configuration."""
+    assert imports(exporter, "node") == ""
+    assert run(exporter, "exporter", "--help").returncode == 0
+    done = run(exporter, "exporter", "--web.listen-address=nowhere", "--web.config.file=/nonexistent")
+    assert done.returncode == 2
+    assert done.stderr.startswith("tachograph exporter: 2 faults in the configuration\n")
+
+
+@pytest.mark.parametrize("package", ["silence", "top", "report", "dashboards"])
+def test_the_extra_tools_is_enough_for_a_command(tools: Path, package: str) -> None:
+    """Each of its modules can be imported, and its help is shown."""
+    assert imports(tools, package) == ""
+    done = run(tools, package, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def imports(command: Path, package: str) -> str:
+    """Import every module of a package; return what went wrong."""
+    code = (
+        f"import importlib, pkgutil, tachograph.{package} as package\n"
+        "modules = pkgutil.walk_packages(package.__path__, package.__name__ + '.')\n"
+        "for module in modules: importlib.import_module(module.name)"
+    )
+    return run(command.parent / "python", "-c", code).stderr
+
+
+@pytest.mark.parametrize("arguments", [["top", "--help"], ["silence", "--help"], ["--help"]])
+def test_a_closed_output_ends_a_command_quietly(tools: Path, arguments: list[str]) -> None:
+    """As in `tachograph top --help | head -n 1`."""
+    with subprocess.Popen([tools, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={}) as done:
+        assert done.stdout
+        assert done.stderr
+        done.stdout.close()
+        assert done.stderr.read() == b""
+    assert done.returncode == 141
