@@ -1,1 +1,1 @@
-"""Tachograph's lab: incidents replayed in virtual time or live, simulated fleets, and the demo. It is never shipped."""
+"""Tachograph's lab: incidents replayed in virtual time or live, simulated fleets, the demo. Not part of the wheel."""

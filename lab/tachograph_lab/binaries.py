@@ -1,4 +1,4 @@
-"""The outside programs that the lab runs: on the PATH, or unpacked by `make binaries` (`tools/binaries/`)."""
+"""The external programs that the lab runs: on the PATH, or unpacked by `make binaries` (`tools/binaries/`)."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "amtool": ("amtool",),
     "node_exporter": ("prometheus-node-exporter", "node_exporter"),
 }
-"""Program -> the names its file has in Debian and upstream."""
+"""Program -> the names of its file in Debian and upstream."""
 
 SYSTEM = "system"
 
 
 class BinariesUnavailable(Exception):  # noqa: N818  (a state of the machine, not a fault)
-    """The programs cannot be had here; the text says, in one line, why and what to do."""
+    """The programs are not available; the text says in one line why, and what to do."""
 
 
 def find(suite: str = SYSTEM) -> dict[str, Path]:
     """Return the path of every program in PROGRAMS; raises BinariesUnavailable.
 
     `system` takes them from the PATH if all are there, else those unpacked for the machine's own release; a Debian code
-    name (`bookworm`, `trixie`, `sid`) takes exactly that release's.
+    name (`bookworm`, `trixie`, `sid`) takes those of that release.
     """
     try:
         if suite != SYSTEM:
@@ -58,7 +58,7 @@ def own_release() -> str:
 
 
 def folder_of(suite: str) -> Path:
-    """Return the folder into which a release's programs are unpacked; raises BinariesUnavailable for no such name."""
+    """Return the folder of a release's unpacked programs; raises BinariesUnavailable for a malformed name."""
     if not re.fullmatch(r"[a-z][a-z0-9.-]*", suite):
         raise BinariesUnavailable(f"{suite!r} is not the name of a release")
     return tools() / suite
@@ -82,13 +82,13 @@ def on_path() -> dict[str, Path]:
 
 
 def advice() -> str:
-    """Return the end of a message that says which programs to install by hand."""
+    """Return the end of an error message: which programs to install by hand."""
     missing = [program for program in PROGRAMS if program not in on_path()]
     return f"; or put {', '.join(missing)} on the PATH (https://prometheus.io/download/)" if missing else ""
 
 
 def unpacked(folder: Path) -> dict[str, Path]:
-    """Return the programs unpacked in a folder, none unless all are there."""
+    """Return the programs unpacked in a folder; none unless all are there."""
     found: dict[str, Path] = {}
     for program, names in PROGRAMS.items():
         paths = (folder / "usr" / "bin" / name for name in names)
@@ -98,14 +98,14 @@ def unpacked(folder: Path) -> dict[str, Path]:
 
 
 def version(program: Path) -> tuple[int, ...]:
-    """Return the version that a Prometheus program reports, as numbers."""
+    """Return the version of a Prometheus program as numbers."""
     done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
     match = re.search(r"version (\d+(?:\.\d+)+)", done.stdout + done.stderr)
     return tuple(map(int, match[1].split("."))) if match else ()
 
 
 def recent(found: dict[str, Path]) -> dict[str, Path]:
-    """Return the programs; raises BinariesUnavailable if they are older than what the rules need."""
+    """Return the programs; raises BinariesUnavailable if they are older than the rules need."""
     if (is_now := version(found["prometheus"])) < OLDEST:
         shown, oldest = (".".join(map(str, numbers)) for numbers in (is_now, OLDEST))
         raise BinariesUnavailable(f"{found['prometheus']} is {shown or 'unknown'}; put {oldest} or newer on the PATH")

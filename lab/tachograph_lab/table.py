@@ -1,4 +1,4 @@
-"""A result as a table on stdout and as JSON under bench/out/."""
+"""The result of a benchmark as a table on stdout and as JSON in bench/out/."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def show(title: str, rows: Sequence[Mapping[str, Any]], note: str = "") -> None:
 
 
 def save(name: str, result: Mapping[str, Any]) -> Path:
-    """Write `result` with the machine's facts to bench/out/NAME.json and return the path."""
+    """Write `result` and a description of the machine to bench/out/NAME.json; return the path."""
     OUT.mkdir(exist_ok=True)
     path = OUT / f"{name}.json"
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}

@@ -1,1 +1,1 @@
-"""What `tachograph-lab` runs, one file for each command."""
+"""The commands of `tachograph-lab`, one module each."""

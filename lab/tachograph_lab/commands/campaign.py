@@ -1,6 +1,6 @@
-"""Are the names in pages right? Random scenarios in virtual time, and a report that lists every miss.
+"""Replay random incidents in virtual time, and report every page that does not name the right culprit in time.
 
-`tachograph-lab campaign --count 200 --jobs 2 --seed 1` ends with status 0 if all names are right and in time.
+`tachograph-lab campaign --count 200 --jobs 2 --seed 1` exits with status 0 if all pages are right and in time.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
+from tachograph.humanize import duration, plural, span
 from tachograph_lab import binaries
-from tachograph_lab.checkout import CheckoutError
+from tachograph_lab.commands.parser import CommandParser, at_least_one
 from tachograph_lab.replay.batch import Outcome, replay_all
 from tachograph_lab.replay.verdict import NOBODY
 from tachograph_lab.scenario import ScenarioError, random_scenario
@@ -27,17 +28,17 @@ RIGHT, WRONG, LATE, MISSING, EXTRA, FAILED = "right", "wrong", "late", "missing"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was expected, or received beside it, and how it is judged."""
+    """An expected or unexpected notification, and how it is judged."""
 
     kind: str
     scenario: str
-    words: str
+    text: str
 
 
 def findings(outcome: Outcome) -> Iterator[Finding]:
-    """Yield what a replay came to: for each expectation whether the name was right, and everything else received.
+    """Yield the findings of a replay: one for each expectation, and one for each unexpected notification.
 
-    A page of the expected name that blames somebody else is a wrong one, not a missing and an extra one.
+    A page of the expected name that names another culprit is one wrong page, not a missing and an extra one.
     """
     title = outcome.scenario.title
     for error in outcome.verdict.errors:
@@ -67,7 +68,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def report(outcomes: Sequence[Outcome], command: str, seconds: float) -> list[str]:
-    """Return the report's lines: what was replayed, how it went by sort of story, and every miss."""
+    """Return the report's lines: what was replayed, the results by kind of incident, and every miss."""
     found = [(outcome, finding) for outcome in outcomes for finding in findings(outcome)]
     total = Counter(finding.kind for _, finding in found)
     expected = sum(len(outcome.scenario.expect) for outcome in outcomes)
@@ -75,28 +76,27 @@ def report(outcomes: Sequence[Outcome], command: str, seconds: float) -> list[st
     lines = [
         "# Random campaign",
         "",
-        f"`{command}`: {len(outcomes)} scenarios in {seconds / 60:.0f} min, {quiet} of which must bring nothing.",
+        f"`{command}`: {plural(len(outcomes), 'scenario')} in {span(seconds)}, {quiet} of which must cause no page.",
         "",
-        f"Names right: {total[RIGHT] + total[LATE]} of {expected}. Wrong: {total[WRONG]}, missing: {total[MISSING]}, "
+        f"Right culprit: {total[RIGHT] + total[LATE]} of {expected}. Wrong: {total[WRONG]}, missing: {total[MISSING]}, "
         f"late: {total[LATE]}, extra: {total[EXTRA]}, could not be evaluated: {total[FAILED]}.",
         "",
-        "| story | scenarios | ranks | right | wrong | missing | late | extra |",
+        "| incident | scenarios | ranks | right | wrong | missing | late | extra |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    words = list(dict.fromkeys(_word(outcome) for outcome in outcomes))
-    for word in words:
-        those = [outcome for outcome in outcomes if _word(outcome) == word]
-        kinds = Counter(finding.kind for outcome, finding in found if _word(outcome) == word)
+    for name in dict.fromkeys(map(_incident, outcomes)):
+        those = [outcome for outcome in outcomes if _incident(outcome) == name]
+        kinds = Counter(finding.kind for outcome, finding in found if _incident(outcome) == name)
         sizes = sorted({outcome.scenario.fleet.ranks for outcome in those})
         counted = " | ".join(str(kinds[kind]) for kind in (RIGHT, WRONG, MISSING, LATE, EXTRA))
-        lines.append(f"| {word} | {len(those)} | {sizes[0]}–{sizes[-1]} | {counted} |")
+        lines.append(f"| {name} | {len(those)} | {sizes[0]}–{sizes[-1]} | {counted} |")
     misses = [finding for _, finding in found if finding.kind != RIGHT]
     lines += ["", "## Misses", ""] if misses else ["", "No miss."]
-    lines += [f"- {finding.scenario} – {finding.kind}: {finding.words}" for finding in misses]
+    lines += [f"- {finding.scenario} – {finding.kind}: {finding.text}" for finding in misses]
     return lines
 
 
-def _word(outcome: Outcome) -> str:
+def _incident(outcome: Outcome) -> str:
     return outcome.scenario.title.partition(": ")[2].partition(",")[0]
 
 
@@ -120,11 +120,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for outcome in replay_all(scenarios, options.jobs, options.suite):
             outcomes.append(outcome)
             marks = [finding for finding in findings(outcome) if finding.kind != RIGHT]
-            print(f"{'FAIL' if marks else 'ok  '} {outcome.scenario.title} ({outcome.seconds:.0f} s)", flush=True)
+            print(f"{'FAIL' if marks else 'ok  '} {outcome.scenario.title} ({duration(outcome.seconds)})", flush=True)
             for finding in marks:
-                print(f"     {finding.kind}: {finding.words}", flush=True)
-    except (binaries.BinariesUnavailable, CheckoutError, ScenarioError) as error:
-        print(f"campaign: {error}", file=sys.stderr)
+                print(f"     {finding.kind}: {finding.text}", flush=True)
+    except (binaries.BinariesUnavailable, ScenarioError) as error:
+        print(f"tachograph-lab campaign: {error}", file=sys.stderr)
         return 2
     outcomes.sort(key=lambda outcome: scenarios.index(outcome.scenario))
     lines = report(outcomes, command, time.monotonic() - began)
@@ -135,16 +135,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tachograph-lab campaign", description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=200, metavar="N", help="how many scenarios (200)")
-    parser.add_argument("--ranks", type=int, default=MOST_RANKS, metavar="N", help=f"fleets up to this ({MOST_RANKS})")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="which campaign (1)")
-    parser.add_argument("--only", type=int, nargs="+", metavar="N", help="only these scenarios of it, by number")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="replays side by side (1)")
-    parser.add_argument("--suite", default=binaries.SYSTEM, help="whose promtool: system, or a Debian code name")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the report there, too, as Markdown")
+    parser = CommandParser("campaign", __doc__.splitlines()[0])
+    parser.add_argument("--count", type=at_least_one, default=200, metavar="N", help="number of scenarios (200)")
+    parser.add_argument(
+        "--ranks", type=_ranks, default=MOST_RANKS, metavar="N", help=f"size of the largest fleet ({MOST_RANKS})"
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the campaign (1)")
+    parser.add_argument("--only", type=int, nargs="+", metavar="N", help="replay only these scenarios, by number")
+    parser.add_jobs()
+    parser.add_argument("--report", type=Path, metavar="FILE", help="also write the report to this file, as Markdown")
     return parser.parse_args(arguments)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _ranks(text: str) -> int:
+    ranks = at_least_one(text)
+    if ranks < (least := min(nodes * gpus for nodes, gpus in random_scenario.SHAPES)):
+        raise argparse.ArgumentTypeError(f"{text!r}: the smallest fleet has {least} ranks")
+    return ranks

@@ -1,8 +1,8 @@
-"""The demo: a real training job on this machine, five faults, and the pages that they bring.
+"""The demo: a real training job on this machine, five faults, and the pages that they cause.
 
-`tachograph-lab demo` ends with status 0 only if every fault brought its page, naming the right culprit, and nothing
-else paged. A page that came after its budget is shown as late, with the machine's load: time is a promise of the rules
-on a machine that has some to spare.
+`tachograph-lab demo` exits with status 0 only if every fault caused its page, naming the right culprit, and nothing
+else did. A page that came after its budget is shown as late, with the machine's load, and is no failure: the budgets
+hold on a machine that is not overloaded.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from tachograph.humanize import duration, plural, span
 from tachograph.signals import signals_as_exit
 from tachograph_lab import binaries
-from tachograph_lab.checkout import CheckoutError, root
+from tachograph_lab.checkout import root
+from tachograph_lab.commands.parser import CommandParser
 from tachograph_lab.demo.demo_run import RANKS, DemoRun
 from tachograph_lab.demo.demo_scenarios import FIRST_RUN, SCENARIOS
 from tachograph_lab.demo.launch import launch
@@ -31,17 +33,17 @@ from tachograph_lab.pager import Pager
 from tachograph_lab.processes import ProcessError, stop_recorded
 
 HEALTHY_SECONDS = 30.0
-"""Long enough for the rules to know the run's usual step and for the loss detector to know its usual loss."""
+"""Long enough for the rules to learn the run's usual step time and for the loss detector to learn its usual loss."""
 
 PAGES_FILE = "pages.jsonl"
 SUMMARY_FILE = "summary.json"
 SUBJECT = f"""\
 {RANKS} ranks train a small transformer on the source text of Python's standard library (PyTorch DDP, gloo, CPU).
-Each fault is real, and each page went the whole way: rank → exporter → Prometheus → Alertmanager → here."""
+Each fault is real, and each page takes the whole path: rank → exporter → Prometheus → Alertmanager → here."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo with these command-line arguments; return 0 if all was paged as it must be."""
+    """Run the demo with these command-line arguments; return 0 if the right pages were received, and no others."""
     options = _parse(arguments)
     try:
         folder = options.folder or root() / ".demo"
@@ -49,14 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _alone(folder), signals_as_exit():
             left = stop_recorded(folder)
             if options.stop:
-                print(f"stopped {', '.join(left)}" if left else "nothing was left running")
+                print(f"stopped {', '.join(left)}" if left else "nothing was running")
                 return 0
             return _play(folder, options)
-    except (binaries.BinariesUnavailable, CheckoutError, ProcessError, _Busy) as error:
-        print(f"tachograph: {error}", file=sys.stderr)
+    except (binaries.BinariesUnavailable, ProcessError, _FolderInUseError) as error:
+        print(f"tachograph-lab demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("tachograph: interrupted, everything is stopped", file=sys.stderr)
+        print("tachograph-lab demo: interrupted, everything is stopped", file=sys.stderr)
         return 130
 
 
@@ -66,35 +68,37 @@ def _play(folder: Path, options: argparse.Namespace) -> int:
     with Screen() as screen, Pager() as pager:
         screen.title("Tachograph demo", SUBJECT)
         if options.only is None:
-            screen.note("it takes about five minutes")
-        screen.waiting("Prometheus, Alertmanager, node_exporter and the exporter to start")
+            screen.note("this takes about five minutes")
+        screen.waiting("starting Prometheus, Alertmanager, node_exporter and the exporter")
         with Stack(folder, pager.url, suite=options.suite, keep=options.keep) as stack:
-            screen.note(f"{stack.description()}, ready in {time.monotonic() - began:.1f} s")
-            screen.note(f"in a browser, the ranks and who is late: {stack.url('exporter')}/")
+            screen.note(f"{stack.description()}, ready in {duration(time.monotonic() - began)}")
+            screen.note(f"status page with every rank: {stack.url('exporter')}/")
             if stack.simulated_gpus:
-                screen.note(f"no GPU here: the hardware panel shows {stack.simulated_gpus} simulated GPUs")
-            story = DemoRun(stack, pager, screen)
-            story.tell(scenarios, options.healthy)
-            extra = story.surplus()
+                screen.note(
+                    f"this machine has no GPU: the exporter shows {plural(stack.simulated_gpus, 'simulated GPU')}"
+                )
+            demo = DemoRun(stack, pager, screen)
+            demo.run(scenarios, options.healthy)
+            extra = demo.surplus()
             if options.keep:
                 _leave_running(stack, pager)
         screen.waiting("")
-        screen.summary(story.results, extra)
+        screen.summary(demo.results, extra)
     load = os.getloadavg()[1]
-    good = not extra and not any(result.fault for result in story.results)
+    good = not extra and not any(result.fault for result in demo.results)
     summary = {
         "ok": good,
         "seconds": round(time.monotonic() - began, 1),
         "load": round(load, 1),
-        "results": [result.summary() for result in story.results],
+        "results": [result.summary() for result in demo.results],
         "surplus": [asdict(page) for page in extra],
         "pages": [asdict(page) for page in pager.pages()],
     }
     (folder / SUMMARY_FILE).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    verdict = "every fault paged, nothing else did" if good else "not as it must be"
-    if late := sum(result.late for result in story.results):
+    verdict = "every fault caused its page, and there was no other" if good else "a page is missing, wrong or surplus"
+    if late := sum(result.late for result in demo.results):
         verdict += f"; {late} late, at a load of {load:.1f} on {os.cpu_count()} cores"
-    screen.note(f"{verdict}; {summary['seconds']:.0f} s; details in {folder / SUMMARY_FILE}", good)
+    screen.note(f"{verdict}; took {span(time.monotonic() - began)}; details in {folder / SUMMARY_FILE}", good)
     if options.keep:
         stop = f"{shlex.quote(os.path.relpath(sys.executable))} -m tachograph_lab demo --stop"
         stop += f" --folder {shlex.quote(str(options.folder))}" if options.folder else ""
@@ -103,7 +107,7 @@ def _play(folder: Path, options: argparse.Namespace) -> int:
 
 
 def _leave_running(stack: Stack, pager: Pager) -> None:
-    """Start a fresh healthy job, and a pager that outlives this process on the same port."""
+    """Start a fresh healthy job, and on the same port a pager that outlives this process."""
     pager.close()
     command = [sys.executable, "-m", "tachograph_lab.pager", str(pager.port), str(stack.folder / PAGES_FILE)]
     stack.children.start("pager", command)
@@ -111,21 +115,20 @@ def _leave_running(stack: Stack, pager: Pager) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="tachograph-lab demo", description="A real job, five faults, and the pages they bring."
+    parser = CommandParser("demo", "Run a real job, inject five faults, show the pages they cause.")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the stack and a fresh healthy job running at the end"
     )
-    parser.add_argument("--keep", action="store_true", help="leave the stack and a fresh healthy job running")
-    parser.add_argument("--stop", action="store_true", help="stop what an earlier --keep left running, and end")
+    parser.add_argument("--stop", action="store_true", help="stop what an earlier --keep left running, then exit")
     parser.add_argument("--folder", type=lambda text: Path(text).resolve(), help="where everything is written (.demo)")
     parser.add_argument(
-        "--suite", default=binaries.SYSTEM, help="whose Prometheus and Alertmanager: system, or a Debian code name"
+        "--healthy", type=float, default=HEALTHY_SECONDS, help="seconds of healthy training before the first fault (30)"
     )
-    parser.add_argument("--healthy", type=float, default=HEALTHY_SECONDS, help="seconds of healthy training at first")
-    parser.add_argument("--only", choices=[scenario.fault.kind for scenario in SCENARIOS], help="give one fault only")
+    parser.add_argument("--only", choices=[scenario.fault.kind for scenario in SCENARIOS], help="inject one fault only")
     return parser.parse_args(arguments)
 
 
-class _Busy(Exception):  # noqa: N818
+class _FolderInUseError(Exception):
     """Another demo uses the folder."""
 
 
@@ -135,5 +138,5 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise _Busy(f"another demo runs in {folder}; wait for it, or give --folder") from error
+            raise _FolderInUseError(f"another demo is using {folder}; wait for it, or give --folder") from error
         yield

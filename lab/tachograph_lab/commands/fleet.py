@@ -14,7 +14,7 @@ from tachograph.humanize import plural
 from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 from tachograph_lab import binaries
-from tachograph_lab.checkout import CheckoutError
+from tachograph_lab.commands.parser import CommandParser
 from tachograph_lab.commands.replay import find
 from tachograph_lab.live.live_fleet import ANNOUNCEMENT, Announcement
 from tachograph_lab.live.watched_fleet import WatchedFleet, start_fleet, wait
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with signals_as_exit(), tempfile.TemporaryDirectory(prefix="tachograph-") as folder:
             run = _watched if options.stack else _alone
             run(scenario.live or scenario, Path(folder), options)
-    except (binaries.BinariesUnavailable, CheckoutError, ProcessError) as error:
+    except (binaries.BinariesUnavailable, ProcessError) as error:
         print(f"tachograph-lab fleet: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -93,17 +93,12 @@ def _clock(unix: float) -> str:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="tachograph-lab fleet", description="Run a scenario's fleet in real time: real exporters, simulated ranks."
-    )
+    parser = CommandParser("fleet", "Run a scenario's fleet in real time: real exporters, simulated ranks.")
     parser.add_argument("scenario", metavar="FILE|NUMBER", help="a scenario file, or an incident by number")
     parser.add_argument(
         "--for", dest="seconds", type=_seconds, metavar="TIME", help="stop this long after second 0, for example 10m"
     )
     parser.add_argument("--stack", action="store_true", help="run Prometheus and Alertmanager too; print every alert")
-    parser.add_argument(
-        "--suite", default=binaries.SYSTEM, help="whose Prometheus and Alertmanager: system, or a Debian code name"
-    )
     return parser.parse_args(arguments)
 
 

@@ -1,7 +1,7 @@
-"""Does a healthy day stay quiet? A day of 2, 8 and 64 ranks, five seeds each, in virtual time: nothing is sent.
+"""Replay healthy days of 2, 8 and 64 ranks, five seeds each, in virtual time: they must cause no notification.
 
-`tachograph-lab healthy --jobs 2` ends with status 0 if nobody was told anything. A day of 64 ranks takes half
-an hour of a core and 10 GB; as much memory is enough for two hours of 1,024 ranks (`--ranks 1024 --hours 2`).
+`tachograph-lab healthy --jobs 2` exits with status 0 if nothing was sent. A day of 64 ranks takes half an hour of a
+core and 10 GB; the same memory is enough for two hours of 1,024 ranks (`--ranks 1024 --hours 2`).
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ import time
 from collections.abc import Iterable, Sequence
 from random import Random
 
+from tachograph.humanize import duration, span
 from tachograph_lab import binaries
-from tachograph_lab.checkout import CheckoutError
+from tachograph_lab.commands.parser import CommandParser
 from tachograph_lab.replay.batch import replay_all
 from tachograph_lab.scenario import Fleet, Learning, Loss, Pause, Scenario, StepTimes, Work
 from tachograph_lab.scenario.faults import BatchChange, Finish, PlannedRestart, ScrapeFailure
 
 DAY = 86400.0
 FLEETS = {2: (1, 2), 8: (1, 8), 64: (8, 8), 1024: (128, 8)}
-"""Nodes and GPUs of each, by the number of ranks."""
+"""Nodes and GPUs per node, by the number of ranks."""
 
 USUAL = [2, 8, 64]
-"""The fleets whose day fits into the memory of an ordinary machine."""
+"""The fleets whose day fits into an ordinary machine's memory."""
 
 
 def day(ranks: int, seed: int, lasts: float = DAY) -> Scenario:
-    """Return a healthy day; what is planned for it falls at hours that depend on the seed, scaled to `lasts`.
+    """Return a healthy day, with its events at times that depend on the seed, scaled to `lasts`.
 
-    ± 3 % noise, a save of 60 s every 30 minutes, an evaluation of 3 minutes every two hours, one planned restart, one
-    change of the batch, a failed scrape an hour, a normal end.
+    ± 3 % noise, a checkpoint of 60 s every 30 minutes, an evaluation of 3 minutes every two hours, one planned restart,
+    one change of the batch size, one failed scrape per hour, a normal end.
     """
     dice = Random(f"healthy/{ranks}/{seed}")
     nodes, gpus = FLEETS[ranks]
@@ -38,7 +39,7 @@ def day(ranks: int, seed: int, lasts: float = DAY) -> Scenario:
     step = StepTimes(noise=0.03)
     return Scenario(
         title=f"A healthy day of {ranks} ranks, seed {seed}",
-        story="Noise, saves, evaluations, a planned restart, a change of the batch, failed scrapes, a normal end.",
+        story="Noise, checkpoints, evaluations, a planned restart, a batch change, failed scrapes, a normal end.",
         seed=seed,
         lasts=lasts,
         fleet=fleet,
@@ -70,25 +71,22 @@ def _replay(days: Iterable[Scenario], options: argparse.Namespace) -> int:
         for scenario, verdict, seconds in replay_all(list(days), options.jobs, options.suite):
             count += 1
             loud += not verdict.ok
-            print(f"{'quiet' if verdict.ok else 'LOUD '} {scenario.title} ({seconds:.0f} s)", flush=True)
+            print(f"{'ok  ' if verdict.ok else 'FAIL'} {scenario.title} ({duration(seconds)})", flush=True)
             for line in () if verdict.ok else verdict.lines[1:]:
                 print(f"      {line}", flush=True)
-    except (binaries.BinariesUnavailable, CheckoutError) as error:
-        print(f"healthy: {error}", file=sys.stderr)
+    except binaries.BinariesUnavailable as error:
+        print(f"tachograph-lab healthy: {error}", file=sys.stderr)
         return 2
-    print(f"\n{count - loud} of {count} healthy days brought nothing, in {(time.monotonic() - began) / 60:.0f} min")
+    print(f"\n{count - loud} of {count} healthy days caused no notification, in {span(time.monotonic() - began)}")
     return int(loud > 0)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tachograph-lab healthy", description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, nargs="+", choices=FLEETS, default=USUAL, help="fleets (2 8 64)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help="(1 2 3 4 5)")
-    parser.add_argument("--hours", type=float, default=DAY / 3600, metavar="N", help="a shorter day (24)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="replays side by side (1)")
-    parser.add_argument("--suite", default=binaries.SYSTEM, help="whose promtool: system, or a Debian code name")
+    parser = CommandParser("healthy", __doc__.splitlines()[0])
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", choices=FLEETS, default=USUAL, help="sizes of the fleets (2 8 64)"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help="seeds (1 2 3 4 5)")
+    parser.add_argument("--hours", type=float, default=DAY / 3600, metavar="N", help="length of a day (24)")
+    parser.add_jobs()
     return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
-"""`tachograph-lab replay`: what a scenario must bring against what it brings, in virtual time or live.
+"""`tachograph-lab replay`: replays scenarios, in virtual time or live, and compares the pages with the expected ones.
 
-Ends with status 0 if everything is as expected, 1 on any difference, 2 where a scenario cannot be replayed.
+Exits with status 0 if everything is as expected, 1 on any difference, 2 if a scenario cannot be read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from tachograph.humanize import duration, plural, span
 from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 from tachograph_lab import binaries
-from tachograph_lab.checkout import CheckoutError
+from tachograph_lab.commands.parser import CommandParser
 from tachograph_lab.processes import ProcessError
 from tachograph_lab.replay.batch import Outcome, replay_all, workers
 from tachograph_lab.scenario import INCIDENTS, Scenario, ScenarioError, load
@@ -28,11 +29,11 @@ from tachograph_lab.scenario import INCIDENTS, Scenario, ScenarioError, load
 WIDTH = 110
 _NUMBER = re.compile(r"0*(\d+)([a-z]?)")
 STYLES = {"ok": "bold green", "FAIL": "bold red", "MISSING": "red", "WRONG": "red", "EXTRA": "red", "error": "red"}
-"""By a line's first word."""
+"""The style of a line by its first word."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay what the command line names; return the exit status."""
+    """Replay the scenarios that the command line names; return the exit status."""
     options = _parse(arguments)
     try:
         paths = shipped() if options.all else find(options.scenarios)
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with signals_as_exit():
             return _replay(scenarios, options)
-    except (binaries.BinariesUnavailable, CheckoutError, ProcessError) as error:
+    except (binaries.BinariesUnavailable, ProcessError) as error:
         print(f"tachograph-lab replay: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -60,9 +61,9 @@ def shipped() -> list[Path]:
 
 
 def find(words: Iterable[str]) -> list[Path]:
-    """Return the scenario files that these name: a path, or a shipped one's number (`15`: all of it, `15b`: one).
+    """Return the scenario files for these words: a path, or an incident's number (`15`: all its parts, `15b`: one).
 
-    Raises ScenarioError with a line for each word that names nothing.
+    Raises ScenarioError with a line for each word that matches nothing.
     """
     known: dict[str, list[Path]] = {}
     for path in shipped():
@@ -95,16 +96,15 @@ def _replay(scenarios: Sequence[Scenario], options: argparse.Namespace) -> int:
         _show(console, outcome)
     if len(outcomes) > 1:
         failed = [outcome.verdict.title for outcome in outcomes if not outcome.verdict.ok]
-        console.print(
-            Text(f"\n{len(outcomes) - len(failed)} of {len(outcomes)} as expected, in {time.monotonic() - began:.0f} s")
-        )
+        took = span(time.monotonic() - began)
+        console.print(Text(f"\n{len(outcomes) - len(failed)} of {len(outcomes)} as expected, in {took}"))
         for title in failed:
             console.print(Text(f"  FAIL {title}", STYLES["FAIL"]))
     return 0 if all(outcome.verdict.ok for outcome in outcomes) else 1
 
 
 def _compute(scenarios: Sequence[Scenario], options: argparse.Namespace, console: Console) -> Iterator[Outcome]:
-    """Replay in virtual time: yield outcomes as they come, a pack of scenarios at once."""
+    """Replay in virtual time: yield outcomes as they complete, a pack of scenarios at a time."""
     if len(scenarios) == 1:
         _introduce(console, scenarios[0])
     for outcome in replay_all(scenarios, options.jobs, options.suite):
@@ -129,7 +129,7 @@ def _play(scenarios: Sequence[Scenario], options: argparse.Namespace, console: C
 
 
 def play_live(scenario: Scenario, suite: str) -> Outcome:
-    """Replay one scenario in real time, and tell meanwhile what is received."""
+    """Replay one scenario in real time, printing each page as it is received."""
     from tachograph_lab.live.watched_fleet import replay_live
 
     began = time.monotonic()
@@ -148,7 +148,7 @@ def _introduce(console: Console, scenario: Scenario) -> None:
     number = f"{scenario.incident}. " if scenario.incident else ""
     console.print(Text(f"\n{number}{scenario.title}", "bold"))
     console.print(Text(textwrap.fill(scenario.story, WIDTH)))
-    shape = f"{fleet.ranks:,} ranks on {fleet.nodes:,} nodes, {scenario.lasts / 60:.0f} min"
+    shape = f"{plural(fleet.ranks, 'rank')} on {plural(fleet.nodes, 'node')}, {span(scenario.lasts)}"
     console.print(Text(shape, "dim"))
 
 
@@ -160,29 +160,18 @@ def _show(console: Console, outcome: Outcome) -> None:
         for part in textwrap.wrap(line, width, subsequent_indent=indent + "  ") or [""]:
             console.print(Text(printable(part), style), soft_wrap=True)
         if number == 0:
-            console.print(Text(f"  replayed in {outcome.seconds:.1f} s", "dim"))
+            console.print(Text(f"  replayed in {duration(outcome.seconds)}", "dim"))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="tachograph-lab replay", description="Replay incidents and compare what is received with what must be."
-    )
+    parser = CommandParser("replay", "Replay incidents and compare the pages received with those expected.")
     parser.add_argument("scenarios", nargs="*", metavar="FILE|NUMBER", help="scenario files, or incidents by number")
-    parser.add_argument("--all", action="store_true", help="every incident shipped; with --live those that can be")
+    parser.add_argument("--all", action="store_true", help="all incidents; with --live those that can run live")
     parser.add_argument(
-        "--live", action="store_true", help="in real time: real exporters, Prometheus, Alertmanager (else virtual time)"
+        "--live", action="store_true", help="in real time, with real exporters, Prometheus and Alertmanager"
     )
-    parser.add_argument(
-        "--suite", default=binaries.SYSTEM, help="whose Prometheus and Alertmanager: system, or a Debian code name"
-    )
-    parser.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="replays side by side (1)")
+    parser.add_jobs()
     options = parser.parse_args(arguments)
     if bool(options.scenarios) == options.all:
         parser.error("give scenario files, incident numbers, or --all")
     return options
-
-
-def _jobs(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 on")
-    return int(text)

@@ -1,1 +1,1 @@
-"""The demo: a real training job, five faults, and their pages as they arrive."""
+"""The demo: a real training job, five faults, and the pages they cause, as they arrive."""

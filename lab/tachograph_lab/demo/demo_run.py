@@ -1,4 +1,4 @@
-"""The demo's story: jobs that train, faults given in turn, and for each the page that answered it."""
+"""A run of the demo: jobs that train, faults injected one after another, and the page received for each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from tachograph.humanize import age, duration, plural
 from tachograph_lab.demo import fault_injection
 from tachograph_lab.demo.demo_scenarios import FIRST_RUN, DemoResult, DemoScenario, surplus
 from tachograph_lab.demo.launch import Job, launch
@@ -24,14 +25,14 @@ SECOND_RUN_HEALTHY_SECONDS = 10.0
 START_SECONDS = 60.0
 RESOLVE_SECONDS = 150.0
 QUIET_SECONDS = 15.0
-"""How long after a fault that nothing heals a second, surplus page is watched for."""
+"""How long to watch for a second, surplus page after a fault that nothing heals."""
 
 LATE_SECONDS = 30.0
-"""How long after its budget a page is still waited for, so that late is told from missing."""
+"""How long to wait for a page after its budget, to tell late from missing."""
 
 
 class DemoRun:
-    """One telling: the stack, the pager, the screen it is told on, and the results so far."""
+    """One run of the demo: the stack, the pager, the screen it is shown on, and the results so far."""
 
     def __init__(self, stack: Stack, pager: Pager, screen: Screen) -> None:
         self.stack = stack
@@ -43,8 +44,8 @@ class DemoRun:
         self._expected = ""
         self._job: Job | None = None
 
-    def tell(self, scenarios: Sequence[DemoScenario], healthy_seconds: float) -> None:
-        """Give the jobs every fault in turn and collect the results."""
+    def run(self, scenarios: Sequence[DemoScenario], healthy_seconds: float) -> None:
+        """Inject every fault in turn and collect the results."""
         for number, scenario in enumerate(scenarios, start=1):
             first = scenario.run == FIRST_RUN
             if self._job is None or self._job.run != scenario.run:
@@ -54,27 +55,27 @@ class DemoRun:
         self._end()
 
     def surplus(self) -> list[PagedAlert]:
-        """Return the pages that no fault had called for."""
+        """Return the pages that no fault called for."""
         return surplus(self.pager.pages(), self.results)
 
     def _train(self, run: str, healthy_seconds: float) -> None:
         self._end()
-        self.screen.chapter(f"A job of {RANKS} ranks starts: run {run}")
+        self.screen.chapter(f"Starting run {run}, a job of {RANKS} ranks")
         job = self._job = launch(self.stack.children, run, RANKS, self.stack.socket)
         counted = f'count(tachograph_train_steps_total{{run="{run}"}} > 0) == {RANKS}'
-        self.screen.waiting(f"{RANKS} ranks to train", START_SECONDS)
-        if not self._until(lambda: self.stack.query(counted) or not job.torchrun.running, START_SECONDS):
-            raise ProcessError(f"run {run} does not train:\n{job.torchrun.tail(20)}")
+        self.screen.waiting(f"waiting for {RANKS} ranks to train", START_SECONDS)
+        if not self._until(lambda: self.stack.query(counted) or not job.running, START_SECONDS):
+            raise ProcessError(f"run {run} does not train:\n{job.tail()}")
         self._running()
-        self.screen.note(f"{RANKS} ranks train and Prometheus sees them")
-        self.screen.waiting("healthy training, nothing may page", healthy_seconds)
+        self.screen.note(f"{RANKS} ranks are training, and Prometheus sees them")
+        self.screen.waiting("healthy training: no page is expected", healthy_seconds)
         self._until(lambda: None, healthy_seconds)
         pages = len(self.surplus())
-        pace = f"{1000 * self._step_seconds():.0f} ms a step"
-        self.screen.note(f"{healthy_seconds:.0f} s of healthy training at {pace}: {pages} pages", not pages)
+        pace = f"{duration(self._step_seconds())} per step"
+        self.screen.note(f"{age(healthy_seconds)} of healthy training at {pace}: {plural(pages, 'page')}", not pages)
 
     def _break(self, scenario: DemoScenario) -> DemoResult:
-        """Give the job a fault, wait for its page, heal the job, wait until the page is resolved."""
+        """Inject a fault into the job, wait for its page, heal the job, wait until the page is resolved."""
         job = self._running()
         budget = scenario.budget(self._step_seconds())
         self._since, self._expected = time.time(), scenario.alert
@@ -86,9 +87,9 @@ class DemoRun:
         page = self._until(lambda: self._answer(scenario), budget + LATE_SECONDS)
         result = DemoResult(scenario, budget, page, page.time - self._since if page else 0.0)
         if page is None:
-            self.screen.note(f"no {scenario.alert} within {budget + LATE_SECONDS:.0f} s", good=False)
+            self.screen.note(f"no {scenario.alert} within {age(budget + LATE_SECONDS)}", good=False)
         if not scenario.heals:
-            self.screen.waiting("nothing more may page", QUIET_SECONDS)
+            self.screen.waiting("no other page is expected", QUIET_SECONDS)
             self._until(lambda: None, QUIET_SECONDS)
             return result
         job.control.heal(scenario.fault.kind)
@@ -110,13 +111,13 @@ class DemoRun:
 
         self.screen.waiting("healed; waiting until the page is resolved", RESOLVE_SECONDS)
         if (end := self._until(resolution, RESOLVE_SECONDS)) is None:
-            self.screen.note(f"{page.alert} not resolved {RESOLVE_SECONDS:.0f} s after healing", good=False)
+            self.screen.note(f"{page.alert} was not resolved within {age(RESOLVE_SECONDS)} after healing", good=False)
             return result
-        self.screen.note(f"healed, and resolved {end.time - healed:.0f} s later")
+        self.screen.note(f"healed, and resolved {age(end.time - healed)} later")
         return replace(result, resolved_after=end.time - healed)
 
     def _until(self, look: Callable[[], T], seconds: float) -> T | None:
-        """Return the first true thing that `look` returns, showing pages as they come meanwhile; None if too late."""
+        """Return the first true value of `look`, showing pages as they arrive; None if `seconds` pass before."""
         deadline = time.monotonic() + seconds
         while True:
             self._show()
@@ -135,7 +136,7 @@ class DemoRun:
             self.screen.show(self._job.run, vitals(self.stack, self._job.run))
 
     def _step_seconds(self) -> float:
-        """Return what a step took of late, 0 if none was made; both sides are extrapolated alike by Prometheus."""
+        """Return the mean duration of recent steps, 0 without any; Prometheus extrapolates both sides of it alike."""
         run = self._running().run
         steps, when = "tachograph_train_steps_total", "tachograph_rank_progress_timestamp_seconds"
         pace = f'avg(delta({when}{{run="{run}"}}[20s])) / (avg(increase({steps}{{run="{run}"}}[20s])) > 0)'
@@ -143,20 +144,20 @@ class DemoRun:
         return samples[0].value if samples else 0.0
 
     def _running(self) -> Job:
-        if self._job is None or not self._job.torchrun.running:
-            raise ProcessError(f"the job ended by itself:\n{self._job.torchrun.tail(20) if self._job else ''}")
+        if self._job is None or not self._job.running:
+            raise ProcessError(f"the job ended by itself:\n{self._job.tail() if self._job else ''}")
         return self._job
 
     def _end(self) -> None:
-        """Let the job end by itself if it still can: a normal end must not page."""
+        """Let the job end by itself if it still can; a normal end must not cause a page."""
         if self._job is None:
             return
-        self.screen.waiting("the job to end", 20)
-        if not self._job.torchrun.running:
-            self.screen.note(f"run {self._job.run} is gone: torchrun ended with it")
+        self.screen.waiting("waiting for the job to end", 20)
+        if not self._job.running:
+            self.screen.note(f"run {self._job.run} is gone, and torchrun with it")
         elif self._job.finish():
             self.screen.note(f"run {self._job.run} ended normally")
         else:
-            self.screen.note(f"run {self._job.run} had to be ended", good=False)
+            self.screen.note(f"run {self._job.run} had to be stopped", good=False)
         self._job = None
         self.screen.waiting("")

@@ -1,4 +1,4 @@
-"""What the demo does to its jobs, which page each fault must bring, in what time, and how a received page is judged."""
+"""The faults of the demo, the page that each must cause and how soon, and how a received page is judged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_RUN, SECOND_RUN = "demo", "demo-nan"
 
 @dataclass(frozen=True)
 class DemoScenario:
-    """One fault and the one page that it must bring within `seconds` + `steps` × the run's step time."""
+    """One fault and the one page that it must cause within `seconds` + `steps` × the run's step time."""
 
     title: str
     fault: InjectedFault
@@ -36,12 +36,12 @@ SCENARIOS = (
     DemoScenario("rank 1 gets SIGKILL", InjectedFault(KILLED, rank=1), "RankDead", 10, heals=False),
     DemoScenario("NaN loss on rank 2", InjectedFault(NAN, rank=2), "LossNotFinite", 10, run=SECOND_RUN, heals=False),
 )
-"""In turn. The kill ends the first run, so the second run's NaN, from which nothing heals, comes last."""
+"""In order. The kill ends the first run, and nothing recovers from the NaN, so that one gets a second run, at last."""
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """A scenario, the page that answered it (None: none did) and how many seconds after the fault."""
+    """A scenario, the page received for it (None: none was) and how many seconds after the fault."""
 
     scenario: DemoScenario
     budget: float
@@ -51,7 +51,7 @@ class DemoResult:
 
     @property
     def culprit(self) -> str:
-        """Who the page blames, in its own words."""
+        """The rank or run that the page names."""
         if self.page is None:
             return "-"
         rank = self.page.labels.get("rank")
@@ -59,7 +59,7 @@ class DemoResult:
 
     @property
     def fault(self) -> str:
-        """What is wrong with the result, be it ever so late; empty if nothing is."""
+        """The reason why the result is wrong; empty if it is right, even if the page was late."""
         if self.page is None:
             return "missing"
         if not names_culprit(self.page, self.scenario.fault.rank):
@@ -70,12 +70,12 @@ class DemoResult:
 
     @property
     def late(self) -> bool:
-        """Whether the page came after its budget: on a busy machine that is the machine's fault, and no error."""
+        """Whether the page came after its budget; that happens on a busy machine and is no error."""
         return self.page is not None and self.delay > self.budget
 
     @property
     def verdict(self) -> str:
-        """The result in a word: what is wrong with it, else late or ok."""
+        """The result in a word or two: the fault, else late or ok."""
         return self.fault or ("late" if self.late else "ok")
 
     def summary(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class DemoResult:
 
 
 def names_culprit(page: PagedAlert, rank: int | None) -> bool:
-    """Return whether label and text of a page name this rank; for None, whether it blames no single rank."""
+    """Return whether the label and text of a page name this rank; for None, whether it names no single rank."""
     if rank is None:
         return "rank" not in page.labels
     words = page.annotations.get("description", "")
@@ -101,6 +101,6 @@ def names_culprit(page: PagedAlert, rank: int | None) -> bool:
 
 
 def surplus(pages: list[PagedAlert], results: list[DemoResult]) -> list[PagedAlert]:
-    """Return the critical alerts that fired without being the answer to a fault."""
+    """Return the critical alerts that fired although no fault called for them."""
     answers = [result.page for result in results]
     return [page for page in pages if page.critical and page.status == "firing" and page not in answers]

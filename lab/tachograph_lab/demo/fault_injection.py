@@ -1,10 +1,10 @@
-"""Faults for a real job, given while it runs: a control file says which, every rank reads it once per step.
+"""Faults injected into a real job while it runs: a control file lists them, and every rank reads it once per step.
 
-| fault  | what happens in the job                                            | as in the field                  |
+| fault  | what happens in the job                                            | as in production                 |
 |--------|--------------------------------------------------------------------|----------------------------------|
 | slow   | one rank sleeps inside backward for a share of a step              | a throttled GPU, a noisy host    |
-| spike  | all ranks' targets are renamed at random: loss and gradient do rise | a corrupt shard of data          |
-| nan    | one rank's loss becomes NaN, which the all-reduce gives to all     | an overflow, a bad sample        |
+| spike  | all ranks' targets are permuted at random: loss and gradient rise  | a corrupt shard of data          |
+| nan    | one rank's loss becomes NaN, which the all-reduce spreads to all   | an overflow, a bad sample        |
 | hang   | one rank's loader worker stops delivering                          | a corrupt file, a dead mount     |
 | killed | one rank gets SIGKILL                                              | the kernel's out-of-memory killer |
 """
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 SLOW, SPIKE, NAN, HANG, KILLED = "slow", "spike", "nan", "hang", "killed"
 STOP = "stop"
-"""Not a fault: the job ends normally at its next meeting of all ranks."""
+"""Not a fault: the job ends normally the next time all ranks agree on whether to stop."""
 
 HANG_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """What is wrong now: `rank` None means all ranks, `share` is the part of a step that a slow rank loses."""
+    """A fault to inject: `rank` None means all ranks, `share` is the part of a step that a slow rank loses."""
 
     kind: str
     rank: int | None = None
@@ -40,19 +40,19 @@ class InjectedFault:
 
 
 class FaultControl:
-    """The side that gives and heals faults; each change replaces the file, so no reader sees half of one."""
+    """Injects and heals faults; each change replaces the file, so that no rank reads half of it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._faults: dict[str, InjectedFault] = {}
 
     def inject(self, fault: InjectedFault) -> None:
-        """Give the job a fault; a second one of the same kind replaces the first."""
+        """Inject a fault into the job; a second one of the same kind replaces the first."""
         self._faults[fault.kind] = fault
         self._write()
 
     def heal(self, kind: str) -> None:
-        """Take a fault away again."""
+        """Remove a fault."""
         self._faults.pop(kind, None)
         self._write()
 
@@ -63,7 +63,7 @@ class FaultControl:
 
 
 class RankFaults:
-    """A rank's side: the faults that hold for it, as of the last `poll`. One `stat` per poll when nothing changes."""
+    """The faults injected into one rank, as of the last `poll`, which costs one `stat` if nothing has changed."""
 
     def __init__(self, path: Path | None, rank: int) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class RankFaults:
         self._active: Mapping[str, InjectedFault] = {}
 
     def poll(self) -> None:
-        """Read the control file again if it was replaced since the last time."""
+        """Read the control file again if it has been replaced since the last poll."""
         if self._path is None:
             return
         try:
@@ -86,7 +86,7 @@ class RankFaults:
         self._active = {fault.kind: fault for fault in given if fault.rank in (None, self._rank)}
 
     def get(self, kind: str) -> InjectedFault | None:
-        """Return the fault of this kind that holds for this rank."""
+        """Return this rank's fault of a kind, None if it has none."""
         return self._active.get(kind)
 
     def hang(self) -> None:
@@ -107,12 +107,12 @@ def slow_backward(activation: Tensor, seconds: float) -> None:
 
 
 def corrupted(targets: Tensor, classes: int) -> Tensor:
-    """Return targets under other names, different ones at every call: nothing can be learnt from them."""
+    """Return permuted targets, permuted differently at every call, so that nothing can be learned from them."""
     import torch
 
     return torch.randperm(classes)[targets]
 
 
 def kill(pid: int) -> None:
-    """Send SIGKILL, as the kernel does to the process it chose when memory ran out."""
+    """Send SIGKILL, as the kernel's out-of-memory killer does."""
     os.kill(pid, signal.SIGKILL)

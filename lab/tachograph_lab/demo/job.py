@@ -1,7 +1,7 @@
 """A real distributed training job to watch: a small character-level transformer, PyTorch DDP over gloo, on the CPU.
 
-It learns to write Python from the source text of the standard library, which every machine that runs this has. All of
-Tachograph in it is the public API, used as any training script would use it. Start it with `torchrun`, for example
+It learns to write Python from the source text of the standard library, which is on every machine that runs this. It
+uses Tachograph's public API as any training script would. Start it with `torchrun`, for example
 
     torchrun --nproc-per-node 4 --master-addr 127.0.0.1 -m tachograph_lab.demo.job --name demo --folder .demo/job
 """
@@ -35,7 +35,7 @@ VOCABULARY = 128
 
 TEXT_BYTES = 4_000_000
 MEETING_STEPS = 10
-"""Every so many steps all ranks agree whether to stop."""
+"""The number of steps after which all ranks agree on whether to stop."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,14 @@ def text() -> bytes:
 
 
 class Windows(IterableDataset[Tensor]):  # type: ignore[misc]
-    """Random windows of the text for one rank, without end; a rank that has the fault `hang` stops delivering."""
+    """An endless stream of random windows of the text for one rank; it stops while the rank has the fault `hang`."""
 
     def __init__(self, shape: TrainingShape, rank: int, control: Path) -> None:
         self.shape, self.rank, self.control = shape, rank, control
 
     def __iter__(self) -> Iterator[Tensor]:
         """Yield batches (batch, context + 1) of character codes."""
-        die_with_parent()  # a worker that hangs looks for no parent
+        die_with_parent()  # a hanging worker does not notice that its parent is gone
         characters = torch.frombuffer(bytearray(text()), dtype=torch.uint8)
         generator = torch.Generator().manual_seed(self.rank)
         offsets = torch.arange(self.shape.context + 1)
@@ -131,10 +131,10 @@ class Windows(IterableDataset[Tensor]):  # type: ignore[misc]
 
 
 def measured_peak_flops(seconds: float = 0.1, times: int = 5, size: int = 512) -> float:
-    """Return the float32 FLOP/s of one core: rank 0 multiplies matrices while the others wait; the best time counts.
+    """Return the float32 FLOP/s of one core, measured by rank 0 while the others wait: the best of several products.
 
-    It is no vendor's figure, and it is what a core can do alone: where ranks share cores, MFU stays below 1 by as much.
-    A product of two n x n matrices is 2 n^3 operations.
+    It is measured, not a vendor's figure, and for one core alone: if ranks share cores, MFU stays well below 1.
+    A product of two n x n matrices takes 2 n^3 operations.
     """
     best = torch.zeros((), dtype=torch.float64)
     if dist.get_rank() == 0:
@@ -151,7 +151,7 @@ def measured_peak_flops(seconds: float = 0.1, times: int = 5, size: int = 512) -
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Join the job's ranks and leave together: gloo may abort a process whose peers have already left."""
+    """Join the job's process group and leave it together: gloo may abort a process whose peers have already left."""
     dist.init_process_group("gloo")
     yield
     dist.barrier()
@@ -159,7 +159,7 @@ def process_group() -> Iterator[None]:
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train until `--steps` or until told to stop, with whatever faults the control file holds."""
+    """Train until `--steps` or until the control file says stop, with the faults it lists."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     shape = TrainingShape()

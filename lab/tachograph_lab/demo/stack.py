@@ -1,7 +1,4 @@
-"""The shipped stack on loopback: exporter, node_exporter, Prometheus and Alertmanager on free ports, with our rules.
-
-Configuration and rules are the shipped files; only addresses differ. Everything written stays in one folder.
-"""
+"""The whole stack on loopback: exporter, node_exporter, Prometheus and Alertmanager with the shipped configuration."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ from tachograph_lab.processes import Child, answers
 
 SIMULATED_GPUS = 4
 NODE_COLLECTORS = ("filesystem", "infiniband", "meminfo", "netclass", "netdev", "pressure")
-"""What the rules read of node_exporter; a distribution's package may have some of it switched off."""
+"""The collectors of node_exporter that the rules need; a distribution's package may disable some of them."""
 
 
 class Stack(Monitoring):
     """The running stack of one node, as a context manager.
 
-    `gpus` are variables that show the exporter its GPUs; by default it sees this machine's, else simulated ones.
+    `gpus` are environment variables that give the exporter its GPUs; by default this machine's, else simulated ones.
     """
 
     parts = ("exporter", "node_exporter", "alertmanager", "prometheus")
@@ -42,7 +39,7 @@ class Stack(Monitoring):
         self._gpu_environment = gpus or {}
 
     def scrape(self) -> str:
-        """Return the exporter's page now."""
+        """Return the exporter's metrics now."""
         return get(f"{self.url('exporter')}/metrics")
 
     def start_exporter(self) -> None:
@@ -53,7 +50,7 @@ class Stack(Monitoring):
 
     @property
     def socket(self) -> Path:
-        """Where ranks speak."""
+        """The path of the socket to which ranks connect."""
         return self.scratch / "rank.sock"
 
     def _start_nodes(self) -> None:

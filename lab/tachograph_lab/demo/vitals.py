@@ -1,4 +1,4 @@
-"""A run's ranks as Prometheus knows them now: one query, one row per rank."""
+"""A run's ranks as Prometheus sees them now: one query, one row per rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALERT = "ALERTS"
 
 @dataclass(frozen=True)
 class Vitals:
-    """One rank; None where Prometheus has no sample."""
+    """The present state of one rank; None where Prometheus has no sample."""
 
     rank: int
     state: str | None
@@ -30,7 +30,7 @@ class Vitals:
     loss: float | None
     lag_seconds: float | None
     alerts: tuple[str, ...]
-    """Alerts of this rank, `pending` ones with a question mark."""
+    """The alerts of this rank; a question mark after a pending one."""
 
 
 def vitals(stack: Stack, run: str) -> list[Vitals]:

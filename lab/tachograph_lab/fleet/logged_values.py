@@ -119,7 +119,7 @@ class LoggedValues:
 
 
 class LoggedByRank:
-    """The logged values of all ranks of an attempt: one `LoggedValues` for all that agree, one for each that differs."""
+    """The logged values of all ranks of an attempt: one object for all that agree, one for each that differs."""
 
     def __init__(self, scenario: Scenario, curves: TrainingCurves, resumed: bool) -> None:
         self._curves = curves

@@ -1,4 +1,4 @@
-"""The command lines of replays: what cannot be replayed is said in one line each, before anything starts."""
+"""The command lines of replays: everything that cannot be replayed is reported in a line, before anything starts."""
 
 from __future__ import annotations
 
@@ -48,15 +48,6 @@ def test_a_scenario_that_is_not_live_cannot_be_replayed_live(
     file.write_text("title: Quiet\nstory: Nothing happens.\nlasts: 60\nfleet: {nodes: 1}\n", encoding="utf-8")
     assert command.main(["--live", str(file)]) == 2
     assert "`live:`" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [[], ["--all", "4"], ["4", "--jobs", "0"], ["4", "--jobs", "two"]])
-def test_a_wrong_command_line_is_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing to replay, or too much, or no number of jobs: argparse says what is expected."""
-    with pytest.raises(SystemExit) as ended:
-        command.main(words)
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: tachograph-lab replay")
 
 
 def test_a_fault_in_a_scenario_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the demo prints, and what it takes from Prometheus to show the ranks."""
+"""The demo's output, and the samples from Prometheus that it shows for the ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plain() -> Screen:
 
 
 def test_plain_output_has_no_escape_codes() -> None:
-    """Output to a file is plain text: what is waited for, the page with its delay and text, and no live view."""
+    """Output to a file is plain text: what the demo waits for, the page with its delay and text, and no live view."""
     with plain() as screen:
         screen.title("Demo", "four ranks")
         screen.waiting("waiting for RunHung", 30)
@@ -63,14 +63,14 @@ def test_the_summary_shows_verdicts_and_surplus() -> None:
 
 
 def test_a_terminal_shows_the_ranks() -> None:
-    """On a terminal the ranks are shown below the story; what Prometheus has no sample of is a dash."""
+    """On a terminal the ranks are shown below the log; a dash stands for a missing sample."""
     screen = Screen(Console(file=io.StringIO(), force_terminal=True, width=120, highlight=False))
     with screen:
         screen.show("demo", [Vitals(3, "dead", None, None, 1_234.0, float("nan"), None, ("RankDead",))])
         screen.waiting("waiting for RankDead", 10)
     text = printed(screen)
     assert "run demo, as Prometheus sees it" in text
-    for shown in ("dead", "1,234", "nan", "RankDead", "waiting for RankDead"):
+    for shown in ("dead", "1,234", "NaN", "RankDead", "waiting for RankDead"):
         assert shown in text
 
 

@@ -102,5 +102,5 @@ def test_the_demo_refuses_a_folder_in_use(tmp_path: Path) -> None:
         first.kill()
         first.communicate()
     assert done.returncode == 1
-    assert done.stderr.startswith("tachograph: another demo runs in ")
+    assert done.stderr.startswith("tachograph-lab demo: another demo is using ")
     assert len(done.stderr.splitlines()) == 1

@@ -67,7 +67,7 @@ def test_a_silent_rank_does_not_come_back(live: Callable[[], LiveNode], still: A
             rank.send(frames.state(1))
         await looks.until(up, dict.fromkeys(RANKS, 1))
         ranks[2].send(frames.state(2))
-        ranks[2]._said_at -= 60  # it has been stopped for a minute
+        ranks[2]._sent_at -= 60  # it has been frozen for a minute
         still.exporter_up = False
         await node.follow()
         still.exporter_up = True
