@@ -111,7 +111,7 @@ preview:         ## build the viewer of the dashboards (needs Node.js 20)
 screenshots: binaries preview ## play incidents 3 and 2 and write docs/img (needs Chromium): half an hour
 	$(BIN)/python grafana/preview/screenshots.py incident-3 incident-2
 
-docs: $(READY)   ## render docs/metrics.md, docs/xids.md and prometheus/rules/dcgm.yml
+docs: $(READY)   ## render what is made from the catalog, the tables, the rules and the import contracts
 	$(BIN)/python -m tools.pages
 
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-annotate \

@@ -16,9 +16,10 @@ from tachograph_lab.__main__ import COMMANDS as LAB_COMMANDS
 ROOT = Path(__file__).parents[2]
 FILES = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 IGNORED = (ROOT / ".gitignore").read_text(encoding="utf-8").replace("/\n", "\n").split()
-TREE = {*FILES, *IGNORED, *(str(folder) for file in FILES for folder in Path(file).parents)}
-DOCUMENTS = sorted(file for file in FILES if file.endswith(".md") and (ROOT / file).exists())
+TREE = {*FILES, *(str(folder) for file in FILES for folder in Path(file).parents)}
+DOCUMENTS = sorted(set(filter(re.compile(r"(?!CHANGELOG).*\.md$").match, FILES)))  # a changelog also names what was
 FOLDERS = {path for path in TREE if "/" not in path}
+TREE.update(IGNORED)
 SOURCES = (".py", ".md", ".yml", ".yaml", ".csv", ".c", ".tmpl", ".html")
 BASES = ("", "exporter/tachograph/", "exporter/")
 """Where a path may begin besides the document's own folder."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from tools.pages.dcgm_rules import rules_page
 from tools.pages.floors import contributing_page, design_page
 from tools.pages.metrics import metrics_page
+from tools.pages.runbooks import index_page
 from tools.pages.xids import xids_page
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,
     "docs/xids.md": xids_page,
     "prometheus/rules/dcgm.yml": rules_page,
+    "runbooks/README.md": index_page,
 }
 """File -> what writes its text."""
 

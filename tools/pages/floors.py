@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from importlinter import api
 
-ROOT = Path(__file__).parents[2]
-BEGIN, END = "<!-- floors: made by `make docs` from pyproject.toml -->", "<!-- /floors -->"
+from tools.pages.section import ROOT, with_sections
 
 Floors = Sequence[Sequence[str]]
 """The floors of one package, the highest first; each has the names of the modules on it."""
@@ -19,7 +17,7 @@ Floors = Sequence[Sequence[str]]
 
 def design_page() -> str:
     """Return docs/design.md with a table of the floors of each package, described by the modules' own docstrings."""
-    return _with_section(ROOT / "docs/design.md", "\n".join(_table(package, floors) for package, floors in _layers()))
+    return with_sections("docs/design.md", {"floors": "\n" + "\n".join(_table(*package) for package in _layers())})
 
 
 def contributing_page() -> str:
@@ -33,7 +31,7 @@ def contributing_page() -> str:
         )
         for package, floors in _layers()
     )
-    return _with_section(ROOT / "CONTRIBUTING.md", "```text\n" + "\n".join(lines) + "\n```\n")
+    return with_sections("CONTRIBUTING.md", {"floors": "\n```text\n" + "\n".join(lines) + "\n```\n"})
 
 
 def _layers() -> Iterator[tuple[str, Floors]]:
@@ -65,16 +63,3 @@ def _path(module: str) -> Path:
     inside = module.replace(".", "/")
     candidates = [ROOT / base / f"{inside}{end}" for base in ("exporter", "lab", ".") for end in ("", ".py")]
     return next(candidate for candidate in candidates if candidate.exists())
-
-
-def _with_section(page: Path, section: str) -> str:
-    """Return the text of a page with the marked section replaced."""
-    text, found = re.subn(
-        f"{re.escape(BEGIN)}.*?{re.escape(END)}",
-        lambda _: f"{BEGIN}\n\n{section}\n{END}",
-        page.read_text(encoding="utf-8"),
-        flags=re.DOTALL,
-    )
-    if found != 1:
-        raise ValueError(f"{page} must hold one section from {BEGIN} to {END}")
-    return text

@@ -21,9 +21,9 @@ thousands of lines: for {window} after a counted Xid the same one on the same GP
 log holds when the exporter starts, the last {restart} are counted, for they fell into a restart; of what is older only
 the time is shown.
 
-The table below is the data file `exporter/tachograph/node/xid/{file}`, version {version}; that file also names its sources.
-To change it, edit it, then run `make docs` to render this page anew. An Xid that is not
-in it is counted all the same; its action is `unknown` and it pages nobody.
+The table below is the data file `exporter/tachograph/node/xid/{file}`, version {version}; that file also names its
+sources. To change it, edit it, then run `make docs`. An Xid that is not in it is counted all the same; its action is
+`unknown` and it pages nobody.
 
 | action | what to do |
 |---|---|
