@@ -55,7 +55,7 @@ class RankState:
         self.batches = Counter()
         self.loaders = LoaderWatch()
         self.collectives = Collectives(identity.world_size)
-        self.step = Step(self.clock, self.dropped, self.collectives.wait_total)
+        self.step = Step(self.clock, self.dropped, self.collectives.wait)
         self.checkpoints = Checkpoints()
         self.accelerator = Accelerator()
         self.logged = Logged(self.step)
