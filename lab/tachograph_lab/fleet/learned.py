@@ -110,7 +110,7 @@ class Learned:
     def metrics(self) -> dict[str, object]:
         """Return all of it, as a frame carries it."""
         if self._shown is None:
-            self._shown = {key: encoded(value) for key, value in self._logged.metrics()}
+            self._shown = {key: encoded(value) for key, value in self._logged.metrics().items()}
             self._shown |= {key: encoded(value) for key, value in self._invariants.metrics()}
         return self._shown
 
