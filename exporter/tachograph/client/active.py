@@ -143,7 +143,7 @@ class ActiveCalls(NoOpCalls):
         if model is not None:
             try:
                 if (totals := watch_buckets(model)) is not None:
-                    state.collectives.watched.append(totals)
+                    state.collectives.watch(totals)
             except Exception as error:  # noqa: BLE001 - PyTorch may refuse in any way; training goes on without
                 self._refuse_watch("no collective wait", error)
         scheduler, scaler = wanted["scheduler"], wanted["scaler"]

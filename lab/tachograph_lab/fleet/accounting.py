@@ -53,6 +53,8 @@ class RankAccounting:
         self._clock.place, self._clock.shown = place, dict(seconds)
         self._step.next = step
         metrics = {
-            key: value for source in (self._histogram, self._excess, self._goodput) for key, value in source.metrics()
+            key: value
+            for source in (self._histogram, self._excess, self._goodput)
+            for key, value in source.metrics().items()
         }
         return metrics, self._histogram.frame()

@@ -110,7 +110,7 @@ class LoggedValues:
     def metrics(self) -> dict[str, object]:
         """Return the metrics, encoded for a frame."""
         if self._shown is None:
-            self._shown = {key: encoded(value) for key, value in self._logged.metrics()}
+            self._shown = {key: encoded(value) for key, value in self._logged.metrics().items()}
             self._shown |= {key: encoded(value) for key, value in self._invariants.metrics()}
         return self._shown
 

@@ -16,7 +16,7 @@ from tachograph.client.core.garbage import GarbageTag
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.scalars import number
 from tachograph.client.core.step_histogram import StepHistogram
-from tachograph.client.core.steps import PENDING_LIMIT, RING_LIMIT, Step, StepRecord
+from tachograph.client.core.steps import PENDING_LIMIT, RING_LIMIT, ExposedWait, Step, StepRecord
 from tachograph.wire import bucket_index
 
 
@@ -102,7 +102,9 @@ def test_tagged_steps_are_counted_and_stay_out_of_the_histogram() -> None:
 def test_a_record_says_what_the_step_was(now: list[float]) -> None:
     """Number, begin, end, and what every phase had at the end, in the order of PHASES; the wait is asked for once."""
     clock = PhaseClock()
-    step = Step(clock, Counter(), wait=lambda: 0.25)
+    wait = ExposedWait()
+    wait.seconds, wait.more = 0.15, lambda: 0.1
+    step = Step(clock, Counter(), wait=wait)
     now[0] += 1
     with step:
         for number, name in enumerate(PHASES):
@@ -219,7 +221,7 @@ def test_a_step_inside_itself_is_one_step(step: Step) -> None:
     for _ in range(3):
         with step, clock.phases["forward"], step, clock.phases["backward"]:
             pass
-    assert (step.completed, step.next, len(step.records), clock.outer) == (3, 3, 3, [])
+    assert (step.completed, step.next, len(step.records), clock.outer) == (3, 3, 3, None)
     assert clock.current.name == "other"
 
 
@@ -229,10 +231,11 @@ def test_a_step_that_is_never_left_leaves_nothing_behind(step: Step) -> None:
     for _ in range(100):
         step.__enter__()
         clock.phases["forward"].__enter__()
-        assert len(clock.outer) == 2
+        (_, (_, outermost)) = clock.outer  # one step, one phase, and nothing around them
+        assert outermost is None
     with step:
         pass
-    assert (step.completed, len(clock.outer), clock.current.name) == (1, 0, "other")
+    assert (step.completed, clock.outer, clock.current.name) == (1, None, "other")
 
 
 def test_left_without_being_entered(step: Step) -> None:

@@ -39,7 +39,7 @@ class Rank:
             self.step()
 
     def told(self) -> dict[str, float]:
-        ((key, seconds),) = self.excess.metrics()
+        ((key, seconds),) = self.excess.metrics().items()
         assert key == "phase_excess_seconds_total"
         assert isinstance(seconds, dict)
         assert set(seconds) == set(PHASES)
@@ -48,7 +48,7 @@ class Rank:
 
 def test_every_phase_is_there_from_the_start() -> None:
     """A counter born at its first value would hide it from `increase`."""
-    ((_, seconds),) = PhaseExcess().metrics()
+    ((_, seconds),) = PhaseExcess().metrics().items()
     assert seconds == dict.fromkeys(PHASES, 0.0)
 
 

@@ -174,14 +174,14 @@ def backward(cuda: Cuda, watch: BucketWatch, wait: float) -> None:
 def test_on_a_gpu_the_wait_is_from_the_last_bucket_to_after_ddps_own_wait(cuda: Cuda, watch: BucketWatch) -> None:
     """It is known once the GPU got there, and never asked for with anything that waits; a bucket has no length."""
     collectives = Collectives(4)
-    collectives.watched.append(watch.totals)
+    collectives.watch(watch.totals)
     backward(cuda, watch, 12.0)
-    assert collectives.wait_total() == 0.0
+    assert collectives.wait.total() == 0.0
     cuda.done = cuda.now
-    assert collectives.wait_total() == pytest.approx(0.012)
+    assert collectives.wait.total() == pytest.approx(0.012)
     backward(cuda, watch, 8.0)
     cuda.done = cuda.now
-    assert collectives.wait_total() == pytest.approx(0.020)
+    assert collectives.wait.total() == pytest.approx(0.020)
     assert len(cuda.events) == 2
     metrics = collectives.metrics()
     assert metrics["collective_wait_seconds_total"] == {"all_reduce": pytest.approx(0.020)}
@@ -213,10 +213,10 @@ def test_a_gpu_far_behind_costs_waits_not_memory(cuda: Cuda, watch: BucketWatch)
 def test_a_broken_gpu_ends_the_measurement_not_the_training(cuda: Cuda, watch: BucketWatch) -> None:
     """A CUDA error is the training code's to meet: the series ends, instead of standing still as if nobody waited."""
     collectives = Collectives()
-    collectives.watched.append(watch.totals)
+    collectives.watch(watch.totals)
     backward(cuda, watch, 1.0)
     cuda.broken = True
-    assert collectives.wait_total() == 0.0
+    assert collectives.wait.total() == 0.0
     backward(cuda, watch, 1.0)
     assert collectives.metrics()["collective_wait_seconds_total"] == {}
 
@@ -224,7 +224,7 @@ def test_a_broken_gpu_ends_the_measurement_not_the_training(cuda: Cuda, watch: B
 def test_no_wait_is_claimed_for_other_devices() -> None:
     """Neither CPU nor CUDA: buckets are counted, and the other families stay absent."""
     collectives, totals = Collectives(), BucketTotals("0", 4, on_cpu=False)
-    collectives.watched.append(totals)
+    collectives.watch(totals)
     watch = BucketWatch(lambda *_: None, None, totals)  # type: ignore[arg-type, return-value]
     launch(watch, Bucket(0, True, on_cpu=False), 0.0)
     metrics = collectives.metrics()

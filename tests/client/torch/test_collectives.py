@@ -295,7 +295,7 @@ def test_a_mark_with_its_bytes_has_length_and_bus_bytes() -> None:
     assert metrics["collective_wait_seconds_total"] == {"all_gather": 8.0, "other": 1.0, "barrier": 1.0}
     assert metrics["collectives_total"] == {"all_gather": 3, "other": 1, "barrier": 1}
     assert metrics["collective_failures_total"] == {"all_gather": 1, "other": 0, "barrier": 0}
-    assert collectives.wait_total() == 10.0
+    assert collectives.wait.total() == 10.0
 
 
 def test_without_a_world_there_is_no_bandwidth_and_in_a_world_of_one_it_is_zero() -> None:
@@ -321,7 +321,7 @@ def test_on_nccl_a_mark_has_no_length(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_hook_or_a_mark_counts_is_counted_once() -> None:
     """The Flight Recorder leaves a hooked group's all_reduce and a marked operation out, and nothing else."""
     collectives = Collectives(4)
-    collectives.watched.append(BucketTotals("7", 4))
+    collectives.watch(BucketTotals("7", 4))
     mark(collectives, "broadcast", 100)
     asked = collectives._counted_elsewhere
     assert [asked("all_reduce", "7"), asked("broadcast", "7"), asked("broadcast", "8")] == [True] * 3

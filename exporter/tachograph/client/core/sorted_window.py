@@ -31,7 +31,9 @@ class SortedWindow:
     @property
     def median(self) -> float:
         """The middle number, or the mean of the two in the middle; needs one at least."""
-        return median(self._ordered)
+        ordered = self._ordered
+        middle = len(ordered) // 2
+        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
     @property
     def spread(self) -> float:
@@ -42,7 +44,7 @@ class SortedWindow:
     def deviation(self) -> float:
         """Return the median distance to the median (MAD), scaled to a standard deviation."""
         middle = self.median
-        return _NORMAL_MAD * median(sorted(abs(value - middle) for value in self._ordered))
+        return _NORMAL_MAD * median(sorted([abs(value - middle) for value in self._ordered]))
 
 
 def median(ordered: list[float]) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tachograph.client.core.steps import StepRecord
 from tachograph.wire import HISTOGRAM_SCHEMA, bucket_index, encode_number
 
@@ -26,10 +24,9 @@ class StepHistogram:
         self._buckets[index] = self._buckets.get(index, 0) + 1
         self._sum += seconds
 
-    def metrics(self) -> Iterator[tuple[str, object]]:
-        """Yield the number of tagged steps by tag, once there is one."""
-        if self._tagged:
-            yield "tagged_steps_total", dict(self._tagged)
+    def metrics(self) -> dict[str, object]:
+        """Return the number of tagged steps by tag, once there is one."""
+        return {"tagged_steps_total": dict(self._tagged)} if self._tagged else {}
 
     def frame(self) -> dict[str, object]:
         """Return the histogram as the wire carries it."""

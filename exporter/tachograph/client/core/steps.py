@@ -11,8 +11,8 @@ from typing import NamedTuple, NoReturn
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core.compiled import UnseenStep, in_graph, whole_graph
 from tachograph.client.core.counters import Counter
-from tachograph.client.core.notice import notice, raised_by_signal
-from tachograph.client.core.phases import OURS, Phase, PhaseClock, Uncopied
+from tachograph.client.core.notice import notice
+from tachograph.client.core.phases import OURS, Outer, Phase, PhaseClock, Uncopied
 from tachograph.client.core.scalars import Copy, Reading, read
 
 FIRST_TAG = "warm-up"
@@ -42,6 +42,23 @@ class StepRecord(NamedTuple):
     wait: float
 
 
+class ExposedWait:
+    """Seconds in which the training thread only waited for collectives.
+
+    `seconds` are those of marked collectives; `more` returns those of watched models, None without one.
+    """
+
+    __slots__ = ("more", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.more: Callable[[], float] | None = None
+
+    def total(self) -> float:
+        """Return all of it so far; for the training thread."""
+        return self.seconds + (self.more() if self.more is not None else 0.0)
+
+
 class Step(Uncopied):
     """One optimizer step as a context manager, the same object every time.
 
@@ -52,11 +69,11 @@ class Step(Uncopied):
     """
 
     __slots__ = (
-        "_began", "_clock", "_depth", "_dropped", "_other", "_partial", "_pending", "_phases", "_wait", "accumulating",
+        "_began", "_clock", "_dropped", "_other", "_outer", "_partial", "_pending", "_phases", "_wait", "accumulating",
         "completed", "ended", "given", "logged", "next", "number", "records",
     )  # fmt: skip
 
-    def __init__(self, clock: PhaseClock, dropped: Counter, wait: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, clock: PhaseClock, dropped: Counter, wait: ExposedWait | None = None) -> None:
         self.number = 0
         self.next = 0
         self.completed = 0
@@ -69,10 +86,10 @@ class Step(Uncopied):
         self._clock = clock
         self._phases = tuple(clock.phases[name] for name in PHASES)
         self._other: Phase = clock.other
-        self._wait = wait
+        self._wait = wait or ExposedWait()
         self._began = 0.0
         self._partial = False
-        self._depth = 0
+        self._outer: Outer | None = None  # what the clock returns to at the end; None while no step is under way
         self._dropped = dropped
 
     def __enter__(self) -> Step:
@@ -81,13 +98,11 @@ class Step(Uncopied):
             now = perf_counter()
             left = clock.current
             elapsed = now - clock.since
-            outer = clock.outer
-            if self._depth:  # entered before and not left: it begins anew
-                del outer[self._depth :]
-            else:
+            outer = self._outer
+            if outer is None:  # else it was entered before and not left: it begins anew
                 # Outside the outermost step and every named phase the clock returns to `other`: `init` ends, for good.
-                outer.append(left if outer else self._other)
-                self._depth = len(outer)
+                outer = self._outer = (self._other if clock.outer is None else left), clock.outer
+            clock.outer = outer
             clock.since = now
             clock.current = self._other
             left.seconds += elapsed
@@ -103,19 +118,16 @@ class Step(Uncopied):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            depth = self._depth
-            if not depth:  # left before: by the inner end of a step inside itself
+            outer = self._outer
+            if outer is None:  # left before: by the inner end of a step inside itself
                 return
             clock = self._clock
             now = perf_counter()
             left = clock.current
             elapsed = now - clock.since
             clock.since = now
-            outer = clock.outer
-            if len(outer) != depth:  # phases entered inside by hand and never left, or left twice
-                del outer[depth:]
-            self._depth = 0
-            clock.current = outer.pop() if outer else self._other
+            self._outer = None
+            clock.current, clock.outer = outer  # also out of phases entered inside by hand and never left
             left.seconds += elapsed
             if kind is not None or self.accumulating:
                 self._stay(kind is None)
@@ -125,12 +137,14 @@ class Step(Uncopied):
             self.ended = now
             records = self.records
             if len(records) < RING_LIMIT:
+                wait = self._wait
+                waited = wait.seconds if wait.more is None else wait.total()
                 a, b, c, d, e, f, g, h, i, j = self._phases  # written out: a loop over them takes twice the time
                 seconds = (
                     a.seconds, b.seconds, c.seconds, d.seconds, e.seconds,
                     f.seconds, g.seconds, h.seconds, i.seconds, j.seconds,
                 )  # fmt: skip
-                records.append((self.number, self._began, now, clock.tag, seconds, self._wait()))
+                records.append((self.number, self._began, now, clock.tag, seconds, waited))
             else:
                 self._dropped.count += 1
             self.given = None
@@ -141,7 +155,7 @@ class Step(Uncopied):
     @property
     def under_way(self) -> bool:
         """Whether a step, or a micro-step of one, has begun and not ended."""
-        return self._depth > 0 or self._partial
+        return self._outer is not None or self._partial
 
     def _stay(self, ended_well: bool) -> None:
         """End a micro-step, or one that failed: what it belonged to begins anew, with the tag that it would have."""
@@ -157,14 +171,12 @@ class Step(Uncopied):
         asynchronously and read at a later `log`, when the copy is done: the training thread never waits for the GPU.
         Names that the catalog does not hold, and values that are no numbers, are dropped and counted.
         """
-        deferred = False
         try:
-            for name, value in values.items():
-                kind = value.__class__
-                if kind is not float and kind is not int:
-                    reading = values[name] = read(value)
-                    if reading.__class__ is Copy:
-                        deferred = True
+            deferred = False
+            for value in values.values():
+                if type(value) is not float and type(value) is not int:
+                    deferred = self._read(values)
+                    break
             if deferred or self._pending:
                 self._defer(values)  # type: ignore[arg-type]
             elif len(self.logged) < RING_LIMIT:
@@ -173,17 +185,18 @@ class Step(Uncopied):
                 self._dropped.count += 1
             if excess:
                 self._misuse()
-        except Exception as error:  # noqa: BLE001 - a value without even a class: a dead `weakref.proxy`
-            try:
-                if raised_by_signal(error):
-                    raise
-                self._log_carefully(values)
-            except OURS:
-                self._clock.failed = True
+        except OURS:
+            self._clock.failed = True
 
-    def _log_carefully(self, values: dict[str, object]) -> None:
-        """Record what can be read of values of which one cannot; `read` makes None of that one, counted later."""
-        self._defer({name: value if type(value) is float else read(value) for name, value in values.items()})
+    @staticmethod
+    def _read(values: dict[str, object]) -> bool:
+        """Put readings in place of values; return whether one of them is still being copied from a GPU."""
+        deferred = False
+        for name, value in values.items():
+            reading = values[name] = read(value)
+            if type(reading) is Copy:
+                deferred = True
+        return deferred
 
     def _misuse(self) -> None:
         self._dropped.count += 1

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from math import isfinite
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.rank import LOST_CAUSES, PHASES
@@ -74,7 +74,7 @@ class Goodput:
     def observe(self, record: StepRecord) -> None:
         """Book a completed step, with all that came between it and the one before."""
         spent = self._since_last(record.seconds)
-        wait = _gain(record.wait, self._wait)
+        wait = record.wait - self._wait if self._wait < record.wait < inf else 0.0
         booked, stalled = self._book(spent, wait, record.number)
         for place, seconds in booked.items():
             self._settled[place] += seconds
@@ -85,18 +85,23 @@ class Goodput:
             self._usual.append(stalled)
         self._limit = None
 
-    def metrics(self) -> Iterator[tuple[str, object]]:
-        """Yield both families by wire key; neither ever falls, and together they are the time that passed."""
+    def metrics(self) -> dict[str, object]:
+        """Return both families by wire key; neither ever falls, and together they are the time that passed."""
         self._learn_gap()
         seconds = self._clock.read()[2]
         open_, _ = self._book(self._since_last([seconds[phase] for phase in PHASES]), 0.0, self._step.next)
         self._tell({place: self._settled[place] + open_[place] for place in _PLACES})
-        yield "productive_seconds_total", self._told[PRODUCTIVE]
-        yield "lost_seconds_total", {cause: self._told[cause] for cause in LOST_CAUSES}
+        return {
+            "productive_seconds_total": self._told[PRODUCTIVE],
+            "lost_seconds_total": {cause: self._told[cause] for cause in LOST_CAUSES},
+        }
 
     def _since_last(self, seconds: Sequence[float]) -> list[float]:
         """Return what each phase gained since the last completed step, given its cumulative seconds."""
-        return [_gain(now, before) for now, before in zip(seconds, self._seconds, strict=True)]
+        return [
+            now - before if before < now < inf else 0.0  # nothing for one that fell or is not finite
+            for now, before in zip(seconds, self._seconds, strict=True)
+        ]
 
     def _book(self, spent: Sequence[float], wait: float, number: int) -> tuple[Seconds, float]:
         """Return the seconds spent on one step by their place, and how many of them count as a stall."""
@@ -130,7 +135,7 @@ class Goodput:
         """Return the seconds without a completed step that are no hang yet; before an ordinary one nobody knows."""
         if self._limit is None:
             usual = sorted(self._usual)
-            self._limit = HANG_SECONDS + HANG_STEPS * usual[len(usual) // 2] if usual else float("inf")
+            self._limit = HANG_SECONDS + HANG_STEPS * usual[len(usual) // 2] if usual else inf
         return self._limit
 
     def _learn_gap(self) -> None:
@@ -152,8 +157,3 @@ class Goodput:
         if missing > 0:
             for place, seconds in short.items():
                 self._told[place] += seconds * (room / missing)
-
-
-def _gain(now: float, before: float) -> float:
-    """Return by how much a cumulative number grew; nothing for one that fell or is not finite."""
-    return now - before if isfinite(now) and now > before else 0.0

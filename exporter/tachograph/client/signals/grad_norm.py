@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
 
 from tachograph.client.core.sorted_window import SortedWindow, median
 
@@ -73,12 +72,12 @@ class GradNormWatch:
             return None
         return math.exp(median(sorted(self._blocks)) if self._blocks else self._logs.median)
 
-    def metrics(self) -> Iterator[tuple[str, object]]:
-        """Yield what is known of the norm."""
-        if self._last_step >= 0:
-            yield "grad_norm_spike_steps", self.spike_steps
+    def metrics(self) -> dict[str, object]:
+        """Return what is known of the norm."""
+        metrics: dict[str, object] = {} if self._last_step < 0 else {"grad_norm_spike_steps": self.spike_steps}
         if (level := self.level) is not None:
-            yield "grad_norm_level", level
+            metrics["grad_norm_level"] = level
+        return metrics
 
     def _rise(self, norm: float) -> float:
         if not self._logs:

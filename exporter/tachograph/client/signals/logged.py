@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from weakref import ref
 
 from tachograph.catalog.rank import LOGGABLE
@@ -63,16 +63,12 @@ class Logged:
                 if key in values:
                     observe(step, values[key])
 
-    def metrics(self) -> Iterator[tuple[str, object]]:
-        """Yield what was logged and what follows from it."""
-        if self._rate is not None:
-            yield "learning_rate", self._rate
-        yield from self._values.items()
-        yield from self._loss.metrics()
-        yield from self._grad_norm.metrics()
-        yield "nonfinite_total", dict(self._nonfinite.totals)
-        if self._nonfinite.first_steps:
-            yield "nonfinite_step", dict(self._nonfinite.first_steps)
+    def metrics(self) -> dict[str, object]:
+        """Return what was logged and what follows from it."""
+        metrics: dict[str, object] = {} if self._rate is None else {"learning_rate": self._rate}
+        return {
+            **metrics, **self._values, **self._loss.metrics(), **self._grad_norm.metrics(), **self._nonfinite.metrics()
+        }  # fmt: skip
 
     def _observe_rate(self, step: int, rate: float) -> None:
         if self._learning_rate.observe(step, rate):

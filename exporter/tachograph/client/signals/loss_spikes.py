@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from tachograph.catalog.rank import NONFINITE_SOURCES
@@ -134,17 +134,18 @@ class LossWatch:
             return None
         return (math.log(self._last) - self._logs.median) / max(self._logs.deviation(), SPREAD_FLOOR)
 
-    def metrics(self) -> Iterator[tuple[str, object]]:
-        """Yield what is known of the loss; the number of spikes always, from 0 on."""
-        yield "loss_spikes_total", self.spikes
+    def metrics(self) -> dict[str, object]:
+        """Return what is known of the loss; the number of spikes always, from 0 on."""
+        metrics: dict[str, object] = {"loss_spikes_total": self.spikes}
         if self._last_step >= 0:
-            yield "loss_spike_steps", self.spike_steps
-        scores = {
-            "loss_zscore": self.score,
-            "loss_trailing_zscore": self.trailing_score,
-            "loss_log_zscore": self.log_score,
-        }
-        yield from ((key, score) for key, score in scores.items() if score is not None)
+            metrics["loss_spike_steps"] = self.spike_steps
+        if self.score is not None:
+            metrics["loss_zscore"] = self.score
+        if (trailing_score := self.trailing_score) is not None:
+            metrics["loss_trailing_zscore"] = trailing_score
+        if (log_score := self.log_score) is not None:
+            metrics["loss_log_zscore"] = log_score
+        return metrics
 
     def _score(self, rise: float, level: float) -> float | None:
         if len(self._rises) < MIN_RISES:
@@ -194,7 +195,7 @@ def trailing(losses: Iterable[float]) -> tuple[float, float]:
     """Return mean and standard deviation (of the population) of a few losses."""
     few = tuple(losses)
     mean = sum(few) / len(few)
-    return mean, math.sqrt(sum((loss - mean) ** 2 for loss in few) / len(few))
+    return mean, math.sqrt(sum([(loss - mean) ** 2 for loss in few]) / len(few))
 
 
 HEALED_VALUES = 100
@@ -208,6 +209,11 @@ class NonfiniteWatch:
         self.totals = dict.fromkeys(NONFINITE_SOURCES, 0)
         self.first_steps: dict[str, int] = {}
         self._finite = dict.fromkeys(NONFINITE_SOURCES, 0)
+
+    def metrics(self) -> dict[str, object]:
+        """Return the counts by source, and the first steps once there is one."""
+        first = {"nonfinite_step": dict(self.first_steps)} if self.first_steps else {}
+        return {"nonfinite_total": dict(self.totals), **first}
 
     def observe(self, step: int, values: Mapping[str, float]) -> None:
         """Look at the values logged for one step."""

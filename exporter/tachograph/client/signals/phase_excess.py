@@ -8,8 +8,6 @@ steps, and adds nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core.sorted_window import SortedWindow
 from tachograph.client.core.steps import StepRecord
@@ -56,7 +54,7 @@ class PhaseExcess:
         spent = [now - then for now, then in zip(record.seconds, before.seconds, strict=False)]
         if spent[_EVAL] > 0:  # which may have waited for data and run forward, in phases inside its own
             return
-        step = sum(spent[index] for index in MEASURED) + spent[_COLLECTIVE]
+        step = sum([spent[index] for index in MEASURED]) + spent[_COLLECTIVE]
         spent[_BACKWARD] -= max(0.0, record.wait - before.wait - spent[_COLLECTIVE])
         known = len(self._step) >= LEAST_STEPS
         least = LEAST_SHARE * self._step.median if known else 0.0
@@ -67,6 +65,6 @@ class PhaseExcess:
             usual.push(busy)
         self._step.push(step)
 
-    def metrics(self) -> Iterator[tuple[str, object]]:
-        """Yield the seconds of every phase, from 0 on."""
-        yield "phase_excess_seconds_total", dict(self.seconds)
+    def metrics(self) -> dict[str, object]:
+        """Return the seconds of every phase, from 0 on."""
+        return {"phase_excess_seconds_total": dict(self.seconds)}

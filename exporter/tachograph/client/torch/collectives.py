@@ -16,6 +16,7 @@ from types import TracebackType
 
 from tachograph.catalog.rank import OPERATIONS
 from tachograph.client.core.phases import OURS, Phase, Uncopied
+from tachograph.client.core.steps import ExposedWait
 from tachograph.client.torch.bucket_watch import ALL_REDUCE, BucketTotals, OperationTotals
 from tachograph.client.torch.bucket_watch import watch_buckets as watch_buckets  # noqa: PLC0414 - the recorder's door to it
 from tachograph.client.torch.bus_factor import bus_factor
@@ -28,18 +29,9 @@ class MarkedTotals(OperationTotals):
 
     __slots__ = ("shared",)
 
-    def __init__(self, shared: SharedWait) -> None:
+    def __init__(self, shared: ExposedWait) -> None:
         super().__init__()
         self.shared = shared
-
-
-class SharedWait:
-    """Seconds waited in marked collectives of any operation."""
-
-    __slots__ = ("seconds",)
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
 
 
 class Collective(Uncopied):
@@ -93,18 +85,21 @@ class Collectives:
     """
 
     def __init__(self, world_size: int | None = None) -> None:
-        self._shared = SharedWait()
-        self.marked: dict[str, MarkedTotals] = {operation: MarkedTotals(self._shared) for operation in OPERATIONS}
+        self.wait = ExposedWait()
+        self.marked: dict[str, MarkedTotals] = {operation: MarkedTotals(self.wait) for operation in OPERATIONS}
         self.watched: list[BucketTotals] = []
         self._world_size = world_size
         self._recorder = FlightRecorderPoll()
         self._marks_are_timed: bool | None = None
 
-    def wait_total(self) -> float:
-        """Return the exposed wait of this rank so far, in seconds; the training thread calls it at a step's end."""
-        total = self._shared.seconds
-        if not self.watched:
-            return total
+    def watch(self, totals: BucketTotals) -> None:
+        """Report the buckets of one more model."""
+        self.watched.append(totals)
+        self.wait.more = self._watched_wait
+
+    def _watched_wait(self) -> float:
+        """Return the exposed wait of watched models, in seconds; the training thread calls it at a step's end."""
+        total = 0.0
         for totals in self.watched:
             if totals.gpu_wait is not None and totals.gpu_wait.pending:
                 totals.gpu_wait.resolve(totals)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
+from math import isfinite
+from operator import methodcaller
+from typing import Any
 
 from tachograph.catalog.rank import TRAIN_METRICS
+from tachograph.client.core.arguments import LARGEST
 from tachograph.client.core.batches import LoaderWatch
 from tachograph.client.core.counters import Counter
 from tachograph.client.core.notice import notice
@@ -27,6 +32,9 @@ from tachograph.client.torch.device_time import DeviceTime
 from tachograph.client.transport.guarded import Guarded
 from tachograph.client.transport.interfaces import MetricSource, Sink, StepObserver
 from tachograph.wire import VERSION, encode_number
+
+_LABELLED = {key: row.own_label is not None for key, row in TRAIN_METRICS.items()}
+"""Whether a metric has one number for each value of a label of its own, by wire key."""
 
 SINK_SECONDS = 1.0
 """Events may send ten frames a second; sinks get one of them."""
@@ -55,7 +63,7 @@ class RankState:
         self.batches = Counter()
         self.loaders = LoaderWatch()
         self.collectives = Collectives(identity.world_size)
-        self.step = Step(self.clock, self.dropped, self.collectives.wait_total)
+        self.step = Step(self.clock, self.dropped, self.collectives.wait)
         self.checkpoints = Checkpoints()
         self.accelerator = Accelerator()
         self.logged = Logged(self.step)
@@ -80,6 +88,7 @@ class RankState:
         self._refused = 0
         self._sequence = 0
         self._sunk_at = 0.0
+        self._phase_seconds: dict[str, float] = {}
         self._progress: tuple[float, float] | None = None
 
     def hello(self) -> Frame:
@@ -102,17 +111,26 @@ class RankState:
         phase, since, seconds = self.clock.read()
         now = time.time()
         unix = now - time.perf_counter()
-        metrics = self._metrics(seconds)
+        self._phase_seconds = seconds
+        metrics: Metrics = {}
+        special: set[str] = set()
+        take = partial(self._take, metrics, special)
+        self.guests.each(take)  # what is measured here stands above what guests say
+        self.sources.each(take)
+        take(self)
         step = self.step.next
         if self.sinks and now - self._sunk_at >= SINK_SECONDS:
             self._sunk_at = now
             flat = dict(_flat(metrics))
             self.sinks.each(lambda sink: sink.write(now, step, flat))
         self._sequence += 1
+        encoded: dict[str, object] = {**metrics}
+        for key in special:
+            encoded[key] = _encoded(metrics[key])
         frame: Frame = {
             "v": VERSION, "type": "state", "seq": self._sequence, "time": now, "step": step,
             "phase": phase, "phase_since": unix + since,
-            "metrics": {key: _encoded(value) for key, value in metrics.items()},
+            "metrics": encoded,
             "histograms": {"step_seconds": self._histogram.frame()}, "events": list(self.checkpoints.events),
             "dropped": self._dropped(),
         }  # fmt: skip
@@ -146,50 +164,49 @@ class RankState:
         self.logged.read()
         records = self.step.records
         for _ in range(len(records)):
-            record = StepRecord(*records.popleft())
-            self.observers.each(lambda observer: observer.observe(record))  # noqa: B023 - called before the next one
+            self.observers.each(methodcaller("observe", StepRecord._make(records.popleft())))
 
-    def _metrics(self, phase_seconds: Mapping[str, float]) -> Metrics:
-        """Return wire key and value: what guests say first, what is measured here last."""
-        metrics: Metrics = {}
-
-        def ask(source: MetricSource) -> None:
-            given = source.metrics()
-            self._take(metrics, given.items() if isinstance(given, Mapping) else given)
-
-        self.guests.each(ask)
-        self.sources.each(ask)
-        self._take(metrics, self._measured(phase_seconds))
-        return metrics
-
-    def _measured(self, phase_seconds: Mapping[str, float]) -> Iterator[tuple[str, object]]:
-        steps = self.step.completed
-        yield "steps_total", steps
+    def metrics(self) -> dict[str, object]:
+        """Return what is measured here: steps and what they are worth, phases, batches, checkpoints and memory."""
+        steps, phase_seconds = self.step.completed, self._phase_seconds
+        measured: dict[str, object] = {"steps_total": steps}
         for key, amount in dict(self.workload.per_step).items():  # counted FLOPs may join it meanwhile
-            yield key, steps * amount
-        yield "phase_seconds_total", phase_seconds
-        yield "batches_total", self.batches.count
-        yield "checkpoint_seconds_total", phase_seconds["checkpoint"]
-        yield "checkpoint_failures_total", self.clock.checkpoint.failures + self.checkpoints.failures
-        yield from self.accelerator.memory().items()
+            measured[key] = steps * amount
+        measured["phase_seconds_total"] = phase_seconds
+        measured["batches_total"] = self.batches.count
+        measured["checkpoint_seconds_total"] = phase_seconds["checkpoint"]
+        measured["checkpoint_failures_total"] = self.clock.checkpoint.failures + self.checkpoints.failures
+        measured.update(self.accelerator.memory())
         if (resident := host_memory()) is not None:
-            yield "host_memory_bytes", resident
+            measured["host_memory_bytes"] = resident
+        return measured
 
-    def _take(self, metrics: Metrics, given: Iterable[tuple[str, object]]) -> None:
-        """Put what a source says into `metrics`; keys that the catalog lacks and values of a wrong kind are counted."""
-        for key, value in given:
-            row = TRAIN_METRICS.get(key) if isinstance(key, str) else None
-            if row is None or (row.own_label is not None) != isinstance(value, Mapping):
-                self._refused += 1
-            elif isinstance(value, Mapping):
-                numbers = {str(label): each for label, each in value.items() if _is_number(each)}
-                self._refused += len(value) - len(numbers)
-                if numbers:
+    def _take(self, metrics: Metrics, special: set[str], source: MetricSource) -> None:
+        """Put what a source gives into `metrics`; keys that the catalog lacks and values of a wrong kind are counted.
+
+        Numbers that JSON does not have, or that are of no plain type, have their keys noted in `special`.
+        """
+        given = source.metrics()
+        for key, value in given.items() if type(given) is dict or isinstance(given, Mapping) else given:
+            labelled = _LABELLED.get(key) if isinstance(key, str) else None
+            if labelled and (type(value) is dict or isinstance(value, Mapping)):
+                if numbers := self._numbers(value):
                     metrics[key] = numbers
-            elif _is_number(value):
+                    if not all(map(isfinite, numbers.values())):
+                        special.add(key)
+            elif labelled is False and (type(value) is float or _is_number(value)):
                 metrics[key] = value  # type: ignore[assignment]
+                if not isfinite(value):  # type: ignore[arg-type]
+                    special.add(key)
             else:
                 self._refused += 1
+
+    def _numbers(self, given: Mapping[object, object]) -> dict[str, Number]:
+        numbers: dict[str, Any] = {
+            str(label): each for label, each in given.items() if type(each) is float or _is_number(each)
+        }
+        self._refused += len(given) - len(numbers)
+        return numbers
 
     def _dropped(self) -> int:
         at_start = self.identity.refused + self.workload.refused
@@ -208,9 +225,11 @@ def host_memory(path: str = STATM) -> int | None:
 
 def _is_number(value: object) -> bool:
     """Return whether a frame can carry `value`: an integer beyond 2^53 would not arrive as it left."""
-    if isinstance(value, float):
-        return True
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 2**53
+    if type(value) is not int:
+        return isinstance(value, float) or (
+            isinstance(value, int) and type(value) is not bool and _is_number(int(value))
+        )
+    return -LARGEST <= value <= LARGEST
 
 
 def _encoded(value: Number | dict[str, Number]) -> object:

@@ -38,6 +38,8 @@ FAREWELL_SECONDS = 0.15
 
 LARGEST_STEP = 2**53
 
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
 _LEAST_GAP = 1 / MAX_RATE_HZ
 
 fork_lock = threading.RLock()
@@ -278,8 +280,7 @@ class Sender:
 
 def _encode(frame: Frame) -> bytes:
     """Return a frame as a line of UTF-8; half a surrogate, of which there is none in it, becomes a question mark."""
-    text = json.dumps(frame, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return text.encode("utf-8", "replace") + b"\n"
+    return _JSON.encode(frame).encode("utf-8", "replace") + b"\n"
 
 
 def _jitter() -> float:
