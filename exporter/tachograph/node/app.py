@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import platform
@@ -12,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
@@ -25,7 +24,6 @@ from tachograph.node.histograms import HistogramSample
 from tachograph.node.once_per_minute import OncePerMinute
 from tachograph.node.page_budget import fit
 from tachograph.node.ranks.listener import Listener, SocketPathError
-from tachograph.node.ranks.shown_ranks import shown
 from tachograph.node.ranks.state_file import StateFile
 from tachograph.node.ranks.state_keeper import StateKeeper
 from tachograph.node.ranks.table import RankTable
@@ -65,6 +63,7 @@ class Exporter:
         self._sections = Sections(self._clock)
         self._settings = dict(config.settings)
         self._ticks = 0
+        self._next_tick: asyncio.TimerHandle | None = None
         self._lines = OncePerMinute(_log, self._clock.monotonic)
         pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready, generation=lambda: self._ticks)
         self._server = Server(
@@ -116,21 +115,26 @@ class Exporter:
 
     async def _work(self, stop: asyncio.Event) -> None:
         reading = asyncio.create_task(self._read_gpus())
+        self._tick_and_repeat(self._clock.monotonic())
         try:
-            while not stop.is_set():
-                due = self._clock.monotonic() + TICK_SECONDS
-                try:
-                    self._tick()
-                except Exception as error:  # noqa: BLE001 - a fault of ours in one tick must not end the exporter
-                    self._lines.warning("tick failed", error)
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(stop.wait(), TICK_SECONDS)
-                self._loop_lag.note(self._clock.monotonic() - due)
+            await stop.wait()
         finally:
+            if self._next_tick is not None:
+                self._next_tick.cancel()
             if self._keeper is not None:
                 await self._keeper.close()
             reading.cancel()
             await asyncio.wait({reading}, timeout=LAST_WAIT_SECONDS)
+
+    def _tick_and_repeat(self, due: float) -> None:
+        now = self._clock.monotonic()
+        self._loop_lag.note(now - due)
+        try:
+            self._tick()
+        except Exception as error:  # noqa: BLE001 - a fault of ours in one tick must not end the exporter
+            self._lines.warning("tick failed", error)
+        loop = asyncio.get_running_loop()
+        self._next_tick = loop.call_later(TICK_SECONDS, self._tick_and_repeat, now + TICK_SECONDS)
 
     def _tick(self) -> None:
         self._ticks += 1
@@ -146,39 +150,40 @@ class Exporter:
         except Exception:  # noqa: BLE001 - whatever fails in the GPU side, the ranks must still be seen
             _log.exception("GPU readings ended")
 
-    def samples(self) -> Iterator[Sample | HistogramSample]:
-        """Yield everything the exporter shows; a part that fails costs that part alone."""
-        yield from self._shown_gpus.samples()
-        yield from self._rank_samples()
-        yield from self._listener.samples()
-        yield from self._server.samples()
-        yield Sample(catalog.EXPORTER_INFO, (__version__, platform.python_version()), 1)
-        yield from process_samples()
+    def samples(self) -> list[Sample | HistogramSample]:
+        """Return everything the exporter shows; a part that fails costs that part alone."""
+        return [
+            *self._shown_gpus.samples(),
+            *self._rank_samples(),
+            *self._listener.samples(),
+            *self._server.samples(),
+            Sample(catalog.EXPORTER_INFO, (__version__, platform.python_version()), 1),
+            *process_samples(),
+        ]
 
-    def _rank_samples(self) -> Iterator[Sample | HistogramSample]:
+    def _rank_samples(self) -> list[Sample | HistogramSample]:
         start = time.perf_counter()
+        samples: list[Sample | HistogramSample] = []
         try:
-            blocks = [
-                (user, block if self._rank_detail else list(shown(block))) for user, block in self._table.blocks()
-            ]
-            samples, withheld = fit(blocks, self._most_series)
-            yield from samples
-            yield Sample(catalog.SERIES_WITHHELD, (), withheld)
-            yield from self._table.counts()
+            samples, withheld = fit(list(self._table.blocks(detail=self._rank_detail)), self._most_series)
+            samples += [Sample(catalog.SERIES_WITHHELD, (), withheld), *self._table.counts()]
         except Exception:  # noqa: BLE001 - a fault of ours in one rank's state must not take the GPUs off the page
             if not self._ranks_failed:
                 _log.exception("ranks cannot be shown")
             self._ranks_failed = True
         else:
             self._ranks_failed = False
-        yield Sample(catalog.COLLECTOR_SUCCESS, ("ranks",), not self._ranks_failed)
         if self._ranks_failed:
-            yield Sample(catalog.COLLECTOR_UNAVAILABLE, ("ranks", "error"), 1)
-        yield Sample(catalog.COLLECTOR_DURATION, ("ranks",), time.perf_counter() - start)
-        yield Sample(catalog.COLLECTOR_AGE, ("ranks",), 0)  # frames are taken over as they arrive
-        yield Sample(catalog.LOOP_LAG, (), self._loop_lag.read())
-        yield Sample(catalog.FRAME_COST, (), self._table.shares.frame_cost.read())
-        yield Sample(catalog.THROTTLED, (), self._table.shares.throttled_seconds)
+            samples.append(Sample(catalog.COLLECTOR_UNAVAILABLE, ("ranks", "error"), 1))
+        return [
+            *samples,
+            Sample(catalog.COLLECTOR_SUCCESS, ("ranks",), not self._ranks_failed),
+            Sample(catalog.COLLECTOR_DURATION, ("ranks",), time.perf_counter() - start),
+            Sample(catalog.COLLECTOR_AGE, ("ranks",), 0),  # frames are taken over as they arrive
+            Sample(catalog.LOOP_LAG, (), self._loop_lag.read()),
+            Sample(catalog.FRAME_COST, (), self._table.shares.frame_cost.read()),
+            Sample(catalog.THROTTLED, (), self._table.shares.throttled_seconds),
+        ]
 
     def _landing(self, is_trusted: bool = True) -> str:
         refused = {reason: count for reason, count in self._table.rejected.items() if count}

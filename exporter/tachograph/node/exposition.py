@@ -7,7 +7,6 @@ tachograph_rank_up{run="llama-7b",rank="5"} 1
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,6 +21,7 @@ from tachograph.node.samples import Sample
 _ORDER = {metric.name: position for position, metric in enumerate(METRICS)}
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+_SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
 _FAMILY_SUFFIX = {COUNTER: "_total", INFO: "_info"}
 """What OpenMetrics adds to a family's name for its samples."""
 
@@ -67,6 +67,7 @@ class Exposition:
 
     def __init__(self) -> None:
         self._prefixes: _Prefixes = {}
+        self._headers: dict[tuple[str, bool], str] = {}
 
     def render(self, samples: Iterable[Sample | HistogramSample], form: Form) -> bytes:
         """Return the samples as text, families in catalog order; of two samples of one series the later one stands."""
@@ -79,11 +80,15 @@ class Exposition:
         # Only what this page uses is kept for the next one: ranks come and go, and choose their names.
         before, self._prefixes = self._prefixes, {}
         lines: list[str] = []
-        for name in sorted(families, key=lambda name: (_ORDER.get(name, len(_ORDER)), name)):
+        ours = families.keys() & _ORDER.keys()
+        for name in (*sorted(ours, key=_ORDER.__getitem__), *sorted(families.keys() - ours)):
             series = families[name]
-            metric = next(iter(series.values())).metric
-            lines.extend(_header(metric, form))
+            if (name, form.openmetrics) not in self._headers:
+                self._headers[name, form.openmetrics] = _header(next(iter(series.values())).metric, form)
+            lines.append(self._headers[name, form.openmetrics])
             known, used = before.get(name, {}), self._prefixes.setdefault(name, {})
+            starts: list[str] = []
+            values: list[float] = []
             for labels, sample in series.items():
                 names = sample.metric.labels
                 found = known.get(labels)
@@ -93,7 +98,9 @@ class Exposition:
                 if isinstance(sample, HistogramSample):
                     lines.extend(map("".join, zip(found[1], _histogram(sample), strict=True)))
                 else:
-                    lines.append(found[1][0] + number(sample.value))
+                    starts.append(found[1][0])
+                    values.append(sample.value)
+            lines.extend(map(str.__add__, starts, _numbers(values)))
         if form.openmetrics:
             lines.append("# EOF")
         lines.append("")
@@ -120,18 +127,16 @@ def process_samples() -> Iterator[Sample]:
 _process = ProcessCollector(registry=None)
 
 
-def _header(metric: Metric, form: Form) -> Iterator[str]:
+def _header(metric: Metric, form: Form) -> str:
     if not form.openmetrics:
-        yield f"# HELP {metric.name} {metric.help.translate(_HELP_ESCAPES)}"
-        yield f"# TYPE {metric.name} {GAUGE if metric.kind == INFO else metric.kind}"
-        return
+        kind = GAUGE if metric.kind == INFO else metric.kind
+        return f"# HELP {metric.name} {metric.help.translate(_HELP_ESCAPES)}\n# TYPE {metric.name} {kind}"
     suffix = _FAMILY_SUFFIX.get(metric.kind, "")
     family = metric.name.removesuffix(suffix)
     # A counter whose name does not say so, as some of DCGM's, is none to OpenMetrics.
-    yield f"# TYPE {family} {metric.kind if metric.name.endswith(suffix) else 'unknown'}"
-    if metric.unit and family.endswith(f"_{metric.unit}"):
-        yield f"# UNIT {family} {metric.unit}"
-    yield f"# HELP {family} {metric.help.translate(_ESCAPES)}"
+    kind = metric.kind if metric.name.endswith(suffix) else "unknown"
+    unit = f"# UNIT {family} {metric.unit}\n" if metric.unit and family.endswith(f"_{metric.unit}") else ""
+    return f"# TYPE {family} {kind}\n{unit}# HELP {family} {metric.help.translate(_ESCAPES)}"
 
 
 def _prefixes(sample: Sample | HistogramSample) -> tuple[str, ...]:
@@ -145,10 +150,8 @@ def _prefixes(sample: Sample | HistogramSample) -> tuple[str, ...]:
     return (*buckets, f"{name}_sum{plain} ", f"{name}_count{plain} ")
 
 
-def _histogram(sample: HistogramSample) -> Iterator[str]:
-    yield from map(str, sample.cumulative)
-    yield number(sample.sum)
-    yield str(sample.cumulative[-1])
+def _histogram(sample: HistogramSample) -> list[str]:
+    return [*map(str, sample.cumulative), number(sample.sum), str(sample.cumulative[-1])]
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
@@ -160,9 +163,12 @@ def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
 
 def number(value: float) -> str:
     """Return a sample's value as both formats write it."""
-    value = float(value)
-    if value.is_integer() and -1e15 < value < 1e15:
-        return str(int(value))
-    if math.isfinite(value):
-        return repr(value)
-    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return _numbers([value])[0]
+
+
+def _numbers(values: Iterable[float]) -> list[str]:
+    """Return many at once: a call for each number of a page would cost more than what it does."""
+    return [
+        str(int(value)) if value.is_integer() and -1e15 < value < 1e15 else _SPECIAL.get(text := repr(value), text)
+        for value in map(float, values)
+    ]

@@ -10,7 +10,6 @@ from tachograph.node.samples import Sample
 
 Block = Sequence[Sample | HistogramSample]
 """What one rank shows, what matters most first; or what is added up over a run."""
-
 _LINES_OF_A_HISTOGRAM = len(BOUNDS) + 3
 """Its buckets, +Inf, sum and count."""
 
@@ -21,7 +20,7 @@ def fit(blocks: Sequence[tuple[int, Block]], most: int) -> tuple[list[Sample | H
     Every user gets the same share, and every block of a user the same share of that; what one leaves the others have.
     A block is cut at its end.
     """
-    sizes = [sum(map(_lines, block)) for _, block in blocks]
+    sizes = [sum(_lines(block)) for _, block in blocks]
     total = sum(sizes)
     if total <= most:
         return [sample for _, block in blocks for sample in block], 0
@@ -36,10 +35,10 @@ def fit(blocks: Sequence[tuple[int, Block]], most: int) -> tuple[list[Sample | H
     kept = [
         sample
         for (_, block), room in zip(blocks, allowed, strict=True)
-        for sample, lines in zip(block, accumulate(map(_lines, block)), strict=True)
+        for sample, lines in zip(block, accumulate(_lines(block)), strict=True)
         if lines <= room
     ]
-    return kept, total - sum(map(_lines, kept))
+    return kept, total - sum(_lines(kept))
 
 
 def fair_shares(wanted: Sequence[int], most: int) -> list[int]:
@@ -52,5 +51,5 @@ def fair_shares(wanted: Sequence[int], most: int) -> list[int]:
     return shares
 
 
-def _lines(sample: Sample | HistogramSample) -> int:
-    return 1 if isinstance(sample, Sample) else _LINES_OF_A_HISTOGRAM
+def _lines(block: Block) -> list[int]:
+    return [1 if isinstance(sample, Sample) else _LINES_OF_A_HISTOGRAM for sample in block]

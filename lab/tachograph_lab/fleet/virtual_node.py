@@ -69,7 +69,7 @@ class VirtualNode:
     def samples(self) -> Iterator[Sample | HistogramSample]:
         """Yield the samples of a scrape now."""
         self._catch_up()
-        return self._exporter.samples()
+        return iter(self._exporter.samples())
 
     def _time(self) -> float:
         return self._now

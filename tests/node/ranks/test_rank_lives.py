@@ -24,6 +24,7 @@ def test_states_the_rank_was_never_in_are_not_shown(table: Any, hand: Any) -> No
     table.tell(link)
     assert states(table) == {"running": 1, "frozen": 0}
     table.lost(link)
+    table.tick()
     assert states(table) == {"running": 0, "frozen": 0, "dead": 1}
     table.greet(object(), table.OTHER)
     assert states(table) == {"running": 1, "frozen": 0, "dead": 0}

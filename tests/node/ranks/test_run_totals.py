@@ -11,7 +11,7 @@ from tachograph.catalog.rank import LOST_CAUSES, PHASES
 from tachograph.node.ranks.frames import Bye, Hello, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.peer import Peer
-from tachograph.node.ranks.run_totals import Gain, RunTotals
+from tachograph.node.ranks.run_totals import CounterDelta, RunTotals
 from tachograph.node.ranks.table import RankTable
 
 PRODUCTIVE, LOST = "train_productive_seconds_total", "train_lost_seconds_total"
@@ -161,7 +161,12 @@ def test_a_sum_stays_a_number() -> None:
     """Two ranks that each claim nearly all a double can hold do not make the sum infinite."""
     totals = RunTotals()
     for _ in range(3):
-        totals.add([Gain("productive_seconds_total", "", 1e308), Gain("lost_seconds_total", "data", 1.0)])
+        totals.add(
+            [
+                CounterDelta("productive_seconds_total", "", 1e308),
+                CounterDelta("lost_seconds_total", "data", 1.0),
+            ]
+        )
     values = {sample.labels: sample.value for sample in totals.samples("r")}
     assert values["r",] == 1e308
     assert values["r", "data"] == 3.0
@@ -170,6 +175,6 @@ def test_a_sum_stays_a_number() -> None:
 def test_phases_start_at_zero() -> None:
     """A counter that is born at 1 has no increase: every phase is there with the first one."""
     totals = RunTotals()
-    totals.add([Gain("phase_excess_seconds_total", "backward", 2.0)])
+    totals.add([CounterDelta("phase_excess_seconds_total", "backward", 2.0)])
     values = {sample.labels[1]: sample.value for sample in totals.samples("r")}
     assert values == {**dict.fromkeys(PHASES, 0.0), "backward": 2.0}

@@ -10,7 +10,7 @@ import pytest
 from tachograph.catalog.exporter import DROP_REASONS
 from tachograph.catalog.rank import PHASES, TRAIN_METRICS
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.run_totals import Gain
+from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.series import Series
 
 
@@ -162,14 +162,16 @@ def test_what_a_process_adds_to_its_run(series: Series, drops: Counter[str]) -> 
     """
     first = {"productive_seconds_total": 10.0, "lost_seconds_total": {"data": 2, "init": 0}}
     assert series.take(first) == [
-        Gain("productive_seconds_total", "", 10.0), Gain("lost_seconds_total", "data", 2.0),
-        Gain("lost_seconds_total", "init", 0.0),
+        CounterDelta("productive_seconds_total", "", 10.0), CounterDelta("lost_seconds_total", "data", 2.0),
+        CounterDelta("lost_seconds_total", "init", 0.0),
     ]  # fmt: skip
     assert series.take(first) == []
     assert series.take({}) == []
-    assert series.take({"lost_seconds_total": {"data": 5, "init": "NaN"}}) == [Gain("lost_seconds_total", "data", 3.0)]
+    assert series.take({"lost_seconds_total": {"data": 5, "init": "NaN"}}) == [
+        CounterDelta("lost_seconds_total", "data", 3.0)
+    ]
     assert series.take({"lost_seconds_total": {"data": 4}, "productive_seconds_total": 11.0}) == [
-        Gain("productive_seconds_total", "", 1.0)
+        CounterDelta("productive_seconds_total", "", 1.0)
     ]
     assert drops == {"wrong_type": 1, "counter_decrease": 1}
     assert not {key for key, *_ in shown(series)} & {"productive_seconds_total", "lost_seconds_total"}
@@ -201,9 +203,9 @@ def test_every_training_metric_of_the_catalog_is_taken(series: Series, drops: Co
         "phase": "data", "op": "all_reduce", "source": "loss", "category": "oom", "tag": "gc", "cause": "hang",
     }  # fmt: skip
     rows = {key: row for key, row in TRAIN_METRICS.items() if not row.concluded}
-    gains = series.take(
+    deltas = series.take(
         {key: 1 if row.own_label is None else {words.get(row.own_label, "x"): 1} for key, row in rows.items()}
     )
     assert not drops
     assert {key for key, *_ in shown(series)} == {key for key, row in rows.items() if not row.merged}
-    assert {gain.key for gain in gains} == {key for key, row in rows.items() if row.merged}
+    assert {delta.key for delta in deltas} == {key for key, row in rows.items() if row.merged}

@@ -45,6 +45,7 @@ def test_an_exporter_that_was_stopped_does_not_accuse_its_ranks(table: Any, hand
     table.greet(Link())
     hand.turn(1.0, table.tick)
     hand.turn(60.0)  # no tick: SIGSTOP, or a starved machine
+    table.tick()
     assert table.states() == ["running"]
     hand.turn(11.0, table.tick)
     assert table.states() == ["frozen"]
@@ -88,9 +89,23 @@ def test_retention(table: Any, hand: Any, end: Any, seconds: int) -> None:
     else:
         table.bye(link, Bye(v=1, outcome=end))
     hand.turn(seconds)
+    table.tick()
     assert table.states() == [end]
-    hand.turn(1.0)
+    hand.turn(1.0, table.tick)
     assert [key for key in table.shown() if "r" in key[1:]] == []
+
+
+def test_a_scrape_changes_nothing(table: Any, hand: Any) -> None:
+    """What is due is done by the tick alone: two scrapes in a row are equal, however much time has passed before."""
+    table.greet(link := Link())
+    table.tell(link, metrics={"productive_seconds_total": 1.0})
+    table.lost(link)
+    hand.turn(901.0)
+    before = table.memory("boot"), [(rank.key, set(rank.states)) for rank in table.ranks()]
+    assert table.samples() == table.samples()
+    assert before == (table.memory("boot"), [(rank.key, set(rank.states)) for rank in table.ranks()])
+    table.tick()
+    assert not list(table.ranks())
 
 
 def test_hello_tells_the_last_step(table: Any) -> None:

@@ -15,7 +15,7 @@ from tachograph.node.ranks.gpu_placement import Left, Seat
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.memory import ProcessMemory
 from tachograph.node.ranks.peer import Peer
-from tachograph.node.ranks.run_totals import Gain
+from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.series import Series
 from tachograph.node.samples import Sample
 from tachograph.wire import MAX_NAME_BYTES, decode_number, fits
@@ -28,6 +28,7 @@ NEW_SECONDS = 60.0
 WAIT_WINDOW = 10
 """Frames over which the landing page's share of exposed wait is taken: ten seconds at the usual 1 Hz."""
 
+_NOTHING = Buckets()
 _STEP = catalog.TRAIN_STEP.key
 _WAIT = catalog.TRAIN_COLLECTIVE_WAIT.key
 
@@ -45,7 +46,7 @@ class Rank:
     """A rank of a run; `link` is its connection, None once it has ended with `outcome` dead, failed or finished.
 
     `restarts` counts the processes of this rank before this one, and `first` says that none is known of; `states` are
-    those of catalog.STATES it was shown in.
+    those of catalog.STATES that a tick found it in.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Rank:
         """End the rank as dead, failed or finished."""
         self.link, self.outcome, self.ended, self.last_words = None, outcome, now, last_words
 
-    def tell(self, state: State, now: float, most: int) -> list[Gain]:
+    def tell(self, state: State, now: float, most: int) -> list[CounterDelta]:
         """Take over a state, with at most `most` series; return what it adds to the run's merged families."""
         # A process that is far on when it is first heard was counted by an exporter whose sums are lost: ours begin at
         # 0 and hold what it adds from now on.
@@ -149,14 +150,14 @@ class Rank:
             self._drops["unknown_phase"] += 1
             self.phase = None
         self._dropped = max(self._dropped, state.dropped)
-        gains = self.series.take(state.metrics, most)
+        deltas = self.series.take(state.metrics, most)
         if self._catching_up:
-            gains = [gain._replace(number=0.0) for gain in gains]
+            deltas = [delta._replace(number=0.0) for delta in deltas]
         if state.step is not None:
             self.series.gauges[_STEP] = {"": state.step}
         if (wait := self.series.total(_WAIT)) is not None:
             self._waits.append((now, wait))
-        return gains
+        return deltas
 
     def news(self, state: State) -> Iterator[Event]:
         """Yield the events of a state that were not seen before."""
@@ -176,7 +177,7 @@ class Rank:
             except ValueError:
                 self._drops["bad_histogram"] += 1
                 continue
-            before = now if self._catching_up else self._observed.get(key, Buckets())
+            before = now if self._catching_up else self._observed.get(key, _NOTHING)
             if now.fell_from(before):
                 self._drops["counter_decrease"] += 1
             else:
@@ -194,38 +195,39 @@ class Rank:
         (start, before), (end, after) = self._waits[0], self._waits[-1]
         return (after - before) / (end - start) if end > start else None
 
-    def samples(self, now: float, state: str, peak_flops: float | None) -> Iterator[Sample]:
-        """Yield what the rank shows, given its state and the peak FLOP/s of the GPU it sits on."""
+    def samples(self, now: float, state: str, peak_flops: float | None, *, detail: bool = True) -> list[Sample]:
+        """Return what the rank shows, given its state and the peak FLOP/s of the GPU it computes on."""
         key, hello, gpu = self.key, self.hello, self.seat.gpu
         place = (gpu.index, gpu.uuid) if gpu is not None else ("", hello.uuid or "")
         numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
         owner = str(self.peer.uid)
-        yield Sample(catalog.RANK_INFO, (*key, *numbers, *place, owner), 1)
+        shown = [Sample(catalog.RANK_INFO, (*key, *numbers, *place, owner), 1)]
         if now - self.since < NEW_SECONDS:
-            yield Sample(catalog.RANK_NEW, (*key, owner), 1)
+            shown.append(Sample(catalog.RANK_NEW, (*key, owner), 1))
         if hello.rank >= hello.world_size:
-            yield Sample(catalog.RANK_BEYOND_WORLD, (*key, str(hello.world_size), owner), 1)
+            shown.append(Sample(catalog.RANK_BEYOND_WORLD, (*key, str(hello.world_size), owner), 1))
         if any(self.job):
-            yield Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1)
-        yield Sample(catalog.RANK_UP, key, state not in ("dead", "failed"))
-        self.states.add(state)
+            shown.append(Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1))
+        shown.append(Sample(catalog.RANK_UP, key, state not in ("dead", "failed")))
         for each in catalog.STATES:
-            if each in self.states:  # a state the rank was never in is not shown: four series less of a healthy one
-                yield Sample(catalog.RANK_STATE, (*key, each), each == state)
-        yield Sample(catalog.RANK_HEARTBEAT, key, self.heartbeat)
-        yield Sample(catalog.TRAIN_CONFIG_INFO, (*key, *self.config), 1)
-        yield Sample(catalog.TRAIN_RESTARTS, key, self.restarts)
+            if each == state or each in self.states:  # others are not shown: four series less of a healthy rank
+                shown.append(Sample(catalog.RANK_STATE, (*key, each), each == state))
+        shown += [
+            Sample(catalog.RANK_HEARTBEAT, key, self.heartbeat),
+            Sample(catalog.TRAIN_CONFIG_INFO, (*key, *self.config), 1),
+            Sample(catalog.TRAIN_RESTARTS, key, self.restarts),
+        ]
         if self.seq < 0:
-            return  # zeros before the first state would look like counters that fell
+            return shown  # zeros before the first state would look like counters that fell
         if self.progress is not None:
-            yield Sample(catalog.RANK_PROGRESS, key, self.progress)
+            shown.append(Sample(catalog.RANK_PROGRESS, key, self.progress))
         if self.phase is not None and (seconds := self.phase_seconds(now)) is not None:
-            yield Sample(catalog.RANK_PHASE, (*key, self.phase), seconds)
+            shown.append(Sample(catalog.RANK_PHASE, (*key, self.phase), seconds))
         peak = self.peak_flops or peak_flops
         if peak is not None and not self.outcome:
-            yield Sample(catalog.RANK_PEAK_FLOPS, key, peak)
-        yield Sample(catalog.CLIENT_DROPPED, key, self._dropped)
-        yield from self.series.samples(key, alive=not self.outcome)
+            shown.append(Sample(catalog.RANK_PEAK_FLOPS, key, peak))
+        shown.append(Sample(catalog.CLIENT_DROPPED, key, self._dropped))
+        return shown + self.series.samples(key, alive=not self.outcome, detail=detail)
 
     def _fact(self, name: str, value: object) -> str:
         text = _as_text(value)

@@ -15,7 +15,7 @@ from tachograph.catalog.rank import TRAIN_METRICS
 from tachograph.node.samples import Sample
 
 
-class Gain(NamedTuple):
+class CounterDelta(NamedTuple):
     """What a rank counted between two of its states: wire key, value of its own label ("" without one), number."""
 
     key: str
@@ -33,9 +33,9 @@ class RunTotals:
             if (row := TRAIN_METRICS.get(key)) is not None and row.merged
         }
 
-    def add(self, gains: Iterable[Gain]) -> None:
+    def add(self, deltas: Iterable[CounterDelta]) -> None:
         """Add what a rank counted; what would take a sum beyond the range of a double is left out."""
-        for key, label, number in gains:
+        for key, label, number in deltas:
             totals = self._totals.get(key)
             if totals is None:
                 # A counter born at 1 has increase() == 0, so fixed label values start at 0.

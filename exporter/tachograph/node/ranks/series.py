@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from tachograph.catalog.metric import COUNTER, Metric
-from tachograph.catalog.rank import FAILURE_CATEGORIES, TRAIN_FAILURES, TRAIN_METRICS
+from tachograph.catalog.rank import FAILURE_CATEGORIES, TRAIN_FAILURES, TRAIN_METRICS, TRAIN_PHASE_SECONDS
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.run_totals import Gain
+from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.samples import Sample
 from tachograph.wire import decode_number, fits
 
@@ -43,13 +43,13 @@ class Series:
         self.merged: dict[str, dict[str, float]] = {}
         """Of families without a label `rank`: what this process counted so far."""
 
-    def take(self, metrics: Mapping[str, object], most: int = sys.maxsize) -> list[Gain]:
+    def take(self, metrics: Mapping[str, object], most: int = sys.maxsize) -> list[CounterDelta]:
         """Take over the `metrics` of a state frame; return what it adds to the run's merged families.
 
         Counters grow, gauges are replaced, and in all there will be at most `most` series.
         """
         self.gauges = {}
-        gains: list[Gain] = []
+        deltas: list[CounterDelta] = []
         before = sum(map(len, self.counters.values()))
         room = full = min(self._limits.series_per_rank, most) - before
         if len(metrics) > MOST_FAMILIES:
@@ -59,63 +59,58 @@ class Series:
             if row is None or row.concluded:
                 self._drops["unknown_metric"] += len(value) if isinstance(value, dict) else 1
             elif row.own_label is None:
-                room -= self._family(row, (("", value),), room, gains)
+                room -= self._family(row, (("", value),), room, deltas)
             elif isinstance(value, dict):
                 # Of a family too wide, what is past twice the limit is not even looked at: work is bounded, too.
-                most = 2 * self._limits.label_values
-                if len(value) > most:
-                    self._drops["label_limit"] += len(value) - most
-                room -= self._family(row, islice(value.items(), most), room, gains)
+                widest = 2 * self._limits.label_values
+                if len(value) > widest:
+                    self._drops["label_limit"] += len(value) - widest
+                room -= self._family(row, islice(value.items(), widest), room, deltas)
             else:
                 self._drops["wrong_type"] += 1
         self.size = before + full - room
-        return gains
+        return deltas
 
-    def _family(self, row: Metric, values: Iterable[tuple[str, object]], room: int, gains: list[Gain]) -> int:
-        """Take over one family; return how many series it added to this rank's own."""
-        if not row.merged:
-            return self._merge(row, (self.counters if row.kind == COUNTER else self.gauges), values, room)
-        before = dict(self.merged.get(row.key, {}))
-        self._merge(row, self.merged, values, self._limits.series_per_rank)
-        for label, number in self.merged[row.key].items():
-            if number != before.get(label):
-                gains.append(Gain(row.key, label, number - before.get(label, 0.0)))
-        return 0
+    def _family(self, row: Metric, values: Iterable[tuple[str, object]], room: int, deltas: list[CounterDelta]) -> int:
+        """Take over one family; return how many series it added to this rank's own, and append what it adds to the run.
 
-    def _merge(
-        self, row: Metric, families: dict[str, dict[str, float]], values: Iterable[tuple[str, object]], room: int
-    ) -> int:
-        """Merge one family into what is kept, and return how many series it added."""
-        counts = row.kind == COUNTER
-        kept = families.setdefault(row.key, {})
+        This is most of the cost of a frame, so the usual case makes no call: a number of a series that is known.
+        """
+        counts, merged = row.kind == COUNTER, row.merged
+        if merged:
+            room = self._limits.series_per_rank
+        kept = (self.merged if merged else self.counters if counts else self.gauges).setdefault(row.key, {})
         before = len(kept)
         for label, value in values:
-            known = kept.get(label)
+            known, fault, number = kept.get(label), "", 0.0
             try:
-                number = decode_number(value)
-                fault = "wrong_type" if counts and not math.isfinite(number) else ""
+                number = float(value) if type(value) is float or type(value) is int else decode_number(value)
             except (ValueError, OverflowError):  # OverflowError: an integer beyond the range of a double
                 fault = "wrong_type"
-            if not fault and known is None:
-                fault = self._unfit(row, label, len(kept), room - (len(kept) - before))
-            if not fault and counts and number < (known or 0.0):
-                fault = "counter_decrease"
+            if counts and not math.isfinite(number):
+                fault = "wrong_type"
+            if known is None and not fault:
+                if row.own_label is not None:
+                    fault = self._bad_label(row, label, len(kept))
+                if not fault and len(kept) - before >= room:
+                    fault = "series_limit"
+            if counts and number < (known or 0.0):
+                fault = fault or "counter_decrease"
             if fault:
                 self._drops[fault] += 1
-            else:
-                kept[label] = number
-        return len(kept) - before
+                continue
+            if merged and number != known:
+                deltas.append(CounterDelta(row.key, label, number - (known or 0.0)))
+            kept[label] = number
+        return 0 if merged else len(kept) - before
 
-    def _unfit(self, row: Metric, label: str, siblings: int, room: int) -> str:
-        """Return why a new series cannot be taken, or an empty string."""
-        if row.own_label is not None:
-            if row.vocabulary and label not in row.vocabulary:
-                return "unknown_phase" if row.own_label == "phase" else "bad_label"
-            if not label or not fits(label, MAX_LABEL_BYTES):
-                return "bad_label"
-            if siblings >= self._limits.label_values:
-                return "label_limit"
-        return "" if room > 0 else "series_limit"
+    def _bad_label(self, row: Metric, label: str, siblings: int) -> str:
+        """Return why a new series cannot have this value of its own label, or an empty string."""
+        if row.vocabulary and label not in row.vocabulary:
+            return "unknown_phase" if row.own_label == "phase" else "bad_label"
+        if not label or not fits(label, MAX_LABEL_BYTES):
+            return "bad_label"
+        return "label_limit" if siblings >= self._limits.label_values else ""
 
     def fail(self, category: str) -> None:
         """Count the end of the rank's process; a word that is no category counts as an exception."""
@@ -132,11 +127,20 @@ class Series:
         """Return a plain gauge of the last frame, or None."""
         return self.gauges.get(key, {}).get("")
 
-    def samples(self, rank: tuple[str, str], *, alive: bool) -> Iterator[Sample]:
-        """Yield what the rank (its run and rank labels) shows, alive or after its end."""
+    def samples(self, rank: tuple[str, str], *, alive: bool, detail: bool = True) -> list[Sample]:
+        """Return what the rank (its run and rank labels) shows, alive or after its end, with or without detail.
+
+        Without detail a rank has at most 45 series, so that a cluster's Prometheus can hold every rank: a phase that it
+        never entered is not one of them.
+        """
+        shown: list[Sample] = []
         for families in (self.counters, self.gauges):
             for key, values in families.items():
-                if alive or families is self.counters or TRAIN_METRICS[key].lasts:
-                    row = TRAIN_METRICS[key]
-                    for label, value in values.items():
-                        yield Sample(row, rank if row.own_label is None else (*rank, label), value)
+                row = TRAIN_METRICS[key]
+                if (row.detail and not detail) or not (alive or row.lasts or families is self.counters):
+                    continue
+                every = detail or row is not TRAIN_PHASE_SECONDS
+                for label, value in values.items():
+                    if value or every:
+                        shown.append(Sample(row, rank if row.own_label is None else (*rank, label), value))
+        return shown

@@ -1,4 +1,4 @@
-"""Keeps the rank table's memory in the state file, once a second where anything was said."""
+"""Saves the rank table's memory in the state file, every other second where anything was said."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from tachograph.node.once_per_minute import OncePerMinute
 from tachograph.node.ranks.memory import encode
 from tachograph.node.ranks.state_file import StateFile, boot_id
 from tachograph.node.ranks.table import RankTable
+
+SAVE_EVERY_TICKS = 2
+"""Saving wakes a thread. Sums on the page are as old as the last save; a restart takes nothing back, for what ranks
+counted since then is added when they go on."""
 
 PATIENCE_SECONDS = 5.0
 """How long sums may wait for a disk that does not answer; then they are shown unsaved."""
@@ -25,6 +29,7 @@ class StateKeeper:
         self._file = file
         self._boot = boot_id()
         self._saved = b""
+        self._ticks = 0
         self._saving: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
         self._lines = OncePerMinute(_log, time.monotonic)
@@ -36,8 +41,9 @@ class StateKeeper:
         self._table.kept_sums = self._table.sums()
 
     def tick(self) -> None:
-        """Begin to save, unless that is under way."""
-        if self._saving is None:
+        """Begin to save at every other call, unless that is under way; call it about once a second."""
+        self._ticks += 1
+        if self._saving is None and self._ticks % SAVE_EVERY_TICKS == 0:
             self._saving = asyncio.get_running_loop().create_task(self._save())
 
     async def close(self) -> None:

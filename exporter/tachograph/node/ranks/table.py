@@ -212,10 +212,10 @@ class RankTable:
         now = self._clock.monotonic()
         gap, self._ticked = now - self._ticked, now
         for rank in list(self.ranks()):
-            if rank.ended is None:
-                if gap > LONGEST_TICK:
-                    rank.heard = min(now, rank.heard + gap)
-            elif now - rank.ended > self._retention(rank):
+            if rank.ended is None and gap > LONGEST_TICK:
+                rank.heard = min(now, rank.heard + gap)
+            rank.states.add(self.state_of(rank))
+            if rank.ended is not None and now - rank.ended > self._retention(rank):
                 self._forget(rank)
         if now - self._restored > self._limits.retention:
             for name, run in list(self._runs.items()):
@@ -327,20 +327,17 @@ class RankTable:
         """Return the index of a rank's GPU, empty where this node does not know it."""
         return rank.seat.gpu.index if rank.seat.gpu is not None else ""
 
-    def samples(self) -> Iterator[Sample | HistogramSample]:
-        """Yield all that the ranks show now, and what was refused or dropped."""
-        for _, block in self.blocks():
-            yield from block
-        yield from self.counts()
+    def samples(self) -> list[Sample | HistogramSample]:
+        """Return all that the ranks show now, and what was refused or dropped."""
+        return [*(sample for _, block in self.blocks() for sample in block), *self.counts()]
 
-    def blocks(self) -> Iterator[tuple[int, list[Sample | HistogramSample]]]:
+    def blocks(self, *, detail: bool = True) -> Iterator[tuple[int, Sequence[Sample | HistogramSample]]]:
         """Yield what each rank shows now, and each run's sums, with the user whose it is."""
-        self.tick()
         now = self._clock.monotonic()
         for rank in self.ranks():
             gpu = rank.seat.gpu
             peak = self._gpus.peak_flops(gpu.uuid, rank.precision) if gpu is not None else None
-            yield rank.peer.uid, list(rank.samples(now, self.state_of(rank), peak))
+            yield rank.peer.uid, rank.samples(now, self.state_of(rank), peak, detail=detail)
         for name, run in sorted(self._runs.items()):
             if sums := run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, []):
                 yield run.owner, sums
