@@ -129,7 +129,7 @@ def test_unknown_run(urls: dict[str, str]) -> None:
     """A run that was never seen is named, with the names nearest to it; where there are none, it says what to check."""
     with pytest.raises(UnknownRunError, match=r"no run 'lama-7b' .*; the nearest are llama-7b, llama-70b \(2 more\)"):
         Prometheus(urls["ours"]).known("lama-7b")
-    with pytest.raises(UnknownRunError, match=r"it has no run at all: is an exporter scraped"):
+    with pytest.raises(UnknownRunError, match=r"it has no run at all: is the exporter scraped"):
         Prometheus(urls["bare"]).known("lama-7b")
 
 
@@ -143,7 +143,7 @@ def test_without_our_rules(urls: dict[str, str]) -> None:
 @pytest.mark.e2e
 def test_a_refused_query(urls: dict[str, str]) -> None:
     """What Prometheus has to say against a query is in the text."""
-    with pytest.raises(PrometheusError, match=r"refused: .*parse error"):
+    with pytest.raises(PrometheusError, match=r"refused the query: .*parse error"):
         Prometheus(urls["ours"]).instant("sum(")
 
 

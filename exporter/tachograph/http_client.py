@@ -1,7 +1,7 @@
-"""HTTP to servers that others run; only this file knows `requests`.
+"""The HTTP client of the commands; only this module imports `requests`.
 
-Whatever the other side does becomes an Answer or an HttpError of one line: bodies are bounded in size and time, no
-redirect is followed, and a proxy from the environment is never asked for this machine.
+A request returns an HttpResponse or raises an HttpError of one line: bodies are limited in size and time, redirects are
+not followed, and a proxy from the environment is not used for this machine.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     import urllib3
 
 MOST_BYTES = 128 << 20
-"""Of a body, unpacked: 16,384 series of 240 samples each are 110 MB."""
+"""Limit of an unpacked body: 16,384 series of 240 samples each are 110 MB."""
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What reading an answer of an unforeseen form may raise."""
+"""Exceptions that reading a response of an unexpected form may raise."""
 
 _CHUNK = 1 << 16
 _LONGEST_REASON = 200
 
 
 class HttpError(Exception):
-    """There is no answer to be had; the text says why, in a few words."""
+    """The request failed; the text says why, in a few words."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came back. `encoding` is empty unless the body was asked for packed and is."""
+class HttpResponse:
+    """A response. `encoding` is empty unless a packed body was asked for and the body is packed."""
 
     status: int
     reason: str
@@ -54,11 +54,11 @@ def ask(
     kind: str = "",
     most: int = MOST_BYTES,
     packed: bool = False,
-) -> Answer:
-    """Return the answer to a request; raise HttpError.
+) -> HttpResponse:
+    """Send a request and return the response; raise HttpError.
 
-    `timeout`: seconds to connect, to begin to answer, and for the whole body. `most`: the largest body that is taken.
-    `packed`: the body is returned as gzip where the server sends it so.
+    `timeout`: seconds to connect, to the first byte, and for the whole body. `most`: bytes of the largest body that is
+    accepted. `packed`: return a body that the server sends as gzip without unpacking it.
     """
     import requests  # here, not above: the --help of a command does not need it
     import urllib3
@@ -77,13 +77,13 @@ def ask(
                 found = b"".join(_chunks(response.raw, timeout, most, packed=packed))
                 encoding = response.headers.get("Content-Encoding", "") if packed else ""
                 media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-                return Answer(response.status_code, _short(response.reason or ""), media, found, encoding)
+                return HttpResponse(response.status_code, _short(response.reason or ""), media, found, encoding)
     except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         raise HttpError(_short(_reason(error, timeout))) from error
 
 
 def without_password(url: str) -> str:
-    """Return a URL as it may be shown: without a user and a password."""
+    """Return a URL without user and password, as it may be shown."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -92,14 +92,14 @@ def without_password(url: str) -> str:
 
 
 def _chunks(raw: urllib3.BaseHTTPResponse, timeout: float, most: int, *, packed: bool) -> Iterator[bytes]:
-    """Yield the body; at most one read is waited for beyond the timeout."""
+    """Yield the body; the timeout is exceeded by at most one read."""
     end, size = time.monotonic() + timeout, 0
     while chunk := raw.read1(_CHUNK, decode_content=not packed):
         size += len(chunk)
         if size > most:
-            raise HttpError(f"it answers with more than {most >> 20} MiB")
+            raise HttpError(f"the response is larger than {most >> 20} MiB")
         if time.monotonic() > end:
-            raise HttpError(f"timed out: the answer is not complete after {timeout:g} s")
+            raise HttpError(f"timed out: the response is not complete after {timeout:g} s")
         yield chunk
 
 
@@ -112,23 +112,24 @@ def _is_loopback(url: str) -> bool:
 
 
 def _authorities() -> str | bool:
-    """Return the system's certificate authorities: a cluster's own is among those, not among the bundled ones."""
+    """Return the certificate authorities of the system, which include a private one, unlike the bundled ones."""
     paths = ssl.get_default_verify_paths()
     return paths.cafile or paths.capath or True
 
 
 def _reason(error: BaseException, timeout: float) -> str:
-    """Return why a request failed: libraries wrap the cause several times over."""
-    from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
+    """Return why a request failed, from the innermost cause that the libraries have wrapped."""
+    import requests
+    import urllib3
 
     causes = list(_causes(error))
-    if any(isinstance(each, (Urllib3TimeoutError, TimeoutError)) for each in causes):
-        return f"timed out: no answer within {timeout:g} s"
+    if any(isinstance(each, (requests.Timeout, urllib3.exceptions.ReadTimeoutError, TimeoutError)) for each in causes):
+        return f"timed out: no response within {timeout:g} s"
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"its certificate is not accepted: {cause.verify_message}"
         if isinstance(cause, ssl.SSLError):
-            return f"TLS fails: {cause.reason or cause}"
+            return f"TLS failed: {cause.reason or cause}"
     last = causes[-1]
     if isinstance(last, http.client.BadStatusLine):
         return f"it does not speak HTTP: {last}"
@@ -137,13 +138,13 @@ def _reason(error: BaseException, timeout: float) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what caused it, the first cause last."""
+    """Yield an error and its causes, the innermost last."""
     cause: BaseException | None = error
     for _ in range(16):
         if cause is None:
             return
         yield cause
-        inner = getattr(cause, "reason", None)  # as urllib3 keeps it
+        inner = getattr(cause, "reason", None)  # where urllib3 keeps it
         cause = inner if isinstance(inner, BaseException) else cause.__cause__ or cause.__context__
 
 

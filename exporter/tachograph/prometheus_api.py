@@ -1,7 +1,6 @@
-"""What a Prometheus knows of our runs, over its HTTP API: for everything that shows, and only for that.
+"""Prometheus' HTTP API, for the commands that show what it has recorded of runs.
 
-Nothing here waits for long or retries: what shows asks again a moment later. Every failure is one line that says what
-to do.
+Nothing here retries: a view queries again a moment later. Every failure is one line that says what to do.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ T = TypeVar("T")
 ENVIRONMENT = "PROMETHEUS_URL"
 DEFAULT_URL = "http://localhost:9090"
 OLDEST = (2, 42)
-"""The first version our rules run on: it has `keep_firing_for`."""
+"""The first version that runs our rules: it has `keep_firing_for`."""
 
 FORM = "application/x-www-form-urlencoded"
 MARK = "run:ranks:count"
-"""What our rules record for every run in sight: the rule that records it tells our rules from others'."""
+"""A series that our rules record for every run: a Prometheus that has this rule has our rules."""
 
 
 class PrometheusError(Exception):
-    """Prometheus did not answer, or not as ours must; the text says, in one line, what to do."""
+    """Prometheus did not respond, is too old or lacks our rules; the text says in one line what to do."""
 
 
 class UnknownRunError(PrometheusError):
-    """No such run; the text lists the nearest names."""
+    """There is no such run; the text lists similar names."""
 
 
 @dataclass(frozen=True)
 class TimeSeries:
-    """Labels, and samples as (Unix seconds, value); an instant query gives exactly one."""
+    """Labels, and samples as (Unix seconds, value); an instant query returns exactly one sample."""
 
     labels: Mapping[str, str]
     samples: tuple[tuple[float, float], ...]
@@ -51,7 +50,7 @@ class TimeSeries:
 
 
 def default_url() -> str:
-    """Return `$PROMETHEUS_URL`, else where a Prometheus on this machine listens."""
+    """Return `$PROMETHEUS_URL`, else the default address on this machine."""
     return os.environ.get(ENVIRONMENT) or DEFAULT_URL
 
 
@@ -64,27 +63,27 @@ class Prometheus:
         self._timeout = timeout
 
     def instant(self, expression: str, at: float | None = None) -> list[TimeSeries]:
-        """Return the vector that an expression has at a Unix time, else now."""
+        """Return the instant vector of an expression at a Unix time, by default now."""
         given = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
         return self._ask("query", given, lambda data: [_series(one, [one["value"]]) for one in data["result"]])
 
     def range(self, expression: str, start: float, end: float, step: float) -> list[TimeSeries]:
-        """Return the series of an expression between two Unix times, a sample every `step` seconds; gaps stay gaps."""
+        """Return the series of an expression between two Unix times, with a sample every `step` seconds and gaps."""
         given = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
         return self._ask("query_range", given, lambda data: [_series(one, one["values"]) for one in data["result"]])
 
     def runs(self, start: float | None = None, end: float | None = None) -> list[str]:
-        """Return the names of the runs seen between two Unix times (Prometheus' own limits else), sorted."""
+        """Return the sorted names of the runs between two Unix times, by default of all times."""
         given = {"match[]": "tachograph_rank_info"}
         given |= {name: f"{at:.3f}" for name, at in (("start", start), ("end", end)) if at is not None}
         return self._ask("label/run/values", given, _names, method="GET")
 
     def alerting_rules(self) -> list[Mapping[str, Any]]:
-        """Return every alerting rule in its order; two may have one name, a page and a ticket."""
+        """Return all alerting rules in order; a page and a ticket may share a name."""
         return self._ask("rules", {"type": "alert"}, _rules, method="GET")
 
     def check(self) -> None:
-        """Raise unless this is a Prometheus that our rules run on, with our rules in it."""
+        """Raise unless this is a Prometheus of a supported version that has our rules."""
         version = self._ask("status/buildinfo", {}, lambda data: str(data.get("version", "")), method="GET")
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isascii() and part.isdigit())
         if numbers and numbers < OLDEST:
@@ -98,31 +97,31 @@ class Prometheus:
             )
 
     def known(self, run: str, start: float | None = None, end: float | None = None) -> None:
-        """Raise UnknownRunError, with the nearest names, unless a run was seen between two Unix times."""
+        """Raise UnknownRunError, with similar names, unless Prometheus has a run between two Unix times."""
         if run not in (names := self.runs(start, end)):
             raise UnknownRunError(f"no run {run!r} in Prometheus at {self.url}; {nearest(run, names)}")
 
     def _ask(self, path: str, given: Mapping[str, str], read: Callable[[Any], T], method: str = "POST") -> T:
-        """Return what `read` makes of the data that Prometheus answers."""
+        """Return what `read` makes of the data in the response."""
         words = urllib.parse.urlencode(given)
         post = method == "POST"
         url = f"{self._address}/api/v1/{path}" + ("" if post else f"?{words}")
         try:
-            answer = ask(
+            response = ask(
                 url, self._timeout, method=method, body=words.encode() if post else None, kind=FORM if post else ""
             )
         except HttpError as error:
             raise self._absent(error) from error
         try:
-            content = json.loads(answer.body)
+            content = json.loads(response.body)
             if content["status"] == "success":
                 return read(content["data"])
-            said = str(content.get("error", content["status"]))
+            error_text = str(content.get("error", content["status"]))
         except UNREADABLE as error:
-            if answer.status != 200:
-                raise self._absent(f"it answers {answer.status} {answer.reason}") from error
-            raise self._absent("what answers there does not speak Prometheus' API") from error
-        raise PrometheusError(f"Prometheus at {self.url} refused: {' '.join(said.split())}")
+            if response.status != 200:
+                raise self._absent(f"it responded {response.status} {response.reason}") from error
+            raise self._absent("the server there does not speak the Prometheus API") from error
+        raise PrometheusError(f"Prometheus at {self.url} refused the query: {' '.join(error_text.split())}")
 
     def _absent(self, reason: object) -> PrometheusError:
         return PrometheusError(
@@ -131,14 +130,14 @@ class Prometheus:
 
 
 def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels that an alert has of itself, of those of its series ALERTS or ALERTS_FOR_STATE."""
+    """Return the labels of an alert, from those of its series ALERTS or ALERTS_FOR_STATE."""
     return {name: text for name, text in labels.items() if name not in ("alertstate", "__name__")}
 
 
 def nearest(wanted: str, names: list[str], most: int = 5) -> str:
-    """Return the names most like the one that was asked for, in words."""
+    """Return a clause that lists the names most similar to the wanted one."""
     if not names:
-        return "it has no run at all: is an exporter scraped, and does a rank speak to it?"
+        return "it has no run at all: is the exporter scraped, and is a rank connected to it?"
     like = difflib.get_close_matches(wanted, names, most, 0.4) or [name for name in names if wanted in name][:most]
     shown = like or names[:most]
     more = len(names) - len(shown)
@@ -151,26 +150,26 @@ def _series(one: Mapping[str, Any], samples: list[tuple[float, str]]) -> TimeSer
     labels = {_text(name): _text(value) for name, value in one["metric"].items()}
     found = tuple((_instant(at), _number(value)) for at, value in samples)
     if not found:
-        raise ValueError("a series without a sample")
+        raise ValueError("series without a sample")
     return TimeSeries(labels, found)
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} in place of a text")
+        raise TypeError(f"{type(value).__name__} instead of a string")
     return value
 
 
 def _names(found: object) -> list[str]:
     if not isinstance(found, list):
-        raise TypeError("no list of names")
+        raise TypeError("not a list of names")
     return sorted(map(_text, found))
 
 
 def _instant(at: float) -> float:
-    """Return a time that a calendar has: until the year 4147."""
+    """Return a Unix time; raise ValueError after the year 4147, which no calendar needs."""
     if not 0 <= float(at) <= 2**36:
-        raise ValueError("a time that is none")
+        raise ValueError("not a time")
     return float(at)
 
 
@@ -179,5 +178,5 @@ def _number(text: str) -> float:
 
 
 def _rules(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the rules of all groups, each with a name."""
+    """Return the rules of all groups."""
     return [rule for group in data["groups"] for rule in group["rules"] if _text(rule["name"])]

@@ -17,7 +17,7 @@ import trustme
 from tachograph import __main__ as commands
 from tachograph import http_client
 from tachograph.dashboards import check, proxy
-from tachograph.http_client import Answer, HttpError, ask
+from tachograph.http_client import HttpError, HttpResponse, ask
 from tachograph.prometheus_api import Prometheus, PrometheusError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -130,7 +130,7 @@ def test_an_answer_that_drips_is_given_up() -> None:
 
         thread = threading.Thread(target=drip)
         thread.start()
-        with pytest.raises(HttpError, match=r"timed out: the answer is not complete after 0\.3 s"):
+        with pytest.raises(HttpError, match=r"timed out: the response is not complete after 0\.3 s"):
             ask(url, 0.3)
         thread.join(30)
 
@@ -141,9 +141,9 @@ def test_a_body_is_bounded(answering: Callable[..., str]) -> None:
     packed = OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(large) + large
     assert len(ask(answering(packed), 10).body) == 8 << 20
     for words in (packed, body(b" " * (8 << 20)), OK + b"\r\n" + b" " * (8 << 20)):
-        with pytest.raises(HttpError, match="more than 4 MiB"):
+        with pytest.raises(HttpError, match="larger than 4 MiB"):
             ask(answering(words), 10, most=4 << 20)
-    assert ask(answering(packed), 10, most=4 << 20, packed=True) == Answer(
+    assert ask(answering(packed), 10, most=4 << 20, packed=True) == HttpResponse(
         200, "OK", "application/json", large, encoding="gzip"
     )
 
@@ -185,7 +185,7 @@ def test_a_password_in_a_url_is_sent_and_never_shown(answering: Callable[..., st
     assert "127.0.0.1" in str(raised.value)
     assert "hunter2" not in str(raised.value)
     assert b"hunter2" not in proxy.fetch(url, "/api/v1/query", "", None).body
-    assert "hunter2" not in json.dumps(check.report(Prometheus(url), None, 0, 1))
+    assert "hunter2" not in json.dumps(check.check(Prometheus(url), None, 0, 1))
 
 
 def test_tls_that_fails(answering: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -201,7 +201,7 @@ def test_tls_that_fails(answering: Callable[..., str], tmp_path: Path, monkeypat
         refused(command, urls["127.0.0.1"], tmp_path, capsys, "its certificate is not accepted: ")
     plain = answering(body(b"{}")).replace("http:", "https:")
     for command in ASKING:
-        refused(command, plain, tmp_path, capsys, "TLS fails: ")
+        refused(command, plain, tmp_path, capsys, "TLS failed: ")
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     assert ask(urls["127.0.0.1"], 10).status == 200

@@ -58,14 +58,14 @@ def test_a_silence_holds_for_its_run_alone_until_it_is_ended(running: Running, c
     """Nothing of the run is sent, exactly of that run; listed with who and why; ended by the id that was printed."""
     assert running.silence("llama.7b", "--for", "20m", "--why", "new switch", "--by", "ada") == 0
     said = capsys.readouterr().out
-    assert re.match(r"Run llama\.7b is silent until \d\d:\d\d UTC, \d\d \w+ \(20 min\): all of its alerts\.\n", said)
+    assert re.match(r"Run llama\.7b is silenced until \d\d:\d\d UTC, \d\d \w+ \(20 min\): all alerts\.\n", said)
     silence_id = re.search(r"--expire (\S+) --alertmanager", said).group(1)  # type: ignore[union-attr]
     assert running.silence("llama.7b", "--list") == 0
     listed = capsys.readouterr().out
     assert listed.startswith(f"{silence_id}  until ")
     assert listed.endswith('    run="llama.7b"\n    ada: new switch\n')
     assert running.silence("other", "--list") == 0
-    assert capsys.readouterr().out == "Run other is not silent.\n"
+    assert capsys.readouterr().out == "Run other is not silenced.\n"
 
     raise_alerts(
         running.url, {"alertname": "RankDead", "run": "llama.7b"}, {"alertname": "RankDead", "run": "llamax7b"}
@@ -77,14 +77,14 @@ def test_a_silence_holds_for_its_run_alone_until_it_is_ended(running: Running, c
     raise_alerts(running.url, {"alertname": "LossNotFinite", "run": "llama.7b"})
     assert running.pager.wait_for(lambda page: page.alert == "LossNotFinite", 10)
     assert running.silence("--list") == 0
-    assert capsys.readouterr().out == "Nothing is silent.\n"
+    assert capsys.readouterr().out == "There are no silences.\n"
 
 
 @pytest.mark.e2e
 def test_a_planned_restart_leaves_real_faults_audible(running: Running, capsys: Any) -> None:
     """What a restart sets off is quiet; a broken GPU of the run is not."""
     assert running.silence("r", "--for", "1h30m", "--why", "new code", "--planned-restart") == 0
-    assert "(1 h 30 min): what a restart sets off." in capsys.readouterr().out
+    assert "(1 h 30 min): alerts that a restart causes." in capsys.readouterr().out
     raise_alerts(running.url, *({"alertname": name, "run": "r"} for name in ("RunHung", "RankDead", "GpuLost")))
     assert running.pager.wait_for(lambda page: page.alert == "GpuLost", 10)
     assert not running.pager.wait_for(lambda page: page.alert != "GpuLost", 0.3)
@@ -94,7 +94,7 @@ def test_a_planned_restart_leaves_real_faults_audible(running: Running, capsys: 
 def test_an_id_that_does_not_exist_is_said_to(running: Running, capsys: Any) -> None:
     """One line, status 1."""
     assert running.silence("--expire", "00000000-0000-0000-0000-000000000000") == 1
-    assert "no silence to end by this id" in capsys.readouterr().err
+    assert "there is no silence with this id" in capsys.readouterr().err
 
 
 def test_no_alertmanager_is_said_in_one_line(capsys: Any) -> None:
@@ -111,19 +111,19 @@ def test_no_alertmanager_is_said_in_one_line(capsys: Any) -> None:
     ("arguments", "words"),
     [
         ([], "name the RUN"),
-        (["r", "--why", "w"], "say how long"),
-        (["r", "--for", "20m"], "say why"),
-        (["r", "--for", "20m", "--why", "  "], "say why"),
+        (["r", "--why", "w"], "give the duration"),
+        (["r", "--for", "20m"], "give the reason"),
+        (["r", "--for", "20m", "--why", "  "], "give the reason"),
         (["r", "--for", "20m", "--why", "w", "--by", ""], "say who"),
         (["r", "--for", "20", "--why", "w"], "'20' is not a duration: write 20m"),
         (["r", "--for", "0m", "--why", "w"], "must last longer than 0 s"),
         (["r", "--for", "soon", "--why", "w"], "is not a duration"),
         (["r", "--for=-5m", "--why", "w"], "is not a duration"),
         (["r", "--for", "9999999d", "--why", "w"], "longer than 292 years"),
-        (["r", "--for", "4h1s", "--why", "w"], "if you mean it, add --yes"),
+        (["r", "--for", "4h1s", "--why", "w"], "add --yes to confirm"),
         (["--list", "--expire", "x"], "not both"),
-        (["--list", "--for", "20m"], "take nothing that begins a silence"),
-        (["r", "--expire", "x"], "take nothing that begins a silence"),
+        (["--list", "--for", "20m"], "cannot be combined with options that create"),
+        (["r", "--expire", "x"], "cannot be combined with options that create"),
         (["--expire", ""], "needs an id"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Our dashboards in a browser where no Grafana is at hand: a small server on loopback, and the prebuilt viewer."""
+"""`tachograph dashboards`: the dashboards in a browser without Grafana, from a small server on loopback."""

@@ -1,4 +1,4 @@
-"""Where the viewer's files and the dashboards are: in the wheel, else in a checkout."""
+"""Finds the files of the viewer and the dashboards: in the wheel, else in a checkout."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ CHECKOUT = Path(__file__).parents[3] / "grafana"
 
 
 class BundleError(Exception):
-    """There is no viewer to serve; the text says what to do."""
+    """No viewer was found; the text says what to do."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """The built viewer, and the folder of the dashboards it shows."""
+    """The built viewer, and the directory of the dashboards that it shows."""
 
     viewer: Path
     dashboards: Path
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """The paths that may be served, as in a URL: nothing outside the viewer has one."""
+        """Return the paths that may be served, as in a URL: no file outside the viewer has one."""
         return frozenset(path.relative_to(self.viewer).as_posix() for path in self.viewer.rglob("*") if path.is_file())
 
     def by_uid(self) -> dict[str, Path]:
-        """Return the dashboards' files by uid, read anew each time: in a checkout they change while one looks."""
+        """Return the files of the dashboards by uid, read on each call: in a checkout they may change at any time."""
         found = {}
         for path in sorted(self.dashboards.glob("*.json")):
             found[str(json.loads(path.read_text(encoding="utf-8"))["uid"])] = path
         return found
 
     def entries(self) -> list[dict[str, object]]:
-        """Return what a list of dashboards says of each."""
+        """Return the entries of the list of dashboards."""
         every = [json.loads(path.read_text(encoding="utf-8")) for path in self.by_uid().values()]
         return [{key: one.get(key, "") for key in ("uid", "title", "description", "tags")} for one in every]
 
@@ -48,4 +48,4 @@ def find(installed: Path = INSTALLED, checkout: Path = CHECKOUT) -> Bundle:
         return Bundle(built, checkout / "dashboards")
     if (checkout / "preview").is_dir():
         raise BundleError("the viewer is not built: run make preview (needs Node.js 20)")
-    raise BundleError("this installation has no viewer: install a wheel that has it, or run from a checkout")
+    raise BundleError("this installation has no viewer: install a wheel that includes it, or run from a checkout")

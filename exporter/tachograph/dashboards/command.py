@@ -1,4 +1,4 @@
-"""`tachograph dashboards`: our dashboards in a browser, over a Prometheus, without a Grafana."""
+"""`tachograph dashboards`: show the dashboards in a browser with data from Prometheus, without Grafana."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tachograph.printable import printable
 from tachograph.prometheus_api import DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
 
 LISTEN = "127.0.0.1:3000"
-"""Where Grafana would be: the links in pages (`grafana_url`) then lead here."""
+"""The default address of Grafana, so that the links in alerts (`grafana_url`) lead here."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tachograph dashboards",
-        description="Show the dashboards in a browser, over a Prometheus. A viewer, not Grafana: nothing is edited.",
+        description="Show the dashboards in a browser with data from Prometheus. A viewer: nothing can be edited.",
     )
     parser.add_argument(
         "--prometheus",
@@ -33,7 +33,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--listen", default=LISTEN, type=_address, metavar="HOST:PORT", help=f"default: {LISTEN}")
     parser.add_argument(
-        "--host", action="append", default=[], metavar="NAME", help="a name beside localhost to answer to (repeat)"
+        "--host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another host name to accept besides localhost (repeatable)",
     )
     parser.add_argument("--open", action="store_true", help="open the browser")
     return parser
@@ -54,7 +58,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until interrupted; return the exit status: 0, 1 where nothing can be served, 2 for a wrong argument."""
+    """Serve until interrupted; return the exit status: 0, 1 if nothing can be served, 2 for wrong arguments."""
     try:
         given = _parser().parse_args(arguments)
     except SystemExit as end:
@@ -69,11 +73,13 @@ def main(arguments: Sequence[str]) -> int:
 def serve(
     bundle: Bundle, address: tuple[str, int], prometheus: str, *, names: Sequence[str] = (), browser: bool = False
 ) -> int:
-    """Serve a viewer until interrupted; return 1 where the address cannot be had."""
+    """Serve a viewer until interrupted; return 1 if the address is not available."""
     try:
         viewer = Viewer(address, bundle, prometheus, frozenset(name.lower() for name in names))
     except OSError as error:
-        return _fail(f"cannot listen on {address[0]}:{address[1]}: {error.strerror}; another: --listen HOST:PORT")
+        return _fail(
+            f"cannot listen on {address[0]}:{address[1]}: {error.strerror}; choose another with --listen HOST:PORT"
+        )
     with viewer:
         _announce(viewer, prometheus, browser=browser)
         try:
@@ -88,12 +94,12 @@ def _announce(viewer: Viewer, prometheus: str, *, browser: bool) -> None:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     shown = without_password(prometheus)
     if not ipaddress.ip_address(host).is_loopback:
-        _say(f"listening on {host}: whoever reaches it can read all of {shown}")
+        _say(f"listening on {host}: anyone who can reach it can read all data of {shown}")
     try:
         Prometheus(prometheus, timeout=3).check()
     except PrometheusError as error:
-        _say(f"{error} (the view says so too, and goes on as soon as it can)")
-    print(f"dashboards of {shown}: {url} (Ctrl-C ends)", flush=True)  # noqa: T201
+        _say(f"{error} (the page shows this, too, and recovers by itself)")
+    print(f"dashboards of {shown}: {url} (press Ctrl-C to stop)", flush=True)  # noqa: T201
     if browser:
         webbrowser.open(url)
 

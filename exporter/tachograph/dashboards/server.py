@@ -1,7 +1,7 @@
-"""The viewer's HTTP server: its files, the dashboards, and Prometheus behind a list of allowed paths.
+"""The HTTP server of the viewer: its files, the dashboards, and a few paths of Prometheus.
 
-The standard library's server, a thread per connection: this is one person's browser on loopback, and what it calls
-(`prometheus_api`) blocks.
+This is the server of the standard library with a thread per connection: its client is one browser on loopback, and what
+it calls (`prometheus_api`) blocks.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tachograph.dashboards import check, proxy
+from tachograph.dashboards import proxy
 from tachograph.dashboards.bundle import Bundle
+from tachograph.dashboards.check import check
 from tachograph.printable import printable
 from tachograph.prometheus_api import Prometheus
 
 MAX_FORM = 1 << 20
 CONNECTIONS = 16
-"""At a time, a thread each; a browser opens six."""
+"""Limit of simultaneous connections, with a thread each; a browser opens six."""
 REQUEST_SECONDS = 10.0
-"""How long a connection may take to send a whole request, from its opening or the answer before."""
+"""How long a client may take to send a whole request, from connecting or from the previous response."""
 ANSWER_SECONDS = 120.0
-"""How long an answer may take, Prometheus' 60 s and the way to a slow reader together."""
+"""How long a response may take, including 60 s for Prometheus and the transfer to a slow client."""
 API = "/api/prometheus"
-ALWAYS_NEW = "no-store"
+NO_STORE = "no-store"
 CONTENT_POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
-        "style-src 'self' 'unsafe-inline'",  # Grafana's libraries write their style sheets at run time
+        "style-src 'self' 'unsafe-inline'",  # Grafana's libraries create style sheets at run time
         "img-src 'self' data:",
         "font-src 'self' data:",
         "connect-src 'self'",
@@ -50,9 +51,9 @@ TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".s
 
 
 class Viewer(ThreadingHTTPServer):
-    """Serves the viewer at an address, to a few connections that do not idle.
+    """Serves the viewer at an address, to a few connections that must not idle.
 
-    `names`: the host names it answers to beside loopback and plain addresses.
+    `names`: the host names that it accepts besides localhost and IP addresses.
     """
 
     daemon_threads = True
@@ -65,18 +66,18 @@ class Viewer(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         self._room = threading.BoundedSemaphore(CONNECTIONS)
         self.due: dict[socket.socket, float] = {}
-        """When each open connection is cut, by time.monotonic()."""
+        """When each open connection is closed, by time.monotonic()."""
         super().__init__(address, Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (as socketserver has it)
-        """Serve a connection in a thread of its own; one too many is closed at once."""
+        """Serve a connection in its own thread; close it at once if there are too many."""
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
         self.due[request] = time.monotonic() + REQUEST_SECONDS
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread to be had
+        except RuntimeError:  # no thread could be started
             self._leave(request)
             raise
 
@@ -92,20 +93,20 @@ class Viewer(ThreadingHTTPServer):
         self._room.release()
 
     def service_actions(self) -> None:
-        """Cut the connections that have taken too long; called twice a second."""
+        """Close the connections that have taken too long; called twice a second."""
         now = time.monotonic()
         for connection, due in list(self.due.items()):
             if now > due:
-                with contextlib.suppress(OSError):  # it has ended meanwhile
+                with contextlib.suppress(OSError):  # it has just ended
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (as socketserver has it)
-        """Say what went wrong in one line: it is a fault of ours, for browsers that leave are no error."""
+        """Report an error in one line: it is a bug, as clients that disconnect are not an error."""
         error = sys.exc_info()[1]
         print(printable(f"tachograph dashboards: a request failed: {error!r:.200}"), file=sys.stderr)  # noqa: T201
 
     def serves(self, host: str) -> bool:
-        """Whether a Host header is one of ours: a page of another name that resolves to here (DNS rebinding) is not."""
+        """Whether a Host header is accepted; that of a foreign name that resolves to here (DNS rebinding) is not."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
@@ -117,7 +118,7 @@ class Viewer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection of a browser."""
+    """A connection of a browser."""
 
     server: Viewer
     protocol_version = "HTTP/1.1"
@@ -125,23 +126,23 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def handle_one_request(self) -> None:
-        """Serve a request; the time that the next one may take begins when it is answered."""
+        """Serve a request; the time limit of the next one starts with the response."""
         self._take(REQUEST_SECONDS)
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer a page, a file, a dashboard, a check or a query."""
+        """Respond with a page, a file, a dashboard, a check or the result of a query."""
         self._answer(None)
 
     def do_POST(self) -> None:
-        """Answer a query whose expression is too long for a URL."""
+        """Respond to a query whose expression is too long for a URL."""
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch("[0-9]{1,7}", length) or int(length) > MAX_FORM:
             self.close_connection = True
-            self._send(413, b"a form of at most 1 MiB with its Content-Length is needed", "text/plain")
+            self._send(413, b"a form of at most 1 MiB with a Content-Length is required", "text/plain")
             return
         form = self.rfile.read(int(length))
-        if len(form) < int(length):  # it left, or was cut
+        if len(form) < int(length):  # the client disconnected, or was disconnected
             self.close_connection = True
             return
         self._answer(form)
@@ -152,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, form: bytes | None) -> None:
         self._take(ANSWER_SECONDS)
         if not self.server.serves(self.headers.get("Host", "")):
-            said = b"this viewer answers to localhost and to addresses; more names: --host NAME"
+            said = b"this viewer accepts localhost and IP addresses; add other names with --host NAME"
             self._send(421, said, "text/plain")
             return
         try:
@@ -163,9 +164,9 @@ class Handler(BaseHTTPRequestHandler):
         path = unquote(url.path)
         if path.startswith(f"{API}/"):
             found = proxy.fetch(self.server.prometheus, path[len(API) :], url.query, form)
-            self._send(found.status, found.body, "application/json", ALWAYS_NEW, found.encoding)
+            self._send(found.status, found.body, "application/json", NO_STORE, found.encoding)
         elif form is not None:
-            self._send(405, b"only queries are posted", "text/plain")
+            self._send(405, b"POST is for queries only", "text/plain")
         elif path == "/" or path.startswith("/d/"):
             self._file("index.html")
         elif path == "/api/dashboards":
@@ -179,7 +180,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _dashboard(self, uid: str) -> None:
         if file := self.server.bundle.by_uid().get(uid):
-            self._send(200, file.read_bytes(), "application/json", ALWAYS_NEW)
+            self._send(200, file.read_bytes(), "application/json", NO_STORE)
         else:
             self._send(404, f"no dashboard {uid}".encode(), "text/plain")
 
@@ -187,10 +188,10 @@ class Handler(BaseHTTPRequestHandler):
         try:
             start, end = (float(given[name][0]) for name in ("start", "end"))
         except (KeyError, ValueError):
-            self._send(400, b"start and end are needed, in Unix seconds", "text/plain")
+            self._send(400, b"start and end are required, in Unix seconds", "text/plain")
             return
         run = given.get("run", [None])[0]
-        self._json(check.report(Prometheus(self.server.prometheus), run, start, end))
+        self._json(check(Prometheus(self.server.prometheus), run, start, end))
 
     def _file(self, name: str) -> None:
         files = self.server.bundle.files
@@ -200,13 +201,13 @@ class Handler(BaseHTTPRequestHandler):
             return
         kind = TYPES.get("." + name.rsplit(".", 1)[-1]) or mimetypes.guess_type(name)[0] or "application/octet-stream"
         body = (self.server.bundle.viewer / (f"{name}.gz" if packed else name)).read_bytes()
-        # An upgrade brings new files under the same names: the browser keeps them, but asks.
+        # An upgrade replaces files under the same names: the browser must revalidate what it has cached.
         self._send(200, body, kind, "no-cache", "gzip" if packed else "")
 
     def _json(self, value: object) -> None:
-        self._send(200, json.dumps(value).encode(), "application/json", ALWAYS_NEW)
+        self._send(200, json.dumps(value).encode(), "application/json", NO_STORE)
 
-    def _send(self, status: int, body: bytes, kind: str, cache: str = ALWAYS_NEW, encoding: str = "") -> None:
+    def _send(self, status: int, body: bytes, kind: str, cache: str = NO_STORE, encoding: str = "") -> None:
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
@@ -221,10 +222,10 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the terminal shows one line, the address."""
+        """Log nothing: the terminal shows one line, the address."""
 
     def handle(self) -> None:
-        """Serve a connection until it ends; a browser that leaves in the middle of an answer is no error."""
+        """Serve a connection until it ends; a client that disconnects during a response is not an error."""
         try:
             super().handle()
         except ConnectionError:

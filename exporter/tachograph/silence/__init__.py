@@ -1,1 +1,1 @@
-"""`tachograph silence`: planned quiet for one run, through Alertmanager's own silences."""
+"""`tachograph silence`: silences the alerts of one run through Alertmanager."""

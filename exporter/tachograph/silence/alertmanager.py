@@ -1,4 +1,4 @@
-"""The silences of an Alertmanager, over its API (v2, the same since 0.16)."""
+"""Silences of an Alertmanager, through its API v2, which is the same since 0.16."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
 T = TypeVar("T")
 
 TIMEOUT_SECONDS = 10.0
-SAID_BYTES = 500
-"""Of a refusal, that are shown."""
+ERROR_BYTES = 500
+"""How much of an error response is shown."""
 
 
 class AlertmanagerError(Exception):
-    """Alertmanager did not do what it was asked; the text says, in one line, what to do."""
+    """A request to Alertmanager failed; the text says in one line what to do."""
 
 
 @dataclass(frozen=True)
-class Matcher:
-    """One condition on a label: equal to a value or, with `regex`, matched by it as a whole."""
+class SilenceMatcher:
+    """A condition on a label: equal to a value or, with `regex`, fully matched by it."""
 
     name: str
     value: str
@@ -38,9 +38,9 @@ class Matcher:
 
 @dataclass(frozen=True)
 class Silence:
-    """What is kept quiet, from when to when, who wants it and why. `id` is empty until Alertmanager has given one."""
+    """The alerts it matches, its start and end, author and reason; `id` is empty until Alertmanager assigns one."""
 
-    matchers: tuple[Matcher, ...]
+    matchers: tuple[SilenceMatcher, ...]
     starts: datetime
     ends: datetime
     by: str
@@ -57,8 +57,8 @@ class Silences:
         self.url = without_password(self._address)
 
     def add(self, silence: Silence) -> str:
-        """Begin a silence; return its id."""
-        return self._ask("POST", "silences", lambda answer: str(answer["silenceID"]), {
+        """Create a silence; return its id."""
+        return self._ask("POST", "silences", lambda created: str(created["silenceID"]), {
             "matchers": [
                 {"name": one.name, "value": one.value, "isRegex": one.regex, "isEqual": one.equal}
                 for one in silence.matchers
@@ -68,7 +68,7 @@ class Silences:
         })  # fmt: skip
 
     def current(self) -> list[Silence]:
-        """Return what is silent now or will be, the next to end first."""
+        """Return the active and pending silences, the next to end first."""
         found = self._ask("GET", "silences", _silences)
         return sorted(
             (each for each in found if each.state != "expired"), key=lambda silence: (silence.ends, silence.id)
@@ -79,24 +79,24 @@ class Silences:
         self._ask("DELETE", f"silence/{urllib.parse.quote(silence_id, safe='')}", _nothing)
 
     def _ask(self, method: str, path: str, read: Callable[[Any], T], content: Mapping[str, Any] | None = None) -> T:
-        """Return what `read` makes of the answer."""
+        """Return what `read` makes of the response."""
         body = None if content is None else json.dumps(content).encode()
         try:
-            answer = ask(
+            response = ask(
                 f"{self._address}/api/v2/{path}", TIMEOUT_SECONDS, method=method, body=body, kind="application/json"
             )
         except HttpError as error:
             raise self._absent(error) from error
-        if answer.status >= 400:
-            said = " ".join(answer.body[:SAID_BYTES].decode(errors="replace").split()).strip('"')
-            said = said or f"{answer.status} {answer.reason}"
-            if method == "DELETE" and answer.status in (404, 422, 500):
-                raise AlertmanagerError(f"no silence to end by this id ({said}); see --list")
-            raise AlertmanagerError(f"Alertmanager at {self.url} refused: {said}")
+        if response.status >= 400:
+            error_text = " ".join(response.body[:ERROR_BYTES].decode(errors="replace").split()).strip('"')
+            error_text = error_text or f"{response.status} {response.reason}"
+            if method == "DELETE" and response.status in (404, 422, 500):
+                raise AlertmanagerError(f"there is no silence with this id ({error_text}); see --list")
+            raise AlertmanagerError(f"Alertmanager at {self.url} refused: {error_text}")
         try:
-            return read(json.loads(answer.body or b"null"))
+            return read(json.loads(response.body or b"null"))
         except UNREADABLE as error:
-            raise self._absent("what answers there does not speak Alertmanager's API") from error
+            raise self._absent("the server there does not speak the Alertmanager API") from error
 
     def _absent(self, reason: object) -> AlertmanagerError:
         return AlertmanagerError(
@@ -104,25 +104,29 @@ class Silences:
         )
 
 
-def _nothing(answer: object) -> None:
-    if answer is not None:
-        raise TypeError("an answer where there should be none")
+def _nothing(found: object) -> None:
+    if found is not None:
+        raise TypeError("not an empty response")
 
 
 def _silences(found: object) -> list[Silence]:
     if not isinstance(found, list):
-        raise TypeError("no list of silences")
+        raise TypeError("not a list of silences")
     return [_silence(one) for one in found]
 
 
 def _silence(one: Mapping[str, Any]) -> Silence:
     return Silence(
-        tuple(Matcher(str(m["name"]), str(m["value"]), m["isRegex"], m.get("isEqual", True)) for m in one["matchers"]),
+        tuple(map(_matcher, one["matchers"])),
         _time(one["startsAt"]), _time(one["endsAt"]), str(one["createdBy"]), str(one["comment"]),
         str(one["id"]), one["status"]["state"],
     )  # fmt: skip
 
 
+def _matcher(one: Mapping[str, Any]) -> SilenceMatcher:
+    return SilenceMatcher(str(one["name"]), str(one["value"]), one["isRegex"], one.get("isEqual", True))
+
+
 def _time(text: str) -> datetime:
-    """Read Alertmanager's times; Python 3.10 reads neither its `Z` nor fractions that are not of 3 or 6 digits."""
+    """Return a time of Alertmanager; Python 3.10 reads neither its `Z` nor fractions other than of 3 or 6 digits."""
     return datetime.fromisoformat(text.partition(".")[0].rstrip("Z") + "+00:00")

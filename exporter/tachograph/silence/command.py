@@ -1,4 +1,4 @@
-"""`tachograph silence RUN --for 20m --why "…"`: keep one run quiet for a while, list what is quiet, end it early."""
+"""`tachograph silence RUN --for 20m --why "…"`: silence a run for a while, list silences, end one early."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from datetime import datetime, timedelta, timezone
 
 from tachograph import duration, humanize
 from tachograph.printable import printable
-from tachograph.silence.alertmanager import AlertmanagerError, Matcher, Silence, Silences
+from tachograph.silence.alertmanager import AlertmanagerError, Silence, SilenceMatcher, Silences
 
 DEFAULT_URL = "http://localhost:9093"
 LONGEST = 4 * 3600.0
-"""Without --yes: what lasts longer outlives the shift of whoever asked for it."""
+"""Limit without --yes: a longer silence outlives the shift of the engineer who created it."""
 
 RESTART_ALERTS = (
     "RankDead", "RankFailed", "RankFrozen", "RunHung", "RunDown", "RestartLoop",
     "MfuDropped", "ThroughputDropped", "GpuIdleInRun", "GoodputLow", "CheckpointStale",
 )  # fmt: skip
-"""What a planned restart may set off. A broken GPU, a loss that is NaN, a checkpoint that fails is no such thing."""
+"""Alerts that a planned restart may cause; a broken GPU, a NaN loss or a failed checkpoint are not among them."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tachograph silence",
-        description="Keep one run quiet for a while, through Alertmanager; nothing but notifications is changed.",
-        epilog="Quiet hours that come again belong into Alertmanager's configuration: docs/pages.md.",
+        description="Silence the alerts of one run for a while, through Alertmanager. Only notifications are affected.",
+        epilog="For recurring quiet hours, configure Alertmanager: docs/pages.md.",
     )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="the run, exactly as its alerts name it")
-    parser.add_argument("--for", dest="length", type=_length, metavar="20m", help="how long, from now on")
-    parser.add_argument("--why", type=str.strip, metavar="TEXT", help="what whoever is on call should know")
-    parser.add_argument("--by", default=_user(), metavar="NAME", help="who answers for it (default: %(default)s)")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="name of the run, exactly as in its alerts")
+    parser.add_argument("--for", dest="length", type=_length, metavar="20m", help="how long, starting now")
+    parser.add_argument("--why", type=str.strip, metavar="TEXT", help="the reason, for the engineer on call")
+    parser.add_argument("--by", default=_user(), metavar="NAME", help="who is responsible (default: %(default)s)")
     parser.add_argument(
         "--planned-restart",
         action="store_true",
-        help="only what a restart sets off; a broken GPU, a NaN or a failed checkpoint still pages",
+        help="only alerts that a restart causes; a broken GPU, a NaN loss or a failed checkpoint still pages",
     )
     parser.add_argument("--yes", action="store_true", help=f"allow more than {humanize.span(LONGEST)}")
-    parser.add_argument("--list", action="store_true", help="show what is silent, of RUN or of all")
+    parser.add_argument("--list", action="store_true", help="list the silences of RUN, or of all runs")
     parser.add_argument("--expire", metavar="ID", help="end a silence now")
     parser.add_argument(
         "--alertmanager",
@@ -70,7 +70,7 @@ def _user() -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return its exit status: 0, 1 if Alertmanager did not do it, 2 for what was asked wrongly."""
+    """Run the command; return its exit status: 0, 1 if the request to Alertmanager failed, 2 for wrong arguments."""
     parser = _parser()
     try:
         given = parser.parse_args(arguments)
@@ -93,39 +93,40 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _wrong(given: argparse.Namespace) -> str | None:
-    """Return what is wrong with what was asked, and what to do, in one line."""
+    """Return what is wrong with the arguments and what to do, in one line; None if they are valid."""
     begins = bool(given.length or given.why or given.planned_restart)
     other = given.list or given.expire is not None
     faults = {
-        "--list or --expire, not both": given.list and given.expire is not None,
-        "--list and --expire take nothing that begins a silence": other and (begins or (given.run and not given.list)),
+        "use --list or --expire, not both": given.list and given.expire is not None,
+        "--list and --expire cannot be combined with options that create a silence": other
+        and (begins or (given.run and not given.list)),
         "--expire needs an id; see --list": given.expire == "",
-        "name the RUN to silence, or ask for --list": not other and not given.run,
-        "say how long: --for 20m": not other and given.length is None,
-        'say why, for whoever is on call: --why "new switch in rack 7"': not other and not given.why,
-        "say who answers for it: --by NAME": not other and not given.by.strip(),
+        "name the RUN to silence, or use --list": not other and not given.run,
+        "give the duration: --for 20m": not other and given.length is None,
+        'give the reason, for the engineer on call: --why "new switch in rack 7"': not other and not given.why,
+        "say who is responsible: --by NAME": not other and not given.by.strip(),
     }
     for words, wrong in faults.items():
         if wrong:
             return words
     if given.length and given.length > LONGEST and not given.yes:
         return (
-            f"{humanize.span(given.length)} is longer than {humanize.span(LONGEST)}: faults of that time would go "
-            "unheard; if you mean it, add --yes"
+            f"{humanize.span(given.length)} is longer than {humanize.span(LONGEST)}: nobody would be notified of "
+            "faults in that time; add --yes to confirm"
         )
     return None
 
 
 def _add(silences: Silences, given: argparse.Namespace) -> int:
-    matchers = [Matcher("run", given.run)]
+    matchers = [SilenceMatcher("run", given.run)]
     if given.planned_restart:
-        matchers.append(Matcher("alertname", "|".join(RESTART_ALERTS), regex=True))
+        matchers.append(SilenceMatcher("alertname", "|".join(RESTART_ALERTS), regex=True))
     now = datetime.now(timezone.utc)
     silence = Silence(tuple(matchers), now, now + timedelta(seconds=given.length), given.by.strip(), given.why)
     silence_id = silences.add(silence)
-    what = "what a restart sets off" if given.planned_restart else "all of its alerts"
+    what = "alerts that a restart causes" if given.planned_restart else "all alerts"
     until = f"{_clock(silence.ends)} ({humanize.span(given.length)})"
-    print(printable(f"Run {given.run} is silent until {until}: {what}."))
+    print(printable(f"Run {given.run} is silenced until {until}: {what}."))
     where = "" if given.alertmanager == DEFAULT_URL else f" --alertmanager {shlex.quote(given.alertmanager)}"
     print(printable(f"Silence {silence_id}. To end it: tachograph silence --expire {silence_id}{where}"))
     return 0
@@ -133,9 +134,9 @@ def _add(silences: Silences, given: argparse.Namespace) -> int:
 
 def _list(silences: Silences, run: str | None) -> int:
     now = datetime.now(timezone.utc)
-    found = [one for one in silences.current() if run is None or Matcher("run", run) in one.matchers]
+    found = [one for one in silences.current() if run is None or SilenceMatcher("run", run) in one.matchers]
     if not found:
-        print("Nothing is silent." if run is None else printable(f"Run {run} is not silent."))
+        print("There are no silences." if run is None else printable(f"Run {run} is not silenced."))
     for one in found:
         when = f"until {_clock(one.ends)}, {humanize.span((one.ends - now).total_seconds())} more"
         if one.starts > now:
