@@ -19,8 +19,9 @@ from tachograph_lab.demo.launch import Job
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.pager import FIRING, PagedAlert, Pager
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
+PAGE_SECONDS = 150.0
 HUNG, SLOW, KILLED = 3, 2, 1
 """The culprit of each test."""
 
@@ -33,11 +34,10 @@ def paged(pager: Pager, since: float) -> list[PagedAlert]:
     return [page for page in pager.pages() if page.critical and page.status == FIRING and page.time > since]
 
 
-def the_page(pager: Pager, alert: str, since: float, seconds: float) -> PagedAlert:
-    page = pager.wait_for(lambda page: page.alert == alert and page.status == FIRING, seconds, after=since)
-    assert page is not None, (
-        f"no {alert} within {seconds} s, but {[(p.alert, dict(p.labels)) for p in paged(pager, since)]}"
-    )
+def the_page(pager: Pager, alert: str, since: float) -> PagedAlert:
+    """Return the page of an alert; how soon it comes is asserted in virtual time, by the rule tests and the replays."""
+    page = pager.wait_for(lambda page: page.alert == alert and page.status == FIRING, PAGE_SECONDS, after=since)
+    assert page is not None, f"no {alert}, but {[(p.alert, dict(p.labels)) for p in paged(pager, since)]}"
     return page
 
 
@@ -52,12 +52,13 @@ def test_healthy_training_is_quiet(stack: Stack, job: Job, pager: Pager, wait_fo
     assert paged(pager, 0) == []
 
 
+@pytest.mark.slow
 def test_a_hang_names_who_never_boarded(stack: Stack, job: Job, pager: Pager) -> None:
-    """A rank stuck in its loader pages within 30 s and three steps; its collective count stands below all others'."""
+    """A rank stuck in its loader is paged; its collective count stands below all others'."""
     since = time.time()
     job.control.inject(InjectedFault(fault_injection.HANG, rank=HUNG))
     try:
-        page = the_page(pager, "RunHung", since, 33)
+        page = the_page(pager, "RunHung", since)
         enqueued = by_rank(stack, f'tachograph_train_collective_enqueued{{run="{job.run}",group="0"}}')
         phases = {
             s.labels["rank"]: s.labels["phase"]
@@ -75,11 +76,11 @@ def test_a_hang_names_who_never_boarded(stack: Stack, job: Job, pager: Pager) ->
 
 @pytest.mark.slow
 def test_a_straggler_is_named_although_all_step_alike(stack: Stack, job: Job, pager: Pager) -> None:
-    """Slowed inside backward, one rank drags all to the same step time; the page names it, and only it, within 90 s."""
+    """Slowed inside backward, one rank drags all to the same step time; the page names it, and only it."""
     since = time.time()
     job.control.inject(InjectedFault(fault_injection.SLOW, rank=SLOW))
     try:
-        page = the_page(pager, "StragglerRank", since, 90)
+        page = the_page(pager, "StragglerRank", since)
         # Of one frame, both of them: steps alone would also tell how old each rank's last frame is.
         step_seconds = by_rank(
             stack,
@@ -94,14 +95,15 @@ def test_a_straggler_is_named_although_all_step_alike(stack: Stack, job: Job, pa
     assert [p.alert for p in paged(pager, since)] == ["StragglerRank"]
 
 
-def test_a_killed_rank_is_dead_and_nothing_else(stack: Stack, job: Job, pager: Pager) -> None:
-    """SIGKILL pages within 10 s, naming the rank, though its loader's worker lives on; the others page nobody."""
+def test_a_killed_rank_is_dead_and_nothing_else(
+    stack: Stack, job: Job, pager: Pager, wait_for: Callable[..., Any]
+) -> None:
+    """SIGKILL pages, naming the rank, though its loader's worker lives on; the others page nobody."""
     since = time.time()
     fault_injection.kill(job.pid(KILLED))
-    while f'tachograph_rank_up{{run="{job.run}",rank="{KILLED}"}} 0' not in stack.scrape():
-        assert time.time() - since < 1, "rank_up is not 0 within 1 s"
-        time.sleep(0.02)
-    page = the_page(pager, "RankDead", since, 10)
+    dead = f'tachograph_rank_up{{run="{job.run}",rank="{KILLED}"}} 0'
+    wait_for(lambda: dead in stack.scrape(), 30, "rank_up of 0")
+    page = the_page(pager, "RankDead", since)
     assert names_culprit(page, KILLED), page.annotations
     surplus = pager.wait_for(lambda p: p.critical and p.status == FIRING and p is not page, 15, after=since)
     assert surplus is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 Promtool = Callable[..., str]
 RuleTests = Callable[..., None]
 
+THRIFTY = {"GOGC": "1000", "GOMAXPROCS": "1"}
+"""A third less work for promtool: less collection of garbage, for 300 MB of memory, and none beside the work."""
+
 
 @pytest.fixture
 def promtool(programs: Mapping[str, Path]) -> Promtool:
@@ -24,7 +28,7 @@ def promtool(programs: Mapping[str, Path]) -> Promtool:
     def run(*arguments: str | Path, program: Path | None = None) -> str:
         done = subprocess.run(
             ["nice", "-n", "5", program or programs["promtool"], *arguments],  # behind what has deadlines
-            cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
+            cwd=ROOT, env=os.environ | THRIFTY, capture_output=True, text=True, timeout=280, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
         return done.stdout
