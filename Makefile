@@ -49,10 +49,10 @@ check: $(READY)  ## formatting, lint, types, floors
 	$(BIN)/lint-imports --no-cache
 
 test: check binaries   ## all checks, and all tests but the slow ones: what CI runs
-	$(BIN)/pytest -n 2 --no-loadscope-reorder
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-all: check binaries ## the slow ones, too
-	$(BIN)/pytest -n 2 --no-loadscope-reorder -m 'not hardware'
+	$(BIN)/pytest -n 2 --dist worksteal -m 'not hardware'
 
 replay: binaries         ## one incident in virtual time: make replay STORY=9
 	$(BIN)/tachograph-lab replay $(STORY)

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 from tachograph_lab import binaries
 from tachograph_lab.fake_nvml import library as fake_nvml
@@ -22,56 +20,16 @@ ROOT = Path(__file__).resolve().parents[1]
 OLDEST, NEWEST = "bookworm", "sid"
 """Prometheus 2.42 and Alertmanager 0.25, which must be had; 3.5 and 0.33, from a suite whose versions roll."""
 
-ALONE = "test_rules_behave"
-"""The tests of which each is a group of its own."""
 
-LONG = (
-    "checkpoints_test", "collectives_test", "data_test", "efficiency_test", "efficiency_trend_test", "exporter_test",
-    "gpu_faults_test", "learning_spikes_test", "learning_test", "mutants_", "network_test", "progress_test",
-    "ranks_test", "restarts_test", "skew_test", "skew_turns_test",
-)  # fmt: skip
-"""How the names of rule tests begin that `make test` runs on the newer generation only; `make test-all`: on both."""
-
-ON_NEWEST = (
-    f"test_a_stranger_neither_silences_nor_pages[{OLDEST}", f"test_prometheus_scrapes_it[{OLDEST}",
-    f"test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive[{OLDEST}",
-)  # fmt: skip
-"""How other tests begin of which the same is true."""
-
-
-@pytest.fixture(scope="session", params=[OLDEST, NEWEST])
+@pytest.fixture(scope="session", params=[OLDEST, pytest.param(NEWEST, marks=pytest.mark.slow)])
 def programs(request: pytest.FixtureRequest) -> Mapping[str, Path]:
-    """The programs of one generation."""
+    """The programs of one generation; `make test` takes the older, but for tests that name both as parameters."""
     try:
         return binaries.find(request.param)
     except binaries.BinariesUnavailable as error:
         if request.param == OLDEST:
             pytest.fail(str(error))
         pytest.skip(str(error))
-
-
-@pytest.hookimpl(tryfirst=True)  # before the marks are looked at
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The real stack waits most, so it comes first; promtool computes most, and comes last; the rest fills the gaps."""
-    for item in items:
-        if item.name.startswith((*ON_NEWEST, *(f"{ALONE}[{OLDEST}-{name}" for name in LONG))):
-            item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: 0 if "e2e" in item.path.parts else 2 if item.name.startswith(ALONE) else 1)
-
-
-class Groups(LoadScopeScheduling):
-    """Tests that share what is costly to start run in one process: those of a file, and all that need the stack."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        path, _, name = nodeid.partition("::")
-        if name.startswith(ALONE):
-            return nodeid
-        return "e2e" if "/e2e/" in path else path
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Spread the groups over the processes of `pytest -n`, in order."""
-    return Groups(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -291,9 +291,9 @@ def test_an_alert_of_two_severities_is_told_alike(rules: Rules) -> None:
 
 
 def test_every_alert_has_a_test_that_fires_and_one_that_does_not(rules: Rules) -> None:
-    """In a *_test.yml of its own subject, with its full text; an alert without them cannot be shipped."""
+    """In the folder of its own subject, with its full text; an alert without them cannot be shipped."""
     for name, rule in alerts(rules):
-        subject = rule["file"].replace(".yml", "_*test.yml")
+        subject = rule["file"].replace(".yml", "/*.yml")
         cases = [
             case
             for path in Path(__file__).parent.glob(subject)

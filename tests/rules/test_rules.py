@@ -1,4 +1,4 @@
-"""The rules load and behave alike on both generations of Prometheus; what each keeps stands in the *_test.yml files."""
+"""The rules load and behave alike on both generations of Prometheus; <subject>/*.yml has the tests of a rule file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import yaml
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 Promtool = Callable[..., str]
-FILES = sorted(path.name for path in HERE.glob("*_test.yml"))
+FILES = sorted(HERE.glob("*/*.yml"))
+NAMES = [f"{path.parent.name}/{path.stem}" for path in FILES]
+BOTH = pytest.mark.parametrize("programs", ["bookworm", "sid"], indirect=True)
 
 
+@BOTH
 def test_configuration_is_valid(promtool: Promtool) -> None:
     """prometheus.yml loads, with every rule file and target file it names."""
     assert "rule files found" in promtool("check", "config", "prometheus/prometheus.yml")
 
 
+@BOTH
 def test_rules_are_valid_and_none_stands_twice(promtool: Promtool) -> None:
     """Each rule parses; the linter's only complaint, a duplicate, is an error here."""
     files = sorted((ROOT / "prometheus/rules").glob("*.yml"))
@@ -26,16 +30,22 @@ def test_rules_are_valid_and_none_stands_twice(promtool: Promtool) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", FILES)
-def test_rules_behave(promtool: Promtool, name: str) -> None:
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_rules_behave(promtool: Promtool, path: Path) -> None:
     """Every scenario of the file holds."""
-    promtool("test", "rules", HERE / name)
+    promtool("test", "rules", path)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_groups_are_evaluated_in_a_fixed_order(name: str) -> None:
+def test_each_rule_file_has_a_folder_of_tests() -> None:
+    """Under its own name: whoever changes a rule finds its tests in one guess."""
+    subjects = {path.stem for path in (ROOT / "prometheus/rules").glob("*.yml")}
+    assert {path.parent.name for path in FILES} == subjects
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_groups_are_evaluated_in_a_fixed_order(path: Path) -> None:
     """Promtool shuffles the groups that `group_eval_order` leaves out: a test that lists too few is sometimes red."""
-    test = yaml.safe_load((HERE / name).read_text(encoding="utf-8"))
-    files = [yaml.safe_load((HERE / file).read_text(encoding="utf-8")) for file in test["rule_files"]]
+    test = yaml.safe_load(path.read_text(encoding="utf-8"))
+    files = [yaml.safe_load((path.parent / file).read_text(encoding="utf-8")) for file in test["rule_files"]]
     groups = {group["name"] for file in files for group in file["groups"]}
     assert len(groups) == 1 or set(test.get("group_eval_order", ())) == groups

@@ -1,6 +1,6 @@
 """Lateness in many made-up runs: what is told of each, and of those one step below nothing. Two ranks, three, 64.
 
-Steps of 100 ms; samples every 5 s, evaluations between them. `skew_test.yml` holds the texts.
+Steps of 100 ms; samples every 5 s, evaluations between them. `skew/behaviour.yml` holds the texts.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ def test_the_replay_shows_the_alert(name: str) -> None:
             assert argument in expecting, f"{argument} does not expect {name}; {sorted(expecting)} do"
             shown.add(argument)
             continue
-        assert re.fullmatch(r"promtool test rules tests/rules/\w+_test\.yml", line.partition("#")[0].strip()), line
+        assert re.fullmatch(r"promtool test rules tests/rules/\w+/\w+\.yml", line.partition("#")[0].strip()), line
         assert name in firing_in(argument), f"{argument} does not make {name} fire"
     assert shown == expecting, f"not told: {sorted(expecting - shown)}"
 

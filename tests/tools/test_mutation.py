@@ -51,10 +51,10 @@ TESTS: Mapping[str, Any] = {
 
 @pytest.fixture
 def trial(tmp_path: Path) -> ModuleType:
-    for folder in ("prometheus/rules", "tests/rules"):
+    for folder in ("prometheus/rules", "tests/rules/rules"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "prometheus/rules/rules.yml").write_text(RULES)
-    (tmp_path / "tests/rules/rules_test.yml").write_text(json.dumps(TESTS))
+    (tmp_path / "tests/rules/rules/behaviour.yml").write_text(json.dumps(TESTS))
     return importlib.import_module("tools.mutation.trial")
 
 
@@ -63,7 +63,7 @@ def test_each_mutant_is_noticed_as_if_it_were_alone(
 ) -> None:
     """A change is noticed in the rule, in what rests on it, in a query and in an alert's words; else it survives."""
     texts = importlib.import_module("tools.mutation.text")
-    (plain,) = trial.scenarios([tmp_path / "tests/rules/rules_test.yml"], tmp_path / "prometheus/rules")
+    (plain,) = trial.scenarios([tmp_path / "tests/rules/rules/behaviour.yml"], tmp_path / "prometheus/rules")
     every = dict(enumerate(texts.mutants("rules", RULES)))
 
     def noticed(scenario: Any, mutants: Mapping[int, Any]) -> set[str]:

@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import random
-import re
 import sys
 import tempfile
 import time
@@ -114,7 +113,7 @@ class Hunt:
         heard = {name for name, reached in reaches.items() if name in known and scenario.notices(reached)}
         left = [number for number, one in alive.items() if one.writes in heard and one.name not in before]
         if own:
-            left = [number for number in left if re.match(rf"(mutants_)?{alive[number].file}_", scenario.name)]
+            left = [number for number in left if scenario.name.startswith(f"{alive[number].file}/")]
         random.Random(1).shuffle(left)
         while left and time.monotonic() < self.ends:
             some: dict[int, Mutant] = {}
@@ -180,7 +179,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         ends = began + 60 * options.minutes
         hunt = Hunt(dict(enumerate(some)), promtool, folder, ends)
-        plain = scenarios(sorted(tests.glob("*_test.yml")), rules)
+        plain = scenarios(sorted(tests.glob("*/*.yml")), rules)
         hunt.run(plain, options.jobs, own=True)
         hunt.run(plain, options.jobs)
         if hunt.alive:

@@ -308,7 +308,7 @@ def scenarios(paths: Iterable[Path], rules: Path) -> list[Scenario]:
         order = content.get("group_eval_order") or [group["name"] for one in own.values() for group in one["groups"]]
         for number, test in enumerate(content["tests"]):
             interval = content.get("evaluation_interval", "1m")
-            found.append(Scenario(f"{path.stem} {number + 1}", test, interval, order, own))
+            found.append(Scenario(f"{path.parent.name}/{path.stem} {number + 1}", test, interval, order, own))
     return sorted(found, key=lambda one: one.cost)
 
 
