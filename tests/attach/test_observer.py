@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.attach.account import Account
-from tachograph.attach.observer import Feed, Observer
+from tachograph.attach.observer import LoaderState, Observer
+from tachograph.attach.summary import Summary
 from tachograph.client.recorder import Recorder
 
 
@@ -38,7 +38,7 @@ class Scalar:
 def observer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Observer]:
     for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TACHOGRAPH_DISABLED"):
         monkeypatch.delenv(variable, raising=False)
-    made = Observer(lambda: Recorder(run="test", socket=tmp_path / "nobody.sock"), Account())
+    made = Observer(lambda: Recorder(run="test", socket=tmp_path / "nobody.sock"), Summary())
     yield made
     if made.loop is not None:
         made.loop.recorder.close()
@@ -70,9 +70,9 @@ def test_nothing_is_recorded_before_something_is_trained(observer: Observer) -> 
     """The recorder begins with the first event: a script that makes one of its own comes first."""
     assert observer.loop is None
     observer.script_records()
-    observer.delivered(Feed(), learning=True)
+    observer.delivered(LoaderState(), learning=True)
     assert observer.loop is None
-    assert observer.account.own_recorder
+    assert observer.summary.own_recorder
 
 
 def test_a_script_that_records_later_ends_our_record(observer: Observer) -> None:
@@ -86,7 +86,7 @@ def test_a_script_that_records_later_ends_our_record(observer: Observer) -> None
 def test_each_phase_is_where_it_says(observer: Observer) -> None:
     """From the batch to backward is forward; then backward, and the optimizer; between them and after is other."""
     optimizer = Optimizer()
-    observer.delivered(Feed(), learning=True)
+    observer.delivered(LoaderState(), learning=True)
     assert phase(observer) == "forward"
     observer.backward_begins(None)
     assert phase(observer) == "backward"
@@ -104,7 +104,7 @@ def test_each_phase_is_where_it_says(observer: Observer) -> None:
 
 def test_accumulated_batches_are_one_step(observer: Observer) -> None:
     """Batches and backwards before an optimizer step belong to it."""
-    feed, optimizer = Feed(), Optimizer()
+    feed, optimizer = LoaderState(), Optimizer()
     for _ in range(3):
         observer.delivered(feed, learning=True)
         first = perf_counter()
@@ -138,7 +138,7 @@ def test_the_loss_is_what_the_outer_backward_began_from(observer: Observer) -> N
 
 def test_two_loaders_at_once_and_one_ahead_make_no_more_steps(observer: Observer) -> None:
     """A batch that comes before another one is no step of its own: zipped loaders, prefetching by one."""
-    first, second, optimizer = Feed(), Feed(), Optimizer()
+    first, second, optimizer = LoaderState(), LoaderState(), Optimizer()
     observer.delivered(second, learning=True)
     for _ in range(5):
         observer.delivered(first, learning=True)
@@ -150,7 +150,7 @@ def test_two_loaders_at_once_and_one_ahead_make_no_more_steps(observer: Observer
 
 def test_evaluation_is_told_by_gradients_or_by_batches_never_trained_on(observer: Observer) -> None:
     """Without gradients at once, with gradients from the third batch on; training goes on as a step of its own."""
-    training, validation, optimizer = Feed(), Feed(), Optimizer()
+    training, validation, optimizer = LoaderState(), LoaderState(), Optimizer()
     observer.delivered(training, learning=True)
     backward(observer)
     step(observer, optimizer)
@@ -170,7 +170,7 @@ def test_evaluation_is_told_by_gradients_or_by_batches_never_trained_on(observer
 
 def test_the_first_optimizer_makes_the_steps(observer: Observer) -> None:
     """Two optimizers in one iteration (a GAN) are one step; once the first is gone another one counts."""
-    feed, first, second = Feed(), Optimizer(), Optimizer()
+    feed, first, second = LoaderState(), Optimizer(), Optimizer()
     for _ in range(3):
         observer.delivered(feed, learning=True)
         for optimizer in (first, second):
@@ -196,7 +196,7 @@ def test_a_closure_runs_inside_the_optimizer(observer: Observer) -> None:
 def test_other_threads_are_not_watched(observer: Observer) -> None:
     """Phases belong to the training thread: what a prefetching thread fetches is not told."""
     backward(observer)
-    thread = threading.Thread(target=observer.delivered, args=(Feed(), True))
+    thread = threading.Thread(target=observer.delivered, args=(LoaderState(), True))
     thread.start()
     thread.join()
     assert phase(observer) == "other"
@@ -208,9 +208,9 @@ def test_a_fault_of_the_recorder_is_no_fault_of_the_script() -> None:
     def broken() -> Recorder:
         raise OSError("no more files")
 
-    observer = Observer(broken, Account())
+    observer = Observer(broken, Summary())
     assert observer.here() is None
-    observer.delivered(Feed(), learning=True)
+    observer.delivered(LoaderState(), learning=True)
     backward(observer)
     step(observer, Optimizer())
     assert observer.loop is None

@@ -48,7 +48,7 @@ def test_without_a_free_descriptor(exporter: Any, start: Start) -> None:
             every(recorder)
             other = Recorder(run="other", rank=object(), tier="wrong")
             every(other); other.close()
-            recorder._calls.sender._hang_up()
+            recorder._calls.sender._disconnect()
             every(recorder)
             for descriptor in taken: os.close(descriptor)
             recorder.checkpoint_saved(7)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tachograph.attach import program
-from tachograph.attach.account import Account
 from tachograph.attach.observer import Observer
 from tachograph.attach.on_import import when_imported
+from tachograph.attach.summary import Summary
 from tachograph.attach.torch_hooks import attach
 from tachograph.client.core.notice import notice
 from tachograph.client.hello.identity import discover
@@ -107,8 +107,8 @@ def _watch(given: dict[str, Any], quiet: bool) -> None:
     """Have PyTorch observed once the script imports it, and the end told by rank 0."""
     if os.environ.get("TACHOGRAPH_DISABLED", "") not in ("", "0"):
         return
-    account = Account()
-    observer = Observer(lambda: Recorder(**given), account)
+    summary = Summary()
+    observer = Observer(lambda: Recorder(**given), summary)
     on_created(observer.script_records)
     when_imported("torch", lambda torch: attach(torch, observer))
     process = os.getpid()
@@ -116,6 +116,6 @@ def _watch(given: dict[str, Any], quiet: bool) -> None:
     def tell() -> None:
         if os.getpid() == process and not quiet and discover({}, os.environ).rank == 0:
             with contextlib.suppress(OSError, ValueError):  # stderr may be closed by now
-                sys.stderr.write(account.text(told=bool(AMOUNTS & given.keys())))
+                sys.stderr.write(summary.text(told=bool(AMOUNTS & given.keys())))
 
     atexit.register(tell)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import ref
 
-from tachograph.attach.account import Account
+from tachograph.attach.summary import Summary
 from tachograph.client.core.contained import contained
 from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder
@@ -25,7 +25,7 @@ EVALUATING = 2
 """Batches in a row without a backward after which a loader, never trained on so far, is one for evaluation."""
 
 
-class Feed:
+class LoaderState:
     """One `DataLoader`, and whether it is trained on; iterating gives the iterator that was made last."""
 
     def __init__(self) -> None:
@@ -50,14 +50,14 @@ class Observer:
     record: the script has a recorder of its own, or this is a forked child.
     """
 
-    def __init__(self, make: Callable[[], Recorder], account: Account) -> None:
+    def __init__(self, make: Callable[[], Recorder], summary: Summary) -> None:
         self.active = True
-        self.account = account
+        self.summary = summary
         self.loop: Loop | None = None
         self._make = make
         self._thread = threading.get_ident()
         self._making = False
-        self._pending: Feed | None = None
+        self._pending: LoaderState | None = None
         self._backward_seen = False
         self._depth = 0
         self._primary: ref[Any] | None = None
@@ -91,7 +91,7 @@ class Observer:
         """Step back: the script has made a recorder, and nothing is recorded twice."""
         if self._making or not self.active:
             return
-        self.account.own_recorder = True
+        self.summary.own_recorder = True
         self.stop()
         if self.loop is not None:
             self.loop.abandon()
@@ -100,19 +100,19 @@ class Observer:
     # Batches
 
     @contained
-    def delivered(self, feed: Feed, learning: bool) -> None:
+    def delivered(self, feed: LoaderState, learning: bool) -> None:
         """Note a batch; `learning` is whether gradients were on when it was asked for."""
         loop = self.here()
         if loop is None:
             return
-        self.account.see("data")
+        self.summary.see("data")
         if self._pending is not None:
             self._pending.unused += 1
         self._pending = feed
         if not self._backward_seen:
             loop.abandon()
         if not learning or feed.evaluates:
-            self.account.see("eval")
+            self.summary.see("eval")
             loop.enter("eval")
             return
         loop.leave("eval")
@@ -137,7 +137,7 @@ class Observer:
         self._depth += 1
         if self._depth > 1:  # activation checkpointing calls it again from within
             return
-        self.account.see("backward")
+        self.summary.see("backward")
         if self._pending is not None:
             self._pending.trained = True
             self._pending = None
@@ -165,7 +165,7 @@ class Observer:
             tensor = scaled[1]
         numel = getattr(tensor, "numel", None)
         if numel is not None and numel() == 1:
-            self.account.see("loss")
+            self.summary.see("loss")
             self._loss = tensor.detach()
 
     @contained
@@ -183,16 +183,16 @@ class Observer:
         loop = self.here()
         if loop is None:
             return
-        self.account.see("optimizer")
+        self.summary.see("optimizer")
         if self._primary is None or self._primary() is None:
             self._primary = ref(optimizer)
             mine = (schedule() for schedule in self._schedules)
             schedule = next((each for each in mine if getattr(each, "optimizer", None) is optimizer), None)
             loop.recorder.watch(None, optimizer, scheduler=schedule, scaler=self._scaler)
-            self.account.see("learning rate")
+            self.summary.see("learning rate")
             for name, found in (("schedule", schedule), ("loss scale", self._scaler)):
                 if found is not None:
-                    self.account.see(name)
+                    self.summary.see(name)
         if not loop.stepping:  # nothing came before: a closure will run the model inside
             loop.begin()
         loop.leave("forward")
@@ -208,7 +208,7 @@ class Observer:
         if self._primary is not None and self._primary() is optimizer and loop.stepping:
             loss, self._loss = self._loss, None
             loop.end(**({} if loss is None else {"loss": loss}))
-            self.account.steps += 1
+            self.summary.steps += 1
             self._backward_seen = False
 
     @contained
@@ -234,4 +234,4 @@ class Observer:
             model = self._models.pop()()
             if model is not None:
                 loop.recorder.watch(model)
-                self.account.see("gradient all-reduce")
+                self.summary.see("gradient all-reduce")

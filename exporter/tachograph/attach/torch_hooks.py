@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tachograph.attach.observer import Feed, Observer
+from tachograph.attach.observer import LoaderState, Observer
 from tachograph.client.core.notice import notice
 
 
@@ -26,17 +26,17 @@ def attach(torch: Any, observer: Observer) -> None:
             notice(f"attach {hook.__name__}", f"tachograph run cannot see {hook.__name__.strip('_')}", error)
 
 
-class Fed:
+class ObservedIterator:
     """A loader's iterator that tells of each batch; everything else is the iterator's own."""
 
-    def __init__(self, iterator: Any, feed: Feed, observer: Observer, is_learning: Callable[[], bool]) -> None:
+    def __init__(self, iterator: Any, feed: LoaderState, observer: Observer, is_learning: Callable[[], bool]) -> None:
         self._iterator = iterator
         self._feed = feed
         self._observer = observer
         self._is_learning = is_learning
         self._batches: Iterator[Any] | None = None
 
-    def __iter__(self) -> Fed:
+    def __iter__(self) -> ObservedIterator:
         return self
 
     def __next__(self) -> Any:
@@ -67,7 +67,7 @@ class Fed:
 def _loaders(torch: Any, observer: Observer) -> None:
     loader_class = torch.utils.data.DataLoader
     original = loader_class.__iter__
-    feeds: WeakKeyDictionary[Any, Feed] = WeakKeyDictionary()
+    feeds: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
 
     @functools.wraps(original)
     def iterate(loader: Any) -> Any:
@@ -76,8 +76,8 @@ def _loaders(torch: Any, observer: Observer) -> None:
             return iterator
         feed = feeds.get(loader)
         if feed is None:
-            feed = feeds[loader] = Feed()
-        return Fed(iterator, feed, observer, torch.is_grad_enabled)
+            feed = feeds[loader] = LoaderState()
+        return ObservedIterator(iterator, feed, observer, torch.is_grad_enabled)
 
     loader_class.__iter__ = iterate
 
@@ -102,7 +102,7 @@ def _optimizers(torch: Any, observer: Observer) -> None:
     hooks.register_optimizer_step_post_hook(lambda optimizer, *_: observer.optimizer_ends(optimizer))
 
 
-def _told_when_made(owner: Any, tell: Callable[[Any], None]) -> None:
+def _call_when_made(owner: Any, tell: Callable[[Any], None]) -> None:
     original = owner.__init__
 
     @functools.wraps(original)
@@ -114,11 +114,11 @@ def _told_when_made(owner: Any, tell: Callable[[Any], None]) -> None:
 
 
 def _parallel(torch: Any, observer: Observer) -> None:
-    _told_when_made(torch.nn.parallel.DistributedDataParallel, observer.model_made)
+    _call_when_made(torch.nn.parallel.DistributedDataParallel, observer.model_made)
 
 
 def _schedules(torch: Any, observer: Observer) -> None:
-    _told_when_made(torch.optim.lr_scheduler.LRScheduler, observer.schedule_made)
+    _call_when_made(torch.optim.lr_scheduler.LRScheduler, observer.schedule_made)
 
 
 def _scalers(torch: Any, observer: Observer) -> None:

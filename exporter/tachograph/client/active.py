@@ -67,10 +67,10 @@ class ActiveCalls(NoOpCalls):
         self._garbage.start()
         self.sender = Sender(state, path_of(socket))
 
-    def enroll(self, forked: Callable[[], None]) -> None:
+    def register(self, forked: Callable[[], None]) -> None:
         """Send a shutdown frame when the process ends; `forked` is called in every child made by fork."""
         if self.sender is not None:
-            shutdown.enroll(self.sender, forked)
+            shutdown.register(self.sender, forked)
 
     @property
     def last_step(self) -> int | None:
@@ -202,23 +202,23 @@ class ActiveCalls(NoOpCalls):
 
     def add_source(self, source: MetricSource) -> None:
         if callable(getattr(source, "metrics", None)):
-            self.state.guests.add(source)
+            self.state.added_sources.add(source)
         else:
             self.drop("a source without metrics()")
 
     def close(self, error: BaseException | None) -> None:
         try:
             if self.sender is not None and issubclass(type(error), BaseException):
-                shutdown.part("failed", *describe(cast("BaseException", error)), only=self.sender)
+                shutdown.shut_down("failed", *describe(cast("BaseException", error)), only=self.sender)
             elif self.sender is not None:
-                shutdown.part("finished", only=self.sender)
+                shutdown.shut_down("finished", only=self.sender)
         finally:
             self.release(close=True)
 
     def release(self, *, close: bool) -> None:
         self._garbage.stop()
         if self.outputs is not None:
-            (self.outputs.close if close else self.outputs.abandon)()
+            (self.outputs.close if close else self.outputs.release)()
 
     def drop(self, what: str, wrong: object = None, right: tuple[str, ...] = ()) -> None:
         self.dropped.count += 1

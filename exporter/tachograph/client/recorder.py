@@ -122,7 +122,7 @@ class Recorder(Uncopied):
             try:
                 active.start(sinks, trace, socket)
                 self._use(active)
-                active.enroll(self._silence)
+                active.register(self._silence)
             except BaseException:
                 self._use(NO_OP)
                 active.release(close=False)

@@ -58,7 +58,7 @@ def test_the_nodes_name_is_no_pods(pod: tuple[Path, Path]) -> None:
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    """A pod without a service account's token has no namespace file, and an odd image no hosts file."""
+    """A pod without a service summary's token has no namespace file, and an odd image no hosts file."""
     nowhere = (tmp_path / "none", tmp_path)
     assert found(KUBERNETES, nowhere) == {"scheduler": "kubernetes", "pod": "llama-worker-3"}
 

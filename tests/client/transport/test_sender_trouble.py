@@ -115,7 +115,7 @@ def test_ranks_come_back_within_two_seconds_and_not_together(exporter: Any, reco
     sender = record()._calls.sender
     waits = []
     for _ in range(64):
-        sender._put_off(1000.0, OSError())
+        sender._schedule_retry(1000.0, OSError())
         waits.append(sender._retry_at - 1000.0)
     assert max(waits) <= 2.0
     assert min(waits[-16:]) >= 1.0
@@ -185,7 +185,7 @@ def test_a_second_hello_may_take_as_long_as_the_first(
     exporter.stall(recorder)
     recorder._calls.state.accelerator.uuid = "GPU-1234"
     until(lambda: recorder.checkpoint_saved(step=0) or not recorder._calls.sender._answered)
-    until(lambda: recorder.checkpoint_saved(step=1) or time.monotonic() - recorder._calls.sender._greeted_at > 0.25)
+    until(lambda: recorder.checkpoint_saved(step=1) or time.monotonic() - recorder._calls.sender._hello_sent_at > 0.25)
     recorder.checkpoint_saved(step=2)
     exporter.stalled.clear()
     exporter.wait_for("hello", lambda frame: frame.get("uuid"))

@@ -144,7 +144,7 @@ WRONG: tuple[tuple[Any, Any], ...] = (
 @pytest.mark.parametrize("pair", WRONG, ids=repr)
 def test_what_a_source_says_wrongly_is_counted_and_left_out(pair: Any, report: RankState) -> None:
     """An unknown metric, a label where there is none, a value that is no number: each costs itself."""
-    report.guests.add(Given(pair, ("samples_total", 3)))
+    report.added_sources.add(Given(pair, ("samples_total", 3)))
     state: dict[str, Any] = report.frame()
     assert (state["metrics"]["samples_total"], state["dropped"]) == (3, 1)
     assert not {"tokens_total", "invariant"} & set(state["metrics"])
@@ -153,7 +153,7 @@ def test_what_a_source_says_wrongly_is_counted_and_left_out(pair: Any, report: R
 def test_a_source_that_fails_keeps_what_it_said_before(report: RankState) -> None:
     """It is asked five times in all, and the frame has everything else."""
     source = Given(("samples_total", 3), then=RuntimeError("mid-way"))
-    report.guests.add(source)
+    report.added_sources.add(source)
     states: list[Any] = [report.frame() for _ in range(7)]
     assert [state["metrics"].get("samples_total") for state in states] == [3] * 5 + [None] * 2
     assert [state["dropped"] for state in states] == [1, 2, 3, 4, 5, 5, 5]

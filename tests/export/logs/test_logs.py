@@ -18,7 +18,7 @@ import pytest
 
 import tachograph.export.logs
 from tachograph.client.hello.identity import Identity
-from tachograph.export.logs import JsonLines, Speakers, configure
+from tachograph.export.logs import JsonLines, RankFilter, configure
 from tachograph.export.logs.environment import environment_summary
 from tachograph.export.logs.json_lines import MESSAGE_LIMIT
 
@@ -138,8 +138,10 @@ def test_an_exception_carries_the_end_of_its_traceback(write: Write) -> None:
 
 def spoken(rank: int, level: int, *, name: str = "train", text: str = "step", times: int = 1) -> int:
     """Return how many of `times` like records a rank writes within one minute."""
-    speakers = Speakers(rank, clock=lambda: 0.0)
-    return sum(speakers.filter(logging.LogRecord(name, level, "", 0, f"{text} %d", (i,), None)) for i in range(times))
+    rank_filter = RankFilter(rank, clock=lambda: 0.0)
+    return sum(
+        rank_filter.filter(logging.LogRecord(name, level, "", 0, f"{text} %d", (i,), None)) for i in range(times)
+    )
 
 
 class Unshowable:
@@ -165,24 +167,24 @@ def test_what_cannot_be_shown_is_logged_all_the_same() -> None:
         "other": Unshowable(),
     }
     record = logging.makeLogRecord({"name": "train", "levelno": logging.WARNING, "levelname": "WARNING", **nasty})
-    assert Speakers(0).filter(record)
+    assert RankFilter(0).filter(record)
     line = json.loads(JsonLines(None, Identity("llama", 0, 0, 1, 0, 0)).format(record))
     assert (line["event"], line["fields"]) == ("<Unshowable>", {"other": "<Unshowable>"})
 
 
 def test_a_signal_handler_may_log_while_the_program_does() -> None:
     """In the middle of the filter itself: the same thread enters it again, and goes on."""
-    speakers = Speakers(0)
+    rank_filter = RankFilter(0)
     inner = logging.makeLogRecord({"name": "handler", "levelno": logging.WARNING, "msg": "heard"})
 
     def clock() -> float:
-        speakers._clock = lambda: 0.0
-        with speakers._lock:  # held by this thread, as while a signal strikes
-            assert speakers.filter(inner)
+        rank_filter._clock = lambda: 0.0
+        with rank_filter._lock:  # held by this thread, as while a signal strikes
+            assert rank_filter.filter(inner)
         return 0.0
 
-    speakers._clock = clock
-    assert speakers.filter(logging.makeLogRecord({"name": "train", "levelno": logging.WARNING, "msg": "x"}))
+    rank_filter._clock = clock
+    assert rank_filter.filter(logging.makeLogRecord({"name": "train", "levelno": logging.WARNING, "msg": "x"}))
 
 
 def test_progress_comes_from_rank_0_and_one_rank_in_64() -> None:
@@ -204,11 +206,11 @@ def test_warnings_are_throttled_by_kind(name: str, written: int) -> None:
 def test_a_silence_is_accounted_for() -> None:
     """The first line after a minute says how many were held back; nothing vanishes uncounted."""
     now = 0.0
-    speakers = Speakers(1, clock=lambda: now)
+    rank_filter = RankFilter(1, clock=lambda: now)
 
     def warn() -> logging.LogRecord | None:
         record = logging.LogRecord("nccl", logging.WARNING, "", 0, "retry", (), None)
-        return record if speakers.filter(record) else None
+        return record if rank_filter.filter(record) else None
 
     assert [warn() is not None for _ in range(6)] == [True, False, False, False, False, False]
     now = 60.0
@@ -221,10 +223,10 @@ def test_a_silence_is_accounted_for() -> None:
 
 def test_endless_new_kinds_cost_no_memory() -> None:
     """A program that makes a new text each time is not remembered without end."""
-    speakers = Speakers(0, clock=lambda: 0.0)
+    rank_filter = RankFilter(0, clock=lambda: 0.0)
     for i in range(1000):
-        speakers.filter(logging.LogRecord("train", logging.WARNING, "", 0, f"text {i}", (), None))
-    assert len(speakers._kinds) == 256
+        rank_filter.filter(logging.LogRecord("train", logging.WARNING, "", 0, f"text {i}", (), None))
+    assert len(rank_filter._kinds) == 256
 
 
 def test_rank_0_tells_the_environment_once_and_no_secrets(root: logging.Logger, monkeypatch: Any) -> None:
@@ -321,4 +323,4 @@ def test_alloy_reads_the_keys_that_are_written(write: Write) -> None:
 
 def test_the_front_door_is_three_names() -> None:
     """What is public is what is documented."""
-    assert set(tachograph.export.logs.__all__) == {"configure", "JsonLines", "Speakers"}
+    assert set(tachograph.export.logs.__all__) == {"configure", "JsonLines", "RankFilter"}

@@ -147,7 +147,7 @@ class PhaseClock:
     so that noting it takes neither memory nor stack. `device`: marks phases on a GPU, too, once one is in use.
     """
 
-    __slots__ = ("_told", "checkpoint", "current", "device", "failed", "other", "outer", "phases", "since", "tag")
+    __slots__ = ("_reported", "checkpoint", "current", "device", "failed", "other", "outer", "phases", "since", "tag")
 
     def __init__(self) -> None:
         self.checkpoint = CheckedPhase("checkpoint", self)
@@ -160,7 +160,7 @@ class PhaseClock:
         self.tag: str | None = None
         self.failed = False
         self.device: DeviceMarks | None = None
-        self._told = dict.fromkeys(PHASES, 0.0)
+        self._reported = dict.fromkeys(PHASES, 0.0)
 
     def checkpoint_seconds(self) -> float:
         """Return the seconds in phase `checkpoint` up to now; asked by the training thread."""
@@ -179,5 +179,5 @@ class PhaseClock:
         current = self.current
         since = self.since
         seconds[current.name] += perf_counter() - since
-        self._told = {name: max(told, seconds[name]) for name, told in self._told.items()}
-        return current.name, since, self._told
+        self._reported = {name: max(told, seconds[name]) for name, told in self._reported.items()}
+        return current.name, since, self._reported

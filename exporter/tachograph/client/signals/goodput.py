@@ -67,7 +67,7 @@ class Goodput:
         self._seconds = [0.0] * len(PHASES)
         self._wait = 0.0
         self._settled: Seconds = dict.fromkeys(_PLACES, 0.0)
-        self._told: Seconds = dict.fromkeys(_PLACES, 0.0)
+        self._reported: Seconds = dict.fromkeys(_PLACES, 0.0)
         self._usual: deque[float] = deque(maxlen=MEDIAN_OF)
         self._limit: float | None = None
 
@@ -92,8 +92,8 @@ class Goodput:
         open_, _ = self._book(self._since_last([seconds[phase] for phase in PHASES]), 0.0, self._step.next)
         self._tell({place: self._settled[place] + open_[place] for place in _PLACES})
         return {
-            "productive_seconds_total": self._told[PRODUCTIVE],
-            "lost_seconds_total": {cause: self._told[cause] for cause in LOST_CAUSES},
+            "productive_seconds_total": self._reported[PRODUCTIVE],
+            "lost_seconds_total": {cause: self._reported[cause] for cause in LOST_CAUSES},
         }
 
     def _since_last(self, seconds: Sequence[float]) -> list[float]:
@@ -151,9 +151,9 @@ class Goodput:
         Booked by phases first, a step's time may turn out to be a wait once it is completed: what was told of the one
         then stands still until it is true, and the others share what is left to tell.
         """
-        short = {place: max(0.0, target[place] - self._told[place]) for place in _PLACES}
+        short = {place: max(0.0, target[place] - self._reported[place]) for place in _PLACES}
         missing = sum(short.values())
-        room = min(missing, max(0.0, sum(target.values()) - sum(self._told.values())))
+        room = min(missing, max(0.0, sum(target.values()) - sum(self._reported.values())))
         if missing > 0:
             for place, seconds in short.items():
-                self._told[place] += seconds * (room / missing)
+                self._reported[place] += seconds * (room / missing)

@@ -28,24 +28,24 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 12.0, 48.0
 class _Shown:
     """The value of one name that is told, and when the next one will be."""
 
-    __slots__ = ("at", "said", "shift")
+    __slots__ = ("at", "latest", "shift")
 
     def __init__(self, value: float, step: int, at: float) -> None:
-        self.said = (value, step)  # one object, so that the sender thread never sees half of a change
+        self.latest = (value, step)  # one object, so that the sender thread never sees half of a change
         self.at = at
         self.shift = 0
 
     def set(self, value: float, step: int, now: float) -> None:
-        if step >> self.shift == self.said[1] >> self.shift and step != self.said[1]:
+        if step >> self.shift == self.latest[1] >> self.shift and step != self.latest[1]:
             return
-        if (steps := step - self.said[1]) > 0:
+        if (steps := step - self.latest[1]) > 0:
             block = (now - self.at) / steps * (1 << self.shift)
             if block < SHORTEST_SECONDS:
                 self.shift += 1
             elif block > LONGEST_SECONDS and self.shift:
                 self.shift -= 1
         self.at = now
-        self.said = (value, step)
+        self.latest = (value, step)
 
 
 class Invariants:
@@ -76,10 +76,10 @@ class Invariants:
 
     def metrics(self) -> Iterator[tuple[str, object]]:
         """Yield `invariant` and `invariant_step` by wire key, each by name."""
-        said = {name: shown.said for name, shown in list(self._shown.items())}
-        if said:
-            yield "invariant", {name: value for name, (value, _) in said.items()}
-            yield "invariant_step", {name: step for name, (_, step) in said.items()}
+        latest = {name: shown.latest for name, shown in list(self._shown.items())}
+        if latest:
+            yield "invariant", {name: value for name, (value, _) in latest.items()}
+            yield "invariant_step", {name: step for name, (_, step) in latest.items()}
 
 
 def _number(value: object) -> float | None:

@@ -253,11 +253,11 @@ def watch_buckets(model: object) -> BucketTotals | None:
     finally:
         # A copy or a pickle of the model must neither carry the watch nor need Tachograph to be loaded again.
         hooks[:] = [(hook, state) for hook, state in hooks if state is not watch]
-    model.register_comm_hook = _Door(model, watch)
+    model.register_comm_hook = _HookRegistration(model, watch)
     return totals
 
 
-class _Door:
+class _HookRegistration:
     """Stands before a model's `register_comm_hook`: DDP takes one hook for good, and the training code's comes first.
 
     The hook that DDP holds is ours; from the first call on it does what the other one does. A copy or a pickle of the

@@ -56,7 +56,7 @@ class Outputs:
                     raise
                 notice("outputs", "the trace could not be closed", error)
 
-    def abandon(self) -> None:
+    def release(self) -> None:
         """Let go of everything unclosed: in a forked child it is the parent's."""
         self.trace = None
         self._sinks.clear()

@@ -70,7 +70,7 @@ class RankState:
         self._histogram = StepHistogram()
         self._groups = GroupProgress()
         excess = PhaseExcess()
-        self.guests: Guarded[MetricSource] = Guarded(self.dropped)
+        self.added_sources: Guarded[MetricSource] = Guarded(self.dropped)
         self.sources: Guarded[MetricSource] = Guarded(
             self.dropped,
             self.loaders,
@@ -115,7 +115,7 @@ class RankState:
         metrics: Metrics = {}
         special: set[str] = set()
         take = partial(self._take, metrics, special)
-        self.guests.each(take)  # what is measured here stands above what guests say
+        self.added_sources.each(take)  # what is measured here stands above what added_sources say
         self.sources.each(take)
         take(self)
         step = self.step.next
@@ -144,7 +144,7 @@ class RankState:
         """Note that the last frame, with all events so far, has been sent."""
         self.checkpoints.sent()
 
-    def greeting(self) -> object:
+    def hello_state(self) -> object:
         """Return what of the hello may change later: the device and the facts."""
         return self.accelerator.uuid, dict(self.workload.facts)
 

@@ -33,7 +33,7 @@ STEADY_SECONDS = 10.0
 ANSWER_SECONDS = 5.0
 """How long the answer to a hello may take before the connection is given up."""
 
-FAREWELL_SECONDS = 0.15
+SHUTDOWN_SECONDS = 0.15
 """How long the last frames may take to leave."""
 
 LARGEST_STEP = 2**53
@@ -62,16 +62,16 @@ class Sender:
         self._connection: ExporterSocket | None = None
         self._answered = False
         self._refused = False
-        self._greeted: object = None
-        self._greeted_at = 0.0
+        self._hello_sent: object = None
+        self._hello_sent_at = 0.0
         self._connected_at = 0.0
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._retry_at = 0.0
         self._sent_at = 0.0
         self._idled_at = 0.0
         self._due_at = 0.0
-        self._goodbye: Frame | None = None
-        self._welcomed = False
+        self._bye: Frame | None = None
+        self._accepted = False
         self.last_step: int | None = None
         self.ended: float | None = None
         self.over = False
@@ -82,7 +82,7 @@ class Sender:
         try:
             threading.Thread(target=self._run, name="tachograph", daemon=True).start()
         except BaseException:  # no more threads, no memory
-            self.abandon()
+            self.release()
             raise
 
     def wake(self) -> None:
@@ -93,35 +93,35 @@ class Sender:
             if raised_by_signal(error):  # a watchdog's TimeoutError is an OSError
                 raise
 
-    def part(self, outcome: str, category: str = "", message: str = "") -> None:
+    def shut_down(self, outcome: str, category: str = "", message: str = "") -> None:
         """Ask for a last state and a goodbye; the first one asked for counts."""
-        if self._goodbye is None:
-            self._goodbye = {"v": VERSION, "type": "bye", "outcome": outcome, "category": category, "message": message}
+        if self._bye is None:
+            self._bye = {"v": VERSION, "type": "bye", "outcome": outcome, "category": category, "message": message}
         self.wake()
 
-    def abandon(self) -> None:
+    def release(self) -> None:
         """Close every descriptor; in a forked child these are copies, which would outlive the parent's death."""
         self.over = True
-        for close in (self._hang_up, self._wake_receiver.close, self._wake_sender.close):
+        for close in (self._disconnect, self._wake_receiver.close, self._wake_sender.close):
             with contextlib.suppress(OSError):  # a program may have closed every descriptor there is
                 close()
 
     def _run(self) -> None:
         """Live through faults of our own: each costs a turn and the connection, and is counted."""
-        while self._goodbye is None:
+        while self._bye is None:
             try:
                 self._live()
             except BaseException as error:  # noqa: BLE001 - of memory, of a log handler: nobody else is in this thread
                 self._recover(error)
         try:
-            self._say_goodbye()
+            self._send_bye()
         except BaseException as error:  # noqa: BLE001 - as above
             self._recover(error)
         finally:
-            self.abandon()
+            self.release()
 
     def _live(self) -> None:
-        while self._goodbye is None:
+        while self._bye is None:
             self._wait()
             now = time.monotonic()
             self._turn(now)
@@ -135,7 +135,7 @@ class Sender:
             self._state.dropped.count += 1
             self._retry_at = time.monotonic() + LAST_RETRY_SECONDS * _jitter()
             notice("fault", "telemetry was interrupted by a fault of its own", error)
-            self._hang_up()
+            self._disconnect()
         time.sleep(_LEAST_GAP)
 
     def _wait(self) -> None:
@@ -160,31 +160,31 @@ class Sender:
                     self._connect(now)
                 return
             for line in self._connection.receive():
-                self._hear(line)
+                self._handle_answer(line)
             self._connection.flush()
             if not self._answered:
-                if now - self._greeted_at > ANSWER_SECONDS:
+                if now - self._hello_sent_at > ANSWER_SECONDS:
                     raise TimeoutError("no answer to hello")
             elif now >= self._due_at and now >= self._sent_at + _LEAST_GAP:
-                self._speak(now)
+                self._send_state(now)
         except OSError as error:
-            self._hang_up()
-            self._put_off(now, error)
+            self._disconnect()
+            self._schedule_retry(now, error)
 
     def _connect(self, now: float) -> None:
         with fork_lock:
             self._connection = ExporterSocket()
         self._connection.open(self._path)
         self._connected_at = now
-        self._greet(self._connection, now)
+        self._send_hello(self._connection, now)
 
-    def _greet(self, connection: ExporterSocket, now: float) -> None:
+    def _send_hello(self, connection: ExporterSocket, now: float) -> None:
         self._answered = False
-        self._greeted_at = now
-        self._greeted = self._state.greeting()
+        self._hello_sent_at = now
+        self._hello_sent = self._state.hello_state()
         connection.offer(_encode(self._state.hello()))
 
-    def _hear(self, line: bytes) -> None:
+    def _handle_answer(self, line: bytes) -> None:
         """Take an answer: the first good one opens the connection, a refusal is logged once."""
         try:
             answer = json.loads(line)
@@ -192,7 +192,7 @@ class Sender:
         except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
             raise ConnectionError("the exporter's answer cannot be read") from None
         if accepted is True:
-            self._welcome(answer)
+            self._accept(answer)
             self._answered = True
             self._due_at = 0.0
             return
@@ -203,23 +203,25 @@ class Sender:
         if not self._answered:
             raise ConnectionError("refused")
 
-    def _welcome(self, answer: dict[str, object]) -> None:
+    def _accept(self, answer: dict[str, object]) -> None:
         """Take over what the exporter knows of an earlier process: by its first answer, for a later one knows of us."""
-        if not self._welcomed:
-            self._welcomed = True
+        if not self._accepted:
+            self._accepted = True
             last_step, ended = answer.get("last_step"), answer.get("ended")
             self.last_step = whole(last_step, LARGEST_STEP)
             seconds = number(ended)
             self.ended = seconds if seconds is not None and math.isfinite(seconds) else None
 
-    def _speak(self, now: float) -> None:
+    def _send_state(self, now: float) -> None:
         """Send the state, or nothing while the last frame is unfinished: the next one says all of it and more."""
         connection = self._connection
         if connection is None or not connection.idle:
             self._due_at = now + HEARTBEAT_SECONDS
             return
-        if self._state.greeting() != self._greeted:  # the device or a fact was found after the hello: say it again
-            self._greet(connection, now)
+        if (
+            self._state.hello_state() != self._hello_sent
+        ):  # the device or a fact was found after the hello: say it again
+            self._send_hello(connection, now)
             return
         for frame in self._frames():
             connection.offer(frame)
@@ -243,22 +245,22 @@ class Sender:
         else:
             self._state.dropped.count += 1
 
-    def _say_goodbye(self) -> None:
+    def _send_bye(self) -> None:
         connection = self._connection
-        if connection is None or self._goodbye is None:
+        if connection is None or self._bye is None:
             return
-        deadline = time.monotonic() + FAREWELL_SECONDS
+        deadline = time.monotonic() + SHUTDOWN_SECONDS
         poll = select.poll()
         poll.register(connection, select.POLLOUT)
         with contextlib.suppress(OSError):
-            for frame in (*self._frames(), _encode(self._goodbye)):
+            for frame in (*self._frames(), _encode(self._bye)):
                 while not connection.offer(frame) or not connection.idle:
                     left = deadline - time.monotonic()
                     if left <= 0 or not poll.poll(left * 1000):
                         return
                     connection.flush()
 
-    def _put_off(self, now: float, error: OSError) -> None:
+    def _schedule_retry(self, now: float, error: OSError) -> None:
         """Choose when to try again: twice as late each time, with jitter, so that ranks do not come in step."""
         if self._refused:
             self._retry_seconds = LAST_RETRY_SECONDS
@@ -271,7 +273,7 @@ class Sender:
         self._retry_at = now + self._retry_seconds * _jitter()
         self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self._answered = False
         connection, self._connection = self._connection, None
         if connection is not None:

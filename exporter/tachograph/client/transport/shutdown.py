@@ -25,16 +25,16 @@ from tachograph.client.transport.sender import Sender, fork_lock
 LIMIT_SECONDS = 0.2
 """The longest that a farewell holds up the end of a process."""
 
-_enrolled: dict[Sender, Callable[[], None]] = {}
+_registered: dict[Sender, Callable[[], None]] = {}
 _previous_hook: Callable[..., Any] = sys.__excepthook__
 _hooked = False
 _hooked_process = -1
 _signal_pipe: tuple[int, int] | None = None
 
 
-def enroll(sender: Sender, forked: Callable[[], None]) -> None:
+def register(sender: Sender, forked: Callable[[], None]) -> None:
     """Have `sender` say goodbye when the process ends; `forked` is called in every child made by fork."""
-    _enrolled[sender] = forked
+    _registered[sender] = forked
     _hook_interpreter()
     try:
         _hook_process()
@@ -44,17 +44,17 @@ def enroll(sender: Sender, forked: Callable[[], None]) -> None:
         notice("terminate", "SIGTERM will not be told as the reason of the end", error)
 
 
-def part(outcome: str, category: str = "", message: str = "", only: Sender | None = None) -> None:
+def shut_down(outcome: str, category: str = "", message: str = "", only: Sender | None = None) -> None:
     """Say goodbye, for one sender or for all; returns when that is done, at the latest after `LIMIT_SECONDS`."""
-    leaving = [sender for sender in tuple(_enrolled) if only in (None, sender)]
+    leaving = [sender for sender in tuple(_registered) if only in (None, sender)]
     for sender in leaving:
-        sender.part(outcome, category, message)
+        sender.shut_down(outcome, category, message)
     deadline = time.monotonic() + LIMIT_SECONDS
     # No lock and no condition: this may run in a signal handler that interrupted another call of this function.
     while not all(sender.over for sender in leaving) and time.monotonic() < deadline:
         time.sleep(0.002)
     for sender in leaving:
-        _enrolled.pop(sender, None)
+        _registered.pop(sender, None)
 
 
 def _hook_interpreter() -> None:
@@ -75,7 +75,7 @@ def _hook_process() -> None:
         return
     _hooked_process = os.getpid()
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        _hear_signals()  # first: with a handler and nobody to hear, a blocked process would not die
+        _listen_for_signals()  # first: with a handler and nobody to hear, a blocked process would not die
         signal.signal(signal.SIGTERM, _on_terminate)
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
@@ -86,7 +86,7 @@ def _hook_process() -> None:
 
 
 def _at_exit() -> None:
-    part("finished")
+    shut_down("finished")
 
 
 def _at_process_end() -> None:
@@ -95,26 +95,26 @@ def _at_process_end() -> None:
     if isinstance(error, SystemExit):
         error = None if error.code in (None, 0) else error.__context__ or error
     if error is None:
-        part("finished")
+        shut_down("finished")
     else:
-        part("failed", *describe(error))
+        shut_down("failed", *describe(error))
 
 
 def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not hasattr(sys, "ps1"):  # at a prompt an exception ends a line, not the run
         with contextlib.suppress(Exception):
-            part("failed", *describe(error))
+            shut_down("failed", *describe(error))
     _previous_hook(kind, error, trace)
 
 
 def _on_terminate(number: int, frame: FrameType | None) -> None:
     """Say goodbye, then die of the signal as the process would have without us."""
-    part("failed", "terminated", "SIGTERM")
+    shut_down("failed", "terminated", "SIGTERM")
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _hear_signals() -> None:
+def _listen_for_signals() -> None:
     """Have a side thread hear of SIGTERM, too: the main thread may be blocked in a collective for half an hour.
 
     Without a handler such a process dies at once; with one that only the main thread runs, it would not die at all.
@@ -140,13 +140,13 @@ def _hear_signals() -> None:
 
 def _listen(receiver: int) -> None:
     with contextlib.suppress(OSError):  # closed by the program
-        _terminate_when_heard(receiver)
+        _terminate_on_signal(receiver)
 
 
-def _terminate_when_heard(receiver: int) -> None:
+def _terminate_on_signal(receiver: int) -> None:
     while numbers := os.read(receiver, 64):
         if signal.SIGTERM in numbers and signal.getsignal(signal.SIGTERM) is _on_terminate:
-            part("failed", "terminated", "SIGTERM")
+            shut_down("failed", "terminated", "SIGTERM")
             import ctypes  # only a process about to die pays for it
 
             # signal.signal works in the main thread only; this is the C function behind it.
@@ -168,7 +168,7 @@ def _in_child() -> None:
             with contextlib.suppress(OSError):  # closed by the program
                 os.close(descriptor)
         _signal_pipe = None
-    for sender, forked in _enrolled.items():
-        sender.abandon()
+    for sender, forked in _registered.items():
+        sender.release()
         forked()
-    _enrolled.clear()
+    _registered.clear()

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from tachograph.export.logs.configure import configure
 from tachograph.export.logs.json_lines import JsonLines
-from tachograph.export.logs.speakers import Speakers
+from tachograph.export.logs.rank_filter import RankFilter
 
-__all__ = ["JsonLines", "Speakers", "configure"]
+__all__ = ["JsonLines", "RankFilter", "configure"]

@@ -12,7 +12,7 @@ from typing import TextIO
 from tachograph.client.hello.identity import discover
 from tachograph.export.logs.environment import environment_summary
 from tachograph.export.logs.json_lines import JsonLines, RunPosition
-from tachograph.export.logs.speakers import Speakers
+from tachograph.export.logs.rank_filter import RankFilter
 
 _installed: logging.Handler | None = None
 
@@ -40,7 +40,7 @@ def configure(
     else:
         handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonLines(recorder if hasattr(recorder, "position") else None, identity))
-    handler.addFilter(Speakers(identity.rank))
+    handler.addFilter(RankFilter(identity.rank))
     root = logging.getLogger()
     if _installed is not None:
         root.removeHandler(_installed)

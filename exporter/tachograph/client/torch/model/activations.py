@@ -30,7 +30,7 @@ class Activations:
         self._modules = modules_by_layer(model, LAYER_LIMIT)
         self._hooks: list[Removable] = []
         self._seen: dict[str, tuple[Tensor, int]] = {}
-        self._said: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        self._latest: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self.seconds = 0.0  # spent in hooks: it belongs to the look
 
     def arm(self) -> None:
@@ -55,7 +55,7 @@ class Activations:
 
     def metrics(self) -> Iterator[tuple[str, object]]:
         """Yield both families by wire key; nothing before the first look."""
-        for key, values in zip(("layer_activation_rms", "layer_activation_zero_ratio"), self._said, strict=True):
+        for key, values in zip(("layer_activation_rms", "layer_activation_zero_ratio"), self._latest, strict=True):
             if values:
                 yield key, values
 
@@ -79,7 +79,7 @@ class Activations:
         for (layer, count), norm, nonzero in pairs:
             rms[layer] = float(f"{norm / count**0.5:.5g}")
             zeros[layer] = min(max(round(1 - nonzero / count, 6), 0.0), 1.0)
-        self._said = (rms, zeros)
+        self._latest = (rms, zeros)
 
 
 def first_tensor(output: object) -> Tensor | None:

@@ -58,9 +58,9 @@ class Checksum:
             sums = [_bit_sum(torch, one.detach()) for one in parameters]
             home = sums[0].device
             vector = torch.stack([one.to(home, non_blocking=True) for one in sums])
-            self._readings.read(vector, lambda values: self._told(values, step))
+            self._readings.read(vector, lambda values: self._set_invariant(values, step))
 
-    def _told(self, values: list[float], step: int) -> None:
+    def _set_invariant(self, values: list[float], step: int) -> None:
         self._invariants.set(self._name, combine([int(value) for value in values]), step)
 
 

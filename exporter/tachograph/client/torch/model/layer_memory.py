@@ -28,7 +28,7 @@ class LayerMemory:
         self._modules = modules_by_layer(model, LAYER_LIMIT)
         self._hooks: list[Removable] = []
         self._seen: dict[str, int] = {}
-        self._said: dict[str, int] = {}
+        self._latest: dict[str, int] = {}
         self.seconds = 0.0
 
     def arm(self) -> None:
@@ -44,12 +44,12 @@ class LayerMemory:
         while self._hooks:
             self._hooks.pop().remove()
         if self._seen:
-            self._said, self._seen = self._seen, {}
+            self._latest, self._seen = self._seen, {}
 
     def metrics(self) -> Iterator[tuple[str, object]]:
         """Yield the peaks by wire key."""
-        if self._said:
-            yield "layer_memory_peak_bytes", self._said
+        if self._latest:
+            yield "layer_memory_peak_bytes", self._latest
 
     def _begin(self, module: Module, arguments: object) -> None:
         began = perf_counter()

@@ -52,9 +52,9 @@ class MatmulCheck:
                 product = torch.mm(self._left, self._right)
                 rows, columns = (product.sum(side, dtype=torch.float64) for side in (1, 0))
                 checksum = torch.dot(rows, self._weights) + 3 * torch.dot(columns, self._weights)
-            self._readings.read(checksum.reshape(1), lambda values: self._told(values, step))
+            self._readings.read(checksum.reshape(1), lambda values: self._set_invariant(values, step))
 
-    def _told(self, values: list[float], step: int) -> None:
+    def _set_invariant(self, values: list[float], step: int) -> None:
         error = values[0] - ANSWERS[self._side]
         # NaN is wrong as well, and no invariant.
         self._invariants.set(NAME, int(error) if abs(error) < 2**53 else 2**52, step)

@@ -34,7 +34,7 @@ class ScalerWatch:
         self._found: Tensor | None = None
         self._fused_skips = 0
         self._copied: tuple[float, int] | None = None  # the scale, and the skips counted when it was copied
-        self._told = 0
+        self._reported = 0
         scale = self._scale()
         # Skips up to the last step, and the version of the scale then: one object, for the sender thread.
         self._counted = (0, (0 if scale is None else scale._version) - 1)
@@ -69,8 +69,8 @@ class ScalerWatch:
         if scale is None:
             return
         skips = self._skips(scale)
-        self._told = max(self._told, skips + self._fused_skips)
-        yield "amp_skipped_steps_total", self._told
+        self._reported = max(self._reported, skips + self._fused_skips)
+        yield "amp_skipped_steps_total", self._reported
         if self._copied is not None:
             copied, then = self._copied
             backoff = getattr(self._scaler(), "_backoff_factor", 0.5)

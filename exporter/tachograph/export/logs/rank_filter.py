@@ -27,7 +27,7 @@ KINDS_LIMIT = 256
 """Kinds of warning remembered; a program that makes new texts without end forgets the oldest."""
 
 
-class Speakers(logging.Filter):
+class RankFilter(logging.Filter):
     """Lets a record through as the table above says; a record that ends a silence carries `suppressed`, how many fell.
 
     `kind` is the logger with the text before its arguments are put in, so that a changing number does not make it new.

@@ -24,7 +24,7 @@ UNSEEN = {
 NEVER = "checkpoints, gradient norms, tokens and FLOPs unless told (--tokens-per-step, --flops-per-token)"
 
 
-class Account:
+class Summary:
     """What was seen, by key, and how many steps; filled by the observer."""
 
     def __init__(self) -> None:
