@@ -1,8 +1,9 @@
-"""What the exporter passes around: one exposed value, a GPU's identity, and one collection of all GPUs."""
+"""The data that the exporter passes around: one exposed value, a GPU's identity, and one collection of all GPUs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -37,10 +38,19 @@ class GpuSnapshot:
     reason: str
 
 
-Row: TypeAlias = tuple[str, tuple[str, ...], float]
-"""A sample as the worker writes it: metric name, all label values, number."""
+Series: TypeAlias = tuple[Metric, tuple[str, ...]]
+"""A metric and all its label values."""
+
+Row: TypeAlias = tuple[Series, float]
+"""A series and its number, as the worker handles them: what does not change is made once."""
 
 
 def believable(metric: Metric, number: float) -> bool:
     """Return whether a number can be what a metric counts: finite, and, for what only grows, not below zero."""
     return math.isfinite(number) and (number >= 0 or metric.kind != COUNTER)
+
+
+def unzipped(rows: Sequence[Row]) -> tuple[tuple[Series, ...], tuple[float, ...]]:
+    """Return the series of these rows, and their numbers."""
+    series, values = zip(*rows, strict=True) if rows else ((), ())
+    return series, values

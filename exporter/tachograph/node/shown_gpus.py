@@ -1,24 +1,51 @@
-"""What the exporter shows of its GPUs: readings without detail, jobs, DCGM's names, and how their collectors fare."""
+"""The samples of the GPUs as the configuration wants them: with or without detail, jobs, DCGM's names, and health."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
 from tachograph.node.config import Config
 from tachograph.node.gpu.dcgm import dcgm_samples
 from tachograph.node.gpu.job_mapping import JobMapping
-from tachograph.node.gpu.readings import shown
 from tachograph.node.ranks.table import GpuFacts
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 
 _WORDS = {"": "reading", "not_supported": "not on these GPUs"}
 """A collector's state in words, where its reason does not say it."""
 
+_Own: TypeAlias = tuple[str, tuple[str, ...]]
+"""A metric name and the label values after gpu and uuid."""
+
+_HELD = catalog.GPU_CLOCK_EVENT_SECONDS.name
+_STAND_INS: Mapping[_Own, tuple[_Own, ...]] = {
+    (catalog.GPU_SM_ACTIVE.name, ()): ((catalog.GPU_SM_ACTIVE_CYCLES.name, ()),),
+    (catalog.GPU_TENSOR_ACTIVE.name, ()): ((catalog.GPU_TENSOR_ACTIVE_CYCLES.name, ()),),
+    (_HELD, ("thermal",)): ((_HELD, ("sw_thermal_slowdown",)), (_HELD, ("hw_thermal_slowdown",))),
+}
+"""Series that are shown only for a GPU that has none of the better ones on the right."""
+
+_BETTER = {name for listed in _STAND_INS.values() for name, _ in listed}
+_STANDING_IN = {name for name, _ in _STAND_INS}
+
 _log = logging.getLogger(__name__)
+
+
+def shown(samples: Sequence[Sample]) -> Iterator[Sample]:
+    """Yield what a user who asked for no detail sees: no detail, and no stand-in beside what it stands in for."""
+    had = {(metric.name, labels) for metric, labels, _ in samples if metric.name in _BETTER}
+    for sample in samples:
+        metric, labels, _ = sample
+        if metric.detail and metric.is_detail(labels):
+            continue
+        if metric.name in _STANDING_IN:
+            better = _STAND_INS.get((metric.name, labels[2:]), ())
+            if any((name, (*labels[:2], *own)) in had for name, own in better):
+                continue
+        yield sample
 
 
 class GpuReader(GpuFacts, Protocol):

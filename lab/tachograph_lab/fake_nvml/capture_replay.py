@@ -17,7 +17,7 @@ from typing import Any
 
 import pynvml
 
-from tachograph.node.driver.nvml_record import FIELDS, METRICS, VALUE_MEMBERS, Names, key, questions, referred
+from tachograph.node.driver.call_recorder import FIELDS, METRICS, VALUE_MEMBERS, Names, key, questions, referred
 from tachograph.node.gpu.capture import FORMAT
 
 INVALID_ARGUMENT, FUNCTION_NOT_FOUND = 2, 13
@@ -181,9 +181,10 @@ if __name__ == "__main__":
     except (OSError, CaptureError) as error:
         sys.exit(str(error))
     from tachograph.node.gpu.node_collector import NodeCollector
+    from tachograph.node.gpu.worker_protocol import LineWriter
 
     now = 0.0
-    collector = NodeCollector(lambda: now, answer_seconds=5.0)
+    collector, writer = NodeCollector(lambda: now, answer_seconds=5.0), LineWriter()
     for tick in sys.stdin:
         now = float(tick)
-        print(json.dumps(collector.collect()), flush=True)
+        print(writer.line(collector.collect()), flush=True)

@@ -239,7 +239,7 @@ class SimulatedGpus:
         for fault in self._faults[rank]:
             if isinstance(fault, LoggedXid) and fault.at <= now:
                 seen.setdefault(fault.number, []).append(fault.at)
-        for number in sorted({*self._xids.paging(), *seen}):
+        for number in sorted({*self._xids.paging, *seen}):
             times = seen.get(number, [])
             labels = (*gpu, str(number))
             yield Sample(catalog.GPU_XID_ERRORS, labels, float(len(times)))

@@ -11,8 +11,8 @@ import pytest
 from tachograph.catalog.index import gpu_metrics
 from tachograph.catalog.metric import COUNTER
 from tachograph.node.gpu.reading_table import ACTIVITIES, CALLS, FIELDS
-from tachograph.node.gpu.readings import shown
 from tachograph.node.samples import Sample
+from tachograph.node.shown_gpus import shown
 from tachograph_lab.checkout import root
 from tachograph_lab.scenario.definition import MemoryInUse
 from tachograph_lab.scenario.faults import (

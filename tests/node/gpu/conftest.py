@@ -17,14 +17,16 @@ import pytest
 
 from tachograph.catalog import index as catalog
 from tachograph.node.gpu import failure_log
+from tachograph.node.gpu.gpu_collector import GPM
 from tachograph.node.gpu.source import GpuSource
+from tachograph.node.gpu.worker_protocol import Collection, LineReader
 from tachograph.node.samples import GpuSnapshot, Sample
 
 STEPPER = Path(__file__).with_name("stepper.py")
 WORKER = ("-m", "tachograph.node.gpu.worker")
 HASTY_WORKER = """
-from tachograph.node.gpu import node_collector, watch, worker
-watch.CALL_SECONDS = watch.START_SECONDS = node_collector.CALL_SECONDS = node_collector.START_SECONDS = 0.6
+from tachograph.node.gpu import gpu_watch, node_collector, worker
+gpu_watch.CALL_SECONDS = gpu_watch.START_SECONDS = node_collector.CALL_SECONDS = node_collector.START_SECONDS = 0.6
 worker.main(["--interval", "0.2"])
 """
 """The worker, but for its patience with a driver."""
@@ -33,18 +35,25 @@ worker.main(["--interval", "0.2"])
 class Node:
     """One collection as a test wants to read it."""
 
-    def __init__(self, line: Mapping[str, Any]) -> None:
-        self.line = line
-        self.ok: bool = line["ok"]
-        self.reason: str = line["reason"]
-        self.failures: dict[str, str] = line["failures"]
-        self.collectors: dict[str, str] = line["collectors"]
-        self.samples = {(name.removeprefix("tachograph_gpu_"), *labels): v for name, labels, v in line["samples"]}
-        assert len(self.samples) == len(line["samples"]), "a sample is given twice"
+    def __init__(self, collection: Collection) -> None:
+        self.collection = collection
+        self.ok, self.reason, self.collectors = collection.ok, collection.reason, collection.collectors
+        self.failures, self.notes = collection.all_failures(), collection.all_notes()
+        self.gpus = [(gpu.identity.index, gpu.identity.uuid, gpu.identity.name) for gpu in collection.gpus]
+        self.processes = {gpu.identity.index: list(gpu.pids) for gpu in collection.gpus if gpu.pids}
+        samples = collection.samples()
+        self.samples = {(s.metric.name.removeprefix("tachograph_gpu_"), *s.labels): s.value for s in samples}
+        assert len(self.samples) == len(samples), "a sample is given twice"
 
     def gpu(self, index: int) -> dict[tuple[str, ...], float]:
         """All samples of a GPU: (name, labels after gpu and uuid) -> value."""
         return {(name, *own): v for (name, gpu, _, *own), v in self.samples.items() if gpu == str(index)}
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment with that of a test; its PYTHONPATH comes first, and hides none."""
+    paths = [where["PYTHONPATH"] for where in (own, os.environ) if "PYTHONPATH" in where]
+    return {**os.environ, **own, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
 
 
 class Stepper:
@@ -54,29 +63,32 @@ class Stepper:
     """
 
     def __init__(self, environment: Mapping[str, str], patience: float, root: Path) -> None:
+        self._reader = LineReader()
         self._process = subprocess.Popen(
             [sys.executable, str(STEPPER), str(patience), str(root)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **environment},
+            env=_environment(environment),
         )
 
     def mismatch(self, now: float) -> str:
         """Collect at a time; return the reason why only a new process can go on."""
-        return str(self._ask(now)["mismatch"])
+        spent, node = self._ask(now)
+        assert spent
+        return node.reason
 
     def at(self, now: float) -> Node:
         """Collect at a time, in seconds."""
-        return Node(self._ask(now))
+        return self._ask(now)[1]
 
-    def _ask(self, now: float) -> dict[str, Any]:
+    def _ask(self, now: float) -> tuple[str, Node]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{now}\n")
         self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
+        spent, _, line = self._process.stdout.readline().partition(" ")
+        return spent, Node(self._reader.collection(line))
 
     def close(self) -> None:
         """End the process."""
@@ -122,7 +134,7 @@ def gone() -> Callable[[int, float], bool]:
 
 
 class OneGpu:
-    """What a GpuCollector told of its GPU: samples by (name, labels after gpu and uuid), and the rest as it stands."""
+    """A reading of a GpuCollector: samples by (name, labels after gpu and uuid), and the rest as it stands."""
 
     def __init__(self, answer: Mapping[str, Any]) -> None:
         self.answer = answer
@@ -130,9 +142,8 @@ class OneGpu:
         self.failures: dict[str, str] = answer["failures"]
         self.notes: dict[str, str] = answer["notes"]
         self.pids: list[int] = answer["pids"]
-        self.gpm: str
-        self.gpm_reason: str
-        self.gpm, self.gpm_reason = answer["gpm"]
+        self.gpm: str = answer["gpm"]
+        self.gpm_reason = self.notes.pop(GPM, "")
         self.samples = {_key(name, labels): value for name, labels, value in answer["rows"]}
         self.shown = {_key(name, labels) for name, labels in answer["shown"]}
         assert len(self.samples) == len(answer["rows"]), "a sample is given twice"
@@ -195,6 +206,7 @@ class Worker:
     """A worker process as the exporter starts it, and the lines it writes."""
 
     def __init__(self, environment: Mapping[str, str], *arguments: str, program: Sequence[str] = WORKER) -> None:
+        self._reader = LineReader()
         self.process = subprocess.Popen(
             [sys.executable, *program, *arguments],
             stdin=subprocess.PIPE,
@@ -203,20 +215,19 @@ class Worker:
             env={**os.environ, **environment},
         )
 
-    def line(self) -> dict[str, Any]:
+    def line(self) -> Node:
         """Return the next line; fails the test if the worker ended."""
         assert self.process.stdout is not None
         text = self.process.stdout.readline()
         assert text, f"the worker ended with {self.process.wait()}"
-        line: dict[str, Any] = json.loads(text)
-        return line
+        return Node(self._reader.collection(text))
 
-    def line_where(self, condition: Callable[[dict[str, Any]], object], seconds: float = 8.0) -> dict[str, Any]:
+    def line_where(self, condition: Callable[[Node], object], seconds: float = 8.0) -> Node:
         """Return the first line for which the condition holds."""
         deadline = time.monotonic() + seconds
-        while not condition(line := self.line()):
-            assert time.monotonic() < deadline, f"did not come true in time; the last line says {line['reason']!r}"
-        return line
+        while not condition(node := self.line()):
+            assert time.monotonic() < deadline, f"did not come true in time; the last line says {node.reason!r}"
+        return node
 
     def close(self) -> None:
         """End the process."""

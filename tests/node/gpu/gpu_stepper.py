@@ -1,33 +1,26 @@
-"""Runs a GpuCollector on the clock that stdin dictates: a time per line in, what it told per line out."""
+"""Runs a GpuCollector on the clock that stdin dictates: a time per line in, its reading per line out."""
 
 import json
 import sys
 
-from tachograph.catalog.index import BY_NAME
-from tachograph.node.driver.nvml import GpuFailed, Nvml
-from tachograph.node.gpu.collector import GpuCollector
-from tachograph.node.gpu.readings import shown
-from tachograph.node.samples import Sample
+from tachograph.node.driver.nvml import Nvml
+from tachograph.node.gpu.gpu_collector import GpuCollector
+from tachograph.node.shown_gpus import shown
 
 now = 0.0
 nvml = Nvml()
 collector = GpuCollector(nvml, int(sys.argv[1]), lambda: now, detail=sys.argv[2:] == ["detail"])
 for line in sys.stdin:
     now = float(line)
-    rows, down = [], ""
-    try:
-        rows = collector.collect(nvml.driver_version(), nvml.cuda_version())
-    except GpuFailed as failure:
-        down = failure.word
-    samples = [Sample(BY_NAME[name], labels, value) for name, labels, value in rows]
+    reading = collector.collect(nvml.driver_version(), nvml.cuda_version())
+    samples = reading.samples()
     answer = {
-        "rows": rows,
+        "rows": [(sample.metric.name, sample.labels, sample.value) for sample in samples],
         "shown": [(sample.metric.name, sample.labels) for sample in shown(samples)],
-        "down": down,
-        "failures": collector.failures,
-        "notes": collector.notes,
-        "pids": collector.pids,
-        "gpm": (collector.gpm, collector.gpm_reason),
-        "info": collector.info_row,
+        "down": reading.word,
+        "failures": reading.failures,
+        "notes": reading.notes,
+        "pids": reading.pids,
+        "gpm": reading.gpm,
     }
     print(json.dumps(answer), flush=True)

@@ -104,9 +104,10 @@ async def cost(seconds: float) -> dict[str, object]:
 def soak_collections(collections: int, fake: Any) -> dict[str, object]:
     """Collect at full speed on a clock of its own: at first a GPU is lost and another unplugged now and then."""
     from tachograph.node.gpu.node_collector import NodeCollector
+    from tachograph.node.gpu.worker_protocol import LineWriter
 
     now = 0.0
-    collector = NodeCollector(lambda: now, answer_seconds=10.0)
+    collector, writer = NodeCollector(lambda: now, answer_seconds=10.0), LineWriter()
     points: list[tuple[float, float]] = []
     failed, began = 0, time.monotonic()
     for count in range(collections):
@@ -116,16 +117,19 @@ def soak_collections(collections: int, fake: Any) -> dict[str, object]:
             fake.gpus[0].error = 15 if turn == 20 else 0
         elif turn in {60, 80}:
             (fake.unplug if turn == 60 else fake.plug)(1)
-        line = collector.collect()
-        failed += not line["ok"]
-        json.dumps(line)
+        collection = collector.collect()
+        failed += not collection.ok
+        writer.line(collection)
         if count % max(collections // 200, 1) == 0:
             points.append((count, resident(os.getpid())))
     return {
         "collections": collections,
         "failed": failed,
         "seconds": round(time.monotonic() - began, 1),
-        "rss_mb": [round(points[place][1] / 1e6, 2) for place in (0, int(UPSET * len(points)), -1)],
+        "rss_mb": [
+            round(points[place][1] / 1e6, 2)
+            for place in (0, int(UPSET / 2 * len(points)), int(UPSET * len(points)), -1)
+        ],
         "bytes_per_collection": round(slope(points, UPSET), 2),
     }
 

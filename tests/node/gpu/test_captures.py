@@ -18,11 +18,11 @@ import pynvml
 import pytest
 
 from tachograph.__main__ import main
-from tachograph.catalog.index import BY_NAME
-from tachograph.node.driver.nvml_record import Disguise, Recorder
+from tachograph.node.driver.call_recorder import CallRecorder, Disguise
 from tachograph.node.exposition import TEXT, render
-from tachograph.node.gpu.readings import shown
+from tachograph.node.gpu.worker_protocol import Collection, LineReader
 from tachograph.node.samples import Sample
+from tachograph.node.shown_gpus import shown
 from tachograph_lab.fake_nvml import capture_replay
 
 CAPTURES = Path(__file__).parents[2] / "captures"
@@ -46,7 +46,7 @@ def capture(environment: Mapping[str, str], out: Path) -> Path:
     return out
 
 
-def replay(path: Path, *times: float) -> dict[str, Any]:
+def replay(path: Path, *times: float) -> Collection:
     """Return the last of the collections made from a capture at these times."""
     done = subprocess.run(
         [sys.executable, REPLAY, str(path)],
@@ -56,21 +56,27 @@ def replay(path: Path, *times: float) -> dict[str, Any]:
         check=True,
         timeout=60,
     )
-    line: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return line
+    reader = LineReader()
+    return [reader.collection(line) for line in done.stdout.splitlines()][-1]
 
 
-def samples(line: Mapping[str, Any]) -> dict[tuple[str, ...], float]:
-    """Return a line's samples without what a capture makes up."""
-    return {(name, *(OWN.sub("…", label) for label in labels)): value for name, labels, value in line["samples"]}
+def samples(collection: Collection) -> dict[tuple[str, ...], float]:
+    """Return a collection's samples without what a capture makes up."""
+    found = collection.samples()
+    return {(each.metric.name, *(OWN.sub("…", label) for label in each.labels)): each.value for each in found}
 
 
-def told(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rest of what a line tells, without what a capture makes up."""
-    words = {key: line[key] for key in ("collectors", "ok", "reason", "failures", "notes")}
-    text = OWN.sub("…", json.dumps({**words, "processes": {gpu: len(pids) for gpu, pids in line["processes"].items()}}))
-    rest: dict[str, Any] = json.loads(text)
-    return rest
+def told(collection: Collection) -> dict[str, Any]:
+    """Return the rest of a collection, without what a capture makes up."""
+    rest = {
+        "collectors": collection.collectors,
+        "reason": collection.reason,
+        "failures": collection.all_failures(),
+        "notes": collection.all_notes(),
+        "processes": {gpu.identity.index: len(gpu.pids) for gpu in collection.gpus},
+    }
+    found: dict[str, Any] = json.loads(OWN.sub("…", json.dumps(rest)))
+    return found
 
 
 def healthy(fake: Any) -> None:
@@ -102,7 +108,7 @@ def test_a_replayed_capture_gives_the_samples_of_the_library(
     path = capture(fake.environment(), tmp_path / "capture.json")
     collector = stepper(fake.environment())
     for now in (0, 1):
-        direct = collector.at(now).line
+        direct = collector.at(now).collection
     again = replay(path, 0, 1)
     first, second = samples(direct), samples(again)
     assert first.keys() == second.keys()
@@ -132,9 +138,9 @@ def test_nothing_of_the_machine_is_in_a_capture(fake: Any, tmp_path: Path) -> No
     assert "c752" not in text
     assert "314159" not in text
     assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)
-    line = replay(tmp_path / "capture.json", 0)
-    assert [uuid for _, uuid, _ in line["gpus"]] == [f"GPU-fa4e0000-0000-4000-8000-{index:012x}" for index in range(8)]
-    assert line["processes"] == {str(index): [1000] for index in range(8)}
+    gpus = replay(tmp_path / "capture.json", 0).gpus
+    assert [gpu.identity.uuid for gpu in gpus] == [f"GPU-fa4e0000-0000-4000-8000-{index:012x}" for index in range(8)]
+    assert [gpu.pids for gpu in gpus] == [(1000,)] * 8
 
 
 def test_a_made_up_number_is_always_the_same() -> None:
@@ -160,7 +166,7 @@ def test_a_serial_number_is_disguised_in_a_call() -> None:
         def nvmlDeviceGetSerial(self, gpu: Any) -> str:  # noqa: N802 - NVML's name
             return "1323720026331"
 
-    recorder = Recorder(Driver())
+    recorder = CallRecorder(Driver())
     assert recorder.nvmlDeviceGetSerial(recorder.nvmlDeviceGetHandleByIndex(6)) == "1323720026331"
     _, call = recorder.calls()
     assert call == {"call": "nvmlDeviceGetSerial", "arguments": ["gpu 6"], "result": "1650000000006"}
@@ -234,7 +240,7 @@ def test_a_malformed_capture_is_refused(tmp_path: Path, text: str, line: int, wo
 
 def scrape(path: Path) -> list[Sample]:
     """Return the samples of a capture, after three collections."""
-    return [Sample(BY_NAME[name], tuple(labels), value) for name, labels, value in replay(path, 0, 1, 2)["samples"]]
+    return replay(path, 0, 1, 2).samples()
 
 
 def names() -> list[str]:

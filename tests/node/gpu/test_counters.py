@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph.catalog.metric import COUNTER
-from tachograph.node.gpu.reading_table import ACTIVITIES, FIELDS, Field, Value
-from tachograph.node.gpu.readings import SLOW_SECONDS
+from tachograph.node.gpu.reading_table import ACTIVITIES, FIELDS, SLOW_SECONDS, Field, Value
 
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 DRIVER = (580, 95, 5)

@@ -10,8 +10,7 @@ import pytest
 
 from tachograph.node.driver.nvml import GpuLost, InvalidArgument, NotSupported, NvmlFailure
 from tachograph.node.gpu.gpm import GpmWindow
-from tachograph.node.gpu.reading_table import ACTIVITIES
-from tachograph.node.gpu.readings import RETRY_SECONDS
+from tachograph.node.gpu.reading_table import ACTIVITIES, RETRY_SECONDS
 
 NOT_SUPPORTED, NO_PERMISSION, INVALID_ARGUMENT, TIMEOUT, LOST = 3, 4, 2, 10, 15
 OneGpu = Callable[..., Any]
@@ -171,7 +170,10 @@ class _OldDriver:
     def sample_gpm(self, sample: object, gpu_instance: int | None) -> None:
         pass
 
-    def gpm_values(self, before: object, after: object, ids: Sequence[int]) -> list[float]:
+    def gpm_query(self, ids: Sequence[int]) -> Sequence[int]:
+        return ids
+
+    def gpm_values(self, ids: Sequence[int], before: object, after: object) -> list[float]:
         assert before is not after
         self.asked.append(len(ids))
         if max(ids) > 209:  # NVML_GPM_METRIC_MAX of driver 580 is 210

@@ -9,29 +9,25 @@ import pytest
 
 from tachograph.catalog import index as catalog
 from tachograph.node.gpu.known_gpus import KnownGpus
+from tachograph.node.gpu.worker_protocol import STARTING, Collection, GpuReading
 from tachograph.node.samples import GpuIdentity, Sample
 
 INFO = ("NVIDIA H100", "00000000:1B:00.0", "", "", "580.95.05", "13.0")
 
 
-def line(*gpus: tuple[str, str], word: str = "", samples: Sequence[Any] = (), processes: Any = None) -> Any:
-    """Return a worker's line in which these (index, UUID) are up, and no more than that but `samples`."""
-    own = []
+def line(*gpus: tuple[str, str], word: str = "", lost: str = "", **readings: dict[str, Any]) -> Collection:
+    """Return a collection: these (index, UUID) are up with a reading, the index `lost` is lost, and what `readings`
+    say of the GPUs by UUID.
+    """  # noqa: D205
+    found = []
     for index, uuid in gpus:
-        if uuid:
-            own.append(("tachograph_gpu_up", (index, uuid), 1.0))
-            own.append(("tachograph_gpu_info", (index, uuid, *INFO), 1.0))
-    return {
-        "samples": [*own, *samples],
-        "gpus": [(index, uuid, "NVIDIA H100" if uuid else "") for index, uuid in gpus],
-        "processes": processes or {},
-        "collectors": {"gpu": word, "gpm": "", "xid": ""},
-        "duration": 0.01,
-        "ok": not word,
-        "reason": word,
-        "failures": {},
-        "notes": {},
-    }
+        labels = (index, uuid)
+        read = {"series": ((catalog.GPU_POWER, labels),), "values": (600.0,), "info": (*labels, *INFO), "word": ""}
+        reading = GpuReading(GpuIdentity(index, uuid, "NVIDIA H100"), **{**read, **readings.get(uuid, {})})
+        if not uuid:
+            reading = GpuReading(GpuIdentity(index, "", "")).down("lost" if index == lost else STARTING)
+        found.append(reading)
+    return Collection(tuple(found), (), (), {"gpu": word, "gpm": "", "xid": ""}, 0.01, word, {}, {})
 
 
 def unavailable(samples: Sequence[Sample]) -> dict[tuple[str, str], str]:
@@ -87,11 +83,7 @@ def test_a_gpu_without_a_name_is_the_one_missing_at_its_index() -> None:
     """A worker that starts on a lost GPU cannot tell its UUID; the exporter remembers it."""
     known = KnownGpus()
     known.take(line(("0", "A"), ("1", "B")))
-    lost = [
-        ("tachograph_gpu_up", ("1", ""), 0.0),
-        ("tachograph_gpu_unavailable_info", ("1", "", "lost"), 1.0),
-    ]
-    samples = known.take(line(("0", "A"), ("1", ""), samples=lost))
+    samples = known.take(line(("0", "A"), ("1", ""), lost="1"))
     assert unavailable(samples) == {("1", "B"): "lost"}
     assert named(samples) == {"A", "B"}
     assert [gpu.uuid for gpu in known.identities] == ["A", "B"]
@@ -102,11 +94,7 @@ def test_a_gpu_without_a_name_is_the_one_missing_at_its_index() -> None:
 def test_a_gpu_nobody_ever_could_open_has_an_index_only() -> None:
     """Lost before the exporter started: down, and without a name, because there is none to give."""
     known = KnownGpus()
-    lost = [
-        ("tachograph_gpu_up", ("1", ""), 0.0),
-        ("tachograph_gpu_unavailable_info", ("1", "", "lost"), 1.0),
-    ]
-    samples = known.take(line(("0", "A"), ("1", ""), samples=lost))
+    samples = known.take(line(("0", "A"), ("1", ""), lost="1"))
     assert unavailable(samples) == {("1", ""): "lost"}
     assert known.identities == (GpuIdentity("0", "A", "NVIDIA H100"), GpuIdentity("1", "", ""))
     samples = known.take(line(("0", "A"), ("1", "B")))
@@ -117,8 +105,8 @@ def test_a_gpu_nobody_ever_could_open_has_an_index_only() -> None:
 def test_while_no_line_comes_all_are_down_with_their_names() -> None:
     """Without a worker there is one reason for all, and nothing else is said of them."""
     known = KnownGpus()
-    assert known.down("worker") == ()
-    known.take(line(("0", "A"), ("1", "B"), samples=[("tachograph_gpu_power_watts", ("0", "A"), 600.0)]))
+    assert known.down("worker") == []
+    known.take(line(("0", "A"), ("1", "B")))
     samples = known.down("hung")
     assert unavailable(samples) == {("0", "A"): "hung", ("1", "B"): "hung"}
     assert named(samples) == {"A", "B"}
@@ -128,22 +116,23 @@ def test_while_no_line_comes_all_are_down_with_their_names() -> None:
 def test_a_process_has_a_gpu_only_if_it_is_on_one() -> None:
     """A pid on two GPUs is on none: which of them a rank computes on, its pid does not say."""
     known = KnownGpus()
-    known.take(line(("0", "A"), ("1", "B"), processes={"0": [10, 30], "1": [20, 30]}))
+    known.take(line(("0", "A"), ("1", "B"), A={"pids": (10, 30)}, B={"pids": (20, 30)}))
     gpu = known.of_pid(20)
     assert gpu is not None
     assert gpu.uuid == "B"
     assert known.of_pid(30) is None
     assert known.of_pid(40) is None
-    known.take(line(("0", "A"), ("1", "B"), processes={"0": [10]}))
+    known.take(line(("0", "A"), ("1", "B"), A={"pids": (10,)}))
     assert known.of_pid(20) is None, "a process that ended is forgotten"
 
 
 def test_the_peak_of_a_gpu_that_is_down_stands() -> None:
     """A lost GPU must not move a run's MFU; one that is read again tells its peaks afresh."""
     known = KnownGpus()
-    peak = [("tachograph_gpu_peak_flops", ("0", "A", "bf16"), 989e12)]
-    known.take(line(("0", "A"), samples=peak))
+    peak = {"series": ((catalog.GPU_PEAK_FLOPS, ("0", "A", "bf16")),), "values": (989e12,)}
+    known.take(line(("0", "A"), A=peak))
     known.take(line(word="no_driver"))
+    known.take(line(("0", "A"), A={"series": (), "values": ()}))
     assert known.peak_flops("A", "torch.bfloat16") == 989e12
     known.take(line(("0", "A")))
     assert known.peak_flops("A", "bf16") is None

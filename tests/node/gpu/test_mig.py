@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.gpu.readings import SLOW_SECONDS
+from tachograph.node.gpu.reading_table import SLOW_SECONDS
 
 NOT_SUPPORTED, NOT_FOUND, NO_PERMISSION = 3, 6, 4
 OneGpu = Callable[..., Any]

@@ -10,7 +10,7 @@ import pytest
 
 from tachograph.node.driver.nvml import DriverAbsent
 from tachograph.node.gpu.node_collector import absence
-from tachograph.node.gpu.readings import SLOW_SECONDS
+from tachograph.node.gpu.reading_table import SLOW_SECONDS
 
 UNINITIALIZED, LOST, RESET_REQUIRED, UNKNOWN = 1, 15, 16, 999
 Stepper = Callable[[Any], Any]
@@ -53,7 +53,7 @@ def test_a_gpu_that_was_lost_before_the_start_is_shown_as_down(fake: Any, steppe
     node = collector.at(0)
     assert node.ok
     assert node.samples["up", "3", ""] == 0
-    assert node.line["gpus"][3] == ["3", "", ""]
+    assert node.gpus[3] == ("3", "", "")
     fake.gpus[3].error = 0
     assert ("up", "3", "") in collector.at(1).samples
     assert collector.at(SLOW_SECONDS).samples["up", "3", fake.gpus[3].uuid.decode()] == 1
@@ -71,7 +71,7 @@ def test_without_a_driver_the_reason_stands_and_back_off_grows(fake: Any, steppe
     assert not collector.at(14).ok
     node = collector.at(15)
     assert node.ok
-    assert len(node.line["gpus"]) == 8
+    assert len(node.gpus) == 8
     fake.break_all(UNKNOWN)
     assert not collector.at(16).ok
     fake.break_all(0)
@@ -119,17 +119,17 @@ def test_an_unplugged_gpu_leaves_and_indices_move_up(fake: Any, stepper: Stepper
     collector = stepper(fake.environment())
     for index in range(8):
         fake.gpus[index].power = 100_000 * (index + 1)
-    before = [uuid for _, uuid, _ in collector.at(0).line["gpus"]]
+    before = [uuid for _, uuid, _ in collector.at(0).gpus]
     fake.unplug(2)
     assert collector.at(1).gpu(2)["unavailable_info", "lost"] == 1
     node = collector.at(SLOW_SECONDS)
-    assert [uuid for _, uuid, _ in node.line["gpus"]] == [*before[:2], *before[3:]]
+    assert [uuid for _, uuid, _ in node.gpus] == [*before[:2], *before[3:]]
     assert all(value for key, value in node.samples.items() if key[0] == "up")
     watts = {key[2]: value for key, value in node.samples.items() if key[0] == "power_watts"}
     assert watts == {uuid: 100.0 * (index + 1) for index, uuid in enumerate(before) if index != 2}
     fake.plug(2)
     node = collector.at(2 * SLOW_SECONDS)
-    assert [uuid for _, uuid, _ in node.line["gpus"]] == before
+    assert [uuid for _, uuid, _ in node.gpus] == before
     assert node.gpu(2)["power_watts",] == 300
 
 
@@ -143,10 +143,10 @@ def test_nvml_is_opened_again_when_the_kernel_lists_other_gpus(fake: Any, steppe
     assert fake.state.init_calls == 1
     (buses / "0000:2b:00.0").mkdir()
     fake.state.count = 9
-    assert len(collector.at(SLOW_SECONDS + 1).line["gpus"]) == 8
+    assert len(collector.at(SLOW_SECONDS + 1).gpus) == 8
     node = collector.at(2 * SLOW_SECONDS)
     assert node.ok
-    assert len(node.line["gpus"]) == 9
+    assert len(node.gpus) == 9
     assert all(value for key, value in node.samples.items() if key[0] == "up")
     assert fake.state.init_calls == 2
 
@@ -156,9 +156,9 @@ def test_pids_are_told_for_each_gpu(fake: Any, stepper: Stepper) -> None:
     fake.gpus[1].process_id = 4242
     fake.gpus[6].process_id = 4343
     collector = stepper(fake.environment())
-    assert collector.at(0).line["processes"] == {"1": [4242], "6": [4343]}
+    assert collector.at(0).processes == {"1": [4242], "6": [4343]}
     fake.gpus[6].error = LOST
-    assert collector.at(1).line["processes"] == {"1": [4242]}
+    assert collector.at(1).processes == {"1": [4242]}
 
 
 def test_an_unloaded_driver_is_let_go_and_opened_again(fake: Any, stepper: Stepper) -> None:

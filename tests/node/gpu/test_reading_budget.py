@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tachograph.catalog import index as catalog
-from tachograph.node.gpu.readings import SLOW_SECONDS, is_detail, shown
+from tachograph.node.gpu.reading_table import SLOW_SECONDS
 from tachograph.node.samples import Sample
+from tachograph.node.shown_gpus import shown
 
 NOT_SUPPORTED = 3
 FATAL_XIDS = 8
@@ -15,12 +16,13 @@ OneGpu = Callable[..., Any]
 
 
 def test_a_gpu_has_at_most_60_series_unless_detail_is_asked_for(fake: Any, one_gpu: OneGpu) -> None:
-    """What is shown unasked is this, and with gpu_up, the count of failures and the fatal Xids it keeps the budget."""
+    """These are shown by default, and with the fatal Xids they keep the budget."""
     collector = one_gpu()
     told = collector.at(0, 1)
     assert {(name, *labels) for name, *labels in told.shown if name != "info"} == {
         *((name,) for name in (
-            "utilization_ratio", "memory_controller_ratio", "memory_total_bytes", "memory_used_bytes",
+            "up", "readings_failed", "utilization_ratio", "memory_controller_ratio", "memory_total_bytes",
+            "memory_used_bytes",
             "temperature_margin_celsius", "power_watts", "power_limit_watts", "energy_joules_total",
             "ecc_sram_threshold_exceeded", "row_remap_pending", "row_remap_failed", "pcie_link_generation",
             "pcie_link_generation_max", "pcie_link_width", "pcie_link_width_max", "pcie_replays_total", "nvlink_links",
@@ -38,7 +40,7 @@ def test_a_gpu_has_at_most_60_series_unless_detail_is_asked_for(fake: Any, one_g
         ("nvlink_errors_total", "crc_flit"), ("nvlink_errors_total", "replay"), ("nvlink_errors_total", "recovery"),
         ("peak_flops", "fp16"), ("peak_flops", "bf16"), ("peak_flops", "fp8"), ("achievable_flops", "bf16"),
     }  # fmt: skip
-    assert len(told.shown) + len(("up", "readings_failed")) + FATAL_XIDS <= 60
+    assert len(told.shown) + FATAL_XIDS <= 60
 
 
 def test_what_stands_in_is_shown_where_the_better_is_absent(fake: Any, one_gpu: OneGpu) -> None:
@@ -65,7 +67,7 @@ def test_one_gpu_hides_nothing_of_another() -> None:
         Sample(catalog.GPU_MEMORY_FREE, ("1", "GPU-b"), 1.0),
     ]
     assert list(shown(samples)) == samples[1:3]
-    assert [is_detail(sample) for sample in samples] == [False, False, False, True]
+    assert [sample.metric.is_detail(sample.labels) for sample in samples] == [False, False, False, True]
 
 
 def test_a_collection_costs_one_field_call_and_nothing_slow(fake: Any, one_gpu: OneGpu) -> None:

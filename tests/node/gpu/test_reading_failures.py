@@ -12,7 +12,7 @@ import pytest
 
 from tachograph.catalog.gpu import RECOVERY_ACTIONS
 from tachograph.node.driver.nvml import ALL_LINKS, GpuFailed, GpuLost, NoPermission, Nvml, ResetRequired
-from tachograph.node.gpu.readings import RETRY_SECONDS, SLOW_SECONDS
+from tachograph.node.gpu.reading_table import RETRY_SECONDS, SLOW_SECONDS
 from tachograph_lab.fake_nvml import library as fake_nvml
 
 NOT_SUPPORTED, NO_PERMISSION, LOST, RESET_REQUIRED, UNKNOWN = 3, 4, 15, 16, 999
@@ -154,8 +154,10 @@ def test_a_gpu_that_fails_says_why(fake: Any, one_gpu: OneGpu, error: int, word:
     before = collector.at(0, 1)
     fake.gpus[3].error = error
     told = collector.at(2)
-    assert (told.down, told.samples, told.failures) == (word, {}, {})
-    assert told.answer["info"] == before.answer["info"]
+    info = {key: value for key, value in before.samples.items() if key[0] == "info"}
+    assert info
+    assert (told.down, told.samples) == (word, {("up",): 0, ("unavailable_info", word): 1, **info})
+    assert list(told.failures) == [f"GPU 3 ({fake.gpus[3].uuid.decode()})"]
     fake.gpus[3].error = 0
     assert collector.at(3).samples.keys() == before.samples.keys()
 

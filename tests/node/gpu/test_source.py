@@ -261,6 +261,10 @@ def test_a_rank_finds_its_gpu_by_its_pid(node: Any, a_source: Sources) -> None:
             (sys.executable, "-c", "raise SystemExit('out of order')"),
             "the GPU worker ended with status 1: out of order",
         ),
+        (
+            (sys.executable, "-c", "print('{', end='', flush=True); raise SystemExit('out of order')"),
+            "the GPU worker ended with status 1: out of order",
+        ),
     ],
 )
 def test_a_worker_that_does_not_work_is_a_reason(a_source: Sources, command: tuple[str, ...], reason: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import pytest
 from tachograph.catalog import index as catalog
 from tachograph.node.gpu import failure_log
 from tachograph.node.gpu.source import ADVICE
+from tachograph.node.gpu.worker_protocol import STARTING, Collection, GpuReading, LineWriter
+from tachograph.node.samples import GpuIdentity
 
 Sources = Callable[..., Any]
 Logged = Callable[..., list[str]]
@@ -132,24 +134,16 @@ sys.stdin.read()
 """
 
 
-def line(*up: tuple[str, str], word: str = "", reason: str = "", down: str = "", **failures: str) -> dict[str, Any]:
-    """Return a worker's line: these GPUs are up, A is down for a reason, and these readings of A fail."""
-    samples: list[Any] = [("tachograph_gpu_up", gpu, 1.0) for gpu in up if gpu[1]]  # else it is being opened
-    told = {f"{name} of GPU 0": why for name, why in failures.items()}
+def line(*up: tuple[str, str], word: str = "", reason: str = "", down: str = "", **failures: str) -> Collection:
+    """Return a collection: these GPUs are up, A is down for a reason, and these readings of A fail."""
+    gpus = []
+    for index, uuid in up:
+        own = {f"{name} of GPU 0": why for name, why in failures.items()} if (index, uuid) == A else {}
+        gpu = GpuReading(GpuIdentity(index, uuid, "NVIDIA H100"), "" if uuid else STARTING, failures=own)
+        gpus.append(gpu)
     if down:
-        samples += [("tachograph_gpu_up", A, 0.0), ("tachograph_gpu_unavailable_info", (*A, down), 1.0)]
-        told[NAME] = f"it is {down}"
-    return {
-        "samples": samples,
-        "gpus": [(*gpu, "NVIDIA H100") for gpu in (*up, *[A] * bool(down))],
-        "processes": {},
-        "collectors": {"gpu": word, "gpm": "", "xid": ""},
-        "duration": 0.01,
-        "ok": not word,
-        "reason": reason,
-        "failures": told,
-        "notes": {},
-    }
+        gpus.append(GpuReading(GpuIdentity(*A, "NVIDIA H100")).down(down, f"it is {down}"))
+    return Collection(tuple(gpus), (), (), {"gpu": word, "gpm": "", "xid": ""}, 0.01, reason, {}, {})
 
 
 @pytest.fixture
@@ -160,9 +154,11 @@ def log_of(
 
     def say(lines: list[Any]) -> list[str]:
         caplog.clear()
-        last = {**lines[-1], "notes": {"the": "end"}}
+        writer = LineWriter()
         script = tmp_path / "lines"
-        script.write_text("".join(f"{json.dumps(said)}\n" for said in [*lines, last]))
+        script.write_text(
+            "".join(f"{writer.line(said)}\n" for said in [*lines, replace(lines[-1], notes={"the": "end"})])
+        )
         source = a_source(command=(sys.executable, "-c", SCRIPTED_WORKER, str(script)))
         source.while_running(lambda: source.until(lambda: "the: end" in logged()))
         return logged()[:-1]

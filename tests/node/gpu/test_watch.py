@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.gpu.readings import SLOW_SECONDS
+from tachograph.node.gpu.reading_table import SLOW_SECONDS
 
 FOREVER, UNINITIALIZED, LOST, RESET_REQUIRED = -1, 1, 15, 16
 OTHERS = (0, 1, 2, 4, 6, 7)
@@ -28,7 +28,7 @@ def down(node: Any) -> dict[str, str]:
 
 
 def uuids(node: Any) -> list[str]:
-    return [uuid for _, uuid, _ in node.line["gpus"]]
+    return [uuid for _, uuid, _ in node.gpus]
 
 
 def answered(collector: Any, at: float, condition: Callable[[Any], bool]) -> Any:
@@ -119,7 +119,7 @@ def test_a_slow_collection_whose_calls_return_is_not_hung(fake: Any, stepper: St
 def test_a_gpu_that_hung_is_so_until_its_collection_comes_back(fake: Any, stepper: Stepper) -> None:
     """One call that returned after all is no recovery while the next one takes as long."""
     collector = stepper(fake.environment(), 0.05)
-    answered(collector, 0, lambda node: len(node.line["gpus"]) == 8 and not down(node) and node.gpu(3))
+    answered(collector, 0, lambda node: len(node.gpus) == 8 and not down(node) and node.gpu(3))
     fake.gpus[3].block_ms = 200
     collector.at(1)
     node = collector.at(4)
@@ -179,7 +179,7 @@ def test_an_init_that_hangs_is_told_in_each_line(fake: Any, stepper: Stepper) ->
     assert (node.ok, node.samples, node.collectors) == (False, {}, {"gpu": "hung", "gpm": "hung"})
     assert node.reason == "driver call does not return for 12 s (nvmlInit)"
     fake.state.init_block_ms = 0
-    assert len(answered(collector, 13, lambda node: node.ok).line["gpus"]) == 8
+    assert len(answered(collector, 13, lambda node: node.ok).gpus) == 8
 
 
 def test_a_gpu_that_hangs_from_the_start_is_told_by_its_index(fake: Any, stepper: Stepper) -> None:
@@ -189,7 +189,7 @@ def test_a_gpu_that_hangs_from_the_start_is_told_by_its_index(fake: Any, stepper
     node = collector.at(0)
     assert node.ok
     assert node.gpu(3) == {}
-    assert node.line["gpus"][3] == ["3", "", ""]
+    assert node.gpus[3] == ("3", "", "")
     node = collector.at(START_SECONDS)
     assert node.samples["unavailable_info", "3", "", "hung"] == 1
     fake.heal(3)
@@ -213,7 +213,7 @@ def test_the_list_is_left_alone_while_a_call_hangs(fake: Any, stepper: Stepper) 
     fake.heal(5)
     answered(collector, 2 * SLOW_SECONDS + 2, lambda node: not down(node))
     node = collector.at(3 * SLOW_SECONDS + 2)
-    assert [(index, uuid) for index, uuid, _ in node.line["gpus"]] == [(str(i), u) for i, u in enumerate(sorted(ups))]
+    assert [(index, uuid) for index, uuid, _ in node.gpus] == [(str(i), u) for i, u in enumerate(sorted(ups))]
 
 
 def test_a_driver_that_lets_go_of_all_but_a_hung_gpu_needs_a_new_process(fake: Any, stepper: Stepper) -> None:
@@ -229,10 +229,10 @@ def test_a_driver_that_lets_go_of_all_but_a_hung_gpu_needs_a_new_process(fake: A
 def test_a_fault_of_ours_costs_one_gpu(fake: Any, stepper: Stepper, tmp_path: Path) -> None:
     """An exception that nobody foresaw, in the readings of one GPU, takes that one down and says what it was."""
     (tmp_path / "sitecustomize.py").write_text(
-        "from tachograph.node.gpu.collector import GpuCollector\n"
+        "from tachograph.node.gpu.gpu_collector import GpuCollector\n"
         "collect = GpuCollector.collect\n"
         "def failing(self, *arguments):\n"
-        "    return {}['surprise'] if self.identity.index == '4' else collect(self, *arguments)\n"
+        "    return {}['surprise'] if self.known.identity.index == '4' else collect(self, *arguments)\n"
         "GpuCollector.collect = failing\n"
     )
     node = stepper({**fake.environment(), "PYTHONPATH": str(tmp_path)}).at(0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tachograph.catalog.gpu import GPU_XID_ERRORS, GPU_XID_TIMESTAMP
 from tachograph.node.samples import GpuIdentity
 from tachograph.node.xid.counts import NAMING_SECONDS, RESTART_SECONDS, WINDOW_SECONDS, XidCounts, XidWatch
 from tachograph.node.xid.events import WAIT_MILLISECONDS
@@ -38,7 +39,7 @@ def kernel_watch(log: Any) -> Iterator[XidWatch]:
 def seen(watch: XidWatch, gpu: GpuIdentity = GPU) -> dict[int, float]:
     """Number -> count of a GPU's Xids that happened."""
     rows = watch.rows([gpu])
-    return {int(labels[2]): value for name, labels, value in rows if name.endswith("_errors_total") and value}
+    return {int(labels[2]): value for (metric, labels), value in rows if metric is GPU_XID_ERRORS and value}
 
 
 def named(log: Any, uuid: str = UUID, bus: str = BUS) -> None:
@@ -50,7 +51,7 @@ def test_what_pages_is_zero_from_the_start() -> None:
     watch = XidWatch(None, "")
     unnamed = GpuIdentity("1", "", "")
     rows = watch.rows([GPU, unnamed])
-    assert rows == [("tachograph_gpu_xid_errors_total", ("0", UUID, str(xid)), 0.0) for xid in FATAL]
+    assert rows == [((GPU_XID_ERRORS, ("0", UUID, str(xid))), 0.0) for xid in FATAL]
 
 
 def test_an_xid_in_the_log_is_counted_timed_and_explained(kernel_watch: Any, log: Any, until: Until) -> None:
@@ -61,7 +62,7 @@ def test_an_xid_in_the_log_is_counted_timed_and_explained(kernel_watch: Any, log
     log.xid(31)
     log.xid(9999)
     until(lambda: len(seen(kernel_watch)) == 3)
-    rows = {(name, labels[2]): (labels[3:], value) for name, labels, value in kernel_watch.rows([GPU])}
+    rows = {(metric.name, labels[2]): (labels[3:], value) for (metric, labels), value in kernel_watch.rows([GPU])}
     assert rows["tachograph_gpu_xid_errors_total", "79"] == ((), 1)
     assert rows["tachograph_gpu_xid_timestamp_seconds", "79"][1] == pytest.approx(time.time(), abs=5)
     assert rows["tachograph_gpu_xid_info", "79"] == (("reboot", "the GPU does not answer on the PCIe bus any more"), 1)
@@ -84,8 +85,8 @@ def test_history_is_told_and_only_its_end_counted(kernel_watch: Any, log: Any, u
     until(lambda: seen(kernel_watch) == {79: 1, 95: 2})
     times = {
         int(labels[2]): time.time() - value
-        for name, labels, value in kernel_watch.rows([GPU])
-        if name.endswith("_timestamp_seconds")
+        for (metric, labels), value in kernel_watch.rows([GPU])
+        if metric is GPU_XID_TIMESTAMP
     }
     assert times == pytest.approx({48: 86400, 64: RESTART_SECONDS + 60, 79: RESTART_SECONDS - 60, 95: 3}, abs=5)
     log.xid(64)
@@ -98,7 +99,7 @@ def test_a_stamp_ahead_of_our_clock_is_now(kernel_watch: Any, log: Any, until: U
     log.xid(79, ago=-3600)
     kernel_watch.start()
     until(lambda: seen(kernel_watch) == {79: 1})
-    (value,) = (value for name, _, value in kernel_watch.rows([GPU]) if name.endswith("_timestamp_seconds"))
+    (value,) = (value for (metric, _), value in kernel_watch.rows([GPU]) if metric is GPU_XID_TIMESTAMP)
     assert value == pytest.approx(time.time(), abs=5)
 
 

@@ -18,12 +18,12 @@ HEADER = "# version 2026-11-21: made up\nxid,pages,action,meaning,source\n"
 def test_what_pages() -> None:
     """Exactly the Xids on which the field agrees page; a program's own faults never do."""
     table = load()
-    assert table.paging() == (48, 62, 64, 74, 79, 95, 119, 120)
+    assert table.paging == (48, 62, 64, 74, 79, 95, 119, 120)
     for xid in (13, 31, 43, 45):
         row = table.of(xid)
         assert (row.number, row.pages) == (xid, False)
         assert row.action in {"application", "ignore"}
-    assert all(table.of(xid).action in {"reset", "reboot", "return"} for xid in table.paging())
+    assert all(table.of(xid).action in {"reset", "reboot", "return"} for xid in table.paging)
 
 
 def test_an_unknown_xid_is_not_explained_away() -> None:
@@ -85,8 +85,8 @@ def test_the_page_has_every_xid_once() -> None:
     first, second = xids_page().split("## The others")
     table = load()
     numbers = re.compile(r"^\| (\d+) \|", re.MULTILINE)
-    assert [int(number) for number in numbers.findall(first)] == list(table.paging())
-    assert {int(number) for number in numbers.findall(second)} == table.rows.keys() - set(table.paging())
+    assert [int(number) for number in numbers.findall(first)] == list(table.paging)
+    assert {int(number) for number in numbers.findall(second)} == table.rows.keys() - set(table.paging)
     assert DATA.name in first
 
 
@@ -95,4 +95,4 @@ def test_the_rules_page_on_the_same_xids(rules: list[dict[str, Any]]) -> None:
     found = {
         match for rule in rules for match in re.findall(r'xid=~"([0-9|]+)"', rule["expr"]) if "79" in match.split("|")
     }
-    assert found == {"|".join(map(str, load().paging()))}
+    assert found == {"|".join(map(str, load().paging))}

@@ -30,7 +30,11 @@ watch.start()
 for line in sys.stdin:
     answer: object = {}
     if line == "rows\n":
-        answer = {"rows": watch.rows(IDENTITIES), "trouble": watch.trouble, "notes": watch.notes}
+        answer = {
+            "rows": [(metric.name, labels, value) for (metric, labels), value in watch.rows(IDENTITIES)],
+            "trouble": watch.trouble,
+            "notes": watch.notes,
+        }
     elif line == "reinitialise\n":
         watch.detach()
         if nvml is not None:

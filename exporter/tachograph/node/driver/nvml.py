@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import get_ident
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 Untyped: TypeAlias = Any
 """What comes out of pynvml, which has no types: handles, ctypes structures, numbers."""
@@ -104,11 +104,11 @@ ALL_LINKS = 0xFFFFFFFF
 """The scope of a field that adds up all NVLink links."""
 
 
-class Number(NamedTuple):
-    """The value of a field; `narrow`: the driver counts it in 32 bits, so that a counter wraps."""
+_member = object.__getattribute__  # pynvml's own, in Python, looks for bytes; of a GPU 40 numbers are read each second
 
-    value: float
-    narrow: bool
+
+class Narrow(int):
+    """A number that the driver counts in 32 bits, so that a counter wraps."""
 
 
 class Nvml:
@@ -183,9 +183,9 @@ class Nvml:
         """Return how many GPUs the driver shows."""
         return int(self.call("nvmlDeviceGetCount"))
 
-    def gpu(self, index: int) -> Gpu:
+    def gpu(self, index: int) -> NvmlGpu:
         """Return a GPU by its NVML index; raise GpuFailed for one that cannot be opened."""
-        return Gpu(self, self.call("nvmlDeviceGetHandleByIndex", index))
+        return NvmlGpu(self, self.call("nvmlDeviceGetHandleByIndex", index))
 
     def gpm_sample(self) -> Untyped:
         """Return memory for one GPM sample, to be given back with `free_gpm_sample`."""
@@ -196,21 +196,29 @@ class Nvml:
         with suppress(NvmlFailure):
             self.call("nvmlGpmSampleFree", sample)
 
-    def gpm_values(self, before: Untyped, after: Untyped, ids: Sequence[int]) -> list[float | NvmlFailure]:
-        """Return GPM metrics (NVML_GPM_METRIC_*) between two samples, in order; a failed one is its error."""
-        asked = self.struct("c_nvmlGpmMetricsGet_t")
-        asked.version = self.pynvml.NVML_GPM_METRICS_GET_VERSION
-        asked.numMetrics = len(ids)
-        asked.sample1, asked.sample2 = before, after
-        metrics = asked.metrics
-        for position, metric_id in enumerate(ids):
-            metrics[position].metricId = metric_id
-        self.call("nvmlGpmMetricsGet", asked)
-        answers = (metrics[position] for position in range(len(ids)))
-        return [self.refusal(answer.nvmlReturn) if answer.nvmlReturn else answer.value for answer in answers]
+    def gpm_query(self, ids: Sequence[int]) -> Untyped:
+        """Return a query for GPM metrics (NVML_GPM_METRIC_*), to be asked again and again."""
+        query = self.struct("c_nvmlGpmMetricsGet_t")
+        query.version = self.pynvml.NVML_GPM_METRICS_GET_VERSION
+        query.numMetrics = len(ids)
+        for metric, metric_id in zip(query.metrics, ids, strict=False):
+            metric.metricId = metric_id
+        return query
+
+    def gpm_values(self, query: Untyped, before: Untyped, after: Untyped) -> list[float | NvmlFailure]:
+        """Return what a query asks for between two samples, in order; a failed one is its error."""
+        query.sample1, query.sample2 = before, after
+        self.call("nvmlGpmMetricsGet", query)
+        metrics = query.metrics
+        values: list[float | NvmlFailure] = []
+        for position in range(query.numMetrics):
+            answer = metrics[position]
+            code = _member(answer, "nvmlReturn")
+            values.append(self.refusal(code) if code else _member(answer, "value"))
+        return values
 
 
-class Gpu:
+class NvmlGpu:
     """One GPU, or one MIG instance; what it answers is raw, in NVML's units, and every method raises NvmlFailure."""
 
     def __init__(self, nvml: Nvml, handle: Untyped) -> None:
@@ -221,17 +229,19 @@ class Gpu:
         """Return what a pynvml function returns for this GPU."""
         return self._nvml.call(name, self._handle, *arguments)
 
-    def fields(self, ids: Sequence[tuple[int, int]]) -> list[Number | NvmlFailure]:
+    def fields(self, ids: Sequence[tuple[int, int]]) -> list[float | NvmlFailure]:
         """Return field values by (NVML_FI_*, scope) in order, read in one driver call; a failed one is its error."""
-        return [self._field(field) for field in self.call("nvmlDeviceGetFieldValues", ids)]
-
-    def _field(self, field: Untyped) -> Number | NvmlFailure:
-        if field.nvmlReturn:
-            return self._nvml.refusal(field.nvmlReturn)
-        member = _FIELD_MEMBERS.get(field.valueType)
-        if member is None:
-            return NotSupported(f"this nvidia-ml-py has no value type {field.valueType}")
-        return Number(getattr(field.value, member), field.valueType == _NARROW_TYPE)
+        values: list[float | NvmlFailure] = []
+        for field in self.call("nvmlDeviceGetFieldValues", ids):
+            code, kind = _member(field, "nvmlReturn"), _member(field, "valueType")
+            if code:
+                values.append(self._nvml.refusal(code))
+            elif (name := _FIELD_MEMBERS.get(kind)) is None:
+                values.append(NotSupported(f"this nvidia-ml-py has no value type {kind}"))
+            else:
+                number = _member(_member(field, "value"), name)
+                values.append(Narrow(number) if kind == _NARROW_TYPE else number)
+        return values
 
     def links(self) -> list[bool | None]:
         """Return for each NVLink link whether it is up, asleep or not; None where neither driver nor link tells."""
@@ -240,9 +250,9 @@ class Gpu:
         states = self.fields(asked) if asked else []
         return [self._link(link, state) for link, state in enumerate(states)]
 
-    def _link(self, link: int, state: Number | NvmlFailure) -> bool | None:
-        if isinstance(state, Number):
-            return state.value in _LINK_UP
+    def _link(self, link: int, state: float | NvmlFailure) -> bool | None:
+        if not isinstance(state, NvmlFailure):
+            return state in _LINK_UP
         try:
             return bool(self.call("nvmlDeviceGetNvLinkState", link))  # drivers that lack the field
         except (NotSupported, NoPermission):
@@ -252,7 +262,7 @@ class Gpu:
         (answer,) = self.fields([(field_id, 0)])
         if isinstance(answer, NvmlFailure):
             raise answer
-        return answer.value
+        return answer
 
     def identity(self) -> tuple[str, str, str]:
         """Return UUID, product name and PCI bus id."""
@@ -330,12 +340,12 @@ class Gpu:
             return False
         return bool(current)
 
-    def mig_devices(self) -> list[Gpu]:
+    def mig_devices(self) -> list[NvmlGpu]:
         """Return the MIG instances that were made."""
         devices = []
         for index in range(self.call("nvmlDeviceGetMaxMigDeviceCount")):
             with suppress(NotFound):
-                devices.append(Gpu(self._nvml, self.call("nvmlDeviceGetMigDeviceHandleByIndex", index)))
+                devices.append(NvmlGpu(self._nvml, self.call("nvmlDeviceGetMigDeviceHandleByIndex", index)))
         return devices
 
 

@@ -23,8 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tachograph._version import __version__
+from tachograph.node.driver.call_recorder import CallRecorder
 from tachograph.node.driver.nvml import Nvml, NvmlFailure, Untyped
-from tachograph.node.driver.nvml_record import Recorder
 from tachograph.node.gpu.node_collector import NodeCollector
 
 FORMAT = 1
@@ -74,7 +74,7 @@ def record(nvml: Nvml, seconds: float) -> dict[str, Untyped]:
     """Return the capture of a few collections, with and without detail; raise NvmlFailure where there is no GPU."""
     if not nvml.count():
         raise NvmlFailure("the driver shows no GPU")
-    recorder = Recorder(nvml.pynvml)
+    recorder = CallRecorder(nvml.pynvml)
     with _in_place_of_pynvml(recorder):
         collectors = [
             NodeCollector(interval=PATIENCE_SECONDS, answer_seconds=PATIENCE_SECONDS, detail=detail)
@@ -99,7 +99,7 @@ def record(nvml: Nvml, seconds: float) -> dict[str, Untyped]:
 
 
 @contextlib.contextmanager
-def _in_place_of_pynvml(recorder: Recorder) -> Iterator[None]:
+def _in_place_of_pynvml(recorder: CallRecorder) -> Iterator[None]:
     # Nvml imports pynvml when it is opened, in whichever thread: this is the one place that all calls go through.
     real = sys.modules["pynvml"]
     sys.modules["pynvml"] = recorder  # type: ignore[assignment]

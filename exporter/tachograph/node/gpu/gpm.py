@@ -15,26 +15,28 @@ from collections.abc import Sequence
 
 from tachograph.node.driver.nvml import (
     WHOLE,
-    Gpu,
     InvalidArgument,
     NoPermission,
     NotFound,
     NotSupported,
     Nvml,
     NvmlFailure,
+    NvmlGpu,
     Untyped,
 )
-from tachograph.node.gpu.reading_table import Activity, Value
-from tachograph.node.gpu.readings import RETRY_SECONDS
+from tachograph.node.gpu.reading_table import RETRY_SECONDS, Activity, Value
 
 
 class GpmWindow:
     """What a GPU, or one GPU instance of it, did since it was last asked."""
 
-    def __init__(self, nvml: Nvml, gpu: Gpu, activities: Sequence[Activity], gpu_instance: int | None = None) -> None:
+    def __init__(
+        self, nvml: Nvml, gpu: NvmlGpu, activities: Sequence[Activity], gpu_instance: int | None = None
+    ) -> None:
         self._nvml = nvml
         self._gpu = gpu
         self._all = self._asked = activities
+        self._query: Untyped = None  # for what is asked
         self._gpu_instance = gpu_instance
         self._before: Untyped = None
         self._spare: Untyped = None
@@ -72,17 +74,23 @@ class GpmWindow:
 
     def _values(self, before: Untyped, after: Untyped, now: float) -> list[float | NvmlFailure]:
         """Ask for everything at once; a driver that refuses the list because of the counters is asked without them."""
-        if now >= self._counted_at:
-            self._asked = self._all
+        if now >= self._counted_at and self._asked is not self._all:
+            self._asked, self._query = self._all, None
         try:
-            return self._nvml.gpm_values(before, after, _ids(self._asked))
+            return self._ask(before, after)
         except (NotSupported, InvalidArgument):  # the counters came with driver 595; what older ones say is not written
             sampled = [activity for activity in self._asked if not activity.counted]
             if len(sampled) == len(self._asked):
                 raise
-            numbers = self._nvml.gpm_values(before, after, _ids(sampled))
-            self._asked, self._counted_at = sampled, now + RETRY_SECONDS
+            self._asked, self._query = sampled, None
+            numbers = self._ask(before, after)
+            self._counted_at = now + RETRY_SECONDS
             return numbers
+
+    def _ask(self, before: Untyped, after: Untyped) -> list[float | NvmlFailure]:
+        if self._query is None:
+            self._query = self._nvml.gpm_query([activity.id for activity in self._asked])
+        return self._nvml.gpm_values(self._query, before, after)
 
     def _judge(self, numbers: Sequence[float | NvmlFailure], failures: dict[str, str]) -> list[tuple[Value, float]]:
         given = []
@@ -95,14 +103,10 @@ class GpmWindow:
         return given
 
 
-def _ids(activities: Sequence[Activity]) -> list[int]:
-    return [activity.id for activity in activities]
-
-
 class Gpm:
     """Whether a GPU has GPM: if not, `word` is one of COLLECTOR_REASONS and `reason` a sentence, else both are ""."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: NvmlGpu) -> None:
         self.word = self.reason = ""
         self._gpu = gpu
         self._known = False

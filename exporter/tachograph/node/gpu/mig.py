@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tachograph.catalog import index as catalog
-from tachograph.node.driver.nvml import Gpu, NotSupported, Nvml
+from tachograph.catalog.metric import Metric
+from tachograph.node.driver.nvml import NotSupported, Nvml, NvmlGpu
 from tachograph.node.gpu.gpm import Gpm, GpmWindow
 from tachograph.node.gpu.reading_table import MIG_ACTIVITIES
 
-OwnRow: TypeAlias = tuple[str, tuple[str, ...], float]
+OwnRow: TypeAlias = tuple[Metric, tuple[str, ...], float]
 """A sample without the labels gpu and uuid."""
 
 _SHARES = 8  # a profile is named by eighths of the GPU's memory
@@ -31,13 +32,13 @@ class _Instance:
     label: str
     uuid: str
     profile: str
-    device: Gpu
+    device: NvmlGpu
 
 
 class MigInstances:
     """The MIG instances of a GPU, as last found, and what they do."""
 
-    def __init__(self, nvml: Nvml, gpu: Gpu) -> None:
+    def __init__(self, nvml: Nvml, gpu: NvmlGpu) -> None:
         self._nvml = nvml
         self._gpu = gpu
         self._instances: list[_Instance] = []
@@ -60,16 +61,16 @@ class MigInstances:
         told = set()
         for instance in self._instances:
             labels = (instance.label,)
-            yield catalog.MIG_INFO.name, (*labels, instance.uuid, instance.profile), 1.0
+            yield catalog.MIG_INFO, (*labels, instance.uuid, instance.profile), 1.0
             if instance.gpu_instance in told:
                 continue
             told.add(instance.gpu_instance)
             total, used, *_ = instance.device.memory()
             if total is not None and used is not None:
-                yield catalog.MIG_MEMORY_TOTAL.name, labels, float(total)
-                yield catalog.MIG_MEMORY_USED.name, labels, float(used)
+                yield catalog.MIG_MEMORY_TOTAL, labels, float(total)
+                yield catalog.MIG_MEMORY_USED, labels, float(used)
             for value, number in gpm.read(self._windows[instance.gpu_instance], now, failures):
-                yield value.metric.name, labels, number * value.scale
+                yield value.metric, labels, number * value.scale
 
     def close(self) -> None:
         """Forget the instances and give the memory of their GPM samples back."""
@@ -79,7 +80,7 @@ class MigInstances:
         self._windows.clear()
 
 
-def _instance(device: Gpu, gpu_memory: float) -> _Instance:
+def _instance(device: NvmlGpu, gpu_memory: float) -> _Instance:
     gpu_instance = int(device.call("nvmlDeviceGetGpuInstanceId"))
     compute_instance = int(device.call("nvmlDeviceGetComputeInstanceId"))
     return _Instance(
@@ -91,7 +92,7 @@ def _instance(device: Gpu, gpu_memory: float) -> _Instance:
     )
 
 
-def _profile(device: Gpu, gpu_memory: float) -> str:
+def _profile(device: NvmlGpu, gpu_memory: float) -> str:
     """Return a name as nvidia-smi gives it, 1g.10gb or 1c.3g.40gb; empty where the driver does not tell."""
     try:
         shape = device.call("nvmlDeviceGetAttributes_v2")

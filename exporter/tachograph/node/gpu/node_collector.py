@@ -1,4 +1,4 @@
-"""Collects all GPUs of a node, each in a thread of its own, and keeps going when some, or all, cannot be read."""
+"""All GPUs of a node: each is collected in a thread of its own, and a failed one, or all, does not end collecting."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from queue import SimpleQueue
 
 from tachograph.node.driver.driver_thread import DriverThread, Outcomes, gather
 from tachograph.node.driver.nvml import DriverAbsent, DriverMismatch, Nvml, NvmlFailure
-from tachograph.node.gpu.collector import Clock, GpuCollector
-from tachograph.node.gpu.readings import SLOW_SECONDS
-from tachograph.node.gpu.watch import CALL_SECONDS, START_SECONDS, STARTING, GpuWatch, no_return
-from tachograph.node.gpu.worker_line import STALE_INTERVALS, WorkerLine
-from tachograph.node.samples import GpuIdentity
+from tachograph.node.gpu.gpu_collector import Clock, GpuCollector
+from tachograph.node.gpu.gpu_watch import CALL_SECONDS, START_SECONDS, GpuWatch, no_return
+from tachograph.node.gpu.reading_table import SLOW_SECONDS
+from tachograph.node.gpu.worker_protocol import STALE_INTERVALS, STARTING, Collection
+from tachograph.node.samples import GpuIdentity, Row, unzipped
 from tachograph.node.xid.counts import XidWatch
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 30.0
@@ -26,12 +26,12 @@ ANSWER_SECONDS = 0.5
 _GPU_REASONS = {"no_device_nodes": "no_driver", "no_permission": "no_driver"}
 """What a GPU that was there is said to lack, where that is another word than the collector's own."""
 
-GPM, LIST = "activity of SMs and tensor cores", "the list of GPUs"
+LIST = "the list of GPUs"
 
 
 @dataclass(frozen=True)
 class _Driver:
-    """NVML once it is open, and what it said of itself."""
+    """NVML once it is open, with its versions and its number of GPUs."""
 
     nvml: Nvml
     version: str
@@ -77,7 +77,7 @@ class NodeCollector:
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._word, self._reason = STARTING, "NVML is being opened"
 
-    def collect(self) -> WorkerLine:
+    def collect(self) -> Collection:
         """Return one collection, a failed one with its reason."""
         started = self._clock()
         deadline = time.monotonic() + self._answer_seconds
@@ -94,7 +94,7 @@ class NodeCollector:
             for gpu in self._gpus:
                 gpu.look(self._driver.nvml.calling(gpu.thread.id), now)
         self._judge(started)
-        return self._line(started)
+        return self._collection(started)
 
     def _ask_driver(self, now: float) -> bool:
         """Open NVML if its time has come, look for added or removed GPUs now and then; return whether it was asked."""
@@ -158,7 +158,7 @@ class NodeCollector:
         for index in range(count):
             collector = GpuCollector(self._driver.nvml, index, self._clock, self._detail)
             thread = DriverThread(f"gpu{index}", self._outcomes, self._clock)
-            self._gpus.append(GpuWatch(index, collector, thread, self._patience))
+            self._gpus.append(GpuWatch(collector, thread, self._patience))
         self._count_at = self._clock() + SLOW_SECONDS
 
     def _judge(self, now: float) -> None:
@@ -173,7 +173,8 @@ class NodeCollector:
             if stuck >= max(self._patience, START_SECONDS):
                 self._word, self._reason = "hung", no_return(self._call, stuck)
             return
-        words = {gpu.word for gpu in self._gpus}
+        readings = [gpu.reading() for gpu in self._gpus]
+        words = {reading.word for reading in readings}
         if not words:
             self._word, self._reason = "no_gpu", "the driver shows no GPU"
         elif "" in words:
@@ -185,7 +186,8 @@ class NodeCollector:
             worst = max(self._gpus, key=lambda gpu: gpu.stuck_for)
             self._word, self._reason = "hung", no_return(worst.stuck_call, worst.stuck_for)
         else:
-            self._word, self._reason = "error", f"no GPU can be read: {next(iter(self._failures().values()))}"
+            why = next(why for reading in readings for why in reading.failures.values())
+            self._word, self._reason = "error", f"no GPU can be read: {why}"
             if STARTING not in words:  # after a reload or a reset of all, the old initialisation never works again
                 self._close(now)
 
@@ -219,42 +221,35 @@ class NodeCollector:
         """Return whether a GPU's thread is in the driver."""
         return any(gpu.thread.since is not None for gpu in self._gpus)
 
-    def _failures(self) -> dict[str, str]:
-        """Return what cannot be read, and why."""
-        failures = {subject: why for gpu in self._gpus for subject, why in gpu.trouble().items()}
+    def _collection(self, started: float) -> Collection:
+        # While the list is left alone, a GPU that moved up can be found at two indices; one of them is reported.
+        readings = (gpu.reading() for gpu in self._gpus)
+        gpus = {reading.identity.uuid or reading.identity.index: reading for reading in readings}
+        self._named.update((uuid, gpu.identity) for uuid, gpu in gpus.items() if gpu.identity.uuid)
+        collectors = {
+            "gpu": self._word,
+            # "" is the least: one GPU that has it will do.
+            "gpm": min((gpu.gpm for gpu in gpus.values() if not gpu.word), default=self._word),
+        }
+        failures, notes = {}, {}
+        xids: list[Row] = []
         if self._driver is not None and self._thread.busy_for() >= max(self._patience, CALL_SECONDS):
             failures[LIST] = no_return(self._call)
         elif self._listing:
             failures[LIST] = self._listing
-        return failures
-
-    def _line(self, started: float) -> WorkerLine:
-        # While the list is left alone, a GPU that moved up can be found at two indices; one tells of it.
-        gpus = list({gpu.identity.uuid or gpu.identity.index: gpu for gpu in self._gpus}.values())
-        self._named.update((gpu.identity.uuid, gpu.identity) for gpu in gpus if gpu.identity.uuid)
-        readable = [gpu for gpu in gpus if not gpu.word]
-        samples = [row for gpu in gpus for row in gpu.rows()]
-        notes = {subject: note for gpu in gpus for subject, note in gpu.notes.items()}
-        notes.update((GPM, gpu.gpm_reason) for gpu in readable if gpu.gpm_reason)
-        collectors = {
-            "gpu": self._word,
-            "gpm": min((gpu.gpm for gpu in readable), default=self._word),  # "" is the least: one that has it will do
-        }
         if self._xids is not None:
-            samples += self._xids.rows(tuple(self._named.values()))
+            xids = self._xids.rows(tuple(self._named.values()))
             collectors["xid"] = self._xids.trouble
-            notes.update(self._xids.notes)
-        return {
-            "samples": samples,
-            "gpus": [(gpu.identity.index, gpu.identity.uuid, gpu.identity.name) for gpu in gpus],
-            "processes": {gpu.identity.index: list(gpu.pids) for gpu in readable if gpu.pids},
-            "collectors": collectors,
-            "duration": self._clock() - started,
-            "ok": not self._word,
-            "reason": self._reason,
-            "failures": self._failures(),
-            "notes": notes,
-        }
+            notes = self._xids.notes
+        return Collection(
+            tuple(gpus.values()),
+            *unzipped(xids),
+            collectors,
+            self._clock() - started,
+            self._reason,
+            failures,
+            notes,
+        )
 
 
 def _open() -> _Driver:

@@ -8,7 +8,6 @@ one that waits out a slow reset recovers by itself; but a driver that gave up on
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import re
@@ -19,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from tachograph.catalog.exporter import WORKER_END_CAUSES
 from tachograph.node.gpu.failure_log import FailureLog
 from tachograph.node.gpu.known_gpus import KnownGpus
-from tachograph.node.gpu.worker_line import SPENT_STATUS, STALE_INTERVALS, WorkerLine
+from tachograph.node.gpu.worker_protocol import SPENT_STATUS, STALE_INTERVALS, STARTING, Collection, LineReader
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,6 @@ LEFT_LIMIT = 3
 """Workers that do not end although killed, held by the kernel in a driver call, before no further one is started."""
 
 LINE_LIMIT = 1 << 22  # bytes; eight GPUs make 60 KB
-STARTING = "the GPU worker is starting"
 COLLECTORS = ("gpu", "gpm", "xid")
 WHOLE = "the collection as a whole"
 
@@ -76,8 +74,8 @@ class GpuSource:
         self._silence_limit = silence_limit
         self._gpus = KnownGpus()
         self._last: GpuSnapshot | None = None
-        self._collectors: Mapping[str, str] = dict.fromkeys(COLLECTORS, "starting")
-        self._word = "starting"  # the gpu collector's, while no line is fresh
+        self._collectors: Mapping[str, str] = dict.fromkeys(COLLECTORS, STARTING)
+        self._word = STARTING  # the gpu collector's, while no line is fresh
         self._ended = ""  # why no worker runs
         self._heard = 0.0  # when the worker last spoke, or was started
         self._spoke = False  # whether this worker ever did
@@ -99,10 +97,10 @@ class GpuSource:
         if last is not None and now - last.monotonic <= self._patience:
             return last
         word, reason = self._trouble(now)
-        if last is None and word == "starting":
+        if last is None and word == STARTING:
             return None
         duration, monotonic = (last.duration, last.monotonic) if last is not None else (0.0, self._heard)
-        return GpuSnapshot(self._gpus.down(word), duration, monotonic, False, reason)
+        return GpuSnapshot(tuple(self._gpus.down(word)), duration, monotonic, False, reason)
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
         """Return every GPU known since the start, also those that cannot be read now."""
@@ -184,11 +182,12 @@ class GpuSource:
                 logger.warning("the GPU worker %d does not end, even killed: a driver call holds it", process.pid)
 
     async def _listen(self, lines: asyncio.StreamReader) -> str:
-        """Take lines until they end, returning "", or until one cannot be read, returning why."""
+        """Take lines until they end, returning "" (half a line is an end), or one cannot be read, returning why."""
+        reader = LineReader()
         try:
-            while line := await lines.readline():
-                self._take(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:  # endless, not JSON, or not of this version
+            while (line := await lines.readline()).endswith(b"\n"):
+                self._take(reader.collection(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # endless, not JSON, or not of this version
             return f"the GPU worker wrote a line that cannot be read ({type(error).__name__}: {error})"
         return ""
 
@@ -204,25 +203,26 @@ class GpuSource:
             if now - self._heard > self._patience and self._trouble(now)[0] == "worker":
                 self._note("worker", "the GPU worker is silent")
 
-    def _take(self, line: WorkerLine) -> None:
+    def _take(self, collection: Collection) -> None:
         """Keep a collection; one of a worker that is still opening the driver has nothing to keep."""
         now = time.monotonic()
-        word = line["collectors"]["gpu"]
+        word = collection.collectors["gpu"]
         self._heard, self._spoke = now, True
         if word != "hung":
             self._hung_since = None
         elif self._hung_since is None:
             self._hung_since = now
-        if word == "starting":
+        if word == STARTING:
             return
         if not word and self._reading_since is None:
             self._reading_since = now
-        self._last = GpuSnapshot(self._gpus.take(line), line["duration"], now, line["ok"], line["reason"])
-        self._collectors = line["collectors"]
+        samples = tuple(self._gpus.take(collection))
+        self._last = GpuSnapshot(samples, collection.duration, now, collection.ok, collection.reason)
+        self._collectors = collection.collectors
         self._word = word
-        self._note(word, line["reason"])
-        self._note_failures(line["failures"], word, now)
-        for note in line["notes"].items() - self._notes:
+        self._note(word, collection.reason)
+        self._note_failures(collection.all_failures(), word, now)
+        for note in collection.all_notes().items() - self._notes:
             self._notes.add(note)
             logger.info("%s: %s", *note)
 
@@ -232,7 +232,7 @@ class GpuSource:
         if self._ended:
             return self._word, self._ended
         if not self._heard or silence <= (self._patience if self._spoke else max(self._patience, START_SECONDS)):
-            return self._word or "worker", STARTING
+            return self._word or "worker", "the GPU worker is starting"
         return "worker", f"the GPU worker is silent for {silence:.0f} s"
 
     def _note(self, word: str, reason: str) -> None:

@@ -1,18 +1,12 @@
 """The worker process that owns NVML: `python -m tachograph.node.gpu.worker --interval 1`.
 
-It writes one JSON line per interval to stdout, whatever the driver does, and ends when its stdin does, or with its
-parent. Each GPU is read in a thread of its own: a driver call that never returns costs that GPU. A line, shortened:
-
-    {"samples":[["tachograph_gpu_up",["0","GPU-…"],1],["tachograph_gpu_power_watts",["0","GPU-…"],612.3]],
-     "gpus":[["0","GPU-…","NVIDIA H100 80GB HBM3"]],"processes":{"0":[4242]},
-     "collectors":{"gpu":"","gpm":"","xid":"no_permission"},"duration":0.004,"ok":true,"reason":"","failures":{},
-     "notes":{}}
+It writes one line per interval to stdout (`worker_protocol`), whatever the driver does, and ends when its stdin does,
+or with its parent. Each GPU is read in a thread of its own: a driver call that never returns costs that GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import select
 import sys
@@ -21,7 +15,7 @@ from collections.abc import Sequence
 
 from tachograph.die_with_parent import die_with_parent
 from tachograph.node.gpu.node_collector import NodeCollector
-from tachograph.node.gpu.worker_line import SPENT_STATUS
+from tachograph.node.gpu.worker_protocol import SPENT_STATUS, LineWriter
 from tachograph.node.xid.counts import XidWatch
 
 
@@ -43,11 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     xids = XidWatch(None, options.kmsg)
     xids.start()
     collector = NodeCollector(interval=options.interval, xids=xids, detail=options.detail)
+    writer = LineWriter()
     due = time.monotonic()
     while True:
-        line = collector.collect()
+        collection = collector.collect()
         try:
-            sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
+            sys.stdout.write(writer.line(collection) + "\n")
             sys.stdout.flush()
         except BrokenPipeError:
             return 0

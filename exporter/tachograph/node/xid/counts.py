@@ -12,7 +12,7 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tachograph.catalog import index as catalog
@@ -128,6 +128,7 @@ class XidWatch:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._started = clock()
+        self._quiet: dict[str, tuple[GpuIdentity, list[Row]]] = {}  # by UUID: the rows while nothing happened
 
     def start(self) -> None:
         """Begin to watch, in threads that end with the process."""
@@ -161,16 +162,23 @@ class XidWatch:
         """Return the samples of every GPU that has a UUID: those that page also at 0, the others once they happened."""
         return [row for gpu in identities if gpu.uuid for row in self._gpu_rows(gpu)]
 
-    def _gpu_rows(self, gpu: GpuIdentity) -> Iterator[Row]:
-        seen = self._counts.of(gpu.uuid)
-        for xid in sorted({*self._table.paging(), *seen}):
+    def _gpu_rows(self, gpu: GpuIdentity) -> list[Row]:
+        known, rows = self._quiet.get(gpu.uuid, (None, []))
+        if known != gpu:
+            rows = [((catalog.GPU_XID_ERRORS, (gpu.index, gpu.uuid, str(xid))), 0.0) for xid in self._table.paging]
+            self._quiet[gpu.uuid] = gpu, rows
+        if not (seen := self._counts.of(gpu.uuid)):
+            return rows
+        rows = []
+        for xid in sorted({*self._table.paging, *seen}):
             labels = (gpu.index, gpu.uuid, str(xid))
             count, unix = seen.get(xid, (0, None))
-            yield catalog.GPU_XID_ERRORS.name, labels, float(count)
+            rows.append(((catalog.GPU_XID_ERRORS, labels), float(count)))
             if unix is not None:
                 row = self._table.of(xid)
-                yield catalog.GPU_XID_TIMESTAMP.name, labels, unix
-                yield catalog.GPU_XID_INFO.name, (*labels, row.action, row.meaning), 1.0
+                rows.append(((catalog.GPU_XID_TIMESTAMP, labels), unix))
+                rows.append(((catalog.GPU_XID_INFO, (*labels, row.action, row.meaning)), 1.0))
+        return rows
 
     @property
     def trouble(self) -> str:

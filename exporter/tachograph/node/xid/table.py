@@ -24,7 +24,7 @@ class XidTableError(ValueError):
 
 
 @dataclass(frozen=True)
-class Xid:
+class XidRow:
     """One row: does it page by itself, what to do (one of XID_ACTIONS), what it means, who says so."""
 
     number: int
@@ -36,21 +36,18 @@ class Xid:
 
 @dataclass(frozen=True)
 class XidTable:
-    """All known Xids; `version` is the date of the data."""
+    """All known Xids; `version` is the date of the data, `paging` are those that page, in order."""
 
     version: str
-    rows: Mapping[int, Xid]
+    rows: Mapping[int, XidRow]
+    paging: tuple[int, ...]
 
-    def paging(self) -> tuple[int, ...]:
-        """Return the Xids that page, in order."""
-        return tuple(number for number, row in sorted(self.rows.items()) if row.pages)
-
-    def of(self, number: int) -> Xid:
+    def of(self, number: int) -> XidRow:
         """Return an Xid's row; one that is not in the table does not page."""
         # Neither "ignore" nor "application": a driver newer than the table may mean anything, and whoever reads the
         # alert shall look it up instead of trusting a guess of ours.
         unlisted = f"not in the table of {self.version}: see NVIDIA's Xid catalog"
-        return self.rows.get(number) or Xid(number, False, UNKNOWN_ACTION, unlisted, "")
+        return self.rows.get(number) or XidRow(number, False, UNKNOWN_ACTION, unlisted, "")
 
 
 def load(path: Path = DATA) -> XidTable:
@@ -60,7 +57,7 @@ def load(path: Path = DATA) -> XidTable:
     version = _VERSION.match(lines[0]) if lines else None
     if version is None:
         raise XidTableError(f'{path}:1: expected "# version YYYY-MM-DD: what it is"')
-    rows: dict[int, Xid] = {}
+    rows: dict[int, XidRow] = {}
     header = False
     for number, line in enumerate(lines, 1):
         if line.startswith("#"):
@@ -80,10 +77,11 @@ def load(path: Path = DATA) -> XidTable:
         rows[row.number] = row
     if not rows:
         raise XidTableError(f"{path}:{len(lines)}: ends without a row")
-    return XidTable(version[1], MappingProxyType(rows))
+    paging = tuple(number for number, row in rows.items() if row.pages)
+    return XidTable(version[1], MappingProxyType(rows), paging)
 
 
-def _row(cells: list[str]) -> Xid:
+def _row(cells: list[str]) -> XidRow:
     if len(cells) != len(COLUMNS):
         raise ValueError(f"expected {len(COLUMNS)} columns, found {len(cells)}")
     number, pages, action, meaning, source = cells
@@ -95,4 +93,4 @@ def _row(cells: list[str]) -> Xid:
         raise ValueError(f"action {action!r} is none of {', '.join(XID_ACTIONS)}")
     if not meaning or not source:
         raise ValueError("meaning and source must not be empty")
-    return Xid(int(number), _PAGES[pages], action, meaning, source)
+    return XidRow(int(number), _PAGES[pages], action, meaning, source)

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
-from tachograph.catalog import index as catalog
 from tachograph.node.driver.nvml import WHOLE, GpuFailed, Nvml, NvmlFailure
-from tachograph.node.gpu.device import OpenGpu
-from tachograph.node.gpu.readings import SLOW_SECONDS
-from tachograph.node.peaks import peaks_of
-from tachograph.node.samples import GpuIdentity, Row
+from tachograph.node.gpu.open_gpu import OpenGpu
+from tachograph.node.gpu.reading_table import SLOW_SECONDS
+from tachograph.node.gpu.worker_protocol import GpuReading
+from tachograph.node.samples import GpuIdentity, unzipped
 
 Clock: TypeAlias = Callable[[], float]
+GPM = "activity of SMs and tensor cores"
 
 
 class GpuCollector:
-    """Collects one GPU by its NVML index, again and again.
-
-    Beside the samples it tells, as of the last collection that succeeded: `pids`, the processes on the GPU; `notes`,
-    by subject, what this model or its driver does not have; `failures`, by subject, what could not be read.
-    """
+    """Collects one GPU by its NVML index, again and again; `known` is a reading that says who it is, and no more."""
 
     def __init__(self, nvml: Nvml, index: int, clock: Clock, detail: bool = False) -> None:
-        self.identity = GpuIdentity(str(index), "", "")
-        self.info_row: Row | None = None
-        self.failures: dict[str, str] = {}
-        self.notes: dict[str, str] = {}
-        self.pids: tuple[int, ...] = ()
+        self.known = GpuReading(GpuIdentity(str(index), "", ""))
         self._nvml = nvml
         self._clock = clock
         self._detail = detail
@@ -36,21 +29,10 @@ class GpuCollector:
         self._open_at: float | None = clock()  # None: its handle is good
         self._failure = GpuFailed("not opened yet")
 
-    @property
-    def gpm(self) -> str:
-        """Why GPM is not read, one of COLLECTOR_REASONS; empty while it is, or while the GPU is not read at all."""
-        return self._gpu.gpm.word if self._gpu is not None else ""
-
-    @property
-    def gpm_reason(self) -> str:
-        """Why GPM is not read, as a sentence."""
-        return self._gpu.gpm.reason if self._gpu is not None else ""
-
-    def collect(self, driver_version: str, cuda_version: str) -> list[Row]:
-        """Return every sample of this GPU; raise GpuFailed if it cannot be talked to, and then none is believed."""
+    def collect(self, driver_version: str, cuda_version: str) -> GpuReading:
+        """Return a reading of this GPU; raise DriverAbsent or DriverMismatch if the driver as a whole is gone."""
         now = self._clock()
         failures: dict[str, str] = {}
-        self.failures = {}
         try:
             gpu = self._opened(now, driver_version, cuda_version)
             rows = gpu.read(now, failures)
@@ -58,14 +40,21 @@ class GpuCollector:
             self._failure = failure
             if self._gpu is not None:
                 self._gpu.forget()
-            # Opening a lost GPU makes the kernel log a line each time, so its handle is renewed seldom.
+            # Opening a lost GPU makes the kernel log a line each time, so its handle is seldom renewed.
             if self._open_at is None or self._open_at <= now:
                 self._open_at = now + SLOW_SECONDS
-            raise
-        self.failures = {f"{subject} of GPU {self.identity.index}": why for subject, why in failures.items()}
-        self.pids = gpu.pids
-        self.notes = self._noted(gpu, driver_version)
-        return rows if self.info_row is None else [self.info_row, *rows]
+            return self.known.down(failure.word, str(failure))
+        self.known = replace(self.known, notes=self._notes(gpu, driver_version))
+        return GpuReading(
+            self.known.identity,
+            "",
+            *unzipped(rows),
+            self.known.info,
+            gpu.pids,
+            gpu.gpm.word,
+            {f"{subject} of GPU {self.known.identity.index}": why for subject, why in failures.items()},
+            self.known.notes,
+        )
 
     def close(self) -> None:
         """Give back what the driver holds for this GPU."""
@@ -74,7 +63,7 @@ class GpuCollector:
 
     def _opened(self, now: float, driver_version: str, cuda_version: str) -> OpenGpu:
         if self._open_at is not None and self._open_at <= now:
-            index = self.identity.index
+            index = self.known.identity.index
             try:
                 gpu = self._nvml.gpu(int(index))
                 uuid, name, bus_id = gpu.identity()
@@ -84,25 +73,27 @@ class GpuCollector:
             except NvmlFailure as failure:  # a GPU without a name cannot be reported, whatever the cause
                 raise GpuFailed(str(failure)) from None
             self.close()
-            self.identity = GpuIdentity(index, uuid, name)
-            labels = (index, uuid, name, bus_id, serial, vbios, driver_version, cuda_version)
-            self.info_row = catalog.GPU_INFO.name, labels, 1.0
-            self._gpu = OpenGpu(self._nvml, gpu, self.identity, _version(driver_version), self._detail)
+            identity = GpuIdentity(index, uuid, name)
+            info = (index, uuid, name, bus_id, serial, vbios, driver_version, cuda_version)
+            self.known = GpuReading(identity, info=info, notes=self.known.notes)
+            self._gpu = OpenGpu(self._nvml, gpu, identity, _version(driver_version), self._detail)
             self._open_at = None
         if self._gpu is None:
             raise self._failure
         return self._gpu
 
-    def _noted(self, gpu: OpenGpu, driver_version: str) -> dict[str, str]:
-        """Return what the GPU lacks, in words that are the same for every GPU of its model."""
-        name = self.identity.name
+    def _notes(self, gpu: OpenGpu, driver_version: str) -> dict[str, str]:
+        """Return what the GPU lacks, by subject, in words that are the same for every GPU of its model."""
+        name = self.known.identity.name
         notes = {}
-        if lacks := gpu.lacks():
+        if lacks := gpu.lacks:
             notes[name] = f"no {', '.join(lacks)} with driver {driver_version}"
-        if not peaks_of(name):
+        if not gpu.has_peak:
             notes[f"peak of {name}"] = (
                 "not known, so it gives no MFU: pass Recorder(peak_flops=…), or add a row to tachograph/node/peaks.py"
             )
+        if gpu.gpm.reason:
+            notes[GPM] = gpu.gpm.reason
         return notes
 
 

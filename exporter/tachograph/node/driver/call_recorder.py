@@ -73,7 +73,7 @@ class Disguise:
         return self._uuids.setdefault(uuid, f"fa4e0000-0000-4000-8000-{number:012x}")
 
 
-class Recorder:
+class CallRecorder:
     """Has what the module pynvml has; its calls may come from any thread."""
 
     def __init__(self, pynvml: Untyped) -> None:

@@ -1,0 +1,290 @@
+"""A GPU that is open: carries out the table of readings on it, and knows what it lacks from what failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from tachograph.catalog import index as catalog
+from tachograph.catalog.metric import COUNTER, Metric
+from tachograph.node.driver.nvml import WHOLE, GpuFailed, Narrow, NotSupported, Nvml, NvmlFailure, NvmlGpu
+from tachograph.node.gpu.gpm import Gpm, GpmWindow
+from tachograph.node.gpu.mig import MigInstances
+from tachograph.node.gpu.nvlink import link_call, link_fields
+from tachograph.node.gpu.reading_table import (
+    ACTIVITIES,
+    CALLS,
+    FIELDS,
+    RETRY_SECONDS,
+    SLOW_SECONDS,
+    Call,
+    Field,
+    Value,
+    Version,
+)
+from tachograph.node.peaks import achievable_of, peaks_of
+from tachograph.node.samples import GpuIdentity, Row, Series, believable
+
+_PROCESSES = "processes"
+_SHOWN = dict.fromkeys(
+    value.metric.name
+    for value in (*(value for call in CALLS for value in call.values), *(field.value for field in FIELDS))
+    if not value.metric.is_detail(value.labels)
+)
+"""The families of which every user sees something."""
+
+_SUCCESSION = {
+    catalog.GPU_RETIRED_PAGES.name: catalog.GPU_REMAPPED_ROWS.name,
+    catalog.GPU_RETIREMENT_PENDING.name: catalog.GPU_REMAPPED_ROWS.name,
+    catalog.GPU_REMAPPED_ROWS.name: catalog.GPU_RETIRED_PAGES.name,
+    catalog.GPU_ROW_REMAP_PENDING.name: catalog.GPU_RETIRED_PAGES.name,
+    catalog.GPU_ROW_REMAP_FAILED.name: catalog.GPU_RETIRED_PAGES.name,
+}
+"""Families that a part is not expected to have if it has the other: Ampere replaced retired pages by spare rows."""
+
+_Slot: TypeAlias = tuple[Value, Series]
+"""A number of the table, and the series that it is on this GPU."""
+
+
+class OpenGpu:
+    """A GPU that is open; remembers what it does not have, what is seldom read, and how far its counters went."""
+
+    def __init__(self, nvml: Nvml, gpu: NvmlGpu, identity: GpuIdentity, driver: Version, detail: bool) -> None:
+        self.gpm = Gpm(gpu)
+        self.pids: tuple[int, ...] = ()
+        self.lacks: list[str] = []
+        """The families shown to everybody of which this GPU gave nothing, and did not fail to, as of the slow round."""
+        self._gpu = gpu
+        self._own = (identity.index, identity.uuid)
+        self._detail = detail
+        self._slots: dict[tuple[str, tuple[str, ...]], Series] = {}
+        calls = [call for call in CALLS if detail or not call.spared]
+        fields = [field for field in FIELDS if (detail or not field.spared) and _in_time(field, driver)]
+        self._fast_calls = [self._call(call) for call in calls if not call.slow]
+        self._slow_calls = [self._call(call) for call in calls if call.slow]
+        self._fast_fields = [self._field(field) for field in fields if not field.slow]
+        self._slow_fields = [self._field(field) for field in fields if field.slow]
+        self._links = 0
+        self._window = GpmWindow(nvml, gpu, ACTIVITIES)
+        self._active = {each.value: self._series(each.value.metric, each.value.labels) for each in ACTIVITIES}
+        self._mig = MigInstances(nvml, gpu)
+        self._mig_enabled = False
+        peaks = peaks_of(identity.name)
+        self.has_peak = bool(peaks)
+        self._peaks: list[Row] = [
+            (self._series(metric, (dtype,)), flops)
+            for metric, figures in (
+                (catalog.GPU_PEAK_FLOPS, peaks),
+                (catalog.GPU_ACHIEVABLE_FLOPS, achievable_of(identity.name)),
+            )
+            for dtype, flops in figures.items()
+        ]
+        self._failed = self._series(catalog.GPU_READINGS_FAILED, ())
+        self._slow_at = 0.0
+        self._slow_rows: list[Row] = []
+        self._slow_failures: dict[str, str] = {}
+        self._absent_until: dict[Call | Field | str, float] = {}
+        self._unwrapped: dict[Field, Unwrapped] = {}
+
+    def read(self, now: float, failures: dict[str, str]) -> list[Row]:
+        """Return every sample; what failed goes to `failures` by subject. Raise GpuFailed if none is to be believed."""
+        slow = now >= self._slow_at
+        if slow:  # first, for it finds out about MIG
+            self._slow_at = now + SLOW_SECONDS
+            self._slow_failures = {}
+            self._slow_rows = self._read_slow(now, self._slow_failures)
+        failures.update(self._slow_failures)
+        rows = self._read_calls(self._fast_calls, now, failures)
+        rows += self._read_fields(self._fast_fields, now, failures)
+        if failures and not rows:  # each for a reason that is said of one reading only
+            raise GpuFailed(next(iter(failures.values())))
+        rows += self._read_activity(now, failures)
+        rows += self._slow_rows
+        if slow:
+            given = {metric.name for (metric, _), _ in rows}
+            absent = (name for name in _SHOWN if name not in given and name not in failures)
+            self.lacks = [name for name in absent if _SUCCESSION.get(name) not in given]
+        rows.append((self._failed, float(len(failures))))
+        return rows
+
+    def forget(self) -> None:
+        """Read everything afresh next time, for the GPU was gone."""
+        self._slow_at = 0.0
+
+    def close(self) -> None:
+        """Give back what the driver holds for it."""
+        self._window.close()
+        self._mig.close()
+
+    def _series(self, metric: Metric, labels: tuple[str, ...]) -> Series:
+        """Return a series of this GPU, the same object each time: they are made once, and compared each second."""
+        return self._slots.setdefault((metric.name, labels), (metric, (*self._own, *labels)))
+
+    def _call(self, call: Call) -> tuple[Call, list[_Slot]]:
+        return call, [(value, self._series(value.metric, value.labels)) for value in call.values]
+
+    def _field(self, field: Field) -> tuple[Field, _Slot]:
+        return field, (field.value, self._series(field.value.metric, field.value.labels))
+
+    def _read_slow(self, now: float, failures: dict[str, str]) -> list[Row]:
+        self._look_for_mig(failures)
+        self._look_for_processes(now, failures)
+        rows = self._read_calls(self._slow_calls, now, failures)
+        rows += self._read_fields(self._slow_fields, now, failures)
+        if self._detail:
+            self._look_for_links(rows)
+        if not self._mig_enabled:  # the peak is the whole GPU's, and a rank then computes on a slice of it
+            rows += self._peaks
+        return rows
+
+    def _look_for_mig(self, failures: dict[str, str]) -> None:
+        try:
+            enabled = self._gpu.mig_enabled()
+            if enabled != self._mig_enabled:
+                self._mig_enabled = enabled
+                self.gpm = Gpm(self._gpu)  # what was refused to the GPU may be granted to its instances
+                self._window.close()
+                self._mig.close()
+            if enabled:
+                self._mig.find()
+        except WHOLE:
+            raise
+        except NvmlFailure as failure:
+            failures[catalog.MIG_INFO.name] = str(failure)
+
+    def _look_for_processes(self, now: float, failures: dict[str, str]) -> None:
+        self.pids = ()
+        if self._absent_until.get(_PROCESSES, now) > now:
+            return
+        try:
+            self.pids = self._gpu.processes()
+        except WHOLE:
+            raise
+        except NvmlFailure as failure:
+            self._lack(_PROCESSES, [_PROCESSES], failure, now, failures)
+
+    def _look_for_links(self, rows: list[Row]) -> None:
+        """Read each link by itself from the next time on."""
+        links = next((int(value) for (metric, _), value in rows if metric is catalog.GPU_NVLINK_LINKS), 0)
+        if links > self._links:
+            self._links = links
+            self._slow_calls.append(self._call(link_call(links)))
+            self._slow_fields += map(self._field, link_fields(links))
+            self._slow_at = 0.0
+
+    def _read_activity(self, now: float, failures: dict[str, str]) -> list[Row]:
+        if not self._mig_enabled:
+            numbers = self.gpm.read(self._window, now, failures)
+            return [(self._active[value], number * value.scale) for value, number in numbers]
+        try:
+            return [
+                (self._series(metric, labels), number)
+                for metric, labels, number in self._mig.read(self.gpm, now, failures)
+            ]
+        except WHOLE:
+            raise
+        except NvmlFailure as failure:  # an instance was taken down meanwhile
+            failures[catalog.MIG_INFO.name] = str(failure)
+            self._slow_at = 0.0
+            return []
+
+    def _read_calls(self, calls: Iterable[tuple[Call, list[_Slot]]], now: float, failures: dict[str, str]) -> list[Row]:
+        rows: list[Row] = []
+        for call, slots in calls:
+            if self._absent_until.get(call, now) > now:
+                continue
+            try:
+                numbers = call.read(self._gpu)
+            except WHOLE:
+                raise
+            except NvmlFailure as failure:
+                self._lack(call, [value.metric.name for value, _ in slots], failure, now, failures)
+                continue
+            rows += self._rows(slots, numbers, failures)
+        return rows
+
+    def _read_fields(self, fields: Iterable[tuple[Field, _Slot]], now: float, failures: dict[str, str]) -> list[Row]:
+        absent_until = self._absent_until
+        asked = [each for each in fields if absent_until.get(each[0], now) <= now]
+        if not asked:
+            return []
+        answers: list[float | NvmlFailure]
+        try:
+            answers = self._gpu.fields([(field.id, field.scope) for field, _ in asked])
+        except WHOLE:
+            raise
+        except NvmlFailure as failure:
+            answers = [failure] * len(asked)
+        given: dict[int, tuple[_Slot, float]] = {}  # by id() of the series, which is the same object each time
+        for (field, slot), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, NvmlFailure):
+                if isinstance(answer, WHOLE):
+                    raise answer
+                self._lack(field, [field.value.metric.name], answer, now, failures)
+            elif field.wide and isinstance(answer, Narrow):
+                absent_until[field] = now + RETRY_SECONDS
+            elif id(slot[1]) not in given:
+                counted = isinstance(answer, Narrow) and field.value.metric.kind == COUNTER
+                number = self._unwrapped.setdefault(field, Unwrapped()).take(answer) if counted else answer
+                given[id(slot[1])] = slot, number
+        return self._rows([slot for slot, _ in given.values()], [number for _, number in given.values()], failures)
+
+    def _rows(self, slots: Sequence[_Slot], numbers: Sequence[float | None], failures: dict[str, str]) -> list[Row]:
+        rows: list[Row] = []
+        for (value, series), number in zip(slots, numbers, strict=True):
+            if number is None:
+                continue
+            if value.words:
+                if number in range(len(value.words)):
+                    rows.append((self._series(value.metric, (value.words[int(number)],)), 1.0))
+                else:
+                    failures[value.metric.name] = f"{number:.0f} is none of {', '.join(value.words)}"
+            elif 0 <= number < math.inf or believable(value.metric, number):
+                rows.append((series, number * value.scale))
+            else:
+                failures[value.metric.name] = (
+                    "not a finite number, or a count below zero"  # each new text is a log line
+                )
+        return rows
+
+    def _lack(
+        self,
+        reading: Call | Field | str,
+        subjects: list[str],
+        failure: NvmlFailure,
+        now: float,
+        failures: dict[str, str],
+    ) -> None:
+        """Remember a reading the part does not have; report any other that failed."""
+        if isinstance(failure, NotSupported):
+            self._absent_until[reading] = now + RETRY_SECONDS
+        else:
+            failures.update(dict.fromkeys(subjects, str(failure)))
+
+
+def _in_time(field: Field, driver: Version) -> bool:
+    return field.since <= driver and not (field.before and driver >= field.before)
+
+
+class Unwrapped:
+    """A counter that the driver keeps in 32 bits, carried on beyond them.
+
+    A fall from the upper half of its range to the lower one is a wrap. Any other fall is a reset, as by a reload of
+    the driver, and is passed on as one, for Prometheus knows what to do with it.
+    """
+
+    __slots__ = ("_carry", "_last")
+    RANGE = 2**32
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._carry = 0
+
+    def take(self, number: float) -> float:
+        """Return the whole count, given what the driver's 32 bits hold now."""
+        if number < self._last:
+            wrapped = self._last >= self.RANGE / 2 > number
+            self._carry = self._carry + self.RANGE if wrapped else 0
+        self._last = number
+        return self._carry + number

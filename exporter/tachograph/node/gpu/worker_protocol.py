@@ -1,0 +1,163 @@
+"""The protocol between the worker that reads GPUs and the exporter: lines of JSON, and at last an exit status.
+
+A collection is one line; what a GPU's values are of stands in the first line that has them, and in later ones only if
+it changed since. Two lines, shortened:
+
+    {"gpus":[{"identity":{"index":"0","uuid":"GPU-…","name":"NVIDIA H100 80GB HBM3"},"word":"",
+      "series":[["tachograph_gpu_power_watts",["0","GPU-…"]],…],"values":[612.3,…],"info":[…],"pids":[4242],
+      "gpm":"","failures":{},"notes":{}}],"xid_series":[…],"xid_values":[…],
+      "collectors":{"gpu":"","gpm":"","xid":"no_permission"},"duration":0.004,"reason":"","failures":{},"notes":{}}
+    {"gpus":[{…,"series":null,"values":[614.1,…],…}],…}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tachograph.catalog.gpu import GPU_INFO, GPU_UNAVAILABLE, GPU_UP
+from tachograph.catalog.index import BY_NAME
+from tachograph.node.samples import GpuIdentity, Sample, Series
+
+STALE_INTERVALS = 3
+"""How many intervals a value may be shown after the moment at which a newer one was due."""
+
+SPENT_STATUS = 75
+"""Exit status that asks for a fresh process, which can load the new driver's library (EX_TEMPFAIL)."""
+
+STARTING = "starting"
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """One GPU in one collection: what was read of it, or why nothing was."""
+
+    identity: GpuIdentity
+    word: str = STARTING
+    """Why it cannot be read, one of UNAVAILABLE_REASONS; "" if it can, STARTING until that is known."""
+    series: tuple[Series, ...] = ()
+    values: tuple[float, ...] = ()
+    """The number of each series."""
+    info: tuple[str, ...] = ()
+    """All label values of its GPU_INFO; none if it was never opened."""
+    pids: tuple[int, ...] = ()
+    """The processes that compute on it."""
+    gpm: str = ""
+    """Why GPM is not read, one of COLLECTOR_REASONS; "" while it is, or while the GPU is not read at all."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """What could not be read, and why, by subject."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What this model or its driver does not have, by subject."""
+
+    def down(self, word: str, why: str = "") -> GpuReading:
+        """Return its reading while it cannot be read; without `why` where the driver as a whole is the reason."""
+        subject = f"GPU {self.identity.index} ({self.identity.uuid or 'never opened'})"
+        return replace(self, word=word, series=(), values=(), pids=(), failures={subject: why} if why else {})
+
+    def stale(self) -> GpuReading:
+        """Return this reading once its values are too old to be shown."""
+        return replace(self, series=(), values=())
+
+    def samples(self) -> list[Sample]:
+        """Return its samples: all of them if it can be read, else only who it is and why it cannot; none at first."""
+        if self.word == STARTING:
+            return []
+        labels = (self.identity.index, self.identity.uuid)
+        samples = [Sample(GPU_UP, labels, float(not self.word))]
+        if self.word:
+            samples.append(Sample(GPU_UNAVAILABLE, (*labels, self.word), 1.0))
+        if self.info:
+            samples.append(Sample(GPU_INFO, self.info, 1.0))
+        return samples + samples_of(self.series, self.values)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """One collection over all GPUs of the node.
+
+    `collectors` maps gpu, gpm and xid to "" or one of COLLECTOR_REASONS; `reason` is the gpu collector's in a sentence;
+    `failures` and `notes` are those that belong to no single GPU.
+    """
+
+    gpus: tuple[GpuReading, ...]
+    xid_series: tuple[Series, ...]
+    xid_values: tuple[float, ...]
+    collectors: Mapping[str, str]
+    duration: float
+    reason: str
+    failures: Mapping[str, str]
+    notes: Mapping[str, str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the collection as a whole succeeded."""
+        return not self.collectors["gpu"]
+
+    def all_failures(self) -> dict[str, str]:
+        """Return what could not be read and why, by subject, the single GPUs' included."""
+        told: tuple[GpuReading | Collection, ...] = (*self.gpus, self)
+        return {subject: why for each in told for subject, why in each.failures.items()}
+
+    def all_notes(self) -> dict[str, str]:
+        """Return what is worth a line in the log once, by subject, the single GPUs' included."""
+        told: tuple[GpuReading | Collection, ...] = (*self.gpus, self)
+        return {subject: note for each in told for subject, note in each.notes.items()}
+
+    def samples(self) -> list[Sample]:
+        """Return the samples of all GPUs, and of their Xids."""
+        return [each for gpu in self.gpus for each in gpu.samples()] + samples_of(self.xid_series, self.xid_values)
+
+
+def samples_of(series: Sequence[Series], values: Sequence[float]) -> list[Sample]:
+    """Return the samples of these series."""
+    return [Sample(metric, labels, value) for (metric, labels), value in zip(series, values, strict=True)]
+
+
+class LineWriter:
+    """Writes collections as lines; leaves out the series that the line before had already."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, tuple[Series, ...]] = {}
+
+    def line(self, collection: Collection) -> str:
+        """Return a collection's line."""
+        told = {**vars(collection), "gpus": [self._gpu(gpu) for gpu in collection.gpus]}
+        told["xid_series"] = self._series("xid", collection.xid_series)
+        return json.dumps(told, separators=(",", ":"))
+
+    def _gpu(self, gpu: GpuReading) -> dict[str, object]:
+        series = self._series(gpu.identity.index, gpu.series)
+        return {**vars(gpu), "identity": vars(gpu.identity), "series": series}
+
+    def _series(self, key: str, series: tuple[Series, ...]) -> list[tuple[str, tuple[str, ...]]] | None:
+        if self._written.get(key) == series:
+            return None
+        self._written[key] = series
+        return [(metric.name, labels) for metric, labels in series]
+
+
+class LineReader:
+    """Reads the lines of one LineWriter, each in its turn."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[Series, ...]] = {}
+
+    def collection(self, line: str | bytes) -> Collection:
+        """Return a line's collection; raise ValueError, KeyError, TypeError or AttributeError for any other text."""
+        told = json.loads(line)
+        gpus = tuple(self._gpu(gpu) for gpu in told["gpus"])
+        series = self._series("xid", told["xid_series"])
+        return Collection(**{**told, "gpus": gpus, "xid_series": series, "xid_values": tuple(told["xid_values"])})
+
+    def _gpu(self, told: dict[str, Any]) -> GpuReading:
+        identity = GpuIdentity(**told["identity"])
+        series = self._series(identity.index, told["series"])
+        lists = {name: tuple(told[name]) for name in ("values", "info", "pids")}
+        return GpuReading(**{**told, **lists, "identity": identity, "series": series})
+
+    def _series(self, key: str, told: Sequence[tuple[str, Sequence[str]]] | None) -> tuple[Series, ...]:
+        if told is not None:
+            self._read[key] = tuple((BY_NAME[name], tuple(labels)) for name, labels in told)
+        return self._read[key]
