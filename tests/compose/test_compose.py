@@ -160,6 +160,19 @@ def test_every_flag_exists(services: dict[str, Json], name: str, program: str) -
     assert {flag.removeprefix("no-") for flag in flags} <= known
 
 
+def test_the_demo_runs_a_script_of_the_checkout(services: dict[str, Json]) -> None:
+    """The script is mounted, its options exist, and it imports nothing that the image lacks."""
+    python, script = services["demo"]["entrypoint"]
+    (mount,) = [each for each in services["demo"]["volumes"] if each["target"] == "/examples"]
+    assert (python, mount["source"], mount["read_only"]) == ("python", str(ROOT / "examples"), True)
+    path = ROOT / script.lstrip("/")
+    help_text = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, check=True, timeout=60)
+    flags = {word.partition("=")[0] for word in services["demo"]["command"]}
+    assert flags <= set(re.findall(r"--[a-z-]+", help_text.stdout))
+    imported = {name.partition(".")[0] for name in re.findall(r"(?m)^(?:import|from) ([\w.]+)", path.read_text())}
+    assert imported - sys.stdlib_module_names == {"tachograph"}
+
+
 def test_grafana_has_no_password_to_lose(services: dict[str, Json]) -> None:
     """Everything is provisioned, so the only role is that of a viewer."""
     environment = services["grafana"]["environment"]
