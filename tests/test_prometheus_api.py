@@ -1,4 +1,4 @@
-"""What is asked of Prometheus: of the oldest and of the newest, and of what is none or not ours."""
+"""Queries to the oldest and the newest Prometheus, to one without our rules, and to other servers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def urls(
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
-    """Answer every request with the same words; return the URL."""
+    """Start a server with one response to every request; return its URL."""
     servers = []
 
     def start(status: int, body: bytes) -> str:
@@ -79,7 +79,7 @@ def serve() -> Iterator[Callable[..., str]]:
             do_POST = do_GET  # noqa: N815
 
             def log_message(self, *_: object) -> None:
-                """Stay silent."""
+                """Log nothing."""
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         servers.append(server)
@@ -94,7 +94,7 @@ def serve() -> Iterator[Callable[..., str]]:
 
 @pytest.mark.e2e
 def test_both_generations_answer(urls: dict[str, str], began: int) -> None:
-    """An instant query gives a sample for each series, a range query all of them; a slash at the URL's end is none."""
+    """An instant query returns a sample per series, a range query all; a slash at the end of the URL is ignored."""
     prometheus = Prometheus(urls["ours"] + "/")
     prometheus.check()
     (one,) = prometheus.instant('tachograph_rank_info{run="mixtral"}', at=began)
@@ -106,7 +106,7 @@ def test_both_generations_answer(urls: dict[str, str], began: int) -> None:
 
 @pytest.mark.e2e
 def test_numbers_that_are_none(urls: dict[str, str], began: int) -> None:
-    """NaN and both infinities come as such, and a gap stays a gap."""
+    """NaN and both infinities are preserved, and a gap stays a gap."""
     (one,) = Prometheus(urls["ours"]).range('last_over_time(odd{of="numbers"}[14s])', began, began + 4 * STEP, STEP)
     assert [at for at, _ in one.samples] == [began, began + STEP, began + 3 * STEP, began + 4 * STEP]
     values = [value for _, value in one.samples]
@@ -126,7 +126,7 @@ def test_runs_by_time(urls: dict[str, str], began: int) -> None:
 
 @pytest.mark.e2e
 def test_unknown_run(urls: dict[str, str]) -> None:
-    """A run that was never seen is named, with the names nearest to it; where there are none, it says what to check."""
+    """The error has the name of the unknown run and those nearest to it; without any run it says what to check."""
     with pytest.raises(UnknownRunError, match=r"no run 'lama-7b' .*; the nearest are llama-7b, llama-70b \(2 more\)"):
         Prometheus(urls["ours"]).known("lama-7b")
     with pytest.raises(UnknownRunError, match=r"it has no run at all: is the exporter scraped"):
@@ -135,20 +135,20 @@ def test_unknown_run(urls: dict[str, str]) -> None:
 
 @pytest.mark.e2e
 def test_without_our_rules(urls: dict[str, str]) -> None:
-    """A Prometheus that has none of our rules is told from ours, and what to add is said."""
+    """A Prometheus with none of our rules is recognised, and the error says what to add."""
     with pytest.raises(PrometheusError, match=r"none of our rules: add prometheus/rules/\*\.yml to its rule_files"):
         Prometheus(urls["bare"]).check()
 
 
 @pytest.mark.e2e
 def test_a_refused_query(urls: dict[str, str]) -> None:
-    """What Prometheus has to say against a query is in the text."""
+    """The error of Prometheus is in the text."""
     with pytest.raises(PrometheusError, match=r"refused the query: .*parse error"):
         Prometheus(urls["ours"]).instant("sum(")
 
 
 def test_unreachable() -> None:
-    """Where nothing listens, the text names the address, the reason, and how to give another."""
+    """If nothing listens there, the text has the address, the reason, and how to give another address."""
     with pytest.raises(PrometheusError, match=r"no Prometheus at http://127\.0\.0\.1:1: .*refused; .*--prometheus"):
         Prometheus("http://127.0.0.1:1").check()
     with pytest.raises(PrometheusError, match=r"no Prometheus at not-a-url"):
@@ -160,7 +160,7 @@ def test_unreachable() -> None:
     [(200, b"<html>hello</html>"), (200, b"[]"), (200, b'"text"'), (404, b"nothing here"), (500, b""), (200, b"")],
 )
 def test_not_a_prometheus(serve: Callable[..., str], status: int, body: bytes) -> None:
-    """Whatever else answers there gives one line, never a traceback."""
+    """Any other server gives one line, never a traceback."""
     for ask in (lambda prometheus: prometheus.check(), lambda prometheus: prometheus.instant("up")):
         with pytest.raises(PrometheusError) as raised:
             ask(Prometheus(serve(status, body), timeout=5))
@@ -168,14 +168,14 @@ def test_not_a_prometheus(serve: Callable[..., str], status: int, body: bytes) -
 
 
 def test_too_old(serve: Callable[..., str]) -> None:
-    """A Prometheus that our rules do not run on is told which version is needed."""
+    """For a Prometheus that is too old, the error says which version is needed."""
     url = serve(200, b'{"status":"success","data":{"version":"2.33.5"}}')
     with pytest.raises(PrometheusError, match=r"2\.33\.5 .* is too old: 2\.42 or later is needed"):
         Prometheus(url).check()
 
 
 def test_a_silent_one_is_not_waited_for() -> None:
-    """One that accepts and says nothing costs the timeout, not more."""
+    """A server that accepts and does not respond costs the timeout, not more."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -186,7 +186,7 @@ def test_a_silent_one_is_not_waited_for() -> None:
 
 
 def test_nearest_names() -> None:
-    """Names that look alike come first, then those that hold what was asked for, else any; never all of thousands."""
+    """Similar names come first, then those that contain the text, else any; never all of thousands."""
     names = [f"run-{i}" for i in range(1000)] + ["llama-7b"]
     assert nearest("lama-7b", ["llama-7b", "gpt"]) == "the nearest is llama-7b (1 more)"
     assert nearest("zzz", ["gpt"]) == "there is gpt"
@@ -194,7 +194,7 @@ def test_nearest_names() -> None:
 
 
 def test_default_url(monkeypatch: pytest.MonkeyPatch) -> None:
-    """$PROMETHEUS_URL, else this machine's."""
+    """The default is $PROMETHEUS_URL, else this machine."""
     monkeypatch.delenv("PROMETHEUS_URL", raising=False)
     assert default_url() == DEFAULT_URL
     monkeypatch.setenv("PROMETHEUS_URL", "http://elsewhere:9090")

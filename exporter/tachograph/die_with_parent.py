@@ -1,6 +1,6 @@
-"""A process that the kernel ends when its parent ends, however the parent ends. Linux only (prctl(2)).
+"""Has the kernel end a process when its parent ends, for whatever reason. Linux only, see prctl(2).
 
-`python -m tachograph.die_with_parent PID COMMAND …` becomes COMMAND, and ends with its parent, which must be PID.
+`python -m tachograph.die_with_parent PID COMMAND …` executes COMMAND, which ends with its parent process PID.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(end_with: signal.Signals = signal.SIGKILL, parent: int | None = None) -> None:
-    """Have the kernel send this process `end_with` once the thread that started it is gone.
+    """Have the kernel send this process `end_with` when the thread that started it ends; raise OSError.
 
-    `parent` is the process id that must still be there; if it is not, this process ends at once. Raises OSError.
+    `parent` is the expected process id of the parent; if that has ended already, this process ends at once.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, end_with, 0, 0, 0):
         number = ctypes.get_errno()
@@ -27,12 +27,12 @@ def die_with_parent(end_with: signal.Signals = signal.SIGKILL, parent: int | Non
 
 
 def dying_with_parent(command: Sequence[str]) -> list[str]:
-    """Return the command that runs `command` so that it ends when the calling process does."""
+    """Return the command that runs `command` and ends with the calling process."""
     return [sys.executable, "-m", "tachograph.die_with_parent", str(os.getpid()), *command]
 
 
 def main() -> None:
-    """Become the command after the first argument, which is the parent's process id."""
+    """Execute the command that follows the first argument, the process id of the parent."""
     die_with_parent(parent=int(sys.argv[1]))
     os.execvp(sys.argv[2], sys.argv[2:])
 

@@ -8,7 +8,7 @@ _SECONDS = {"y": 31_536_000, "w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s":
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 _WRITTEN = re.compile("".join(f"(?:{_NUMBER}{unit})?" for unit in _SECONDS))
 _LONGEST = 2**63 / 1e9
-"""What Prometheus and Alertmanager can hold: 292 years."""
+"""The longest duration that Prometheus and Alertmanager can hold: 292 years."""
 
 
 def parse(text: str, *, bare: bool = False) -> float:

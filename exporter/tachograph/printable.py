@@ -1,8 +1,8 @@
-"""Text that others chose, on its way to a terminal."""
+"""Makes text from other sources safe to print on a terminal."""
 
 from __future__ import annotations
 
 
 def printable(text: str, instead: str = "?") -> str:
-    """Return a text without what steers a terminal: no control character, line break or change of direction."""
+    """Return a text with control characters, line breaks and changes of writing direction replaced."""
     return "".join(letter if letter.isprintable() else instead for letter in text)

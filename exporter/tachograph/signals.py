@@ -1,4 +1,4 @@
-"""Signals that ask a process to end, as an exit like any other."""
+"""Turns the signals that end a process into SystemExit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 @contextmanager
 def signals_as_exit() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exit that cleans up as any other does; for the main thread."""
+    """Raise SystemExit on SIGTERM and SIGHUP, so that cleanup runs; only in the main thread."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""What the Alertmanager tests share: the alerts that the rules can raise, and the real Alertmanager."""
+"""Shared by the Alertmanager tests: the alerts that the rules can raise, and the real Alertmanager."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_CLUSTER = "--cluster.listen-address="
 
 @pytest.fixture(scope="session")
 def severities(rules: list[dict[str, Any]]) -> dict[str, set[str]]:
-    """Every alert of the rules with its severities: one that pages here may be a ticket there."""
+    """Every alert of the rules with its severities: an alert may have a page and a ticket."""
     found: dict[str, set[str]] = {}
     for rule in rules:
         if "alert" in rule:
@@ -32,14 +32,14 @@ def severities(rules: list[dict[str, Any]]) -> dict[str, set[str]]:
 
 @dataclass(frozen=True)
 class Alertmanager:
-    """A running Alertmanager: its base URL, and what Prometheus and an operator do to it."""
+    """A running Alertmanager: its base URL, and the actions of Prometheus and an operator."""
 
     url: str
 
     def raise_alerts(
         self, alerts: Sequence[Mapping[str, str]], annotations: Mapping[str, str] | None = None, seconds_ago: float = 0
     ) -> None:
-        """Send alerts, critical unless they say otherwise, that began so long ago."""
+        """Send alerts, critical by default, with the given age."""
         began = (datetime.now(timezone.utc) - timedelta(seconds=seconds_ago)).isoformat()
         self._post("/api/v2/alerts", [
             {"labels": {"severity": "critical", **labels}, "annotations": annotations or {}, "startsAt": began}
@@ -47,7 +47,7 @@ class Alertmanager:
         ])  # fmt: skip
 
     def reload(self) -> None:
-        """Make it read its configuration again."""
+        """Reload its configuration."""
         self._post("/-/reload", None)
 
     def _post(self, path: str, content: object) -> None:
@@ -75,5 +75,5 @@ def running(program: Path, folder: Path, configuration: str, *flags: str) -> Ite
 
 @pytest.fixture(scope="session")
 def alertmanager() -> Callable[..., AbstractContextManager[Alertmanager]]:
-    """Return what runs one: program, folder, configuration, flags."""
+    """Return the function that runs one, given program, directory, configuration and flags."""
     return running

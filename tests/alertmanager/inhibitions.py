@@ -1,4 +1,4 @@
-"""Who inhibits whom, worked out from alertmanager.yml; run it to print the table of docs/pages.md."""
+"""Which alerts inhibit which, from alertmanager.yml; run it to print the table of docs/pages.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Alert = tuple[str, str]
 
 
 class Inhibition(NamedTuple):
-    """One rule: which alerts silence which, where these labels are equal."""
+    """An inhibition rule: source alerts inhibit target alerts if these labels are equal."""
 
     sources: frozenset[Alert]
     targets: frozenset[Alert]
@@ -23,7 +23,7 @@ class Inhibition(NamedTuple):
 
 
 def severities() -> dict[str, set[str]]:
-    """Return every alert of the rules with its severities: one that pages here may be a ticket there."""
+    """Return every alert of the rules with its severities: an alert may have a page and a ticket."""
     found: dict[str, set[str]] = {}
     for path in sorted((ROOT / "prometheus/rules").glob("*.yml")):
         for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
@@ -34,7 +34,7 @@ def severities() -> dict[str, set[str]]:
 
 
 def matching(matchers: list[str], known: Mapping[str, set[str]]) -> frozenset[Alert]:
-    """Return the alerts, each with a severity, that matchers on these two labels let through."""
+    """Return the alerts, each with a severity, that match the matchers on these two labels."""
     found = {(alert, severity) for alert, ones in known.items() for severity in ones}
     for matcher in matchers:
         label, operator, value = re.fullmatch(r"(\w+)(=~?)\"(.*)\"", matcher).groups()  # type: ignore[union-attr]
@@ -46,7 +46,7 @@ def matching(matchers: list[str], known: Mapping[str, set[str]]) -> frozenset[Al
 
 
 def configured() -> list[dict[str, Any]]:
-    """Return the rules as they stand in alertmanager.yml."""
+    """Return the inhibition rules of alertmanager.yml."""
     path = ROOT / "alertmanager/alertmanager.yml"
     rules: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))["inhibit_rules"]
     return rules
@@ -68,7 +68,7 @@ LEVELS = {
     ("run", "rank", "instance"): "rank",
 }  # fmt: skip
 FAMILIES = ("Gpu", "Rank", "Straggler", "Checkpoint", "Nic", "GradientNorm")
-"""Beginnings of names: where all that begin so are quiet, or all tickets of these, the table says so in one word."""
+"""Prefixes of names: if all alerts with a prefix are inhibited, or all their tickets, the table uses the prefix."""
 
 
 def _shortened(names: frozenset[str], known: Mapping[str, set[str]]) -> str:
@@ -84,7 +84,7 @@ def _shortened(names: frozenset[str], known: Mapping[str, set[str]]) -> str:
 
 
 def table() -> str:
-    """Return a Markdown table: while which alert fires, what is quiet on the same run, node or GPU."""
+    """Return a Markdown table: the alerts that each alert inhibits on the same run, node or GPU."""
     found: dict[tuple[str, str], set[str]] = {}
     for one in inhibitions():
         for name in {name for name, _ in one.sources}:

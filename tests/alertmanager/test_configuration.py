@@ -1,4 +1,4 @@
-"""The configuration loads on both generations, sends every alert where it belongs, and words it for a person."""
+"""The configuration loads in both versions, routes every alert, and formats it for a person."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECEIVER = {"critical": "page", "warning": "ticket", "info": "null", "none": "wa
 
 
 def amtool(programs: Mapping[str, Path], *arguments: str | Path) -> str:
-    """Run amtool; fail with its words unless it succeeds."""
+    """Run amtool; fail with its output unless it succeeds."""
     done = subprocess.run([programs["amtool"], *arguments], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -26,7 +26,7 @@ def amtool(programs: Mapping[str, Path], *arguments: str | Path) -> str:
     "path", [CONFIGURATION, *sorted(ROOT.glob("alertmanager/examples/*.yml"))], ids=lambda path: path.stem
 )
 def test_configuration_is_valid(programs: Mapping[str, Path], path: Path) -> None:
-    """What is shipped, and what is offered to copy, loads together with its templates."""
+    """The shipped configuration and the offered examples load together with their templates."""
     assert "SUCCESS" in amtool(programs, "check-config", path)
 
 
@@ -34,7 +34,7 @@ Severities = Mapping[str, set[str]]
 
 
 def test_every_alert_goes_where_its_severity_says(programs: Mapping[str, Path], severities: Severities) -> None:
-    """Critical pages, a warning is a ticket, info is never sent, the watchdog has a way of its own; run or no run."""
+    """Critical pages, a warning is a ticket, info is never sent, the watchdog has its own route; run or no run."""
     for alert, severity in ((alert, one) for alert, ones in severities.items() for one in ones):
         for run in ("run=r", "instance=node-1"):
             labels = [f"alertname={alert}", f"severity={severity}", run]
@@ -58,7 +58,7 @@ def test_every_alert_goes_where_its_severity_says(programs: Mapping[str, Path], 
     ],
 )
 def test_the_tier_of_a_run_decides_who_is_woken(programs: Mapping[str, Path], labels: str, receivers: str) -> None:
-    """Nobody for dev; for hero a second person too, and what costs a night pages."""
+    """No page for dev; for hero also a second person, and a page for tickets that cannot wait until morning."""
     amtool(
         programs, "config", "routes", "test", f"--config.file={CONFIGURATION}", f"--verify.receivers={receivers}",
         *labels.split(),
@@ -66,7 +66,7 @@ def test_the_tier_of_a_run_decides_who_is_woken(programs: Mapping[str, Path], la
 
 
 def test_the_offered_receivers_have_the_shipped_names() -> None:
-    """Their block replaces the shipped one."""
+    """Their sections replace the shipped ones."""
     shipped, offered = (
         {one["name"] for one in yaml.safe_load(path.read_text(encoding="utf-8"))["receivers"]}
         for path in (CONFIGURATION, ROOT / "alertmanager/examples/receivers.yml")
@@ -75,7 +75,7 @@ def test_the_offered_receivers_have_the_shipped_names() -> None:
 
 
 def test_an_alert_of_someone_else_is_a_ticket(programs: Mapping[str, Path]) -> None:
-    """A severity that we do not know is not lost."""
+    """An alert with an unknown severity is not lost."""
     amtool(
         programs,
         "config",
@@ -96,7 +96,7 @@ def test_alerts_named_in_the_configuration_exist(severities: Severities) -> None
 
 
 def test_secrets_are_files() -> None:
-    """No key that holds a secret itself stands in what is shipped or offered."""
+    """No shipped or offered file uses a key that holds a secret in plain text."""
     inline = r"^\s*-?\s*(routing_key|service_key|api_url|api_key|auth_password|password|credentials|bot_token):"
     for path in ROOT.glob("alertmanager/**/*.yml"):
         assert not re.findall(inline, path.read_text(encoding="utf-8"), re.MULTILINE), path.name

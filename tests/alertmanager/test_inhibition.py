@@ -103,7 +103,7 @@ CAUSES: list[Labels] = [
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory, alertmanager: Callable[..., Any]) -> Iterator[list[PagedAlert]]:
-    """What was received in the end."""
+    """The notifications that were received."""
     folder = tmp_path_factory.mktemp("alertmanager")
     shipped = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8")
     for long in TOO_LONG:
@@ -119,7 +119,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, alertmanager: Callable[..., 
 
 
 class Switchboard(Pager):
-    """A pager that takes an alert as often as it has receivers."""
+    """A pager that accepts an alert once per receiver."""
 
     def accept(self, receiver: str, notification: Mapping[str, Any]) -> None:
         marked = [one | {"fingerprint": f"{receiver} {one['fingerprint']}"} for one in notification["alerts"]]
@@ -160,7 +160,7 @@ def test_the_cause_pages_and_its_symptoms_do_not(pages: list[PagedAlert], run: s
 
 @pytest.mark.e2e
 def test_ten_dead_ranks_are_one_notification(pages: list[PagedAlert]) -> None:
-    """They belong to one run and one kind of alert, and there is nothing to wait for."""
+    """They are alerts of one run and one name, and there is nothing to wait for."""
     dead = [page for page in pages if page.alert == "RankDead" and page.labels["run"] == "dead"]
     assert len(dead) == 10
     assert len({page.time for page in dead}) == 1
@@ -168,7 +168,7 @@ def test_ten_dead_ranks_are_one_notification(pages: list[PagedAlert]) -> None:
 
 @pytest.mark.e2e
 def test_broken_memory_explains_the_rank_on_that_gpu_and_no_other(pages: list[PagedAlert]) -> None:
-    """Compared by node and uuid; a rank of the same node without a GPU is not excused by it."""
+    """They are compared by node and uuid; a rank of the same node without a GPU is not inhibited."""
     assert "GpuEccUncorrected" in {page.alert for page in pages}
     assert received(pages, "ecc") == set()
     assert received(pages, "no-gpu") == {"RankFailed"}
@@ -176,13 +176,13 @@ def test_broken_memory_explains_the_rank_on_that_gpu_and_no_other(pages: list[Pa
 
 @pytest.mark.e2e
 def test_several_faults_of_one_gpu_are_one_page(pages: list[PagedAlert]) -> None:
-    """A GPU that is off the bus says so once: not as lost, nor as its rank's death, nor as the run's that follows."""
+    """A GPU that has fallen off the bus is one page, not others for its dead rank and the run that follows."""
     assert received(pages, "bus") == {"GpuXidFatal"}
 
 
 @pytest.mark.e2e
 def test_a_gpu_without_a_run_is_paged_by_node_and_excuses_no_run(pages: list[PagedAlert]) -> None:
-    """GPUs that nobody is known to use are paged together; a run's fault next to them is paged too."""
+    """GPUs that no run is known to use are paged together; a fault of a run beside them is paged, too."""
     nobodys = [page for page in pages if page.labels.get("instance") == "node-6" and "run" not in page.labels]
     assert sorted((page.alert, page.labels["gpu"]) for page in nobodys) == [
         ("GpuLost", "1"), ("GpuXidFatal", "6"), ("GpuXidFatal", "7")]  # fmt: skip
@@ -192,7 +192,7 @@ def test_a_gpu_without_a_run_is_paged_by_node_and_excuses_no_run(pages: list[Pag
 
 @pytest.mark.e2e
 def test_what_has_no_cause_is_paged(pages: list[PagedAlert]) -> None:
-    """Another run's faults inhibit nothing here; one that is gone silences its node's last words only."""
+    """Faults of another run inhibit nothing here; a node that is gone inhibits only the last alerts of that node."""
     assert received(pages, "bystander") == {"MfuDropped"}
     assert received(pages, "out-of-sight") == {"RunHung"}
     assert received(pages, "last-words") == received(pages, "unreachable") == set()
@@ -201,7 +201,7 @@ def test_what_has_no_cause_is_paged(pages: list[PagedAlert]) -> None:
 
 @pytest.mark.e2e
 def test_exporters_that_go_dark_together_are_one_notification(pages: list[PagedAlert]) -> None:
-    """A rack is one incident; of a node that is down, its exporter is no news."""
+    """A rack is one incident; the exporter of a node that is down is not reported."""
     down = [page for page in pages if page.alert == "ExporterDown"]
     assert {page.labels["instance"] for page in down} == {"node-20", "node-21"}
     assert len({page.time for page in down}) == 1
@@ -209,7 +209,7 @@ def test_exporters_that_go_dark_together_are_one_notification(pages: list[PagedA
 
 @pytest.mark.e2e
 def test_the_tier_of_a_run_decides_who_is_woken(pages: list[PagedAlert]) -> None:
-    """Nobody for dev; for hero also by a ticket that costs a night, and soon a second person as well."""
+    """No page for dev; for hero also a page for tickets that cannot wait, and soon a second person."""
     to: dict[str, set[tuple[str, str]]] = {}
     for page in pages:
         to.setdefault(page.labels.get("run", ""), set()).add((page.alert, page.receiver))
@@ -221,5 +221,5 @@ def test_the_tier_of_a_run_decides_who_is_woken(pages: list[PagedAlert]) -> None
 
 @pytest.mark.e2e
 def test_all_of_it_went_to_the_pager(pages: list[PagedAlert]) -> None:
-    """By the receiver `page`, and no other, but for runs of another tier."""
+    """Only the receiver `page` is notified, except for runs of another tier."""
     assert {page.receiver for page in pages if "tier" not in page.labels} == {"page"}

@@ -1,4 +1,4 @@
-"""What the inhibitions must keep, whatever they say: no circle, no page kept quiet by a ticket, labels that exist."""
+"""Invariants of the inhibition rules: no cycle, no page inhibited by a ticket, only labels that exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERO_PAGES = {
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file that is in no package."""
+    """Import a file that is not in a package."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -37,7 +37,7 @@ inhibitions = load(Path(__file__).with_name("inhibitions.py"))
 
 
 def test_every_rule_concerns_somebody_and_asks_for_what_it_compares() -> None:
-    """Labels missing on both sides count as equal: one compared label must be asked for in the target."""
+    """Labels missing on both sides count as equal: the target must require one of the compared labels."""
     for rule, one in zip(inhibitions.configured(), inhibitions.inhibitions(), strict=True):
         assert one.sources, rule
         assert one.targets, rule
@@ -46,7 +46,7 @@ def test_every_rule_concerns_somebody_and_asks_for_what_it_compares() -> None:
 
 
 def test_a_ticket_never_silences_a_page() -> None:
-    """Nobody is woken by a ticket: what inhibits a page, also a hero run's ticket that pages, is one itself."""
+    """A source that inhibits a page, also a hero run's ticket that pages, is a page itself."""
     for one in inhibitions.inhibitions():
         pages = any(severity == "critical" for _, severity in one.targets)
         assert not pages or {severity for _, severity in one.sources} == {"critical"}, one
@@ -56,7 +56,7 @@ def test_a_ticket_never_silences_a_page() -> None:
 
 
 def test_the_tickets_that_page_for_a_hero_are_those_of_the_route() -> None:
-    """One list, here and there."""
+    """Both lists are the same."""
     text = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8")
     assert sorted(HERO_PAGES) in [
         sorted(line.strip()[len('- alertname=~"') : -1].split("|")) for line in text.splitlines()
@@ -64,7 +64,7 @@ def test_the_tickets_that_page_for_a_hero_are_those_of_the_route() -> None:
 
 
 def test_no_circle_of_inhibitions() -> None:
-    """Alerts that inhibit each other, in however many steps, would be heard of by nobody."""
+    """Alerts that inhibit each other, directly or not, would never be sent."""
     graph: dict[Any, set[Any]] = {}
     for one in inhibitions.inhibitions():
         for source in one.sources:
@@ -83,7 +83,7 @@ def test_no_circle_of_inhibitions() -> None:
 
 @pytest.fixture(scope="module")
 def labels(rules: list[dict[str, Any]]) -> Mapping[tuple[str, str], frozenset[str]]:
-    """Alert and severity -> the labels it can have, worked out from its expression."""
+    """The labels that each alert and severity can have, from its expression."""
     contract = load(ROOT / "tests/rules/test_contract.py")
     expressions = {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
     known: dict[str, frozenset[str]] = {}
@@ -106,7 +106,7 @@ def labels(rules: list[dict[str, Any]]) -> Mapping[tuple[str, str], frozenset[st
 
 
 def test_compared_labels_exist_on_both_sides(labels: Mapping[tuple[str, str], frozenset[str]]) -> None:
-    """A label that an alert never has would compare nothing with nothing, or keep a rule from ever matching."""
+    """A label that an alert never has would always be equal, or would keep a rule from ever matching."""
 
     def lacking() -> Iterator[str]:
         for one in inhibitions.inhibitions():

@@ -1,4 +1,4 @@
-"""What PagerDuty, Slack and a mail server receive from the real Alertmanager with the offered receivers."""
+"""Messages that PagerDuty, Slack and a mail server receive from the real Alertmanager with the offered receivers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def delivered(
     mail_server: MailServer,
     tmp_path: Path,
 ) -> Callable[..., tuple[dict[str, Any], dict[str, Any], EmailMessage]]:
-    """Return what raises alerts, with the offered receivers: PagerDuty's event, Slack's message, a mail."""
+    """Return the function that raises alerts and returns the event for PagerDuty, the Slack message and the mail."""
 
     def deliver(alerts: Sequence[Mapping[str, str]], annotations: Mapping[str, str]) -> Any:
         for name, secret in {"pagerduty-routing-key": "k", "slack-webhook-url": f"{receiver.url}/slack"}.items():
@@ -105,7 +105,7 @@ Delivered = Callable[..., tuple[dict[str, Any], dict[str, Any], EmailMessage]]
 
 @pytest.mark.e2e
 def test_every_receiver_gets_its_words(delivered: Delivered) -> None:
-    """The shipped routes with the offered receivers: a hero's page to PagerDuty and Slack, its ticket by mail."""
+    """The shipped routes with the offered receivers: a hero run's page to PagerDuty and Slack, its ticket by mail."""
     event, message, mail = delivered([PAGE, TICKET], ANNOTATIONS)
 
     subject = "RankDead – run llama, rank 5 on node-09, GPU 5"
@@ -142,7 +142,7 @@ HOSTILE = {
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_the_name_of_a_run_is_only_a_name(delivered: Delivered, name: str) -> None:
-    """Anybody on a node may choose it: it calls nobody, makes no link, no mark, no line, and turns nothing round."""
+    """Anyone on a node may choose it: it mentions nobody, makes no link, markup or line break, reverses no text."""
     said = ANNOTATIONS | {
         "description": f"Rank 5 of run {name} died.",
         "dashboard_url": f"http://board/d/run?var-run={urllib.parse.quote_plus(name)}&from=now-30m&to=now",

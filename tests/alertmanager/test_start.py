@@ -1,4 +1,4 @@
-"""A symptom whose cause pages stays quiet when Alertmanager starts or reads its configuration again."""
+"""A symptom whose cause pages is not sent when Alertmanager starts or reloads its configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYMPTOM = {"alertname": "MfuDropped", "run": "r"}
 
 
 def flags(generation: str) -> list[str]:
-    """Return what the head of alertmanager.yml asks for, with a twentieth of the time."""
+    """Return the flags that the head of alertmanager.yml requires, with a twentieth of the time."""
     if "--dispatch.start-delay=60s" in SHIPPED and generation == "sid":
         return ["--dispatch.start-delay=3s", "--cluster.listen-address="]
     assert "--cluster.gossip-interval=1200ms" in SHIPPED
@@ -30,7 +30,7 @@ def flags(generation: str) -> list[str]:
 def test_old_alerts_wait_for_their_causes(
     programs: Mapping[str, Path], alertmanager: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Prometheus repeats what fires in any order, and Alertmanager would send at once what is older than its wait."""
+    """Prometheus resends firing alerts in any order; Alertmanager would send those older than group_wait at once."""
     generation = "sid" if ".tools/sid" in str(programs["alertmanager"]) else "bookworm"
     with Pager() as pager:
         text = SHIPPED.replace(PAGER, pager.url)

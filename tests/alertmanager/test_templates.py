@@ -1,4 +1,4 @@
-"""What a person reads: the words of a page on both generations, as text, for Slack and as mail."""
+"""The text of notifications in both versions, as plain text, for Slack and as mail."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def alert(labels: Mapping[str, str], status: str = "firing", **annotations: str)
 
 
 def notification(*alerts: dict[str, Any]) -> dict[str, Any]:
-    """Return what a template sees, grouped as shipped."""
+    """Return the data of a template, grouped as shipped."""
     common = {
         name: value
         for name, value in alerts[0]["labels"].items()
@@ -55,7 +55,7 @@ def dead(count: int, status: str = "firing") -> list[dict[str, Any]]:
 
 
 class Render:
-    """Renders a template with one generation's amtool."""
+    """Renders a template with the amtool of one version."""
 
     def __init__(self, amtool: Path, folder: Path) -> None:
         self._amtool = amtool
@@ -81,7 +81,7 @@ def render(programs: Mapping[str, Path], tmp_path: Path) -> Render:
 
 
 def test_the_subject_fits_a_phone_and_names_the_culprit(render: Render) -> None:
-    """Run, rank, node, GPU as far as they are known; a group by its number and two nodes; an end with its length."""
+    """Run, rank, node, GPU if known; a group by its size and two nodes; a resolved alert with its duration."""
     gpu = {"alertname": "GpuLost", "instance": "node-6"}
     wanted = {
         "RunHung – run llama, rank 217 on node-27, GPU 1": [alert(RANK)],
@@ -102,7 +102,7 @@ def test_the_subject_fits_a_phone_and_names_the_culprit(render: Render) -> None:
 
 
 def test_the_body_says_what_since_when_the_cost_and_where_to_look(render: Render) -> None:
-    """In this order, one fact a line; a fact that is not known has no line."""
+    """The lines have this order; a fact that is not known has no line."""
     full = render("body", notification(alert(RANK | {"tier": "hero", "run": "llama 7b+é"}))).splitlines()
     assert full[0] == WORDS
     assert full[1] == "Since 02:14:07 UTC, 1 January."
@@ -124,13 +124,13 @@ def test_the_body_says_what_since_when_the_cost_and_where_to_look(render: Render
 
 
 def test_a_long_range_of_the_dashboard_is_left_as_the_rule_chose_it(render: Render) -> None:
-    """Only ranges up to an hour are fixed to the incident."""
+    """Only ranges up to an hour are absolute."""
     day = alert(RANK, dashboard_url="http://board/d/run?from=now-24h&to=now")
     assert "Dashboard: http://board/d/run?from=now-24h&to=now\n" in render("body", notification(day))
 
 
 def test_a_group_is_capped(render: Render) -> None:
-    """Three in full; the rest by their nodes, of which two are named."""
+    """Three are shown in full, the others by their nodes, two of which are named."""
     for kind in ("body", "slack"):
         text = render(kind, notification(*dead(12)))
         assert text.count("Look at its loader.") == 3
@@ -140,7 +140,7 @@ def test_a_group_is_capped(render: Render) -> None:
 
 
 def test_an_end_says_what_changed_and_how_long_it_lasted(render: Render) -> None:
-    """What is over beside what is not; in the end the last words, and a dashboard that shows what was."""
+    """Resolved alerts are listed beside firing ones; at the end the failure reason, and a dashboard of that time."""
     text = render("body", notification(*dead(1), *dead(2, OVER)[1:]))
     assert text.endswith("\n\nNo more:\nrun llama, rank 1 on node-0, after 12m3s")
     text = render("body", notification(*dead(3, OVER)))
@@ -165,7 +165,7 @@ def test_slack_gets_its_own_escapes_and_links(render: Render) -> None:
 
 
 class Mail(HTMLParser):
-    """What a mail program shows: the words, the links; open tags must be closed."""
+    """The text and links that a mail client shows; every tag must be closed."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Mail(HTMLParser):
 
 
 def test_the_mail_has_the_same_words_and_links(render: Render) -> None:
-    """Escaped as HTML wants it; every link leads where the text's leads."""
+    """The text is escaped for HTML; every link has the target of that in the plain text."""
     for alerts in ([alert(RANK | {"run": 'llama "7b"'})], dead(12), [*dead(1), *dead(2, OVER)[1:]], dead(3, OVER)):
         data = notification(*alerts)
         mail = Mail(render("mail", data, "html"))

@@ -1,4 +1,4 @@
-"""The compose file, as Compose itself reads it: every service hardened, every name and port true."""
+"""The compose file as Compose reads it: every service hardened, every name and port correct."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def services() -> dict[str, Json]:
 
 @pytest.mark.parametrize("files", [(), ("-f", "docker-compose.yml", "-f", OVERLAY)], ids=["plain", "with GPUs"])
 def test_compose_accepts_the_file(files: tuple[str, ...]) -> None:
-    """`config -q` is what `up` runs first."""
+    """`up` runs `config -q` first."""
     assert compose(*files, "--profile", "demo", "config", "-q") == ""
 
 
 def test_demo_is_opt_in(services: dict[str, Json]) -> None:
-    """A plain `up` starts the five services of a node and nothing that invents data."""
+    """A plain `up` starts the five services of a node, without the simulated job."""
     plain = json.loads(compose("config", "--format", "json"))["services"]
     assert set(services) == set(SERVICES)
     assert set(services) - set(plain) == {"demo"}
 
 
 def test_without_the_overlay_no_service_needs_a_gpu(services: dict[str, Json]) -> None:
-    """The stack starts on a laptop; the overlay asks for NVML and no more."""
+    """The stack starts on a laptop; the overlay adds NVML and nothing else."""
     assert "'devices'" not in str(services)
     merged = json.loads(compose("-f", "docker-compose.yml", "-f", OVERLAY, "config", "--format", "json"))
     exporter = merged["services"]["exporter"]
@@ -67,7 +67,7 @@ def test_without_the_overlay_no_service_needs_a_gpu(services: dict[str, Json]) -
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_is_hardened(services: dict[str, Json], name: str) -> None:
-    """Unprivileged, read-only, bounded, healthy by its own word, and reachable from this machine alone."""
+    """Each service is unprivileged, read-only, limited, has a health check, and is reachable from this machine only."""
     service = services[name]
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", service["user"]), "runs as root"
     assert service["read_only"] is True
@@ -85,21 +85,21 @@ def test_every_service_is_hardened(services: dict[str, Json], name: str) -> None
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_image_is_named_in_full_and_pinned(services: dict[str, Json], name: str) -> None:
-    """A short name asks Podman's user which registry; a floating tag changes under a running cluster."""
+    """Podman asks for the registry of a short name; a floating tag changes under a running cluster."""
     registry, _, rest = services[name]["image"].partition("/")
     assert "." in registry or registry == "localhost"
     assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+\.\d+", rest), rest
 
 
 def test_own_image_carries_the_version(services: dict[str, Json]) -> None:
-    """An image of an older version under the same tag would be taken for this one."""
+    """Otherwise an older image under the same tag would be used."""
     for name in ("exporter", "demo"):
         assert services[name]["image"] == f"localhost/tachograph:{tachograph.__version__}"
         assert (ROOT / services[name]["build"]["dockerfile"]).is_file()
 
 
 def test_what_is_mounted_is_there_and_cannot_be_written(services: dict[str, Json]) -> None:
-    """Configuration comes as read-only folders: a file mounted alone would miss a new version saved by renaming."""
+    """Configuration is mounted as read-only directories: a single mounted file misses a version saved by renaming."""
     for name, service in services.items():
         for mount in service.get("volumes", []):
             if mount["type"] == "bind":
@@ -110,7 +110,7 @@ def test_what_is_mounted_is_there_and_cannot_be_written(services: dict[str, Json
 
 
 def test_services_start_after_what_they_need_is_healthy(services: dict[str, Json]) -> None:
-    """Prometheus with nobody to scrape or to alert would start with errors."""
+    """Otherwise Prometheus would start with errors."""
     needs = {name: set(service.get("depends_on", {})) for name, service in services.items()}
     assert needs["prometheus"] == {"exporter", "alertmanager"}
     assert needs["grafana"] == {"prometheus"}
@@ -119,7 +119,7 @@ def test_services_start_after_what_they_need_is_healthy(services: dict[str, Json
 
 
 def test_targets_are_the_services_of_this_file(services: dict[str, Json]) -> None:
-    """The folder laid over prometheus/targets names the same files, existing services, and one node by one name."""
+    """The directory mounted over prometheus/targets has the same files, existing services, and one name per node."""
     folder = ROOT / "deploy/compose/targets"
     shipped = {path.name for path in (ROOT / "prometheus/targets").glob("*.yml")}
     assert {path.name for path in folder.glob("*.yml")} == shipped
@@ -148,7 +148,7 @@ def test_links_in_alerts_lead_to_this_grafana(services: dict[str, Json]) -> None
     [("prometheus", "prometheus"), ("alertmanager", "alertmanager"), ("node_exporter", "node_exporter")],
 )
 def test_every_flag_exists(services: dict[str, Json], name: str, program: str) -> None:
-    """A misspelt flag is found here and not by a container that restarts for ever."""
+    """A misspelt flag fails here, not in a container that restarts for ever."""
     try:  # the images are new ones
         command = [binaries.find("sid")[program], "--help"]
     except binaries.BinariesUnavailable as error:
@@ -160,8 +160,21 @@ def test_every_flag_exists(services: dict[str, Json], name: str, program: str) -
     assert {flag.removeprefix("no-") for flag in flags} <= known
 
 
+def test_the_demo_runs_a_script_of_the_checkout(services: dict[str, Json]) -> None:
+    """The script is mounted, its options exist, and it imports nothing that the image lacks."""
+    python, script = services["demo"]["entrypoint"]
+    (mount,) = [each for each in services["demo"]["volumes"] if each["target"] == "/examples"]
+    assert (python, mount["source"], mount["read_only"]) == ("python", str(ROOT / "examples"), True)
+    path = ROOT / script.lstrip("/")
+    help_text = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, check=True, timeout=60)
+    flags = {word.partition("=")[0] for word in services["demo"]["command"]}
+    assert flags <= set(re.findall(r"--[a-z-]+", help_text.stdout))
+    imported = {name.partition(".")[0] for name in re.findall(r"(?m)^(?:import|from) ([\w.]+)", path.read_text())}
+    assert imported - sys.stdlib_module_names == {"tachograph"}
+
+
 def test_grafana_has_no_password_to_lose(services: dict[str, Json]) -> None:
-    """Everything is provisioned, so there is a viewer and nobody else."""
+    """Everything is provisioned, so the only role is that of a viewer."""
     environment = services["grafana"]["environment"]
     assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
     assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
@@ -181,7 +194,7 @@ def test_dockerfile_is_small_and_unprivileged() -> None:
 
 
 def test_only_the_exporter_writes_beside_the_socket(services: dict[str, Json]) -> None:
-    """Ranks connect through a read-only mount, and so can neither replace the socket nor fill the disk."""
+    """Ranks connect through a read-only mount, so they can neither replace the socket nor fill the disk."""
     mounts = {
         name: mount.get("read_only", False)
         for name, service in services.items()
@@ -192,7 +205,7 @@ def test_only_the_exporter_writes_beside_the_socket(services: dict[str, Json]) -
 
 
 def test_build_context_is_a_list_of_what_goes_in() -> None:
-    """Everything is left out but what the package is built from: no checkout of 1 GB is sent, no secret either."""
+    """The build context holds only what the package is built from: no checkout of 1 GB and no secret."""
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"

@@ -1,4 +1,4 @@
-"""The health checks of the image and of Compose, run as they stand against a real exporter and against none."""
+"""The health checks of the image and of Compose, run unchanged with and without a real exporter."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def check(service: str) -> list[str]:
 
 
 def checked(port: int) -> int:
-    """Return the status of the exporter's check, of a port that is free here."""
+    """Return the exit status of the exporter's check, on a port that is free here."""
     command = [word.replace("10024", str(port)) for word in check("exporter")]
     return subprocess.run(command, check=False, capture_output=True, timeout=30).returncode
 
 
 def test_image_and_compose_check_alike() -> None:
-    """The check is in two files, and is one."""
+    """The check is the same in both files."""
     dockerfile = (ROOT / "exporter/Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     (line,) = re.findall(r"^HEALTHCHECK .*? CMD (\[.*\])$", dockerfile, re.M)
     assert json.loads(line) == check("exporter")
@@ -44,14 +44,14 @@ def test_image_and_compose_check_alike() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_checks_are_cheap(name: str) -> None:
-    """No interpreter is started to see that a service lives, and while it lives it is asked twice a minute."""
+    """No check starts an interpreter, and a running service is checked twice a minute."""
     healthcheck = SERVICES[name]["healthcheck"]
     assert healthcheck["test"][1] != "python"
     assert (healthcheck["interval"], healthcheck["start_interval"]) == ("30s", "1s")
 
 
 def test_a_ready_exporter_is_healthy(tmp_path: Path) -> None:
-    """With the socket open it is ready, and the check says so; without an exporter it does not."""
+    """The check succeeds once the socket is open, and fails without an exporter."""
     port = free_port()
     assert checked(port) != 0
     command = [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", f"--web.listen-address=127.0.0.1:{port}"]
@@ -63,7 +63,7 @@ def test_a_ready_exporter_is_healthy(tmp_path: Path) -> None:
 
 @pytest.fixture
 def answering() -> Iterator[Callable[[int], int]]:
-    """Return the function that answers with a status; it gives the port."""
+    """Return the function that starts a server with a status; it returns the port."""
     servers = []
 
     def start(status: int) -> int:
@@ -73,7 +73,7 @@ def answering() -> Iterator[Callable[[int], int]]:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Stay silent."""
+                """Log nothing."""
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         servers.append(server)
@@ -87,7 +87,7 @@ def answering() -> Iterator[Callable[[int], int]]:
 
 
 def test_one_that_is_not_ready_is_not_healthy(answering: Callable[[int], int]) -> None:
-    """Any other status, and silence, is no health."""
+    """Any other status, or no response, is unhealthy."""
     assert checked(answering(200)) == 0
     for status in (204, 404, 500, 503):
         assert checked(answering(status)) != 0
@@ -96,7 +96,7 @@ def test_one_that_is_not_ready_is_not_healthy(answering: Callable[[int], int]) -
 
 
 def test_a_job_without_ranks_has_ended() -> None:
-    """The demo's check sees the children of the first process of its container: any here, none in a childless one."""
+    """The demo's check succeeds if the first process of its container has children, and fails if it has none."""
     command = [word.replace("/proc/1/task/1", "/proc/$PARENT/task/$PARENT") for word in check("demo")]
     for children, healthy in (("sleep 60 & read -r _", True), ("read -r _", False)):
         parent = subprocess.Popen(["bash", "-c", f"echo; {children}; kill %1"], stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The image: what it is built on and of is pinned, and nothing that installs stays in it."""
+"""The image: its base and its dependencies are pinned, and it has no installer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stages() -> list[list[str]]:
 
 
 def commands(stage: Iterable[str], word: str = "RUN") -> list[list[str]]:
-    """Return the commands of a stage; each is a list of words, so no shell reads them."""
+    """Return the commands of a stage, each a list of words that no shell interprets."""
     return [json.loads(line.removeprefix(word)) for line in stage if line.startswith(f"{word} ")]
 
 
@@ -57,7 +57,7 @@ RUNTIME, BUILD = r"^exporter = (\[.*?\])", r"^\[build-system\]\nrequires = (\[.*
 
 
 def test_the_base_is_pinned_by_digest() -> None:
-    """Both stages stand on one image that nobody can change under its tag."""
+    """Both stages use one image that cannot change under its tag."""
     base = re.findall(r"^ARG BASE=(.*)$", DOCKERFILE, re.M)
     assert len(base) == 1
     assert re.fullmatch(r"docker\.io/library/python:3\.\d+\.\d+-slim-[a-z]+@sha256:[0-9a-f]{64}", base[0])
@@ -66,7 +66,7 @@ def test_the_base_is_pinned_by_digest() -> None:
 
 @pytest.mark.parametrize(("lock", "pattern"), [("requirements.lock", RUNTIME), ("build.lock", BUILD)])
 def test_every_dependency_is_locked_with_hashes(lock: str, pattern: str) -> None:
-    """A dependency that is added or raised in pyproject.toml without `make lock` is found here, an indirect one too."""
+    """A dependency, direct or not, that was added or raised in pyproject.toml without `make lock` fails here."""
     known, ahead, seen = locked(lock), wanted(pattern), set()
     while ahead:
         one = ahead.pop()
@@ -87,14 +87,14 @@ def test_every_dependency_is_locked_with_hashes(lock: str, pattern: str) -> None
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_names_no_index(lock: str) -> None:
-    """Where packages come from is the builder's to say; the hashes hold wherever that is."""
+    """The builder chooses the index; the hashes hold for any."""
     text = (ROOT / "exporter" / lock).read_text(encoding="utf-8")
     assert "make lock" in text
     assert not re.search(r"://|index-url|find-links|trusted-host", text)
 
 
 def test_nothing_is_installed_without_a_hash() -> None:
-    """Pip takes locked files alone, runs no code of a source package, and fetches nothing else for the build."""
+    """Pip installs locked files only, runs no code of a source package, and fetches nothing else for the build."""
     build, _ = stages()
     assert any("PIP_ONLY_BINARY=:all:" in line for line in build)
     installs = [words for words in commands(build) if "install" in words or "wheel" in words[:2]]

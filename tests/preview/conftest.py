@@ -1,4 +1,4 @@
-"""A viewer over a Prometheus, each real; what it shows is either the built viewer or three small files in its place."""
+"""A real viewer in front of a real Prometheus; it serves the built viewer or three small files instead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _of_grafana() -> ModuleType:
-    """Return tests/grafana/conftest.py: its fleet is ours, too."""
+    """Return tests/grafana/conftest.py, whose fleet is used here, too."""
     spec = importlib.util.spec_from_file_location("fleet_of_grafana", ROOT / "tests/grafana/conftest.py")
     assert spec
     assert spec.loader
@@ -36,7 +36,7 @@ fleet = _of_grafana().fleet
 
 @contextmanager
 def serving(server: ThreadingHTTPServer) -> Iterator[str]:
-    """Run a server for a while; give its URL."""
+    """Run a server; yield its URL."""
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
@@ -49,7 +49,7 @@ def serving(server: ThreadingHTTPServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """Three files in place of the built viewer, and the real dashboards."""
+    """Three files instead of the built viewer, and the real dashboards."""
     viewer = tmp_path_factory.mktemp("viewer")
     (viewer / "assets").mkdir()
     (viewer / "index.html").write_text("<!doctype html><title>viewer</title>", encoding="utf-8")
@@ -61,7 +61,7 @@ def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="session")
 def view() -> Iterator[Callable[..., str]]:
-    """Return the function that serves a bundle over a Prometheus' URL and gives the viewer's URL."""
+    """Return the function that serves a bundle with data from a Prometheus and returns the viewer's URL."""
     with ExitStack() as running:
 
         def served(bundle: Bundle, prometheus: str, names: frozenset[str] = frozenset()) -> str:
@@ -71,7 +71,7 @@ def view() -> Iterator[Callable[..., str]]:
 
 
 class Prometheus(BaseHTTPRequestHandler):
-    """Answers as a Prometheus of another version, without our rules, or with two runs; it keeps what it was asked."""
+    """Responds as a Prometheus of another version, without our rules, or with two runs; it keeps the requests."""
 
     version = "2.42.0"
     rules: tuple[str, ...] = ("run:ranks:count",)
@@ -109,7 +109,7 @@ class Prometheus(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def prometheus() -> Iterator[Callable[..., tuple[str, list[tuple[str, str, bytes]]]]]:
-    """Return the function that starts a Prometheus with these facts; it gives its URL and what it is asked."""
+    """Return the function that starts such a Prometheus; it returns its URL and the list of its requests."""
     with ExitStack() as running:
 
         def started(**facts: object) -> tuple[str, list[tuple[str, str, bytes]]]:
@@ -122,7 +122,7 @@ def prometheus() -> Iterator[Callable[..., tuple[str, list[tuple[str, str, bytes
 
 @pytest.fixture(scope="module")
 def prometheus_without_rules() -> Iterator[str]:
-    """The URL of a Prometheus that has runs and none of our rules."""
+    """The URL of a Prometheus that has runs but none of our rules."""
     kind = type("Bare", (Prometheus,), {"asked": [], "rules": ("up:sum",), "version": "2.45.0"})
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), kind)) as url:
         yield url

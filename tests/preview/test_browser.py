@@ -1,4 +1,4 @@
-"""The built viewer in a real browser over a real Prometheus: every dashboard, colour, width and way on."""
+"""The built viewer in a real browser with a real Prometheus: every dashboard, colour scheme, width and link."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def missing() -> str:
-    """Return what the browser tests need and this machine has not, or nothing."""
+    """Return what the browser tests need and this machine lacks, or an empty text."""
     if not shutil.which("node"):
         return "no Node.js: apt-get install nodejs"
     if not (PREVIEW / "node_modules" / "playwright-core").is_dir():
@@ -50,7 +50,7 @@ def missing() -> str:
 
 
 def look(visits: list[Json]) -> list[Json]:
-    """Return what each visit saw; all of them by one browser."""
+    """Return what each visit found, all with one browser."""
     if reason := missing():
         pytest.skip(reason)
     made = subprocess.run(
@@ -65,7 +65,7 @@ def look(visits: list[Json]) -> list[Json]:
 
 
 def sound(seen: Json) -> None:
-    """Assert that nothing went wrong on a page: no panel in error, none undrawn, no console error, nothing too wide."""
+    """Assert that a page is sound: no panel in error, none undrawn, no console error, nothing too wide."""
     assert seen["stopped"] is None
     assert seen["problems"] == []
     assert seen["trace"]["errors"] == []
@@ -96,7 +96,7 @@ def viewer(view: Callable[..., str], bundle: Bundle, fleet: Any) -> str:
 
 @pytest.fixture(scope="module")
 def opened(viewer: str) -> dict[tuple[str, str], Json]:
-    """What each dashboard shows, by uid and colours."""
+    """The visit of each dashboard, by uid and colour scheme."""
     asked = [(uid, mode) for uid in UIDS for mode in WIDTHS]
     end = round(time.time() * 1000)  # the fleet's samples end here: what is there now must be there for the last visit
     view = f"var-run={RUN}&{CALM}&from={end - 1_800_000}&to={end}"
@@ -107,7 +107,7 @@ def opened(viewer: str) -> dict[tuple[str, str], Json]:
 @pytest.mark.parametrize("mode", WIDTHS)
 @pytest.mark.parametrize("uid", UIDS)
 def test_every_dashboard_draws(opened: dict[tuple[str, str], Json], uid: str, mode: str) -> None:
-    """Dark at 1,280 pixels and light at 1,920, every panel is drawn or says why it has nothing, and no query fails."""
+    """Dark at 1,280 pixels and light at 1,920, every panel is drawn or says why it is empty, and no query fails."""
     seen = opened[uid, mode]
     sound(seen)
     panels = json.loads(FILES[uid].read_text(encoding="utf-8"))["panels"]
@@ -118,14 +118,14 @@ def test_every_dashboard_draws(opened: dict[tuple[str, str], Json], uid: str, mo
 
 @pytest.mark.parametrize("uid", UIDS)
 def test_nothing_is_asked_again_before_its_time(opened: dict[tuple[str, str], Json], uid: str) -> None:
-    """The address says 15 minutes; only what several panels have in common is asked more than once."""
+    """The address says 15 minutes; only a query that several panels share is sent more than once."""
     asked = [one["expression"] for one in opened[uid, "dark"]["trace"]["queries"]]
     assert len(asked) <= 1.3 * len(set(asked))
 
 
 @pytest.mark.parametrize("uid", UIDS)
 def test_variables_are_filled(opened: dict[tuple[str, str], Json], uid: str) -> None:
-    """No query leaves with a variable in it, and the address names what is shown, so that it can be sent to someone."""
+    """No query is sent with a variable in it, and the address holds the selection, so that it can be shared."""
     seen = opened[uid, "dark"]
     assert [one["expression"] for one in seen["trace"]["queries"] if re.search(r"\$\{?[a-z_]", one["expression"])] == []
     _, given = parts(seen["address"])
@@ -133,7 +133,7 @@ def test_variables_are_filled(opened: dict[tuple[str, str], Json], uid: str) -> 
 
 
 def test_links_land_where_they_say(opened: dict[tuple[str, str], Json], viewer: str) -> None:
-    """One link to each dashboard from each that has one: a click opens it, with the variables and the time it names."""
+    """One link to each dashboard from each that has one: a click opens it with the variables and time of the link."""
     ways: dict[tuple[str, str], None] = {}
     for (uid, mode), seen in opened.items():
         for link in seen["links"] if mode == "dark" else []:
@@ -167,7 +167,7 @@ def test_the_list_of_dashboards_keeps_the_view(viewer: str) -> None:
 
 
 def test_an_alert_opens_its_dashboard(viewer: str, fleet: Any) -> None:
-    """What a page links to opens in the viewer where grafana_url points at it, with the alert's run and rank chosen."""
+    """The link of an alert opens in the viewer if grafana_url points at it, with the alert's run and rank selected."""
     with urllib.request.urlopen(f"{fleet.url}/api/v1/alerts", timeout=20) as answer:
         alerts = json.load(answer)["data"]["alerts"]
     (alert,) = [one for one in alerts if one["labels"]["alertname"] == "RankDead"]
@@ -183,7 +183,7 @@ def test_an_alert_opens_its_dashboard(viewer: str, fleet: Any) -> None:
 def test_what_is_not_there_is_said(
     viewer: str, view: Callable[..., str], bundle: Bundle, prometheus_without_rules: str
 ) -> None:
-    """A run or dashboard that does not exist, a Prometheus that is not there or lacks our rules: said in words."""
+    """An unknown run or dashboard, a missing Prometheus or one without our rules: the page says so."""
     nowhere = view(bundle, "http://127.0.0.1:9")
     visits = [
         {"url": f"{viewer}/d/tachograph-run?var-run=lama-7b&{CALM}"},

@@ -1,4 +1,4 @@
-"""The viewer's server over real sockets: what it serves, what it lets through, and what it says is wrong."""
+"""The viewer's server over real sockets: what it serves, what it forwards, and its errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens
 def ask(
     url: str, path: str, *, method: str = "GET", body: bytes | None = None, host: str | None = None
 ) -> tuple[int, dict[str, str], bytes]:
-    """Send one request exactly as written; return status, headers and body."""
+    """Send one request exactly as given; return status, headers and body."""
     where = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
     try:
@@ -39,7 +39,7 @@ def ask(
 
 @pytest.fixture
 def viewer(view: Callable[..., str], small_bundle: Bundle, prometheus: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that serves the small viewer over a Prometheus with these facts."""
+    """Return the function that serves the small viewer with such a Prometheus."""
 
     def served(**facts: object) -> tuple[str, list[tuple[str, str, bytes]]]:
         url, asked = prometheus(**facts)
@@ -61,7 +61,7 @@ def test_every_dashboard_address_is_the_page(viewer: Callable[..., Any], path: s
 
 
 def test_files_of_the_viewer_and_no_others(viewer: Callable[..., Any]) -> None:
-    """A file of the viewer is served, a packed one as such; a path that leads out of the viewer is no file."""
+    """A file of the viewer is served, a packed one as such; a path that leads out of the viewer is not found."""
     url, _ = viewer()
     assert ask(url, "/assets/boot.js")[2] == b"boot()"
     status, headers, body = ask(url, "/assets/main.js")
@@ -91,7 +91,7 @@ REFUSED = (
 
 
 def test_prometheus_is_asked_only_what_reads(viewer: Callable[..., Any]) -> None:
-    """Queries, series, labels, rules and versions go through unchanged; nothing else reaches Prometheus at all."""
+    """Queries, series, labels, rules and versions are forwarded unchanged; nothing else reaches Prometheus."""
     url, asked = viewer()
     for path in ALLOWED:
         assert ask(url, f"/api/prometheus/api/v1/{path}?query=up%7Ba%3D%22b%22%7D")[0] == 200
@@ -128,7 +128,7 @@ def test_only_queries_are_posted_and_only_so_much(viewer: Callable[..., Any]) ->
     "host", ["localhost", "localhost:3000", "127.0.0.1:80", "[::1]:3000", "10.1.2.3", "cockpit:3000"]
 )
 def test_own_names_are_answered(view: Callable[..., str], small_bundle: Bundle, host: str) -> None:
-    """Loopback, plain addresses and the names of --host are answered, whatever the port (a tunnel has its own)."""
+    """Loopback, IP addresses and the names of --host are accepted with any port (a tunnel has its own)."""
     assert ask(view(small_bundle, NOWHERE, frozenset({"cockpit"})), "/", host=host)[0] == 200
 
 
@@ -151,7 +151,7 @@ def problem(url: str, run: str = "") -> dict[str, Any] | None:
 
 
 def test_what_is_wrong_is_said(view: Callable[..., str], small_bundle: Bundle, viewer: Callable[..., Any]) -> None:
-    """No Prometheus, an old one, one without our rules, one without a run: each is told apart, in words."""
+    """No Prometheus, an old one, one without our rules, one without a run: each has its own message."""
     assert problem(viewer()[0]) is None
     none = problem(view(small_bundle, NOWHERE))
     assert none
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_said(view: Callable[..., str], small_bundle: Bundle, v
 
 
 def test_an_unknown_run_is_told_from_one_at_another_time(viewer: Callable[..., Any]) -> None:
-    """A run that does not exist is said not to, with the nearest names; an earlier one is told from it."""
+    """An unknown run is reported with the nearest names; an earlier run has its own message."""
     url, _ = viewer(now=("llama-70b",))
     assert problem(url, "llama-70b") is None
     wrong = problem(url, "lama-70b")
@@ -184,21 +184,21 @@ def test_an_unknown_run_is_told_from_one_at_another_time(viewer: Callable[..., A
 
 
 def test_prometheus_errors_reach_the_panel_in_words(view: Callable[..., str], small_bundle: Bundle) -> None:
-    """A query that cannot be asked comes back as Prometheus' own errors do: a panel shows the text."""
+    """A query that cannot be sent has the form of a Prometheus error: a panel shows the text."""
     status, _, body = ask(view(small_bundle, NOWHERE), "/api/prometheus/api/v1/query?query=up")
     assert status == 502
     assert f"no Prometheus at {NOWHERE}" in json.loads(body)["error"]
 
 
 def test_a_check_without_times_is_refused(viewer: Callable[..., Any]) -> None:
-    """What the page must send is said to whoever does not."""
+    """A request that lacks a parameter is told which one."""
     url, _ = viewer()
     for words in ("", "?start=1", "?start=a&end=b"):
         assert ask(url, f"/api/check{words}")[0] == 400
 
 
 def test_without_a_viewer_the_next_step_is_said(tmp_path: Any) -> None:
-    """A wheel's viewer comes first, then a checkout's; an unbuilt one says make preview, none at all says so."""
+    """The viewer of a wheel comes first, then that of a checkout; the error says whether it is unbuilt or missing."""
     with pytest.raises(BundleError, match="no viewer"):
         find(tmp_path / "viewer", tmp_path / "grafana")
     (tmp_path / "grafana" / "preview" / "out").mkdir(parents=True)
@@ -221,7 +221,7 @@ def test_without_a_viewer_the_next_step_is_said(tmp_path: Any) -> None:
     ],
 )
 def test_wrong_arguments_are_told(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was asked wrongly is said in one line, with status 2."""
+    """Wrong arguments are reported in one line, with status 2."""
     assert command.main(arguments) == 2
     assert said in capsys.readouterr().err
 
@@ -229,14 +229,14 @@ def test_wrong_arguments_are_told(arguments: list[str], said: str, capsys: pytes
 def test_a_taken_port_is_told(
     view: Callable[..., str], small_bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A port in use is said with what to do, not a traceback."""
+    """A port in use is reported with what to do, without a traceback."""
     port = urllib.parse.urlsplit(view(small_bundle, NOWHERE)).port
     assert command.serve(small_bundle, ("127.0.0.1", port), NOWHERE) == 1
     assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
 
 
 def connected(url: str, said: bytes) -> socket.socket:
-    """Open a connection that has said so much."""
+    """Open a connection and send some bytes."""
     where = urllib.parse.urlsplit(url)
     connection = socket.create_connection((where.hostname or "", where.port or 0), timeout=30)
     connection.sendall(said)
@@ -244,7 +244,7 @@ def connected(url: str, said: bytes) -> socket.socket:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Wait for the other side's end."""
+    """Wait until the other side closes the connection."""
     try:
         while connection.recv(65536):
             pass
@@ -259,7 +259,7 @@ HALVES = (b"", b"GET / HTT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-1: ",
 
 @pytest.mark.parametrize("half", HALVES)
 def test_who_does_not_ask_is_cut_off(viewer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
-    """A few idle or dripping connections hold threads for seconds and not for ever; nobody answers half a form."""
+    """Idle and slow connections hold threads for seconds, not for ever; half a form gets no response."""
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
     url, asked = viewer()
     slow = [connected(url, half) for _ in range(server.CONNECTIONS)]
@@ -271,7 +271,7 @@ def test_who_does_not_ask_is_cut_off(viewer: Callable[..., Any], monkeypatch: py
 
 
 def drip(connection: socket.socket) -> None:
-    """Send a byte now and then."""
+    """Send a byte at intervals."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         connection.sendall(b"x")
@@ -281,7 +281,7 @@ def drip(connection: socket.socket) -> None:
 def test_a_byte_now_and_then_does_not_renew_the_time(
     viewer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slow-loris: a header that never ends is cut off like silence."""
+    """Slowloris: a header that never ends is cut off like an idle connection."""
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
     url, _ = viewer()
     with connected(url, b"GET / HTTP/1.1\r\nX: ") as connection, pytest.raises(ConnectionError):
@@ -289,7 +289,7 @@ def test_a_byte_now_and_then_does_not_renew_the_time(
 
 
 def answered(url: str, within: float = 30) -> bool:
-    """Whether a request gets its answer, at the latest when room is made."""
+    """Whether a request gets a response, at the latest when another connection ends."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         try:
@@ -300,7 +300,7 @@ def answered(url: str, within: float = 30) -> bool:
 
 
 def test_connections_are_few(viewer: Callable[..., Any]) -> None:
-    """One too many is closed at once and starts no thread; where one ends there is room again."""
+    """A connection beyond the limit is closed at once and starts no thread; when one ends there is room again."""
     url, _ = viewer()
     held = [connected(url, b"") for _ in range(server.CONNECTIONS)]
     before = threading.active_count()
@@ -315,7 +315,7 @@ def test_connections_are_few(viewer: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("length", ["-1", "abc", "\xb2", "9" * 5000, "1 1", "+5", "1048577"])
 def test_a_length_that_is_none(viewer: Callable[..., Any], length: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """It is refused in words; the terminal stays as it is."""
+    """It is refused with a message without control characters."""
     url, asked = viewer()
     where = f"POST /api/prometheus/api/v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
     with connected(url, where.encode("latin-1")) as connection:

@@ -1,4 +1,4 @@
-"""An incident that exists only as samples: an hour of a run that spikes, hangs, and is started again."""
+"""A made-up incident as samples: an hour of a run that has a loss spike, hangs and is restarted."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ RUN, HOSTILE = "llama-70b", '</title><script>alert("x")</script>\\$run'
 RANKS, NODES, STEP = 32, 4, 15
 CULPRIT, LATE = 21, 6
 SPIKE, NAN, GAP, HANG, PAGE, END = 600, 1500, (1800, 1980), 2400, 2430, 3000
-"""Seconds after the beginning: what happens to the run, the last is its restart."""
+"""Events of the run, in seconds after its beginning; the last is its restart."""
 LENGTH = 3600
 
 
 @dataclass(frozen=True)
 class Incident:
-    """Where the samples are, and between which Unix times."""
+    """The URL of a Prometheus with the samples, and their first and last Unix time."""
 
     url: str
     start: float
@@ -59,17 +59,17 @@ def loss(age: int) -> float | None:
 
 
 def trained(age: int) -> int:
-    """Return the seconds in which the run made steps: two of them each."""
+    """Return for how many seconds the run has made steps, two per second."""
     return min(age, HANG) + max(0, age - END)
 
 
 def within(first: float, last: float, value: float = 1) -> Moment:
-    """Return what has a value from one moment to another, and is absent before and after."""
+    """Return a function that has a value between two ages, and None before and after."""
     return lambda age: value if first <= age < last else None
 
 
 def of_run(began: float) -> Iterator[tuple[str, dict[str, str], Moment]]:
-    """What the rules record of the run."""
+    """Yield the series that the rules record of the run."""
     values: dict[str, Moment] = {
         "run:ranks:count": lambda _: RANKS,
         "run:nodes:count": lambda _: NODES,
@@ -116,7 +116,7 @@ def of_run(began: float) -> Iterator[tuple[str, dict[str, str], Moment]]:
 
 
 def of_alerts(began: float) -> Iterator[tuple[str, dict[str, str], Moment]]:
-    """What fired: a page that names the culprit, one for a whole crowd, one of a node, information."""
+    """Yield the alerts: a page that names the culprit, tickets of twelve ranks, a page of a node, an info."""
     page = {"alertname": "RunHung", "severity": "critical", "tier": "hero", "run": RUN, "rank": str(CULPRIT),
             "instance": "node-2", "gpu": "5"}  # fmt: skip
     spike = {"alertname": "LossSpike", "severity": "info", "run": RUN}
@@ -130,7 +130,7 @@ def of_alerts(began: float) -> Iterator[tuple[str, dict[str, str], Moment]]:
 
 
 def in_phase(share: float, age: int, *, stuck: bool) -> float:
-    """Return the seconds in a phase: a share of those that made steps, and all of the hang where it is stuck there."""
+    """Return the seconds in a phase: a share of the time with steps, and all of the hang if the rank is stuck in it."""
     return share * trained(age) + (min(max(age - HANG, 0), END - HANG) if stuck else 0)
 
 
@@ -171,7 +171,7 @@ def exposition(began: float) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def incident(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Incident]:
-    """A Prometheus that holds the incident and knows our rules."""
+    """A Prometheus with the incident and our rules."""
     folder, programs = tmp_path_factory.mktemp("incident"), binaries.find("bookworm")
     end = float(int(time.time()) // 60 * 60 - 3600)
     samples, data = folder / "samples.txt", folder / "data"

@@ -1,4 +1,4 @@
-"""The report of an incident, from a real Prometheus: what it says, what it never does, and how it fails."""
+"""The report of an incident, from a real Prometheus: its content, its limits, its errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.e2e
 
 
 class Page(HTMLParser):
-    """Checks that every element is closed; keeps tables, attributes, sections and texts."""
+    """A parsed page: its tables, attributes and text; fails unless every element is closed."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def at(incident: Any, age: float) -> str:
 
 
 def test_alert_episodes(report: tuple[str, Page], incident: Any) -> None:
-    """What fired, whom it named, when to a second, for how long, in the rule's own words where it has plain ones."""
+    """Each alert with what it named, when it fired to a second, for how long, and its text if that is plain."""
     _, seen = report
     rows = {row[0]: row for row in seen.rows if len(row) == 5}
     page_row = rows["RunHungpage"]
@@ -110,7 +110,7 @@ def test_run_summary(report: tuple[str, Page]) -> None:
 
 
 def test_pictures(report: tuple[str, Page], incident: Any) -> None:
-    """The culprit's row is the first of 24 and alone in data during the hang; events and gaps are drawn."""
+    """The culprit is the first of 24 ranks and the only one in data during the hang; events and gaps are drawn."""
     html, seen = report
     pictures = [ET.fromstring(text) for text in re.findall(r"<svg.*?</svg>", html, re.DOTALL)]
     titles = [title.text or "" for picture in pictures for title in picture.iter("title")]
@@ -171,7 +171,7 @@ def test_hostile_names(incident: Any, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_questions_are_shown_and_bounded(incident: Any) -> None:
-    """Every query stands in the page and names series that exist; none asks for more than 24 of the 32 ranks."""
+    """Every query is listed on the page and uses series that exist; none returns more than 24 of the 32 ranks."""
     counted: list[tuple[int, int]] = []
 
     class Counting(Prometheus):
@@ -200,7 +200,7 @@ def test_questions_are_shown_and_bounded(incident: Any) -> None:
 
 
 def test_a_refused_question_costs_one_picture(incident: Any) -> None:
-    """What Prometheus refuses is said where the picture would be; the rest of the page stands."""
+    """The error of a refused query replaces its figure; the rest of the page is complete."""
     queries = SectionQueries(Prometheus(incident.url), RUN, Window.between(incident.start, incident.end))
     assert queries.range("run:loss:median{$run} +") == []
     assert "refused" in queries.refused[0]
@@ -208,7 +208,7 @@ def test_a_refused_question_costs_one_picture(incident: Any) -> None:
 
 
 def test_a_run_on_which_nothing_fired(incident: Any, tmp_path: Path) -> None:
-    """A quiet window is a report too, and says that it was quiet."""
+    """A report of a window without alerts says that there were none."""
     out = tmp_path / "quiet.html"
     since, until = at(incident, 0), at(incident, 300)
     assert main([RUN, "--since", since, "--until", until, "--out", str(out), "--prometheus", incident.url]) == 0
@@ -225,7 +225,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_contrast(theme: str) -> None:
-    """Words have at least 4.5:1 on the page, on cards and in bars (WCAG 2.2, 1.4.3)."""
+    """Text has a contrast of at least 4.5:1 on the page, on cards and in bars (WCAG 2.2, 1.4.3)."""
     css = (files("tachograph.report") / "report.html").read_text(encoding="utf-8")
     light, dark = (
         dict(re.findall(r"--(\w+): (#\w+)", block)) for block in re.findall(r":root \{(.*?)\}", css, re.DOTALL)
@@ -240,7 +240,7 @@ def test_contrast(theme: str) -> None:
 
 
 class Old(http.server.BaseHTTPRequestHandler):
-    """A Prometheus of 2019, as far as it says."""
+    """A server that claims to be a Prometheus of 2019."""
 
     def do_GET(self) -> None:
         body = json.dumps({"status": "success", "data": {"version": "2.14.0"}}).encode()
@@ -250,7 +250,7 @@ class Old(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +263,7 @@ def old() -> Any:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return the one line that a command says which ends with status 1."""
+    """Return the line on standard error of a command that fails with status 1."""
     assert main(arguments) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -273,7 +273,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_bad_input(incident: Any, bare: str, old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No Prometheus, an old one, one without our rules, an unknown run, a window without data: a line says which."""
+    """No Prometheus, an old one, one without our rules, an unknown run, a window without data: one line says which."""
     out = str(tmp_path / "report.html")
     window = ["--since", iso(incident.start), "--until", iso(incident.end), "--out", out, "--prometheus"]
     assert "no Prometheus at http://127.0.0.1:9" in refused(capsys, RUN, *window, "http://127.0.0.1:9")
@@ -298,13 +298,13 @@ def test_bad_input(incident: Any, bare: str, old: str, tmp_path: Path, capsys: p
     ],
 )
 def test_windows_that_make_no_sense(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A window that cannot be is status 2 and says why, before anything is asked."""
+    """An invalid window is status 2 with the reason, before any query is sent."""
     assert main([RUN, "--out", "x.html", *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
 def test_files(incident: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no report can be written nothing is asked; a file that stood there is replaced whole or stays."""
+    """If the file cannot be written, no query is sent; an existing file is replaced atomically or kept."""
     window = ["--since", iso(incident.start), "--until", iso(incident.end)]
     nowhere = refused(
         capsys, RUN, *window, "--out", str(tmp_path / "no/report.html"), "--prometheus", "http://x.invalid"

@@ -27,15 +27,15 @@ def paths(markup: str) -> list[str]:
 
 
 def test_gaps_stay_gaps() -> None:
-    """A line is lifted where samples are missing; a sample alone is a dot."""
+    """A line is interrupted where samples are missing; an isolated sample is a dot."""
     points = [(NOON + at, 1.0) for at in (0, 15, 30, 120, 135, 300)]
     drawn = line(SCALE, points, 15, "s0")
     assert paths(drawn)[0].count("M") == 2
     assert drawn.count("<circle") == 1
 
 
-def test_what_is_no_number_is_a_cross() -> None:
-    """NaN and infinities are marked at the edges of the area, and break the line."""
+def test_a_value_that_is_not_finite_is_a_cross() -> None:
+    """NaN and infinities are marked at the edges of the area and interrupt the line."""
     points = [
         (NOON, 1.0),
         (NOON + 15, 2.0),
@@ -54,7 +54,7 @@ def test_what_is_no_number_is_a_cross() -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(allow_nan=True, allow_infinity=True)), max_size=30))
 def test_any_samples_can_be_drawn(points: Sequence[Point]) -> None:
-    """Whatever Prometheus answers, each coordinate is a number within the picture, and the markup is well-formed."""
+    """For any samples, each coordinate is a number within the picture and the markup is well-formed."""
     samples = sorted((NOON + time, value) for time, value in points)
     scale = Scale.over(AREA, [value for _, value in samples], zero=False)
     drawn = line(scale, samples, 15, "s0") + "".join(scale.axis(str)) + band(scale, samples, samples, 15, "band")
@@ -80,13 +80,13 @@ def test_any_samples_can_be_drawn(points: Sequence[Point]) -> None:
     ],
 )
 def test_values_are_labelled_at_round_ones(values: list[float], zero: bool, ticks: tuple[float, ...]) -> None:
-    """Labels are 1, 2 or 5 times a power of ten apart; a thousandfold span gets a logarithmic axis."""
+    """Labels are 1, 2 or 5 times a power of ten apart; a range of a factor of 1000 has a logarithmic axis."""
     found = Scale.over(AREA, values, zero=zero).ticks
     assert found == pytest.approx(ticks)
 
 
 def test_a_span_is_seen_and_says_what_it_is() -> None:
-    """A second of an hour is still a mark; words stand inside only where there is room; titles are escaped."""
+    """A second of an hour is still visible; a label is shown only if there is room for it; titles are escaped."""
     short = span(AREA, (NOON, NOON + 1), 0, 10, style="data", title='<b>"x"')
     assert float(re.search(r'width="([\d.]+)"', short)[1]) >= 1.5  # type: ignore[index]
     assert inside(AREA, (NOON, NOON + 1), 9, "data") == ""
@@ -94,8 +94,8 @@ def test_a_span_is_seen_and_says_what_it_is() -> None:
     assert ">data</text>" in inside(AREA, (NOON, NOON + 1800), 9, "data")
 
 
-def test_a_picture_speaks() -> None:
-    """A picture has a role and a title for those who do not see it, round times below, and the day once."""
+def test_a_picture_is_accessible() -> None:
+    """A picture has a role and a title for screen readers, round times on its axis, and the day once."""
     svg = AREA.picture("Loss <of> a run", [])
     tree = ET.fromstring(svg)
     assert tree.get("role") == "img"
@@ -105,7 +105,7 @@ def test_a_picture_speaks() -> None:
 
 
 def test_markup_is_harmless() -> None:
-    """Attributes and cells are escaped; characters that hide or turn what follows are replaced."""
+    """Attributes and cells are escaped; characters that hide or reverse text are replaced."""
     assert element("p", class_='a"b', data_x="\u202ex\x00") == '<p class="a&quot;b" data-x="\ufffdx\ufffd"></p>'
     assert "&lt;i&gt;" in table("<i>", ["a"], [["1"]])
 
@@ -113,7 +113,7 @@ def test_markup_is_harmless() -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.floats(0, 4e9), st.floats(60, LONGEST))
 def test_windows(start: float, seconds: float) -> None:
-    """Any window is asked for at 240 steps at most and labelled at eight round times at most, all within it."""
+    """Any window has at most 240 steps, and labels at eight or nine round times at most, all within it."""
     window = Window.between(start, start + seconds)
     assert window.start <= start + 1e-3
     assert window.seconds / window.step <= 240.1
@@ -131,13 +131,13 @@ def test_windows(start: float, seconds: float) -> None:
     ],
 )  # fmt: skip
 def test_times_as_people_write_them(text: str, time: float) -> None:
-    """Lengths count back from now, ISO times are UTC unless they say otherwise."""
+    """Durations count back from now, ISO times are UTC by default."""
     assert moment(text, NOON) == time
 
 
 @pytest.mark.parametrize("text", ["", "2", "yesterday", "-2h", "2026-13-01", "1h30"])
-def test_times_that_are_none(text: str) -> None:
-    """A number without a unit could be anything; the answer shows how to write it."""
+def test_what_is_not_a_time(text: str) -> None:
+    """A number without a unit could be anything; the error shows how to write it."""
     with pytest.raises(ValueError, match="is not a time: write 2h"):
         moment(text, NOON)
 

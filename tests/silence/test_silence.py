@@ -23,7 +23,7 @@ receivers: [{{name: p, webhook_configs: [{{url: "{}/p"}}]}}]
 
 
 class Running:
-    """A running Alertmanager that tells a pager at once."""
+    """A running Alertmanager that notifies a pager at once."""
 
     def __init__(self, url: str, pager: Pager) -> None:
         self.url = url
@@ -55,7 +55,7 @@ def raise_alerts(url: str, *alerts: Alert) -> None:
 
 @pytest.mark.e2e
 def test_a_silence_holds_for_its_run_alone_until_it_is_ended(running: Running, capsys: Any) -> None:
-    """Nothing of the run is sent, exactly of that run; listed with who and why; ended by the id that was printed."""
+    """No alert of exactly that run is sent; the list has author and reason; the printed id ends the silence."""
     assert running.silence("llama.7b", "--for", "20m", "--why", "new switch", "--by", "ada") == 0
     said = capsys.readouterr().out
     assert re.match(r"Run llama\.7b is silenced until \d\d:\d\d UTC, \d\d \w+ \(20 min\): all alerts\.\n", said)
@@ -82,7 +82,7 @@ def test_a_silence_holds_for_its_run_alone_until_it_is_ended(running: Running, c
 
 @pytest.mark.e2e
 def test_a_planned_restart_leaves_real_faults_audible(running: Running, capsys: Any) -> None:
-    """What a restart sets off is quiet; a broken GPU of the run is not."""
+    """Alerts that a restart causes are silenced; a broken GPU of the run is not."""
     assert running.silence("r", "--for", "1h30m", "--why", "new code", "--planned-restart") == 0
     assert "(1 h 30 min): alerts that a restart causes." in capsys.readouterr().out
     raise_alerts(running.url, *({"alertname": name, "run": "r"} for name in ("RunHung", "RankDead", "GpuLost")))
@@ -91,14 +91,14 @@ def test_a_planned_restart_leaves_real_faults_audible(running: Running, capsys: 
 
 
 @pytest.mark.e2e
-def test_an_id_that_does_not_exist_is_said_to(running: Running, capsys: Any) -> None:
+def test_an_unknown_id_is_reported(running: Running, capsys: Any) -> None:
     """One line, status 1."""
     assert running.silence("--expire", "00000000-0000-0000-0000-000000000000") == 1
     assert "there is no silence with this id" in capsys.readouterr().err
 
 
-def test_no_alertmanager_is_said_in_one_line(capsys: Any) -> None:
-    """With what to do about it."""
+def test_no_alertmanager_is_reported_in_one_line(capsys: Any) -> None:
+    """The line says what to do."""
     assert main(["--list", "--alertmanager", f"http://127.0.0.1:{free_port()}"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("tachograph silence: no Alertmanager at http://127.0.0.1:")
@@ -127,18 +127,18 @@ def test_no_alertmanager_is_said_in_one_line(capsys: Any) -> None:
         (["--expire", ""], "needs an id"),
     ],
 )
-def test_what_is_asked_wrongly_is_refused(arguments: list[str], words: str, capsys: Any) -> None:
-    """Status 2, before Alertmanager is asked."""
+def test_wrong_arguments_are_refused(arguments: list[str], words: str, capsys: Any) -> None:
+    """Status 2, before a request is sent."""
     assert main([*arguments, "--alertmanager", "http://127.0.0.1:1"]) == 2
     assert words in capsys.readouterr().err
 
 
 def test_a_long_silence_needs_a_yes(capsys: Any) -> None:
-    """With it, Alertmanager is asked."""
+    """With --yes, the request is sent."""
     assert main(["r", "--for", "2d", "--why", "w", "--by", "b", "--yes", "--alertmanager", "http://127.0.0.1:1"]) == 1
     assert "no Alertmanager" in capsys.readouterr().err
 
 
-def test_what_a_restart_sets_off_exists(rules: list[dict[str, Any]]) -> None:
+def test_alerts_of_a_restart_exist(rules: list[dict[str, Any]]) -> None:
     """A renamed alert must not page through a planned restart."""
     assert set(RESTART_ALERTS) <= {rule.get("alert") for rule in rules}

@@ -132,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Respond with a page, a file, a dashboard, a check or the result of a query."""
-        self._answer(None)
+        self._respond(None)
 
     def do_POST(self) -> None:
         """Respond to a query whose expression is too long for a URL."""
@@ -145,16 +145,16 @@ class Handler(BaseHTTPRequestHandler):
         if len(form) < int(length):  # the client disconnected, or was disconnected
             self.close_connection = True
             return
-        self._answer(form)
+        self._respond(form)
 
     def _take(self, seconds: float) -> None:
         self.server.due[self.connection] = time.monotonic() + seconds
 
-    def _answer(self, form: bytes | None) -> None:
+    def _respond(self, form: bytes | None) -> None:
         self._take(ANSWER_SECONDS)
         if not self.server.serves(self.headers.get("Host", "")):
-            said = b"this viewer accepts localhost and IP addresses; add other names with --host NAME"
-            self._send(421, said, "text/plain")
+            text = b"this viewer accepts localhost and IP addresses; add other names with --host NAME"
+            self._send(421, text, "text/plain")
             return
         try:
             url = urlsplit(self.path)

@@ -20,7 +20,7 @@ SCOPES = (("$run", ""), ('run="",instance!=""', " and on (instance) $nodes"))
 """Alerts of the run, and alerts of its nodes that name no run: a broken GPU without a rank, a node that is down."""
 
 MEANING = {"critical": "page", "warning": "ticket", "info": "information"}
-"""What a severity means for the engineer on call."""
+"""The kind of notification that a severity causes."""
 
 _NOT_NAMES = frozenset({"__name__", "alertname", "alertstate", "severity", "tier", "run", "job"})
 _ORDER = {"critical": 0, "warning": 1, "info": 2}

@@ -8,7 +8,7 @@ from tachograph.report.figure import Figure
 from tachograph.report.markup import text
 from tachograph.report.queries import SectionQueries, held
 from tachograph.report.svg import PlotArea, span
-from tachograph.report.timeline import BAR, LEFT, ROW
+from tachograph.report.timeline import BAR, LEFT, ROW, stretches
 from tachograph.report.window import iso
 
 PER_KIND = 6
@@ -55,8 +55,8 @@ def hardware(queries: SectionQueries) -> Figure:
     for i, (words, times) in enumerate(rows):
         y = 10 + ROW * i
         parts.append(text(words[:38], LEFT - 8, y + BAR - 3, text_anchor="end", class_="row"))
-        for start, end in _stretches(times, step):
-            title = f"{words}: {iso(start)} to {iso(end)}"
+        for event, start, end in stretches(dict.fromkeys(times, words), step):
+            title = f"{event}: {iso(start)} to {iso(end)}"
             parts.append(span(area, (start, end), y, BAR, style="fill-hardware", title=title))
     figure.picture = area.picture("Hardware events: " + ", ".join(words for words, _ in rows), parts)
     return figure
@@ -78,13 +78,3 @@ def _where(labels: Mapping[str, str]) -> str:
     """Return the component of a series: node, GPU or NIC, and Xid."""
     known = {"instance": "{}", "gpu": "GPU {}", "device": "{}", "xid": "Xid {}"}
     return " ".join(form.format(labels[name]) for name, form in known.items() if labels.get(name))
-
-
-def _stretches(times: Sequence[float], step: int) -> list[tuple[float, float]]:
-    stretches: list[tuple[float, float]] = []
-    for time in times:
-        if stretches and time - stretches[-1][1] <= 1.5 * step:
-            stretches[-1] = (stretches[-1][0], time)
-        else:
-            stretches.append((time - step, time))
-    return stretches

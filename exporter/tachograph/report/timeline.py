@@ -67,7 +67,7 @@ def phases(queries: SectionQueries, ranks: Sequence[ChosenRank], episodes: Seque
         seen.update(doing.values())
         parts += _row(area, each, 10 + ROW * i, doing)
         parts.append(_waits(area, 10 + ROW * i, waits.get(each.rank, ())))
-        parts += [inside(area, (start, end), 7.0 + ROW * i + BAR, did) for did, start, end in _stretches(doing, step)]
+        parts += [inside(area, (start, end), 7.0 + ROW * i + BAR, did) for did, start, end in stretches(doing, step)]
         parts.append(_late(area, 10 + ROW * i, late.get(each.rank, {})))
     parts += [begin(area, episode, area.top) for episode in episodes]
     figure.picture = area.picture(f"Phases of {humanize.plural(len(ranks), 'rank')} over time", parts)
@@ -93,7 +93,7 @@ def _row(area: PlotArea, rank: ChosenRank, y: float, cells: Cells) -> Iterator[s
     name += element("tspan", safe(f"  {where}"[:30]), class_="soft")
     yield element("text", name, x=LEFT - 8, y=y + BAR - 3, text_anchor="end", class_="row")
     short: dict[str, list[str]] = {}
-    for did, start, end in _stretches(cells, step):
+    for did, start, end in stretches(cells, step):
         if end - start <= SHORT * step:
             x = area.x(start)
             short.setdefault(did, []).append(f"M{x:.1f} {y:.0f}h{max(area.x(end) - x, 1):.1f}v{BAR}H{x:.1f}z")
@@ -117,7 +117,7 @@ def _late(area: PlotArea, y: float, cells: Cells) -> str:
     return element("path", d="".join(marks), class_="late") if marks else ""
 
 
-def _stretches(cells: Mapping[float, str], step: int) -> Iterator[tuple[str, float, float]]:
+def stretches(cells: Mapping[float, str], step: int) -> Iterator[tuple[str, float, float]]:
     """Yield each phase or state with its start and end, equal neighbours merged."""
     start = end = 0.0
     doing = ""
