@@ -5,6 +5,8 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CHECK_BIN := .venv-check/bin
+CHECK_READY := .venv-check/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
 
@@ -13,9 +15,18 @@ SUPPLY_READY := $(VENV)/.supply-ready
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
 
-$(READY): pyproject.toml lab/pyproject.toml
+.PHONY: python
+python:
 	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
 	  { echo "Python 3.10 or newer with venv is needed (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+
+$(CHECK_READY): pyproject.toml lab/pyproject.toml | python
+	$(PYTHON) -m venv .venv-check
+	$(CHECK_BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	$(CHECK_BIN)/pip install --quiet --disable-pip-version-check -e '.[exporter,tools]' -e lab --group check
+	@touch $@
+
+$(READY): pyproject.toml lab/pyproject.toml | python
 	@echo "Setting up .venv, once: 1.6 GB on disk, most of it PyTorch for the CPU; a minute or more" >&2
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
@@ -42,11 +53,11 @@ binaries: $(READY)   ## Prometheus, Alertmanager and node_exporter, both generat
 	$(BIN)/python -m tools.binaries bookworm
 	-$(BIN)/python -m tools.binaries sid
 
-check: $(READY)  ## formatting, lint, types, floors
-	$(BIN)/ruff format --check --quiet .
-	$(BIN)/ruff check --quiet .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
+check: $(CHECK_READY)  ## formatting, lint, types, floors: in a small environment of its own, without PyTorch
+	$(CHECK_BIN)/ruff format --check .
+	$(CHECK_BIN)/ruff check --quiet .
+	$(CHECK_BIN)/mypy
+	$(CHECK_BIN)/lint-imports --no-cache
 
 test: check binaries   ## all checks, and all tests but the slow ones: what CI runs
 	$(BIN)/pytest -n 2 --dist worksteal
@@ -138,9 +149,9 @@ audit: $(SUPPLY_READY)  ## known vulnerabilities of what the image installs (ask
 	  *) echo "make audit: no answer about every dependency: $$(echo "$$found" | tail -n 1 | cut -c 1-200)";; \
 	  esac >&2; exit 1; }
 
-format: $(READY) ## format and fix what can be fixed
-	$(BIN)/ruff format --quiet .
-	$(BIN)/ruff check --fix --quiet .
+format: $(CHECK_READY) ## format and fix what can be fixed
+	$(CHECK_BIN)/ruff format --quiet .
+	$(CHECK_BIN)/ruff check --fix --quiet .
 
 clean:           ## remove everything the targets above made
-	rm -rf $(VENV) .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules
+	rm -rf $(VENV) .venv-check .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -290,17 +291,20 @@ def test_an_alert_of_two_severities_is_told_alike(rules: Rules) -> None:
         severities.add((name, rule["labels"]["severity"]))
 
 
+@cache
+def cases_of(subject: str) -> list[dict[str, Any]]:
+    """Return what the rule tests of a subject assert of alerts."""
+    files = [
+        yaml.safe_load(path.read_text(encoding="utf-8")) for path in Path(__file__).parent.glob(f"{subject}/*.yml")
+    ]
+    return [case for file in files for test in file["tests"] for case in test.get("alert_rule_test", [])]
+
+
 def test_every_alert_has_a_test_that_fires_and_one_that_does_not(rules: Rules) -> None:
     """In the folder of its own subject, with its full text; an alert without them cannot be shipped."""
     for name, rule in alerts(rules):
-        subject = rule["file"].replace(".yml", "/*.yml")
-        cases = [
-            case
-            for path in Path(__file__).parent.glob(subject)
-            for test in yaml.safe_load(path.read_text(encoding="utf-8"))["tests"]
-            for case in test.get("alert_rule_test", [])
-            if case["alertname"] == name
-        ]
+        subject = rule["file"].removesuffix(".yml")
+        cases = [case for case in cases_of(subject) if case["alertname"] == name]
         assert any(case.get("exp_alerts") for case in cases), f"{subject}: nothing makes {name} fire"
         if name != "Watchdog":  # which always does
             assert any(not case.get("exp_alerts") for case in cases), f"{subject}: nothing keeps {name} quiet"

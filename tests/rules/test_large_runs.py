@@ -55,7 +55,8 @@ def firing(samples: Mapping[str, int], by: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(rule_tests: RuleTests) -> None:
     """Hour 40: one rank in its data loader, 1,023 in all_reduce, every GPU busy: one alert, and it says all of it."""
     page = {

@@ -288,11 +288,15 @@ def firing(alert: str, moment: str, *labels: str) -> dict[str, Any]:
 FILES = [RULES / f"{name}.yml" for name in SUBJECTS]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("files", "strangers"),
-    [(FILES, KNOWN_AT_ONCE), ([FILES[-1], *FILES[:-1]], KNOWN_AT_ONCE | KNOWN_BEFORE_LONG)],
-    ids=["looked for last", "looked for first"],
+    [
+        pytest.param(FILES, KNOWN_AT_ONCE, id="looked for last"),
+        pytest.param(
+            [FILES[-1], *FILES[:-1]], KNOWN_AT_ONCE | KNOWN_BEFORE_LONG, id="looked for first", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_a_stranger_neither_silences_nor_pages(
     files: list[Path], strangers: Mapping[str, Labels], rule_tests: Any

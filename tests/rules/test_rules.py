@@ -29,7 +29,7 @@ def test_rules_are_valid_and_none_stands_twice(promtool: Promtool) -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", *files)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_rules_behave(promtool: Promtool, path: Path) -> None:
     """Every scenario of the file holds."""

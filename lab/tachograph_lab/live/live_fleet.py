@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tachograph.node.clock import Clock
-from tachograph.node.config import DEFAULT_PORT
 from tachograph.wire import HEARTBEAT_SECONDS
 from tachograph_lab.fleet.messages import Link, RankMessage
-from tachograph_lab.live.live_node import LiveNode, Node
+from tachograph_lab.live.live_node import EXPORTER_PORT, LiveNode, Node
 from tachograph_lab.live.live_rank import LiveRank
 
 ANNOUNCEMENT = "fleet.json"
@@ -196,7 +195,7 @@ def subnet_of_loopback() -> Iterator[int]:
     for subnet in _SUBNETS:
         with socket.socket() as guard:
             try:
-                guard.bind((_GUARD.format(subnet), DEFAULT_PORT))
+                guard.bind((_GUARD.format(subnet), EXPORTER_PORT))
             except OSError:
                 continue
             guard.listen()

@@ -14,11 +14,13 @@ from aiohttp import web
 
 from tachograph.node.app import Exporter
 from tachograph.node.clock import Clock
-from tachograph.node.config import DEFAULT_PORT, read_config
+from tachograph.node.config import read_config
 from tachograph.node.shown_gpus import GpuReader
 from tachograph_lab.live.tcp_proxy import MUTE, OPEN, SHUT, TcpProxy
 
-HOST_PORT = 9100
+EXPORTER_PORT, HOST_PORT = 21024, 21100
+"""Not the usual ones: a program of this machine that listens there on all addresses would hold them on every node's."""
+
 INSIDE = 1
 """The servers listen this many ports above the proxies that Prometheus scrapes."""
 
@@ -57,11 +59,11 @@ class LiveNode:
     def __init__(self, node: Node, host: str, socket: Path, clock: Clock) -> None:
         self.node = node
         self.socket = socket
-        self.exporter_address = f"{host}:{DEFAULT_PORT}"
+        self.exporter_address = f"{host}:{EXPORTER_PORT}"
         self.host_address = f"{host}:{HOST_PORT}"
         self._clock = clock
-        self._inside = (host, DEFAULT_PORT + INSIDE)
-        self._exporter_proxy = TcpProxy((host, DEFAULT_PORT), self._inside)
+        self._inside = (host, EXPORTER_PORT + INSIDE)
+        self._exporter_proxy = TcpProxy((host, EXPORTER_PORT), self._inside)
         self._host_inside = (host, HOST_PORT + INSIDE)
         self._host_proxy = TcpProxy((host, HOST_PORT), self._host_inside)
         self._stop = asyncio.Event()
