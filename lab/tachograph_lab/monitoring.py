@@ -1,6 +1,6 @@
-"""Prometheus and Alertmanager as shipped, on free ports of loopback: configuration and rules differ in addresses only.
+"""Prometheus and Alertmanager with the shipped configuration and rules, on free ports of loopback.
 
-Everything written stays in one folder.
+Only addresses differ from what is shipped. Everything is written to one folder.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ M = TypeVar("M", bound="Monitoring")
 
 START_SECONDS = 30.0
 SHIPPED_PAGER = "http://localhost:9094"
-"""Where the receivers of the shipped `alertmanager.yml` send; each has a path of its own there."""
+"""The address to which the receivers of the shipped `alertmanager.yml` send, each with a path of its own."""
 
 MAX_SCRATCH_PATH = 60
-"""The kernel allows 107 bytes for a unix socket, and PyTorch's loaders add up to 40 to the folder's path."""
+"""The kernel allows 107 bytes for a Unix socket's path, and PyTorch's loaders add up to 40 to the folder's."""
 
 SCRAPED_FILES = ("tachograph", "node", "dcgm")
-"""Files of `prometheus/targets/` that name the nodes; empty until `aim` fills them."""
+"""The files of `prometheus/targets/` that list the nodes; empty until `aim` fills them."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,14 @@ class QuerySample:
 
 
 class Monitoring:
-    """The running pair, as a context manager. Alertmanager tells `pager_url`/<receiver> all it has to say.
+    """The running pair, as a context manager; Alertmanager sends every notification to `pager_url`/RECEIVER.
 
-    `node` is the name this machine goes by in alerts, `scratch` a folder with a short path that goes at the end. With
-    `keep` the processes outlive a clean exit.
-    Raises BinariesUnavailable and ProcessError.
+    `node` is this machine's name in alerts, `scratch` a folder with a short path that is removed at the end. With
+    `keep` the processes outlive a clean exit. Raises BinariesUnavailable and ProcessError.
     """
 
     parts: Sequence[str] = ("alertmanager", "prometheus")
-    """What is started, in this order; each has a port in `ports`."""
+    """The programs to start, in this order; each has a port in `ports`."""
 
     def __init__(self, folder: Path, pager_url: str, *, suite: str = binaries.SYSTEM, keep: bool = False) -> None:
         self.folder = folder
@@ -78,15 +77,15 @@ class Monitoring:
         self._running.__exit__(kind, *error)  # type: ignore[arg-type]
 
     def address(self, part: str) -> str:
-        """Return the host and port of a part."""
+        """Return host and port of a program."""
         return f"127.0.0.1:{self.ports[part]}"
 
     def url(self, part: str) -> str:
-        """Return the base URL of a part."""
+        """Return the base URL of a program."""
         return f"http://{self.address(part)}"
 
     def description(self) -> str:
-        """Return which programs run, with their versions."""
+        """Return the running programs with their versions."""
         return ", ".join(f"{part} {'.'.join(map(str, number))}" for part, number in self._versions.items())
 
     def query(self, expression: str) -> list[QuerySample]:
@@ -96,7 +95,7 @@ class Monitoring:
         return [QuerySample(row["metric"], float(row["value"][1])) for row in rows]
 
     def aim(self, file: str, instances: Mapping[str, str]) -> None:
-        """Have Prometheus scrape these for a file of `targets/`, instance -> address; within 10 s if it runs."""
+        """Write the targets of a file in `targets/`, instance -> address; Prometheus reads it within 10 s."""
         groups = [{"targets": [address], "labels": {"instance": name}} for name, address in instances.items()]
         path = self.folder / f"prometheus/targets/{file}.yml"
         fresh = path.with_suffix(".new")
@@ -104,7 +103,7 @@ class Monitoring:
         fresh.replace(path)
 
     def _scratch(self, starting: ExitStack) -> Path:
-        """Make the folder for sockets and all that the children would put under /tmp; it goes when they have gone."""
+        """Make the folder for sockets and the children's temporary files; it is removed after they have ended."""
         folder = self.folder / "tmp"
         if len(str(folder)) > MAX_SCRATCH_PATH:
             folder = Path(tempfile.mkdtemp(prefix="tachograph-"))
@@ -115,10 +114,10 @@ class Monitoring:
         return folder
 
     def _start_nodes(self) -> None:
-        """Start what is scraped, where that is part of this."""
+        """Start the nodes to scrape, if this class has any."""
 
     def _arguments(self, part: str) -> list[str]:
-        """Return a part's command line, without its address."""
+        """Return a program's command line, without its address."""
         data = self._data(part)
         if part == "alertmanager":
             return [
@@ -162,7 +161,7 @@ class Monitoring:
 
 
 def get(url: str) -> str:
-    """Return what a GET of `url` answers; raise ProcessError if nothing does."""
+    """Return the body of a GET of `url`; raise ProcessError if there is no answer."""
     try:
         with urllib.request.urlopen(url, timeout=10) as response:
             return str(response.read().decode())

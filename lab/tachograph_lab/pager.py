@@ -1,4 +1,4 @@
-"""A pager on loopback: the webhook receiver that Alertmanager notifies, with every page it received and when.
+"""A pager on loopback: a webhook receiver for Alertmanager that keeps every notification and when it arrived.
 
 `python -m tachograph_lab.pager PORT FILE` appends each page to FILE as a line of JSON.
 """
@@ -20,7 +20,7 @@ FIRING, RESOLVED = "firing", "resolved"
 
 @dataclass(frozen=True)
 class PagedAlert:
-    """One alert that began or ended, as received: `receiver` is the path it was sent to, `time` Unix seconds."""
+    """An alert received as firing or resolved: `receiver` is the path it was sent to, `time` Unix seconds."""
 
     time: float
     receiver: str
@@ -37,22 +37,22 @@ class PagedAlert:
 
     @property
     def critical(self) -> bool:
-        """Whether a person is woken by it."""
+        """Whether it pages a person."""
         return self.labels.get("severity") == "critical"
 
 
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128
-    """Alertmanager opens a connection for each group it tells of, many at once; the default is 5."""
+    """Alertmanager opens a connection per group, many at once; the default is 5."""
 
 
 class Pager:
-    """Receives notifications from the moment it is made until `close`; use it as a context manager."""
+    """Receives notifications from its creation until `close`; use it as a context manager."""
 
     def __init__(self, port: int = 0, record: Callable[[PagedAlert], None] | None = None) -> None:
         self._record = record
         self._pages: list[PagedAlert] = []
-        self._told: set[tuple[str, str, str, str]] = set()
+        self._known: set[tuple[str, str, str, str]] = set()
         self._changed = threading.Condition()
         self._server = _Server(("127.0.0.1", port), self._request_class())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="pager", daemon=True)
@@ -60,7 +60,7 @@ class Pager:
 
     @property
     def url(self) -> str:
-        """Where to send notifications; a path below it names the receiver."""
+        """The URL for notifications; the path below it names the receiver."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -69,12 +69,12 @@ class Pager:
         return int(self._server.server_address[1])
 
     def pages(self) -> list[PagedAlert]:
-        """Return every page received, oldest first; a repeated notification of the same alert is one page."""
+        """Return every alert received, oldest first; repeated notifications of an alert count once."""
         with self._changed:
             return list(self._pages)
 
     def wait_for(self, wanted: Callable[[PagedAlert], bool], seconds: float, after: float = 0.0) -> PagedAlert | None:
-        """Return the first page received after Unix time `after` that is wanted, or None if `seconds` pass first."""
+        """Return the first wanted alert received after Unix time `after`, None if `seconds` pass first."""
 
         def found() -> PagedAlert | None:
             return next((page for page in self._pages if page.time > after and wanted(page)), None)
@@ -83,7 +83,7 @@ class Pager:
             return self._changed.wait_for(found, seconds)
 
     def accept(self, receiver: str, notification: Mapping[str, Any]) -> None:
-        """Take one webhook notification (Alertmanager's version 4 format): a group, of which only some may be new."""
+        """Accept a webhook notification (Alertmanager's version 4 format): a group, not all of which need be new."""
         now = time.time()
         with self._changed:
             for alert in notification["alerts"]:
@@ -96,9 +96,9 @@ class Pager:
                     fingerprint=alert["fingerprint"],
                     started=alert["startsAt"],
                 )
-                told = (receiver, page.fingerprint, page.started, page.status)
-                if told not in self._told:
-                    self._told.add(told)
+                key = (receiver, page.fingerprint, page.started, page.status)
+                if key not in self._known:
+                    self._known.add(key)
                     self._pages.append(page)
                     if self._record:
                         self._record(page)
@@ -134,13 +134,13 @@ class Pager:
                 self.end_headers()
 
             def log_message(self, format: str, *arguments: object) -> None:
-                """Stay silent: what was received is in `pages`."""
+                """Log nothing: `pages` has everything received."""
 
         return Request
 
 
 def main() -> None:
-    """Append pages to a file until ended."""
+    """Append alerts to a file until the process is stopped."""
     port, path = int(sys.argv[1]), Path(sys.argv[2])
 
     def append(page: PagedAlert) -> None:

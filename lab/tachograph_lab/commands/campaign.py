@@ -44,19 +44,19 @@ def findings(outcome: Outcome) -> Iterator[Finding]:
     for error in outcome.verdict.errors:
         yield Finding(FAILED, title, error)
     extra = [one for one in outcome.verdict.extra if one.receiver not in NOBODY]
-    for answer in outcome.verdict.answers:
-        wanted = f"{answer.expected.receiver} {answer.expected.alert} {_labels(answer.expected.labels)}"
-        if answer.received is not None:
-            late = answer.delay is not None and answer.delay > answer.expected.within
-            kind = LATE if late else WRONG if answer.wrong else RIGHT
-            yield Finding(kind, title, wanted + (f": {answer.wrong}" if answer.wrong else ""))
+    for result in outcome.verdict.expectations:
+        wanted = f"{result.expected.receiver} {result.expected.alert} {_labels(result.expected.labels)}"
+        if result.received is not None:
+            late = result.delay is not None and result.delay > result.expected.within
+            kind = LATE if late else WRONG if result.wrong else RIGHT
+            yield Finding(kind, title, wanted + (f": {result.wrong}" if result.wrong else ""))
             continue
-        blamed = [one for one in extra if one.alert == answer.expected.alert]
+        blamed = [one for one in extra if one.alert == result.expected.alert]
         for one in blamed:
             extra.remove(one)
         named = "; ".join(f"{one.receiver} at {one.time:.0f} s {_labels(one.labels)}" for one in blamed)
         yield Finding(
-            WRONG if blamed else MISSING, title, wanted + (f", but {named}" if named else f": {answer.wrong}")
+            WRONG if blamed else MISSING, title, wanted + (f", but {named}" if named else f": {result.wrong}")
         )
     for one in extra:
         yield Finding(EXTRA, title, f"{one.receiver} {one.alert} {_labels(one.labels)} at {one.time:.0f} s")

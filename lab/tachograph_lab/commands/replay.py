@@ -147,7 +147,7 @@ def _introduce(console: Console, scenario: Scenario) -> None:
     fleet = scenario.fleet
     number = f"{scenario.incident}. " if scenario.incident else ""
     console.print(Text(f"\n{number}{scenario.title}", "bold"))
-    console.print(Text(textwrap.fill(scenario.story, WIDTH)))
+    console.print(Text(scenario.story))
     shape = f"{plural(fleet.ranks, 'rank')} on {plural(fleet.nodes, 'node')}, {span(scenario.lasts)}"
     console.print(Text(shape, "dim"))
 

@@ -1,8 +1,8 @@
 """A model of Alertmanager: which firing alerts become which notifications, to whom, and when.
 
-Routing, grouping with its waits, inhibition, time intervals and the memory of what was told follow Alertmanager 0.25
-to 0.33 (packages dispatch, inhibit and notify); a test compares the model with the real one. Silences, clusters and
-receivers that fail are not modelled.
+Routing, grouping with its waits, inhibition, time intervals and the notification log follow Alertmanager 0.25 to 0.33
+(packages dispatch, inhibit and notify); a test compares the model with the real one. Silences, clusters and failing
+receivers are not modelled.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tachograph_lab.replay.verdict import FIRING, RESOLVED, ReceivedAlert
 RESEND_SECONDS = 60.0
 """How often Prometheus repeats an alert."""
 RESOLVED_RESENT_SECONDS = 900.0
-"""How long Prometheus repeats that an alert is over."""
+"""How long Prometheus repeats that an alert is resolved."""
 MAINTENANCE_SECONDS = 30.0
-"""How often Alertmanager looks for groups that are empty; until then one keeps its rhythm."""
+"""How often Alertmanager removes empty groups; until then a group keeps its timer."""
 
 Fingerprint: TypeAlias = tuple[tuple[str, str], ...]
-_Told: TypeAlias = tuple[ReceivedAlert, Fingerprint, float]
-"""What is received, and of which alert since when."""
-_Action: TypeAlias = Callable[[float], Iterable[_Told]]
+_Sent: TypeAlias = tuple[ReceivedAlert, Fingerprint, float]
+"""A notification, the alert's fingerprint and when it started to fire."""
+_Action: TypeAlias = Callable[[float], Iterable[_Sent]]
 
 
 class Firing(NamedTuple):
@@ -49,7 +49,7 @@ class _Alert:
     fingerprint: Fingerprint
     firing: Firing
     over: float | None = None
-    """When it was resolved, as far as Alertmanager has been told."""
+    """When it was resolved, as far as Alertmanager knows."""
 
     def is_over(self) -> bool:
         return self.over is not None
@@ -62,12 +62,12 @@ class _Group:
     alerts: dict[Fingerprint, _Alert] = field(default_factory=dict)
     flushed: bool = False
     timer: int = 0
-    """Counts the timer's settings: an older one that is still due is void."""
+    """Counts how often the timer was set: an earlier setting that is still queued is void."""
 
 
 @dataclass
 class _Entry:
-    """What a group told last."""
+    """The last notification of a group."""
 
     firing: frozenset[Fingerprint]
     over: frozenset[Fingerprint]
@@ -75,24 +75,24 @@ class _Entry:
 
 
 _DELIVER, _FLUSH, _MAINTAIN = 0, 1, 2
-"""At one moment, what Prometheus sends is there before a group is flushed."""
+"""At the same moment, alerts are delivered before groups are flushed."""
 
 
 class AlertmanagerModel:
-    """One Alertmanager from its start at second 0, which is Unix time `epoch` to its time intervals."""
+    """One Alertmanager from its start at second 0, which is the Unix time `epoch` for its time intervals."""
 
     def __init__(self, configuration: Configuration, epoch: float = 0.0) -> None:
         self._configuration = configuration
         self._epoch = epoch
         self._alerts: dict[Fingerprint, _Alert] = {}
         self._groups: dict[tuple[str, Fingerprint], _Group] = {}
-        self._told: dict[tuple[str, Fingerprint], _Entry] = {}
+        self._log: dict[tuple[str, Fingerprint], _Entry] = {}
         self._sources: list[dict[tuple[str, ...], dict[Fingerprint, _Alert]]] = [{} for _ in configuration.inhibitions]
         self._due: list[tuple[float, int, int, _Action]] = []
         self._number = 0
 
     def notifications(self, firings: Iterable[Firing], until: float) -> list[ReceivedAlert]:
-        """Return what every receiver is told up to second `until`: each alert once as firing, once as resolved."""
+        """Return the notifications up to second `until`: each alert once as firing, once as resolved per receiver."""
         for firing in firings:
             self._schedule(firing.start, _DELIVER, partial(self._deliver, firing, False))
             if firing.end is not None:
@@ -107,28 +107,28 @@ class AlertmanagerModel:
         self._number += 1
         heapq.heappush(self._due, (time, order, self._number, action))
 
-    def _run(self, until: float) -> Iterator[_Told]:
+    def _run(self, until: float) -> Iterator[_Sent]:
         while self._due and self._due[0][0] <= until:
             now, _, _, action = heapq.heappop(self._due)
             yield from action(now)
 
-    def _maintain(self, now: float) -> Iterable[_Told]:
-        """Forget the groups that are empty."""
+    def _maintain(self, now: float) -> Iterable[_Sent]:
+        """Remove empty groups."""
         self._groups = {key: group for key, group in self._groups.items() if group.alerts}
         self._schedule(now + MAINTENANCE_SECONDS, _MAINTAIN, self._maintain)
         return ()
 
-    def _deliver(self, firing: Firing, over: bool, now: float) -> Iterable[_Told]:
-        """Take what Prometheus sends: an alert that fires, or that is over."""
+    def _deliver(self, firing: Firing, over: bool, now: float) -> Iterable[_Sent]:
+        """Accept an alert from Prometheus, firing or resolved."""
         fingerprint = tuple(sorted(firing.labels.items()))
         known = self._alerts.get(fingerprint)
         if over and known is not None and known.firing is not firing:
-            return ()  # it fires again: Prometheus tells no more of the time before
+            return ()  # it fires again: Prometheus sends nothing more about the earlier time
         alert = _Alert(fingerprint, firing, firing.end if over else None)
         self._alerts[fingerprint] = alert
         for rule, sources in zip(self._configuration.inhibitions, self._sources, strict=True):
             if all_hold(rule.source, firing.labels):
-                sources.setdefault(rule.place(firing.labels), {})[fingerprint] = alert
+                sources.setdefault(rule.equal_values(firing.labels), {})[fingerprint] = alert
         for route in self._configuration.route.of(firing.labels):
             self._group(route, alert, now)
         return ()
@@ -141,7 +141,7 @@ class AlertmanagerModel:
             group = self._groups[key] = _Group(key, route)
             self._set_timer(group, now + route.group_wait)
         group.alerts[alert.fingerprint] = alert
-        # One that should have been told by now need not wait once more.
+        # An alert that should have been sent by now need not wait once more.
         if not group.flushed and alert.firing.start + route.group_wait < now:
             self._set_timer(group, now)
 
@@ -149,7 +149,7 @@ class AlertmanagerModel:
         group.timer += 1
         self._schedule(time, _FLUSH, partial(self._flush, group, group.timer))
 
-    def _flush(self, group: _Group, timer: int, now: float) -> Iterator[_Told]:
+    def _flush(self, group: _Group, timer: int, now: float) -> Iterator[_Sent]:
         if group.timer != timer or self._groups.get(group.key) is not group:
             return
         group.flushed = True
@@ -157,9 +157,9 @@ class AlertmanagerModel:
         if not group.alerts:
             return
         alerts = [group.alerts[fingerprint] for fingerprint in sorted(group.alerts)]
-        heard = [] if self._muted(group.route, now) else [one for one in alerts if not self._inhibited(one)]
-        if heard:
-            yield from self._tell(group, heard, now)
+        audible = [] if self._muted(group.route, now) else [one for one in alerts if not self._inhibited(one)]
+        if audible:
+            yield from self._notify(group, audible, now)
         for one in alerts:
             if one.is_over() and group.alerts.get(one.fingerprint) is one:
                 del group.alerts[one.fingerprint]
@@ -179,21 +179,21 @@ class AlertmanagerModel:
                 continue
             # Of two alerts that each match both sides, neither inhibits the other.
             both_sides = all_hold(rule.source, labels)
-            for source in sources.get(rule.place(labels), {}).values():
+            for source in sources.get(rule.equal_values(labels), {}).values():
                 if not source.is_over() and not (both_sides and all_hold(rule.target, source.firing.labels)):
                     return True
         return False
 
-    def _tell(self, group: _Group, alerts: Sequence[_Alert], now: float) -> Iterator[_Told]:
-        told_when_over = self._configuration.receivers[group.route.receiver]
+    def _notify(self, group: _Group, alerts: Sequence[_Alert], now: float) -> Iterator[_Sent]:
+        sends_resolved = self._configuration.receivers[group.route.receiver]
         firing = frozenset(one.fingerprint for one in alerts if not one.is_over())
         over = frozenset(one.fingerprint for one in alerts if one.is_over())
-        before = self._told.get(group.key)
-        if not _is_news(before, firing, over, bool(told_when_over), now - group.route.repeat_interval):
+        before = self._log.get(group.key)
+        if not _is_news(before, firing, over, bool(sends_resolved), now - group.route.repeat_interval):
             return
-        self._told[group.key] = _Entry(firing, over, now)
+        self._log[group.key] = _Entry(firing, over, now)
         for one in alerts:
-            if not one.is_over() or told_when_over:
+            if not one.is_over() or sends_resolved:
                 status = RESOLVED if one.is_over() else FIRING
                 received = ReceivedAlert(now, group.route.receiver, status, one.firing.labels, one.firing.annotations)
                 yield received, one.fingerprint, one.firing.start
@@ -203,23 +203,23 @@ def _is_news(
     before: _Entry | None,
     firing: frozenset[Fingerprint],
     over: frozenset[Fingerprint],
-    told_when_over: bool,
+    sends_resolved: bool,
     since: float,
 ) -> bool:
-    """Return whether a group has more to tell than it told last, or is to be told again."""
+    """Return whether a group has changed since its last notification, or is due to be repeated."""
     if before is None:
         return bool(firing)
     if not firing <= before.firing:
         return True
     if not firing:
         return bool(before.firing)
-    return (told_when_over and not over <= before.over) or before.time < since
+    return (sends_resolved and not over <= before.over) or before.time < since
 
 
-def _once(told: Iterable[_Told]) -> Iterator[ReceivedAlert]:
-    """Yield each alert once as firing and once as resolved for each receiver, as the pager keeps them."""
+def _once(sent: Iterable[_Sent]) -> Iterator[ReceivedAlert]:
+    """Yield each alert once as firing and once as resolved per receiver, as the pager keeps them."""
     known: set[tuple[str, str, Fingerprint, float]] = set()
-    for received, fingerprint, start in told:
+    for received, fingerprint, start in sent:
         key = (received.receiver, received.status, fingerprint, start)
         if key not in known:
             known.add(key)

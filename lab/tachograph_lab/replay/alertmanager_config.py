@@ -1,4 +1,4 @@
-"""The parts of an Alertmanager configuration that decide who is told what, and when."""
+"""The parts of an Alertmanager configuration that decide who is notified of what, and when."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tachograph_lab.replay.time_intervals import TimeInterval
 _WAITS = {"group_wait": "30s", "group_interval": "5m", "repeat_interval": "4h"}
 """Alertmanager's own defaults."""
 
-_TOLD_WHEN_OVER = frozenset({
+_SENDS_RESOLVED = frozenset({
     "webhook_configs", "pagerduty_configs", "opsgenie_configs", "victorops_configs", "pushover_configs",
     "telegram_configs", "discord_configs", "webex_configs", "msteams_configs", "msteamsv2_configs", "sns_configs",
     "jira_configs", "rocketchat_configs", "incidentio_configs",
 })  # fmt: skip
-"""Integrations whose `send_resolved` is true unless set; mail, Slack and WeChat default to false."""
+"""Integrations whose `send_resolved` defaults to true; for mail, Slack and WeChat it is false."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Route:
     children: tuple[Route, ...] = ()
 
     def of(self, labels: Mapping[str, str]) -> Iterator[Route]:
-        """Yield the routes an alert takes: the deepest that match, the first child alone unless it says `continue`."""
+        """Yield an alert's routes: the deepest that match, and only the first child's unless that sets `continue`."""
         if not all_hold(self.matchers, labels):
             return
         found = False
@@ -58,20 +58,20 @@ class Route:
 
 @dataclass(frozen=True)
 class Inhibition:
-    """While a source fires, targets whose labels in `equal` are the same are kept quiet."""
+    """While a source fires, targets with the same values of the labels in `equal` are inhibited."""
 
     source: LabelMatchers
     target: LabelMatchers
     equal: tuple[str, ...]
 
-    def place(self, labels: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the values compared; a label that is missing counts as empty."""
+    def equal_values(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the values to compare; a missing label counts as empty."""
         return tuple(labels.get(name, "") for name in self.equal)
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Routes, inhibitions, and for each receiver whether it is told that an alert is over; None for a silent one."""
+    """Routes, inhibitions, and for each receiver whether it gets resolved alerts; None: it sends nothing at all."""
 
     route: Route
     inhibitions: tuple[Inhibition, ...]
@@ -80,13 +80,13 @@ class Configuration:
 
 
 def read(path: Path) -> Configuration:
-    """Return what a configuration file says."""
+    """Read a configuration file."""
     content = yaml.safe_load(path.read_bytes())
     intervals = [*(content.get("time_intervals") or ()), *(content.get("mute_time_intervals") or ())]
     return Configuration(
         route=_route(content["route"], {**_WAITS, "group_by": []}, "0"),
         inhibitions=tuple(map(_inhibition, content.get("inhibit_rules") or ())),
-        receivers={receiver["name"]: _told_when_over(receiver) for receiver in content["receivers"]},
+        receivers={receiver["name"]: _sends_resolved(receiver) for receiver in content["receivers"]},
         time_intervals={one["name"]: tuple(map(TimeInterval.read, one["time_intervals"])) for one in intervals},
     )
 
@@ -115,11 +115,11 @@ def _inhibition(section: Mapping[str, Any]) -> Inhibition:
     )
 
 
-def _told_when_over(receiver: Mapping[str, Any]) -> bool | None:
-    told = [
-        bool(one.get("send_resolved", kind in _TOLD_WHEN_OVER))
+def _sends_resolved(receiver: Mapping[str, Any]) -> bool | None:
+    resolved = [
+        bool(one.get("send_resolved", kind in _SENDS_RESOLVED))
         for kind, ones in receiver.items()
         if kind.endswith("_configs")
         for one in ones or ()
     ]
-    return any(told) if told else None
+    return any(resolved) if resolved else None

@@ -1,4 +1,4 @@
-"""Many scenarios replayed in virtual time: small ones together, on several processes."""
+"""Replays many scenarios in virtual time: small ones together, on several processes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tachograph_lab import binaries
+from tachograph_lab.replay.verdict import ReplayVerdict
 from tachograph_lab.scenario import Scenario
-
-if TYPE_CHECKING:
-    from tachograph_lab.replay.verdict import ReplayVerdict
 
 
 class Outcome(NamedTuple):
-    """A scenario, what its replay came to, and its share of the seconds that its pack took."""
+    """A scenario, the verdict of its replay, and its share of the seconds that its pack took."""
 
     scenario: Scenario
     verdict: ReplayVerdict
@@ -42,10 +40,10 @@ def replay_all(scenarios: Sequence[Scenario], jobs: int, suite: str) -> Iterator
 
 @contextmanager
 def workers(jobs: int) -> Iterator[Executor]:
-    """Have replays side by side, each in a process of its own; what ends this ends them and removes their folders."""
+    """A pool of processes for replays; leaving the context stops them and removes their folders."""
     with (
         tempfile.TemporaryDirectory(prefix="tachograph-") as folder,
-        # spawn: each replay has child processes of its own, and none of ours
+        # spawn: each replay has child processes of its own and must not inherit ours
         ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_work_in, initargs=(folder,)) as pool,
     ):
         try:
@@ -58,7 +56,7 @@ def workers(jobs: int) -> Iterator[Executor]:
 
 
 def _work_in(folder: str) -> None:
-    """Have all that this process puts under /tmp put into a folder of the one that waits for it."""
+    """Redirect this process's temporary files to a folder of its parent."""
     tempfile.tempdir = folder
 
 

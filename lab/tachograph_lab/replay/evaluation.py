@@ -1,7 +1,7 @@
-"""The shipped rules over a recording: `promtool test rules` is asked what fires at each moment, and what it says.
+"""Evaluates the shipped rules over a recording: `promtool test rules` reports what fires at each moment, with its text.
 
-promtool knows nothing of a group's own `interval`: it evaluates every group at each moment, in the order of the files.
-Rules that count evaluations of a slower group see more of them here than Prometheus gives them.
+promtool ignores a group's own `interval`: it evaluates every group at each moment, in the order of the files. Rules
+that count evaluations of a slower group see more of them here than in Prometheus.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from tachograph_lab.replay.promtool_output import ActiveAlert, PromtoolOutput
 from tachograph_lab.replay.recording import Recording
 from tachograph_lab.replay.shipped import ShippedRules
 
-MOST_QUESTIONS = 40_000
-"""Up to here promtool is asked for each alert at each moment; beyond, only for those that turn out to fire."""
+MOST_QUERIES = 40_000
+"""Up to here promtool is asked for each alert at each moment; beyond, only for those found to fire."""
 
-UNTOLD = "info"
-"""The severity of what is sent to nobody: in a long story, nobody asks for its words."""
+UNSENT = "info"
+"""The severity of alerts that are sent to nobody: in a long scenario, their texts are not needed."""
 
 FASTER = {"GOGC": "400"}
-"""promtool allocates much and lives briefly: fewer collections, while there is room, take a fifth off its time."""
+"""promtool allocates much and runs briefly: fewer garbage collections, while memory lasts, save a fifth of its time."""
 
 LEAST_ROOM, ROOM_PER_BYTE, MOST_ROOM = 3 * 2**30, 28, 0.4
-"""That room, in bytes: at least, for each byte of its file, and at most, as a share of the machine's memory.
+"""That memory, in bytes: at least, per byte of its file, and at most, as a share of the machine's memory.
 
-What it holds of a file of 219 MB hardly fits into 3 GiB: there it takes three times the CPU that it takes in 6.
+A file of 219 MB hardly fits into 3 GiB: with so little promtool takes three times the CPU that it takes with 6.
 """
 
 Key = tuple[tuple[str, str], ...]
 
 
 class EvaluationError(Exception):
-    """promtool could not evaluate the rules, or a rule failed; each line says what it complains of."""
+    """promtool could not evaluate the rules, or a rule failed; each line is one of its errors."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n".join(lines))
@@ -51,28 +51,28 @@ class EvaluationError(Exception):
 def evaluate(
     recording: Recording, rules: ShippedRules, evaluation_seconds: float = 5.0, suite: str = "bookworm"
 ) -> list[Firing]:
-    """Return every alert that fires, from when until when, with its words; the watchdog is left out.
+    """Return every alert that fires, from when until when, with its texts, except the watchdog.
 
-    In a long story those of severity `UNTOLD` have no words: a healthy day is evaluated once, not twice.
+    In a long scenario, those of severity `UNSENT` have no texts: a healthy day is evaluated once, not twice.
     Raises EvaluationError where a rule fails, and BinariesUnavailable.
     """
     moments = [number * evaluation_seconds for number in range(int(recording.seconds // evaluation_seconds) + 1)]
     with tempfile.TemporaryDirectory(prefix="tachograph-replay-") as folder:
         promtool = _Promtool(recording, rules, evaluation_seconds, suite, Path(folder))
-        if len(moments) * len(rules.alerts) <= MOST_QUESTIONS:
+        if len(moments) * len(rules.alerts) <= MOST_QUERIES:
             shown = promtool.ask((moment, alert) for moment in moments for alert in rules.alerts).alerts
         else:
             fired = promtool.ask_all(moments).results
-            told = {(moment, labels["alertname"]) for moment, labels in fired if labels.get("severity") != UNTOLD}
-            shown = promtool.ask(sorted(told)).alerts if told else []
+            sent = {(moment, labels["alertname"]) for moment, labels in fired if labels.get("severity") != UNSENT}
+            shown = promtool.ask(sorted(sent)).alerts if sent else []
             shown += [
-                ActiveAlert(at, own_labels(labels), {}) for at, labels in fired if labels.get("severity") == UNTOLD
+                ActiveAlert(at, own_labels(labels), {}) for at, labels in fired if labels.get("severity") == UNSENT
             ]
     return spans(shown, moments)
 
 
 def spans(shown: Iterable[ActiveAlert], moments: Sequence[float]) -> list[Firing]:
-    """Return the unbroken times of alerts that were seen moment by moment, by their start."""
+    """Return the continuous firings of alerts that were reported moment by moment, by their start."""
     at: dict[float, dict[Key, ActiveAlert]] = {moment: {} for moment in moments}
     for one in shown:
         at[one.seconds][tuple(sorted(one.labels.items()))] = one
@@ -92,7 +92,7 @@ def _firing(first: ActiveAlert, end: float | None) -> Firing:
 
 
 class _Promtool:
-    """promtool over one recording, whose series are written down once."""
+    """promtool over one recording, whose series are written once."""
 
     def __init__(
         self, recording: Recording, rules: ShippedRules, evaluation_seconds: float, suite: str, folder: Path
@@ -103,20 +103,20 @@ class _Promtool:
             _write_head(file, recording, rules, evaluation_seconds)
             self._head_ends = file.tell()
 
-    def ask(self, questions: Iterable[tuple[float, str]]) -> PromtoolOutput:
-        """Return which of the alerts, each at its moment, fire and what they say."""
-        return self._run("alert_rule_test", ({"eval_time": _ms(at), "alertname": alert} for at, alert in questions))
+    def ask(self, queries: Iterable[tuple[float, str]]) -> PromtoolOutput:
+        """Return which of the alerts, each at its moment, fire, with their texts."""
+        return self._run("alert_rule_test", ({"eval_time": _ms(at), "alertname": alert} for at, alert in queries))
 
     def ask_all(self, moments: Iterable[float]) -> PromtoolOutput:
         """Return the labels of everything that fires at these moments."""
         return self._run("promql_expr_test", ({"eval_time": _ms(at), "expr": _FIRING} for at in moments))
 
-    def _run(self, kind: str, questions: Iterable[Mapping[str, str]]) -> PromtoolOutput:
+    def _run(self, kind: str, queries: Iterable[Mapping[str, str]]) -> PromtoolOutput:
         with self._path.open("r+", encoding="utf-8") as file:
             file.seek(self._head_ends)
             file.truncate()
             file.write(f',"{kind}":[')
-            file.write(",\n".join(map(json.dumps, questions)))
+            file.write(",\n".join(map(json.dumps, queries)))
             file.write("]}]}\n")
         command = dying_with_parent([str(self._program), "test", "rules", str(self._path)])
         with subprocess.Popen(
@@ -124,15 +124,15 @@ class _Promtool:
         ) as promtool:
             assert promtool.stdout is not None
             try:
-                words = promtool_output.read(promtool.stdout)
-            except BaseException:  # whoever ends the replay does not wait for promtool
+                output = promtool_output.read(promtool.stdout)
+            except BaseException:  # a replay that is interrupted does not wait for promtool
                 promtool.kill()
                 raise
-        texts = (text for one in words.alerts for text in (*one.labels.values(), *one.annotations.values()))
+        texts = (text for one in output.alerts for text in (*one.labels.values(), *one.annotations.values()))
         broken = dict.fromkeys(text for text in texts if _BROKEN in text)
-        if promtool.returncode not in (0, 1) or words.complaints or broken:
-            raise EvaluationError([*words.complaints, *broken] or [f"promtool ended with {promtool.returncode}"])
-        return words
+        if promtool.returncode not in (0, 1) or output.errors or broken:
+            raise EvaluationError([*output.errors, *broken] or [f"promtool ended with {promtool.returncode}"])
+        return output
 
     def _environment(self) -> dict[str, str]:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -145,7 +145,7 @@ _BROKEN = "<error expanding template"
 
 
 def _write_head(file: TextIO, recording: Recording, rules: ShippedRules, evaluation_seconds: float) -> None:
-    """Write a test up to its questions: JSON, which is YAML."""
+    """Write a test up to its queries: JSON, which is YAML."""
     suite = {
         "rule_files": [str(path) for path in rules.files],
         "evaluation_interval": _ms(evaluation_seconds),

@@ -1,4 +1,4 @@
-"""A recording as the input series of a promtool test, written small: repeats and even steps as one word each."""
+"""Writes a recording as the input series of a promtool test, compactly: repeats and even steps become one term each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tachograph_lab.replay.recording import Recording
 from tachograph_lab.replay.scraped import MISSING, STALE, ScrapedSeries, Values, is_a
 
 DIGITS = 12
-"""Significant digits of a fraction: microseconds in a day's timestamps."""
+"""Significant digits of a fraction: enough for microseconds in a day's timestamps."""
 
 WHOLE = 2**53
-"""Below it every whole number is written in full: two checksums may differ by one."""
+"""Whole numbers below this are written in full: two checksums may differ by one."""
 
 _LINE = r"\n"
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -27,8 +27,8 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 def write(recording: Recording, file: TextIO) -> None:
     """Write all series as one of promtool's `input_series`, in JSON, which is YAML.
 
-    promtool puts series and values, as they are, on a line of what it then loads, and each new entry copies all before
-    it: with 100,000 entries that is most of its time. So lines of one entry's values are the next series.
+    promtool puts series and values unchanged on a line of a text that it then loads, and each new entry copies all
+    earlier ones: with 100,000 entries that is most of its time. So there is one entry, and lines in it are the series.
     """
     file.write('{"series":"","values":"')
     for number, one in enumerate(recording.series()):
@@ -46,7 +46,7 @@ def selector(series: ScrapedSeries) -> str:
 def values(numbers: Values, spacing: int = 1, first: int = 0) -> str:
     """Return a series' values in promtool's notation: `axn` and `_xn` for repeats, `a+bxn` for even steps.
 
-    They are `spacing` steps of promtool's grid apart, from step `first` on; nothing can be repeated across gaps.
+    They are `spacing` steps of promtool's grid apart, from step `first` on; repeats cannot span gaps.
     """
     return " ".join(_words(numbers) if spacing == 1 else _with_gaps(numbers, spacing - 1, first))
 
@@ -65,7 +65,7 @@ def _words(numbers: Values) -> Iterator[str]:
 
 
 def _with_gaps(numbers: Values, gap: int, missing: int) -> Iterator[str]:
-    """Yield each value, and before it how many steps have none."""
+    """Yield each value, preceded by the number of steps without one."""
     for value, is_missing, is_stale in zip(
         numbers.tolist(), is_a(MISSING, numbers).tolist(), is_a(STALE, numbers).tolist(), strict=True
     ):
@@ -78,12 +78,12 @@ def _with_gaps(numbers: Values, gap: int, missing: int) -> Iterator[str]:
 
 
 def _edges(bits: NDArray[np.generic]) -> list[int]:
-    """Return where each run of equal values begins, and the end."""
+    """Return the start of each run of equal values, and the end."""
     return [0, *(np.flatnonzero(bits[1:] != bits[:-1]) + 1).tolist(), len(bits)]
 
 
 def _repeated(word: str, times: int) -> Iterator[str]:
-    """Yield a word `times` times: `_xn` is n times missing, `axn` is a and n more; a name has no such form."""
+    """Yield a term `times` times: `_xn` is n missing values, `axn` is a and n more; `stale` has no such form."""
     if word == "_":
         yield f"_x{times}"
     elif times > 1 and word[-1].isdigit():
@@ -93,13 +93,13 @@ def _repeated(word: str, times: int) -> Iterator[str]:
 
 
 def _steps(numbers: Values) -> Iterator[str]:
-    """Yield whole numbers as runs of equal steps, which promtool adds up without error."""
+    """Yield whole numbers as runs of equal steps, which promtool adds up exactly."""
     steps = np.diff(numbers)
     edges = _edges(steps) if len(steps) else [0, 0]
     plain, by = numbers.tolist(), steps.tolist()
     at = 0
     for end in edges[1:]:
-        # The values from `at` to `end` are even; the last of them may have been told already.
+        # The values from `at` to `end` have equal steps; the last of them may have been written already.
         if end > at:
             yield f"{number(plain[at])}{'+' if by[at] >= 0 else '-'}{number(abs(by[at]))}x{end - at}"
             at = end + 1

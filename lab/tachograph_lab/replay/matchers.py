@@ -1,4 +1,4 @@
-"""Matchers of labels as Alertmanager's configuration writes them, in each of its styles."""
+"""Label matchers of Alertmanager's configuration, in each of its notations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MATCHER = re.compile(
 
 @dataclass(frozen=True)
 class LabelMatcher:
-    """A condition on one label; a label that is missing counts as empty."""
+    """A condition on one label; a missing label counts as empty."""
 
     label: str
     operator: str
@@ -28,7 +28,7 @@ class LabelMatcher:
         return re.compile(self.value if "~" in self.operator else re.escape(self.value), re.DOTALL)
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return whether labels fulfil it; patterns match the whole value."""
+        """Return whether the labels match; patterns match the whole value."""
         found = self._pattern.fullmatch(labels.get(self.label, "")) is not None
         return found is not self.operator.startswith("!")
 
@@ -37,14 +37,14 @@ LabelMatchers = tuple[LabelMatcher, ...]
 
 
 def all_hold(matchers: LabelMatchers, labels: Mapping[str, str]) -> bool:
-    """Return whether labels fulfil every matcher."""
+    """Return whether the labels match every matcher."""
     return all(matcher.holds(labels) for matcher in matchers)
 
 
 def read(section: Mapping[str, Any], side: str = "") -> LabelMatchers:
     """Return the matchers of a route (`side` empty) or of one side of an inhibition (`source_`, `target_`).
 
-    `matchers` are texts; `match` and `match_re` the style that Alertmanager had before 0.22.
+    `matchers` are texts; `match` and `match_re` are the notation from before Alertmanager 0.22.
     """
     texts = section.get(f"{side}matchers") or ()
     return (

@@ -1,8 +1,8 @@
-"""A copy of promtool that may read as many samples as a fleet's incident has.
+"""A copy of promtool with a higher limit of samples per query.
 
-`promtool test rules` stops a query at 10,000 samples and offers no flag for it (Prometheus pull request 17270 asks for
-one): a few hundred ranks are beyond it. The limit stands once in the program, right before the query's timeout, both as
-64-bit little-endian numbers; the copy differs in that number alone.
+`promtool test rules` stops a query at 10,000 samples and has no flag for that (Prometheus pull request 17270 asks for
+one): a few hundred ranks exceed it. The limit is in the program once, right before the query timeout, both as 64-bit
+little-endian numbers; the copy differs only in that number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PromtoolLimitError(binaries.BinariesUnavailable):
 
 
 def raised(suite: str = binaries.SYSTEM) -> Path:
-    """Return the copy of a suite's promtool, made at the first call and again when the original is newer.
+    """Return the copy of a suite's promtool, made on the first call and again when the original is newer.
 
     Raises BinariesUnavailable.
     """
@@ -47,10 +47,10 @@ def raised(suite: str = binaries.SYSTEM) -> Path:
 
 
 def with_raised_limit(content: bytes, name: str = "promtool") -> bytes:
-    """Return a program with its one limit raised; raise PromtoolLimitError where it does not stand there once."""
+    """Return a program with its limit raised; raise PromtoolLimitError unless the limit is found exactly once."""
     if (found := content.count(_SHIPPED)) != 1:
         raise PromtoolLimitError(
-            f"{name}: its limit of {SHIPPED_SAMPLES:,} samples stands there {found} times, not once; "
+            f"{name}: its limit of {SHIPPED_SAMPLES:,} samples was found {found} times, not once; "
             "a virtual replay needs the promtool of Prometheus 2.42 to 3.5"
         )
     return content.replace(_SHIPPED, _RAISED)

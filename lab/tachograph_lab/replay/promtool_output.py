@@ -1,4 +1,4 @@
-"""What `promtool test rules` prints when a test that expects nothing finds something, in both generations.
+"""Reads the output of `promtool test rules`, in both generations, when a test that expects nothing finds something.
 
 ::
 
@@ -43,16 +43,16 @@ class ActiveAlert(NamedTuple):
 
 @dataclass
 class PromtoolOutput:
-    """All that promtool said: alerts by moment, label sets by moment for expressions, and what it complains of."""
+    """The output of promtool: alerts by moment, label sets by moment for expressions, and its errors."""
 
     alerts: list[ActiveAlert] = field(default_factory=list)
     results: list[tuple[float, Labels]] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
 
 def read(lines: Iterable[str]) -> PromtoolOutput:
-    """Return what promtool printed; a line that is none of the above is a complaint."""
-    words = PromtoolOutput()
+    """Parse promtool's output; a line of another form is an error."""
+    output = PromtoolOutput()
     seconds, labels = 0.0, {}
     for line in lines:
         text = line.strip()
@@ -61,12 +61,12 @@ def read(lines: Iterable[str]) -> PromtoolOutput:
         elif text.startswith("Labels:{"):
             labels = label_set(text)
         elif text.startswith("Annotations:{"):
-            words.alerts.append(ActiveAlert(seconds, labels, label_set(text)))
+            output.alerts.append(ActiveAlert(seconds, labels, label_set(text)))
         elif text.startswith("got: {"):
-            words.results += [(seconds, label_set(found[0])) for found in _SET.finditer(text)]
+            output.results += [(seconds, label_set(found[0])) for found in _SET.finditer(text)]
         elif not _NOISE.fullmatch(line):
-            words.complaints.append(text)
-    return words
+            output.errors.append(text)
+    return output
 
 
 def label_set(text: str) -> dict[str, str]:
@@ -75,7 +75,7 @@ def label_set(text: str) -> dict[str, str]:
 
 
 def unquoted(text: str) -> str:
-    """Return what Go's %q has quoted; bytes that are no UTF-8 become what Prometheus shows for them."""
+    """Return the text that Go's %q has quoted; bytes that are not UTF-8 become what Prometheus shows for them."""
     return _ESCAPE.sub(_character, text)
 
 

@@ -1,9 +1,9 @@
-"""What Prometheus would have scraped of a simulated fleet, node by node.
+"""The recording of everything that Prometheus would scrape from a simulated fleet, node by node.
 
 Prometheus scrapes its targets at different moments of the interval, by a hash of each. So does a recording, on a grid
 of one second: node i's exporter at (i mod 5) seconds of every five, its host's page two seconds later. A rule then sees
-nodes as they were 0 to 4 s ago, with the samples' real timestamps, and some of them before a fault, some after.
-Gaps make promtool read more text; a recording of more than `STAGGERED_RANK_SECONDS` is scraped all at once instead.
+nodes as they were 0 to 4 s ago, with the samples' real timestamps, some of them before a fault and some after.
+Gaps make promtool read more text; in a recording of more than `STAGGERED_RANK_SECONDS` all targets share one moment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXPORTER_JOB, NODE_JOB = "tachograph", "node"
 
 
 STAGGERED_RANK_SECONDS = 400_000
-"""Up to here – ranks times seconds of the story – each target has its own moment; beyond, all are scraped at once."""
+"""Up to here – ranks times seconds of the scenario – each target has its own moment; beyond, all share one."""
 
 GRID_SECONDS = 1.0
 HOST_LATER = 2
@@ -31,7 +31,7 @@ HOST_LATER = 2
 
 
 class Recording:
-    """All that was scraped, every `scrape_seconds` of a grid of `grid_seconds`, from second 0 to `seconds`."""
+    """Everything scraped, every `scrape_seconds` on a grid of `grid_seconds`, from second 0 to `seconds`."""
 
     def __init__(
         self, targets: Sequence[Target], scrape_seconds: float, seconds: float, grid_seconds: float | None = None
@@ -53,7 +53,7 @@ class Recording:
 
 
 class _Now:
-    """The scenario's time, turned by the recorder."""
+    """The scenario's clock, advanced by `record`."""
 
     seconds = 0.0
 
@@ -62,9 +62,9 @@ class _Now:
 
 
 class _RecordedNode:
-    """A node, the exporter that runs there now if one does, and the two pages that are scraped of it.
+    """A node, the exporter that is running on it, if any, and its two scraped pages.
 
-    `moment` is the grid step at which its exporter is scraped, of the `spacing` steps of an interval.
+    `moment` is the grid step of its exporter's scrape, among the `spacing` steps of an interval.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class _RecordedNode:
         self.targets = (self._exporter_page, self._node_page)
 
     def is_due(self, step: int) -> bool:
-        """Return whether its exporter is scraped at a step of the grid."""
+        """Return whether its exporter is scraped at a grid step."""
         return step % self._spacing == self._exporter_page.first
 
     def receive(self, messages: Sequence[RankMessage]) -> None:
-        """Let the exporter hear its ranks; one that was away starts anew, one that is away hears nothing."""
+        """Pass the ranks' messages to the exporter, which is started if it was down; one that is down gets none."""
         if not (self._node.up and self._node.exporter_up):
             if self._exporter is not None:
                 self._memory = self._exporter.memory
@@ -97,7 +97,7 @@ class _RecordedNode:
             self._exporter.receive(message)
 
     def scrape(self, step: int) -> None:
-        """Scrape the pages that are due, as far as they can be reached."""
+        """Scrape the pages that are due, if they can be reached."""
         reachable = self._node.up and self._node.reachable
         if self.is_due(step):
             if self._exporter is not None:
@@ -116,8 +116,8 @@ def is_staggered(scenario: Scenario) -> bool:
 def record(scenario: Scenario, kept: Collection[str], scrape_seconds: float = 5.0) -> Recording:
     """Simulate a scenario and scrape its nodes' exporters and hosts; keep the metrics named in `kept`.
 
-    Ranks of a node say where they are once a scrape, right before it, and their exporter ticks; what else they say,
-    such as a bye, is heard within a second. Scenario second 0 is Unix time 0, where promtool's clock starts.
+    Ranks send their state once per scrape, right before it, and their exporter ticks; other messages, such as a bye,
+    arrive within a second. Scenario second 0 is Unix time 0, where promtool's clock starts.
     """
     grid_seconds = GRID_SECONDS if is_staggered(scenario) else scrape_seconds
     now = _Now()
@@ -131,11 +131,11 @@ def record(scenario: Scenario, kept: Collection[str], scrape_seconds: float = 5.
     for step in range(steps + 1):
         now.seconds = step * grid_seconds
         simulation.advance(now.seconds)
-        heard: dict[str, list[RankMessage]] = {name: [] for name in nodes}
+        received: dict[str, list[RankMessage]] = {name: [] for name in nodes}
         for message in simulation.messages({name for name, node in nodes.items() if node.is_due(step)}):
-            heard[message.node].append(message)
+            received[message.node].append(message)
         for name, node in nodes.items():
-            node.receive(heard[name])
+            node.receive(received[name])
             node.scrape(step)
     targets = [target for node in nodes.values() for target in node.targets]
     return Recording(targets, scrape_seconds, steps * grid_seconds, grid_seconds)

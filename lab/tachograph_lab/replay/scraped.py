@@ -1,7 +1,7 @@
-"""A page as Prometheus keeps it: series, and their value at each scrape.
+"""A scraped page as Prometheus stores it: series, and their value at each scrape.
 
-As in Prometheus, a series that is no longer on its page, or whose scrape fails, is marked stale at that scrape and is
-absent after it.
+As in Prometheus, a series that has vanished from its page, or whose scrape fails, is marked stale at that scrape and is
+absent afterwards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Row: TypeAlias = tuple[str, Mapping[str, str], float]
 """A sample of another exporter: name, labels, value."""
 
 MISSING, STALE = np.array([0x7FF8000000000101, 0x7FF8000000000102], np.uint64).view(np.float64).tolist()
-"""Two NaNs that no sample has: no value at this scrape, and the mark that a series has ended. Compare with `is_a`."""
+"""Two NaNs that no sample has: no value at this scrape, and the marker of a series' end. Compare with `is_a`."""
 
 _EDGES = (*map(repr, BOUNDS), "+Inf")
 
@@ -43,7 +43,7 @@ class ScrapedSeries(NamedTuple):
 
 
 class Target:
-    """One scraped page: its series with the target's labels; metrics whose name is not in `kept` are left out.
+    """One scraped page: its series with the target's labels; metrics whose name is not in `kept` are dropped.
 
     `first` is the grid step of its first scrape.
     """
@@ -58,7 +58,7 @@ class Target:
         self._names: list[tuple[str, dict[str, str]]] = []
 
     def scrape_exporter(self, samples: Iterable[Sample | HistogramSample] | None) -> None:
-        """Add the page of an exporter of ours; None is a scrape that failed."""
+        """Add a page of our exporter; None is a failed scrape."""
         row = self._row(samples is not None)
         columns = self._columns
         for sample in samples or ():
@@ -75,14 +75,14 @@ class Target:
         self._close(row)
 
     def scrape(self, rows: Iterable[Row] | None) -> None:
-        """Add the page of another exporter; None is a scrape that failed."""
+        """Add a page of another exporter; None is a failed scrape."""
         row = self._row(rows is not None)
         for name, labels, value in rows or ():
             self._put((name, *sorted(labels.items())), name, labels, value, row)
         self._close(row)
 
     def series(self) -> Iterator[ScrapedSeries]:
-        """Yield `up` and every series kept."""
+        """Yield `up` and every kept series."""
         yield ScrapedSeries("up", self._labels, np.array(self._up), self.first)
         if self._names:
             table = np.full((len(self._names), len(self._rows)), MISSING)
@@ -111,7 +111,7 @@ class Target:
             row[column] = value
 
     def _column(self, key: object, name: str, labels: Mapping[str, str], row: list[float]) -> int:
-        """Give a new series its column, -1 for none."""
+        """Return the column of a new series, -1 if it is not kept."""
         column = -1
         if name in self._kept:
             column = len(self._names)

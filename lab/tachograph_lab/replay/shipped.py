@@ -1,4 +1,4 @@
-"""The shipped rules as far as a replay has to know them: their files, groups, alerts, and the metrics they read."""
+"""The shipped rules as a replay needs them: their files, groups, alerts, and the metrics they read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 @dataclass(frozen=True)
 class ShippedRules:
-    """The rule files of a folder, and the labels that Prometheus adds to whatever leaves it."""
+    """The rule files of a folder, and the external labels that Prometheus adds."""
 
     files: tuple[Path, ...]
     external_labels: Mapping[str, str]
@@ -38,7 +38,7 @@ class ShippedRules:
 
     @cached_property
     def alerts(self) -> tuple[str, ...]:
-        """The names of all alerts that say something; one of severity none, the watchdog, fires for ever."""
+        """The names of all alerts except the watchdog, of severity none, which always fires."""
         names = (
             rule["alert"]
             for rule in self._rules()
@@ -49,7 +49,7 @@ class ShippedRules:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Every word of an expression or a template: among them, all names of metrics that are read."""
+        """Every word of an expression or template, among them the names of all metrics that are read."""
         texts = (text for rule in self._rules() for text in _texts(rule))
         return frozenset(word for text in texts for word in _WORD.findall(text))
 

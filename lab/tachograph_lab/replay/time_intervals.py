@@ -1,4 +1,4 @@
-"""Alertmanager's time intervals: the hours in which a route is muted or active."""
+"""Alertmanager's time intervals: the times at which a route is muted or active."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class TimeInterval:
-    """Moments that fulfil every part that is given; within a part, any of its spans."""
+    """A time interval: a moment matches if it is within a span of every part that is given."""
 
     times: tuple[Span, ...] = ()
     weekdays: tuple[Span, ...] = ()

@@ -1,27 +1,27 @@
-"""What a scenario expects against what was received, judged alike for a virtual and a live replay."""
+"""Compares the notifications received with those a scenario expects, for virtual and live replays alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from tachograph_lab.scenario import Expected, Scenario, Tolerated
+from tachograph.humanize import span
+from tachograph_lab.scenario import Expected, Scenario, Tolerated
 
 FIRING, RESOLVED = "firing", "resolved"
 
 NOBODY = frozenset({"null", "watchdog"})
-"""Receivers that tell no person of an incident."""
+"""Receivers that notify no person."""
 
 SAME_NOTIFICATION_SECONDS = 1.0
-"""Alerts of one group that arrive this close together came in one notification: groups wait longer between two."""
+"""Alerts of a group that arrive this close together came in one notification: groups wait longer between two."""
 
-_UNSPOKEN = ("runbook_url", "dashboard_url")
+_LINKS = ("runbook_url", "dashboard_url")
 
 
 class ReceivedAlert(NamedTuple):
-    """One alert of a notification, first told as firing or as resolved; `time` is in scenario seconds."""
+    """An alert of a notification, sent for the first time as firing or as resolved; `time` is in scenario seconds."""
 
     time: float
     receiver: str
@@ -36,13 +36,13 @@ class ReceivedAlert(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What it says to a person, links left out."""
-        return "\n".join(words for name, words in self.annotations.items() if name not in _UNSPOKEN)
+        """Its annotations, except links."""
+        return "\n".join(words for name, words in self.annotations.items() if name not in _LINKS)
 
 
 @dataclass(frozen=True)
 class ExpectationResult:
-    """An expectation, what met it, how long after its fault, and what is wrong with that; empty if nothing is."""
+    """An expectation, the alert that met it, the delay after its fault, and what is wrong; empty if nothing is."""
 
     expected: Expected
     received: ReceivedAlert | None
@@ -52,10 +52,10 @@ class ExpectationResult:
 
 @dataclass(frozen=True)
 class ReplayVerdict:
-    """The outcome of a replay: `answers` to the expectations in order, and all that was received beside them."""
+    """The result of a replay: `expectations` in order with what met them, and everything else that was received."""
 
     title: str
-    answers: tuple[ExpectationResult, ...]
+    expectations: tuple[ExpectationResult, ...]
     extra: tuple[ReceivedAlert, ...]
     tolerated: tuple[ReceivedAlert, ...]
     silent: tuple[ReceivedAlert, ...]
@@ -64,45 +64,46 @@ class ReplayVerdict:
 
     @property
     def ok(self) -> bool:
-        """Whether all that was expected was received in time, and nothing else was sent to a person."""
-        return not self.errors and not self.extra and not any(answer.wrong for answer in self.answers)
+        """Whether everything expected was received in time, and nothing else was sent to a person."""
+        return not self.errors and not self.extra and not any(one.wrong for one in self.expectations)
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The verdict for a person to read, a line for each thing expected and each thing received."""
+        """The verdict in lines: one for each expectation and each notification received."""
         return tuple(self._lines())
 
     def _lines(self) -> Iterator[str]:
         yield f"{'ok  ' if self.ok else 'FAIL'} {self.title}"
         for error in self.errors:
             yield f"  error     {error}"
-        for answer in self.answers:
-            words = f"{answer.expected.receiver} {_described(answer.expected.alert, answer.expected.labels)}"
-            if answer.received is None:
-                yield f"  MISSING   {words} within {answer.expected.within:g} s: {answer.wrong}"
+        for one in self.expectations:
+            what = f"{one.expected.receiver} {_described(one.expected.alert, one.expected.labels)}"
+            limit = span(one.expected.within)
+            if one.received is None:
+                yield f"  MISSING   {what} within {limit}: {one.wrong}"
                 continue
-            took = f"after {answer.delay:.0f} s of {answer.expected.within:g}{answer.wrong and ': ' + answer.wrong}"
-            yield f"  {'WRONG   ' if answer.wrong else 'received'}  {words} {took}"
-            yield f"            “{answer.received.annotations.get('description', '')}”"
-        for one in self.extra:
-            yield f"  EXTRA     {_told(one)}"
-            yield f"            “{one.annotations.get('description', '')}”"
-        for word, ones in (("tolerated", self.tolerated), ("not sent ", self.silent), ("resolved ", self.resolved)):
-            for one in ones:
-                yield f"  {word} {_told(one)}"
-        if not (self.answers or self.extra):
+            took = f"after {span(one.delay)}, limit {limit}{one.wrong and ': ' + one.wrong}"
+            yield f"  {'WRONG   ' if one.wrong else 'received'}  {what} {took}"
+            yield f"            “{one.received.annotations.get('description', '')}”"
+        for extra in self.extra:
+            yield f"  EXTRA     {_when(extra)}"
+            yield f"            “{extra.annotations.get('description', '')}”"
+        for word, alerts in (("tolerated", self.tolerated), ("not sent ", self.silent), ("resolved ", self.resolved)):
+            for alert in alerts:
+                yield f"  {word} {_when(alert)}"
+        if not (self.expectations or self.extra):
             yield "  nothing was expected, and nothing was sent to a person"
 
 
 def judge(scenario: Scenario, received: Iterable[ReceivedAlert], errors: Sequence[str] = ()) -> ReplayVerdict:
     """Return the verdict on what was received.
 
-    An expectation is met by the first alert of its receiver, name, labels (a subset) and words that was told after its
-    fault, and by all such alerts of the same notification. What is told beside that – another alert, another rank in
-    the same notification, a second notification for the same – is extra, unless the scenario tolerates it.
+    An expectation is met by the first alert with its receiver, name, labels (a subset) and texts that was sent after
+    its fault, and by all such alerts of the same notification. Everything else – another alert, another rank in the
+    same notification, a second notification for the same alert – is extra, unless the scenario tolerates it.
     """
-    told = sorted(received, key=lambda one: (one.time, one.receiver, one.alert, sorted(one.labels.items())))
-    firing = [one for one in told if one.status == FIRING]
+    alerts = sorted(received, key=lambda one: (one.time, one.receiver, one.alert, sorted(one.labels.items())))
+    firing = [one for one in alerts if one.status == FIRING]
     claimed: set[int] = set()
     taken = [_claim(scenario, expected, firing, claimed) for expected in scenario.expect]
     for one, expected in zip(taken, scenario.expect, strict=True):
@@ -114,13 +115,13 @@ def judge(scenario: Scenario, received: Iterable[ReceivedAlert], errors: Sequenc
     extra = tuple(one for one in rest if one not in silent and one not in tolerated)
     return ReplayVerdict(
         title=scenario.title if scenario.incident is None else f"{scenario.incident}. {scenario.title}",
-        answers=tuple(
-            _answer(scenario, expected, one, rest) for expected, one in zip(scenario.expect, taken, strict=True)
+        expectations=tuple(
+            _result(scenario, expected, one, rest) for expected, one in zip(scenario.expect, taken, strict=True)
         ),
         extra=extra,
         tolerated=tolerated,
         silent=tuple(one for one in silent if one.receiver != "watchdog"),
-        resolved=tuple(one for one in told if one.status == RESOLVED and one.receiver not in NOBODY),
+        resolved=tuple(one for one in alerts if one.status == RESOLVED and one.receiver not in NOBODY),
         errors=tuple(errors),
     )
 
@@ -137,7 +138,7 @@ def _claim(
 
 
 def began(scenario: Scenario, expected: Expected) -> float:
-    """Return the scenario second from which an expectation's time counts: its fault's, or the start without faults."""
+    """Return the second from which an expectation's time counts: that of its fault, 0 without faults."""
     return scenario.faults[expected.of - 1].at if scenario.faults else 0.0
 
 
@@ -151,7 +152,7 @@ def _together(one: ReceivedAlert, other: ReceivedAlert) -> bool:
 
 
 def _differs(expected: Expected, one: ReceivedAlert) -> str:
-    """Return in what a received alert differs from the expected one, or an empty string."""
+    """Return how a received alert differs from the expected one, empty if it does not."""
     if one.alert != expected.alert:
         return f"it is {one.alert}"
     if one.receiver != expected.receiver:
@@ -159,9 +160,9 @@ def _differs(expected: Expected, one: ReceivedAlert) -> str:
     for label, value in expected.labels.items():
         if one.labels.get(label) != value:
             return f"names {label} {one.labels.get(label) or 'none'}"
-    spoken = one.text.casefold()
-    missing = [words for words in expected.text if words.casefold() not in spoken]
-    return f"does not say {' nor '.join(map(repr, missing))}" if missing else ""
+    text = one.text.casefold()
+    missing = [part for part in expected.text if part.casefold() not in text]
+    return f"does not contain {' and '.join(map(repr, missing))}" if missing else ""
 
 
 def _tolerates(may: Tolerated, one: ReceivedAlert) -> bool:
@@ -169,18 +170,18 @@ def _tolerates(may: Tolerated, one: ReceivedAlert) -> bool:
     return same and all(one.labels.get(label) == value for label, value in may.labels.items())
 
 
-def _answer(
+def _result(
     scenario: Scenario, expected: Expected, one: ReceivedAlert | None, rest: Iterable[ReceivedAlert]
 ) -> ExpectationResult:
     since = began(scenario, expected)
     if one is not None:
         delay = one.time - since
-        late = f"late by {delay - expected.within:.0f} s" if delay > expected.within else ""
+        late = f"late by {span(delay - expected.within)}" if delay > expected.within else ""
         return ExpectationResult(expected, one, delay, late)
     near = [other for other in rest if other.alert == expected.alert]
     if not near:
         return ExpectationResult(expected, None, None, "never received")
-    reasons = dict.fromkeys(_differs(expected, other) or f"told {since - other.time:.0f} s before" for other in near)
+    reasons = dict.fromkeys(_differs(expected, other) or f"sent {span(since - other.time)} before" for other in near)
     return ExpectationResult(expected, None, None, "received, but " + "; ".join(list(reasons)[:3]))
 
 
@@ -189,5 +190,5 @@ def _described(alert: str, labels: Mapping[str, str]) -> str:
     return alert + (" {" + ", ".join(f"{name} {value}" for name, value in sorted(shown.items())) + "}" if shown else "")
 
 
-def _told(one: ReceivedAlert) -> str:
-    return f"{one.receiver} {_described(one.alert, one.labels)} at {one.time:.0f} s"
+def _when(one: ReceivedAlert) -> str:
+    return f"{one.receiver} {_described(one.alert, one.labels)} at {span(one.time)}"

@@ -1,8 +1,8 @@
-"""Scenarios replayed in virtual time: simulated, scraped, judged by the shipped rules and routed, in seconds.
+"""Replays scenarios in virtual time, in seconds: simulates and scrapes them, evaluates the rules, routes the alerts.
 
-Most of promtool's time goes to each rule at each moment, however few ranks there are: ten small fleets cost little more
-than one. So several share one Prometheus, their runs side by side as in a cluster, and each is judged alone: runs,
-nodes and GPUs get a mark before their name, which is taken off what is said of them.
+promtool spends most of its time per rule and moment, whatever the number of ranks: ten small fleets cost little more
+than one. So several scenarios share one Prometheus, as the runs of a cluster do, and each is judged alone: the names of
+runs, nodes and GPUs get a prefix, which is removed from the alerts.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from tachograph_lab.replay.verdict import ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
 
 EPOCH = 1_767_607_200.0
-"""What Alertmanager's time intervals take for second 0: Monday 2026-01-05, 10:00 UTC, in working hours."""
+"""The time of second 0 for Alertmanager's time intervals: Monday 2026-01-05, 10:00 UTC, in working hours."""
 
 EVALUATION_SECONDS, FINE_SECONDS, COARSE_SECONDS = 5.0, 2.5, 15.0
-"""Between two evaluations: in general, where something must be told soon of a small fleet, and in a long story."""
+"""The evaluation interval: in general, for an alert that is due soon in a small fleet, and in a long scenario."""
 
 SOON_SECONDS, SMALL_RANKS = 15.0, 256
-"""What must be told within this time and a step, and the fleet up to which it is looked for with the finer rhythm."""
+"""An alert is due soon if it must come within this time and a step; the largest fleet for the finer interval."""
 
 LONG_SECONDS = 3 * 3600.0
-"""A story from here on tells of hours; Prometheus, too, evaluates most groups no more often than every 15 s."""
+"""The shortest long scenario; Prometheus, too, evaluates most groups no more often than every 15 s."""
 
-MARKED = ("run", "instance", "uuid")
-"""The labels that tell one cluster's parts from another's."""
+PREFIXED = ("run", "instance", "uuid")
+"""The labels whose values get a scenario's prefix."""
 
 MOST_SCENARIOS, MOST_RANK_SECONDS = 12, 4_000_000
-"""How much goes together: some 200 MB of text, for which promtool takes up to 6 GiB."""
+"""The limits of a pack: some 200 MB of text, for which promtool takes up to 6 GiB."""
 
 
 def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
-    """Return the scenarios in groups that can be replayed together, of one rhythm and about one length; big first."""
+    """Return the scenarios in groups to replay together, with one interval and similar length; largest first."""
     found: list[list[Scenario]] = []
     for _, alike in groupby(sorted(scenarios, key=_kind), key=lambda one: _kind(one)[:2]):
         pack: list[Scenario] = []
@@ -54,18 +54,18 @@ def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
 
 
 def _kind(scenario: Scenario) -> tuple[float, bool, float]:
-    return rhythm(scenario), is_staggered(scenario), scenario.lasts
+    return interval(scenario), is_staggered(scenario), scenario.lasts
 
 
 def _size(pack: Sequence[Scenario]) -> float:
     return max(one.lasts for one in pack) * sum(one.fleet.ranks for one in pack)
 
 
-def rhythm(scenario: Scenario) -> float:
-    """Return the seconds between two evaluations of a scenario's replay.
+def interval(scenario: Scenario) -> float:
+    """Return the seconds between two evaluations in a scenario's replay.
 
-    Times are judged as they are expected: fast groups, which Prometheus evaluates every 2 s, are evaluated every 2.5 s
-    where that decides, in small fleets with something to be told soon.
+    Fast groups, which Prometheus evaluates every 2 s, are evaluated every 2.5 s where that decides whether an alert is
+    in time: in small fleets with an alert that is due soon.
     """
     if scenario.lasts >= LONG_SECONDS:
         return COARSE_SECONDS
@@ -74,41 +74,41 @@ def rhythm(scenario: Scenario) -> float:
 
 
 def replay(pack: Sequence[Scenario], suite: str, scrape_seconds: float = 5.0) -> list[ReplayVerdict]:
-    """Return the verdict on each of a pack's scenarios; the same pack always has the same.
+    """Return the verdict on each scenario of a pack; the same pack always gives the same verdicts.
 
-    A rule that fails is an error of every verdict. Raises BinariesUnavailable.
+    A failing rule is an error of every verdict. Raises BinariesUnavailable.
     """
     rules = shipped()
     parts = {f"c{number}x-": record(one, rules.words, scrape_seconds) for number, one in enumerate(pack)}
     try:
-        firings = evaluate(_Cluster(parts), rules, rhythm(pack[0]), suite)
+        firings = evaluate(_Cluster(parts), rules, interval(pack[0]), suite)
     except EvaluationError as error:
         return [judge(scenario, (), error.lines) for scenario in pack]
     routes = alertmanager_config.read(root() / "alertmanager/alertmanager.yml")
     verdicts = []
-    for scenario, (mark, recording) in zip(pack, parts.items(), strict=True):
-        own = of_part(firings, mark, recording.seconds)
+    for scenario, (prefix, recording) in zip(pack, parts.items(), strict=True):
+        own = of_part(firings, prefix, recording.seconds)
         verdicts.append(judge(scenario, AlertmanagerModel(routes, EPOCH).notifications(own, recording.seconds)))
     return verdicts
 
 
-def of_part(firings: Iterable[Firing], mark: str, seconds: float) -> list[Firing]:
-    """Return what fired of a part until its end, without its mark; what carries no part's mark is everybody's."""
+def of_part(firings: Iterable[Firing], prefix: str, seconds: float) -> list[Firing]:
+    """Return the firings of one part until its end, without its prefix; those without a prefix belong to all parts."""
     own = []
     for firing in firings:
-        marked = [firing.labels[name] for name in MARKED if name in firing.labels]
-        if firing.start <= seconds and (not marked or any(value.startswith(mark) for value in marked)):
+        prefixed = [firing.labels[name] for name in PREFIXED if name in firing.labels]
+        if firing.start <= seconds and (not prefixed or any(value.startswith(prefix) for value in prefixed)):
             end = firing.end if firing.end is not None and firing.end <= seconds else None
-            own.append(Firing(_bare(firing.labels, mark), firing.start, end, _bare(firing.annotations, mark)))
+            own.append(Firing(_bare(firing.labels, prefix), firing.start, end, _bare(firing.annotations, prefix)))
     return own
 
 
-def _bare(texts: Mapping[str, str], mark: str) -> dict[str, str]:
-    return {name: text.replace(mark, "") for name, text in texts.items()}
+def _bare(texts: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {name: text.replace(prefix, "") for name, text in texts.items()}
 
 
 class _Cluster(Recording):
-    """The recordings of several fleets as one, each under its mark."""
+    """The recordings of several fleets as one, each with its prefix."""
 
     def __init__(self, parts: Mapping[str, Recording]) -> None:
         first = next(iter(parts.values()))
@@ -117,6 +117,6 @@ class _Cluster(Recording):
 
     def series(self) -> Iterator[ScrapedSeries]:
         """Yield every series, part by part."""
-        for mark, recording in self._parts.items():
+        for prefix, recording in self._parts.items():
             for one in recording.series():
-                yield one._replace(labels={k: mark + v if k in MARKED and v else v for k, v in one.labels.items()})
+                yield one._replace(labels={k: prefix + v if k in PREFIXED and v else v for k, v in one.labels.items()})

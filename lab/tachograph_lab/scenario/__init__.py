@@ -1,4 +1,4 @@
-"""Scenarios: a fleet, what goes wrong on it, and what a person must receive; as read from a file or made at random."""
+"""Scenarios: a fleet, its faults, and the notifications that people must receive; read from a file or generated."""
 
 from tachograph_lab.scenario.definition import (
     INCIDENTS,

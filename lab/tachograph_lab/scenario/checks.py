@@ -1,4 +1,4 @@
-"""Whether the parts of a scenario fit together: places, times, contradictions, and names that must exist."""
+"""Checks that the parts of a scenario fit together: places, times, contradictions, and names that must exist."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tachograph_lab import checkout
+from tachograph_lab.scenario.definition import Scenario, Tolerated
 from tachograph_lab.scenario.faults import (
     RUN,
     Fault,
@@ -20,15 +21,12 @@ from tachograph_lab.scenario.faults import (
     SlowCheckpoint,
 )
 
-if TYPE_CHECKING:
-    from tachograph_lab.scenario.definition import Scenario, Tolerated
-
 WATCHDOG = "watchdog"
-"""The receiver that hears all the time: no scenario expects anything of it. `null` stands for what nobody is told."""
+"""The receiver of the watchdog alert, which always fires; `null` means that nobody is notified."""
 
 
 class ScenarioProblem(NamedTuple):
-    """What does not fit: the part of the scenario, the entry in it (None: the part itself), and what is allowed."""
+    """A mistake in a scenario: its part, the entry in it (None: the part itself), what is wrong, what is allowed."""
 
     part: str
     entry: int | None
@@ -37,7 +35,7 @@ class ScenarioProblem(NamedTuple):
 
 
 def check(scenario: Scenario, faults: int | None = None) -> Iterator[ScenarioProblem]:
-    """Yield everything that does not fit together; `faults` is how many there are, where not all could be read."""
+    """Yield everything that does not fit together; `faults` is their number, if not all of them could be read."""
     faults = len(scenario.faults) if faults is None else faults
     fleet = scenario.fleet
     if fleet.ranks % fleet.tensor_parallel:
@@ -52,13 +50,13 @@ def check(scenario: Scenario, faults: int | None = None) -> Iterator[ScenarioPro
     for index, expected in enumerate(scenario.expect):
         if expected.of > max(faults, 1):
             yield ScenarioProblem(
-                "expect", index, f"it counts from fault {expected.of}", f"allowed: 1 to {max(faults, 1)}"
+                "expect", index, f"there is no fault {expected.of}", f"allowed: 1 to {max(faults, 1)}"
             )
             continue
         since = scenario.faults[expected.of - 1].at if faults == len(scenario.faults) > 0 else 0.0
         if since + expected.within > scenario.lasts:
-            what = f"the scenario ends after {scenario.lasts:g} s, before {expected.alert} is late"
-            yield ScenarioProblem("expect", index, what, "a longer `lasts` or a shorter `within`")
+            what = f"the scenario ends after {scenario.lasts:g} s, before {expected.alert} is due"
+            yield ScenarioProblem("expect", index, what, "give a longer `lasts` or a shorter `within`")
 
 
 def _places(scenario: Scenario) -> Iterator[ScenarioProblem]:
@@ -83,7 +81,7 @@ def _times(scenario: Scenario) -> Iterator[ScenarioProblem]:
             what = f"`{fault.word}` begins at {fault.at:g} s, after the scenario's end"
             yield ScenarioProblem("faults", index, what, f"allowed: before {scenario.lasts:g} s")
         elif finish is not None and fault.at >= finish and not isinstance(fault, Finish):
-            what = f"`{fault.word}` begins at {fault.at:g} s, when the run has finished"
+            what = f"`{fault.word}` begins at {fault.at:g} s, after the run has finished"
             yield ScenarioProblem("faults", index, what, f"allowed: before {finish:g} s")
         if isinstance(fault, (SlowCheckpoint, NoCheckpoint)) and scenario.checkpoint is None:
             allowed = "give the scenario `checkpoint: {every: …, takes: …}`"
@@ -91,7 +89,7 @@ def _times(scenario: Scenario) -> Iterator[ScenarioProblem]:
 
 
 def _contradictions(scenario: Scenario) -> Iterator[ScenarioProblem]:
-    """Yield faults that set the same quantity at the same place and time; a restart brings every process back."""
+    """Yield faults that set the same quantity at the same place and time; a restart starts every process anew."""
     restarts = [fault.at for fault in scenario.faults if isinstance(fault, (PlannedRestart, RestartLoop))]
     finishes = [index for index, fault in enumerate(scenario.faults) if isinstance(fault, Finish)]
     for index in finishes[1:]:
@@ -114,7 +112,7 @@ def _contradictions(scenario: Scenario) -> Iterator[ScenarioProblem]:
         if late.at < until(early, quantity) or late.at == early.at:
             at = _where(quantity, places, others)
             what = f"`{second.word}` at {second.at:g} s contradicts `{first.word}` at {first.at:g} s: both set {at}"
-            yield ScenarioProblem("faults", index, what, "end the first one before (`for:`), or leave one out")
+            yield ScenarioProblem("faults", index, what, "end the first one earlier (`for:`), or remove one")
 
 
 def _meet(places: frozenset[int], others: frozenset[int]) -> bool:

@@ -1,7 +1,6 @@
-"""A story of a fleet: its shape, what a step is made of, what goes wrong when, and who must hear of it.
+"""The definition of a scenario: a fleet, its steps, the faults and their times, and the expected notifications.
 
-`load` reads one from a file in `incidents/`; a campaign builds them directly. `docs/scenarios.md` has the
-format.
+`load` reads one from a file in `incidents/`; a campaign generates them. `docs/scenarios.md` has the format.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from tachograph_lab.scenario.faults import Fault
 from tachograph_lab.scenario.values import optional, size
 
 INCIDENTS = Path(__file__).parents[1] / "incidents"
-"""Where the shipped scenarios are."""
+"""The folder of the shipped scenarios."""
 
 
 class ScenarioError(Exception):
-    """A scenario that cannot be replayed; each line says file:line, what is wrong and what is allowed."""
+    """A scenario cannot be replayed; each line has file:line, what is wrong and what is allowed."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__("\n".join(lines))
@@ -39,7 +38,7 @@ class Fleet:
 
     @property
     def ranks(self) -> int:
-        """How many ranks the run has."""
+        """The number of ranks of the run."""
         return self.nodes * self.gpus_per_node
 
     def node_name(self, node: int) -> str:
@@ -47,7 +46,7 @@ class Fleet:
         return f"node-{node:0{len(str(self.nodes - 1))}d}"
 
     def node_of(self, rank: int) -> int:
-        """Return the node that a rank sits on."""
+        """Return the node that a rank runs on."""
         return rank // self.gpus_per_node
 
     def gpu_of(self, rank: int) -> int:
@@ -57,9 +56,9 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Seconds that an ordinary step spends in each phase; `collective` is the exposed wait of a run without faults.
+    """The seconds of each phase of an ordinary step; `collective` is the exposed wait of a run without faults.
 
-    `noise` is the standard deviation of a rank's phase as a share of it. The textbook's formula replaces them all: a
+    `noise` is the standard deviation of a rank's phase as a share of it. The textbook formula replaces all of them: a
     rank's step computes for 0.50 s + 0.01·((7·rank + step) mod 5).
     """
 
@@ -74,7 +73,7 @@ class StepTimes:
 
     @property
     def seconds(self) -> float:
-        """A whole step without faults and noise."""
+        """The duration of a step without faults and noise."""
         if self.formula:
             return 0.54
         return self.data + self.copy + self.forward + self.backward + self.optimizer + self.collective
@@ -82,7 +81,7 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one step of the whole run does."""
+    """The work of one step of the whole run."""
 
     tokens: float = optional(values.positive, 65536.0)
     flops_per_token: float = optional(values.positive, 4.6e10)
@@ -91,7 +90,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A loss that falls from `start` to `end`, half of what is left in each `halves` steps; noise is a share of it."""
+    """A loss that falls from `start` to `end`, by half of the rest every `halves` steps; noise is a share of it."""
 
     start: float = optional(values.positive, 10.5, key="from")
     end: float = optional(values.positive, 2.2, key="to")
@@ -109,9 +108,9 @@ class GradientNorm:
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """What the run learns.
+    """The curves of loss, gradient norm and learning rate.
 
-    The textbook's formula replaces loss and norm: 3.0·e^(−0.18·step) + 0.20 and 0.9 + 0.05·sin(step).
+    The textbook formula replaces loss and norm: 3.0·e^(−0.18·step) + 0.20 and 0.9 + 0.05·sin(step).
     """
 
     loss: Loss = field(default_factory=Loss, metadata={"section": Loss})
@@ -129,7 +128,7 @@ class MemoryInUse:
 
 @dataclass(frozen=True, kw_only=True)
 class AlertThresholds:
-    """What the run sets for its alerts itself, as `recorder.threshold` does; 0: the rules' own."""
+    """The alert thresholds that the run sets itself, as with `recorder.threshold`; 0: the rules' own."""
 
     hang_seconds: float = optional(values.some_time, 0.0)
     straggler_ratio: float = optional(values.share, 0.0)
@@ -138,13 +137,13 @@ class AlertThresholds:
     checkpoint_age_seconds: float = optional(values.some_time, 0.0)
 
     def set(self) -> dict[str, float]:
-        """Return those that are set, by name."""
+        """Return the thresholds that are set, by name."""
         return {name: limit for name, limit in vars(self).items() if limit}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """What the run stops training for: `takes` so long, begun `every` so long."""
+    """A regular pause in training: it begins every `every` seconds and takes `takes` seconds."""
 
     every: float = size(values.some_time)
     takes: float = size(values.some_time)
@@ -161,9 +160,9 @@ class Tolerated:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected(Tolerated):
-    """A notification that must be received `within` so long after the fault number `of` (from 1), with these texts.
+    """A notification that must be received within `within` seconds of fault number `of` (from 1).
 
-    `text` are parts of the alert's description.
+    `text` lists parts of the alert's description.
     """
 
     within: float = size(values.some_time)
@@ -173,7 +172,7 @@ class Expected(Tolerated):
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """All of a story; `live` is the same story as it is replayed in real time, None where it is not."""
+    """A whole scenario; `live` is its variant for replay in real time, None if there is none."""
 
     path: Path | None = None
     incident: int | None = optional(values.count, None)
@@ -195,7 +194,7 @@ class Scenario:
     live: Scenario | None = None
 
     def for_live(self) -> Scenario:
-        """Return the story as it is replayed in real time; raise ScenarioError where it is not."""
+        """Return the variant for replay in real time; raise ScenarioError if there is none."""
         if self.live is None:
-            raise ScenarioError([f"{self.path or self.title}: is not replayed in real time; add a `live:` section"])
+            raise ScenarioError([f"{self.path or self.title}: cannot be replayed in real time; add a `live:` section"])
         return self.live

@@ -1,6 +1,6 @@
-"""What can go wrong in a scenario (`docs/scenarios.md`): a dataclass per fault, what it needs to know, what it changes.
+"""The faults of a scenario (`docs/scenarios.md`): a dataclass for each, with its parameters and what it changes.
 
-A fault that changes steps takes hold with the first step that begins at or after `at`; all others at that very second.
+A fault that changes steps takes effect with the first step that begins at or after `at`; the others exactly at `at`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STEP_PHASES = tuple(phase for phase in PHASES if phase not in ("init", "checkpoi
 """The phases of an ordinary step, which a fault can lengthen."""
 
 RUN = -1
-"""The place of a change that concerns the whole run."""
+"""The place of a fault that affects the whole run."""
 
 Claim = tuple[str, frozenset[int]]
 """A quantity and the places at which a fault sets it; two faults must not claim the same at the same time."""
@@ -26,27 +26,27 @@ Claim = tuple[str, frozenset[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What goes wrong, from which second on and for how long (None: to the end)."""
+    """A fault that begins at second `at` and lasts for `lasts` seconds (None: to the end)."""
 
     word: ClassVar[str]
     lasting: ClassVar[bool] = True
     """Whether it can be given an end (`for:`)."""
     one_of: ClassVar[tuple[str, ...]] = ()
-    """Of these keys exactly one is given."""
+    """Exactly one of these keys is given."""
     sets: ClassVar[tuple[str, ...]] = ()
-    """The quantities that it sets, so that contradictions are found; may name its own fields."""
+    """The quantities that it sets, to detect contradictions; may refer to its own fields."""
 
     at: float = size(values.duration)
     lasts: float | None = optional(values.some_time, None, key="for")
 
     @property
     def until(self) -> float:
-        """The second at which it is over."""
+        """The second at which it ends."""
         return math.inf if self.lasts is None else self.at + self.lasts
 
     @property
     def where(self) -> frozenset[int]:
-        """The ranks or nodes that it concerns."""
+        """The ranks or nodes that it affects."""
         for part in fields(self):
             if "place" in part.metadata:
                 value = getattr(self, part.name)
@@ -54,7 +54,7 @@ class Fault:
         return frozenset({RUN})
 
     def claims(self, gpus_per_node: int) -> Iterator[Claim]:
-        """Yield what it sets, and where."""
+        """Yield the quantities that it sets, and where."""
         for quantity in self.sets:
             yield quantity.format_map(vars(self)), self.where
 
@@ -75,10 +75,10 @@ class SlowPhase(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class SlowCollective(Fault):
-    """The all-reduce moves data more slowly through these nodes; their NICs may count errors.
+    """The all-reduce is slower through these nodes; their NICs may count errors.
 
-    A ring is as slow as its slowest link, and every ring of data parallelism passes every node: all ranks wait as long,
-    at the same bus bandwidth, none arrives late. Where the cause lies, only the NICs' errors tell.
+    A ring is as slow as its slowest link, and every data-parallel ring passes through every node: all ranks wait
+    equally long, at the same bus bandwidth, and none arrives late. Only the NICs' errors point to the cause.
     """
 
     word = "slow_collective"
@@ -102,7 +102,7 @@ class Stuck(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class ThrottledGpus(Fault):
-    """The GPUs of these ranks run at `to` of their clock, because they are hot or because their power is capped."""
+    """The GPUs of these ranks run at `to` of their clock because of heat or a power cap."""
 
     word = "throttle"
     sets = ("clock",)
@@ -113,7 +113,7 @@ class ThrottledGpus(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class SlowLoader(Fault):
-    """Every rank waits for its input: data is `share` of the step, or takes `adds` longer, and the queue is empty."""
+    """Every rank waits for input: data is `share` of the step, or takes `adds` longer, and the queue is empty."""
 
     word = "slow_loader"
     sets = ("phase data",)
@@ -136,13 +136,13 @@ class LossSpike(Fault):
 
     @property
     def until(self) -> float:
-        """A spike that heals leaves room for the next one."""
+        """The second at which it ends; after one that recovers another spike may follow at once."""
         return self.at if self.recovers else super().until
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossClimb(Fault):
-    """The loss turns and climbs by this share of itself each minute."""
+    """The loss stops falling and climbs by this share of itself per minute."""
 
     word = "loss_climb"
     sets = ("loss",)
@@ -161,7 +161,7 @@ class Nan(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Kill(Fault):
-    """A rank's process is gone without a bye. The others then wait for ever, abort, or end with a bye, after 10 s."""
+    """A rank's process dies without a bye. After 10 s the others hang forever, abort, or end with a bye."""
 
     word = "kill"
     sets = ("process",)
@@ -173,7 +173,7 @@ class Kill(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Freeze(Fault):
-    """A rank's process is stopped: its connection stands, and nothing is said on it."""
+    """A rank's process is frozen: its connection stays open, and nothing is sent on it."""
 
     word = "freeze"
     sets = ("process",)
@@ -182,7 +182,7 @@ class Freeze(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class SkipCollective(Fault):
-    """A rank leaves out one all-reduce: it waits in its next one while the others wait for it in this one."""
+    """A rank skips one all-reduce: it waits in the next one while the others wait for it in this one."""
 
     word = "skip_collective"
     sets = ("process",)
@@ -192,7 +192,7 @@ class SkipCollective(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class SkipBatches(Fault):
-    """A rank silently leaves out batches, one every 10 steps: its count of batches falls behind."""
+    """A rank silently skips batches, one every 10 steps: its batch count falls behind."""
 
     word = "skip_batches"
     sets = ("batches",)
@@ -201,7 +201,7 @@ class SkipBatches(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class StaleOptimizer(Fault):
-    """A rank goes on from an older optimizer state: its optimizer's step count differs."""
+    """A rank continues from an older optimizer state: its optimizer's step count differs."""
 
     word = "stale_optimizer"
     sets = ("optimizer",)
@@ -218,7 +218,7 @@ class WrongGlobalBatch(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class WrongChecksum(Fault):
-    """A rank's replicated checksum differs from all others': its GPU returned wrong numbers."""
+    """A rank's checksum of replicated parameters differs from all others: its GPU returned wrong numbers."""
 
     word = "wrong_checksum"
     sets = ("checksum",)
@@ -246,7 +246,7 @@ class LoggedXid(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class LostGpu(Fault):
-    """NVML answers "GPU is lost" for a rank's GPU; the rank waits in its next step."""
+    """NVML reports "GPU is lost" for a rank's GPU; the rank hangs in its next step."""
 
     word = "gpu_lost"
     sets = ("gpu",)
@@ -255,7 +255,7 @@ class LostGpu(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class HungGpu(Fault):
-    """NVML calls for a rank's GPU never return; the rank waits in its next step."""
+    """NVML calls for a rank's GPU never return; the rank hangs in its next step."""
 
     word = "gpu_hung"
     sets = ("gpu",)
@@ -275,7 +275,7 @@ class Leak(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class SlowCheckpoint(Fault):
-    """Each checkpoint that begins takes this long."""
+    """Each checkpoint takes this long."""
 
     word = "slow_checkpoint"
     sets = ("checkpoint",)
@@ -284,7 +284,7 @@ class SlowCheckpoint(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class NoCheckpoint(Fault):
-    """No checkpoint is begun any more."""
+    """No more checkpoints are saved."""
 
     word = "no_checkpoint"
     sets = ("checkpoint",)
@@ -292,7 +292,7 @@ class NoCheckpoint(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class RestartLoop(Fault):
-    """Each attempt, `every` so long, gains no step: one rank fails with `category`, its peers then with collective."""
+    """Attempts of `every` seconds make no progress: one rank fails with `category`, its peers then with collective."""
 
     word = "restart_loop"
     sets = ("attempt",)
@@ -309,7 +309,7 @@ class RestartLoop(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRestart(Fault):
-    """All ranks end as SIGTERM asks, and start again from the last checkpoint `takes` later as the next attempt."""
+    """All ranks end on SIGTERM; the next attempt starts from the last checkpoint `takes` seconds later."""
 
     word = "planned_restart"
     sets = ("attempt",)
@@ -333,13 +333,13 @@ class BatchChange(Fault):
 
     @property
     def until(self) -> float:
-        """The next change may follow."""
+        """The second at which it ends; another change may follow at once."""
         return self.at
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScrapeFailure(Fault):
-    """One scrape of a node's exporter fails: once, or again `every` so long."""
+    """One scrape of a node's exporter fails: once, or again every `every` seconds."""
 
     word = "scrape_failure"
     sets = ("scrape failure",)
@@ -358,13 +358,13 @@ class ExporterDown(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDown(Fault):
-    """A node dies with all that is on it; ranks elsewhere wait for its ranks. After `for` it is back, without them."""
+    """A node dies with its ranks, and ranks elsewhere wait for them. After `for` it is back, without its ranks."""
 
     word = "node_down"
     node: int = place("node")
 
     def claims(self, gpus_per_node: int) -> Iterator[Claim]:
-        """Its ranks go with it."""
+        """Yield the node's reachability and the processes of its ranks."""
         yield "reach", frozenset({self.node})
         first = self.node * gpus_per_node
         yield "process", frozenset(range(first, first + gpus_per_node))
@@ -372,7 +372,7 @@ class NodeDown(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class ScrapeBlocked(Fault):
-    """Prometheus cannot reach a node, on which everything goes on as before."""
+    """Prometheus cannot reach a node; on the node everything runs as before."""
 
     word = "scrape_blocked"
     sets = ("reach",)
@@ -381,7 +381,7 @@ class ScrapeBlocked(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkDown(Fault):
-    """A node's InfiniBand port goes down: its ranks' next all-reduce does not end, and everyone waits in it."""
+    """A node's InfiniBand port goes down: the next all-reduce hangs, and all ranks wait in it."""
 
     word = "link_down"
     sets = ("link",)

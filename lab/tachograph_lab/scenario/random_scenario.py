@@ -1,4 +1,4 @@
-"""Scenarios made up at random: one fault somewhere in some fleet, and what must be received, derived from the fault."""
+"""Random scenarios: one fault somewhere in a fleet, and the expected notifications, derived from the fault."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from tachograph.humanize import duration, plural
 from tachograph_lab.scenario import (
     Expected,
     Fleet,
@@ -22,13 +23,13 @@ from tachograph_lab.scenario.faults import Fault
 
 RUN = "campaign"
 SHAPES = ((1, 2), (1, 4), (1, 8), (2, 8), (3, 4), (4, 8), (8, 8), (16, 8), (32, 8))
-"""Nodes and GPUs of each, from 2 ranks to 256."""
+"""Nodes and GPUs per node, for 2 to 256 ranks."""
 
 STEPS = (0.4, 1.0, 1.0, 2.5, 12.0)
-"""Seconds of a step; the last is one of the slow runs, which rules look at through longer windows."""
+"""Seconds per step; the last is a slow run, for which the rules use longer windows."""
 
 WARM_UP, BASELINE = 240.0, 1080.0
-"""Seconds before the fault: for alerts that know at once, and for those that compare a run with its own past."""
+"""Seconds before the fault: for alerts without a baseline, and for those that compare a run with its own past."""
 
 FATAL_XIDS = (48, 62, 64, 74, 79, 95, 119, 120)
 PROGRAM_XIDS = (13, 31, 43, 45)
@@ -36,7 +37,7 @@ PROGRAM_XIDS = (13, 31, 43, 45)
 
 @dataclass(frozen=True)
 class FaultSite:
-    """Where a fault falls, and the dice for its size."""
+    """The place and time of a fault, and the random generator for its size."""
 
     dice: Random
     fleet: Fleet
@@ -67,13 +68,13 @@ class FaultSite:
 
     @property
     def straggler(self) -> float:
-        """The budget for a straggler; where a step takes longer than 8 s, rules look at minutes."""
+        """The budget for a straggler; for steps of more than 8 s the rules use windows of minutes."""
         return 90.0 if self.step <= 8 else 300.0
 
 
 @dataclass(frozen=True)
 class RandomIncident:
-    """One fault with what it must bring."""
+    """One fault with the notifications that it must cause, and those that it may."""
 
     fault: Fault
     expect: tuple[Expected, ...] = ()
@@ -82,7 +83,7 @@ class RandomIncident:
 
 @dataclass(frozen=True)
 class IncidentKind:
-    """A sort of story: how it is made, and what it asks of the fleet."""
+    """A kind of random incident: its generator, and its requirements on the fleet."""
 
     word: str
     make: Callable[[FaultSite], RandomIncident]
@@ -95,17 +96,17 @@ class IncidentKind:
 
 
 def page(alert: str, within: float, labels: dict[str, str], *text: str) -> tuple[Expected, ...]:
-    """Return the one page that is expected."""
+    """Return one expected page."""
     return (Expected(alert=alert, receiver="page", within=within, labels=labels, text=text),)
 
 
 def ticket(alert: str, within: float, labels: dict[str, str], *text: str) -> tuple[Expected, ...]:
-    """Return the one ticket that is expected."""
+    """Return one expected ticket."""
     return (Expected(alert=alert, receiver="ticket", within=within, labels=labels, text=text),)
 
 
 def _late(place: FaultSite, share: float) -> Fault:
-    """Make a rank late by a share of the step that results."""
+    """Return a fault that makes a rank late by a share of the resulting step."""
     phase = place.dice.choice(("data", "forward", "backward", "optimizer"))
     return faults.SlowPhase(at=place.at, ranks=(place.rank,), phase=phase, adds=place.step * share / (1 - share))
 
@@ -118,7 +119,7 @@ def _stuck(place: FaultSite) -> RandomIncident:
 
 def _skip(place: FaultSite) -> RandomIncident:
     fault = faults.SkipCollective(at=place.at, rank=place.rank)
-    within = place.hang + place.step  # it is left out of the first step that begins after the fault
+    within = place.hang + place.step  # it is skipped in the first step that begins after the fault
     return RandomIncident(fault, page("RunHung", within, place.who, f"rank {place.rank} "))
 
 
@@ -148,7 +149,7 @@ def _late_rank(place: FaultSite) -> RandomIncident:
 
 def _slightly_late_rank(place: FaultSite) -> RandomIncident:
     fault = _late(place, place.dice.uniform(0.12, 0.16))
-    within = place.straggler + 90  # what is small is looked at for longer, and tickets wait 30 s for others
+    within = place.straggler + 90  # small lags need a longer window, and tickets are grouped for 30 s
     return RandomIncident(fault, ticket("StragglerRank", within, place.who, f"Rank {place.rank} "))
 
 
@@ -173,7 +174,7 @@ def _checksum(place: FaultSite) -> RandomIncident:
 
 def _batches(place: FaultSite) -> RandomIncident:
     fault = faults.SkipBatches(at=place.at, rank=place.rank)
-    within = 240 + 100 * place.step  # one batch in ten steps is left out, and beyond four it shows
+    within = 240 + 100 * place.step  # one batch in ten steps is skipped, and more than four are noticed
     return RandomIncident(fault, page("InvariantBroken", within, place.who, "batches_per_step"))
 
 
@@ -272,7 +273,7 @@ def _climb(place: FaultSite) -> RandomIncident:
 
 
 def _leak(place: FaultSite) -> RandomIncident:
-    rate = place.dice.uniform(1.5e9, 5.0e9)  # free memory lasts for 12 to 4 hours; beyond a day nobody is told
+    rate = place.dice.uniform(1.5e9, 5.0e9)  # free memory lasts for 12 to 4 hours; beyond a day there is no alert
     fault = faults.Leak(at=place.at, ranks=(place.rank,), bytes_per_hour=rate, kind="device")
     return RandomIncident(fault, ticket("MemoryLeak", 7200, place.who, f"Rank {place.rank} "))
 
@@ -313,17 +314,17 @@ KINDS = (
     IncidentKind("slow loader", _hungry, warm_up=BASELINE, slow_steps=False),
     IncidentKind("slow network", _slow_network, warm_up=BASELINE, nodes=8, slow_steps=False),
     IncidentKind("restart loop", _loop, warm_up=600, after=960),
-    # Of a run that has learnt most already: where the loss still falls faster than it climbs, nothing climbs.
+    # Late in training: earlier, the loss falls faster than the fault makes it climb.
     IncidentKind("climbing loss", _climb, warm_up=3000, after=1800, slow_steps=False, loss=Loss(start=2.4)),
     IncidentKind("leak", _leak, warm_up=3600, after=7500, slow_steps=False),
     IncidentKind("planned restart", _planned, warm_up=600, after=900),
     IncidentKind("failed scrapes", _scrapes, after=900),
 )
-"""In turn, so that every sort comes as often as the others."""
+"""Used in turn, so that every kind is equally frequent."""
 
 
 def step_times(seconds: float, noise: float) -> StepTimes:
-    """Return an ordinary step of this length."""
+    """Return the phases of an ordinary step of this length."""
     shape = StepTimes()
     scale = seconds / shape.seconds
     return StepTimes(
@@ -334,7 +335,7 @@ def step_times(seconds: float, noise: float) -> StepTimes:
 
 
 def generate(number: int, seed: int) -> Scenario:
-    """Return scenario `number` of a campaign; the same number and seed always give the same one."""
+    """Return scenario `number` of a campaign; the same number and seed always give the same scenario."""
     dice = Random(f"{seed}/{number}")
     kind = KINDS[number % len(KINDS)]
     nodes, gpus = dice.choice([s for s in SHAPES if s[0] >= kind.nodes and s[0] * s[1] >= kind.ranks])
@@ -342,10 +343,10 @@ def generate(number: int, seed: int) -> Scenario:
     fleet = Fleet(run=RUN, nodes=nodes, gpus_per_node=gpus)
     at = kind.warm_up + dice.uniform(0, 60) + 20 * step
     place = FaultSite(dice, fleet, step, at, dice.randrange(fleet.ranks))
-    story = kind.make(place)
-    after = max(kind.after, *(expected.within + 120 for expected in story.expect), 0)
+    incident = kind.make(place)
+    after = max(kind.after, *(expected.within + 120 for expected in incident.expect), 0)
     return Scenario(
-        title=f"{number}: {kind.word}, {fleet.ranks} ranks on {nodes} nodes, {step:g} s a step",
+        title=f"{number}: {kind.word}, {fleet.ranks} ranks on {plural(nodes, 'node')}, {duration(step)} per step",
         story=f"{kind.word} at {at:.0f} s; culprit rank {place.rank} on {fleet.node_name(place.node)}",
         seed=dice.randrange(2**31),
         lasts=round(at + after),
@@ -354,7 +355,7 @@ def generate(number: int, seed: int) -> Scenario:
         work=Work(tokens=8192.0 * fleet.ranks * step),
         learning=Learning(loss=replace(kind.loss, halves=max(350.0, 600 / step))),
         checkpoint=Pause(every=7200.0, takes=30.0),
-        faults=(story.fault,),
-        expect=story.expect,
-        may=story.may,
+        faults=(incident.fault,),
+        expect=incident.expect,
+        may=incident.may,
     )

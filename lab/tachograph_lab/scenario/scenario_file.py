@@ -1,4 +1,4 @@
-"""From a scenario file to a `Scenario`, with a line number for everything that is wrong in it, all at once."""
+"""Reads a scenario file into a `Scenario` and reports all mistakes in it at once, with their line numbers."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _PLACE_KEYS = {
     "node": ("node",),
     "nodes": ("node", "nodes"),
 }
-"""Which keys say where, for each kind of place; exactly one is given."""
+"""The keys that give each kind of place; exactly one is given."""
 
 _LISTS = ("faults", "expect", "may")
 _NOT_LIVE = ("incident", "title", "story", "live")
 
 
 class _UnreadableError(Exception):
-    """A node that could not be read; its problem is noted already."""
+    """A node could not be read; the mistake is already recorded."""
 
 
 def load(path: Path | str) -> Scenario:
-    """Read a scenario file; raise ScenarioError with every fault in it."""
+    """Read a scenario file; raise ScenarioError with every mistake in it."""
     path = Path(path)
     try:
         with path.open(encoding="utf-8") as stream:
@@ -44,9 +44,9 @@ def load(path: Path | str) -> Scenario:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise ScenarioError([f"{path}:{line}: no YAML: {error.problem}; docs/scenarios.md has the format"]) from error
+        raise ScenarioError([f"{path}:{line}: not YAML: {error.problem}; docs/scenarios.md has the format"]) from error
     if not isinstance(root, yaml.MappingNode):
-        raise ScenarioError([f"{path}:1: no mapping; allowed: {', '.join(_top_keys())}"])
+        raise ScenarioError([f"{path}:1: not a mapping; allowed: {', '.join(_top_keys())}"])
     reading = _Reading(path)
     scenario = reading.whole(root)
     if reading.lines or scenario is None:
@@ -64,30 +64,30 @@ def _key(part: Field[Any]) -> str:
 
 
 class _Reading:
-    """One file being read, and what was found wrong in it."""
+    """One file being read, and the mistakes found in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines: list[tuple[int, str]] = []
 
     def wrong(self, node: yaml.Node, what: str, allowed: str) -> None:
-        """Note what is wrong at a node and what is allowed there."""
+        """Record what is wrong at a node and what is allowed there."""
         line = node.start_mark.line + 1
         self.lines.append((line, f"{self.path}:{line}: {what}; {allowed}"))
 
     def whole(self, root: yaml.MappingNode) -> Scenario | None:
-        """Read the story and, where it has one, its form in real time."""
+        """Read the scenario and its variant for real time, if it has one."""
         pairs = self.pairs(root, _top_keys())
         live = pairs.pop("live", None)
         story = self.story(pairs, root)
         if live is None:
             return story
         if not isinstance(live[1], yaml.MappingNode):
-            self.wrong(live[1], "`live` is no mapping", "give what is replaced, such as {fleet: {nodes: 4}}")
+            self.wrong(live[1], "`live` is not a mapping", "give what is replaced, such as {fleet: {nodes: 4}}")
             return story
         for key, (node, _) in self.pairs(live[1], _top_keys()).items():
             if key in _NOT_LIVE:
-                self.wrong(node, f"`live` cannot change `{key}`", "leave it out")
+                self.wrong(node, f"`live` cannot change `{key}`", "remove it")
         found, self.lines = self.lines, []
         changed = self.story(_merged(pairs, live[1]), root)
         only_live = [(line, text) for line, text in self.lines if (line, text) not in found]
@@ -95,9 +95,9 @@ class _Reading:
         return replace(story, live=changed) if story else None
 
     def story(self, pairs: Pairs, root: yaml.Node) -> Scenario | None:
-        """Read everything but `live`, and check how what could be read fits together."""
+        """Read everything except `live`, and check that the parts that could be read fit together."""
         if "fleet" not in pairs:
-            self.wrong(root, "no `fleet`", "say how many nodes there are: {nodes: 4}")
+            self.wrong(root, "`fleet` is missing", "give the number of nodes: {nodes: 4}")
         fleet = self.section(pairs["fleet"][1], Fleet) if "fleet" in pairs else None
         nodes: dict[str, list[yaml.Node]] = {}
         read: dict[str, Any] = {"path": self.path}
@@ -118,7 +118,7 @@ class _Reading:
     def note(
         self, problem: ScenarioProblem, nodes: Mapping[str, list[yaml.Node]], pairs: Pairs, root: yaml.Node
     ) -> None:
-        """Note a problem at the line of the entry that it concerns."""
+        """Record a problem at the line of its entry."""
         if problem.entry is not None:
             at = nodes[problem.part][problem.entry]
         else:
@@ -126,44 +126,44 @@ class _Reading:
         self.wrong(at, problem.what, problem.allowed)
 
     def pairs(self, node: yaml.MappingNode, known: list[str]) -> Pairs:
-        """Return a mapping's keys and values; note unknown and repeated ones."""
+        """Return a mapping's keys and values; record unknown and repeated keys."""
         found: Pairs = {}
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else ""
             if name not in known:
                 self.wrong(key, f"unknown key `{name}`", "allowed: " + ", ".join(known))
             elif name in found:
-                self.wrong(key, f"`{name}` stands here twice", "give it once")
+                self.wrong(key, f"`{name}` is given twice", "give it once")
             else:
                 found[name] = (key, value)
         return found
 
     def items(self, pair: tuple[yaml.Node, yaml.Node] | None) -> list[yaml.Node]:
-        """Return the entries of a list that may be absent."""
+        """Return the entries of an optional list."""
         if pair is None:
             return []
         if not isinstance(pair[1], yaml.SequenceNode):
-            self.wrong(pair[1], "no list", "each entry begins with `- {`")
+            self.wrong(pair[1], "not a list", "each entry begins with `- {`")
             return []
         return list(pair[1].value)
 
     def entry(self, part: str, node: yaml.Node, fleet: Fleet | None) -> Fault | Tolerated | None:
-        """Read one entry of `faults`, `expect` or `may`; None where it cannot be read."""
+        """Read one entry of `faults`, `expect` or `may`; None if it cannot be read."""
         if part != "faults":
             return self.section(node, Expected if part == "expect" else Tolerated)
         if not isinstance(node, yaml.MappingNode):
-            self.wrong(node, "no mapping", "such as {fault: freeze, at: 5m, rank: 3}")
+            self.wrong(node, "not a mapping", "give one such as {fault: freeze, at: 5m, rank: 3}")
             return None
         words = [value.value for key, value in node.value if getattr(key, "value", "") == "fault"]
         kind = FAULTS.get(str(words[0])) if words else None
         if kind is None:
-            what = f"unknown fault `{words[0]}`" if words else "no `fault`"
+            what = f"unknown fault `{words[0]}`" if words else "`fault` is missing"
             self.wrong(node, what, "allowed: " + ", ".join(FAULTS))
             return None
         return self.fault(node, kind, fleet)
 
     def fault(self, node: yaml.MappingNode, kind: type[Fault], fleet: Fleet | None) -> Fault | None:
-        """Read one fault: its sizes by their kinds, its place in the fleet."""
+        """Read one fault: its parameters and its place in the fleet."""
         before = len(self.lines)
         places = {part.name: part.metadata["place"] for part in fields(kind) if "place" in part.metadata}
         sized = [part for part in fields(kind) if "read" in part.metadata]
@@ -173,9 +173,9 @@ class _Reading:
         pairs.pop("fault")
         given_places = {key: pairs.pop(key)[1] for key in where if key in pairs}
         if kind.one_of and sum(key in pairs for key in kind.one_of) != 1:
-            self.wrong(node, f"`{kind.word}` has not exactly one size", "give one of " + ", ".join(kind.one_of))
+            self.wrong(node, f"`{kind.word}` needs exactly one size", "give one of " + ", ".join(kind.one_of))
         if places and len(given_places) != 1:
-            self.wrong(node, f"`{kind.word}` has not exactly one place", "give one of " + ", ".join(where))
+            self.wrong(node, f"`{kind.word}` needs exactly one place", "give one of " + ", ".join(where))
         given = self.values(pairs, node, kind, skip=tuple(places))
         if fleet is not None and len(given_places) == 1:
             key, value = next(iter(given_places.items()))
@@ -209,17 +209,17 @@ class _Reading:
         return tuple(sorted(found))
 
     def section(self, node: yaml.Node, kind: type[Made]) -> Made | None:
-        """Read a mapping as a dataclass by the kinds of its fields; None where it cannot be read."""
+        """Read a mapping as a dataclass; None if it cannot be read."""
         before = len(self.lines)
         if not isinstance(node, yaml.MappingNode):
-            self.wrong(node, "no mapping", "allowed: " + ", ".join(_key(part) for part in fields(kind)))  # type: ignore[arg-type]
+            self.wrong(node, "not a mapping", "allowed: " + ", ".join(_key(part) for part in fields(kind)))  # type: ignore[arg-type]
             return None
         pairs = self.pairs(node, [_key(part) for part in fields(kind)])  # type: ignore[arg-type]
         given = self.values(pairs, node, kind)
         return kind(**given) if len(self.lines) == before else None
 
     def values(self, pairs: Pairs, node: yaml.Node, kind: type[Any], skip: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Read the fields of a dataclass from a mapping; note what is missing."""
+        """Read the fields of a dataclass from a mapping; record missing ones."""
         given: dict[str, Any] = {}
         for part in fields(kind):
             if part.name in skip:
@@ -230,11 +230,11 @@ class _Reading:
                 except _UnreadableError:
                     continue
             elif part.default is MISSING and part.default_factory is MISSING:
-                self.wrong(node, f"no `{_key(part)}`", "it must be given")
+                self.wrong(node, f"`{_key(part)}` is missing", "it is required")
         return given
 
     def value(self, node: yaml.Node, part: Field[Any]) -> object:
-        """Read one value by the kind of its field."""
+        """Read the value of one field."""
         if "section" in part.metadata:
             made = self.section(node, part.metadata["section"])
             if made is None:
@@ -243,7 +243,7 @@ class _Reading:
         if "texts" in part.metadata:
             return self.texts(node, part)
         if not isinstance(node, yaml.ScalarNode):
-            self.wrong(node, f"`{_key(part)}` is no single value", "give one")
+            self.wrong(node, f"`{_key(part)}` is not a single value", "give one")
             raise _UnreadableError
         try:
             value: object = part.metadata["read"](node.value)
@@ -259,12 +259,12 @@ class _Reading:
         if part.metadata["texts"] == "mapping" and isinstance(node, yaml.MappingNode):
             return {str(key.value): str(value.value) for key, value in node.value}
         allowed = 'a list of texts: [thermal, "84"]' if part.metadata["texts"] == "list" else 'labels: {rank: "3"}'
-        self.wrong(node, f"`{_key(part)}` is neither", f"allowed: {allowed}")
+        self.wrong(node, f"`{_key(part)}` has the wrong form", f"allowed: {allowed}")
         raise _UnreadableError
 
 
 def _merged(pairs: Pairs, changes: yaml.MappingNode) -> Pairs:
-    """Lay changes over a mapping: mappings are merged key by key, all else is replaced, `none` takes it away."""
+    """Merge changes into a mapping: mappings key by key, everything else is replaced, `none` removes a key."""
     merged = dict(pairs)
     for key, value in changes.value:
         if isinstance(value, yaml.ScalarNode) and value.value == "none":

@@ -14,13 +14,13 @@ Kind = TypeVar("Kind")
 Default = TypeVar("Default")
 
 Read = Callable[[str], str]
-"""Turns a scalar's text into its value; raises ValueError with what is allowed."""
+"""Reads a scalar's text; raises ValueError with what is allowed."""
 
 
 def text(value: str) -> str:
-    """Read any text but the empty one."""
+    """Read a non-empty text."""
     if not value.strip():
-        raise ValueError("a text that is not empty")
+        raise ValueError("a non-empty text")
     return value
 
 
@@ -65,7 +65,7 @@ def positive(value: str) -> float:
 
 
 def not_negative(value: str) -> float:
-    """Read a number from 0 on."""
+    """Read a number of at least 0."""
     allowed = "a number of at least 0"
     result = _number(value, allowed)
     if result < 0:
@@ -74,7 +74,7 @@ def not_negative(value: str) -> float:
 
 
 def share(value: str) -> float:
-    """Read a share: above 0, below 1."""
+    """Read a share above 0 and below 1."""
     allowed = "a share above 0 and below 1"
     result = _number(value, allowed)
     if not 0 < result < 1:
@@ -83,14 +83,14 @@ def share(value: str) -> float:
 
 
 def whole(value: str) -> int:
-    """Read a whole number from 0 on."""
+    """Read a whole number of at least 0."""
     if not re.fullmatch(r"\d[\d_]*", value):
         raise ValueError("a whole number of at least 0")
     return int(value)
 
 
 def count(value: str) -> int:
-    """Read a whole number from 1 on."""
+    """Read a whole number of at least 1."""
     if not re.fullmatch(r"\d[\d_]*", value) or int(value) == 0:
         raise ValueError("a whole number of at least 1")
     return int(value)
@@ -104,7 +104,7 @@ def flag(value: str) -> bool:
 
 
 def choice(*allowed: str) -> Read:
-    """Make a kind that reads one of a few words."""
+    """Return a reader that accepts only these words."""
 
     def read(value: str) -> str:
         if value not in allowed:
@@ -115,13 +115,13 @@ def choice(*allowed: str) -> Read:
 
 
 def size(read: Callable[[str], Kind]) -> Kind:
-    """Declare a field that must be given."""
+    """Declare a required field."""
     made: Kind = field(metadata={"read": read})
     return made
 
 
 def optional(read: Callable[[str], Kind], default: Default, key: str = "") -> Kind | Default:
-    """Declare a field that has a default; `key` is its name in the file where Python keeps the word for itself."""
+    """Declare a field with a default; `key` is its name in the file if that is a reserved word in Python."""
     metadata = {"read": read, "key": key} if key else {"read": read}
     made: Kind | Default = field(default=default, metadata=metadata)
     return made

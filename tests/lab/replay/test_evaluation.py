@@ -115,7 +115,7 @@ def test_a_long_recording_is_asked_twice_and_answers_the_same(
     pages = [[m(i % 3 - 1, NASTY), m(i)] for i in range(7)]
     read = rules(tmp_path, RULES)
     once = evaluate(recorded(pages, {"m"}), read, 5.0, suite)
-    monkeypatch.setattr(evaluation, "MOST_QUESTIONS", 1)
+    monkeypatch.setattr(evaluation, "MOST_QUERIES", 1)
     assert evaluate(recorded(pages, {"m"}), read, 5.0, suite) == once
     assert len(once) == 3
 
@@ -125,7 +125,7 @@ def test_what_nobody_is_told_is_asked_for_once(suite: str, tmp_path: Path, monke
     calm = "groups: [{name: g, rules: [{alert: Odd, expr: m > 0, labels: {severity: info}, annotations: {a: b}}]}]"
     read, pages = rules(tmp_path, calm), [[m(i % 3 - 1)] for i in range(7)]
     once = evaluate(recorded(pages, {"m"}), read, 5.0, suite)
-    monkeypatch.setattr(evaluation, "MOST_QUESTIONS", 1)
+    monkeypatch.setattr(evaluation, "MOST_QUERIES", 1)
     monkeypatch.setattr(evaluation._Promtool, "ask", None)
     long = evaluate(recorded(pages, {"m"}), read, 5.0, suite)
     assert [one.annotations for one in once] == [{"a": "b"}] * 2

@@ -85,7 +85,7 @@ def test_the_rules_are_evaluated_as_often_as_a_time_asks_for(
     """Often where seconds count and the fleet lets it; seldom through long stories."""
     wanted = Expected(alert="RankDead", receiver="page", within=within)
     story = replace(scenario(expect=(wanted,)), lasts=lasts, fleet=Fleet(nodes=nodes, gpus_per_node=2))
-    assert virtual.rhythm(story) == seconds
+    assert virtual.interval(story) == seconds
 
 
 def test_an_exporter_that_is_down_is_that_and_no_dead_run(replayed: Callable[[Scenario], ReplayVerdict]) -> None:

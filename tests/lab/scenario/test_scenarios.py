@@ -111,12 +111,12 @@ def test_node_names_are_as_wide_as_the_widest(nodes: int, name: str) -> None:
     ("fault", "what"),
     [
         ("fault: throtle, at: 1m", "unknown fault `throtle`; allowed: slow_phase, slow_collective"),
-        ("at: 1m, rank: 3", "no `fault`; allowed: slow_phase"),
+        ("at: 1m, rank: 3", "`fault` is missing; allowed: slow_phase"),
         ("fault: freeze, at: 1m, rank: 128", "rank 128 is outside the fleet; allowed: 0 to 127"),
         ("fault: link_down, at: 1m, node: node-3", "node node-3 is outside the fleet; allowed: node-00 to node-15"),
-        ("fault: freeze, at: 1m", "`freeze` has not exactly one place; give one of rank"),
+        ("fault: freeze, at: 1m", "`freeze` needs exactly one place; give one of rank"),
         ("fault: freeze, at: 1m, rank: [3, 4]", "rank a list is outside the fleet; allowed: 0 to 127"),
-        ("fault: freeze, rank: 3", "no `at`; it must be given"),
+        ("fault: freeze, rank: 3", "`at` is missing; it is required"),
         ("fault: freeze, at: -1m, rank: 3", "`at` is '-1m'; allowed: a duration"),
         ("fault: freeze, at: 1m, for: 0, rank: 3", "`for` is '0'; allowed: a duration above 0"),
         (
@@ -128,7 +128,7 @@ def test_node_names_are_as_wide_as_the_widest(nodes: int, name: str) -> None:
         ("fault: throttle, at: 1m, rank: 3, to: 0.8, cause: dust", "`cause` is 'dust'; allowed: one of thermal"),
         (
             "fault: slow_phase, at: 1m, rank: 3, phase: data",
-            "`slow_phase` has not exactly one size; give one of factor",
+            "`slow_phase` needs exactly one size; give one of factor",
         ),
         ("fault: slow_phase, at: 1m, rank: 3, phase: init, adds: 1", "`phase` is 'init'; allowed: one of data, copy"),
         ("fault: xid, at: 1m, rank: 3, number: x", "`number` is 'x'; allowed: a whole number of at least 1"),
@@ -173,7 +173,7 @@ def test_a_wrong_fault_is_told_with_its_line(tmp_path: Path, fault: str, what: s
             "both set the run's attempt",
         ),
         ("finish, at: 3m", "finish, at: 4m", "the run finishes twice"),
-        ("finish, at: 3m", "nan, at: 4m, rank: 1", "when the run has finished"),
+        ("finish, at: 3m", "nan, at: 4m, rank: 1", "after the run has finished"),
     ],
 )
 def test_contradictions(tmp_path: Path, first: str, second: str, what: str) -> None:
@@ -219,9 +219,9 @@ def test_a_restart_brings_a_process_back(tmp_path: Path) -> None:
         ),
         ("alert: RankDead, receiver: pager, within: 1m", "unknown receiver `pager`; alertmanager.yml has: "),
         ("alert: Watchdog, receiver: watchdog, within: 1m", "unknown receiver `watchdog`"),
-        ("alert: RankDead, receiver: page", "no `within`; it must be given"),
-        ("alert: RankDead, receiver: page, within: 1m, of: 2", "it counts from fault 2; allowed: 1 to 1"),
-        ("alert: RankDead, receiver: page, within: 9m", "the scenario ends after 600 s, before RankDead is late"),
+        ("alert: RankDead, receiver: page", "`within` is missing; it is required"),
+        ("alert: RankDead, receiver: page, within: 1m, of: 2", "there is no fault 2; allowed: 1 to 1"),
+        ("alert: RankDead, receiver: page, within: 9m", "the scenario ends after 600 s, before RankDead is due"),
         ('alert: RankDead, receiver: page, within: 1m, labels: {rank: "200"}', "rank 200 is outside the fleet"),
         (
             "alert: RankDead, receiver: page, within: 1m, labels: {instance: node-1}",
@@ -231,7 +231,10 @@ def test_a_restart_brings_a_process_back(tmp_path: Path) -> None:
             "alert: RankDead, receiver: page, within: 1m, labels: {run: other}",
             "unknown run `other`; allowed: llama-70b",
         ),
-        ("alert: RankDead, receiver: page, within: 1m, text: dead", "`text` is neither; allowed: a list of texts"),
+        (
+            "alert: RankDead, receiver: page, within: 1m, text: dead",
+            "`text` has the wrong form; allowed: a list of texts",
+        ),
     ],
 )
 def test_a_wrong_expectation(tmp_path: Path, expect: str, what: str) -> None:
@@ -259,17 +262,17 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert [line.split(": ", 1)[0] for line in lines] == [
         *("story.yaml:1", "story.yaml:1", "story.yaml:5", "story.yaml:7", "story.yaml:9")
     ]
-    assert lines[0].startswith("story.yaml:1: no `title`; it must be given")
+    assert lines[0].startswith("story.yaml:1: `title` is missing; it is required")
     assert lines[1].startswith("story.yaml:1: unknown key `titel`; allowed: incident, title, story")
 
 
 def test_what_is_no_scenario_at_all(tmp_path: Path) -> None:
-    """No file, no YAML, no mapping: one line each, no traceback."""
+    """No file, not YAML, not a mapping: one line each, no traceback."""
     with pytest.raises(ScenarioError, match="cannot be read"):
         load(tmp_path / "none.yaml")
-    assert _lines(tmp_path, "title: [")[0].startswith("story.yaml:1: no YAML")
-    assert _lines(tmp_path, "- 1\n")[0].startswith("story.yaml:1: no mapping; allowed: incident, title")
-    assert _lines(tmp_path, "")[0].startswith("story.yaml:1: no mapping")
+    assert _lines(tmp_path, "title: [")[0].startswith("story.yaml:1: not YAML")
+    assert _lines(tmp_path, "- 1\n")[0].startswith("story.yaml:1: not a mapping; allowed: incident, title")
+    assert _lines(tmp_path, "")[0].startswith("story.yaml:1: not a mapping")
 
 
 def test_every_fault_is_documented() -> None:
@@ -305,7 +308,7 @@ def test_what_is_wrong_only_live_says_so(tmp_path: Path) -> None:
     lines = _lines(tmp_path, _with("fault: kill, at: 2m, rank: 100") + "live: {title: x, fleet: {nodes: 2}}\n")
     assert lines == [
         "story.yaml:7: live: rank 100 is outside the fleet; allowed: 0 to 15",
-        "story.yaml:8: `live` cannot change `title`; leave it out",
+        "story.yaml:8: `live` cannot change `title`; remove it",
     ]
 
 
