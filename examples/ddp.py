@@ -1,6 +1,6 @@
 """A minimal DistributedDataParallel loop that records itself.
 
-Run it beside an exporter, or without one:
+Run it with an exporter, or without one:
 
     tachograph exporter &
     torchrun --nproc-per-node 4 examples/ddp.py --steps 500

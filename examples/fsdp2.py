@@ -1,6 +1,6 @@
 """A model sharded with FSDP2 (`fully_shard`) that records itself; gloo on a CPU, NCCL where there are GPUs.
 
-Run it beside an exporter, or without one:
+Run it with an exporter, or without one:
 
     tachograph exporter &
     torchrun --nproc-per-node 2 examples/fsdp2.py --steps 100

@@ -1,6 +1,6 @@
 """A Hugging Face Trainer that records itself, with one line more; a tiny Llama made from a configuration.
 
-Run it beside an exporter, or without one:
+Run it with an exporter, or without one:
 
     tachograph exporter &
     python examples/hf_trainer.py --steps 60

@@ -1,6 +1,6 @@
 """A Lightning Trainer that records itself, with one callback.
 
-Run it beside an exporter, or without one:
+Run it with an exporter, or without one:
 
     tachograph exporter &
     python examples/lightning_trainer.py --steps 100

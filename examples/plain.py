@@ -1,6 +1,6 @@
 """A plain PyTorch loop that records itself: one process, gradient accumulation, evaluation, checkpoints, resume.
 
-Run it beside an exporter, or without one:
+Run it with an exporter, or without one:
 
     tachograph exporter &
     python examples/plain.py --steps 200

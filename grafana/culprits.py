@@ -184,8 +184,8 @@ def sequence_spread(**more: object) -> Json:
     return lines(
         "Collectives behind",
         "none",
-        "How many collectives the last rank lacks to where the first one of its process group was 15 s ago. 0 is good. "
-        "A line that stands above 0 is a hang: the table of ranks names who never entered.",
+        "How many collectives the last rank is behind the first one of its process group 15 s ago. 0 is good. "
+        "A line that stays above 0 is a hang: the table of ranks names who never entered.",
         [query(f"clamp_min(max({reached} - on (group) group_right () {enqueued}), 0)", "behind")],
         "not collected: no process group reports sequence numbers",
         min=0,

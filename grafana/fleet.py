@@ -60,10 +60,10 @@ def top() -> list[Json]:
     critical = of_runs("ALERTS", alertstate="firing", severity="critical")
     delivered, scheduled = hours(f"sum({WORTH})"), hours(f"sum({GPUS})")
     return [
-        stat("Runs", "none", "Runs in sight, whatever state they are in. Where one is missing that should be here: its "
+        stat("Runs", "none", "Known runs, whatever state they are in. Where one is missing that should be here: its "
              "recorder is off, or no exporter runs on its nodes.", [query(f"count({GPUS})", instant=True)], "no run",
              w=4),
-        stat("GPUs allocated", "locale", "GPUs held by the ranks of all runs, beside all that exporters know. Nearly "
+        stat("GPUs allocated", "locale", "GPUs held by the ranks of all runs, and all that exporters know. Nearly "
              "all allocated is good. What is not: look at the scheduler's queue.",
              [query(f"sum({GPUS})", "allocated", instant=True),
               query(f"count({of_cluster(c.GPU_UP)})", "known", instant=True)],
@@ -82,17 +82,17 @@ def top() -> list[Json]:
              "paged now; the table names the run.",
              [query(f"count by (severity) ({EVERYWHERE})", "{{severity}}", instant=True)],
              "none", show="value_and_name", overrides=coloured(SEVERITIES), w=4),
-        stat("GPU-hours delivered", "locale", "GPU-hours of new training work within the time range, beside those that "
-             "runs held. Alike is good. What lies between is lost: its causes stand below.",
+        stat("GPU-hours delivered", "locale", "GPU-hours of new training work within the time range, and those that "
+             "runs held. Equal is good. The difference is lost: its causes are below.",
              [query(delivered, "delivered", instant=True), query(scheduled, "scheduled", instant=True)],
              "not yet", show="value_and_name", decimals=0, w=8),
         stat("Runs that page", "none", "Runs with a critical alert now. 0 is good; else they are the first rows of the "
              "table.", [query(f"count(group by (run) ({critical})) or vector(0)", instant=True)], "none", w=4),
-        stat("Power", UNITS["watts"], "Mean board power of all GPUs that tell it. It should follow the GPUs that are "
-             "productive; without them it heats the room.", [query(f"sum({POWER})", instant=True)],
+        stat("Power", UNITS["watts"], "Mean board power of all GPUs that report it. It should follow the GPUs that "
+             "are productive; without them it heats the room.", [query(f"sum({POWER})", instant=True)],
              "not collected", decimals=1, w=4),
         stat("Energy", "watth", "Energy of all GPUs within the time range, from their power once a minute. Compare it "
-             "with the GPU-hours delivered beside it.", [query(hours(f"sum({POWER})"), instant=True)],
+             "with the GPU-hours delivered next to it.", [query(hours(f"sum({POWER})"), instant=True)],
              "not collected", decimals=1, w=4),
         stat("Tokens per joule", "none", "Tokens trained on over the energy of those runs' GPUs. Higher is good. A "
              "fall at the same model: slow ranks or waits, at full power.", [query(PER_JOULE, instant=True)],
@@ -139,7 +139,7 @@ def worst_runs() -> Json:
         f"The {ROWS} runs that page, warn, or lose most: GPUs lost is what start-up, data, saves, restarts and hangs "
         "take, and what the run is slower than its own past. No alert and few GPUs lost is good. A click opens it.",
         one_by_one(asked, "run", chosen),
-        "No run is in sight.",
+        "No run is known.",
         columns,
         join="run",
         overrides=[
@@ -169,7 +169,7 @@ def use() -> list[Json]:
         lines("GPUs", "locale", "GPUs that exporters know, that runs hold, and the worth of new work. Close together "
               "is good. Known above allocated: idle machines; allocated above productive: see what is lost.",
               [query(f"count({of_cluster(c.GPU_UP)})", "known"), query(f"sum({GPUS})", "allocated"),
-               query(f"sum({WORTH})", "productive")], "no run is in sight", overrides=coloured(shades), min=0, w=8),
+               query(f"sum({WORTH})", "productive")], "no run is known", overrides=coloured(shades), min=0, w=8),
         lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work: GPU-hours lost an hour. "
               "Collectives are part of how runs are built; the others should be near 0.",
               [query(f"sum by (cause) ({LOST}) > 0", "{{cause}}")], "not accounted yet", stack=True,
@@ -183,7 +183,7 @@ def use() -> list[Json]:
         lines("Power", UNITS["watts"], "Mean board power of all GPUs. It should follow the productive GPUs. Full power "
               "with few productive: ranks wait in collectives, which burn nearly as much as work.",
               [query(f"sum({POWER})", "all GPUs"), query(f"sum({of_runs('run:gpu_power:watts')})", "held by runs")],
-              "not collected: no GPU tells its power", min=0, w=8),
+              "not collected: no GPU reports its power", min=0, w=8),
         lines("Tokens per joule", "none", "Tokens trained on over the energy of those runs' GPUs. Flat is good. It "
               "falls when GPUs wait, and changes with the model.", [query(PER_JOULE, "all runs")],
               "not collected: needs tokens and every GPU's power", min=0, w=8),
@@ -194,7 +194,7 @@ def dashboard() -> Json:
     """Return the whole dashboard."""
     return shell.dashboard(
         "fleet",
-        "All runs of a cluster: are its GPUs doing useful work, which runs are in trouble, what does it cost.",
+        "All runs of a cluster: are its GPUs doing useful work, which runs are in trouble, what does it cost?",
         [*top(), worst_runs(), row("Use over time"), *use()],
         variables=(shell.FIND,),
         annotations=[],

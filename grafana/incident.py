@@ -98,12 +98,12 @@ def what_happened() -> list[Json]:
     events = [query(f"count({of_cluster(name)} and {HERE}) > 0", text) for text, name in EVENTS]
     return [
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
-                 "Where it turns: the alerts below tell why, from that moment on.", [query(CONDITION, "run")],
+                 "Where it turns: the alerts below show why, from that moment on.", [query(CONDITION, "run")],
                  "no rank seen", mappings=CONDITION_WORDS, w=24, h=3),
         timeline("Alerts", "none", "What fired, and from when to when: red is critical, orange a warning, blue for "
                  "information. Nothing is good. Start with the row that begins first.",
                  [query(graded("alertname"), "{{alertname}}")], "nothing fired", mappings=GRADE_WORDS, w=24, h=6),
-        timeline("Whom they name", "none", "The same for each node and rank that an alert names. Nobody is "
+        timeline("Nodes and ranks they name", "none", "The same for each node and rank that an alert names. Nobody is "
                  "good. The rank or node that stays longest is the one to take out.",
                  [query(f"topk({ROWS}, {graded(subjects, instance='.+')})", "{{alertname}} {{instance}} {{rank}}")],
                  "nobody is named", mappings=GRADE_WORDS, w=24, h=8, show="never"),
@@ -122,8 +122,8 @@ def what_it_cost() -> list[Json]:
     """Return speed, loss and waste on the same axis."""
     spiking = f"{of_run('run:loss:median')} and on (run) {of_run('run:loss_spike_steps:median')} > 0"
     return [
-        lines("MFU", UNITS["ratio"], "Model FLOP/s as a share of the peak, of completed steps, beside what the run did "
-              "in the hour before. On the dashed line is good. When it leaves the line, the loss of money begins.",
+        lines("MFU", UNITS["ratio"], "Model FLOP/s as a share of the peak, of completed steps, and what the run did "
+              "in the hour before. On the dashed line is good. Where it leaves the line, money is being lost.",
               [query(of_run("run:step_mfu:ratio"), "of completed steps"),
                query(of_run("run:step_mfu:baseline"), "baseline")],
               "not collected: needs flops_per_token and a known peak", overrides=[BASELINE], min=0, w=24, h=6),

@@ -62,14 +62,14 @@ def top() -> list[Json]:
     firing = of_nodes("ALERTS", alertstate="firing", alertname=ABOUT)
     return [
         stat("Alerting", "none", "Whether the Watchdog fires, which it always should: then Prometheus evaluates its "
-             "rules. Whether it also reaches somebody is for its receiver to watch.", [query(watchdog, instant=True)],
+             "rules. Its receiver checks whether it also reaches somebody.", [query(watchdog, instant=True)],
              "the Watchdog does not fire: no rules are evaluated", mappings=works),
-        stat("Exporters answering", "none", "Nodes whose Tachograph exporter answers, of those Prometheus asks. Both "
-             "alike is good. Fewer: the table below names them.",
+        stat("Exporters answering", "none", "Nodes whose Tachograph exporter answers, out of those that Prometheus "
+             "scrapes. Equal is good. Fewer: the table below names them.",
              [query(f"sum({UP})", "answer", instant=True), query(f"count({UP})", "known", instant=True)],
              "no exporter is scraped", show="value_and_name"),
-        stat("node_exporters answering", "none", "The same for node_exporter, which tells a node that died from an "
-             "exporter that did.", [query(f"sum({host})", "answer", instant=True),
+        stat("node_exporters answering", "none", "The same for node_exporter, which distinguishes a dead node from a "
+             "dead exporter.", [query(f"sum({host})", "answer", instant=True),
                            query(f"count({host})", "known", instant=True)], "no node_exporter is scraped",
              show="value_and_name"),
         firing_table(firing, "Alerts about nodes that cannot be seen.", ON_HOSTS, w=9),
@@ -77,10 +77,10 @@ def top() -> list[Json]:
              "long. 0 is good. Above: the row Prometheus names the group; give Prometheus more CPU.",
              [query(since_start("prometheus_rule_group_iterations_missed_total"), instant=True)], NO_SELF, decimals=0),
         stat("Evaluations failed", "none", "Rules in the range that Prometheus could not evaluate. 0 is good. Above: "
-             "its page of rules shows the error.",
+             "its rules page shows the error.",
              [query(since_start("prometheus_rule_evaluation_failures_total"), instant=True)], NO_SELF, decimals=0),
         stat("Alerts lost on the way", "none", "Alerts in the range that did not reach Alertmanager, and messages it "
-             "could not deliver. 0 is good. Above: the row Alerts tells which way is broken.",
+             "could not deliver. 0 is good. Above: the row Alerts shows where.",
              [query(f"sum({lost})", instant=True)], NO_SELF, decimals=0),
     ]  # fmt: skip
 
@@ -106,8 +106,8 @@ def node_table() -> Json:
     made = table(
         "Nodes, the least visible first",
         f"The {ROWS} nodes that cannot be seen, else take longest to scrape. All answering, in far less than the "
-        "scrape interval, is good. Only node_exporter answers: restart the exporter. Neither: the node, or the way to "
-        "it. Collectors fail on nodes without GPUs, too. A click opens the node.",
+        "scrape interval, is good. Only node_exporter answers: restart the exporter. Neither: the node, or the "
+        "network to it. Collectors fail on nodes without GPUs, too. A click opens the node.",
         [query(f"{one} and {chosen}" if i else one, table=True) for i, one in enumerate(asked)],
         "no exporter is scraped",
         columns,
@@ -143,8 +143,8 @@ def exporters() -> list[Json]:
     fails = f"sum by (collector) (1 - {of_nodes(c.COLLECTOR_SUCCESS)})"
     return [
         lines("Scrape duration", "s", "How long Prometheus takes to read an exporter's page, and how often it asks. "
-              "Milliseconds are good. Near the interval: the node is overloaded or the way to it slow. By name: the "
-              "slowest.",
+              "Milliseconds are good. Near the interval: the node is overloaded or the network to it is slow. By "
+              "name: the slowest.",
               [*spread(of_nodes("scrape_duration_seconds", job="tachograph"), "topk", WHO),
                query(f'min({of_cluster("prometheus_target_interval_length_seconds", quantile="0.5")})', "interval")],
               NO_EXPORTER, overrides=[*BAND, override("interval", color={"mode": "fixed", "fixedColor": RED},
@@ -159,8 +159,8 @@ def exporters() -> list[Json]:
               [query(f"max by (collector) ({age})", "{{collector}}"),
                query(f"{age} and topk(3, {age.replace('}', '} @ end()')})", "{{instance}} {{collector}}")], NO_EXPORTER,
               min=0),
-        lines("Silence of ranks", "s", "Time since the exporter last heard of a rank. Up to 1 s of its own and the "
-              "time between scrapes is good. Climbing: the process is stopped, or it died; a dead one leaves after 15 "
+        lines("Time since the last frame", "s", "Time since a rank's last frame. Up to 1 s plus the time between "
+              "scrapes is good. Climbing: the process is stopped, or it died; a dead one leaves after 15 "
               "minutes. By name: the longest.", spread(heard, "topk", "{{run}} rank {{rank}}"), "no rank is connected",
               overrides=BAND, min=0),
         lines("Collectors that fail", "none", "Nodes on which a collector does not succeed, and why. 0 is good; gpm "
@@ -168,7 +168,7 @@ def exporters() -> list[Json]:
               [query(fails, "{{collector}}"), query(why, "{{collector}}: {{reason}}")],
               NO_EXPORTER, min=0, decimals=0, soft_max=4),
         lines("Frames", "cps", "Frames from ranks that exporters accepted and refused, a second. One a second for each "
-              "rank, and nothing refused, is good. Refused: the reason tells; see docs/protocol.md.",
+              "rank, and nothing refused, is good. Refused: see the reason in docs/protocol.md.",
               [query(f"sum(rate({of_nodes(c.FRAMES)}[$__rate_interval]))", "accepted"),
                query(f"sum by (reason) (rate({of_nodes(c.FRAMES_REJECTED)}[$__rate_interval])) > 0",
                      "refused, {{reason}}")], NO_EXPORTER, min=0),
@@ -213,12 +213,12 @@ def prometheus() -> list[Json]:
               soft_max=1),
         lines("Samples a second", "none", "Samples that Prometheus takes in. Steady is good; it falls with nodes that "
               "do not answer.", [query(f"sum(rate({of_cluster('prometheus_tsdb_head_samples_appended_total')}"
-                                    "[$__rate_interval]))", "samples")], NO_SELF, min=0),
+              "[$__rate_interval]))", "samples")], NO_SELF, min=0),
         lines("Series", "none", "Series that Prometheus holds in memory. It grows with nodes and ranks, and with each "
               "restart of a run for up to two hours. Growing without end: some label is unbounded.",
               [query(f"sum({of_cluster('prometheus_tsdb_head_series')})", "series")], NO_SELF, min=0),
         lines("Scrapes refused", "cpm", "Pages and samples that Prometheus refused, a minute, by reason. 0 is good. "
-              "exceeded_sample_limit: a page is larger than prometheus.yml allows, the node is out of sight.",
+              "exceeded_sample_limit: a page is larger than prometheus.yml allows, the node is not visible.",
               [query(f"60 * sum(rate({of_cluster(f'prometheus_target_scrapes_{name}_total')}[$__rate_interval]))", name)
                for name in refused], NO_SELF, min=0, soft_max=1),
         lines("Prometheus CPU", UNITS["ratio"], "CPU of Prometheus, 100 % is one core. Steady is good. Near what the "
@@ -254,11 +254,11 @@ def alerts() -> list[Json]:
               [query(sent, "sent"), query(errors, "errors"), query(dropped, "dropped")], NO_SELF,
               overrides=coloured({"errors": RED, "dropped": RED}), min=0, soft_max=1),
         lines("Alertmanagers and the queue", "none", "Alertmanagers that Prometheus knows, and alerts that wait to be "
-              "sent. As many as you run, and nobody waiting, is good.",
+              "sent. As many as you run, and none waiting, is good.",
               [query(f"sum({of_cluster('prometheus_notifications_alertmanagers_discovered')})", "Alertmanagers"),
                query(f"sum({of_cluster('prometheus_notifications_queue_length')})", "alerts that wait")], NO_SELF,
               min=0, decimals=0, soft_max=4),
-        lines("Alertmanager to people", "cpm", "Messages a minute by the way they take, and those that failed. The "
+        lines("Alertmanager to people", "cpm", "Messages a minute by integration, and those that failed. The "
               "Watchdog's each minute, and nothing failed, is good. Failed: the receiver is down or its secret is "
               "wrong; Alertmanager's log says which.",
               [query(f"{told} or 0 * sum(alertmanager_alerts)", "{{integration}}"),
@@ -276,7 +276,7 @@ def dashboard() -> Json:
     firing = of_nodes("ALERTS", alertstate="firing", alertname=ABOUT)
     return shell.dashboard(
         "monitoring",
-        "Monitoring itself: do exporters answer, does Prometheus keep up, would somebody hear of an alert.",
+        "Monitoring itself: do exporters answer, does Prometheus keep up, would an alert reach somebody?",
         [*top(), node_table(), row("Exporters"), *exporters(), row("Prometheus"), *prometheus(), row("Alerts"),
          *alerts()],
         variables=(NODE,),

@@ -64,12 +64,12 @@ def top() -> list[Json]:
     up = f"({of_nodes('up', job='tachograph')} and {LATELY})"
     asked = f"count by (action) ({of_gpus(c.GPU_RECOVERY_ACTION, action='!none')} > 0)"
     return [
-        stat("Nodes answering", "none", "Nodes whose exporter answers Prometheus, of those it is told to ask. Both "
-             "alike is good. Fewer: Monitoring health names the node and says whether it lives.",
+        stat("Nodes answering", "none", "Nodes whose exporter answers Prometheus, out of those it is configured to "
+             "scrape. Equal is good. Fewer: Monitoring health names the node and shows whether it is up.",
              [query(f"sum(max by (instance) ({up}))", "answer", instant=True),
               query(f"count(group by (instance) ({up}))", "known", instant=True)], "no exporter is scraped",
              show="value_and_name"),
-        stat("GPUs read", "none", "GPUs the last collection could read, of those the nodes know. Both alike is good. "
+        stat("GPUs read", "none", "GPUs the last collection could read, of those the nodes know. Equal is good. "
              "Fewer: a GPU has fallen off or its driver hangs; the table below names it.",
              [query(f"sum({of_gpus(c.GPU_UP)})", "read", instant=True),
               query(f"count({of_gpus(c.GPU_UP)})", "known", instant=True)], "no GPU is known", show="value_and_name"),
@@ -155,7 +155,7 @@ def activity() -> list[Json]:
     """Return whether the GPUs work."""
     uncounted = "not collected: needs Hopper or newer, or DCGM's profiling fields"
     return [
-        lines("GPU utilization", UNITS["ratio"], "Share of time in which any kernel ran. High on all is good, yet no "
+        lines("GPU utilization", UNITS["ratio"], "Share of time in which any kernel ran. High on all is good, but no "
               "proof of work: a GPU that waits in a collective reads 100 %. By name: the idlest.",
               spread(of_gpus(c.GPU_UTILIZATION), "bottomk", WHO), UNREAD, overrides=BAND, min=0, max=1),
         lines("SM activity", UNITS["ratio"], "Share of SM cycles with work on the SM. High on all is good. One low: "
@@ -194,11 +194,11 @@ def throttling() -> Json:
     return timeline(
         "Clocks held down, and why",
         "none",
-        f"The {BUSY} GPUs whose clocks the driver held down longest. Free, or a power cap on all alike at full load, "
-        "is good. Heat: look at fans, air flow and the neighbours in the rack. Power brake: the supply or the rack's "
+        f"The {BUSY} GPUs whose clocks the driver held down longest. Free, or a power cap on all at full load, is "
+        f"good. Heat: look at fans, air flow and the neighbours in the rack. Power brake: the supply or the rack's "
         "power is short, call the data centre.",
         [query(f"{held} and {most}", WHO), query(free, "all GPUs")],
-        "not collected: no GPU tells why its clocks are held down",
+        "not collected: no GPU reports why its clocks are held down",
         mappings=mappings,
         w=18,
         h=9,
@@ -227,7 +227,7 @@ def power() -> list[Json]:
               spread(of_gpus(c.GPU_CLOCK, domain="sm"), "bottomk", WHO), UNREAD, overrides=BAND),
         throttling(),
         lines("GPUs held down", "none", "GPUs whose clocks the driver holds down, by reason. 0 is good; a power cap on "
-              "all alike is normal at full load. The timeline beside names them.",
+              "all alike is normal at full load. The timeline next to it names them.",
               [query(f"count({of_gpus(name)}) or 0 * count({TOLD})", word) for word, _, name in HELD.values()], UNREAD,
               overrides=coloured({word: colour for word, colour, _ in HELD.values()}), min=0, decimals=0, soft_max=4,
               h=9),
@@ -283,7 +283,7 @@ def links() -> list[Json]:
                query(f"{down} and topk(3, {down.replace('}', '} @ end()')})", WHO)], bare, min=0, decimals=0,
               soft_max=4),
         lines("NVLink errors", "cpm", "Errors a minute on all NVLinks, by kind. 0, or a few checksums that a replay "
-              "mended, is good. Recovery, or effective from generation 5 on: drain the node, look at the bridge or the "
+              "fixed, is good. Recovery, or effective from generation 5 on: drain the node, look at the bridge or the "
               "switch tray.", [query(f"60 * sum by (error) ({rated(c.GPU_NVLINK_ERRORS, gpu='$gpu')})", "{{error}}")],
               bare, min=0, soft_max=4),
         lines("PCIe links", "none", "GPUs whose PCIe link has fewer lanes, or under load a lower generation, than slot "
@@ -329,13 +329,13 @@ def host() -> list[Json]:
               "good. High on one node: too many loader workers, or a stranger on the machine. By name: the highest.",
               spread(of_hosts("node:pressure_cpu_waiting:ratio1m"), "topk", who), NO_HOST, overrides=BAND, min=0),
         lines("Stalled on memory", UNITS["ratio"], "Share of time in which all tasks waited for memory at once. 0 is "
-              "good. Above: the node swaps or reclaims, and its ranks stand still. By name: the highest.",
+              "good. Above: the node swaps or reclaims, and its ranks are blocked. By name: the highest.",
               spread(of_hosts("node:pressure_memory_stalled:ratio1m"), "topk", who), NO_HOST, overrides=BAND, min=0),
         lines("Stalled on disks", UNITS["ratio"], "Share of time in which all tasks waited for input or output at "
               "once. Low is good; checkpoints raise it. By name: the highest.",
               spread(of_hosts("node:pressure_io_stalled:ratio1m"), "topk", who), NO_HOST, overrides=BAND, min=0),
         lines("Disks used", UNITS["ratio"], "Share of each file system in use. Flat is good. Near 1 a checkpoint "
-              "fails: make room on the mount that is named.",
+              "fails: free space on the named mount.",
               spread(of_hosts("node:filesystem_used:ratio"), "topk", "{{instance}} {{mountpoint}}"), NO_HOST,
               overrides=BAND, min=0, max=1),
         lines("Network traffic of the host", "Bps", "What a node receives over Ethernet: data, checkpoints, "

@@ -50,7 +50,7 @@ def waiting() -> list[Json]:
     who, behind = "rank {{rank}} {{instance}}", of_run("rank:collectives_behind:max")
     groups = f"sort_desc(topk({ROWS // 2}, max by (group, rank, instance) ({behind})))"
     return [
-        bars("Waited for", "s", "Seconds by which a rank comes later to each step than the median rank: all others "
+        bars("Waited for", "s", "Seconds by which a rank arrives later at each step than the median rank: all others "
              "wait that long for it. Near 0 for all is good. One long bar: the table names its phase and its node.",
              [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({LAG})))", who, instant=True)],
              UNWATCHED, links=[here], decimals=2, w=8, h=9),
@@ -58,10 +58,10 @@ def waiting() -> list[Json]:
              "loses, it loses to those on the left. Alike on all is good, and is how a run is built.",
              [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({WAIT})))", who, instant=True)],
              UNWATCHED, links=[here], decimals=2, w=8, h=9),
-        table("Process groups that stand still", "While the run hangs: who is behind in which process group, and by "
+        table("Stalled process groups", "While the run hangs: who is behind in which process group, and by "
               "how many collectives. Empty is good. Start with the rank that is behind most: the others of its group "
               "wait for it, other groups wait for them.", [query(groups, table=True)],
-              "No process group stands still.",
+              "No process group is stalled.",
               {"group": "Group", "rank": "Rank", "instance": "Node", "Value": "Behind"},
               overrides=[override("Rank", links=[link("Only this rank", "ranks", run=SAME, rank=field("Rank"))])],
               w=8, h=9),
@@ -122,7 +122,7 @@ def over_time() -> list[Json]:
               "ranks, and the three that are latest now. Near zero is good. One that stays above: see its row above.",
               spread(LAG, "topk", "rank {{rank}}"), UNWATCHED, overrides=BAND, w=8),
         lines("Collective wait per step", UNITS["seconds"], "Time per step in which a rank can only wait for the "
-              "others. A narrow band is good. The ranks named wait least: they arrive last and hold the others up.",
+              "others. A narrow band is good. The ranks named wait least: they arrive last and hold up the others.",
               spread(WAIT, "bottomk", "rank {{rank}}"), UNWATCHED, overrides=BAND, min=0, w=8),
         lines("Parts of a step", UNITS["seconds"], "What the median rank spends a step on. Flat is good. Compute grows "
               "on all: clocks, power; communication: the network, or one late rank; data: storage and loader.",
@@ -130,8 +130,8 @@ def over_time() -> list[Json]:
               w=8),
         sequence_spread(w=12),
         lines("Steps between the first and the last rank", "none", "How many optimizer steps the rank furthest ahead "
-              "is beyond the last one, as of their last reports. What fits between two reports is good. A climb: ranks "
-              "train each by itself; compare what they were started with.",
+              "is beyond the last one, as of their last reports. What fits between two reports is good. A climb: each "
+              "rank trains alone; compare what they were started with.",
               [query(f"max({of_ranks(c.TRAIN_STEP)}) - min({of_ranks(c.TRAIN_STEP)})", "steps")], "no step yet", min=0,
               decimals=0, soft_max=4, w=12),
     ]  # fmt: skip
@@ -141,7 +141,7 @@ def dashboard() -> Json:
     """Return the whole dashboard."""
     return shell.dashboard(
         "ranks",
-        "The ranks of a run beside each other: who is late, who waits for whom, where each rank's step goes.",
+        "The ranks of a run side by side: who is late, who waits for whom, where each rank's step goes.",
         [
             rank_table(w=14, h=10),
             node_table(w=10, h=10),

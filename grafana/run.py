@@ -1,4 +1,4 @@
-"""The dashboard "Run": does it run, is it fast, does it learn, which rank or GPU holds it up.
+"""The dashboard "Run": is it making progress, is it fast, does it learn, which rank or GPU is holding it up.
 
 A panel is one entry in one of the functions below; its place follows from its order. Names and units come from the
 catalog, finished figures from the recording rules. Every panel draws fewer than 50 series, for 8 ranks or for 16,384.
@@ -42,17 +42,17 @@ def top() -> list[Json]:
     of_baseline = f"{of_run('run:step_mfu:ratio')} / {of_run('run:step_mfu:baseline')}"
     return [
         stat("Run", "none", "The worst condition that holds for any rank. Running is good. Hung, dead, failed or "
-             "frozen: the alerts beside it and the tables below name the rank.",
+             "frozen: the alerts next to it and the tables below name the rank.",
              [query(CONDITION, instant=True)], "no rank seen", mappings=CONDITION_WORDS, w=4),
-        stat("Ranks reporting", "none", "Ranks whose process lives, of the world size they were started with. Fewer "
-             "than the world size: the table of ranks shows which node's are missing.",
+        stat("Ranks reporting", "none", "Ranks whose process is alive, out of the world size they were started with. "
+             "Fewer than the world size: the table of ranks shows which node's are missing.",
              [query(f'count_values by (world_size) ("up", {up})', "{{up}} of {{world_size}}", instant=True)],
              "no rank seen", show="name", w=4),
         stat("Alerts", "none", "Alerts that fire for this run and its nodes, by severity. None is good. Critical: a "
              "person is being paged now.", [query(f"count by (severity) ({FIRING})", "{{severity}}", instant=True)],
              "none", show="value_and_name", overrides=coloured(SEVERITIES), w=4),
         stat("MFU of its baseline", UNITS["ratio"], "MFU of completed steps over what this run did in the hour before. "
-             "100 % is good. Less: the tables below name who holds it up, Efficiency shows which phase grew.",
+             "100 % is good. Less: the tables below name the culprit, Efficiency shows which phase grew.",
              [query(of_baseline, instant=True)], "none yet", decimals=0, w=4),
         firing_table(FIRING, "What fires for this run or its nodes, and whom it names.", ON_A_RUN, w=8),
         stat("Step", "locale", "The furthest optimizer step of any rank. It should climb all the time.",
@@ -99,8 +99,8 @@ def efficiency() -> list[Json]:
                query(f"quantile_over_time(0.9, {past})", "usual, high"),
                query(f"quantile_over_time(0.1, {past})", "usual, low")],
               "not collected: needs flops_per_token and a known peak", overrides=USUAL, min=0, w=8),
-        lines("Tokens per second", "si:tok/s", "Tokens all ranks trained on. Flat is good. A step down that stays: MFU "
-              "beside it says whether the model or the machines changed.",
+        lines("Tokens per second", "si:tok/s", "Tokens all ranks trained on. Flat is good. A step down that stays: "
+              "MFU next to it shows whether the model or the machines changed.",
               [query(of_run("run:tokens:rate1m"), "tokens")], "not collected: tokens_per_step is not given", min=0,
               w=8),
         lines("Step time", UNITS["seconds"], "Wall time of an ordinary step, all ranks together. The mean is exact, "
@@ -162,7 +162,7 @@ def ranks() -> list[Json]:
               [query(f"max by (phase) ({longest})", "{{phase}}")], "no rank is running", overrides=coloured(PHASES),
               min=0),
         lines("Collective wait per step", UNITS["seconds"], "Time per step in which a rank can only wait for the "
-              "others. A narrow band is good. The ranks named wait least: they arrive last and hold the others up.",
+              "others. A narrow band is good. The ranks named wait least: they arrive last and hold up the others.",
               spread(WAIT, "bottomk", "rank {{rank}}"), UNWATCHED, overrides=BAND, min=0),
         lines("Lag per step", UNITS["seconds"], "How much later than the median rank a rank arrives. Near zero is "
               "good. One that stays above: see its phase, its GPU's clock and temperature.",
@@ -188,10 +188,10 @@ def hardware() -> list[Json]:
     dashed = override("slows down at", color={"mode": "fixed", "fixedColor": RED},
                       custom__lineStyle={"fill": "dash", "dash": [8, 8]})  # fmt: skip
     return [
-        lines("GPU utilization", UNITS["ratio"], "Share of time in which any kernel ran. High on all is good, yet no "
+        lines("GPU utilization", UNITS["ratio"], "Share of time in which any kernel ran. High on all is good, but no "
               "proof of work: a GPU that waits in a collective reads 100 %. By name: the idlest.",
               spread(of_gpus(c.GPU_UTILIZATION), "bottomk", who), absent, overrides=BAND, min=0, max=1),
-        lines("SM activity", UNITS["ratio"], "Share of SM cycles with work on the SM: what utilization only pretends. "
+        lines("SM activity", UNITS["ratio"], "Share of SM cycles with work on the SM: what utilization only suggests. "
               "High on all is good. All low: see where the time goes. One low: see what its rank does. By name: the "
               "idlest.", spread(of_gpus("node:gpu_sm_active:ratio"), "bottomk", who), uncounted, overrides=BAND, min=0,
               max=1),
@@ -207,10 +207,10 @@ def hardware() -> list[Json]:
               spread(of_gpus(c.GPU_CLOCK, domain="sm"), "bottomk", who), absent, overrides=BAND),
         lines("Clocks held down", "none", "GPUs of the run's nodes held down within 2 minutes, by what, and those "
               "clocked below the run's others. 0 is good. Heat: cool the node. Power cap: normal at full load, "
-              "not on a few alone. Power brake: call the data centre.", held, "no node is in sight", min=0, decimals=0,
+              "not on a few alone. Power brake: call the data centre.", held, "no node is known", min=0, decimals=0,
               soft_max=4),
-        lines("GPUs read", "none", "GPUs that the nodes know and those the last collection could read. Both alike is "
-              "good. Apart: a GPU has fallen off, or its driver hangs.",
+        lines("GPUs read", "none", "GPUs that the nodes know and those the last collection could read. Equal is good. "
+              "Apart: a GPU has fallen off, or its driver hangs.",
               [query(f"count({of_gpus(c.GPU_UP)})", "known"), query(f"sum({of_gpus(c.GPU_UP)})", "read"),
                query(f"count({of_gpus(c.COLLECTOR_SUCCESS, collector='gpu')} == 0)", "nodes without readings")],
               "no exporter answers", min=0, decimals=0, soft_max=4),
@@ -221,7 +221,7 @@ def dashboard() -> Json:
     """Return the whole dashboard."""
     return shell.dashboard(
         "run",
-        "One training run: does it run, is it fast, does it learn, which rank or GPU holds it up.",
+        "One training run: is it making progress, is it fast, does it learn, which rank or GPU is holding it up?",
         [*top(), row("Efficiency"), *efficiency(), row("Learning"), *learning(),
          row("Ranks"), *ranks(), row("Hardware"), *hardware()],
     )  # fmt: skip

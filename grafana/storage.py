@@ -36,7 +36,7 @@ from tachograph.catalog import index as c
 
 ABOUT = "Data.*|Checkpoint.*|LossNotFinite|LossSpikeNotRecovering|LossDiverging"
 RANK = "rank {{rank}}"
-UNSAVED = "none reported: no checkpoint has been saved, or the loop does not say so"
+UNSAVED = "none reported: no checkpoint has been saved, or the loop does not report it"
 NO_LOADER = "not collected: recorder.data is not used"
 NO_HOST = "not collected: no node_exporter is scraped"
 DETAIL = "not collected: the exporter runs without --rank.detail"
@@ -69,8 +69,9 @@ def top() -> list[Json]:
         stat("Last good step", "locale", "Step of the newest checkpoint that was saved while the loss was healthy: "
              "what to go back to after a spike or a NaN. Close to the last saved step is good.",
              [query(of_run("run:good_checkpoint_step:max"), instant=True)], "none"),
-        stat("Since checkpoint", "s", "Age of the newest checkpoint. Below the interval is good. Older: the run saves "
-             "no more, or does not say so.", [query(of_run("run:checkpoint_age_seconds:min"), instant=True)], "none",
+        stat("Since checkpoint", "s", "Age of the newest checkpoint. Below the interval is good. Older: the run no "
+             "longer saves, or does not report it.",
+             [query(of_run("run:checkpoint_age_seconds:min"), instant=True)], "none",
              decimals=0),
         stat("Waits for data", UNITS["ratio"], "Share of its time that the median rank waits for data. Near 0 is good. "
              "Above a few percent: read the row Data.", [query(of_run("run:data_wait:median"), instant=True)],
@@ -81,7 +82,7 @@ def top() -> list[Json]:
         stat("GPU-hours at risk", "none", "GPU-hours of work since the last checkpoint, which a failure now would "
              "lose. It falls to 0 at each checkpoint.", [query(lost, instant=True)], "none reported", decimals=1),
         stat("Failed checkpoints", "none", "Checkpoints of any rank that ended with an exception in this attempt. 0 is "
-             "good. Above: the rank's log says why; see whether the disk is full.",
+             "good. Above: the rank's log has the reason; check whether the disk is full.",
              [query(f"sum({of_run(c.TRAIN_CHECKPOINT_FAILURES)})", instant=True)], "not collected"),
     ]  # fmt: skip
 
@@ -121,7 +122,7 @@ def data() -> list[Json]:
               "good. By name: the least.",
               spread(of_hosts("node:network_received_bytes:rate1m"), "bottomk", "{{instance}}"), NO_HOST,
               overrides=BAND, min=0),
-        lines("Loader workers started again", "none", "Times a rank's loader workers were started anew, over all "
+        lines("Loader workers started again", "none", "Times a rank's loader workers were restarted, over all "
               "ranks. Flat is good; a step each epoch is what a loader without persistent workers does.",
               [query(f"sum({of_ranks(c.TRAIN_DATA_WORKER_RESTARTS)})", "restarts")], DETAIL, min=0, decimals=0,
               soft_max=4),
@@ -135,7 +136,7 @@ def data() -> list[Json]:
                      f"{of_run('run:ranks:count')}", "{{cause}}")], "not collected", overrides=coloured(PHASES), min=0,
               stack=True),
         lines("Disks used", UNITS["ratio"], "Share of each file system in use, on the run's nodes. Flat is good. Near "
-              "1 the next checkpoint fails: make room on the mount that is named.",
+              "1 the next checkpoint fails: free space on the named mount.",
               spread(of_hosts("node:filesystem_used:ratio"), "topk", "{{instance}} {{mountpoint}}"), NO_HOST,
               overrides=BAND, min=0, max=1),
     ]  # fmt: skip
@@ -157,7 +158,7 @@ def checkpoints() -> list[Json]:
               [query(of_run("run:checkpoint_duration_seconds:max"), "last"),
                query(of_run("run:checkpoint_duration_seconds:median1d"), "usual")], UNSAVED, overrides=USUAL, min=0),
         lines("Checkpoint duration, by rank", "s", "The same for each rank. A narrow band is good. One far above: its "
-              "node's way to the store. By name: the longest.",
+              "node's path to the store. By name: the longest.",
               spread(of_ranks(c.TRAIN_CHECKPOINT_DURATION), "topk", RANK), UNSAVED, overrides=BAND, min=0),
         lines("Saving now", "s", "How long the ranks that save have been at it. Nothing between checkpoints, and no "
               "more than the usual duration, is good. Climbing: it hangs; see who climbed first.",

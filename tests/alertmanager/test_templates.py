@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = "Run llama hangs since 34 s; rank 217 never entered all_reduce: <data> & more. Look at its loader."
+WORDS = "Run llama has been hanging for 34 s; rank 217 never entered all_reduce: <data> & more. Look at its loader."
 ANNOTATIONS = {
     "description": WORDS,
     "cost": "1,024 GPU-hours an hour",
@@ -92,7 +92,7 @@ def test_the_subject_fits_a_phone_and_names_the_culprit(render: Render) -> None:
             alert({"alertname": "ExporterDown", "instance": f"node-{i}"}) for i in range(3)
         ],
         "MfuDropped – run llama": [alert({"alertname": "MfuDropped", "run": "llama"})],
-        "Over after 12m3s: RunHung – run llama, rank 217 on node-27, GPU 1": [alert(RANK, OVER)],
+        "Resolved after 12m3s: RunHung – run llama, rank 217 on node-27, GPU 1": [alert(RANK, OVER)],
         "RankDead – run llama, rank 0 on node-0": [*dead(1), *dead(2, OVER)[1:]],
         "Odd": [alert({"alertname": "Odd"})],
     }
@@ -142,14 +142,14 @@ def test_a_group_is_capped(render: Render) -> None:
 def test_an_end_says_what_changed_and_how_long_it_lasted(render: Render) -> None:
     """Resolved alerts are listed beside firing ones; at the end the failure reason, and a dashboard of that time."""
     text = render("body", notification(*dead(1), *dead(2, OVER)[1:]))
-    assert text.endswith("\n\nNo more:\nrun llama, rank 1 on node-0, after 12m3s")
+    assert text.endswith("\n\nResolved:\nrun llama, rank 1 on node-0, after 12m3s")
     text = render("body", notification(*dead(3, OVER)))
-    assert text.startswith("Over since 02:26:10 UTC, 1 January; it lasted 12m3s. What was said last:\n\n" + WORDS)
+    assert text.startswith("Resolved at 02:26:10 UTC, 1 January, after 12m3s. The last description:\n\n" + WORDS)
     assert f"from={HALF_AN_HOUR_BEFORE}&to={FIVE_MINUTES_AFTER}" in text
     assert "And 2 more, on node-0, node-1." in text
     assert "Silence" not in text
     slack = render("slack", notification(alert(RANK, OVER)))
-    assert slack.startswith("Over after 12m3s: run llama, rank 217 on node-27, GPU 1\n")
+    assert slack.startswith("Resolved after 12m3s: run llama, rank 217 on node-27, GPU 1\n")
     assert "Silence" not in slack
 
 

@@ -17,7 +17,7 @@ ABSENT = {
         "Firing now A", "Clocks held down, and why A", "Clocks held down, and why B", "NVLinks down B",
         "Network ports: errors and faults A", "Network ports: errors and faults B",
         "Network ports: errors and faults C", "Network errors a second, node by node A", "Collectives behind A",
-        "Process groups that stand still A", "Ranks, the most conspicuous first G",
+        "Stalled process groups A", "Ranks, the most conspicuous first G",
         "Where the step of each rank goes G", "Runs, the worst first I", "GPUs read C",
         "Nodes, the most conspicuous first B", "Nodes, the most conspicuous first F",
         "Nodes, the least visible first C", "Nodes, the least visible first G", "Loss B", "Loss D",
