@@ -1,4 +1,4 @@
-"""What a training loop logs of its steps, and what is worked out from it."""
+"""The values that a training loop logs per step, and the signals derived from them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ LOGGABLE = frozenset({
     "loss", "grad_norm", "learning_rate", "total_steps", "amp_loss_scale", "update_ratio", "data_queue_size",
     "memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "memory_inactive_bytes",
 })  # fmt: skip
-"""What `step.log` takes: plain gauges that a training loop knows. Everything else is worked out or measured here, or
-has a call of its own (checkpoints, invariants)."""
+"""The names that `step.log` accepts: gauges that only the training loop knows. All others are derived or measured here,
+or have a call of their own (checkpoints, invariants)."""
 
 
 class Logged:
     """The last values that the loop logged, and the watches over them; the sender thread reads.
 
-    `refused` counts values that are no numbers or not to be logged. `optimizer` gives the learning rate of its first
-    parameter group where the loop logs none; `resumed` is set once after a resume.
+    `refused` counts values that are not numbers or have a name that cannot be logged. `optimizer` gives the learning
+    rate of its first parameter group if the loop logs none; `resumed` is set once after a resume.
     """
 
     def __init__(self, step: Step) -> None:
@@ -70,7 +70,7 @@ class Logged:
                     observe(step, values[key])
 
     def metrics(self) -> dict[str, object]:
-        """Return what was logged and what follows from it."""
+        """Return the logged values and the signals derived from them."""
         metrics: dict[str, object] = {} if self._rate is None else {"learning_rate": self._rate}
         return {
             **metrics, **self._values, **self._loss.metrics(), **self._grad_norm.metrics(), **self._nonfinite.metrics()
@@ -82,7 +82,7 @@ class Logged:
 
     def _tell_refused(self, key: str) -> None:
         if key in LOGGABLE:
-            notice(f"log {key}", f"{key} was logged as something that is no number, and is dropped")
+            notice(f"log {key}", f"{key} was logged with a value that is not a number: it is dropped")
         else:
             unknown("log", key, tuple(sorted(LOGGABLE)))
 
