@@ -1,4 +1,4 @@
-"""What one training step costs on the training thread: Tachograph beside its peers, in one run.
+"""The cost of one training step on the training thread: Tachograph beside its peers, in one run.
 
 A step is four phases and four scalars. Each row runs in a process of its own; the step itself is empty, so the figure
 is the instrumentation alone.

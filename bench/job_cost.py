@@ -1,4 +1,4 @@
-"""What recording costs a real PyTorch job: the gradient hook on a 50 ms step, and everything on at a 300 ms step.
+"""The cost of recording for a real PyTorch job: the gradient hook on a 50 ms step, and everything on at a 300 ms step.
 
 1. Two gloo ranks train the same DistributedDataParallel model in turns, with and without the communication hook, in one
    process group: a step of each after the other, the order turned round every time, so that a machine that gets slower

@@ -11,7 +11,7 @@ __all__ = ["Recorder", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """Load `Recorder` when it is first asked for: the exporter and its worker never pay for the client."""
+    """Load `Recorder` on first access: the exporter and its worker never load the client."""
     if name != "Recorder":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tachograph.client.recorder import Recorder

@@ -100,8 +100,8 @@ def test_a_module_is_what_it_is_without_us(script: Path) -> None:
         (("nope.py",), 2, "can't open file 'nope.py'"),
         (("-m", "nope"), 1, "No module named nope"),
         ((), 2, "no script was given"),
-        (("--run",), 2, "--run wants a value"),
-        (("--tokens-per-step", "many", "nope.py"), 2, "--tokens-per-step wants a number, not 'many'"),
+        (("--run",), 2, "--run needs a value"),
+        (("--tokens-per-step", "many", "nope.py"), 2, "--tokens-per-step must be a number, not 'many'"),
         (("--speed", "nope.py"), 2, "unknown option --speed"),
     ],
 )

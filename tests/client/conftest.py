@@ -170,7 +170,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(variable)
     for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MPI_LOCALRANKID"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(notices, "_said", set())
+    monkeypatch.setattr(notices, "_logged", set())
 
 
 @pytest.fixture

@@ -258,7 +258,7 @@ def test_a_log_handler_that_raises(error: str, exporter: Any, start: Start, unti
         + program(
             """
             from tachograph.client.core import notice
-            while not any(subject == "exporter" for subject in notice._said): time.sleep(0.01)
+            while not any(subject == "exporter" for subject in notice._logged): time.sleep(0.01)
             if "ValueError" in Angry.emit.__code__.co_names:
                 every(recorder); Recorder(rank=object()).close()
             say("alive"); time.sleep(20)

@@ -32,7 +32,7 @@ options:
   --flops-per-token N   the model's operations per token, forward and backward
   --flops-per-step N    the same for a step, over all ranks
   --precision NAME      what products are computed in: bf16, fp16, tf32, fp8, ...
-  --quiet               do not say at the end what was seen
+  --quiet               do not print a summary at the end
 """
 
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -50,7 +50,7 @@ AMOUNTS = {"tokens_per_step", "flops_per_token", "flops_per_step"}
 
 
 class UsageError(Exception):
-    """The command line cannot be meant; the text says why."""
+    """The command line is invalid; the text says why."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,7 +87,7 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], bool, tuple[str, str], lis
         elif option in OPTIONS or word == "-m":
             if not equals:
                 if not words:
-                    raise UsageError(f"{word} wants a value")
+                    raise UsageError(f"{word} needs a value")
                 value = words.pop(0)
             if word == "-m":
                 return given, quiet, ("-m", value), words
@@ -95,7 +95,7 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], bool, tuple[str, str], lis
                 argument, read = OPTIONS[option]
                 given[argument] = read(value)
             except ValueError as error:
-                raise UsageError(f"{option} wants a number, not {value!r}") from error
+                raise UsageError(f"{option} must be a number, not {value!r}") from error
         elif word.startswith("-"):
             raise UsageError(f"unknown option {word}")
         else:
@@ -104,7 +104,7 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], bool, tuple[str, str], lis
 
 
 def _watch(given: dict[str, Any], quiet: bool) -> None:
-    """Have PyTorch observed once the script imports it, and the end told by rank 0."""
+    """Have PyTorch observed once the script imports it, and the summary printed by rank 0."""
     if os.environ.get("TACHOGRAPH_DISABLED", "") not in ("", "0"):
         return
     summary = Summary()
@@ -113,9 +113,9 @@ def _watch(given: dict[str, Any], quiet: bool) -> None:
     when_imported("torch", lambda torch: attach(torch, observer))
     process = os.getpid()
 
-    def tell() -> None:
+    def print_summary() -> None:
         if os.getpid() == process and not quiet and discover({}, os.environ).rank == 0:
             with contextlib.suppress(OSError, ValueError):  # stderr may be closed by now
-                sys.stderr.write(summary.text(told=bool(AMOUNTS & given.keys())))
+                sys.stderr.write(summary.text(given=bool(AMOUNTS & given.keys())))
 
-    atexit.register(tell)
+    atexit.register(print_summary)

@@ -1,7 +1,7 @@
-"""What the parts of PyTorch that a script uses say of its training: the steps, as they can be told from outside.
+"""Steps and phases of a training script, derived from the parts of PyTorch that it uses.
 
 A step ends with the step of the first optimizer that ever made one. It begins with the last batch that a `DataLoader`
-delivered before the step's first backward (else with that backward), so a batch that nobody trains on makes none.
+delivered before the step's first backward (else with that backward), so a batch that is not trained on makes no step.
 Forward is the time from that batch to backward: what it holds besides the model's forward is not known.
 """
 
@@ -69,7 +69,7 @@ class Observer:
         os.register_at_fork(after_in_child=self.stop)
 
     def here(self) -> Loop | None:
-        """Return the loop to tell, None where nothing is to be told."""
+        """Return the loop to report to, None if nothing is to be recorded."""
         if not self.active or threading.get_ident() != self._thread:
             return None
         if self.loop is None and not self._making:
@@ -83,7 +83,7 @@ class Observer:
         return self.loop
 
     def stop(self) -> None:
-        """See nothing any more."""
+        """Observe nothing any more."""
         self.active = False
 
     @contained

@@ -1,4 +1,4 @@
-"""What `tachograph run` could see of a script, and what not: said once, at the end."""
+"""The summary that `tachograph run` prints at the end: what it could see of a script, and what it could not."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ UNSEEN = {
     "backward": "backward (it did not run through torch.autograd.backward)",
     "loss": "the loss (backward was not called on one number)",
 }
-"""What could have been seen, and why it was not."""
+"""What was not seen, and why."""
 
-NEVER = "checkpoints, gradient norms, tokens and FLOPs unless told (--tokens-per-step, --flops-per-token)"
+NEVER = "checkpoints, gradient norms, tokens and FLOPs unless given (--tokens-per-step, --flops-per-token)"
 
 
 class Summary:
-    """What was seen, by key, and how many steps; filled by the observer."""
+    """The things that were seen, by key, and the number of steps; filled by the observer."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -36,8 +36,8 @@ class Summary:
         """Note that something was seen."""
         self._seen.add(what)
 
-    def text(self, told: bool) -> str:
-        """Return two lines for a person; `told` is whether an amount per step was given."""
+    def text(self, given: bool) -> str:
+        """Return two lines for a person; `given` is whether an amount per step was given."""
         if self.own_recorder:
             return "tachograph run: the script records itself; nothing was added\n"
         if not self.steps:
@@ -49,7 +49,7 @@ class Summary:
         unseen = [words for key, words in UNSEEN.items() if key not in self._seen]
         if "data" in self._seen and "backward" in self._seen:
             seen.insert(1, "forward (from a batch to its backward)")
-        unseen.append(NEVER.partition(", tokens")[0] if told else NEVER)
+        unseen.append(NEVER.partition(", tokens")[0] if given else NEVER)
         return (
             f"tachograph run: recorded {self.steps} steps: {', '.join(seen)}\n"
             f"tachograph run: not seen: {'; '.join(unseen)}\n"

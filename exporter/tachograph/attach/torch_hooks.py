@@ -1,4 +1,4 @@
-"""Where PyTorch is asked to tell: its optimizer hooks where it has hooks, else its functions wrapped.
+"""The hooks into PyTorch: its own optimizer hooks, and wrappers where it has none.
 
 Every wrapper calls what it wraps exactly once with what it was given, and lets its exceptions through.
 """
@@ -18,7 +18,7 @@ from tachograph.client.core.notice import notice
 
 
 def attach(torch: Any, observer: Observer) -> None:
-    """Hook each part by itself: one that this PyTorch has otherwise costs what it would have shown."""
+    """Hook each part separately: if this PyTorch lacks one, only that part is not observed."""
     for hook in (_loaders, _backward, _optimizers, _parallel, _schedules, _scalers):
         try:
             hook(torch, observer)
@@ -27,7 +27,7 @@ def attach(torch: Any, observer: Observer) -> None:
 
 
 class ObservedIterator:
-    """A loader's iterator that tells of each batch; everything else is the iterator's own."""
+    """A loader's iterator that reports each batch; everything else is the iterator's own."""
 
     def __init__(self, iterator: Any, feed: LoaderState, observer: Observer, is_learning: Callable[[], bool]) -> None:
         self._iterator = iterator

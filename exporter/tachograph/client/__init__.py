@@ -1,1 +1,1 @@
-"""What a training process imports: standard library only, torch touched only where it is already loaded."""
+"""The part that a training process imports: standard library only; torch is used only if already loaded."""

@@ -110,7 +110,7 @@ class ActiveCalls(NoOpCalls):
             self.drop("tag() outside a step")
 
     def data(self, loader: Iterable[Any]) -> Batches[Any]:
-        # One rank that evaluates alone has not drifted from the others: its batches are counted for nobody.
+        # One rank that evaluates alone has not drifted from the others: its batches are not counted.
         if self.clock.current.name == "eval":
             return Batches(loader, cast("Phase", self.phases["eval"]), Counter())
         return Batches(loader, cast("Phase", self.phases["data"]), self.state.batches, self.state.loaders)
@@ -133,7 +133,7 @@ class ActiveCalls(NoOpCalls):
             if model is not None:
                 self._watched.add(model)
             optimizer_ref = None if optimizer is None else ref(optimizer)
-        except Exception as error:  # noqa: BLE001 - neither is what it is said to be, and may raise anything
+        except Exception as error:  # noqa: BLE001 - neither has the expected type, and may raise anything
             self._refuse_watch("nothing", error)
             return
         if optimizer_ref is not None:
@@ -225,7 +225,7 @@ class ActiveCalls(NoOpCalls):
         if right:
             unknown(what, wrong, right)
         else:
-            notice(f"drop {what}", f"{what} cannot be right, and is dropped")
+            notice(f"drop {what}", f"{what} is invalid, and is dropped")
 
     def _shared_numbers(self) -> Invariants:
         if self._invariants is None:

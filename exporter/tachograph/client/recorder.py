@@ -41,30 +41,30 @@ def on_created(act: Callable[[], None]) -> None:
 class Recorder(Uncopied):
     """Records one rank of a training run and reports it to the exporter of its node.
 
-    Every argument is optional; a value that cannot be right is dropped and counted, never raised.
+    Every argument is optional; an invalid value is dropped and counted, and never raises.
 
-    - `run`, `rank`, `local_rank`, `world_size`, `attempt`: who this is; else found in the variables of `TACHOGRAPH_*`,
+    - `run`, `rank`, `local_rank`, `world_size`, `attempt`: who this is; else detected from `TACHOGRAPH_*`,
       torchrun, Slurm or MPI.
     - `socket`: path of the exporter's socket; else `$TACHOGRAPH_SOCKET` or the usual places (`wire.socket_path`).
     - `tokens_per_step`, `samples_per_step`, `flops_per_step`: of the **whole run**; each rank counts one
       `world_size`-th of them.
     - `flops_per_token`: the model's floating-point operations for one token, forward and backward, without
-      recomputation: a number, or what `model_flops` returned. With `tokens_per_step` it stands in for `flops_per_step`.
+      recomputation: a number, or what `model_flops` returned. With `tokens_per_step` it replaces `flops_per_step`.
     - `flops_convention`: how that number was counted: one of `model_flops.CONVENTIONS`, `measured` or `given`.
     - `hardware_flops_per_token`: the same with what activation checkpointing computes again, for HFU.
-    - `peak_flops`: dense peak FLOP/s of this rank's device, where the exporter cannot know it.
+    - `peak_flops`: dense peak FLOP/s of this rank's device, if the exporter cannot know it.
     - `precision`, `global_batch`: static facts, shown beside the run; `total_steps`: the step at which it will end.
-    - `tier`: `hero`, `standard` or `dev`, else `$TACHOGRAPH_TIER`: decides who is woken when the run is in trouble.
+    - `tier`: `hero`, `standard` or `dev`, else `$TACHOGRAPH_TIER`: decides who is paged when the run is in trouble.
     - `device_time=False`: no CUDA events around phases.
     - `sinks`: other places to send the metrics to (`tachograph.export.sinks`); `trace`: where sampled steps are traced
       (`tachograph.export.traces`). Both are closed at `close` or at exit, which takes as long as they do.
     - `enabled=False`, or `TACHOGRAPH_DISABLED=1` in the environment: does nothing at all, with no thread and no socket.
 
     Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing. A copy of it,
-    made with a model by `copy.deepcopy`, is the recorder itself; out of a pickle comes one that does nothing.
+    made with a model by `copy.deepcopy`, is the recorder itself; an unpickled one does nothing.
 
-    No call raises, whatever it is given and in whatever state the process is: what is wrong is dropped, counted, and
-    said once in the log. What the training code raises inside a step, a phase or a loader passes through unchanged.
+    No call raises, whatever its arguments and the state of the process: what is wrong is dropped, counted, and
+    logged once. What the training code raises inside a step, a phase or a loader passes through unchanged.
     """
 
     def __init__(

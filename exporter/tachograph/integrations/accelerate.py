@@ -8,7 +8,7 @@
                 optimizer.zero_grad()
 
 Iterate over it as often as over the loader: once per epoch. Without an accelerator, backward and the loss are not seen:
-`with batches.phase("backward"):` and `batches.log(loss=loss)` say them.
+use `with batches.phase("backward"):` and `batches.log(loss=loss)`.
 """
 
 # ruff: noqa: ANN401 - Accelerate's and PyTorch's objects have no type here
@@ -58,7 +58,7 @@ def training(
 
 
 class Trained(NamedTuple):
-    """What a loop trains and with what; each may be None."""
+    """The objects that a loop trains, and those it trains with; each may be None."""
 
     accelerator: Any
     model: Any
@@ -146,7 +146,7 @@ class Training(Generic[T]):
         accelerator, model, optimizer, scheduler, scaler = self._trained
         self.recorder.watch(model, optimizer, scheduler=scheduler, scaler=scaler)
         if getattr(model, "_compiled_call_impl", None) is not None:
-            notice("compiled", "the model is compiled in place: phase forward cannot be seen")
+            notice("compiled", "the model is compiled in place: phase forward is not measured")
         elif model is not None:
             self._keep(model.register_forward_pre_hook(ModelHook(self._forward_begins)))
             self._keep(model.register_forward_hook(ModelHook(self._forward_ends), always_call=True))
@@ -213,7 +213,7 @@ class Training(Generic[T]):
 
 
 def _recorder(accelerator: Any, given: dict[str, Any]) -> Recorder:
-    """Return a recorder that is who the accelerator says, unless it was said otherwise."""
+    """Return a recorder with the accelerator's rank and world size, unless others were given."""
     who = {"rank": "process_index", "local_rank": "local_process_index", "world_size": "num_processes"}
     found = {key: _ask(accelerator, attribute) for key, attribute in who.items()}
     precision = _ask(accelerator, "mixed_precision")
@@ -222,5 +222,5 @@ def _recorder(accelerator: Any, given: dict[str, Any]) -> Recorder:
 
 @contained
 def _ask(accelerator: Any, attribute: str) -> Any:
-    """Return what an accelerator says of itself, None where it does not."""
+    """Return an attribute of an accelerator, None if it has none."""
     return getattr(accelerator, attribute, None)

@@ -4,8 +4,8 @@
     TachographCallback(run="llama-7b").attach(trainer)
     trainer.train()
 
-`Trainer(callbacks=[TachographCallback()])` works, too, and sees less: a callback is not told when the Trainer waits for
-data, when it runs forward and backward, what the loss of a step is (only the mean of a logging interval, with NaN
+`Trainer(callbacks=[TachographCallback()])` works, too, and sees less: a callback is not notified when the Trainer waits
+for data, when it runs forward and backward, what the loss of a step is (only the mean of a logging interval, with NaN
 filtered out by `logging_nan_inf_filter`), nor the model as DistributedDataParallel wraps it.
 """
 
@@ -136,7 +136,7 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
 
     @contained
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Watch what is trained; say what this attempt resumed from."""
+        """Watch what is trained; report what this attempt resumed from."""
         loop = self._record(args, kwargs.get("model"))
         recorder = loop.recorder
         loop.abandon()  # the Trainer may begin again in the same process, with a smaller batch
@@ -192,7 +192,7 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
 
     @contained
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Enter phase `eval` at the first batch of an evaluation that nobody announced."""
+        """Enter phase `eval` at the first batch of an unannounced evaluation."""
         if self._loop is not None and not self._loop.stepping:
             self._loop.enter("eval")
 
@@ -268,7 +268,7 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
             self._loop = Loop(Recorder(**given))
         if not self._counting:
             self._counting = True
-            self._loop.recorder.add_source(self._tokens)  # a recorder that counts tokens itself stands above it
+            self._loop.recorder.add_source(self._tokens)  # a recorder that counts tokens itself takes precedence
         return self._loop
 
 
@@ -284,7 +284,7 @@ class Tokens:
         self._flops = getattr(flops_per_token, "total", flops_per_token)
 
     def begin(self, state: Any, args: Any, *, static: bool, attached: bool) -> None:
-        """Choose who counts: nobody where each step has the same tokens, the Trainer, or the shape of its batches."""
+        """Choose who counts: no one if each step has the same tokens, the Trainer, or the shape of its batches."""
         tracked = getattr(args, "include_num_input_tokens_seen", False)
         self._by_trainer = not static and tracked not in (False, None, "no")
         self.by_shape = not static and attached and not self._by_trainer

@@ -81,13 +81,13 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         if self._loop is None:
             who = {"rank": trainer.global_rank, "local_rank": trainer.local_rank, "world_size": trainer.world_size}
             self._loop = Loop(Recorder(**{**who, "precision": str(trainer.precision), **self._given}))
-        # Lightning tells of a batch and does not hand it over: a loader of nothing counts along.
+        # Lightning announces a batch without handing it over: an empty loader counts along.
         self._arrived = iter(self._loop.recorder.data(repeat(None)))
         self._listen(trainer)
 
     @contained
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Watch what is trained; say what this attempt resumed from."""
+        """Watch what is trained; report what this attempt resumed from."""
         if self._loop is None:
             return
         recorder = self._loop.recorder
@@ -155,7 +155,7 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
             self._loop = None
 
     def _listen(self, trainer: Any) -> None:
-        """Hear of every action that the Trainer reports to its profiler, which goes on as before."""
+        """Listen to every action that the Trainer reports to its profiler, which goes on as before."""
         profiler = trainer.profiler
         start, stop = profiler.start, profiler.stop
         before: dict[str, BaseException | None] = {}

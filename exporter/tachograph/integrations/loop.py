@@ -1,4 +1,4 @@
-"""A training loop that is told by hooks: steps and phases that begin in one call and end in another."""
+"""A training loop driven by hooks: steps and phases that begin in one call and end in another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tachograph.client.core.steps import Step
 from tachograph.client.recorder import Recorder
 
 
-class Abandoned(Exception):  # noqa: N818 - never raised: it tells a step's context manager that the step is void
+class Abandoned(Exception):  # noqa: N818 - never raised: it marks a step as void for its context manager
     """A step that began and was not completed."""
 
 
@@ -43,7 +43,7 @@ class Loop:
         self._step = step
 
     def end(self, **values: object) -> None:
-        """Complete the open step and log what it was told."""
+        """Complete the open step and log its values."""
         step = self._step
         if step is None:
             return

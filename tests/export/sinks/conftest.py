@@ -16,7 +16,7 @@ DEADLINE = 20.0
 @pytest.fixture(autouse=True)
 def _said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was said before."""
-    monkeypatch.setattr(notices, "_said", set())
+    monkeypatch.setattr(notices, "_logged", set())
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ WHO = Identity("llama", 5, 5, 8, 1, 0)
 @pytest.fixture(autouse=True)
 def _said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was said before."""
-    monkeypatch.setattr(notices, "_said", set())
+    monkeypatch.setattr(notices, "_logged", set())
 
 
 @pytest.fixture

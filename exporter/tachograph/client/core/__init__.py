@@ -1,1 +1,1 @@
-"""What every step passes through: the clock of phases, steps, scalars and counters."""
+"""The hot path of every step: phase clock, steps, scalars and counters."""

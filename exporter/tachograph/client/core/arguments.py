@@ -31,7 +31,7 @@ def path_of(socket: object) -> str:
     except Exception as error:
         if raised_by_signal(error):
             raise
-        notice("argument socket", "socket is no path, and is dropped", error)
+        notice("argument socket", "socket is not a path: the default is used", error)
         return socket_path()
 
 

@@ -1,4 +1,4 @@
-"""A data loader whose waits are timed, and what its worker processes are up to."""
+"""A data loader whose waits are timed, and the state of its worker processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOADER_LIMIT = 16
 
 
 class LoaderWatch:
-    """What the sender thread asks of a PyTorch loader with worker processes; of any other loader there is nothing."""
+    """Queue depth and worker restarts of a PyTorch loader with worker processes; for any other loader nothing."""
 
     def __init__(self) -> None:
         self._iterator: ref[Any] | None = None

@@ -1,7 +1,7 @@
-"""What `torch.compile` makes of a recorder's calls.
+"""Stand-ins for a recorder's calls inside functions compiled with `torch.compile`.
 
 A call inside a graph cannot be timed, and `fullgraph=True` makes an error of whatever Dynamo cannot trace. So a graph
-that must be whole sees stand-ins that do nothing, and the log says once, while it is compiled, that nothing is recorded
+that must be whole sees stand-ins that do nothing, and it is logged once, during compilation, that nothing is recorded
 there. Any other graph breaks at the call, which is then recorded as ever. Eager code pays nothing: Dynamo finds a
 stand-in by an attribute of the function it is about to trace (`_torchdynamo_inline`, since PyTorch 2.0), and calls what
 is marked constant (`torch.compiler.assume_constant_result`) for real, while it traces.

@@ -1,4 +1,4 @@
-"""The guard at the door of every call: a fault of ours costs a measurement, never the training."""
+"""A decorator for public calls: a fault of ours costs a measurement, never the training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def contained(call: Call) -> Call:
-    """Make `call` return None where it would raise, say so once, and have a graph that must be whole pass over it."""
+    """Make `call` return None where it would raise, log it once, and do nothing in a graph that must not break."""
     name = call.__qualname__
 
     @functools.wraps(call)
@@ -47,7 +47,7 @@ def _count(given: tuple[Any, ...]) -> None:
 
 
 def report_fault(call: Callable[..., Any], error: Exception, name: str = "") -> None:
-    """Say once that `call` failed; where its arguments do not fit, with the names that do. Never raises."""
+    """Log once that `call` failed; if its arguments do not fit, with the names that do. Never raises."""
     try:
         name = name or call.__qualname__
         trace = error.__traceback__

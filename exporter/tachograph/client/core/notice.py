@@ -1,4 +1,4 @@
-"""What the client says in the log: one line about each subject in the life of a process, never more."""
+"""The client's log messages: at most one line about each subject in the life of a process."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ LIMIT = 100
 SHOWN_LENGTH = 300
 
 OUT = (MemoryError, RecursionError)
-"""Out of memory or of stack: even to say so may be one call too many."""
+"""Out of memory or of stack: even logging it may be one call too many."""
 
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
 def notice(subject: str, text: str, error: BaseException | None = None) -> None:
     """Log `text`, and the error behind it, as a warning of the logger `tachograph`, once about each subject.
 
-    Never raises, whatever the program's log handlers do; where logging itself cannot be loaded, it is said another
-    time.
+    Never raises, whatever the program's log handlers do; if logging itself cannot be loaded, a later
+    call tries again.
     """
     try:
-        if subject in _said or len(_said) >= LIMIT:
+        if subject in _logged or len(_logged) >= LIMIT:
             return
-        _said.add(subject)
+        _logged.add(subject)
         line = text if error is None else f"{text}: {shown(error)}"
         try:
             import logging  # late: it costs more than the rest of the client's imports, and most runs never need it
         except Exception:  # noqa: BLE001 - no free file descriptor, no memory
-            _said.discard(subject)
+            _logged.discard(subject)
             return
         logging.getLogger("tachograph").warning(line)
     except Exception as fault:
@@ -38,7 +38,7 @@ def notice(subject: str, text: str, error: BaseException | None = None) -> None:
 
 
 def unknown(subject: str, wrong: object, right: tuple[str, ...]) -> None:
-    """Say once that a word is none of those there are."""
+    """Log once that a word is not one of the known ones."""
     notice(f"{subject} {shown(wrong)}", f"{subject} {shown(wrong)} is dropped: expected one of {', '.join(right)}")
 
 

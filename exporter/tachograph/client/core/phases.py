@@ -1,4 +1,4 @@
-"""What the training thread is doing, and for how long: a clock that is in exactly one phase at any moment."""
+"""The phase clock: at any moment the training thread is in exactly one phase, whose seconds it counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tachograph.catalog.rank import PHASES
 Self = TypeVar("Self", bound="Uncopied")
 
 OURS = (MemoryError, RecursionError, IndexError, AttributeError, TypeError)
-"""What the lines that enter and leave a phase or a step can raise: out of memory or stack, interrupted by a signal
+"""The exceptions that entering and leaving a phase or a step can raise: out of memory or stack, interrupted by a signal
 handler that records itself, or late at the end of the interpreter, when modules have lost their contents. Nothing
 wider: a signal handler of the training code may raise anything between two lines, and that must pass."""
 
@@ -20,9 +20,9 @@ wider: a signal handler of the training code may raise anything between two line
 class Uncopied:
     """Part of a record, of which there is one in a process: a copy is the same object.
 
-    The teacher or the average of a model, made by `copy.deepcopy`, goes on in the same loop and says so to the same
-    recorder. A pickle goes to another process, whose record is its own: each class says in `__reduce__` what does
-    nothing in its place.
+    The teacher or the average of a model, made by `copy.deepcopy`, continues in the same loop and reports to the same
+    recorder. A pickle goes to another process, whose record is its own: each class returns from `__reduce__` a
+    replacement that does nothing.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""How long steps take: ordinary ones in exponential buckets, the others by their tag."""
+"""A histogram of step durations: ordinary steps in exponential buckets, the others counted by tag."""
 
 from __future__ import annotations
 

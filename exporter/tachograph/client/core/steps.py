@@ -1,4 +1,4 @@
-"""The step: counted, timed, and what the training code says about it."""
+"""The step: counted, timed, and the scalars that the training code logs with it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Step(Uncopied):
 
     `number` is the step this is, from 0. A step that ends with an exception is not completed and not counted; one that
     is entered inside itself is one step, from the inner entry on. `given` is the tag that the next step begins with,
-    `accumulating` says that what ends next is a micro-step: its time belongs to the step that completes. `records` are
+    `accumulating` marks what ends next as a micro-step: its time belongs to the step that completes. `records` are
     the fields of a `StepRecord` for every completed step, for the sender thread to take out.
     """
 
@@ -169,7 +169,7 @@ class Step(Uncopied):
 
         Takes numbers and one-element tensors. A CPU tensor is read at once (0.1 µs); a CUDA tensor is copied
         asynchronously and read at a later `log`, when the copy is done: the training thread never waits for the GPU.
-        Names that the catalog does not hold, and values that are no numbers, are dropped and counted.
+        Names that are not in the catalog, and values that are not numbers, are dropped and counted.
         """
         try:
             deferred = False

@@ -1,4 +1,4 @@
-"""What is used of PyTorch's objects, for the type checker alone: never imported at run time."""
+"""Protocols of the PyTorch objects in use, for the type checker only: never imported at run time."""
 
 # ruff: noqa: D102 - PyTorch documents its methods
 

@@ -1,1 +1,1 @@
-"""How many FLOPs a step takes."""
+"""Floating-point operations per token and per step."""

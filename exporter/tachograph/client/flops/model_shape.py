@@ -38,7 +38,7 @@ OTHER_NAMES = {
     "num_attention_heads": "n_head",
     "intermediate_size": "n_inner",
 }
-"""What GPT-2's configuration file calls them."""
+"""The same keys as GPT-2's configuration file names them."""
 
 LARGEST = 100_000_000
 """No dimension of a model and no context comes near; what lies above is a slip or hostile."""

@@ -1,1 +1,1 @@
-"""What a rank says of itself once, at the start: who it is, in which job, and what it trains."""
+"""The contents of a rank's hello frame: its identity, its batch job, its devices and its workload."""

@@ -1,7 +1,7 @@
-"""How far each process group has come: PyTorch's own sequence numbers, read while the training thread may be stuck.
+"""The progress of each process group: PyTorch's own sequence numbers, read even while the training thread is stuck.
 
 They are in the Flight Recorder's JSON dump under `pg_status`. Without entries a dump takes 0.05 ms, needs no
-collective, and works from a side thread while the main thread hangs. Builds that lack it give nothing.
+collective, and works from a side thread while the main thread hangs. Builds without it report nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ATTEMPTS = 5
 """Dumps that may fail in a row before no more are tried."""
 
 GROUP_LIMIT = 32
-"""As many process groups as the exporter keeps per rank; the first ones, which hold all ranks, come first."""
+"""The number of process groups that the exporter keeps per rank; the first ones, which hold all ranks, are kept."""
 
 _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """NCCL keeps a recorder of its own in CUDA builds (not yet run on a GPU); gloo and others use the general one."""

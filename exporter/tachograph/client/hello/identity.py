@@ -1,9 +1,9 @@
-"""Who this process is in its run: by what it was told, else by what its launcher left in the environment.
+"""The identity of this process in its run: given explicitly, or detected from the environment that its launcher set.
 
 Order: explicit argument, `TACHOGRAPH_*`, torchrun, `torch.distributed` if it is already initialised, MPI, Slurm; else
-rank 0 of run `local-<user>`. Each field is looked up on its own; a value that cannot be right is passed over, counted.
+rank 0 of run `local-<user>`. Each field is looked up separately; an invalid value is skipped and counted.
 
-MPI comes before Slurm, for in a Slurm job the processes of `mpirun` inherit `SLURM_PROCID` from whatever started them.
+MPI comes before Slurm: in a Slurm job the processes of `mpirun` inherit `SLURM_PROCID` from their parent.
 A batch script has one as well, 0, and as `SLURM_NTASKS` the tasks that its job may start; how many there are is known
 within a step of `srun` alone. Kubernetes numbers pods (`JOB_COMPLETION_INDEX`), not processes: no rank.
 """
@@ -42,7 +42,7 @@ _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
 class Identity(NamedTuple):
-    """A rank's place in its run; `refused` counts the values that were passed over."""
+    """A rank's place in its run; `refused` counts the values that were skipped."""
 
     run: str
     rank: int
@@ -67,7 +67,7 @@ def discover(
             if value is not None:
                 return value
             refused += 1
-            notice(f"argument {field}", f"{field} cannot be {shown(candidate)}, which is passed over")
+            notice(f"argument {field}", f"{field} cannot be {shown(candidate)}: the value is ignored")
         return None
 
     run = first("run", _candidates(given.get("run"), _RUN, environment), name)
@@ -103,7 +103,7 @@ def _ask_torch(question: str) -> object:
     distributed = in_use("distributed")
     try:
         return getattr(distributed, question)()
-    except Exception:  # noqa: BLE001 - not in use, or a build that cannot say
+    except Exception:  # noqa: BLE001 - not in use, or not supported by this build
         return None
 
 

@@ -1,8 +1,8 @@
 """The GPUs that a launcher left this process, for an exporter that sees the whole node.
 
 The numbers in `CUDA_VISIBLE_DEVICES` count what the process can see. In a container, or where Slurm confines a job to
-its devices, number 0 is another GPU for each of them; what they were granted then has to be told as well. Where nobody
-says what a number counts, nothing is told: a wrong GPU is worse than none.
+its devices, number 0 is another GPU for each of them; the devices granted to it then have to be sent as well. If it is
+unknown what a number refers to, nothing is sent: a wrong GPU is worse than none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LONGEST = 1024
 
 
 def visible_devices(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the hello's `visible_devices` and `granted_devices`; empty where they would not tell GPUs of the node."""
+    """Return the hello's `visible_devices` and `granted_devices`; empty if they do not identify GPUs of the node."""
     found = _found(environment)
     return found if all(len(text) <= LONGEST and text.isprintable() for text in found.values()) else {}
 

@@ -1,4 +1,4 @@
-"""What a step is worth, and the static facts of a run, as the constructor was told them."""
+"""The amounts of work per step, and the static facts of a run, as given to the constructor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIVEN = "given"
 
 
 class Workload:
-    """One rank's share of a step, by counter; the facts for the hello; and how many arguments could not be right.
+    """One rank's share of a step, by counter; the facts for the hello; and the number of invalid arguments.
 
     Amounts per step are given for the whole run; a rank's counters take one `world_size`-th of them.
     """
@@ -31,7 +31,7 @@ class Workload:
             value = read(given[key])
             if value is None:
                 self.refused += 1
-                notice(f"argument {key}", f"{key} cannot be {shown(given[key])}, which is dropped")
+                notice(f"argument {key}", f"{key} cannot be {shown(given[key])}: the value is ignored")
             return value
 
         tokens = take("tokens_per_step", amount)
@@ -83,7 +83,7 @@ def amount(value: object) -> float | None:
 
 def _convention(value: object) -> str | None:
     from tachograph.client.flops.model_flops import (
-        CONVENTIONS,  # late: most runs do not say, and the module is not small
+        CONVENTIONS,  # late: most runs do not need it, and the module is not small
     )
 
     return one_of((*CONVENTIONS, MEASURED, GIVEN), value)
@@ -111,7 +111,7 @@ class AlertThresholds:
         self._values: dict[str, float] = {}
 
     def set(self, name: object, value: object) -> bool:
-        """Take one over; return False where the name is none of `THRESHOLDS` or the value cannot be right."""
+        """Take one over; return False if the name is not one of `THRESHOLDS` or the value is invalid."""
         limit = amount(value)
         known = one_of(THRESHOLDS, name)
         if limit is None or known is None:
@@ -122,5 +122,5 @@ class AlertThresholds:
         return True
 
     def metrics(self) -> dict[str, object]:
-        """Return the limits by wire key and name; nothing while none is set."""
+        """Return the limits by wire key and name; empty while none is set."""
         return {"threshold": self._values} if self._values else {}

@@ -1,1 +1,1 @@
-"""What a rank concludes from its own steps: loss spikes, gradient norms, goodput, invariants."""
+"""Signals that a rank derives from its own steps: loss spikes, gradient norms, goodput, invariants."""

@@ -1,4 +1,4 @@
-"""The checkpoints a rank reported – saved, failed, resumed from – and the last few as events."""
+"""The checkpoints that a rank reported as saved, failed or resumed from, and the last few as events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tachograph.wire import MAX_EVENTS
 
 
 class Checkpoints:
-    """Counts and facts of checkpoints; `overwritten` counts events that left before any frame carried them.
+    """Counts and facts of checkpoints; `overwritten` counts events that were overwritten before any frame was sent.
 
     `saved` and `failures` count what was reported; `last_id` is the id of the newest event.
     """
@@ -52,7 +52,7 @@ class Checkpoints:
     def resumed(self, step: int, seconds: float | None = None) -> None:
         """Note that this process goes on from the checkpoint of `step`, which took `seconds` to load (None: unknown).
 
-        Said again, it stands for the last one: a run that rolls back without a new process.
+        A later call replaces an earlier one: a run may roll back without a new process.
         """
         resumed: dict[str, float] = {"resume_step": step}
         if seconds is not None and isfinite(seconds) and seconds >= 0:

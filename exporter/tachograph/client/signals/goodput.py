@@ -1,7 +1,7 @@
-"""What a rank's time was good for: new training work, or lost, and to what.
+"""Goodput: how much of a rank's time was productive training, and what the rest was lost to.
 
 Every second since the recorder was made is in exactly one of productive seconds and the causes of LOST_CAUSES; the gap
-to an earlier process of the rank comes on top, as `restart`.
+to an earlier process of the rank is added, as `restart`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Seconds = dict[str, float]
 
 
 class Goodput:
-    """Shares out a rank's time; lives in the sender thread.
+    """Attributes a rank's time to causes; used by the sender thread only.
 
     Steps are booked as they are completed. What came after the last completed one is booked by its phases until then,
-    so that a hang shows while it lasts. `last_step` and `ended` give what the exporter knows of an earlier process:
-    the step it was at, and the Unix time it was last heard; None while there is nothing to know.
+    so that a hang shows while it lasts. `last_step` and `ended` return what the exporter knows of an earlier process:
+    its last step, and the Unix time of its last frame; None while that is unknown.
 
     - A step below `last_step` repeats what was done: all of its time but `init` is rework.
     - Exposed wait for collectives is taken from the step's compute, as far as it is not in phase `collective`.
@@ -90,7 +90,7 @@ class Goodput:
         self._learn_gap()
         seconds = self._clock.read()[2]
         open_, _ = self._book(self._since_last([seconds[phase] for phase in PHASES]), 0.0, self._step.next)
-        self._tell({place: self._settled[place] + open_[place] for place in _PLACES})
+        self._report({place: self._settled[place] + open_[place] for place in _PLACES})
         return {
             "productive_seconds_total": self._reported[PRODUCTIVE],
             "lost_seconds_total": {cause: self._reported[cause] for cause in LOST_CAUSES},
@@ -111,7 +111,7 @@ class Goodput:
         exposed = min(max(0.0, wait - spent[_COLLECTIVE]), booked[PRODUCTIVE])  # marked ones are in their phase already
         booked[PRODUCTIVE] -= exposed
         booked[COLLECTIVE] += exposed
-        stalled = booked[PRODUCTIVE] + booked["data"] + booked[COLLECTIVE]  # the others may take long, and say why
+        stalled = booked[PRODUCTIVE] + booked["data"] + booked[COLLECTIVE]  # the others have a known cause
         hang = max(0.0, stalled - self._longest_step()) if stalled > HANG_SECONDS else 0.0
         last_step = self._last_step()
         if last_step is not None and number < last_step:
@@ -132,7 +132,7 @@ class Goodput:
             hang -= part
 
     def _longest_step(self) -> float:
-        """Return the seconds without a completed step that are no hang yet; before an ordinary one nobody knows."""
+        """Return the seconds without a completed step that are not a hang yet; infinite before an ordinary step."""
         if self._limit is None:
             usual = sorted(self._usual)
             self._limit = HANG_SECONDS + HANG_STEPS * usual[len(usual) // 2] if usual else inf
@@ -145,11 +145,11 @@ class Goodput:
             self._gap = gap if 0.0 <= gap <= LONGEST_GAP else 0.0  # NaN is neither
             self._settled[RESTART] += self._gap
 
-    def _tell(self, target: Seconds) -> None:
-        """Bring what is told closer to what is known, without letting anything fall or the sum run ahead.
+    def _report(self, target: Seconds) -> None:
+        """Move the reported seconds towards the known ones; none of them falls, and their sum does not run ahead.
 
-        Booked by phases first, a step's time may turn out to be a wait once it is completed: what was told of the one
-        then stands still until it is true, and the others share what is left to tell.
+        Booked by phases first, a step's time may turn out to be a wait once it is completed: the seconds
+        already reported then stay constant until they are true, and the other causes share the rest.
         """
         short = {place: max(0.0, target[place] - self._reported[place]) for place in _PLACES}
         missing = sum(short.values())

@@ -1,4 +1,4 @@
-"""Is the gradient norm as it was? Its usual level, and spikes above it.
+"""The usual level of the gradient norm, and spikes above it.
 
 Runs in the sender thread. Norms scatter by factors, so all is done on their logarithms: the median of the last 128
 normal norms, and how they spread around it (scaled interquartile range). A spike, and a norm that has all but vanished,
@@ -26,7 +26,7 @@ SHORT_PAST = 5.0
 
 VANISHED = 0.01
 VANISHED_MIN_NORMS = 64
-"""Below this share of its level a norm is not normal, once there are enough to speak of a level."""
+"""Below this share of its level a norm is not normal, once there are enough norms to define a level."""
 
 NEW_LEVEL_STEPS = 200
 """A spike that stays this long is the new normal."""

@@ -1,8 +1,8 @@
 """Numbers that all ranks of a run must share: set by the training code, or found by `ModelWatch`.
 
 Ranks are compared where they report the same name at the same step. They are scraped seconds apart, so a step must be
-on show for longer than that. A name that is set often is therefore told only at the first set of each block of 2^n
-steps, with n such that a block lasts 12 s or more: ranks in step choose the same n, without a word between them, and a
+on show for longer than that. A name that is set often is therefore reported only at the first set of each block of 2^n
+steps, with n such that a block lasts 12 s or more: ranks in step choose the same n, without communicating, and a
 rank whose n is one off still shares every second block.
 """
 
@@ -26,7 +26,7 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 12.0, 48.0
 
 
 class _Shown:
-    """The value of one name that is told, and when the next one will be."""
+    """The reported value of one name, and when the next one will be reported."""
 
     __slots__ = ("at", "latest", "shift")
 

@@ -1,4 +1,4 @@
-"""Did the learning rate jump? After a jump the loss may move, and that is no spike.
+"""Jumps of the learning rate: after one the loss may move, which is not a spike.
 
 Runs in the sender thread.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 
 FACTOR = 1.5
-"""What a schedule does not do between two steps that were logged, but on a ramp."""
+"""A larger change between two logged steps is a jump, except on a warm-up ramp."""
 
 
 class LearningRateWatch:
-    """Tells a jump of the learning rate from a schedule, warm-up and a decay to zero included."""
+    """Distinguishes a jump of the learning rate from a schedule, warm-up and a decay to zero included."""
 
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None
@@ -21,7 +21,7 @@ class LearningRateWatch:
     def observe(self, step: int, rate: float) -> bool:
         """Take the rate of one step and return whether it jumped, up or down, by more than a schedule does.
 
-        From 0 it never jumps: so begins a warm-up. Steps that go back start again.
+        A rise from 0 is never a jump: that is how a warm-up begins. A step number that goes back starts over.
         """
         if not math.isfinite(rate) or rate < 0:
             return False

@@ -1,4 +1,4 @@
-"""What a training loop logs of its steps, and what is worked out from it."""
+"""The values that a training loop logs per step, and the signals derived from them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE,
 class Logged:
     """The last values that the loop logged, and the watches over them; the sender thread reads.
 
-    `refused` counts values that are no numbers or not to be logged. `optimizer` gives the learning rate of its first
-    parameter group where the loop logs none; `resumed` is set once after a resume.
+    `refused` counts values that are not numbers or have a name that cannot be logged. `optimizer` gives the learning
+    rate of its first parameter group if the loop logs none; `resumed` is set once after a resume.
     """
 
     def __init__(self, step: Step) -> None:
@@ -64,7 +64,7 @@ class Logged:
                     observe(step, values[key])
 
     def metrics(self) -> dict[str, object]:
-        """Return what was logged and what follows from it."""
+        """Return the logged values and the signals derived from them."""
         metrics: dict[str, object] = {} if self._rate is None else {"learning_rate": self._rate}
         return {
             **metrics, **self._values, **self._loss.metrics(), **self._grad_norm.metrics(), **self._nonfinite.metrics()
@@ -76,7 +76,7 @@ class Logged:
 
     def _tell_refused(self, key: str) -> None:
         if key in LOGGABLE:
-            notice(f"log {key}", f"{key} was logged as something that is no number, and is dropped")
+            notice(f"log {key}", f"{key} was logged with a value that is not a number: it is dropped")
         else:
             unknown("log", key, tuple(sorted(LOGGABLE)))
 

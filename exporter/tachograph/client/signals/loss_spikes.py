@@ -1,4 +1,4 @@
-"""Is the loss still learning? Spikes by a robust score against its own recent past, and the first NaN.
+"""Loss spikes, by a robust score against the loss's own recent past, and the first NaN.
 
 Runs in the sender thread on what the training thread logged.
 
@@ -9,7 +9,7 @@ past, so a shift cannot hide itself. Six standard deviations, the limit of OLMo-
 least; noise with heavy tails raises the limit to twice the highest score it normally has, and so does a short past.
 docs/detectors.md has precision and recall beside three peers; `python bench/detectors.py` prints them.
 
-Two scores that people know from elsewhere stand beside it, for dashboards: they decide nothing.
+Two textbook scores are reported as well, for dashboards only: no decision depends on them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ rare score of a heavy tail: Student's t with five degrees of freedom takes the l
 normal noise leaves it near 6."""
 
 TAIL_MIN_RISES = 20
-"""Scores against fewer rises are too rough to learn a tail from."""
+"""Scores against fewer rises are too rough to estimate a tail."""
 
 SPREAD_FLOOR = 0.02
 """Least spread, as a share of the level: a loss that hardly moves is not in alarm over a rise of less than 12 %."""
@@ -199,7 +199,7 @@ def trailing(losses: Iterable[float]) -> tuple[float, float]:
 
 
 HEALED_VALUES = 100
-"""After so many finite values in a row, what is not finite begins anew: its first step is told, not an old one."""
+"""After this many finite values in a row a non-finite one is new trouble: its step is reported, not the old one."""
 
 
 class NonfiniteWatch:

@@ -1,4 +1,4 @@
-"""By how much single steps take longer than they usually do, and in which phase.
+"""The time by which single steps exceed their usual duration, by phase.
 
 Averages between ranks see a rank that is always slow. They do not see slowness that moves: on each step another rank is
 late, all wait for it, and over a minute all ranks look the same. But each rank's own step is longer than that rank's
@@ -16,7 +16,7 @@ WINDOW = 64
 """Ordinary steps whose median is the usual one."""
 
 LEAST_STEPS = 16
-"""Steps before there is one to speak of."""
+"""Steps needed before a median is used."""
 
 LEAST_SHARE = 0.05
 """Of the median step: what is below is noise."""
@@ -24,8 +24,8 @@ LEAST_SHARE = 0.05
 _BACKWARD, _COLLECTIVE, _EVAL = PHASES.index("backward"), PHASES.index("collective"), PHASES.index("eval")
 
 MEASURED = tuple(index for index, name in enumerate(PHASES) if name not in ("init", "collective", "checkpoint", "eval"))
-"""Phases that every step goes through. Collectives are waiting for others; checkpoints and evaluations come when they
-are due, and lie between steps without making the next one odd."""
+"""Phases that every step goes through. Collectives are waiting for others; checkpoints and evaluations run on
+their own schedule between steps and do not make the next one unusual."""
 
 
 class PhaseExcess:

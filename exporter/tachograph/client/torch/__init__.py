@@ -1,1 +1,1 @@
-"""Everything that touches PyTorch; it is never imported here, only looked at once the script has."""
+"""Everything that touches PyTorch, which is never imported here: it is used once the script has loaded it."""

@@ -1,6 +1,6 @@
 """The GPU this rank computes on: its identity and PyTorch's own memory figures.
 
-Nothing here synchronises: memory figures are the allocator's books, kept on the host. Not yet run on a GPU.
+Nothing here synchronises: memory figures are the allocator's own statistics, kept on the host. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from tachograph.client.torch.loaded_torch import in_use
 
 MEMORY_SECONDS = 5.0
-"""The allocator's books are opened at most this often: reading them holds its lock, and Python's, for tens of
+"""The allocator's statistics are read at most this often: it holds its lock, and Python's, for tens of
 microseconds. A scrape asks no more often."""
 
 PEAK = "memory_peak_bytes"
@@ -25,7 +25,7 @@ _BYTES = (
 """Wire key, and where `torch.cuda.memory_stats_as_nested_dict` has it, for small and large pools together."""
 
 _COUNTS = (("memory_retries_total", "num_alloc_retries"), ("memory_ooms_total", "num_ooms"))
-"""Wire key and field; told from the first one on."""
+"""Wire key and field; reported once they are above 0."""
 
 
 class Accelerator:
@@ -63,12 +63,12 @@ class Accelerator:
             try:
                 # Not memory_stats(): it flattens and sorts 122 figures on top, which takes 50 µs.
                 self._memory = self._figures(cuda.memory_stats_as_nested_dict(self._index))
-            except Exception:  # noqa: BLE001 - another allocator may not keep these books
+            except Exception:  # noqa: BLE001 - another allocator may not keep these statistics
                 self._memory = {}
         return self._memory
 
-    def _figures(self, books: dict[str, Any]) -> dict[str, int]:
-        found = {key: int(books[field]["all"][which]) for key, field, which in _BYTES if field in books}
+    def _figures(self, stats: dict[str, Any]) -> dict[str, int]:
+        found = {key: int(stats[field]["all"][which]) for key, field, which in _BYTES if field in stats}
         if PEAK in found:  # training code may reset PyTorch's peak; ours is of the whole process
             self._peak = found[PEAK] = max(self._peak, found[PEAK])
-        return found | {key: count for key, field in _COUNTS if (count := int(books.get(field, 0))) > 0}
+        return found | {key: count for key, field in _COUNTS if (count := int(stats.get(field, 0))) > 0}

@@ -29,7 +29,7 @@ PENDING_LIMIT = 64
 
 
 class OperationTotals:
-    """What one writer counted of one operation; `wait` and `seconds` are None where they are not measured.
+    """Totals of one operation as counted by one writer; `wait` and `seconds` are None where they are not measured.
 
     `timed_bytes` is the payload of what `seconds` is the length of.
     """
@@ -46,7 +46,7 @@ class OperationTotals:
 
 
 class BucketTotals(OperationTotals):
-    """What the buckets of one model add up to; `group` and `ranks` tell whose they are, `gpu_wait` measures on CUDA."""
+    """Totals of the buckets of one model; `group` and `ranks` tell whose they are, `gpu_wait` measures on CUDA."""
 
     __slots__ = ("factor", "gpu_wait", "group")
 
@@ -107,7 +107,7 @@ class GpuWait:
         except Exception as error:  # noqa: BLE001 - as above; what cannot be measured any more must not stand still
             self._pending.clear()
             totals.wait = None
-            notice("gpu wait", "exposed wait is not measured any more", error)
+            notice("gpu wait", "exposed wait is no longer measured", error)
 
     @property
     def pending(self) -> bool:
@@ -282,7 +282,9 @@ class _HookRegistration:
         vars(model).pop("register_comm_hook", None)
         model._comm_hooks.append((hook, state))
         watch.step_aside(hook, state)
-        notice("comm hook", "the model has a communication hook of its own now: its collective wait is not measured")
+        notice(
+            "comm hook", "the model now has a communication hook of its own: its collective wait is no longer measured"
+        )
 
     def __reduce__(self) -> tuple[Callable[[Any, str], Any], tuple[Any, str]]:
         return getattr, (self._model(), "register_comm_hook")

@@ -1,4 +1,4 @@
-"""How much a collective moves over a rank's bus, so that operations and world sizes can be compared.
+"""Bus factors: bytes that a collective moves over a rank's bus, to compare operations and world sizes.
 
 The factors are those of nccl-tests (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). There `S` is
 the whole buffer: of an all_gather the output, of a reduce_scatter the input. Here a payload is what the rank *gives*,
@@ -19,7 +19,7 @@ _FACTORS: Mapping[str, Callable[[int], float]] = MappingProxyType({
     "send_recv": lambda ranks: 1.0,
     "barrier": lambda ranks: 0.0,
 })  # fmt: skip
-"""Operation -> factor of the bytes that a rank gives; `other` has none, for nobody knows what it moves."""
+"""Operation -> factor of the bytes that a rank gives; `other` has none, as it is unknown what it moves."""
 
 
 def bus_factor(operation: str, ranks: int) -> float | None:

@@ -25,7 +25,7 @@ from tachograph.client.torch.loaded_torch import in_use
 
 
 class MarkedTotals(OperationTotals):
-    """What was marked by hand of one operation; all of them share one sum of waits."""
+    """Totals of one operation marked by hand; all of them share one sum of waits."""
 
     __slots__ = ("shared",)
 

@@ -115,4 +115,4 @@ class DeviceTime:
         self._clock.device = None
         self._pending.clear()
         self.seconds = {}
-        notice("device time", "GPU time of phases is not measured any more", error)
+        notice("device time", "GPU time of phases is no longer measured", error)

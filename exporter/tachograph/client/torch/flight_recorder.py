@@ -1,11 +1,11 @@
-"""How long NCCL's collectives took, from PyTorch's own Flight Recorder: FSDP, TP and PP without patching anything.
+"""Durations of NCCL collectives from PyTorch's own Flight Recorder: FSDP, TP and PP without patching anything.
 
 The recorder keeps the last collectives of the process in a ring (`TORCH_FR_BUFFER_SIZE`, 2,000 by default) and, with
 `TORCH_NCCL_ENABLE_TIMING=1`, their length on the GPU. The sender thread reads it at most every 15 s, and only where
 that is on. To dump and read 2,000 entries holds Python's lock for 18 ms, so it is done seldom enough to cost less than
 0.1 % of the time. What fell out of the ring between two looks is not counted; a larger ring sees more and costs more.
 
-The format is told by the keys that are there, not by a version: pickle has None for a time that JSON has 0 for, and
+The format is detected from the keys, not from a version: pickle has None for a time that JSON has 0 for, and
 numbers where JSON has text. Tested on gloo's dumps, which have no lengths, and on made-up ones of NCCL in the same
 format; not yet run on a GPU.
 """
@@ -50,7 +50,7 @@ _OPERATIONS = (
     ("recv", "send_recv"),
     ("barrier", "barrier"),
 )
-"""How a profiling name begins, without its backend, and what we call it; the first that fits, else `other`."""
+"""Prefix of a profiling name, without its backend, and our operation; the first match counts, else `other`."""
 
 _SIZES = {
     "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "UInt16": 2, "Int": 4, "Float": 4,
@@ -131,7 +131,7 @@ class FlightRecorderPoll:
 
 
 def _times_nccl() -> bool:
-    """Return whether NCCL is there, in use, and told to time its collectives."""
+    """Return whether NCCL is there, in use, and configured to time its collectives."""
     timing = any(os.environ.get(name, "").lower() in _TRUE for name in _TIMING)
     return timing and in_use("distributed") is not None and hasattr(_native(), "_dump_nccl_trace")
 

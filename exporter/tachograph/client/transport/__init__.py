@@ -1,1 +1,1 @@
-"""The way of a rank's numbers out of its process."""
+"""Transport of a rank's metrics out of its process: frames, sender thread, sinks, shutdown."""

@@ -1,4 +1,4 @@
-"""One connection to the exporter: whole frames out, whole lines in, and never a wait."""
+"""One connection to the exporter: sends whole frames, receives whole lines, and never blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exception says in a bye: one of a fixed set of categories, and one line."""
+"""The failure reason in a bye frame: one of a fixed set of categories, and one line of text."""
 
 from __future__ import annotations
 

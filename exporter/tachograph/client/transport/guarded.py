@@ -1,4 +1,4 @@
-"""Parts that the sender thread calls one by one, each at its own risk: a fault costs that part and nothing else."""
+"""Parts that the sender thread calls one by one; a failure affects only the part that failed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tachograph.client.core.counters import Counter
 from tachograph.client.core.notice import notice, raised_by_signal
 
 FAILURES = 5
-"""Calls that may fail in a row before a part is asked no more."""
+"""Calls that may fail in a row before a part is removed."""
 
 Part = TypeVar("Part")
 
 
 class Guarded(Generic[Part]):
-    """Sources, observers or sinks; what they raise is counted in `dropped`."""
+    """Sources, observers or sinks; their exceptions are counted in `dropped`."""
 
     __slots__ = ("_dropped", "_failures", "_parts")
 
@@ -36,7 +36,7 @@ class Guarded(Generic[Part]):
         return bool(self._parts)
 
     def each(self, use: Callable[[Part], object]) -> None:
-        """Call `use` with every part; what it raises is counted, told once in the log, and ends that part's turn."""
+        """Call `use` with every part; an exception is counted, logged once, and ends that part's turn."""
         for part in tuple(self._parts):
             try:
                 use(part)

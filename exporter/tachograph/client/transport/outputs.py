@@ -1,4 +1,4 @@
-"""The places besides the exporter that a recorder was given: sinks and a trace."""
+"""The outputs of a recorder besides the exporter: sinks and a trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Outputs:
-    """Connects sinks and a trace to a state and closes them once; what cannot be started is counted and left out."""
+    """Connects sinks and a trace to a rank's state; what cannot be started is counted and left out."""
 
     def __init__(self, state: RankState, sinks: Iterable[Sink], trace: Trace | None) -> None:
         self.trace: Trace | None = None
@@ -57,6 +57,6 @@ class Outputs:
                 notice("outputs", "the trace could not be closed", error)
 
     def release(self) -> None:
-        """Let go of everything unclosed: in a forked child it is the parent's."""
+        """Drop all outputs without closing them: in a forked child they belong to the parent."""
         self.trace = None
         self._sinks.clear()

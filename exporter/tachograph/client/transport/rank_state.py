@@ -1,4 +1,4 @@
-"""The frames a rank sends: everything it knows of itself, put together by the sender thread."""
+"""The state of a rank, and the frames that the sender thread makes of it."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ Metrics = dict[str, Number | dict[str, Number]]
 class RankState:
     """All state of one rank. Each part is written by the training thread or by the sender thread, never by both.
 
-    `sources` are asked for metrics before each frame, in this order, where a later one's value stands; `observers` hear
-    of every completed step; `sinks` get what the frame says.
+    `sources` give metrics for each frame, in this order; a later one's value takes precedence. `observers` receive
+    every completed step, `sinks` the metrics of a frame.
     """
 
     def __init__(self, identity: Identity, workload: Workload, *, device_time: bool = True) -> None:
@@ -214,7 +214,7 @@ class RankState:
 
 
 def host_memory(path: str = STATM) -> int | None:
-    """Return the bytes of this process alone, without its children; None where the kernel does not say."""
+    """Return the bytes of this process alone, without its children; None if the kernel does not report it."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs 3 ms and 0.7 MB to import
             _, resident, shared, *_ = file.read().split()

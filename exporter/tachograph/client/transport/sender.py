@@ -1,7 +1,7 @@
-"""The thread that speaks to the exporter: state every second, an event at once, and a goodbye.
+"""The sender thread: it sends the state every second, an event at once, and a bye at the end.
 
-It owns the connection and never holds anything that the training thread waits for. It goes on speaking while the main
-thread is blocked in a collective, and goes on trying while there is no exporter.
+It owns the connection and never holds anything that the training thread waits for. It continues to send while the main
+thread is blocked in a collective, and continues to retry while there is no exporter.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tachograph.wire import HEARTBEAT_SECONDS, MAX_FRAME_BYTES, MAX_RATE_HZ, VER
 
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 2.0
-"""An exporter that was restarted hears of every rank again within this time, and is blind no longer."""
+"""All ranks have reconnected to a restarted exporter within this time."""
 
 STEADY_SECONDS = 10.0
 """A connection that lasted this long makes the next retry a first one again."""
 
 ANSWER_SECONDS = 5.0
-"""How long the answer to a hello may take before the connection is given up."""
+"""Seconds that the answer to a hello may take before the connection is closed."""
 
 SHUTDOWN_SECONDS = 0.15
-"""How long the last frames may take to leave."""
+"""Seconds that sending the last frames may take."""
 
 LARGEST_STEP = 2**53
 
@@ -49,10 +49,10 @@ Reentrant: a signal handler may fork, or make a recorder, while this thread make
 
 
 class Sender:
-    """Speaks for one rank from its creation until `part`.
+    """Sends the frames of one rank from its creation until `shut_down`.
 
-    `last_step` and `ended` are what the exporter remembers of an earlier process of this rank: the step it was at, and
-    the Unix time it was last heard; None where it knows of none. `over`: nothing more will be said.
+    `last_step` and `ended` are what the exporter remembers of an earlier process of this rank: its last step, and the
+    Unix time of its last frame; None if it knows of none. `over`: nothing more will be sent.
     Raises OSError or RuntimeError where the process may have no more files or threads.
     """
 
@@ -89,12 +89,12 @@ class Sender:
         """Have the state sent now, or as soon as the rate limit allows; takes no lock: a signal handler may call it."""
         try:
             self._wake_sender.send(b"!", socket.MSG_NOSIGNAL)
-        except OSError as error:  # a full pipe wakes as well; a closed one has nobody to wake
+        except OSError as error:  # a full pipe wakes as well; a closed one has no reader
             if raised_by_signal(error):  # a watchdog's TimeoutError is an OSError
                 raise
 
     def shut_down(self, outcome: str, category: str = "", message: str = "") -> None:
-        """Ask for a last state and a goodbye; the first one asked for counts."""
+        """Request a last state and a bye; only the first request counts."""
         if self._bye is None:
             self._bye = {"v": VERSION, "type": "bye", "outcome": outcome, "category": category, "message": message}
         self.wake()
@@ -107,11 +107,11 @@ class Sender:
                 close()
 
     def _run(self) -> None:
-        """Live through faults of our own: each costs a turn and the connection, and is counted."""
+        """Survive faults of our own: each costs a turn and the connection, and is counted."""
         while self._bye is None:
             try:
                 self._live()
-            except BaseException as error:  # noqa: BLE001 - of memory, of a log handler: nobody else is in this thread
+            except BaseException as error:  # noqa: BLE001 - of memory, of a log handler: no caller is above this thread
                 self._recover(error)
         try:
             self._send_bye()
@@ -125,12 +125,12 @@ class Sender:
             self._wait()
             now = time.monotonic()
             self._turn(now)
-            if now - max(self._sent_at, self._idled_at) >= HEARTBEAT_SECONDS:  # nobody to speak to
+            if now - max(self._sent_at, self._idled_at) >= HEARTBEAT_SECONDS:  # there is no exporter
                 self._idled_at = now
                 self._state.idle()
 
     def _recover(self, error: BaseException) -> None:
-        """Hang up and begin again, at most ten times a second."""
+        """Disconnect and start again, at most ten times a second."""
         with contextlib.suppress(BaseException):
             self._state.dropped.count += 1
             self._retry_at = time.monotonic() + LAST_RETRY_SECONDS * _jitter()
@@ -153,7 +153,7 @@ class Sender:
             self._due_at = 0.0
 
     def _turn(self, now: float) -> None:
-        """Do what is due: connect, listen, speak."""
+        """Do what is due: connect, receive, send."""
         try:
             if self._connection is None:
                 if now >= self._retry_at:
@@ -185,7 +185,7 @@ class Sender:
         connection.offer(_encode(self._state.hello()))
 
     def _handle_answer(self, line: bytes) -> None:
-        """Take an answer: the first good one opens the connection, a refusal is logged once."""
+        """Handle an answer: the first positive one opens the connection, a refusal is logged once."""
         try:
             answer = json.loads(line)
             accepted = answer["ok"]
@@ -204,7 +204,7 @@ class Sender:
             raise ConnectionError("refused")
 
     def _accept(self, answer: dict[str, object]) -> None:
-        """Take over what the exporter knows of an earlier process: by its first answer, for a later one knows of us."""
+        """Keep what the exporter knows of an earlier process, from its first answer: later ones are of this process."""
         if not self._accepted:
             self._accepted = True
             last_step, ended = answer.get("last_step"), answer.get("ended")
@@ -213,14 +213,14 @@ class Sender:
             self.ended = seconds if seconds is not None and math.isfinite(seconds) else None
 
     def _send_state(self, now: float) -> None:
-        """Send the state, or nothing while the last frame is unfinished: the next one says all of it and more."""
+        """Send the state, or nothing while the last frame is unfinished: the next one contains all of it and more."""
         connection = self._connection
         if connection is None or not connection.idle:
             self._due_at = now + HEARTBEAT_SECONDS
             return
         if (
             self._state.hello_state() != self._hello_sent
-        ):  # the device or a fact was found after the hello: say it again
+        ):  # the device or a fact was found after the hello: send a new one
             self._send_hello(connection, now)
             return
         for frame in self._frames():
@@ -236,7 +236,7 @@ class Sender:
             frame = _encode(state)
             if len(frame) > MAX_FRAME_BYTES:
                 frame = _encode({**state, "events": []})
-        except Exception as error:  # noqa: BLE001 - one bad reading costs one frame, and is told in the next
+        except Exception as error:  # noqa: BLE001 - one bad reading costs one frame, and is reported in the next
             self._state.dropped.count += 1
             notice("frame", "a state frame could not be made", error)
             return
@@ -261,13 +261,15 @@ class Sender:
                     connection.flush()
 
     def _schedule_retry(self, now: float, error: OSError) -> None:
-        """Choose when to try again: twice as late each time, with jitter, so that ranks do not come in step."""
+        """Schedule the next attempt: exponential back-off, with jitter, so that ranks do not retry in step."""
         if self._refused:
             self._retry_seconds = LAST_RETRY_SECONDS
         elif self._connected_at and now - self._connected_at > STEADY_SECONDS:
             self._retry_seconds = FIRST_RETRY_SECONDS
         elif not self._connected_at:
-            notice("exporter", f"no exporter at {self._path} ({error}): still recording, and sent once there is one")
+            notice(
+                "exporter", f"no exporter at {self._path} ({error}): recording continues, and is sent once there is one"
+            )
         self._connected_at = 0.0
         self._refused = False
         self._retry_at = now + self._retry_seconds * _jitter()
@@ -286,5 +288,5 @@ def _encode(frame: Frame) -> bytes:
 
 
 def _jitter() -> float:
-    """Return a factor from 0.5 to 1, so that ranks do not come in step."""
+    """Return a factor from 0.5 to 1, so that ranks do not retry in step."""
     return 0.5 + int.from_bytes(os.urandom(2), "big") / 2**17

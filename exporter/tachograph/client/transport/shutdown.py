@@ -1,8 +1,8 @@
-"""How a process ends, told while it still can: bye at a normal exit, on an unhandled exception, and on SIGTERM.
+"""Shutdown: a bye frame is sent at a normal exit, on an unhandled exception, and on SIGTERM.
 
-`os._exit` and SIGKILL leave no time; the exporter sees the connection end without a bye and calls the rank dead. So it
-does where a stopped exporter does not take the bye within 0.2 s. `sys.exit(3)` looks like a normal exit to Python's
-hooks and counts as finished; say `recorder.close(error)` where an exception is turned into a status.
+`os._exit` and SIGKILL leave no time; the exporter sees the connection end without a bye and reports the rank as
+dead. The same happens if a stopped exporter does not accept the bye within 0.2 s. `sys.exit(3)` looks like a normal
+exit to Python's hooks and counts as finished; call `recorder.close(error)` if an exception is turned into a status.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tachograph.client.transport.failure_reason import describe
 from tachograph.client.transport.sender import Sender, fork_lock
 
 LIMIT_SECONDS = 0.2
-"""The longest that a farewell holds up the end of a process."""
+"""The longest that sending the bye delays the end of a process."""
 
 _registered: dict[Sender, Callable[[], None]] = {}
 _previous_hook: Callable[..., Any] = sys.__excepthook__
@@ -33,7 +33,7 @@ _signal_pipe: tuple[int, int] | None = None
 
 
 def register(sender: Sender, forked: Callable[[], None]) -> None:
-    """Have `sender` say goodbye when the process ends; `forked` is called in every child made by fork."""
+    """Have `sender` send a bye when the process ends; `forked` is called in every child made by fork."""
     _registered[sender] = forked
     _hook_interpreter()
     try:
@@ -41,11 +41,11 @@ def register(sender: Sender, forked: Callable[[], None]) -> None:
     except Exception as error:
         if raised_by_signal(error):
             raise
-        notice("terminate", "SIGTERM will not be told as the reason of the end", error)
+        notice("terminate", "SIGTERM will not be reported as the failure reason", error)
 
 
 def shut_down(outcome: str, category: str = "", message: str = "", only: Sender | None = None) -> None:
-    """Say goodbye, for one sender or for all; returns when that is done, at the latest after `LIMIT_SECONDS`."""
+    """Send a bye, for one sender or for all; return when that is done, after `LIMIT_SECONDS` at the latest."""
     leaving = [sender for sender in tuple(_registered) if only in (None, sender)]
     for sender in leaving:
         sender.shut_down(outcome, category, message)
@@ -75,7 +75,7 @@ def _hook_process() -> None:
         return
     _hooked_process = os.getpid()
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        _listen_for_signals()  # first: with a handler and nobody to hear, a blocked process would not die
+        _listen_for_signals()  # first: with a handler and no listening thread, a blocked process would not die
         signal.signal(signal.SIGTERM, _on_terminate)
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
@@ -108,14 +108,14 @@ def _on_exception(kind: type[BaseException], error: BaseException, trace: Traceb
 
 
 def _on_terminate(number: int, frame: FrameType | None) -> None:
-    """Say goodbye, then die of the signal as the process would have without us."""
+    """Send a bye, then die of the signal as the process would have without us."""
     shut_down("failed", "terminated", "SIGTERM")
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _listen_for_signals() -> None:
-    """Have a side thread hear of SIGTERM, too: the main thread may be blocked in a collective for half an hour.
+    """Have a side thread notice SIGTERM, too: the main thread may be blocked in a collective for half an hour.
 
     Without a handler such a process dies at once; with one that only the main thread runs, it would not die at all.
     """
@@ -155,7 +155,7 @@ def _terminate_on_signal(receiver: int) -> None:
 
 
 def _in_child() -> None:
-    """In a forked child (a DataLoader worker): let go of everything that is the parent's."""
+    """In a forked child (a DataLoader worker): release everything that belongs to the parent."""
     global _signal_pipe
     fork_lock.release()
     if _signal_pipe is not None:

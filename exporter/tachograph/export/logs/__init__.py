@@ -1,4 +1,4 @@
-"""Structured logs of a training job: one JSON object a line, from the ranks that have something to say.
+"""Structured logs of a training job: one JSON object a line, from those ranks that log something of their own.
 
 import tachograph.export.logs
 

@@ -1,4 +1,4 @@
-"""What a run was started with, as one log line from rank 0: versions, devices, and the variables that steer them."""
+"""The environment of a run as one log line from rank 0: versions, devices, and the variables that configure them."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
      "phase": "backward", "event": "exception", "message": "…", "logger": "train", "fields": {"batch": 17},
      "traceback": "Traceback (most recent call last): …"}
 
-(One line in truth.) `event` is a word to search for, absent where none was given; `fields` holds whatever else was.
+(Written as one line.) `event` is a word to search for, absent if none was given; `fields` holds everything else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class RunPosition(Protocol):
-    """Where in a run a process stands; `tachograph.Recorder` is one."""
+    """The position of a process in a run; `tachograph.Recorder` implements it."""
 
     @property
     def identity(self) -> Identity:
@@ -89,7 +89,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _finite(value: object) -> object:
-    """NaN and infinity are no JSON: they travel as words."""
+    """Return NaN and infinity as text: JSON has no such numbers."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

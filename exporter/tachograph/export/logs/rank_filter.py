@@ -1,4 +1,4 @@
-"""Which ranks may say what, so that 1,024 ranks do not write 1,024 copies of one line.
+"""A filter by rank, so that 1,024 ranks do not write 1,024 copies of one line.
 
 | record                                             | written by                                        |
 |----------------------------------------------------|---------------------------------------------------|
@@ -20,7 +20,7 @@ from tachograph.export.logs.json_lines import text
 SAMPLED_RANKS = 64
 WINDOW_SECONDS = 60.0
 COMMUNICATORS = ("torch.distributed", "torch.nn.parallel", "c10d", "nccl", "gloo")
-"""Loggers whose diagnostics come from all ranks at once."""
+"""Loggers whose diagnostics are written by all ranks at once."""
 
 COMMUNICATOR_BURST, BURST = 1, 3
 KINDS_LIMIT = 256
@@ -28,7 +28,7 @@ KINDS_LIMIT = 256
 
 
 class RankFilter(logging.Filter):
-    """Lets a record through as the table above says; a record that ends a silence carries `suppressed`, how many fell.
+    """Lets a record through by the table above; the first after a suppression carries `suppressed`, their number.
 
     `kind` is the logger with the text before its arguments are put in, so that a changing number does not make it new.
     """

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from tachograph.client.core.notice import notice
 
 CLOSE_SECONDS = 2.0
-"""How long a sink's last frame may take at the end; a service that is down does not hold up a process longer."""
+"""Seconds that a sink's last frame may take at the end; a service that is down does not delay a process longer."""
 
 
 class MetricsFrame(NamedTuple):
-    """What a rank had to say at one moment: Unix seconds, its step, and its numbers by `name` or `name/label`."""
+    """A rank's metrics at one moment: Unix seconds, its step, and its numbers by `name` or `name/label`."""
 
     time: float
     step: int
@@ -24,7 +24,7 @@ class Mailbox:
     """Holds one frame, the latest, and hands it to `send` at most every `seconds`, from a daemon thread.
 
     A frame that is overtaken by the next is not sent: frames hold totals, so nothing is lost but resolution. What
-    `send` raises is told once in the log; the next frame is tried all the same.
+    `send` raises is logged once; the next frame is still tried.
     """
 
     def __init__(self, name: str, send: Callable[[MetricsFrame], None], seconds: float) -> None:

@@ -15,7 +15,7 @@ class MlflowSink:
     """Writes a rank's metrics to an MLflow run as `tachograph/<metric>`; NaN and infinity are left out.
 
     Without `run_id` it is the run that is active where the sink is made (MLflow's active run belongs to a thread); a
-    process without one sends nothing, and its log says so once. `tracking_uri`: else as MLflow finds it
+    process without one sends nothing, and logs that once. `tracking_uri`: else as MLflow finds it
     (`MLFLOW_TRACKING_URI`). `seconds` apart at least. Raises ImportError where mlflow is missing.
     """
 

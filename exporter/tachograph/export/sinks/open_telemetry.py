@@ -1,4 +1,4 @@
-"""What metrics and traces over OTLP share: who sends, and an SDK that does not repeat itself in the training's log."""
+"""Shared by metrics and traces over OTLP: the resource, and a filter for the SDK's repeated log messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tachograph.client.hello.identity import Identity
 
 EXPORT_SECONDS = 2.0
-"""How long one export may take, retries included: at exit nobody waits longer for a collector that is down."""
+"""Seconds that one export may take, retries included: the exit is not delayed longer by a collector that is down."""
 
 _LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
@@ -22,7 +22,7 @@ _LOGGERS = (
     "opentelemetry.sdk._shared_internal",
     "opentelemetry.sdk.metrics._internal.export",
 )
-"""Where the SDK logs a warning for each attempt to export: with a collector that is down, four every ten seconds."""
+"""Loggers of the SDK that warn at each attempt to export: with a collector that is down, four every ten seconds."""
 
 
 def resource(identity: Identity) -> Resource:
@@ -35,15 +35,15 @@ def resource(identity: Identity) -> Resource:
     })  # fmt: skip
 
 
-def hush() -> None:
-    """Have the SDK's complaints about its collector told once by our notice, and not again."""
+def silence_sdk() -> None:
+    """Log the SDK's warnings about its collector once, as a notice of ours."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
-        if _tell_once not in logger.filters:
-            logger.addFilter(_tell_once)
+        if _log_once not in logger.filters:
+            logger.addFilter(_log_once)
 
 
-def _tell_once(record: logging.LogRecord) -> bool:
+def _log_once(record: logging.LogRecord) -> bool:
     with contextlib.suppress(Exception):  # arguments that do not fit the text: not ours to raise
         notice("otlp", f"OpenTelemetry does not reach its collector: {record.getMessage()}")
     return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.metric import COUNTER
 from tachograph.catalog.rank import TRAIN_METRICS
-from tachograph.export.sinks.open_telemetry import EXPORT_SECONDS, hush, resource
+from tachograph.export.sinks.open_telemetry import EXPORT_SECONDS, resource, silence_sdk
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
@@ -22,7 +22,7 @@ class OtlpSink:
 
     Run and rank are attributes of the resource. `endpoint` is the full address, such as
     `http://localhost:4318/v1/metrics`; without one the SDK's own variables hold (`OTEL_EXPORTER_OTLP_ENDPOINT` and the
-    rest). Raises ImportError, saying what to install, where the SDK is missing.
+    rest). Raises ImportError, with what to install, if the SDK is missing.
     """
 
     def __init__(self, identity: Identity, endpoint: str | None = None, seconds: float = 10.0) -> None:
@@ -35,7 +35,7 @@ class OtlpSink:
         self._process = os.getpid()
         self._metrics: Mapping[str, float] = {}
         self._known: set[str] = set()
-        hush()
+        silence_sdk()
         reader = PeriodicExportingMetricReader(
             OTLPMetricExporter(endpoint, timeout=EXPORT_SECONDS), export_interval_millis=1000 * seconds
         )

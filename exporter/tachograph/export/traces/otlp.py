@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tachograph.client.hello.identity import Identity
-from tachograph.export.sinks.open_telemetry import EXPORT_SECONDS, hush, resource
+from tachograph.export.sinks.open_telemetry import EXPORT_SECONDS, resource, silence_sdk
 from tachograph.export.traces.spans import Span
 
 
@@ -15,7 +15,7 @@ class OtlpTrace:
 
     `endpoint` is the full address, such as `http://localhost:4318/v1/traces`; without one the SDK's own variables hold
     (`OTEL_EXPORTER_OTLP_ENDPOINT` and the rest). The SDK's batch thread sends; what it cannot send it drops. Raises
-    ImportError, saying what to install, where the SDK is missing.
+    ImportError, with what to install, if the SDK is missing.
     """
 
     def __init__(self, endpoint: str | None, identity: Identity) -> None:
@@ -28,7 +28,7 @@ class OtlpTrace:
             raise ImportError("traces over OTLP need OpenTelemetry: pip install 'tachograph[otlp]'") from error
         self._failed = StatusCode.ERROR
         self._inside = set_span_in_context
-        hush()
+        silence_sdk()
         self._provider = TracerProvider(resource=resource(identity), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=EXPORT_SECONDS)))
         self._tracer = self._provider.get_tracer("tachograph")

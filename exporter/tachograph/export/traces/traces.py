@@ -32,11 +32,11 @@ class Output(Protocol):
 
 
 class Traces:
-    """Traces one step in `every` (0: none by itself), and `burst` steps each time the file `trigger` is touched.
+    """Traces one step in `every` (0: none), and `burst` steps each time the file `trigger` is touched.
 
-    `chrome` is the file for Perfetto, `otlp` the address of an OTLP/HTTP receiver (True: as the SDK's variables say).
+    `chrome` is the file for Perfetto, `otlp` the address of an OTLP/HTTP receiver (True: from the SDK's variables).
     A step's trace begins where the step before it ended, so that the wait for its batch is in it. An output that cannot
-    be opened, or fails, is told once in the log and closed; training goes on. ValueError for numbers that cannot be:
+    be opened, or fails, is logged once and closed; training continues. ValueError for numbers that cannot be:
     this runs at start.
     """
 
@@ -128,5 +128,5 @@ class Traces:
 
 
 def _close(output: Output) -> None:
-    with contextlib.suppress(Exception):  # what cannot be written at the end was told before, or is the last step
+    with contextlib.suppress(Exception):  # what cannot be written at the end was logged before, or is the last step
         output.close()

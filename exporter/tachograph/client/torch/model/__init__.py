@@ -1,1 +1,1 @@
-"""What is read from the model and the optimizer being trained."""
+"""Measurements of the model and the optimizer being trained."""

@@ -1,4 +1,4 @@
-"""What comes out of each layer on a sampled step: its root mean square, and the share that is exactly zero.
+"""The output of each layer on a sampled step: its root mean square, and the share that is exactly zero.
 
 Hooks hang on the layers for that step's forward passes alone, and only in training mode. The last forward pass counts:
 under activation checkpointing it is the repeated one. The CUDA way has not yet run on a GPU.

@@ -24,7 +24,7 @@ _MASK = (1 << 64) - 1
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 _SHARD_MARKS = ("_local_tensor", "ds_id", "_is_flat_param")
-"""What parameters of FSDP2 and tensor parallelism (DTensor), DeepSpeed ZeRO-3 and FSDP1 have, and a replica lacks."""
+"""Attributes that mark parameters of FSDP2 and tensor parallelism (DTensor), DeepSpeed ZeRO-3 and FSDP1 as shards."""
 
 
 class Checksum:
@@ -42,7 +42,7 @@ class Checksum:
         self.left_out = len(whole) - len(kept)
 
     def before(self, step: int, optimizer: Optimizer) -> None:
-        """Have nothing to do before a step."""
+        """Do nothing before a step."""
 
     def after(self, step: int, optimizer: Optimizer) -> None:
         """Start the pass, if the step just made is one to check."""

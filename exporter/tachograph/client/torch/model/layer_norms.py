@@ -41,7 +41,7 @@ class LayerNorms:
         self._dead: int | None = None
 
     def arm(self) -> None:
-        """Have nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def look(self, optimizer: Optimizer) -> None:
         """Start a pass over the gradients; to be called by the hook before the optimizer's step."""

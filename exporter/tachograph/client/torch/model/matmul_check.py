@@ -1,8 +1,8 @@
-"""A matrix product whose right answer is known, made again and again on the device that trains.
+"""A matrix product with a known result, computed repeatedly on the training device to detect wrong arithmetic.
 
 Entries are -1, 0 and 1 and 256 of them meet, so that every sum on the way is an integer of at most 256: exact in
-float32, TF32 and bfloat16, in whatever order a kernel adds. A device that computes right has error 0. The CUDA way has
-not yet run on a GPU.
+float32, TF32 and bfloat16, in whatever order a kernel adds. A device that computes correctly has error 0. The CUDA
+way has not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tachograph.client.torch.model.device_readings import DeviceReadings
 if TYPE_CHECKING:
     from tachograph.client.core.torch_types import Optimizer, Tensor
 
-NAME = "known_product"
+NAME = "known_product"  # released: a name on the wire and a label value
 INNER = 256
 ANSWERS = {256: 13390, 2048: 369229}
 """Rows and columns of the product, and its checksum; the tests work them out in integers."""
@@ -42,7 +42,7 @@ class MatmulCheck:
             self._weights = torch.arange(1, self._side + 1, device=device, dtype=torch.float64)
 
     def before(self, step: int, optimizer: Optimizer) -> None:
-        """Have nothing to do before a step."""
+        """Do nothing before a step."""
 
     def after(self, step: int, optimizer: Optimizer) -> None:
         """Start the product, if the step just made is one to check."""
@@ -56,7 +56,7 @@ class MatmulCheck:
 
     def _set_invariant(self, values: list[float], step: int) -> None:
         error = values[0] - ANSWERS[self._side]
-        # NaN is wrong as well, and no invariant.
+        # NaN is wrong as well, and cannot be an invariant.
         self._invariants.set(NAME, int(error) if abs(error) < 2**53 else 2**52, step)
 
 

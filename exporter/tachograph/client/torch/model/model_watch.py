@@ -1,4 +1,4 @@
-"""What a model and its optimizer show by themselves, through the optimizer's own hooks.
+"""Measurements of a model and its optimizer, through the optimizer's own hooks.
 
 Nothing here waits for a device: numbers leave it by asynchronous copies and are read at a later step. Passes over the
 whole model are looks, and looks are rationed: after each one the next is put off until, spread over the steps between,
@@ -132,7 +132,7 @@ class ModelWatch:
         if self._layers > 0:
             self._looks.append(LayerNorms(model, self._layers, self._readings))
         if (self._activations or self._memory_layers) and _is_compiled(model):
-            notice("compiled", "the model is compiled: activations and memory of its layers cannot be seen")
+            notice("compiled", "the model is compiled: activations and memory of its layers are not measured")
         else:
             if self._activations:
                 self._looks.append(Activations(model, self._readings))
@@ -143,7 +143,10 @@ class ModelWatch:
         if self._checksum_every > 0:
             checksum = Checksum(model, self._checksum_every, self._readings, self._invariants)
             if checksum.left_out:
-                notice("checksum", f"{checksum.left_out} parameters are sharded: they differ by design, no checksum")
+                notice(
+                    "checksum",
+                    f"{checksum.left_out} parameters are sharded, differ by design, and are left out of the checksum",
+                )
             self._parts.append(checksum)
             device = next((one.device for _, one in model.named_parameters()), None)
             if device is not None:
@@ -199,11 +202,11 @@ class ModelWatch:
         self._looks = [one for one in self._looks if one is not part]
         self._sources = [one for one in self._sources if one is not part]
         self._dropped.count += 1
-        notice(type(part).__name__, f"{type(part).__name__} is given up", error)
+        notice(type(part).__name__, f"{type(part).__name__} failed and is no longer measured", error)
 
 
 class Ration:
-    """When the next look may be, so that looks stay within their share of the training thread's time."""
+    """The schedule of looks, so that they stay within their share of the training thread's time."""
 
     def __init__(self) -> None:
         self.next = 1
@@ -241,7 +244,7 @@ class OptimizerStep:
         self._invariants = invariants
 
     def before(self, step: int, optimizer: Optimizer) -> None:
-        """Have nothing to do before a step."""
+        """Do nothing before a step."""
 
     def after(self, step: int, optimizer: Optimizer) -> None:
         """Read the count of the first parameter that has one, every 16 steps; not where it lies on a GPU."""

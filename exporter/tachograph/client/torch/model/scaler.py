@@ -61,7 +61,7 @@ class ScalerWatch:
             self._readings.read(together, lambda values: self._take(values, skipped))
 
     def after(self, step: int, optimizer: Optimizer) -> None:
-        """Have nothing to do after a step."""
+        """Do nothing after a step."""
 
     def metrics(self) -> Iterator[tuple[str, object]]:
         """Yield scale and skipped steps by wire key; nothing for a scaler that is off, or gone."""

@@ -1,4 +1,4 @@
-"""How far one optimizer step moves the parameters: norm of the update over norm of the parameters, of a sample.
+"""The relative size of an optimizer step: norm of the update over norm of the parameters, of a sample.
 
 Near 1e-3 is usual; far below, nothing is learned, far above, the step is too large. A step that mixed precision skips
 on the device reads as 0. The CUDA way has not yet run on a GPU.
