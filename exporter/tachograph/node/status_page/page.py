@@ -200,6 +200,6 @@ def _events(ranks: RankTable) -> str:
             Cell("Step", "n", shown(moment.event.step, lambda step: f"{step:,.0f}")),
             Cell("Run", "wide", name(moment.run)),
         ]
-        for moment in sorted(ranks.moments, key=lambda moment: -moment.event.time)[:EVENTS_SHOWN]
+        for moment in sorted(ranks.events, key=lambda moment: -moment.event.time)[:EVENTS_SHOWN]
     ]
     return html.table(UNSEEN.format("Latest events of ranks"), rows) or '<p class="soft">None.</p>'

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from tachograph.node.clock import Clock
-from tachograph.node.once_per_minute import OncePerMinute
+from tachograph.node.log import OncePerMinute
 
 FAILED = '<p class="soft">This part could not be drawn: see the log of this exporter.</p>'
 
