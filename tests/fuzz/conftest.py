@@ -23,8 +23,8 @@ from tachograph.node.app import Exporter
 from tachograph.node.clock import Clock
 from tachograph.node.config import read_config
 from tachograph.node.exposition import OPENMETRICS, TEXT, render
-from tachograph.node.ranks.peer import Peer
-from tachograph.node.ranks.rank_connection import Connection
+from tachograph.node.ranks.frames import Peer
+from tachograph.node.ranks.rank_connection import RankConnection
 from tachograph.wire import MAX_FRAME_BYTES
 
 SECONDS = float(os.environ.get("TACHOGRAPH_FUZZ_SECONDS", "0"))
@@ -113,14 +113,14 @@ class Speaker:
 
     def __init__(self, node: Node, uid: int, pid: int) -> None:
         self._node, self._peer = node, Peer(uid, pid)
-        self._connection: Connection | None = None
+        self._connection: RankConnection | None = None
 
     async def say(self, data: bytes) -> list[dict[str, Any]]:
         """Send bytes and return the answers; each must be one object that says yes or no."""
         if self._connection is None or self._pipe.closing:
             self.close()
             self._pipe = Pipe()
-            self._connection = Connection(
+            self._connection = RankConnection(
                 self._node.exporter.table, self._node.time, self._peer, lambda _: None
             )  # fmt: skip
             self._connection.connection_made(self._pipe)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tachograph.catalog.rank import TRAIN_METRICS
-from tachograph.node.ranks.memory import encode
+from tachograph.node.ranks.saved_totals import encode
 from tachograph.node.ranks.state_file import StateFile, boot_id
 from tachograph.node.ranks.state_keeper import StateKeeper
 
@@ -36,7 +36,7 @@ async def kept(node: Any) -> bytes:
     (await speak(node, 1, 1)).close()
     await node.wait(node.retention + 1)
     (await speak(node, 2, 1)).close()
-    return encode(node.exporter.table.memory(boot_id()))
+    return encode(node.exporter.table.saved(boot_id()))
 
 
 def check(data: bytes, node: Any, unheard: Any, path: Path) -> None:
@@ -55,7 +55,7 @@ def check(data: bytes, node: Any, unheard: Any, path: Path) -> None:
             await speaker.say(STATE % 2)
         await node.wait(10.0)
         assert ("tachograph_rank_state", "witness", "0", "running", "1") in node.page()
-        StateFile(path).save(encode(node.exporter.table.memory(boot_id())))
+        StateFile(path).save(encode(node.exporter.table.saved(boot_id())))
         assert StateFile(path).load() is not None, "what was taken over cannot be kept"
 
     try:

@@ -24,9 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tachograph.catalog.rank import STATES
 from tachograph.node.clock import Clock
-from tachograph.node.ranks.frames import Hello, State
+from tachograph.node.ranks.frames import Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.peer import Peer
 from tachograph.node.ranks.table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 

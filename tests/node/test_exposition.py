@@ -19,8 +19,7 @@ from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
 from tachograph.node.exposition import OPENMETRICS, TEXT, Exposition, Form, negotiate, number, process_samples, render
 from tachograph.node.histograms import Buckets, RunHistogram
-from tachograph.node.ranks.frames import Bye, State, decode
-from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.frames import Bye, Peer, State, decode
 from tachograph.node.samples import GpuSnapshot, Sample
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -56,7 +56,7 @@ def test_a_traceback_is_one_line(output: io.StringIO) -> None:
 
 def test_a_flood_of_one_message_is_left_out(hand: Any) -> None:
     """64 lines of a message pass, then one a minute that says how many were left out; other messages are not held."""
-    throttle = log.Throttle(lambda: hand.now)
+    throttle = log.LogThrottle(lambda: hand.now)
 
     def passes(text: str) -> tuple[bool, object]:
         record = logging.makeLogRecord({"msg": text})

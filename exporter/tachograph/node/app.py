@@ -21,7 +21,7 @@ from tachograph.node.config import LIVE, Config, read_config
 from tachograph.node.config_file import ConfigError
 from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
-from tachograph.node.once_per_minute import OncePerMinute
+from tachograph.node.log import OncePerMinute
 from tachograph.node.page_budget import fit
 from tachograph.node.ranks.listener import Listener, SocketPathError
 from tachograph.node.ranks.state_file import StateFile
@@ -32,8 +32,8 @@ from tachograph.node.samples import Sample
 from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
 from tachograph.node.status_page.page import Sections, status_page
 from tachograph.node.web.http_log import quiet_loop
+from tachograph.node.web.listening_sockets import NoSocketError, inherited_sockets
 from tachograph.node.web.server import Pages, Server
-from tachograph.node.web.socket_activation import NoSocketError, inherited_sockets
 
 TICK_SECONDS = 1.0
 MOST_DESCRIPTORS = 4096

@@ -1,4 +1,4 @@
-"""Structured log lines on stderr: `time=… level=… msg="…" key=value`; of one message not more than a disk can bear."""
+"""Structured log lines on stderr: `time=… level=… msg="…" key=value`; each message at a bounded rate."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import TextIO
 
 BURST = 64
-"""Lines of one message that are logged at once: as many ranks as one user may have come and go with a job."""
+"""Lines of one message that are logged in a row: a job starts and ends as many ranks as one user may have."""
 
 REFILL_SECONDS = 60.0
-"""After that, one line of a message in this time, with the number of those left out since."""
+"""Beyond that, one line of a message in this time, with the number of lines left out since the last."""
 
 MAX_MESSAGES = 256
-"""Messages that are told apart; our own texts are fewer."""
+"""Messages with a budget of their own; the exporter has fewer."""
+
+MAX_CAUSES = 64
+"""Causes that one OncePerMinute tells apart."""
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -50,15 +53,15 @@ def _value(value: object) -> str:
 
 @dataclass
 class _Budget:
-    """What one message may still say."""
+    """The lines that one message may still log."""
 
     left: float
     refilled: float
     left_out: int = 0
 
 
-class Throttle(logging.Filter):
-    """Lets BURST lines of a message pass, then one a minute; that one says how many were left out."""
+class LogThrottle(logging.Filter):
+    """Lets BURST lines of a message pass, then one a minute, which carries the number of lines left out."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -74,7 +77,7 @@ class Throttle(logging.Filter):
             if len(self._budgets) >= MAX_MESSAGES:
                 self._budgets.clear()
             budget = self._budgets[cause] = _Budget(BURST, now)
-        # A burst is whole again after as many quiet minutes as it had lines, an hour; one line after one minute.
+        # One line is regained per quiet minute, a whole burst in about an hour.
         budget.left = min(BURST, budget.left + (now - budget.refilled) / REFILL_SECONDS)
         budget.refilled = now
         if budget.left < 1:
@@ -87,11 +90,37 @@ class Throttle(logging.Filter):
         return True
 
 
+class OncePerMinute:
+    """Logs the first line of a cause, and the next one a minute later with the number left out in between.
+
+    For whatever others can make happen as often as they like.
+    """
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self._causes: dict[str, tuple[float, int]] = {}
+        """When each cause was last logged, and how often it came since."""
+
+    def warning(self, cause: str, fault: BaseException | None = None, **fields: object) -> None:
+        """Log a cause, with the traceback of `fault` where it is a bug of ours."""
+        now = self._clock()
+        last, unsaid = self._causes.get(cause, (-REFILL_SECONDS, 0))
+        if now - last < REFILL_SECONDS and cause in self._causes:
+            self._causes[cause] = (last, unsaid + 1)
+            return
+        if cause not in self._causes and len(self._causes) >= MAX_CAUSES:
+            self._causes.pop(min(self._causes, key=lambda each: self._causes[each][0]))
+        self._causes[cause] = (now, 0)
+        more: dict[str, object] = {"not_logged": unsaid} if unsaid else {}
+        self._log.warning(cause, exc_info=fault, extra={**fields, **more})
+
+
 def set_up(level: str, stream: TextIO | None = None) -> None:
     """Send this program's log to `stream` (stderr) from `level` (one of LEVELS) on."""
     output = logging.StreamHandler(stream)
     output.setFormatter(Logfmt())
-    output.addFilter(Throttle())
+    output.addFilter(LogThrottle())
     root = logging.getLogger()
     root.handlers[:] = [output]
     root.setLevel(level.upper())

@@ -8,9 +8,8 @@ from tachograph.node.app import Exporter
 from tachograph.node.clock import Clock
 from tachograph.node.config import read_config
 from tachograph.node.histograms import HistogramSample
-from tachograph.node.ranks.frames import Bye, FrameError, Hello, decode
-from tachograph.node.ranks.memory import Memory
-from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, decode
+from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph.node.samples import Sample
 from tachograph_lab.fleet.messages import RankMessage
 from tachograph_lab.fleet.simulated_node import SimulatedNode
@@ -27,7 +26,7 @@ class VirtualNode:
     However far the clock advances between two calls, the exporter ticks in between, so that silent ranks are noticed.
     """
 
-    def __init__(self, node: SimulatedNode, clock: Callable[[], float], memory: Memory | None = None) -> None:
+    def __init__(self, node: SimulatedNode, clock: Callable[[], float], memory: SavedTotals | None = None) -> None:
         self._clock = clock
         self._now = self._ticked = clock()
         own = Clock(monotonic=self._time, wall=self._time)
@@ -36,9 +35,9 @@ class VirtualNode:
             self._exporter.table.restore(memory)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> SavedTotals:
         """The state that the next exporter on this node finds in the state file."""
-        return self._exporter.table.memory(boot="")
+        return self._exporter.table.saved(boot="")
 
     def receive(self, message: RankMessage) -> None:
         """Receive a frame from a rank, or the end of its connection."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from tachograph.node.ranks.memory import Memory
+from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph_lab.fleet.messages import RankMessage
 from tachograph_lab.fleet.simulated_node import SimulatedNode
 from tachograph_lab.fleet.simulation import Simulation
@@ -71,9 +71,9 @@ class _RecordedNode:
         self, node: SimulatedNode, clock: Callable[[], float], kept: Collection[str], moment: int, spacing: int
     ) -> None:
         self._node = node
-        self._start: Callable[[Memory | None], VirtualNode] = lambda memory: VirtualNode(node, clock, memory)
+        self._start: Callable[[SavedTotals | None], VirtualNode] = lambda memory: VirtualNode(node, clock, memory)
         self._exporter: VirtualNode | None = None
-        self._memory: Memory | None = None
+        self._memory: SavedTotals | None = None
         self._spacing = spacing
         self._exporter_page = Target(EXPORTER_JOB, node.name, kept, moment)
         self._node_page = Target(NODE_JOB, node.name, kept, (moment + HOST_LATER) % spacing)

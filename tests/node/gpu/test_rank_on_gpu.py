@@ -14,9 +14,8 @@ from tachograph.catalog.gpu import GPU_UP
 from tachograph.catalog.rank import RANK_INFO, RANK_PEAK_FLOPS
 from tachograph.node.clock import Clock
 from tachograph.node.gpu.source import GpuSource
-from tachograph.node.ranks.frames import Hello, State
+from tachograph.node.ranks.frames import Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.peer import Peer
 from tachograph.node.ranks.table import RankTable
 
 LOST = 15

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph.node.ranks.frames import Hello
-from tachograph.node.ranks.gpu_placement import Finder, Left, Seat
+from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement, GpuResolver
 from tachograph.node.samples import GpuIdentity
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -24,10 +24,12 @@ def sitting(
     gpus: tuple[GpuIdentity, ...] = EIGHT, pids: dict[int, GpuIdentity] | None = None, mig: Any = None,
 ) -> str | None:  # fmt: skip
     """The index of the GPU a rank is found on, and None where it is found on none."""
-    seat = Seat()
-    finder = Finder(gpus, (pids or {}).get, lambda: mig or {})
-    seat.look(finder, Hello(v=1, run="r", rank=0, local_rank=local_rank, uuid=uuid), pid, Left(visible, granted))
-    return seat.gpu.index if seat.gpu is not None else None
+    placement = GpuPlacement()
+    resolver = GpuResolver(gpus, (pids or {}).get, lambda: mig or {})
+    placement.update(
+        resolver, Hello(v=1, run="r", rank=0, local_rank=local_rank, uuid=uuid), pid, DeviceGrant(visible, granted)
+    )
+    return placement.gpu.index if placement.gpu is not None else None
 
 
 def test_the_ranks_own_word_comes_first() -> None:
@@ -69,7 +71,7 @@ def test_a_rank_that_was_left_nothing_has_no_gpu() -> None:
         ("8", 0, None),
         ("-1", 0, None),
         ("NoDevFiles", 0, None),
-        ("1,-1,2", 1, "1"),  # CUDA stops at what it cannot read: one is left
+        ("1,-1,2", 1, "1"),  # CUDA stops at what it cannot read: one is grant
         ("1,2,x,3", 3, None),
         ("1,,2", 1, "1"),
         (UUIDS[3], 0, "3"),
@@ -149,14 +151,14 @@ class Said:
 
 def test_a_weaker_word_never_overrules() -> None:
     """Once found a rank stays, unless the same source says otherwise or a stronger one speaks: nothing flaps."""
-    seat = Seat()
+    placement = GpuPlacement()
     found = []
     for said in (
         Said(None, None, None), Said(None, None, 0), Said(None, 1, 0), Said(None, None, 0), Said(None, 2, 0),
         Said(3, 2, 0), Said(None, 2, 0), Said(None, None, None),
     ):  # fmt: skip
-        seat.look(said, Hello(v=1, run="r", rank=0), 0, Left("", ""))  # type: ignore[arg-type]
-        found.append(seat.gpu.index if seat.gpu is not None else None)
+        placement.update(said, Hello(v=1, run="r", rank=0), 0, DeviceGrant("", ""))  # type: ignore[arg-type]
+        found.append(placement.gpu.index if placement.gpu is not None else None)
     assert found == [None, "0", "1", "1", "2", "3", "3", "3"]
 
 
@@ -164,18 +166,18 @@ def test_a_rank_stays_on_its_gpu_when_another_is_unplugged() -> None:
     """NVML counts anew: the rank's GPU is the same one, under the index it has now, and its numbers mean what they did
     when it started; other numbers are read again.
     """  # noqa: D205
-    seat, hello, left = Seat(), Hello(v=1, run="r", rank=0), Left("5", "")
-    seat.look(Finder(EIGHT, lambda _: None, dict), hello, 0, left)
-    fewer = Finder(
+    placement, hello, grant = GpuPlacement(), Hello(v=1, run="r", rank=0), DeviceGrant("5", "")
+    placement.update(GpuResolver(EIGHT, lambda _: None, dict), hello, 0, grant)
+    fewer = GpuResolver(
         [GpuIdentity(str(index), uuid, H100) for index, uuid in enumerate(UUIDS) if index != 3][:3]
         + [GpuIdentity(str(index - 1), uuid, H100) for index, uuid in enumerate(UUIDS) if index > 3],
         lambda _: None, dict,
     )  # fmt: skip
     for _ in range(2):
-        seat.look(fewer, hello, 0, left)
-        assert seat.gpu == GpuIdentity("4", UUIDS[5], H100)
-    seat.look(fewer, hello, 0, Left("6", ""))
-    assert seat.gpu == GpuIdentity("6", UUIDS[7], H100)
+        placement.update(fewer, hello, 0, grant)
+        assert placement.gpu == GpuIdentity("4", UUIDS[5], H100)
+    placement.update(fewer, hello, 0, DeviceGrant("6", ""))
+    assert placement.gpu == GpuIdentity("6", UUIDS[7], H100)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tachograph.catalog.rank import PHASES, TRAIN_METRICS
 from tachograph.node.exposition import OPENMETRICS, TEXT, render
+from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.peer import Peer
-from tachograph.node.ranks.rank_connection import BURST, Connection
+from tachograph.node.ranks.rank_connection import BURST, RankConnection
 from tachograph.node.ranks.table import RankTable
 from tachograph.wire import MAX_FRAME_BYTES
 
@@ -61,7 +61,7 @@ class Wire:
     def __init__(self, table: RankTable, clock: Any, sock: socket.socket) -> None:
         self.pipe = Pipe()
         pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        self.connection = Connection(table, clock, Peer(uid, pid), lambda _: None)
+        self.connection = RankConnection(table, clock, Peer(uid, pid), lambda _: None)
         self.connection.connection_made(self.pipe)  # type: ignore[arg-type]
 
     def feed(self, data: bytes, chunk: int = 65536) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tachograph.catalog.gpu import GPU_UP, MIG_INFO
-from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.frames import Peer
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.ranks.frames import Bye, State
-from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.frames import Bye, Peer, State
 
 
 def states(table: Any) -> dict[str, float]:

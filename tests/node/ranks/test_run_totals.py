@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tachograph.catalog.rank import LOST_CAUSES, PHASES
-from tachograph.node.ranks.frames import Bye, Hello, State
+from tachograph.node.ranks.frames import Bye, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.peer import Peer
 from tachograph.node.ranks.run_totals import CounterDelta, RunTotals
 from tachograph.node.ranks.table import RankTable
 

@@ -1,4 +1,4 @@
-"""Series of a rank: what a state's `metrics` become, and what is dropped under which reason."""
+"""RankSeries of a rank: what a state's `metrics` become, and what is dropped under which reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tachograph.catalog.exporter import DROP_REASONS
 from tachograph.catalog.rank import PHASES, TRAIN_METRICS
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_totals import CounterDelta
-from tachograph.node.ranks.series import Series
+from tachograph.node.ranks.series import RankSeries
 
 
 @pytest.fixture
@@ -20,15 +20,15 @@ def drops() -> Counter[str]:
 
 
 @pytest.fixture
-def series(drops: Counter[str]) -> Series:
-    return Series(Limits(), drops)
+def series(drops: Counter[str]) -> RankSeries:
+    return RankSeries(Limits(), drops)
 
 
-def shown(series: Series, *, alive: bool = True) -> dict[tuple[str, ...], float]:
+def shown(series: RankSeries, *, alive: bool = True) -> dict[tuple[str, ...], float]:
     return {(s.metric.key, *s.labels[2:]): s.value for s in series.samples(("r", "0"), alive=alive)}
 
 
-def test_values_are_shown_as_given(series: Series, drops: Counter[str]) -> None:
+def test_values_are_shown_as_given(series: RankSeries, drops: Counter[str]) -> None:
     """Plain numbers, numbers by label, zeros, NaN and infinities come out as they went in."""
     series.take({"loss": "NaN", "grad_norm": "+Inf", "learning_rate": 0, "tokens_total": 0,
                  "collective_enqueued": {"0": 301, "tp": 0}, "phase_seconds_total": {"data": 1.5}})  # fmt: skip
@@ -43,7 +43,7 @@ def test_values_are_shown_as_given(series: Series, drops: Counter[str]) -> None:
     assert not drops
 
 
-def test_known_label_values_of_counters_start_at_zero(series: Series) -> None:
+def test_known_label_values_of_counters_start_at_zero(series: RankSeries) -> None:
     """A counter that is born at 1 has no increase, so phases and sources exist from the first state on."""
     series.take({})
     values = shown(series)
@@ -51,7 +51,7 @@ def test_known_label_values_of_counters_start_at_zero(series: Series) -> None:
     assert values["nonfinite_total", "loss"] == 0
 
 
-def test_gauges_are_replaced_and_counters_stay(series: Series) -> None:
+def test_gauges_are_replaced_and_counters_stay(series: RankSeries) -> None:
     """A gauge left out of a state is absent; a counter left out keeps its value, for it never goes backwards."""
     series.take({"loss": 2.0, "tokens_total": 10, "collective_enqueued": {"0": 1, "1": 1}})
     series.take({"collective_enqueued": {"0": 2}})
@@ -96,7 +96,7 @@ def test_gauges_are_replaced_and_counters_stay(series: Series) -> None:
     ],
 )
 def test_what_does_not_fit_is_dropped_alone(
-    series: Series, drops: Counter[str], metrics: dict[str, object], reason: str, count: int
+    series: RankSeries, drops: Counter[str], metrics: dict[str, object], reason: str, count: int
 ) -> None:
     """A series that cannot be taken is counted under its reason; the others of the same frame are exact."""
     series.take({**metrics, "samples_total": 7})
@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_dropped_alone(
     assert len(shown(series)) == len(PHASES) + 2 + 1
 
 
-def test_a_counter_never_falls(series: Series, drops: Counter[str]) -> None:
+def test_a_counter_never_falls(series: RankSeries, drops: Counter[str]) -> None:
     """A lower value of the same process is refused and counted; the higher one stands until it is passed."""
     for value, expected in ((10, 10), (9, 10), (10, 10), (11, 11)):
         series.take({"tokens_total": value})
@@ -114,7 +114,7 @@ def test_a_counter_never_falls(series: Series, drops: Counter[str]) -> None:
     assert drops == {"counter_decrease": 1}
 
 
-def test_label_values_are_capped_and_known_ones_live_on(series: Series, drops: Counter[str]) -> None:
+def test_label_values_are_capped_and_known_ones_live_on(series: RankSeries, drops: Counter[str]) -> None:
     """Of 10,000 groups the first 32 are taken; those still follow their rank while the excess is counted."""
     series.take({"collective_enqueued": {str(i): i for i in range(10_000)}})
     assert drops == {"label_limit": 10_000 - 32}
@@ -127,7 +127,7 @@ def test_label_values_are_capped_and_known_ones_live_on(series: Series, drops: C
 
 def test_series_of_a_rank_are_capped(drops: Counter[str]) -> None:
     """Beyond the cap new series are dropped and counted; counters known before go on, whatever gauges want."""
-    series = Series(Limits(series_per_rank=15), drops)  # 12 exist from the start
+    series = RankSeries(Limits(series_per_rank=15), drops)  # 12 exist from the start
     series.take({"tokens_total": 1, "loss": 1, "grad_norm": 1, "learning_rate": 1, "samples_total": 1})
     assert drops == {"series_limit": 2}
     series.take({"loss": 1, "grad_norm": 1, "learning_rate": 1, "tokens_total": 2})
@@ -146,7 +146,7 @@ def test_series_of_a_rank_are_capped(drops: Counter[str]) -> None:
         "invariant_step",
     ],
 )
-def test_a_thousand_layers_cost_the_layers(series: Series, drops: Counter[str], key: str) -> None:
+def test_a_thousand_layers_cost_the_layers(series: RankSeries, drops: Counter[str], key: str) -> None:
     """Layers and invariants have the cap of all labels that a rank words itself: the first 32 of a frame."""
     series.take({key: {f"layers.{i}": i for i in range(1000)}, "loss": 1.0})
     values = shown(series)
@@ -155,7 +155,7 @@ def test_a_thousand_layers_cost_the_layers(series: Series, drops: Counter[str], 
     assert drops == {"label_limit": 1000 - 32}
 
 
-def test_what_a_process_adds_to_its_run(series: Series, drops: Counter[str]) -> None:
+def test_what_a_process_adds_to_its_run(series: RankSeries, drops: Counter[str]) -> None:
     """Merged families are no series of the rank; a frame gives what they grew by, a repeated one nothing.
 
     A zero is told once: it brings the series about. What fell, or is no number, costs itself.
@@ -177,7 +177,7 @@ def test_what_a_process_adds_to_its_run(series: Series, drops: Counter[str]) -> 
     assert not {key for key, *_ in shown(series)} & {"productive_seconds_total", "lost_seconds_total"}
 
 
-def test_after_the_end_counters_and_the_step_stay(series: Series) -> None:
+def test_after_the_end_counters_and_the_step_stay(series: RankSeries) -> None:
     """Of a rank that has ended, what describes a moment is gone, and what it counted stays."""
     series.take({"loss": 1.0, "step": 5, "tokens_total": 3, "memory_allocated_bytes": 9})
     after = shown(series, alive=False)
@@ -190,14 +190,14 @@ def test_after_the_end_counters_and_the_step_stay(series: Series) -> None:
 @pytest.mark.parametrize(
     ("said", "counted"), [("oom", "oom"), ("terminated", "terminated"), ("my own word", "exception")]
 )
-def test_a_failure_is_counted_by_its_category(series: Series, said: str, counted: str) -> None:
+def test_a_failure_is_counted_by_its_category(series: RankSeries, said: str, counted: str) -> None:
     """The category of a goodbye stays after the end, in the catalog's words; there is no series before."""
     assert not any(key == "failures_total" for key, *_ in shown(series))
     series.fail(said)
     assert shown(series, alive=False)["failures_total", counted] == 1
 
 
-def test_every_training_metric_of_the_catalog_is_taken(series: Series, drops: Counter[str]) -> None:
+def test_every_training_metric_of_the_catalog_is_taken(series: RankSeries, drops: Counter[str]) -> None:
     """A new row in the catalog needs no change here."""
     words = {
         "phase": "data", "op": "all_reduce", "source": "loss", "category": "oom", "tag": "gc", "cause": "hang",

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.ranks.frames import Bye, FrameError
-from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.frames import Bye, FrameError, Peer
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.shares import WORK_BURST, WORK_RATE, Shares
 from tachograph.node.recent_peak import HALF_SECONDS, RecentPeak

@@ -11,8 +11,7 @@ import pytest
 from tachograph.catalog import index as catalog
 from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
-from tachograph.node.ranks.frames import Hello, decode
-from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.frames import Hello, Peer, decode
 
 FULL_FRAME = (Path(__file__).parents[1] / "full_frame.json").read_text(encoding="utf-8")
 """A state of one rank of a DDP job on CUDA: all that a loop gets without asking for layers or checksums."""

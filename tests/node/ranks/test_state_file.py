@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.ranks import memory as memories
-from tachograph.node.ranks.memory import Memory
+from tachograph.node.ranks import saved_totals
+from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph.node.ranks.state_file import MAX_BYTES, StateFile, boot_id
 from tachograph.node.ranks.state_keeper import StateKeeper
 
@@ -24,7 +24,7 @@ MERGED = {"productive_seconds_total": 5.0, "lost_seconds_total": {"data": 1.0}}
 def restarted(table: Any, table_of: Any, two_gpus: Any) -> Any:
     """Return the table of the next exporter."""
     after = table_of(two_gpus)
-    after.restore(memories.decode(memories.encode(table.memory("boot"))))
+    after.restore(saved_totals.decode(saved_totals.encode(table.saved("boot"))))
     return after
 
 
@@ -54,7 +54,7 @@ def test_what_a_rank_makes_up_costs_its_own_run(table: Any, table_of: Any, two_g
     """Counts at the end of what a double can hold, again and again, do not spoil the file for other users' runs."""
     table.greet(link := object(), table.ME, run="mine")
     table.tell(link, metrics=MERGED)
-    rude = memories.Peer(666, 6)
+    rude = saved_totals.Peer(666, 6)
     huge = {"schema": 3, "sum": 1.7e308, "buckets": {f"{index}": 2**53 for index in range(-240, 241)}}
     for process in range(5):
         table.greet(link := object(), rude, run="rude", pid=process, attempt=2**53 - 1 if process == 0 else 2**53)
@@ -73,11 +73,11 @@ def test_one_bad_run_costs_itself(table: Any, table_of: Any, two_gpus: Any, spoi
     """The others are remembered."""
     table.greet(link := object(), table.ME)
     table.tell(link, metrics=MERGED)
-    file = json.loads(memories.encode(table.memory("boot")))
+    file = json.loads(saved_totals.encode(table.saved("boot")))
     file["runs"].insert(0, spoilt)
     file["lives"].append(spoilt)
     after = table_of(two_gpus)
-    after.restore(memories.decode(json.dumps(file).encode()))
+    after.restore(saved_totals.decode(json.dumps(file).encode()))
     assert after.shown()["train_productive_seconds_total", "r"] == 5.0
 
 
@@ -86,9 +86,9 @@ def test_a_name_is_its_owners_after_a_restart(table: Any, table_of: Any, two_gpu
     table.greet(object(), table.ME)
     after = restarted(table, table_of, two_gpus)
     with pytest.raises(Exception, match="belongs to uid 1000"):
-        after.greet(object(), memories.Peer(666, 1))
+        after.greet(object(), saved_totals.Peer(666, 1))
     hand.turn(901.0, after.tick)
-    assert after.greet(object(), memories.Peer(666, 1)).last_step is None
+    assert after.greet(object(), saved_totals.Peer(666, 1)).last_step is None
 
 
 def test_lives_are_kept(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
@@ -101,7 +101,7 @@ def test_lives_are_kept(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> 
 
 
 def kept() -> bytes:
-    return memories.encode(Memory(memories.VERSION, boot_id(), [], []))
+    return saved_totals.encode(SavedTotals(saved_totals.VERSION, boot_id(), [], []))
 
 
 def test_the_file_is_private_and_replaced_whole(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_the_file_is_private_and_replaced_whole(tmp_path: Path) -> None:
     file.save(kept())
     file.save(kept())
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
-    assert file.load() == Memory(memories.VERSION, boot_id(), [], [])
+    assert file.load() == SavedTotals(saved_totals.VERSION, boot_id(), [], [])
     assert [path.name for path in tmp_path.iterdir()] == ["rank.state"]
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.ranks.frames import Bye, Event, FrameError
-from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.frames import Bye, Event, FrameError, Peer
 
 
 class Link:
@@ -101,9 +100,9 @@ def test_a_scrape_changes_nothing(table: Any, hand: Any) -> None:
     table.tell(link, metrics={"productive_seconds_total": 1.0})
     table.lost(link)
     hand.turn(901.0)
-    before = table.memory("boot"), [(rank.key, set(rank.states)) for rank in table.ranks()]
+    before = table.saved("boot"), [(rank.key, set(rank.states)) for rank in table.ranks()]
     assert table.samples() == table.samples()
-    assert before == (table.memory("boot"), [(rank.key, set(rank.states)) for rank in table.ranks()])
+    assert before == (table.saved("boot"), [(rank.key, set(rank.states)) for rank in table.ranks()])
     table.tick()
     assert not list(table.ranks())
 
@@ -306,14 +305,14 @@ def test_events_are_kept_once(table: Any) -> None:
     one, two = Event(id=1, kind="checkpoint_saved", time=1.0, step=4), Event(id=2, kind="loss_spike", time=2.0)
     table.tell(link, 1, events=[one])
     table.tell(link, 2, events=[one, two])
-    assert [moment.event.id for moment in table.moments] == [1, 2]
+    assert [event.event.id for event in table.events] == [1, 2]
     table.lost(link)
     table.greet(link := Link(), table.OTHER)
     table.tell(link, 1, events=[one])
-    assert len(table.moments) == 3
+    assert len(table.events) == 3
     table.tell(link, 2, events=[Event(id=n, kind="k", time=1.0) for n in range(2, 66)])
     table.tell(link, 3, events=[Event(id=66, kind="k", time=1.0)])
-    assert len(table.moments) == 64
+    assert len(table.events) == 64
 
 
 def test_waiting_share(table: Any, hand: Any) -> None:

@@ -18,9 +18,8 @@ import pytest
 from tachograph.catalog import index as catalog
 from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
-from tachograph.node.ranks.frames import Bye, Event, Hello, State
+from tachograph.node.ranks.frames import Bye, Event, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.peer import Peer
 from tachograph.node.ranks.table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.node.status_page.page import RANKS_SHOWN, RUNS_SHOWN, status_page

@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 
 from tachograph.catalog import index as catalog
-from tachograph.node.once_per_minute import OncePerMinute
+from tachograph.node.log import OncePerMinute
 from tachograph.node.samples import Sample
 from tachograph.node.web.http_connections import (
     ANSWER_SECONDS,
@@ -28,8 +28,8 @@ from tachograph.node.web.http_connections import (
     REQUEST_BYTES,
     SAFE_SECONDS,
     HttpConnections,
-    listening_sockets,
 )
+from tachograph.node.web.listening_sockets import listening_sockets
 from tachograph.node.web.server import Pages, Server
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"

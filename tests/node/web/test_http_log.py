@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.once_per_minute import EVERY_SECONDS, OncePerMinute
+from tachograph.node.log import REFILL_SECONDS, OncePerMinute
 from tachograph.node.web.http_log import quiet_loop
 
 
@@ -23,7 +23,7 @@ def test_once_per_cause_and_minute(lines: OncePerMinute, hand: Any, caplog: pyte
         lines.warning("a", peer="10.0.0.1")
     lines.warning("b")
     assert [record.message for record in caplog.records] == ["a", "b"]
-    hand.turn(EVERY_SECONDS)
+    hand.turn(REFILL_SECONDS)
     lines.warning("a")
     assert caplog.records[-1].not_logged == 99
     lines.warning("a")

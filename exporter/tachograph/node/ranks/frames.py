@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 # Unix seconds until the year 4147: milliseconds given by mistake are refused.
 Instant = Annotated[float, msgspec.Meta(ge=0, le=2**36)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+
+
+class Peer(NamedTuple):
+    """The process that sends a rank's frames, as the kernel identifies it (SO_PEERCRED)."""
+
+    uid: int
+    pid: int
 
 
 class FrameError(Exception):

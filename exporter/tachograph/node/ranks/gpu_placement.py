@@ -27,7 +27,7 @@ _UUID = re.compile("(GPU|MIG)-[0-9A-Za-z/-]{4,100}")
 _MOST_DEVICES = 64
 
 
-class Left(NamedTuple):
+class DeviceGrant(NamedTuple):
     """What a launcher left a rank, as lists of numbers or UUIDs; empty where it said nothing.
 
     `visible` is CUDA_VISIBLE_DEVICES. Its numbers count the `granted` devices, which are all of the node if not given.
@@ -38,14 +38,14 @@ class Left(NamedTuple):
 
 
 @dataclass
-class Seat:
+class GpuPlacement:
     """Where a rank was found to sit; `source` is the one that said so, 0 the strongest."""
 
     gpu: GpuIdentity | None = None
     source: int = _SOURCES
-    left: Left | None = None
+    grant: DeviceGrant | None = None
 
-    def look(self, finder: Finder, hello: Hello, pid: int, left: Left) -> None:
+    def update(self, resolver: GpuResolver, hello: Hello, pid: int, grant: DeviceGrant) -> None:
         """Take over the strongest answer, if it is at least as strong as the one that stands.
 
         A source that falls silent changes nothing: NVML lists no processes on a GPU that was lost, and that is when it
@@ -53,18 +53,18 @@ class Seat:
         NVML counts anew when a GPU is unplugged.
         """
         if self.gpu is not None:
-            self.gpu = finder.renumbered(self.gpu)
-        weakest = self.source - (left == self.left)
-        for source, gpu in enumerate(finder.answers(hello, pid, left)):
+            self.gpu = resolver.renumbered(self.gpu)
+        weakest = self.source - (grant == self.grant)
+        for source, gpu in enumerate(resolver.answers(hello, pid, grant)):
             if source > weakest:
                 return
             if gpu is not None:
                 self.gpu, self.source = gpu, source
-                self.left = left if source == _SOURCES - 1 else None
+                self.grant = grant if source == _SOURCES - 1 else None
                 return
 
 
-class Finder:
+class GpuResolver:
     """The GPUs of this node at one moment, to find those of ranks among.
 
     `of_pid` is NVML's word on a process; `mig_parents` gives the UUID of the GPU by that of each of its MIG instances:
@@ -88,11 +88,11 @@ class Finder:
         self._of_pid = of_pid
         self._ask_mig_parents = mig_parents
 
-    def answers(self, hello: Hello, pid: int, left: Left) -> Iterator[GpuIdentity | None]:
+    def answers(self, hello: Hello, pid: int, grant: DeviceGrant) -> Iterator[GpuIdentity | None]:
         """Yield what each source says of a rank, the strongest first."""
         yield self._named(hello.uuid) if hello.uuid else None
         yield self._of_pid(pid) if pid > 0 else None
-        seen = self._seen(left)
+        seen = self._seen(grant)
         place = 0 if len(seen) == 1 else hello.local_rank
         yield seen[place] if place < len(seen) else None
 
@@ -114,18 +114,18 @@ class Finder:
         # PyTorch writes GPU- before whatever CUDA gives it, and under MIG that is the instance's.
         return self._by_uuid.get(self._mig_parents.get(f"MIG-{digits}", ""))
 
-    def _seen(self, left: Left) -> Sequence[GpuIdentity]:
+    def _seen(self, grant: DeviceGrant) -> Sequence[GpuIdentity]:
         """Return the GPUs that CUDA shows a process, in its order; none where that cannot be known."""
         whole = self._gpus
-        if left.granted:  # in whatever order they were granted, CUDA numbers them in the node's
-            entries = _entries(left.granted)
+        if grant.granted:  # in whatever order they were granted, CUDA numbers them in the node's
+            entries = _entries(grant.granted)
             granted = _until_unknown(self._by_index.get(entry) or self._device(entry, ()) for entry in entries)
             whole = sorted(granted, key=self._gpus.index) if len(granted) == len(entries) else []
         numbered = whole if self._alike or len(whole) == 1 else []
-        if not left.visible:
-            return numbered if left.granted else []
+        if not grant.visible:
+            return numbered if grant.granted else []
         # As in CUDA, what stands behind an entry that cannot be read does not count.
-        return _until_unknown(self._device(entry, numbered) for entry in _entries(left.visible))
+        return _until_unknown(self._device(entry, numbered) for entry in _entries(grant.visible))
 
     def _device(self, entry: str, numbered: Sequence[GpuIdentity]) -> GpuIdentity | None:
         """Return the GPU that an entry means: a number, a UUID, or the start of one."""

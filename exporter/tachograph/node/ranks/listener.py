@@ -18,10 +18,10 @@ import msgspec
 
 from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
-from tachograph.node.once_per_minute import OncePerMinute
+from tachograph.node.log import OncePerMinute
+from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.peer import Peer
-from tachograph.node.ranks.rank_connection import Connection
+from tachograph.node.ranks.rank_connection import RankConnection
 from tachograph.node.ranks.shares import CONNECTION_COST
 from tachograph.node.ranks.table import RankTable
 from tachograph.node.samples import Sample
@@ -58,7 +58,7 @@ class Listener:
         self._clock = clock
         self._table = table
         self._shares = table.shares
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[RankConnection, None] = {}
         self._making: set[asyncio.Task[object]] = set()
         self._socket: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
@@ -165,13 +165,13 @@ class Listener:
             return
         self._shares.connect(uid)
         share.spend(CONNECTION_COST)
-        connection = Connection(self._table, self._clock.monotonic, Peer(uid, pid), self._forget)
+        connection = RankConnection(self._table, self._clock.monotonic, Peer(uid, pid), self._forget)
         self._connections[connection] = None
         making = asyncio.get_running_loop().create_task(self._make(connection, sock))
         self._making.add(making)
         making.add_done_callback(self._making.discard)
 
-    async def _make(self, connection: Connection, sock: socket.socket) -> None:
+    async def _make(self, connection: RankConnection, sock: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
         except OSError as error:  # the peer is gone again
@@ -194,7 +194,7 @@ class Listener:
             sock.send(msgspec.json.encode({"ok": False, "error": message}) + b"\n", socket.MSG_NOSIGNAL)
         sock.close()
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: RankConnection) -> None:
         if connection in self._connections:
             del self._connections[connection]
             self._shares.disconnect(connection.peer.uid)

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 from tachograph.catalog import index as catalog
 from tachograph.node.histograms import MOST, Buckets, parse
-from tachograph.node.ranks.frames import Event, Hello, State
-from tachograph.node.ranks.gpu_placement import Left, Seat
+from tachograph.node.ranks.frames import Event, Hello, Peer, State
+from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.memory import ProcessMemory
-from tachograph.node.ranks.peer import Peer
 from tachograph.node.ranks.run_totals import CounterDelta
-from tachograph.node.ranks.series import Series
+from tachograph.node.ranks.saved_totals import SavedProcess
+from tachograph.node.ranks.series import RankSeries
 from tachograph.node.samples import Sample
 from tachograph.wire import MAX_NAME_BYTES, decode_number, fits
 
@@ -34,7 +33,7 @@ _WAIT = catalog.TRAIN_COLLECTIVE_WAIT.key
 
 
 @dataclass(frozen=True)
-class Moment:
+class RankEvent:
     """Something that happened once on a rank."""
 
     run: str
@@ -74,18 +73,18 @@ class Rank:
         config = tuple(self._fact(name, hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:])
         peak_flops = self._peak_fact(hello.facts)
         devices = (self._text(each, MAX_DEVICES_BYTES) for each in (hello.visible_devices, hello.granted_devices))
-        left, job = Left(*devices), self._job(hello.job)
+        grant, job = DeviceGrant(*devices), self._job(hello.job)
         self.hello, self.peer, self.link = hello, peer, link
         self.ended: float | None = None
         self.outcome = self.last_words = ""
         self.key = (hello.run, str(hello.rank))
         self.restarts = max(self.restarts, hello.attempt)
-        self.config, self.peak_flops, self.left, self.job = config, peak_flops, left, job
+        self.config, self.peak_flops, self.grant, self.job = config, peak_flops, grant, job
         self.precision = config[0] or DEFAULT_PRECISION
 
     def _start_again(self) -> None:
-        self.seat = Seat()
-        self.series = Series(self._limits, self._drops)
+        self.placement = GpuPlacement()
+        self.series = RankSeries(self._limits, self._drops)
         self.seq = -1
         self._catching_up = False
         self.step: int | None = None
@@ -101,18 +100,16 @@ class Rank:
         """Return whether a hello comes from the process that spoke last, in the same attempt."""
         return (self.peer, self.hello.pid, self.hello.attempt) == (peer, hello.pid, hello.attempt)
 
-    def resume(self, memory: ProcessMemory) -> None:
+    def resume(self, saved: SavedProcess) -> None:
         """Go on from what an exporter before this one kept of this process."""
-        self.seq, self.step = memory.seq, memory.step
-        self.series.merged = {
-            key: dict(values) for key, values in memory.merged.items() if key in catalog.TRAIN_METRICS
-        }
-        self._observed = {key: Buckets(counts, total) for key, (counts, total) in memory.observed.items()}
+        self.seq, self.step = saved.seq, saved.step
+        self.series.merged = {key: dict(values) for key, values in saved.merged.items() if key in catalog.TRAIN_METRICS}
+        self._observed = {key: Buckets(counts, total) for key, (counts, total) in saved.observed.items()}
 
-    def memory(self) -> ProcessMemory:
+    def saved(self) -> SavedProcess:
         """Return what `resume` needs."""
         hello = self.hello
-        return ProcessMemory(
+        return SavedProcess(
             rank=hello.rank,
             uid=self.peer.uid,
             pid=self.peer.pid,
@@ -197,7 +194,7 @@ class Rank:
 
     def samples(self, now: float, state: str, peak_flops: float | None, *, detail: bool = True) -> list[Sample]:
         """Return what the rank shows, given its state and the peak FLOP/s of the GPU it computes on."""
-        key, hello, gpu = self.key, self.hello, self.seat.gpu
+        key, hello, gpu = self.key, self.hello, self.placement.gpu
         place = (gpu.index, gpu.uuid) if gpu is not None else ("", hello.uuid or "")
         numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
         owner = str(self.peer.uid)

@@ -10,8 +10,7 @@ from typing import cast
 
 import msgspec
 
-from tachograph.node.ranks.frames import Bye, FrameError, Hello, decode
-from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, decode
 from tachograph.node.ranks.table import RankTable
 from tachograph.wire import MAX_FRAME_BYTES, MAX_RATE_HZ
 
@@ -38,7 +37,7 @@ _encode = msgspec.json.encode
 _log = logging.getLogger(__name__)
 
 
-class Connection(asyncio.BufferedProtocol):
+class RankConnection(asyncio.BufferedProtocol):
     """Reads newline-delimited frames and tells the rank table; nothing that a sender does raises out of it."""
 
     # One buffer for all: asyncio fills it and hands it over before it reads from anybody else, and its size is the
@@ -46,7 +45,7 @@ class Connection(asyncio.BufferedProtocol):
     _incoming = bytearray(_READ_BYTES)
 
     def __init__(
-        self, table: RankTable, clock: Callable[[], float], peer: Peer, closed: Callable[[Connection], None]
+        self, table: RankTable, clock: Callable[[], float], peer: Peer, closed: Callable[[RankConnection], None]
     ) -> None:
         self._table = table
         self._clock = clock
@@ -213,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         self._table.frames += 1
         known = {} if welcome.ended is None else {"ended": welcome.ended}
         self.answer(ok=True, last_step=welcome.last_step, **known)
-        if isinstance(welcome.superseded, Connection):
+        if isinstance(welcome.superseded, RankConnection):
             welcome.superseded.answer(ok=False, error="another connection speaks for this rank now")
             welcome.superseded.close()
 

@@ -7,13 +7,13 @@ from typing import NamedTuple
 from tachograph.catalog import index as catalog
 from tachograph.node.histograms import HistogramSample, RunHistogram
 from tachograph.node.ranks.frames import Hello
-from tachograph.node.ranks.memory import LifeMemory, ProcessMemory, RunMemory
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.run_totals import RunTotals
+from tachograph.node.ranks.saved_totals import SavedProcess, SavedRank, SavedRun
 from tachograph.node.samples import Sample
 
 
-class Life(NamedTuple):
+class EarlierProcess(NamedTuple):
     """What is remembered of a process of a rank: its step, when it was last heard (Unix), and how it ended."""
 
     step: int | None
@@ -22,14 +22,14 @@ class Life(NamedTuple):
     finished: bool
 
     @classmethod
-    def of(cls, rank: Rank) -> Life:
+    def of(cls, rank: Rank) -> EarlierProcess:
         """Return the life of a rank so far."""
         return cls(rank.step, rank.heartbeat, rank.hello.attempt, rank.outcome == "finished")
 
     @classmethod
-    def remembered(cls, memory: ProcessMemory | LifeMemory) -> Life:
+    def remembered(cls, saved: SavedProcess | SavedRank) -> EarlierProcess:
         """Return the life of a rank as an exporter before this one knew it."""
-        return cls(memory.step, memory.heartbeat, memory.attempt, memory.finished)
+        return cls(saved.step, saved.heartbeat, saved.attempt, saved.finished)
 
     def goes_on(self, hello: Hello) -> bool:
         """Return whether a hello goes on with it: not after a finish, unless it calls itself a later attempt."""
@@ -42,7 +42,7 @@ class Run:
     def __init__(self, owner: int) -> None:
         self.owner = owner
         self.ranks: dict[int, Rank] = {}
-        self.absent: dict[int, ProcessMemory] = {}
+        self.absent: dict[int, SavedProcess] = {}
         """Processes that an exporter before this one knew, and that have not said hello to this one."""
         self.histograms: dict[str, RunHistogram] = {}
         self.totals = RunTotals()
@@ -56,10 +56,10 @@ class Run:
         )
         return [*self.totals.samples(name), *merged]
 
-    def memory(self, name: str) -> RunMemory:
+    def saved(self, name: str) -> SavedRun:
         """Return what `remembered` needs."""
-        known = [rank.memory() for rank in self.ranks.values()]
-        return RunMemory(
+        known = [rank.saved() for rank in self.ranks.values()]
+        return SavedRun(
             run=name,
             owner=self.owner,
             totals=self.totals.copy(),
@@ -69,15 +69,15 @@ class Run:
         )
 
     @classmethod
-    def remembered(cls, memory: RunMemory) -> Run:
+    def remembered(cls, saved: SavedRun) -> Run:
         """Return a run as an exporter before this one knew it; its ranks have to say hello again."""
-        run = cls(memory.owner)
-        run.totals = RunTotals(memory.totals)
+        run = cls(saved.owner)
+        run.totals = RunTotals(saved.totals)
         run.histograms = {
             key: RunHistogram(counts, total)
-            for key, (counts, total) in memory.histograms.items()
+            for key, (counts, total) in saved.histograms.items()
             if key in catalog.TRAIN_HISTOGRAMS
         }
-        run.restarts = dict(memory.restarts)
-        run.absent = {process.rank: process for process in memory.processes}
+        run.restarts = dict(saved.restarts)
+        run.absent = {process.rank: process for process in saved.processes}
         return run

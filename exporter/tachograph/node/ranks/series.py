@@ -24,7 +24,7 @@ MOST_FAMILIES = 512
 one."""
 
 
-class Series:
+class RankSeries:
     """The accepted series of one process; what is left out is counted in `drops` by `catalog.DROP_REASONS`."""
 
     __slots__ = ("_drops", "_limits", "counters", "gauges", "merged", "size")

@@ -8,7 +8,7 @@ import os
 import stat
 from pathlib import Path
 
-from tachograph.node.ranks.memory import Memory, decode
+from tachograph.node.ranks.saved_totals import SavedTotals, decode
 
 MAX_BYTES = 4 * 2**20
 """More is neither written nor read: 256 ranks with full histograms take a quarter of it."""
@@ -31,18 +31,18 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def load(self) -> Memory | None:
+    def load(self) -> SavedTotals | None:
         """Return what was kept in this boot of the machine, None where there is nothing, or nothing to trust."""
         try:
             data = self._read()
-            memory = None if data is None else decode(data)
+            saved = None if data is None else decode(data)
         except (OSError, ValueError) as error:
             _log.warning("state file not read: sums over runs start at 0", extra={"file": self.path, "error": error})
             return None
-        if memory is not None and memory.boot != boot_id():
+        if saved is not None and saved.boot != boot_id():
             _log.info("state file is of an earlier boot: not used", extra={"file": self.path})
             return None
-        return memory
+        return saved
 
     def save(self, data: bytes) -> None:
         """Put `data` in the place of what was kept; raise OSError or ValueError where that cannot be.

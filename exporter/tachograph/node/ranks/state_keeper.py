@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 
-from tachograph.node.once_per_minute import OncePerMinute
-from tachograph.node.ranks.memory import encode
+from tachograph.node.log import OncePerMinute
+from tachograph.node.ranks.saved_totals import encode
 from tachograph.node.ranks.state_file import StateFile, boot_id
 from tachograph.node.ranks.table import RankTable
 
@@ -36,8 +36,8 @@ class StateKeeper:
 
     def restore(self) -> None:
         """Give the table what the exporter before this one kept; from now on sums are shown once they are saved."""
-        if (memory := self._file.load()) is not None:
-            self._table.restore(memory)
+        if (saved := self._file.load()) is not None:
+            self._table.restore(saved)
         self._table.kept_sums = self._table.sums()
 
     def tick(self) -> None:
@@ -55,7 +55,7 @@ class StateKeeper:
     async def _save(self) -> None:
         sums = self._table.sums()
         try:
-            data = encode(self._table.memory(self._boot))
+            data = encode(self._table.saved(self._boot))
             if data != self._saved:
                 await self._write(data)
                 self._saved = data

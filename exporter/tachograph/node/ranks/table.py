@@ -11,13 +11,12 @@ from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
 from tachograph.node.peaks import dtype_of, peaks_of
-from tachograph.node.ranks.frames import Bye, FrameError, Hello, State
-from tachograph.node.ranks.gpu_placement import Finder
+from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, State
+from tachograph.node.ranks.gpu_placement import GpuResolver
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.memory import VERSION, LifeMemory, Memory
-from tachograph.node.ranks.peer import Peer
-from tachograph.node.ranks.rank import Moment, Rank
-from tachograph.node.ranks.run import Life, Run
+from tachograph.node.ranks.rank import Rank, RankEvent
+from tachograph.node.ranks.run import EarlierProcess, Run
+from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
 from tachograph.node.ranks.shares import Shares
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.wire import MAX_EVENTS, is_name
@@ -73,7 +72,7 @@ class RankTable:
         self._gpus = gpus
         self._runs: dict[str, Run] = {}
         self._by_link: dict[object, Rank] = {}
-        self._past: dict[int, dict[tuple[str, int], Life]] = {}
+        self._past: dict[int, dict[tuple[str, int], EarlierProcess]] = {}
         self._ticked = self._restored = clock.monotonic()
         self._without_peak: set[str] = set()
         self.shares = Shares(clock.monotonic)
@@ -83,7 +82,7 @@ class RankTable:
         self.frames = 0
         self.rejected: Counter[str] = Counter(dict.fromkeys(catalog.REJECT_REASONS, 0))
         self.dropped: Counter[str] = Counter(dict.fromkeys(catalog.DROP_REASONS, 0))
-        self.moments: deque[Moment] = deque(maxlen=MAX_EVENTS)
+        self.events: deque[RankEvent] = deque(maxlen=MAX_EVENTS)
 
     def hello(self, link: object, hello: Hello, peer: Peer) -> Welcome:
         """Bind a connection to a rank; raise FrameError where the rank or its run is not the sender's to claim.
@@ -101,9 +100,9 @@ class RankTable:
         same = rank is old or (absent is not None and absent.is_of(hello, peer))
         earlier = self._past.get(peer.uid, {}).pop((hello.run, hello.rank), None)
         if old is not None:
-            earlier = Life.of(old)
+            earlier = EarlierProcess.of(old)
         elif absent is not None:
-            earlier = Life.remembered(absent)
+            earlier = EarlierProcess.remembered(absent)
         last_step = ended = None
         if earlier is not None and earlier.goes_on(hello):
             last_step, ended = earlier.step, earlier.heartbeat
@@ -121,7 +120,7 @@ class RankTable:
             run.restarts.pop(hello.rank, None)
         self._by_link[link] = rank
         self.heard(link)
-        self._seat([rank])
+        self._place([rank])
         return Welcome(last_step, ended, superseded)
 
     def _speaker_of(self, run: Run, hello: Hello, peer: Peer, link: object) -> Rank:
@@ -176,7 +175,7 @@ class RankTable:
         share.series += rank.series.size - held
         for key, now, before in rank.observations(state):
             run.histograms.setdefault(key, RunHistogram()).add(now, before)
-        self.moments.extend(Moment(rank.hello.run, rank.hello.rank, event) for event in rank.news(state))
+        self.events.extend(RankEvent(rank.hello.run, rank.hello.rank, event) for event in rank.news(state))
 
     def bye(self, link: object, bye: Bye) -> Rank:
         """End a rank in its right mind and return it; the connection may say hello again."""
@@ -221,18 +220,18 @@ class RankTable:
             for name, run in list(self._runs.items()):
                 run.absent.clear()  # they did not come back
                 self._drop_empty(name)
-        self._seat(rank for rank in self.ranks() if rank.ended is None)
+        self._place(rank for rank in self.ranks() if rank.ended is None)
 
-    def _seat(self, ranks: Iterable[Rank]) -> None:
+    def _place(self, ranks: Iterable[Rank]) -> None:
         """Find where living ranks sit, again and again: NVML lists a process once it uses CUDA, and pids come back."""
-        finder = Finder(self._gpus.gpus(), self._gpus.gpu_of_pid, self._mig_parents)
+        resolver = GpuResolver(self._gpus.gpus(), self._gpus.gpu_of_pid, self._mig_parents)
         for rank in ranks:
-            rank.seat.look(finder, rank.hello, rank.peer.pid, rank.left)
+            rank.placement.update(resolver, rank.hello, rank.peer.pid, rank.grant)
             self._tell_of_peak(rank)
 
     def _tell_of_peak(self, rank: Rank) -> None:
         """Log a device of which no peak is known, once, where that costs a rank its MFU."""
-        gpu = rank.seat.gpu
+        gpu = rank.placement.gpu
         if gpu is None or not gpu.name or gpu.name in self._without_peak or rank.peak_flops is not None:
             return
         if dtype_of(rank.precision) not in peaks_of(gpu.name):
@@ -268,7 +267,7 @@ class RankTable:
         run = self._runs[rank.hello.run]
         del run.ranks[rank.hello.rank]
         self.shares.of(rank.peer.uid).series -= rank.series.size
-        self._remember(run.owner, rank.hello.run, rank.hello.rank, Life.of(rank))
+        self._remember(run.owner, rank.hello.run, rank.hello.rank, EarlierProcess.of(rank))
         if len(run.restarts) < MAX_FORGOTTEN:
             run.restarts[rank.hello.rank] = rank.restarts
         self._drop_empty(rank.hello.run)
@@ -277,7 +276,7 @@ class RankTable:
         if not self._runs[name].ranks and not self._runs[name].absent:
             del self._runs[name]
 
-    def _remember(self, uid: int, run: str, rank: int, life: Life) -> None:
+    def _remember(self, uid: int, run: str, rank: int, life: EarlierProcess) -> None:
         lives = self._past.setdefault(uid, {})
         lives[run, rank] = life
         if len(lives) > MAX_FORGOTTEN:
@@ -285,26 +284,26 @@ class RankTable:
         if len(self._past) > MAX_USERS:
             del self._past[next(iter(self._past))]
 
-    def memory(self, boot: str) -> Memory:
+    def saved(self, boot: str) -> SavedTotals:
         """Return what the next exporter on this node needs to go on where this one ends."""
-        return Memory(
+        return SavedTotals(
             version=VERSION,
             boot=boot,
-            runs=[run.memory(name) for name, run in self._runs.items()],
+            runs=[run.saved(name) for name, run in self._runs.items()],
             lives=[
-                LifeMemory(uid, run, rank, *life)
+                SavedRank(uid, run, rank, *life)
                 for uid, lives in self._past.items()
                 for (run, rank), life in lives.items()
             ],
         )
 
-    def restore(self, memory: Memory) -> None:
+    def restore(self, saved: SavedTotals) -> None:
         """Take over what an exporter before this one kept; call it before anybody speaks."""
-        for run in memory.runs:
+        for run in saved.runs:
             if is_name(run.run):
                 self._runs[run.run] = Run.remembered(run)
-        for life in memory.lives:
-            self._remember(life.uid, life.run, life.rank, Life.remembered(life))
+        for life in saved.lives:
+            self._remember(life.uid, life.run, life.rank, EarlierProcess.remembered(life))
         self._restored = self._clock.monotonic()
 
     def sums(self) -> dict[str, list[Sample | HistogramSample]]:
@@ -325,7 +324,7 @@ class RankTable:
 
     def gpu_of(self, rank: Rank) -> str:
         """Return the index of a rank's GPU, empty where this node does not know it."""
-        return rank.seat.gpu.index if rank.seat.gpu is not None else ""
+        return rank.placement.gpu.index if rank.placement.gpu is not None else ""
 
     def samples(self) -> list[Sample | HistogramSample]:
         """Return all that the ranks show now, and what was refused or dropped."""
@@ -335,7 +334,7 @@ class RankTable:
         """Yield what each rank shows now, and each run's sums, with the user whose it is."""
         now = self._clock.monotonic()
         for rank in self.ranks():
-            gpu = rank.seat.gpu
+            gpu = rank.placement.gpu
             peak = self._gpus.peak_flops(gpu.uuid, rank.precision) if gpu is not None else None
             yield rank.peer.uid, rank.samples(now, self.state_of(rank), peak, detail=detail)
         for name, run in sorted(self._runs.items()):

@@ -18,7 +18,7 @@ from tachograph._version import __version__
 from tachograph.catalog import index as catalog
 from tachograph.humanize import age, count, percent, plural, significant, utc
 from tachograph.node.clock import Clock
-from tachograph.node.once_per_minute import OncePerMinute
+from tachograph.node.log import OncePerMinute
 from tachograph.node.ranks.table import RankTable
 from tachograph.node.redact import redact
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
@@ -220,6 +220,6 @@ def _events(table: RankTable) -> str:
             Cell("Step", "n", shown(moment.event.step, count)),
             Cell("Run", "wide", name(moment.run)),
         ]
-        for moment in sorted(table.moments, key=lambda moment: -moment.event.time)[:EVENTS_SHOWN]
+        for moment in sorted(table.events, key=lambda moment: -moment.event.time)[:EVENTS_SHOWN]
     ]
     return html.table(UNSEEN.format("Latest events of ranks"), rows) or '<p class="soft">None.</p>'

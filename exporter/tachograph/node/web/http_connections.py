@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from tachograph.node.once_per_minute import OncePerMinute
+from tachograph.node.log import OncePerMinute
 
 HEADER_SECONDS = 5.0
 """From the accept, or from the first byte of a further request, to the end of its headers; a TLS handshake included."""
@@ -33,7 +33,6 @@ SAFE_SECONDS = 1.0
 """For so long after its request a connection that is being answered gives way to none; answers take milliseconds."""
 TURNS = 16
 """A newcomer has so many turns of the event loop before others could take its place: an answer begins within six."""
-BACKLOG = 1024
 PAUSE_SECONDS = 0.1
 """How long no connection is accepted after file descriptors ran out."""
 
@@ -306,45 +305,6 @@ class HttpConnections:
         loop = asyncio.get_running_loop()
         for sock in self._listening:
             loop.add_reader(sock, self._accept, sock)
-
-
-def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
-    """Return sockets bound to every address of a host, or to all of this machine; raise OSError where there is none."""
-    if host is None and socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # a kernel that knows IPv6 and has it switched off
-            return [_listening(("::", port), socket.AF_INET6, both=True)]
-    found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
-    refused: OSError | None = None
-    for family, _, _, _, address in dict.fromkeys(found):
-        # The same port for all of them where any free one will do.
-        place = (address[0], sockets[0].getsockname()[1] if sockets else port, *address[2:])
-        try:
-            sockets.append(_listening(place, family))
-        except OSError as error:
-            refused = error
-            if error.errno != errno.EADDRNOTAVAIL:
-                break
-    if sockets and (refused is None or refused.errno == errno.EADDRNOTAVAIL):
-        return sockets
-    for sock in sockets:
-        sock.close()
-    raise refused or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
-
-
-def _listening(place: tuple[object, ...], family: int, *, both: bool = False) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(HEADER_SECONDS))
-        sock.bind(place)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 def _group(family: int, address: object) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tachograph.node.once_per_minute import OncePerMinute
+from tachograph.node.log import OncePerMinute
 
 
 class HttpErrors(logging.Logger):

@@ -7,7 +7,7 @@ import gzip
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,17 +16,11 @@ from aiohttp import web
 from tachograph.catalog import index as catalog
 from tachograph.node.exposition import Exposition, Form, negotiate
 from tachograph.node.histograms import HistogramSample
-from tachograph.node.once_per_minute import OncePerMinute
+from tachograph.node.log import OncePerMinute
 from tachograph.node.samples import Sample
-from tachograph.node.web.http_connections import (
-    KEEP_ALIVE_SECONDS,
-    HttpConnection,
-    HttpConnections,
-    Security,
-    listening_sockets,
-)  # fmt: skip
+from tachograph.node.web.http_connections import KEEP_ALIVE_SECONDS, HttpConnection, HttpConnections, Security
 from tachograph.node.web.http_log import HttpErrors
-from tachograph.node.web.shared_pages import SharedPages
+from tachograph.node.web.listening_sockets import listening_sockets
 from tachograph.node.web.web_access import Passwords, TooManyChecksError, WebConfigFile, credentials, is_local
 
 REFUSALS = ("node_limit", "work_limit", "descriptors", "slow", "tls", "auth")
@@ -59,6 +53,24 @@ class Pages:
     ready: Callable[[], tuple[bool, str]]
     """Whether ranks can connect, and the state of each part in words."""
     generation: Callable[[], int]
+
+
+class SharedPages:
+    """Renders each page at most once per generation, and serves it to all who ask for it in that generation."""
+
+    def __init__(self, generation: Callable[[], int]) -> None:
+        self._generation = generation
+        self._of: int | None = None
+        self._made: dict[Hashable, asyncio.Future[bytes]] = {}
+
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Return the page of that key; a request that comes while it is being made waits for the same one."""
+        if (now := self._generation()) != self._of:
+            self._of, self._made = now, {}
+        page = self._made.get(key)
+        if page is None:
+            page = self._made[key] = asyncio.ensure_future(make())
+        return await asyncio.shield(page)  # one client that leaves must not take it from the others
 
 
 class Server:

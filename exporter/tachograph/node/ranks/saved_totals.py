@@ -12,8 +12,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from tachograph.node.ranks.frames import Hello
-from tachograph.node.ranks.peer import Peer
+from tachograph.node.ranks.frames import Hello, Peer
 
 VERSION = 1
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -24,7 +23,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Sum = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class ProcessMemory(msgspec.Struct, frozen=True):
+class SavedProcess(msgspec.Struct, frozen=True):
     """A process of a rank: who it was, how far it came, and what of its merged families the sums already hold."""
 
     rank: int
@@ -47,7 +46,7 @@ class ProcessMemory(msgspec.Struct, frozen=True):
         return known == (peer.uid, peer.pid, hello.pid, hello.attempt)
 
 
-class RunMemory(msgspec.Struct, frozen=True):
+class SavedRun(msgspec.Struct, frozen=True):
     """A run: its owner, its sums, the restarts of ranks that were forgotten, and its processes."""
 
     run: str
@@ -55,10 +54,10 @@ class RunMemory(msgspec.Struct, frozen=True):
     totals: dict[str, dict[str, Sum]]
     histograms: dict[str, tuple[list[Count], Sum]]
     restarts: dict[int, Count]
-    processes: list[ProcessMemory]
+    processes: list[SavedProcess]
 
 
-class LifeMemory(msgspec.Struct, frozen=True):
+class SavedRank(msgspec.Struct, frozen=True):
     """A rank that was forgotten, so that it can be told where it was when it comes back."""
 
     uid: int
@@ -70,13 +69,13 @@ class LifeMemory(msgspec.Struct, frozen=True):
     finished: bool
 
 
-class Memory(msgspec.Struct, frozen=True):
+class SavedTotals(msgspec.Struct, frozen=True):
     """All that is kept; counters of an earlier boot are worth nothing, for no process of it is left."""
 
     version: int
     boot: str
-    runs: list[RunMemory]
-    lives: list[LifeMemory]
+    runs: list[SavedRun]
+    lives: list[SavedRank]
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -88,12 +87,12 @@ class _File(msgspec.Struct, frozen=True):
     lives: list[msgspec.Raw]
 
 
-def encode(memory: Memory) -> bytes:
+def encode(memory: SavedTotals) -> bytes:
     """Return it as JSON."""
     return msgspec.json.encode(memory)
 
 
-def decode(data: bytes) -> Memory:
+def decode(data: bytes) -> SavedTotals:
     """Return what `encode` was given; raise ValueError for anything else.
 
     What is wrong with one run or life costs that one: ranks chose its numbers.
@@ -104,7 +103,7 @@ def decode(data: bytes) -> Memory:
         raise ValueError(f"not a memory of the exporter: {error}") from error
     if file.version != VERSION:
         raise ValueError(f"version {file.version}: this exporter reads version {VERSION}")
-    return Memory(file.version, file.boot, list(_each(file.runs, RunMemory)), list(_each(file.lives, LifeMemory)))
+    return SavedTotals(file.version, file.boot, list(_each(file.runs, SavedRun)), list(_each(file.lives, SavedRank)))
 
 
 def _each(raws: Iterable[msgspec.Raw], kind: type[Kind]) -> Iterator[Kind]:
