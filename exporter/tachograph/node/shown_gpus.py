@@ -34,18 +34,21 @@ _STANDING_IN = {name for name, _ in _STAND_INS}
 _log = logging.getLogger(__name__)
 
 
-def shown(samples: Sequence[Sample]) -> Iterator[Sample]:
-    """Yield what a user who asked for no detail sees: no detail, and no stand-in beside what it stands in for."""
+def shown(samples: Sequence[Sample]) -> list[Sample]:
+    """Return what a user who asked for no detail sees: no detail, and no stand-in beside what it stands in for."""
     had = {(metric.name, labels) for metric, labels, _ in samples if metric.name in _BETTER}
-    for sample in samples:
+    found = []
+    for sample in samples:  # no calls here: this is most of a scrape
         metric, labels, _ = sample
-        if metric.detail and metric.is_detail(labels):
+        detail = metric.detail
+        if detail is True or (detail and labels[-1] in detail):
             continue
         if metric.name in _STANDING_IN:
             better = _STAND_INS.get((metric.name, labels[2:]), ())
             if any((name, (*labels[:2], *own)) in had for name, own in better):
                 continue
-        yield sample
+        found.append(sample)
+    return found
 
 
 class GpuReader(GpuFacts, Protocol):
@@ -107,15 +110,17 @@ class ShownGpus:
         self._jobs = JobMapping(folder) if folder is not None else None
         self._jobs_failed = False
 
-    def samples(self) -> Iterator[Sample]:
-        """Yield everything there is to show now."""
+    def samples(self) -> list[Sample]:
+        """Return everything there is to show now."""
         snapshot = self._source.snapshot()
+        samples: list[Sample] = []
         if snapshot is not None:
-            yield from snapshot.samples if self._detail else shown(snapshot.samples)
+            samples += snapshot.samples if self._detail else shown(snapshot.samples)
             if self._dcgm_names:
-                yield from dcgm_samples(snapshot.samples)
-        yield from self._job_samples()
-        yield from self._health(snapshot)
+                samples += dcgm_samples(snapshot.samples)
+        samples += self._job_samples()
+        samples += self._health(snapshot)
+        return samples
 
     def _job_samples(self) -> Iterable[Sample]:
         if self._jobs is None:

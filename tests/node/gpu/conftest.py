@@ -118,8 +118,8 @@ def _alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"  # an orphan that nobody reaps has ended all the same
 
 
-def _gone(pid: int, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
+def _gone(pid: int) -> bool:
+    deadline = time.monotonic() + 20
     while _alive(pid):
         if time.monotonic() > deadline:
             return False
@@ -128,8 +128,8 @@ def _gone(pid: int, seconds: float) -> bool:
 
 
 @pytest.fixture(scope="session")
-def gone() -> Callable[[int, float], bool]:
-    """Wait until a process has ended; False if it has not in that many seconds."""
+def gone() -> Callable[[int], bool]:
+    """Wait until a process has ended; False if it does not."""
     return _gone
 
 
@@ -222,7 +222,7 @@ class Worker:
         assert text, f"the worker ended with {self.process.wait()}"
         return Node(self._reader.collection(text))
 
-    def line_where(self, condition: Callable[[Node], object], seconds: float = 8.0) -> Node:
+    def line_where(self, condition: Callable[[Node], object], seconds: float = 20.0) -> Node:
         """Return the first line for which the condition holds."""
         deadline = time.monotonic() + seconds
         while not condition(node := self.line()):
@@ -236,6 +236,12 @@ class Worker:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+@pytest.fixture
+def hasty() -> Sequence[str]:
+    """The program of a worker that is quick to call a driver call hung."""
+    return "-c", HASTY_WORKER
 
 
 @pytest.fixture
@@ -289,7 +295,7 @@ class Source(GpuSource):
         return asyncio.run(main())
 
     @staticmethod
-    async def until(condition: Callable[[], object], seconds: float = 8.0) -> None:
+    async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
         """Wait for a condition; the test fails if it does not come true in time."""
         deadline = time.monotonic() + seconds
         while not condition():

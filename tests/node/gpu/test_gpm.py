@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.driver.nvml import GpuLost, InvalidArgument, NotSupported, NvmlFailure
+from tachograph.node.driver.nvml import GpuIsLost, InvalidArgument, NotSupported, NvmlFailure
 from tachograph.node.gpu.gpm import GpmWindow
 from tachograph.node.gpu.reading_table import ACTIVITIES, RETRY_SECONDS
 
@@ -202,10 +202,10 @@ def test_two_samples_are_lent_and_given_back(fake: Any) -> None:
     assert driver.lent == 2
 
     def lose(sample: object, gpu_instance: int | None) -> None:
-        raise GpuLost("made up")
+        raise GpuIsLost("made up")
 
     driver.sample_gpm = lose
-    with pytest.raises(GpuLost):
+    with pytest.raises(GpuIsLost):
         window.read(50, {})
     window.close()
     window.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tachograph.catalog.gpu import RECOVERY_ACTIONS
-from tachograph.node.driver.nvml import ALL_LINKS, GpuFailed, GpuLost, NoPermission, Nvml, ResetRequired
+from tachograph.node.driver.nvml import ALL_LINKS, GpuFailed, GpuIsLost, NoPermission, Nvml, ResetRequired
 from tachograph.node.gpu.reading_table import RETRY_SECONDS, SLOW_SECONDS
 from tachograph_lab.fake_nvml import library as fake_nvml
 
@@ -182,7 +182,7 @@ def test_after_a_loss_the_slow_readings_are_fresh(fake: Any, one_gpu: OneGpu) ->
 
 def test_the_words_of_a_failure() -> None:
     """The classes of failure carry the reason that goes on the page."""
-    assert [kind.word for kind in (GpuFailed, GpuLost, ResetRequired)] == ["error", "lost", "reset_required"]
+    assert [kind.word for kind in (GpuFailed, GpuIsLost, ResetRequired)] == ["error", "lost", "reset_required"]
     assert not issubclass(NoPermission, GpuFailed)
 
 

@@ -101,17 +101,17 @@ def test_a_slow_collection_whose_calls_return_is_not_hung(fake: Any, stepper: St
     fake.gpus[3].power = 432_000
     collector = stepper(fake.environment(), 0.05)
     answered(collector, 0, lambda node: ("power_watts",) in node.gpu(3))
-    fake.gpus[3].block_ms = 300  # each call; all of them take seconds
+    fake.gpus[3].block_ms = 150  # each call; all of them take seconds
     collector.at(1)
     for now in (2, 3.9):
         assert collector.at(now).gpu(3)["power_watts",] == 432
-        time.sleep(0.4)  # the call that was in flight returns, and another one begins at the new time
+        time.sleep(0.25)  # the call that was in flight returns, and another one begins at the new time
     for now in (4, 5):
         node = collector.at(now)
         assert down(node) == {}
         assert sorted(key[0] for key in node.gpu(3) if key[0] != "xid_errors_total") == ["info", "up"]
         assert (node.ok, node.failures) == (True, {})
-        time.sleep(0.4)
+        time.sleep(0.25)
     fake.gpus[3].block_ms = 0
     answered(collector, 6.5, lambda node: ("power_watts",) in node.gpu(3))
 

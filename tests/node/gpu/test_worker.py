@@ -6,15 +6,13 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tachograph.catalog import index as catalog
-from tachograph.node.gpu.gpu_watch import CALL_SECONDS
 from tachograph.node.gpu.worker_protocol import SPENT_STATUS
 
 FOREVER, LOST, MISMATCH = -1, 15, 18
@@ -32,6 +30,11 @@ def value(line: Any, name: str, gpu: int, *own: str) -> float | None:
     return found
 
 
+def watts(line: Any) -> float | None:
+    """Return the power of GPU 3."""
+    return value(line, "power_watts", 3)
+
+
 def all_up(line: Any) -> bool:
     return all(value(line, "up", gpu) for gpu in range(8))
 
@@ -44,52 +47,36 @@ def test_a_line_says_what_the_exporter_asks_for(fake: Any, worker: Worker) -> No
         assert len(labels) == len(catalog.BY_NAME[metric.name].labels)
 
 
-def test_six_gpus_are_read_at_full_pace_while_one_hangs_and_one_is_lost(fake: Any, worker: Worker) -> None:
-    """No GPU but those two misses an interval; the hung one has no values after 4, and is told after 3 s."""
-    lines = worker(fake.environment(), *PACE)
+def test_six_gpus_are_read_while_one_hangs_and_one_is_lost(fake: Any, worker: Worker, hasty: Sequence[str]) -> None:
+    """The six have fresh values again and again; the hung one has none once it is reported, and heals by itself."""
+    lines = worker(fake.environment(), program=hasty)
     lines.line_where(all_up)
     fake.hang(3)
     fake.gpus[5].error = LOST
-    told_at = last_shown = None
-    told_in = 0
-    seen: dict[int, set[float]] = {index: set() for index in OTHERS}
-    began = last = time.monotonic()
-    turns = int((CALL_SECONDS + 3 * INTERVAL) / INTERVAL)
-    for turn in range(1, turns + 1):
+
+    def turn(number: int) -> Any:
         for index in OTHERS:
-            fake.gpus[index].power = 100_000 * turn
-        line = lines.line()
-        now = time.monotonic()
-        assert now - last < 2 * INTERVAL, "the worker speaks each interval"
-        last = now
-        for index in OTHERS:
-            seen[index].add(value(line, "power_watts", index) or 0.0)
-        if value(line, "power_watts", 3) is not None:
-            last_shown = now - began
-        if told_at is None and value(line, "unavailable_info", 3, "hung"):
-            told_at, told_in = now - began, turn
-    assert told_at is not None
-    assert told_at + INTERVAL / 2 >= CALL_SECONDS
-    assert told_in <= CALL_SECONDS / INTERVAL + 2  # in lines: on a busy machine each of them is late
-    assert last_shown is not None
-    assert last_shown < 4 * INTERVAL + INTERVAL / 2
-    assert value(line, "unavailable_info", 5, "lost") == 1
-    for index in OTHERS:
-        assert len(seen[index]) >= turns - 1, "fresh values in each line, one of which may have been on its way"
+            fake.gpus[index].power = 100_000 * number
+        return lines.line_where(lambda line: {value(line, "power_watts", gpu) for gpu in OTHERS} == {100 * number})
+
+    line = turn(1)
+    lines.line_where(lambda line: value(line, "unavailable_info", 3, "hung"))
+    for number in range(2, 6):
+        line = turn(number)
+        assert value(line, "power_watts", 3) is None
+        assert value(line, "unavailable_info", 3, "hung") == value(line, "unavailable_info", 5, "lost") == 1
     fake.heal(3)
     lines.line_where(lambda line: value(line, "up", 3))
 
 
 def test_slow_calls_are_no_hang(fake: Any, worker: Worker) -> None:
     """A collection may take longer than three intervals, if they are short: the GPU answers, and is up."""
-    lines = worker(fake.environment(), "--interval", "0.1")
+    lines = worker(fake.environment(), "--interval", "0.05")
     lines.line_where(all_up)
-    fake.gpus[3].block_ms = 50  # a dozen calls
-    said = [lines.line() for _ in range(25)]
-    assert {value(line, "up", 3) for line in said} == {1}
-    watts = [value(line, "power_watts", 3) for line in said]
-    assert None in watts, "no value is older than three intervals"
-    assert watts.count(None) < len(watts)
+    fake.gpus[3].block_ms = 25  # a dozen calls
+    for has_value in (False, True, False, True):  # no value is older than three intervals
+        line = lines.line_where(lambda line: value(line, "up", 3) != 1 or (watts(line) is not None) == has_value)  # noqa: B023
+        assert value(line, "up", 3) == 1
 
 
 def test_a_driver_that_hangs_at_start_leaves_the_worker_speaking(fake: Any, worker: Worker) -> None:
@@ -110,7 +97,7 @@ def test_a_mismatch_ends_the_worker_although_a_call_hangs(fake: Any, worker: Wor
     fake.gpus[0].error = MISMATCH
     line = lines.line_where(lambda line: not line.ok)
     assert line.collectors["gpu"] == "driver_mismatch"
-    lines.process.communicate(timeout=2)
+    lines.process.communicate(timeout=20)
     assert lines.process.returncode == SPENT_STATUS
 
 
@@ -122,7 +109,7 @@ def test_the_worker_ends_with_its_stdin(fake: Any, worker: Worker, hung: bool) -
     if hung:
         fake.hang(3)
         lines.line()
-    lines.process.communicate(timeout=2)  # closes stdin and reads what is on its way
+    lines.process.communicate(timeout=20)  # closes stdin and reads what is on its way
     assert lines.process.returncode == 0
 
 

@@ -109,9 +109,9 @@ class Watch:
         """Shut NVML down and open it again, as the worker does after a driver reload."""
         self._ask("reinitialise")
 
-    def close(self) -> float:
-        """Close the watch; return the seconds that took."""
-        return float(self._ask("close")["seconds"])
+    def close(self) -> None:
+        """Close the watch, which must not wait for a driver call."""
+        self._ask("close")
 
     def end(self) -> None:
         """End the process."""

@@ -43,7 +43,7 @@ class GpuFailed(NvmlFailure):
     word = "error"
 
 
-class GpuLost(GpuFailed):
+class GpuIsLost(GpuFailed):
     """The GPU has fallen off the bus."""
 
     word = "lost"
@@ -78,7 +78,7 @@ _ERRORS: dict[int, type[NvmlFailure]] = {
     9: DriverAbsent,
     12: DriverAbsent,
     13: NotSupported,
-    15: GpuLost,
+    15: GpuIsLost,
     16: ResetRequired,
     18: DriverMismatch,
     22: NotSupported,

@@ -85,7 +85,8 @@ class KnownGpus:
     def _keep_peaks(self, listed: Mapping[str, GpuReading]) -> None:
         """Take the peaks of GPUs that were read; those of the others stand, or a lost GPU would move a run's MFU."""
         for uuid, gpu in listed.items():
-            if gpu.series and gpu.series is not self._named.get(uuid, gpu.stale()).series:
+            before = self._named.get(uuid)
+            if gpu.series and (before is None or gpu.series is not before.series):
                 read = zip(gpu.series, gpu.values, strict=True)
                 self._peaks[uuid] = {labels[-1]: peak for (metric, labels), peak in read if metric is GPU_PEAK_FLOPS}
 

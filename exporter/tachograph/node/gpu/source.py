@@ -192,12 +192,13 @@ class GpuSource:
         return ""
 
     async def _watch(self) -> tuple[str, str]:
-        """Tell of a worker that fell silent; return once only its end can help, with a word and why."""
+        """Log that a worker fell silent; return once only its end can help, with a word and why."""
         while True:
             await asyncio.sleep(self._interval)
             now = time.monotonic()
-            if now - self._heard > self._silence_limit:
-                return "worker", f"the GPU worker was killed: it was silent for {self._silence_limit:.0f} s"
+            limit = self._silence_limit if self._spoke else max(self._silence_limit, START_SECONDS)
+            if now - self._heard > limit:
+                return "worker", f"the GPU worker was killed: it was silent for {limit:.0f} s"
             if self._hung_since is not None and now - self._hung_since > self._silence_limit:
                 return "hung", f"the GPU worker was killed: no driver call returned for {self._silence_limit:.0f} s"
             if now - self._heard > self._patience and self._trouble(now)[0] == "worker":

@@ -112,7 +112,8 @@ class Collection:
 
 def samples_of(series: Sequence[Series], values: Sequence[float]) -> list[Sample]:
     """Return the samples of these series."""
-    return [Sample(metric, labels, value) for (metric, labels), value in zip(series, values, strict=True)]
+    make = tuple.__new__  # as Sample._make does, without a Python call for each of 850 a second
+    return [make(Sample, (metric, labels, value)) for (metric, labels), value in zip(series, values, strict=True)]
 
 
 class LineWriter:
