@@ -23,7 +23,7 @@ from rich.console import Console
 
 from tachograph import __main__ as commands
 from tachograph.catalog import index as catalog
-from tachograph.top import questions
+from tachograph.top import queries
 from tachograph_lab.commands import fleet as fleet_command
 from tachograph_lab.demo.demo_scenarios import DemoResult, DemoScenario
 from tachograph_lab.demo.fault_injection import HANG, InjectedFault
@@ -39,7 +39,7 @@ OWN = re.compile(r"\x1b\[[0-9;?]*[mHJKhl]")
 DEADLINE = 60.0
 
 RECORDED = (
-    *questions.FIGURES, *questions.OF_RANKS, *questions.OF_GPUS, "rank:hang_culprit:behind", "node:gpu_lost:info",
+    *queries.FIGURES, *queries.OF_RANKS, *queries.OF_GPUS, "rank:hang_culprit:behind", "node:gpu_lost:info",
     "ALERTS",
 )  # fmt: skip
 NAMED = (

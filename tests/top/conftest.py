@@ -118,11 +118,6 @@ class Seen:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # as a terminal has it, whoever started the tests
             os.execv(sys.executable, [sys.executable, "-c", COMMAND, *arguments])
         self.raw = ""
-        self.resize(columns, rows)
-
-    def resize(self, columns: int, rows: int) -> None:
-        self.size = (columns, rows)
-        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def press(self, keys: str) -> None:
         os.write(self.terminal, keys.encode())
@@ -130,24 +125,12 @@ class Seen:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    @property
-    def lines(self) -> list[str]:
-        """The screen's lines, without colours."""
-        rows = [""] * self.size[1]
-        drawn = self.raw.rpartition("\x1b[2J")[2].partition("\x1b[?1049l")[0]
-        for piece in re.split(r"\x1b\[(?=\d+;1H)", drawn)[1:]:
-            row, _, text = piece.partition(";1H")
-            if int(row) <= len(rows):
-                rows[int(row) - 1] = re.sub(r"\x1b(\[[0-9;?]*([A-Za-z]|$)|$)", "", text).rstrip()
-        return rows
-
-    def until(self, holds: Callable[[list[str]], Any], within: float = DEADLINE) -> list[str]:
-        """Read until the screen is as wanted, and return its lines."""
+    def until(self, *words: str, within: float = DEADLINE) -> None:
+        """Read until all of these have been written."""
         end = time.monotonic() + within
-        while not holds(self.lines):
+        while not all(word in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.raw) for word in words):
             if time.monotonic() > end or not self._read():
-                pytest.fail("not on the screen:\n" + "\n".join(self.lines) + "\n" + repr(self.raw[-200:]))
-        return self.lines
+                pytest.fail(f"{words} not in:\n{self.raw!r}")
 
     def ended(self, within: float = DEADLINE) -> int:
         """Read to the end and return the exit status, negative for a signal."""

@@ -1,17 +1,25 @@
-"""The live view, on a terminal of its own: keys are sent, and the screen is read."""
+"""The live view: keys are pressed, and the screen is read; what a terminal gets at the start and at the end."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from textual.pilot import Pilot
+
+from tachograph.prometheus_api import Prometheus
+from tachograph.top.app import OverviewSource, TopApp
+from tachograph.top.node_source import NodeSource
+from tachograph.top.run_source import RunSource
 
 ABOUT = 'tachograph_exporter_info{version="0.1.0",python="3.11"} 1\n'
 QUICK = ("--interval", "0.3")
+DEADLINE = 60.0
 
 
 def page(ranks: int = 12, gpus: int = 8, step: int = 100) -> str:
@@ -36,6 +44,44 @@ def page(ranks: int = 12, gpus: int = 8, step: int = 100) -> str:
     return "".join(lines)
 
 
+class Live:
+    """The app under a pilot, and what stands on its screen."""
+
+    def __init__(self, app: TopApp, pilot: Pilot[None]) -> None:
+        self.app, self.pilot = app, pilot
+
+    @property
+    def lines(self) -> list[str]:
+        return [strip.text.rstrip() for strip in self.app.screen._compositor.render_strips()]
+
+    async def until(self, holds: Callable[[list[str]], Any]) -> list[str]:
+        """Wait until the screen is as wanted, and return its lines."""
+        end = time.monotonic() + DEADLINE
+        while not holds(self.lines):
+            if time.monotonic() > end:
+                pytest.fail("not on the screen:\n" + "\n".join(self.lines))
+            await self.pilot.pause(0.02)
+        return self.lines
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+
+
+def live(
+    source: OverviewSource, look: Callable[[Live], Awaitable[None]], size: tuple[int, int] = (80, 24),
+    interval: float = 0.3,
+) -> TopApp:  # fmt: skip
+    """Run the app on a screen of that size, look at it, and return it."""
+    app = TopApp(source, source.fetch(), interval)
+
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            await look(Live(app, pilot))
+
+    asyncio.run(run())
+    return app
+
+
 def first_rank(lines: list[str]) -> str:
     """Return the number in the first row of the ranks."""
     begins = next((i for i, line in enumerate(lines) if line.split()[:2] == ["RANK", "STATE"]), None)
@@ -48,100 +94,140 @@ def shows(*words: str) -> Callable[[list[str]], bool]:
     return lambda lines: all(any(word in line for line in lines) for word in words)
 
 
-def test_keys(see: Callable[..., Any], pages: Any) -> None:
+def test_keys(pages: Any) -> None:
     """80 x 24: the dead rank and the hot GPU are first; every key does what the help says."""
     pages.text = page()
-    seen = see("--exporter", pages.url, *QUICK)
-    lines = seen.until(lambda lines: first_rank(lines) == "7")
-    assert len(lines) == 24
-    assert max(map(len, lines)) <= 80
-    assert re.match(r"▌ +2 ", lines[next(i for i, line in enumerate(lines) if "GPU   RANK" in line) + 1])
-    seen.press("s")
-    seen.until(lambda lines: first_rank(lines) == "0" and shows("ranks, by rank")(lines))
-    seen.press("r")
-    seen.until(lambda lines: first_rank(lines) == "11")
-    seen.press("\x1b[B\x1b[B")
-    seen.until(lambda lines: first_rank(lines) == "9")
-    seen.press("\x1b[H")
-    seen.until(lambda lines: first_rank(lines) == "11")
-    seen.press("\x1b[6~")
-    seen.until(lambda lines: first_rank(lines) not in {"11", ""})
-    seen.press("/data")
-    seen.until(shows("/ data"))
-    seen.until(lambda lines: first_rank(lines) == "4" and shows("with 'data'")(lines))
-    seen.press("\r\x1b")
-    seen.until(shows("q quit", "ranks, by rank, reversed ─"))
-    seen.press("\tss")
-    seen.until(shows("> GPUs, by rank"))
-    seen.press("?")
-    seen.until(shows("ACTIVE     share of time"))
-    seen.press("x")
-    seen.until(shows("> GPUs"))
-    seen.press(" ")
-    seen.until(shows(" PAUSED "))
-    pages.text = page(step=200)
-    asked = time.monotonic()
-    seen.until(lambda _: time.monotonic() - asked > 1.0)
-    assert shows("step 100")(seen.lines)
-    seen.press(" ")
-    seen.until(shows("step 200"))
-    seen.press("q")
-    assert seen.ended() == 0
-    assert seen.raw.endswith("\x1b[?25h\x1b[?1049l")
+
+    async def look(seen: Live) -> None:
+        lines = await seen.until(lambda lines: first_rank(lines) == "7" and shows("q quit", "tab table")(lines))
+        assert len(lines) == 24
+        assert max(map(len, lines)) <= 80
+        assert re.match(r"▌ +2 ", lines[next(i for i, line in enumerate(lines) if "GPU   RANK" in line) + 1])
+        await seen.press("s")
+        await seen.until(lambda lines: first_rank(lines) == "0" and shows("ranks, by rank")(lines))
+        await seen.press("r")
+        await seen.until(lambda lines: first_rank(lines) == "11" and shows("by rank, reversed")(lines))
+        await seen.press("down", "down")
+        await seen.until(lambda lines: first_rank(lines) == "9")
+        await seen.press("home")
+        await seen.until(lambda lines: first_rank(lines) == "11")
+        await seen.press("pagedown")
+        await seen.until(lambda lines: first_rank(lines) not in {"11", ""})
+        await seen.press("k", "end")
+        await seen.until(lambda lines: any(re.match(" +0 running", line) for line in lines))
+        await seen.press("slash", *"data")
+        await seen.until(lambda lines: first_rank(lines) == "4" and shows("with 'data'")(lines))
+        await seen.press("enter")
+        await seen.until(shows("q quit", "with 'data'"))
+        await seen.press("escape")
+        await seen.until(lambda lines: shows("ranks, by rank, reversed")(lines) and not shows("with")(lines))
+        await seen.press("tab", "s", "s")
+        await seen.until(shows("━GPUs, by rank", "ranks, by rank, reversed"))
+        await seen.press("question_mark")
+        await seen.until(shows("ACTIVE     share of time"))
+        await seen.press("x")
+        await seen.until(shows("━GPUs, by rank"))
+        await seen.press("space")
+        await seen.until(shows(" PAUSED"))
+        fetched = seen.app._fetcher.last
+        pages.text = page(step=200)
+        await seen.until(lambda _: seen.app._fetcher.last.overview.runs[0].step == 200)
+        assert fetched is not seen.app._fetcher.last
+        await seen.pilot.pause(0.6)
+        assert shows("step 100")(seen.lines)
+        await seen.press("space")
+        await seen.until(shows("step 200"))
+        await seen.press("slash", "q")
+        await seen.until(shows("with 'q'"))
+        await seen.press("escape", "q")
+
+    assert live(NodeSource(pages.url), look).return_code == 0
 
 
-def test_resize(see: Callable[..., Any], pages: Any) -> None:
+def test_resize(pages: Any) -> None:
     """The picture follows the terminal: wide ones show both tables side by side, tiny ones still show the worst."""
     pages.text = page()
-    seen = see("--exporter", pages.url, *QUICK)
-    seen.until(shows("q quit"))
-    seen.resize(200, 50)
-    lines = seen.until(lambda lines: any("ranks, worst" in line and "GPUs, worst" in line for line in lines))
-    assert max(map(len, lines)) <= 200
-    seen.resize(30, 9)
-    lines = seen.until(lambda lines: first_rank(lines) == "7" and not any("GPUs" in line for line in lines))
-    assert max(map(len, lines)) <= 30
-    seen.press("\x04")
-    assert seen.ended() == 0
+
+    async def look(seen: Live) -> None:
+        await seen.until(shows("q quit"))
+        await seen.pilot.resize_terminal(200, 50)
+        await seen.until(lambda lines: any("ranks, worst" in line and "GPUs, worst" in line for line in lines))
+        await seen.pilot.resize_terminal(30, 9)
+        lines = await seen.until(lambda lines: first_rank(lines) == "7" and not any("GPUs" in line for line in lines))
+        assert max(map(len, lines)) <= 30
+        await seen.press("ctrl+d")
+
+    assert live(NodeSource(pages.url), look).return_code == 0
 
 
-def test_an_exporter_that_goes_and_comes(see: Callable[..., Any], pages: Any) -> None:
-    """Without an answer the last picture stays, the top line says since when and why; it goes on by itself."""
+def test_an_exporter_that_goes_and_comes(pages: Any) -> None:
+    """Without an answer the last picture stays, the top line says for how long and why; it goes on by itself."""
+    pages.text = page()
+
+    async def look(seen: Live) -> None:
+        await seen.until(shows("step 100"))
+        pages.text = None
+        lines = await seen.until(lambda lines: re.match(r" no answer for [\d.]+ s: no exporter at http", lines[0]))
+        assert shows("step 100")(lines)
+        pages.text = page(step=300)
+        await seen.until(lambda lines: shows("step 300")(lines) and not shows("no answer")(lines))
+        pages.text = ABOUT + "tachograph_rank_info{} 1\n"
+        await seen.until(
+            lambda lines: shows("no answer for")(lines) and "is not a page of a tachograph exporter" in " ".join(lines)
+        )
+
+    live(NodeSource(pages.url), look)
+
+
+@pytest.mark.e2e
+def test_a_run_and_a_rank_asked_for(crowd: Any) -> None:
+    """A filter finds a rank that is not among the worst, and esc brings the worst back."""
+
+    async def look(seen: Live) -> None:
+        await seen.until(lambda lines: first_rank(lines) == "43" and shows("6 of 64 ranks", "RunHung")(lines))
+        await seen.press("slash", *"60", "enter")
+        await seen.until(lambda lines: first_rank(lines) == "60")
+        await seen.press("escape")
+        await seen.until(lambda lines: first_rank(lines) == "43")
+
+    live(RunSource("llama-70b", Prometheus(crowd.url), 6), look)
+
+
+def test_a_terminal(see: Callable[..., Any], pages: Any) -> None:
+    """On a terminal: keys arrive, no mouse is taken, the screen is given back; signals end it, with their status."""
     pages.text = page()
     seen = see("--exporter", pages.url, *QUICK)
-    seen.until(shows("step 100"))
-    pages.text = None
-    lines = seen.until(lambda lines: re.match(r" no answer since [\d.]+ s: no exporter at http", lines[0]))
-    assert shows("step 100")(lines)
-    pages.text = page(step=300)
-    seen.until(lambda lines: shows("step 300")(lines) and not shows("no answer")(lines))
-    seen.signal(signal.SIGTERM)
-    assert seen.ended() == 128 + signal.SIGTERM
-    assert seen.raw.endswith("\x1b[?25h\x1b[?1049l")
+    seen.until("7", "dead", "quit")
+    assert "\x1b[?1000h" not in seen.raw
+    seen.press("?")
+    seen.until("share of time with work")
+    seen.press("xq")
+    assert seen.ended() == 0
+    assert seen.raw.rindex("\x1b[?1049l") > seen.raw.rindex("\x1b[?1049h")
+    for end, status in (("\x03", 0), (signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGHUP, 128 + signal.SIGHUP)):
+        seen = see("--exporter", pages.url, *QUICK)
+        seen.until("quit")
+        if isinstance(end, str):
+            seen.press(end)
+        else:
+            seen.signal(end)
+        assert seen.ended() == status
+        assert "\x1b[?1049l" in seen.raw
 
 
 def test_plain_terminals(see: Callable[..., Any], pages: Any) -> None:
-    """NO_COLOR takes the colours, an encoding without the characters gets ASCII ones, Ctrl-C ends it as q does."""
+    """NO_COLOR takes the colours; a dumb terminal and one that cannot show the characters get one picture."""
     pages.text = page()
-    seen = see("--exporter", pages.url, *QUICK, NO_COLOR="1", PYTHONIOENCODING="ascii")
-    lines = seen.until(shows("q quit"))
-    assert "".join(lines).isascii()
-    assert any(line.startswith("!     7 dead") for line in lines)
-    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", seen.raw)
-    seen.press("\x03")
+    seen = see("--exporter", pages.url, *QUICK, NO_COLOR="1")
+    seen.until("7", "dead", "quit")
+    assert not re.search(r"\x1b\[(?:[0-9;]*;)?[349][0-8][;m]", seen.raw)
+    seen.press("q")
     assert seen.ended() == 0
     dumb = see("--exporter", pages.url, *QUICK, TERM="dumb")
     assert dumb.ended() == 0
     assert "\x1b" not in dumb.raw
     assert " DEAD  llama-7b" in dumb.raw
-
-
-@pytest.mark.e2e
-def test_a_run_and_a_rank_asked_for(see: Callable[..., Any], crowd: Any) -> None:
-    """A filter finds a rank that is not among the worst, and the screen stays when Prometheus goes."""
-    seen = see("llama-70b", "--prometheus", crowd.url, "--ranks", "6", *QUICK)
-    seen.until(lambda lines: first_rank(lines) == "43" and shows("6 of 64 ranks", "RunHung")(lines))
-    seen.press("/60\r")
-    seen.until(lambda lines: first_rank(lines) == "60")
-    seen.press("q")
-    assert seen.ended() == 0
+    old = see("--exporter", pages.url, *QUICK, PYTHONIOENCODING="latin-1")
+    assert old.ended() == 0
+    assert "\x1b[?1049h" not in old.raw
+    assert re.search(r"! +7 dead ", re.sub(r"\x1b\[[0-9;]*m", "", old.raw))

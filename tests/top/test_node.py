@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tachograph.catalog import index as catalog
 from tachograph.node.config import DEFAULT_PORT as EXPORTERS_PORT
 from tachograph.top.node_source import DEFAULT_PORT, NodeSource, exporter_url
-from tachograph.top.page import Page
+from tachograph.top.page import ExporterPage
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = (ROOT / "tests/node/golden/node.prom").read_text(encoding="utf-8")
@@ -47,7 +46,7 @@ def train(exporter: Any, source: NodeSource) -> None:
                 )
             )
         if done == 10:
-            source.look()
+            source.fetch()
 
 
 def test_real_ranks(exporter: Any) -> None:
@@ -56,7 +55,7 @@ def test_real_ranks(exporter: Any) -> None:
     train(exporter, source)
     exporter.speakers[3].close()
     exporter.eventually(lambda: exporter.scrape().value("rank_state", run="llama-7b", rank=3, state="dead") == 1)
-    facts = source.look()
+    facts = source.fetch()
     (run,) = facts.runs
     assert (run.name, run.state, run.step, run.loss, run.world_size) == ("llama-7b", "dead", 500, 2.5, 4)
     assert run.ranks == {"running": 3, "dead": 1}
@@ -66,7 +65,7 @@ def test_real_ranks(exporter: Any) -> None:
     late = facts.ranks[1]
     assert (late.marks, late.phase) == (("late",), "data")
     assert (late.lag_seconds, late.wait_seconds, late.lag_ratio) == pytest.approx((0.18, 0.02, 0.36))
-    exporter.eventually(lambda: source.look().notes == ("GPUs cannot be read: no driver",))
+    exporter.eventually(lambda: source.fetch().notes == ("GPUs cannot be read: no driver",))
 
 
 def test_once_and_json(exporter: Any, top: Top) -> None:
@@ -84,23 +83,23 @@ def test_once_and_json(exporter: Any, top: Top) -> None:
 
 
 def test_the_page_is_read_as_prometheus_reads_it() -> None:
-    """On recorded pages our reader and Prometheus' own agree on every sample, escapes and NaN included."""
+    """Of recorded pages every sample of ours is there, by its name in the catalog, escapes and NaN included."""
     for text in (GOLDEN, CAPTURE):
-        page, ours = Page(text.splitlines()), 0
-        for family in text_string_to_metric_families(text):
-            metric = catalog.BY_NAME.get(family.name) or catalog.BY_NAME.get(f"{family.name}_total")
-            if metric is None or metric.kind == catalog.HISTOGRAM:
-                continue
-            wanted = [(sample.labels, repr(float(sample.value))) for sample in family.samples]
-            assert [(dict(labels), repr(value)) for labels, value in page.of(metric)] == wanted
-            ours += len(wanted)
+        page, ours = ExporterPage(text), 0
+        for metric in catalog.METRICS:
+            lines = [line for line in text.splitlines() if line.startswith((f"{metric.name} ", f"{metric.name}{{"))]
+            values = [float(line.rpartition(" ")[2]) for line in lines]
+            assert [repr(float(sample.value)) for sample in page.of(metric)] == list(map(repr, values)), metric.name
+            ours += len(values)
         assert ours > 30
+    runs = {sample.labels["run"] for sample in ExporterPage(GOLDEN).of(catalog.RANK_INFO)}
+    assert runs == {"llama-7b", '"quoted\\'}
 
 
 def test_a_recorded_page(pages: Any) -> None:
     """Of the golden page, several runs come worst first, and what is absent stays unknown."""
     pages.text = GOLDEN
-    facts = NodeSource(pages.url).look()
+    facts = NodeSource(pages.url).fetch()
     assert [(run.name, run.state) for run in facts.runs] == [("llama-7b", "dead"), ('"quoted\\', "failed")]
     assert [(rank.run, rank.rank, rank.state) for rank in facts.ranks] == [
         ('"quoted\\', 0, "failed"), ("llama-7b", 1, "dead"), ("llama-7b", 0, "running"),
@@ -119,7 +118,7 @@ def test_gpus(pages: Any) -> None:
     assert uuid is not None
     pages.text = ABOUT + CAPTURE
     source = NodeSource(pages.url)
-    source.look()
+    source.fetch()
 
     def risen(name: str, by: float, label: str = "") -> None:
         found = re.search(rf'tachograph_{name}{{gpu="0",[^}}]*{label}[^}}]*}} (\S+)\n', pages.text)
@@ -131,7 +130,7 @@ def test_gpus(pages: Any) -> None:
     risen("gpu_tensor_active_cycles_total", 0.25e9)
     risen("gpu_clock_event_seconds_total", 1e6, 'reason="hw_thermal_slowdown"')
     pages.text += f'tachograph_gpu_unavailable_info{{gpu="0",uuid="{uuid[1]}",reason="reset_required"}} 1\n'
-    gpu = source.look().gpus[0]
+    gpu = source.fetch().gpus[0]
     assert (gpu.gpu, gpu.uuid, gpu.trouble) == ("0", uuid[1], ("reset required",))
     assert (gpu.sm_active, gpu.tensor_active) == pytest.approx((0.75, 0.25))
     assert gpu.throttling["thermal"] == 1.0
@@ -160,10 +159,10 @@ def test_who_is_waited_for(pages: Any) -> None:
     """When no rank moves on, the one that entered fewer collectives is marked; while they move, nobody is."""
     source, now = NodeSource(pages.url), time.time()
     pages.text = rank_page(5, now, {0: 9, 1: 9})
-    source.look()
+    source.fetch()
     pages.text = rank_page(5, now, {0: 10, 1: 9})
-    assert [rank.marks for rank in source.look().ranks] == [(), ()]
-    first, second = source.look().ranks
+    assert [rank.marks for rank in source.fetch().ranks] == [(), ()]
+    first, second = source.fetch().ranks
     assert (first.rank, first.marks, first.cause) == (1, ("behind",), "1 collective behind")
     assert second.marks == ()
 
@@ -173,14 +172,14 @@ def test_a_new_attempt_is_no_negative_rate(pages: Any) -> None:
     source, now = NodeSource(pages.url), time.time()
     for steps, progress, attempt in ((100, now - 20, 0), (110, now - 10, 0)):
         pages.text = rank_page(steps, progress, {0: 1, 1: 1}, attempt)
-        (run,) = source.look().runs
+        (run,) = source.fetch().runs
     assert (run.step_seconds, run.tokens_per_second) == pytest.approx((1.0, 200.0))
     pages.text = rank_page(3, now, {0: 1, 1: 1}, attempt=1)
-    assert source.look().runs[0].step_seconds is None
+    assert source.fetch().runs[0].step_seconds is None
     still = NodeSource(pages.url)
     for steps, progress in ((100, now - 500), (110, now - 490)):
         pages.text = rank_page(steps, progress, {0: 1, 1: 1})
-        (run,) = still.look().runs
+        (run,) = still.fetch().runs
     assert (run.step_seconds, run.tokens_per_second) == (None, 0.0)
 
 

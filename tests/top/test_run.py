@@ -13,7 +13,7 @@ import pytest
 
 from tachograph.catalog import index as catalog
 from tachograph.prometheus_api import Prometheus, TimeSeries
-from tachograph.top import questions
+from tachograph.top import queries
 from tachograph.top.run_source import RunSource
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ def rows(text: str, first: str) -> list[list[str]]:
     """Return the words of the rows below the heading that begins so."""
     lines = text.splitlines()
     begins = next(i for i, line in enumerate(lines) if line.split()[:2] == first.split())
-    ends = next((i for i, line in enumerate(lines) if i > begins and line.startswith(("─", "-"))), len(lines))
+    ends = next((i for i, line in enumerate(lines) if i > begins and "worst first ─" in line), len(lines))
     return [line.strip("▌! ").split() for line in lines[begins + 1 : ends]]
 
 
@@ -105,19 +105,19 @@ class Counting(Prometheus):
 def test_nobody_asks_for_all(crowd: Any) -> None:
     """However many ranks a run has, answers are as long as what is shown; the culprit is among the worst few."""
     prometheus = Counting(crowd.url)
-    facts = RunSource(HUNG, prometheus, 4).look()
+    facts = RunSource(HUNG, prometheus, 4).fetch()
     assert facts.ranks[0].rank == 43
     assert (len(facts.ranks), len(facts.gpus), facts.ranks_in_all) == (4, 4, 64)
-    assert max(prometheus.answers) <= 4 * len(questions.OF_GPUS)
+    assert max(prometheus.answers) <= 4 * len(queries.OF_GPUS)
     assert len(prometheus.answers) <= 8
 
 
 def test_asked_for_by_number_and_by_node(crowd: Any) -> None:
     """A rank or a node that a filter names is shown though it is not among the worst; odd letters do no harm."""
     source = RunSource(HUNG, Prometheus(crowd.url), 9)
-    assert 60 in [rank.rank for rank in source.look("60").ranks]
-    assert {rank.rank for rank in source.look("NODE-04").ranks} >= set(range(32, 40))
-    assert source.look('."\\]({+*é').ranks[0].rank == 43
+    assert 60 in [rank.rank for rank in source.fetch("60").ranks]
+    assert {rank.rank for rank in source.fetch("NODE-04").ranks} >= set(range(32, 40))
+    assert source.fetch('."\\]({+*é').ranks[0].rank == 43
 
 
 def test_bad_input(top: Top, crowd: Any) -> None:
@@ -140,9 +140,9 @@ def test_every_name_is_recorded_or_in_the_catalog() -> None:
     recorded = {name for text in texts for name in re.findall(r"(?m)^\s+- record: (\S+)$", text)}
     asked = " ".join(
         [
-            questions.figures("x"), questions.histories("x"), questions.states("x"), questions.alerts("x"),
-            questions.worst_ranks("x", 3, "5 node-3"), questions.any_ranks("x", 3), questions.of_ranks("x", [1]),
-            questions.worst_gpus("x", 3), questions.of_gpus(["GPU-1"]),
+            queries.figures("x"), queries.histories("x"), queries.states("x"), queries.alerts("x"),
+            queries.worst_ranks("x", 3, "5 node-3"), queries.any_ranks("x", 3), queries.of_ranks("x", [1]),
+            queries.worst_gpus("x", 3), queries.of_gpus(["GPU-1"]),
         ]
     )  # fmt: skip
     names = set(re.findall(r"\b(?:run|rank|node):\w+(?::\w+)?|tachograph_\w+", asked))
@@ -154,8 +154,8 @@ def test_every_name_is_recorded_or_in_the_catalog() -> None:
 def test_any_name_of_a_run_can_be_asked_for(run: str) -> None:
     """A run's name never breaks out of its quotes."""
     for expression in (
-        questions.figures(run), questions.histories(run), questions.states(run), questions.alerts(run),
-        questions.worst_ranks(run, 3, f"5 {run}"), questions.any_ranks(run, 3), questions.of_ranks(run, [1, 2]),
-        questions.worst_gpus(run, 3), questions.of_gpus(["GPU-1", "GPU-a.b"]),
+        queries.figures(run), queries.histories(run), queries.states(run), queries.alerts(run),
+        queries.worst_ranks(run, 3, f"5 {run}"), queries.any_ranks(run, 3), queries.of_ranks(run, [1, 2]),
+        queries.worst_gpus(run, 3), queries.of_gpus(["GPU-1", "GPU-a.b"]),
     ):  # fmt: skip
         promql_parser.parse(expression)

@@ -1,31 +1,50 @@
-"""What is drawn, without a terminal: sizes, widths, words and bars."""
+"""The picture of an overview: sizes, widths and characters."""
 
 from __future__ import annotations
 
+import asyncio
+import io
 import math
+import sys
 
 import pytest
 from rich.cells import cell_len
+from textual.widgets import Input
 
-from tachograph.top import words
-from tachograph.top.facts import Alert, Facts, Gpu, Rank, Run
-from tachograph.top.glyphs import ASCII, UNICODE, glyphs_for
-from tachograph.top.keys import decoded
-from tachograph.top.screen import KEYS, frame
+from tachograph.top.app import TopApp
+from tachograph.top.command import picture
+from tachograph.top.overview import FiringAlert, GpuRow, Overview, RankRow, RunSummary, harmless
 from tachograph.top.sparkline import sparkline
-from tachograph.top.wishes import Wishes
 
-ALERTS = tuple(Alert(f"Alert{i}", "warning", 60.0, rank=str(rank)) for i in range(9) for rank in range(40))
+ALERTS = tuple(FiringAlert(f"Alert{i}", "warning", 60.0, rank=str(rank)) for i in range(9) for rank in range(40))
 
 
-def facts(name: str, ranks: int, gpus: int) -> Facts:
+def overview(name: str, ranks: int, gpus: int) -> Overview:
     """Return a run with these many ranks and GPUs, the last rank being the culprit."""
-    run = Run(name, "hung", 34.0, {"running": ranks}, ranks, step=1e6, loss=math.nan, nonfinite_ranks=1, mfu=0.4,
-              loss_history=(3.0, math.nan, 2.0), mfu_history=(0.4,) * 200)  # fmt: skip
-    found = [Rank(name, i, f"node-{i}", state="running", lag_seconds=-0.0001) for i in range(ranks)]
-    found = [Rank(name, ranks, name, state="running", marks=("culprit",), alerts=("RunHung",)), *found]
-    cards = tuple(Gpu(name, str(i), f"GPU-{i}", "NVIDIA", throttling={"thermal": 0.5}) for i in range(gpus))
-    return Facts("run", "http://prometheus:9090", 0.0, (run,), tuple(found), cards, ALERTS, 16_384, ("a note",))
+    run = RunSummary(name, "hung", 34.0, {"running": ranks}, ranks, step=1e6, loss=math.nan, nonfinite_ranks=1, mfu=0.4,
+                     loss_history=(3.0, math.nan, 2.0), mfu_history=(0.4,) * 200)  # fmt: skip
+    found = [RankRow(name, i, f"node-{i}", state="running", lag_seconds=-0.0001) for i in range(ranks)]
+    found = [RankRow(name, ranks, name, state="running", marks=("culprit",), alerts=("RunHung",)), *found]
+    cards = tuple(GpuRow(name, str(i), f"GPU-{i}", "NVIDIA", throttling={"thermal": 0.5}) for i in range(gpus))
+    return Overview("run", "http://prometheus:9090", 0.0, (run,), tuple(found), cards, ALERTS, 16_384, ("a note",))
+
+
+class Still:
+    """A source of one overview."""
+
+    view = "run"
+    fetches_needed = 1
+
+    def __init__(self, found: Overview) -> None:
+        self.found = found
+
+    def fetch(self, wanted: str = "") -> Overview:
+        return self.found
+
+
+def screen(app: TopApp) -> list[str]:
+    """Return the lines on the screen."""
+    return [strip.text for strip in app.screen._compositor.render_strips()]
 
 
 @pytest.mark.parametrize("name", ["r", "a-very-long-name-of-a-run-" * 8, "大模型" * 9], ids=["short", "long", "wide"])
@@ -34,44 +53,54 @@ def facts(name: str, ranks: int, gpus: int) -> Facts:
 )
 def test_every_picture_fits(name: str, size: tuple[int, int], count: int) -> None:
     """Whatever is shown, there are as many lines as the terminal has, none wider; at 24 lines the culprit is seen."""
-    for glyphs in (UNICODE, ASCII):
-        for wishes in (Wishes(), Wishes(help=True), Wishes(editing=True, filter="x" * 99), Wishes(paused=True)):
-            lines = frame(facts(name, count, count), wishes, size, glyphs, "no answer since 3 s: nobody is there")
-            assert len(lines) == size[1]
-            assert max(cell_len(line.plain) for line in lines) <= size[0]
-    plain = [line.plain for line in frame(facts(name, count, count), Wishes(), size, UNICODE)]
-    if size[1] >= 24:
-        assert any("culprit" in line for line in plain)
-        assert any("and 6 more: Alert3" in line for line in plain) or size[1] > 24
+
+    async def show() -> None:
+        app = TopApp(source := Still(overview(name, count, count)), source.found, 3600.0)
+        async with app.run_test(size=size) as pilot:
+            for key in ("", "question_mark", "x", "slash", "escape", "space"):
+                await pilot.press(*filter(None, [key]))
+                if key == "slash":
+                    app.query_one(Input).value = "x" * 99
+                await pilot.pause()
+                lines = screen(app)
+                assert len(lines) == size[1]
+                assert {cell_len(line) for line in lines} == {size[0]}
+            if size[1] >= 24:
+                assert any("culprit" in line for line in lines)
+                assert any("and 6 more: Alert3" in line for line in lines) or size[1] > 24
+
+    asyncio.run(show())
 
 
-def test_one_picture_has_every_row() -> None:
-    """Without a height every rank and GPU is there, and no keys."""
-    plain = [line.plain for line in frame(facts("r", 64, 64), Wishes(), (120, None), UNICODE)]
-    assert sum("running" in line for line in plain) == 64
-    assert sum("thermal 50%" in line for line in plain) == 64
-    assert not any(KEYS in line for line in plain)
+@pytest.mark.parametrize("name", ["r", "a-very-long-name-of-a-run-" * 8, "大模型" * 9], ids=["short", "long", "wide"])
+def test_one_picture_has_every_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a pipe every rank and GPU is there, no line is wider than asked for, and there are no keys."""
+    for columns in (40, 120, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = picture(overview(name, 64, 64)).splitlines()
+        assert max(map(cell_len, lines)) <= columns
+        assert sum("running" in line for line in lines) == 64
+        assert sum("thermal 50%" in line for line in lines) == 64 or columns == 40
+        assert not any("quit" in line for line in lines)
 
 
-def test_alerts_of_one_name_share_a_line() -> None:
+def test_alerts_of_one_name_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many ranks an alert names, it takes one line: its count, and the first of them."""
-    plain = [line.plain for line in frame(facts("r", 1, 0), Wishes(), (80, None), UNICODE)]
-    assert sum("Alert5" in line for line in plain) == 1
-    assert any(line.startswith(" warning  Alert5  40: rank 0, rank 1, ") for line in plain)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = picture(overview("r", 1, 0)).splitlines()
+    assert sum("Alert5" in line for line in lines) == 1
+    assert any(line.startswith(" warning  Alert5  40: rank 0, rank 1, ") for line in lines)
+    assert any(line.endswith(" for 60 s") for line in lines)
 
 
-def test_numbers() -> None:
-    """Zero, absent and NaN are three things; no number is longer than its column."""
-    assert [words.duration(x) for x in (None, 0.0, -0.0001, 0.0123, 8.128, 64.25, math.nan)] == [
-        "-", "0 ms", "0 ms", "12 ms", "8.13 s", "64.2 s", "NaN",
-    ]  # fmt: skip
-    assert [words.age(x) for x in (None, -1.0, 9.94, 9.96, 119.4, 120.0, 7300.0, 9e5)] == [
-        "-", "0.0 s", "9.9 s", "10 s", "119 s", "2 min", "2.0 h", "10 d",
-    ]  # fmt: skip
-    assert [words.short(x) for x in (0.0, 950.0, 12_345.0, 999_900.0, 3_940_000.0, 1.2e10, math.inf)] == [
-        "0", "950", "12.3k", "1.00M", "3.94M", "12.0G", "Inf",
-    ]  # fmt: skip
-    assert [words.percent(x) for x in (None, 0.0, 0.415, math.nan)] == ["-", "0%", "42%", "NaN"]
+def test_names_cannot_steer_the_terminal() -> None:
+    """Every text of an overview loses its control characters; numbers, absent values and the order stay."""
+    evil = "a\x1b[2J\u202eb"
+    run, rank = RunSummary(evil, "dead", ranks={evil: 1}), RankRow(evil, 1, alerts=(evil,))
+    gpu = GpuRow(evil, "0", evil, throttling={evil: math.inf})
+    found = Overview("node", evil, 1.0, (run,), (rank,), (gpu,), None, 1, (evil,))
+    assert "a?[2J?b" in repr(harmless(found))
+    assert repr(harmless(found)) == repr(found).replace(repr(evil)[1:-1], "a?[2J?b")
 
 
 def test_sparklines() -> None:
@@ -82,19 +111,14 @@ def test_sparklines() -> None:
     assert sparkline([1.0] * 500 + [9.0] * 500, 10) == "▁▁▁▁▁█████"
     assert sparkline([], 8) == sparkline([math.nan], 8) == ""
     assert sparkline([0.0, 0.0], 8) == "▁▁"
-    assert sparkline([1, 8], 8, ASCII.bars).isascii()
 
 
-def test_what_a_terminal_sends() -> None:
-    """Sequences in one read are told apart; what nobody uses is no key, and never text."""
-    assert list(decoded("\x1b[A\x1bOBq\x1b[6~\x1b[15~\x1b[1;5C\t\x7f/ä")) == [
-        "up", "down", "q", "page down", "tab", "backspace", "/", "ä",
-    ]  # fmt: skip
-    assert list(decoded("\x1b")) == ["escape"]
-
-
-def test_encodings() -> None:
-    """What cannot be written in an encoding is never drawn."""
-    assert glyphs_for("utf-8") is UNICODE
-    assert glyphs_for("latin-1") is glyphs_for("ascii") is glyphs_for("no-such") is ASCII
-    assert all(text.isascii() for text in vars(ASCII).values())
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_encodings(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoding without the characters of a picture gets others, of the same widths; a name it lacks, `?`."""
+    whole = picture(overview("大", 3, 3))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    text = picture(overview("大", 3, 3))
+    text.encode(encoding)
+    assert ("▌" in whole, "!     3 culprit" in text, "?" in text) == (True, True, True)
+    assert "#" in text

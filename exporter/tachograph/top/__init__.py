@@ -1,5 +1,4 @@
-"""`tachograph top`: what a node or a run does now, in a terminal.
+"""`tachograph top`: a node or a run, now, in a terminal.
 
-`NodeSource` asks an exporter, `RunSource` a Prometheus; both give `Facts`. `screen` makes lines of them, `live` keeps
-them current and listens to keys.
+`NodeSource` reads an exporter, `RunSource` a Prometheus; both return an `Overview`. `TopApp` shows it live.
 """

@@ -9,32 +9,34 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.rule import Rule
 
 from tachograph.printable import printable
 from tachograph.prometheus_api import Prometheus, PrometheusError, default_url, nearest
-from tachograph.top.facts import Facts, SourceError
-from tachograph.top.glyphs import glyphs_for
-from tachograph.top.live import Source, rendered, show_live
+from tachograph.top import tables
+from tachograph.top.app import OverviewSource, TopApp
+from tachograph.top.header import header
 from tachograph.top.node_source import DEFAULT_PORT, NodeSource
+from tachograph.top.overview import Overview, SourceError, harmless
 from tachograph.top.run_source import RunSource
-from tachograph.top.screen import frame
-from tachograph.top.wishes import Wishes
 
 EXPORTER_ENVIRONMENT = "TACHOGRAPH_EXPORTER_URL"
 DEFAULT_EXPORTER = f"http://localhost:{DEFAULT_PORT}"
 NODE_SECONDS, RUN_SECONDS = 2.0, 5.0
 RANKS = 64
 RUNS_NAMED = 20
-FILE_WIDTH = 120
-"""Of what goes to no terminal, unless $COLUMNS says otherwise."""
+FILE_WIDTH, MOST_ALERTS = 120, 20
+"""Of a picture that does not go to a terminal; $COLUMNS overrides the width."""
+ASCII = str.maketrans("▁▂▃▄▅▆▇█░▌─·…°", "_.-=+*%#.!- ~ ")
+"""What stands for the characters of a picture in an encoding that lacks them."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tachograph top",
-        description="Show what this node does, or a run: ranks, GPUs, alerts, the worst first.",
-        epilog="Press ? for the keys. With standard output to a file or a pipe it prints one picture: docs/top.md.",
+        description="Show a node or a run: ranks, GPUs and alerts, the worst first.",
+        epilog="Press ? for the keys. Into a file or a pipe it prints one picture: docs/top.md.",
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run, through Prometheus; without it: a node")
     parser.add_argument(
@@ -58,23 +60,23 @@ def _interval(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0.2 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0.2 to 3600")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.2 to 3600")
     return seconds
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 512):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 512")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 512")
     return int(text)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return its exit status: 0, 1 if there was no answer, 2 for what was asked wrongly."""
+    """RunSummary the command; return its exit status: 0, 1 without an answer, 2 for a wrong command line."""
     parser = _parser()
     try:
         given = parser.parse_args(arguments)
         if given.run is not None and given.exporter:
-            parser.error("RUN is asked of Prometheus, --exporter shows a node: give one of them")
+            parser.error("RUN is read from Prometheus, --exporter shows a node: give one of them")
     except SystemExit as end:
         return int(end.code or 0)
     try:
@@ -85,16 +87,15 @@ def main(arguments: Sequence[str]) -> int:
             return 2
         source = _source(given)
         interval = given.interval or (NODE_SECONDS if source.view == "node" else RUN_SECONDS)
-        first = source.look()
-        dumb = os.environ.get("TERM") in {"dumb", "unknown"}
-        if not (given.once or given.json or dumb) and sys.stdout.isatty():
-            console = Console(highlight=False, soft_wrap=True)
-            show_live(source, first, interval, console, glyphs_for(sys.stdout.encoding))
-            return 0
-        for _ in range(source.looks_needed - 1):
+        first = source.fetch()
+        if not (given.once or given.json) and _is_screen():
+            app = TopApp(source, first, interval)
+            app.run(mouse=False)  # the terminal's own way to select text keeps working
+            return app.return_code or 0
+        for _ in range(source.fetches_needed - 1):
             time.sleep(interval)
-            first = source.look()
-        _print(first, given.json)
+            first = source.fetch()
+        sys.stdout.write(first.as_json() + "\n" if given.json else picture(first))
     except (SourceError, PrometheusError) as error:
         print(printable(f"tachograph top: {error}"), file=sys.stderr)  # noqa: T201
         return 1
@@ -103,19 +104,46 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _source(given: argparse.Namespace) -> Source:
+def _source(given: argparse.Namespace) -> OverviewSource:
     if given.run is not None:
         return RunSource(given.run, Prometheus(given.prometheus or default_url()), given.ranks)
     return NodeSource(given.exporter or os.environ.get(EXPORTER_ENVIRONMENT) or DEFAULT_EXPORTER)
 
 
-def _print(facts: Facts, as_json: bool) -> None:
-    """Print the facts, or one picture of them with every row; colours on a terminal only."""
-    if as_json:
-        sys.stdout.write(facts.as_json() + "\n")
-        return
+def _is_screen() -> bool:
+    """Return whether there is a terminal that can show the live view; Textual draws on standard error, in UTF-8."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if os.environ.get("TERM") in {"dumb", "unknown"} or not all(each is not None and each.isatty() for each in streams):
+        return False
+    return sys.stderr.encoding.lower().replace("-", "") == "utf8"
+
+
+def picture(overview: Overview) -> str:
+    """Return one picture with every row; with colours if standard output is a terminal."""
     width = shutil.get_terminal_size((FILE_WIDTH, 24)).columns
-    console = Console(highlight=False, soft_wrap=True)
-    lines = frame(facts, Wishes(), (width, None), glyphs_for(sys.stdout.encoding))
-    for line in rendered(lines, console):
-        sys.stdout.write((line if console.is_terminal else line.rstrip()) + "\n")
+    console = Console(highlight=False, width=width)
+    shown = harmless(overview)
+    ranks = tables.fitting(tables.rank_columns(shown), shown.ranks, width)
+    gpus = tables.fitting(tables.gpu_columns(shown), shown.gpus, width)
+    whole = f"{len(shown.ranks):,} of {shown.ranks_in_all:,} ranks"
+    name = whole if len(shown.ranks) < shown.ranks_in_all else "ranks"
+    parts = Group(
+        header(shown, width, MOST_ALERTS),
+        Rule(f"{name}, worst first", align="left", style="dim"),
+        tables.headings(ranks),
+        tables.lines(ranks, shown.ranks),
+        Rule("GPUs, worst first", align="left", style="dim"),
+        tables.headings(gpus),
+        tables.lines(gpus, shown.gpus),
+    )
+    with console.capture() as capture:
+        console.print(parts, no_wrap=True, overflow="crop")
+    text = (
+        capture.get() if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    )
+    encoding = sys.stdout.encoding or "ascii"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(ASCII).encode(encoding, "replace").decode(encoding)
+    return text

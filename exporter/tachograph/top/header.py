@@ -1,17 +1,16 @@
-"""The top of the screen: how the run is, and what fires."""
+"""The header of `top`: the condition of each run, and the alerts that fire."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 
-from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from tachograph.printable import printable
-from tachograph.top import words
-from tachograph.top.facts import Alert, Facts, Run
-from tachograph.top.glyphs import Glyphs
+from tachograph import diagnosis, humanize
+from tachograph.top.overview import FiringAlert, Overview, RunSummary
 from tachograph.top.sparkline import sparkline
 
 BADGES = {
@@ -20,85 +19,88 @@ BADGES = {
 }  # fmt: skip
 SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "blue"}
 RUNS_IN_FULL = 1
+ROOM_FOR_SOURCE = 60
+"""Columns from which on the first line has the source and the time."""
 
 
-def header(facts: Facts, width: int, glyphs: Glyphs, alert_lines: int) -> list[Text]:
-    """Return the lines above the tables."""
-    lines: list[Text] = []
-    for place, run in enumerate(facts.runs):
-        right = _whence(facts) if place == 0 else ""
-        lines.append(_title(run, right, width, glyphs))
-        lines.append(_figures(run, width, glyphs))
-        if place < RUNS_IN_FULL:
-            lines.append(_sparklines(run, width, glyphs))
-    if not facts.runs:
-        left = "No rank has said hello on this node."
-        right = _whence(facts)
-        lines.append(Text(glyphs.fit(left, width - len(right) - 1) + " " + right))
-    if facts.alerts is not None:
-        lines += _alerts(facts.alerts, width, glyphs, alert_lines)
-    return lines + [Text(glyphs.fit(f" {note}", width), "yellow") for note in facts.notes]
+def header(overview: Overview, width: int, alert_lines: int) -> Group:
+    """Return the lines above the tables, none wider than the width."""
+    source = f"{overview.source.split('://')[-1].removesuffix('/metrics')}  {humanize.utc(overview.at)}Z"
+    source *= width >= ROOM_FOR_SOURCE
+    lines: list[RenderableType] = []
+    for place, run in enumerate(overview.runs):
+        lines += [_line(_title(run), Text(source if place == 0 else "", "dim")), _figures(run, width)]
+        lines += [_sparklines(run, width)] if place < RUNS_IN_FULL else []
+    if not overview.runs:
+        lines.append(_line(Text("No rank has connected on this node."), Text(source)))
+    if overview.alerts is not None:
+        lines += _alerts(overview.alerts, alert_lines)
+    return Group(*lines, *(_cut(Text(f" {note}", "yellow")) for note in overview.notes))
 
 
-def _whence(facts: Facts) -> str:
-    return f"{facts.source.split('://')[-1].removesuffix('/metrics')}  {words.clock(facts.at)}"
-
-
-def _title(run: Run, right: str, width: int, glyphs: Glyphs) -> Text:
-    badge = f" {run.state.upper() if run.state in ('hung', 'dead', 'failed', 'frozen') else run.state} "
-    if run.state_seconds is not None:
-        badge = f"{badge}{words.age(run.state_seconds)} "
-    alive = run.ranks.get("running", 0) + run.ranks.get("frozen", 0)
-    whole = max(run.world_size or sum(run.ranks.values()), alive)
-    said = f"{alive:,} of {whole:,} rank{'s' * (whole != 1)} up"
-    others = [f"{count:,} {state}" for state, count in run.ranks.items() if state != "running" and count]
-    said = ", ".join([said, *others])
-    room = max(0, width - len(badge) - len(right) - 2)
-    text = Text.assemble((badge, BADGES.get(run.state, "reverse")))
-    name = glyphs.fit(run.name, min(cell_len(printable(run.name)), max(8, room - len(said) - 3)))
-    left = f" {name}  "
-    text.append(left, "bold")
-    text.append(glyphs.fit(said, max(0, room - cell_len(left) + 1)))
-    text.append(f" {right}", "dim")
+def _cut(text: Text) -> Text:
+    """Return a text that stays on its line."""
+    text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
-def _figures(run: Run, width: int, glyphs: Glyphs) -> Text:
-    parts: list[tuple[str, str, str]] = [("step", words.number(run.step), "bold")]
+def _line(left: Text, right: Text) -> Table:
+    """Return a line that fills the width: what is left of it is cut where room is short."""
+    table = Table.grid(expand=True, padding=(0, 1, 0, 0))
+    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column(no_wrap=True)
+    table.add_row(left, right)
+    return table
+
+
+def _title(run: RunSummary) -> Text:
+    badge = f" {run.state.upper() if run.state in ('hung', 'dead', 'failed', 'frozen') else run.state} "
+    if run.state_seconds is not None:
+        badge += f"{humanize.age(run.state_seconds)} "
+    alive = run.ranks.get("running", 0) + run.ranks.get("frozen", 0)
+    whole = max(run.world_size or sum(run.ranks.values()), alive)
+    others = [f"{count:,} {state}" for state, count in run.ranks.items() if state != "running" and count]
+    up = ", ".join([f"{alive:,} of {humanize.plural(whole, 'rank')} up", *others])
+    name = run.name if len(run.name) <= 40 else run.name[:39] + "…"
+    return Text.assemble((badge, BADGES.get(run.state, "reverse")), (f" {name}  ", "bold"), up)
+
+
+def _figures(run: RunSummary, width: int) -> Text:
+    parts: list[tuple[str, str, str]] = [("step", humanize.count(run.step), "bold")]
     if run.progress_seconds is not None and run.state != "finished":
-        late = run.progress_seconds > max(15.0, 4 * (run.step_seconds or 0.0))
-        parts.append(("last step", f"{words.age(run.progress_seconds)} ago", "bold yellow" if late else ""))
+        late = run.progress_seconds > diagnosis.hang_limit(run.step_seconds or 0.0)
+        parts.append(("last step", f"{humanize.age(run.progress_seconds)} ago", "bold yellow" if late else ""))
     if run.step_seconds is not None:
-        parts.append(("", f"{words.duration(run.step_seconds)}/step", ""))
+        parts.append(("", f"{humanize.duration(run.step_seconds)}/step", ""))
     if run.tokens_per_second is not None:
-        parts.append(("", f"{words.short(run.tokens_per_second)} tok/s", ""))
+        parts.append(("", f"{humanize.short(run.tokens_per_second)} tok/s", ""))
     if run.checkpoint_seconds is not None:
-        parts.append(("saved", f"{words.age(run.checkpoint_seconds)} ago", ""))
+        parts.append(("saved", f"{humanize.age(run.checkpoint_seconds)} ago", ""))
     if run.goodput is not None:
-        parts.append(("goodput", words.percent(run.goodput), ""))
+        parts.append(("goodput", humanize.percent(run.goodput), ""))
     if run.restarts:
-        parts.append(("restarts", words.number(run.restarts), ""))
-    text = Text(" ")
+        parts.append(("restarts", humanize.count(run.restarts), ""))
+    text = Text(" ", no_wrap=True)
     for label, value, style in parts:
         piece = Text.assemble((f"{label} " if label else "", "dim"), (value, style))
-        lead = "" if len(text) == 1 else glyphs.dot
+        lead = "" if len(text) == 1 else " · "
         if text.cell_len + len(lead) + piece.cell_len <= width:
             text.append(lead, "dim").append_text(piece)
     return text
 
 
-def _sparklines(run: Run, width: int, glyphs: Glyphs) -> Text:
+def _sparklines(run: RunSummary, width: int) -> Text:
     half = width // 2
-    text = Text()
-    usual = "" if run.mfu_baseline is None else f", usually {words.percent(run.mfu_baseline, 1)}"
-    nan = f"NaN on {run.nonfinite_ranks:,} rank{'s' * (run.nonfinite_ranks != 1)}" if run.nonfinite_ranks else ""
+    text = Text(no_wrap=True)
+    usual = "" if run.mfu_baseline is None else f", usually {humanize.percent(run.mfu_baseline, 1)}"
+    nan = f"NaN on {humanize.plural(run.nonfinite_ranks, 'rank')}" if run.nonfinite_ranks else ""
     for label, value, style, history, colour in (
-        ("loss", nan or words.figure(run.loss), "bold red" if nan else "bold", run.loss_history, "cyan"),
-        ("MFU", words.percent(run.mfu, 1) + usual, "bold", run.mfu_history, "green"),
+        ("loss", nan or humanize.significant(run.loss), "bold red" if nan else "bold", run.loss_history, "cyan"),
+        ("MFU", humanize.percent(run.mfu, 1) + usual, "bold", run.mfu_history, "green"),
     ):
         ends = text.cell_len + half
         text.append(f" {label} ", "dim").append(value, style).append(" ")
-        text.append(sparkline(_known(history), max(0, ends - text.cell_len - 2), glyphs.bars), colour)
+        text.append(sparkline(_known(history), max(0, ends - text.cell_len - 2)), colour)
         text.append(" " * max(0, ends - text.cell_len))
     text.truncate(width)
     return text
@@ -110,29 +112,26 @@ def _known(history: Sequence[float]) -> Sequence[float]:
     return history[first:]
 
 
-def _alerts(alerts: Sequence[Alert], width: int, glyphs: Glyphs, most: int) -> list[Text]:
-    """Return a line for each alert that fires, however many it names."""
+def _alerts(alerts: Sequence[FiringAlert], most: int) -> list[RenderableType]:
+    """Return a line for each alert that fires, however many ranks or GPUs it names."""
     if not alerts:
-        return [Text(" no alert fires", "green")]
-    groups: dict[tuple[str, str], list[Alert]] = {}
+        return [Text(" no alert is firing", "green")]
+    groups: dict[tuple[str, str], list[FiringAlert]] = {}
     for alert in alerts:
         groups.setdefault((alert.severity, alert.name), []).append(alert)
     shown = list(groups.items())
     cut = shown[: most - 1] if len(shown) > most else shown
-    lines = []
+    lines: list[RenderableType] = []
     for (severity, name), found in cut:
-        style = SEVERITIES.get(severity, "")
-        since = f"for {words.age(max(alert.seconds for alert in found))} "
-        left = f" {severity:<8} {name}  "
-        who = glyphs.fit(_who(found), max(0, width - len(left) - len(since)))
-        lines.append(Text.assemble((left, style), who, (since, "dim")))
+        left = Text.assemble((f" {severity:<8} {name}  ", SEVERITIES.get(severity, "")), _named(found))
+        lines.append(_line(left, Text(f"for {humanize.age(max(alert.seconds for alert in found))}", "dim")))
     if len(cut) < len(shown):
         rest = [name for (_, name), _ in shown[len(cut) :]]
-        lines.append(Text(glyphs.fit(f" and {len(rest)} more: {', '.join(rest)}", width), "yellow"))
+        lines.append(_cut(Text(f" and {len(rest)} more: {', '.join(rest)}", "yellow")))
     return lines
 
 
-def _who(alerts: Iterable[Alert]) -> str:
+def _named(alerts: Iterable[FiringAlert]) -> str:
     names = [
         " ".join(filter(None, (alert.rank and f"rank {alert.rank}", alert.node, alert.gpu and f"GPU {alert.gpu}")))
         for alert in alerts

@@ -6,15 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from tachograph.catalog import index as c
-from tachograph.top.facts import Gpu, Rank
-from tachograph.top.gpu_words import cause, trouble
-from tachograph.top.pace import GpuCounters, Part, Past
-from tachograph.top.page import Page
+from tachograph.diagnosis import slowdown_cause
+from tachograph.top.overview import GpuRow, RankRow, fault
+from tachograph.top.page import ExporterPage
+from tachograph.top.rates import CounterHistory, GpuCounters, GpuKey
 
 
-def counters(page: Page) -> Mapping[Part, GpuCounters]:
+def counters(page: ExporterPage) -> Mapping[GpuKey, GpuCounters]:
     """Return the counters of each GPU."""
-    held: dict[Part, dict[str, float]] = defaultdict(dict)
+    held: dict[GpuKey, dict[str, float]] = defaultdict(dict)
     for sample in page.of(c.GPU_CLOCK_EVENT_SECONDS):
         held[_place(sample.labels)][sample.labels["reason"]] = sample.value
     cycles, active, tensor = (
@@ -26,7 +26,7 @@ def counters(page: Page) -> Mapping[Part, GpuCounters]:
     }
 
 
-def gpus(page: Page, past: Past, ranks: Iterable[Rank]) -> tuple[Gpu, ...]:
+def gpus(page: ExporterPage, history: CounterHistory, ranks: Iterable[RankRow]) -> tuple[GpuRow, ...]:
     """Return the GPUs, the worst first."""
     names = {_place(s.labels): s.labels["name"] for s in page.of(c.GPU_INFO)}
     holders: dict[str, list[int]] = defaultdict(list)
@@ -41,17 +41,17 @@ def gpus(page: Page, past: Past, ranks: Iterable[Rank]) -> tuple[Gpu, ...]:
         )
     )  # fmt: skip
     heat = {_place(s.labels): s.value for s in page.of(c.GPU_TEMPERATURE) if s.labels["sensor"] == "gpu"}
-    troubles, throttling = _troubles(page), _throttling(page, past, names)
+    faults, throttling = _faults(page), _throttling(page, history, names)
     found = []
     for place, name in names.items():
-        rates = past.gpu(place)
+        rates = history.gpu(place)
         cycles = rates[1].sm_cycles if rates else None
         active, tensor_active = sm.get(place), tensor.get(place)
         if rates and cycles:
             active = active if rates[1].sm_active is None else rates[1].sm_active / cycles
             tensor_active = tensor_active if rates[1].tensor_active is None else rates[1].tensor_active / cycles
         found.append(
-            Gpu(
+            GpuRow(
                 node="",
                 gpu=place[0],
                 uuid=place[1],
@@ -66,25 +66,27 @@ def gpus(page: Page, past: Past, ranks: Iterable[Rank]) -> tuple[Gpu, ...]:
                 memory_used_bytes=used.get(place),
                 memory_total_bytes=total.get(place),
                 throttling=throttling[place],
-                trouble=tuple(troubles.get(place, ())),
+                trouble=tuple(faults.get(place, ())),
             )
         )
     return tuple(sorted(found, key=lambda gpu: gpu.badness, reverse=True))
 
 
-def _throttling(page: Page, past: Past, places: Iterable[Part]) -> dict[Part, dict[str, float]]:
-    """Return the share of time lost by cause: by the counters where there are any, else by the moment."""
-    found: dict[Part, dict[str, float]] = {place: {} for place in places}
+def _throttling(
+    page: ExporterPage, history: CounterHistory, places: Iterable[GpuKey]
+) -> dict[GpuKey, dict[str, float]]:
+    """Return the share of time lost by cause: from the counters where there are any, else from the last reading."""
+    found: dict[GpuKey, dict[str, float]] = {place: {} for place in places}
     for sample in page.of(c.GPU_CLOCK_EVENT):
-        if sample.value == 1 and (what := cause(sample.labels["reason"])):
+        if sample.value == 1 and (what := slowdown_cause(sample.labels["reason"])):
             found[_place(sample.labels)][what] = 1.0
     for place, shares in found.items():
-        seconds, rose = past.gpu(place) or (0.0, None)
+        seconds, rose = history.gpu(place) or (0.0, None)
         if rose is None or not seconds:
             continue
         counted: dict[str, float] = defaultdict(float)
         for reason, held in rose.held.items():
-            if what := cause(reason):
+            if what := slowdown_cause(reason):
                 counted[what] = max(counted[what], min(1.0, held / seconds))
         for what, share in counted.items():
             if share > 0.005:
@@ -94,18 +96,18 @@ def _throttling(page: Page, past: Past, places: Iterable[Part]) -> dict[Part, di
     return found
 
 
-def _troubles(page: Page) -> dict[Part, list[str]]:
-    found: dict[Part, list[str]] = defaultdict(list)
+def _faults(page: ExporterPage) -> dict[GpuKey, list[str]]:
+    found: dict[GpuKey, list[str]] = defaultdict(list)
     for metric in (c.GPU_UNAVAILABLE, c.GPU_RECOVERY_ACTION, c.GPU_XID_INFO):
         for sample in page.of(metric):
-            if words := trouble(metric.name, sample.labels, sample.value):
+            if words := fault(metric.name, sample.labels, sample.value):
                 found[_place(sample.labels)].append(words)
     return found
 
 
-def _place(labels: Mapping[str, str]) -> Part:
+def _place(labels: Mapping[str, str]) -> GpuKey:
     return labels["gpu"], labels["uuid"]
 
 
-def _values(page: Page, metric: c.Metric) -> dict[Part, float]:
+def _values(page: ExporterPage, metric: c.Metric) -> dict[GpuKey, float]:
     return {_place(sample.labels): sample.value for sample in page.of(metric)}

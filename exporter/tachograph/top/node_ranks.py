@@ -1,4 +1,4 @@
-"""The ranks of a node and their runs, from its exporter's page."""
+"""The ranks of a node and their runs, read from its exporter's page."""
 
 from __future__ import annotations
 
@@ -7,71 +7,86 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
+from tachograph import diagnosis
 from tachograph.catalog import index as c
-from tachograph.top.facts import LATE_RATIO, LATE_SECONDS, Rank, Run, condition, in_order
-from tachograph.top.pace import Key, Past, RankCounters, RankPace
-from tachograph.top.page import Page
+from tachograph.humanize import plural
+from tachograph.top.overview import RankRow, RunSummary, condition, in_order
+from tachograph.top.page import ExporterPage
+from tachograph.top.rates import AttemptKey, CounterHistory, RankCounters, RankRates
 
-UNMOVED_SECONDS = 60.0
-"""After so long without a step, and three steps, the pace of the last steps says nothing about now."""
+STALE_SECONDS = 60.0
+"""After so long without a step, and three steps, the rates of the last steps say nothing about now."""
 
-Place = tuple[str, int]
+RankKey = tuple[str, int]
 """Run and rank."""
 
-Infos = Mapping[Place, Mapping[str, str]]
-"""The labels of rank_info by place."""
+RankInfos = Mapping[RankKey, Mapping[str, str]]
+"""The labels of rank_info by rank."""
 
 
-def infos(page: Page) -> Infos:
-    """Return who sits on the node."""
+def infos(page: ExporterPage) -> RankInfos:
+    """Return the ranks of the node."""
     return {_place(sample.labels): sample.labels for sample in page.of(c.RANK_INFO)}
 
 
-def counters(page: Page, seats: Infos) -> Mapping[Key, RankCounters]:
+def counters(page: ExporterPage, known: RankInfos) -> Mapping[AttemptKey, RankCounters]:
     """Return the counters of every rank that has completed a step."""
     steps, progress, tokens, flops = (
         _values(page, each) for each in (c.TRAIN_STEPS, c.RANK_PROGRESS, c.TRAIN_TOKENS, c.TRAIN_FLOPS)
     )
-    waits: dict[Place, float] = defaultdict(float)
+    phases = {_place(sample.labels): sample.labels["phase"] for sample in page.of(c.RANK_PHASE)}
+    waits: dict[RankKey, float] = defaultdict(float)
     for sample in page.of(c.TRAIN_COLLECTIVE_WAIT):
         waits[_place(sample.labels)] += sample.value
-    entered: dict[Place, dict[str, float]] = defaultdict(dict)
+    entered: dict[RankKey, dict[str, float]] = defaultdict(dict)
     for sample in page.of(c.TRAIN_COLLECTIVE_ENQUEUED):
         entered[_place(sample.labels)][sample.labels["group"]] = sample.value
     return {
         _key(place, labels): RankCounters(
-            steps[place], progress[place], tokens.get(place), flops.get(place), waits.get(place), entered.get(place, {})
+            steps[place],
+            progress[place],
+            tokens.get(place),
+            flops.get(place),
+            waits.get(place),
+            entered.get(place, {}),
+            phases.get(place, ""),
         )
-        for place, labels in seats.items()
+        for place, labels in known.items()
         if place in steps and place in progress
     }
 
 
-def ranks(page: Page, seats: Infos, past: Past, now: float) -> list[Rank]:
+def ranks(page: ExporterPage, known: RankInfos, history: CounterHistory, now: float) -> list[RankRow]:
     """Return every rank; lag and wait are taken among the ranks of this node."""
     states = {_place(s.labels): s.labels["state"] for s in page.of(c.RANK_STATE) if s.value == 1}
     phases = {_place(s.labels): (s.labels["phase"], s.value) for s in page.of(c.RANK_PHASE)}
     steps, losses, progress = (_values(page, each) for each in (c.TRAIN_STEP, c.TRAIN_LOSS, c.RANK_PROGRESS))
-    paces = _paces(seats, past)
-    waits = {key: pace.wait_seconds for key, pace in paces.items()}
-    names = {run for run, _ in seats}
-    usual = {run: _median([wait for key, wait in waits.items() if key[0] == run and wait is not None]) for run in names}
-    behind = {key: gap for run in names for key, gap in past.behind(run).items()}
+    rates = _rates(known, history)
+    waits = {key: rate.wait_seconds for key, rate in rates.items()}
+    names = {run for run, _ in known}
+    usual = {
+        run: diagnosis.usual_wait([wait for key, wait in waits.items() if key[0] == run and wait is not None])
+        for run in names
+    }
+    behind = {key: gap for run in names for key, gap in history.behind(run).items()}
     found = []
-    for place, labels in seats.items():
+    for place, labels in known.items():
         key, state, loss = _key(place, labels), states.get(place, ""), losses.get(place)
         gap = behind.get(key, 0.0) if state == "running" else 0.0
         wait, median = waits.get(key), usual[place[0]]
         lag = None if wait is None or median is None else median - wait
-        ratio = None if lag is None else lag / paces[key].step_seconds
+        ratio = None if lag is None else lag / rates[key].step_seconds
         phase, seconds = phases.get(place, ("", None))
         marks = {
             "NaN loss": loss is not None and not math.isfinite(loss),
             "behind": gap > 0,
-            "late": lag is not None and lag > LATE_SECONDS and ratio is not None and ratio > LATE_RATIO,
+            "late": lag is not None
+            and lag > diagnosis.LAG_SECONDS
+            and ratio is not None
+            and ratio > diagnosis.LAG_RATIO,
         }
         found.append(
-            Rank(
+            RankRow(
                 run=place[0],
                 rank=place[1],
                 gpu=labels["gpu"],
@@ -86,31 +101,33 @@ def ranks(page: Page, seats: Infos, past: Past, now: float) -> list[Rank]:
                 progress_seconds=max(0.0, now - progress[place]) if place in progress else None,
                 loss=loss,
                 marks=in_order([mark for mark, holds in marks.items() if holds]),
-                cause=f"{gap:.0f} collective{'s' * (gap != 1)} behind" if gap else "",
+                cause=f"{plural(gap, 'collective')} behind" if gap else "",
             )
         )
     return found
 
 
-def runs(page: Page, seats: Infos, past: Past, all_ranks: Iterable[Rank], now: float) -> list[Run]:
-    """Return what the node sees of each run: the figures are those of its own ranks."""
-    own: dict[str, list[Rank]] = defaultdict(list)
+def runs(
+    page: ExporterPage, known: RankInfos, history: CounterHistory, all_ranks: Iterable[RankRow], now: float
+) -> list[RunSummary]:
+    """Return the part of each run that the node sees: the figures are those of its own ranks."""
+    own: dict[str, list[RankRow]] = defaultdict(list)
     for rank in all_ranks:
         own[rank.run].append(rank)
-    paces, peaks = _paces(seats, past), _values(page, c.RANK_PEAK_FLOPS)
+    rates, peaks = _rates(known, history), _values(page, c.RANK_PEAK_FLOPS)
     saved, restarts = (_highest(page, each) for each in (c.TRAIN_CHECKPOINT_TIMESTAMP, c.TRAIN_RESTARTS))
     found = []
     for name, members in sorted(own.items()):
-        mine = {key: pace for key, pace in paces.items() if key[0] == name}
+        mine = {key: rate for key, rate in rates.items() if key[0] == name}
         progress = min((rank.progress_seconds for rank in members if rank.progress_seconds is not None), default=None)
-        step_seconds = statistics.fmean(pace.step_seconds for pace in mine.values()) if mine else None
-        moves = progress is not None and progress < max(UNMOVED_SECONDS, 3 * (step_seconds or 0.0))
-        tokens = [pace.tokens / pace.seconds for pace in mine.values() if pace.tokens is not None]
+        step_seconds = statistics.fmean(rate.step_seconds for rate in mine.values()) if mine else None
+        moves = progress is not None and progress < max(STALE_SECONDS, 3 * (step_seconds or 0.0))
+        tokens = [rate.tokens / rate.seconds for rate in mine.values() if rate.tokens is not None]
         finite = [rank.loss for rank in members if rank.loss is not None and math.isfinite(rank.loss)]
         states = Counter(rank.state for rank in members if rank.state)
-        sizes = [int(labels["world_size"]) for (run, _), labels in seats.items() if run == name]
+        sizes = [int(labels["world_size"]) for (run, _), labels in known.items() if run == name]
         found.append(
-            Run(
+            RunSummary(
                 name=name,
                 state=condition(states),
                 ranks=dict(states),
@@ -129,36 +146,31 @@ def runs(page: Page, seats: Infos, past: Past, all_ranks: Iterable[Rank], now: f
     return found
 
 
-def _mfu(paces: Mapping[Key, RankPace], peaks: Mapping[Place, float]) -> float | None:
+def _mfu(rates: Mapping[AttemptKey, RankRates], peaks: Mapping[RankKey, float]) -> float | None:
     """Return model FLOP/s over peak FLOP/s, of the steps completed, by the ranks of which both are known."""
-    known = [(pace, peaks.get(key[:2], 0.0)) for key, pace in paces.items()]
-    rates = [(pace.flops / pace.seconds, peak) for pace, peak in known if pace.flops is not None and peak > 0]
-    return sum(rate for rate, _ in rates) / sum(peak for _, peak in rates) if rates else None
+    known = [(rate, peaks.get(key[:2], 0.0)) for key, rate in rates.items()]
+    ratios = [(rate.flops / rate.seconds, peak) for rate, peak in known if rate.flops is not None and peak > 0]
+    return sum(flops for flops, _ in ratios) / sum(peak for _, peak in ratios) if ratios else None
 
 
-def _paces(seats: Infos, past: Past) -> dict[Key, RankPace]:
-    paces = {key: past.rank(key) for key in (_key(place, labels) for place, labels in seats.items())}
-    return {key: pace for key, pace in paces.items() if pace is not None}
+def _rates(known: RankInfos, history: CounterHistory) -> dict[AttemptKey, RankRates]:
+    rates = {key: history.rank(key) for key in (_key(place, labels) for place, labels in known.items())}
+    return {key: rate for key, rate in rates.items() if rate is not None}
 
 
-def _median(waits: list[float]) -> float | None:
-    """Return what ranks usually wait: of two the longer wait, as in the recorded lag; of one nothing."""
-    return None if len(waits) < 2 else max(waits) if len(waits) == 2 else statistics.median(waits)
-
-
-def _key(place: Place, labels: Mapping[str, str]) -> Key:
+def _key(place: RankKey, labels: Mapping[str, str]) -> AttemptKey:
     return (*place, labels["attempt"])
 
 
-def _place(labels: Mapping[str, str]) -> Place:
+def _place(labels: Mapping[str, str]) -> RankKey:
     return labels["run"], int(labels["rank"])
 
 
-def _values(page: Page, metric: c.Metric) -> dict[Place, float]:
+def _values(page: ExporterPage, metric: c.Metric) -> dict[RankKey, float]:
     return {_place(sample.labels): sample.value for sample in page.of(metric)}
 
 
-def _highest(page: Page, metric: c.Metric) -> dict[str, float]:
+def _highest(page: ExporterPage, metric: c.Metric) -> dict[str, float]:
     found: dict[str, float] = {}
     for sample in page.of(metric):
         found[sample.labels["run"]] = max(sample.value, found.get(sample.labels["run"], sample.value))

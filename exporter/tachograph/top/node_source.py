@@ -1,4 +1,4 @@
-"""A node, through its exporter: two looks at /metrics, and what went on between them."""
+"""A node, read from its exporter: pages of /metrics, and the rates between them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from urllib.parse import urlsplit
 from tachograph.catalog import index as c
 from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
 from tachograph.top import node_gpus, node_ranks
-from tachograph.top.facts import CONDITIONS, Facts, Run, SourceError
-from tachograph.top.pace import Look, Past
-from tachograph.top.page import Page
+from tachograph.top.overview import CONDITIONS, Overview, RunSummary, SourceError
+from tachograph.top.page import ExporterPage
+from tachograph.top.rates import CounterHistory, PageCounters
 
 DEFAULT_PORT = 10024
-"""Where an exporter listens unless it is told otherwise."""
+"""Where an exporter listens by default."""
 
 MOST_BYTES = 16 << 20
 """Of a page; the largest of an exporter, 10,000 samples, is a megabyte."""
 
 HISTORY = 300
-"""Looks that a sparkline reaches back."""
+"""Pages that a sparkline reaches back."""
 
 
 def exporter_url(text: str) -> str:
@@ -33,48 +33,48 @@ def exporter_url(text: str) -> str:
 
 
 class NodeSource:
-    """The exporter at a URL; `look` raises SourceError."""
+    """The exporter at a URL; `fetch` raises SourceError."""
 
     view = "node"
-    looks_needed = 2
+    fetches_needed = 2
 
     def __init__(self, url: str, timeout: float = 5.0) -> None:
-        """Raise SourceError for what can be no address."""
+        """Raise SourceError for what cannot be an address."""
         try:
             self._address = exporter_url(url)
         except ValueError as error:
             raise SourceError(f"--exporter {url}: {error}; expected a node, node:port or a URL") from error
         self.url = without_password(self._address)
         self._timeout = timeout
-        self._past = Past()
+        self._counters = CounterHistory()
         self._history: dict[str, deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=HISTORY))
 
-    def look(self, wanted: str = "") -> Facts:
-        """Return the node as it is now; `wanted` is for sources that leave ranks out."""
+    def fetch(self, wanted: str = "") -> Overview:
+        """Return the node as it is now; `wanted` is for sources that do not fetch all ranks."""
         try:
-            return self._look(self._page(), time.time())
+            return self._overview(self._page(), time.time())
         except UNREADABLE as error:
             raise SourceError(
-                f"{self.url} is no page of a tachograph exporter: {error!r:.200}; --exporter names another"
+                f"{self.url} is not a page of a tachograph exporter: {error!r:.200}; --exporter names another"
             ) from error
 
-    def _look(self, page: Page, now: float) -> Facts:
+    def _overview(self, page: ExporterPage, now: float) -> Overview:
         infos = node_ranks.infos(page)
-        self._past.add(Look(time.monotonic(), node_ranks.counters(page, infos), node_gpus.counters(page)))
-        ranks = node_ranks.ranks(page, infos, self._past, now)
-        runs = [self._with_history(run) for run in node_ranks.runs(page, infos, self._past, ranks, now)]
-        return Facts(
+        self._counters.add(PageCounters(time.monotonic(), node_ranks.counters(page, infos), node_gpus.counters(page)))
+        ranks = node_ranks.ranks(page, infos, self._counters, now)
+        runs = [self._with_history(run) for run in node_ranks.runs(page, infos, self._counters, ranks, now)]
+        return Overview(
             view=self.view,
             source=self.url,
             at=now,
-            runs=tuple(sorted(runs, key=lambda run: (*CONDITIONS, "unseen").index(run.state))),
+            runs=tuple(sorted(runs, key=lambda run: CONDITIONS.index(run.state))),
             ranks=tuple(sorted(ranks, key=lambda rank: rank.badness, reverse=True)),
-            gpus=node_gpus.gpus(page, self._past, ranks),
+            gpus=node_gpus.gpus(page, self._counters, ranks),
             ranks_in_all=len(ranks),
             notes=_notes(page),
         )
 
-    def _page(self) -> Page:
+    def _page(self) -> ExporterPage:
         try:
             answer = ask(self._address, self._timeout, most=MOST_BYTES)
             if answer.status != 200:
@@ -84,15 +84,15 @@ class NodeSource:
                 f"no exporter at {self.url.removesuffix('/metrics')}: {error}; is `tachograph exporter` running "
                 "there? --exporter names another"
             ) from error
-        page = Page(answer.body.decode().split("\n"))
+        page = ExporterPage(answer.body.decode())
         if not page.of(c.EXPORTER_INFO):
             raise SourceError(
-                f"{self.url} is no page of a tachograph exporter: it has no {c.EXPORTER_INFO.name}; --exporter names "
-                "another"
+                f"{self.url} is not a page of a tachograph exporter: it has no {c.EXPORTER_INFO.name}; --exporter "
+                "names another"
             )
         return page
 
-    def _with_history(self, run: Run) -> Run:
+    def _with_history(self, run: RunSummary) -> RunSummary:
         history = self._history[run.name]
         history.append((math.nan if run.loss is None else run.loss, math.nan if run.mfu is None else run.mfu))
         return replace(
@@ -100,7 +100,7 @@ class NodeSource:
         )
 
 
-def _notes(page: Page) -> tuple[str, ...]:
+def _notes(page: ExporterPage) -> tuple[str, ...]:
     """Return why the page shows no GPUs, or no ranks."""
     reasons = {s.labels["collector"]: s.labels["reason"] for s in page.of(c.COLLECTOR_UNAVAILABLE) if s.value == 1}
     return tuple(

@@ -1,4 +1,4 @@
-"""The GPUs of a run worth looking at, through Prometheus."""
+"""The GPUs of a run worth looking at, from Prometheus."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from tachograph.catalog import index as c
+from tachograph.diagnosis import POWER_BRAKE, POWER_CAP, THERMAL
 from tachograph.prometheus_api import Prometheus, TimeSeries
-from tachograph.top import questions
-from tachograph.top.facts import Alert, Gpu, Rank
-from tachograph.top.gpu_words import POWER_BRAKE, POWER_CAP, THERMAL, trouble
+from tachograph.top import queries
+from tachograph.top.overview import FiringAlert, GpuRow, RankRow, fault
 
 SLOWDOWNS = {
     "node:gpu_thermal_slowdown:ratio": THERMAL,
@@ -19,13 +19,13 @@ SLOWDOWNS = {
 
 
 def run_gpus(
-    prometheus: Prometheus, run: str, most: int, ranks: Iterable[Rank], alerts: Sequence[Alert]
-) -> tuple[Gpu, ...]:
+    prometheus: Prometheus, run: str, most: int, ranks: Iterable[RankRow], alerts: Sequence[FiringAlert]
+) -> tuple[GpuRow, ...]:
     """Return the GPUs that alerts name, that are slowed down, under the worst ranks, and the idlest; worst first."""
     holders: dict[str, set[int]] = defaultdict(set)
     chosen: dict[str, None] = {alert.uuid: None for alert in alerts if alert.uuid}
     idle = []
-    for one in prometheus.instant(questions.worst_gpus(run, most)):
+    for one in prometheus.instant(queries.worst_gpus(run, most)):
         uuid = one.labels["uuid"]
         holders[uuid].add(int(one.labels["rank"]))
         if one.labels["mark"] == "idle":
@@ -40,16 +40,16 @@ def run_gpus(
     if not uuids:
         return ()
     found: dict[tuple[str, str], list[TimeSeries]] = defaultdict(list)
-    for one in prometheus.instant(questions.of_gpus(uuids)):
+    for one in prometheus.instant(queries.of_gpus(uuids)):
         found[one.labels["instance"], one.labels["uuid"]].append(one)
     gpus = [_gpu(node, uuid, series, holders[uuid], alerts) for (node, uuid), series in found.items()]
     return tuple(sorted(gpus, key=lambda gpu: gpu.badness, reverse=True))
 
 
-def _gpu(node: str, uuid: str, found: list[TimeSeries], ranks: Iterable[int], alerts: Iterable[Alert]) -> Gpu:
+def _gpu(node: str, uuid: str, found: list[TimeSeries], ranks: Iterable[int], alerts: Iterable[FiringAlert]) -> GpuRow:
     values = {one.labels["__name__"]: one.value for one in found if one.labels.get("sensor", "gpu") == "gpu"}
-    said = (trouble(one.labels["__name__"], one.labels, one.value) for one in found)
-    return Gpu(
+    faults = (fault(one.labels["__name__"], one.labels, one.value) for one in found)
+    return GpuRow(
         node=node,
         gpu=next((one.labels["gpu"] for one in found if "gpu" in one.labels), ""),
         uuid=uuid,
@@ -64,6 +64,6 @@ def _gpu(node: str, uuid: str, found: list[TimeSeries], ranks: Iterable[int], al
         memory_used_bytes=values.get(c.GPU_MEMORY_USED.name),
         memory_total_bytes=values.get(c.GPU_MEMORY_TOTAL.name),
         throttling={what: min(1.0, values[name]) for name, what in SLOWDOWNS.items() if name in values},
-        trouble=tuple(dict.fromkeys(words for words in said if words)),
+        trouble=tuple(dict.fromkeys(each for each in faults if each)),
         alerts=tuple(alert.name for alert in alerts if alert.uuid == uuid),
     )

@@ -1,4 +1,4 @@
-"""A run, through Prometheus: its recorded figures, and the worst of its ranks and GPUs in all they show."""
+"""A run, read from Prometheus: its recorded figures, and its worst ranks and GPUs in full."""
 
 from __future__ import annotations
 
@@ -9,20 +9,31 @@ from dataclasses import dataclass
 
 from tachograph.catalog import index as c
 from tachograph.http_client import UNREADABLE
+from tachograph.humanize import plural
 from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries
-from tachograph.top import questions
-from tachograph.top.facts import ALERT_WEIGHT, WEIGHTS, Alert, Facts, Rank, Run, SourceError, condition, in_order
+from tachograph.top import queries
+from tachograph.top.overview import (
+    ALERT_WEIGHT,
+    WEIGHTS,
+    FiringAlert,
+    Overview,
+    RankRow,
+    RunSummary,
+    SourceError,
+    condition,
+    in_order,
+)
 from tachograph.top.run_gpus import run_gpus
 
 HISTORY_SECONDS = 1800.0
 HISTORY_POINTS = 120
 
-Place = tuple[int, str]
-"""Rank and node."""
+RankPlace = tuple[int, str]
+"""RankRow and node."""
 
 
 @dataclass
-class _Marked:
+class _RankChoice:
     """Why a rank was chosen, and a number to each reason."""
 
     marks: dict[str, float]
@@ -34,10 +45,10 @@ class _Marked:
 
 
 class RunSource:
-    """A run in the Prometheus at a URL; `look` raises SourceError, for a run it does not know only at the first one."""
+    """A run in the Prometheus at a URL; `fetch` raises SourceError, for an unknown run only the first time."""
 
     view = "run"
-    looks_needed = 1
+    fetches_needed = 1
 
     def __init__(self, run: str, prometheus: Prometheus, most: int) -> None:
         self._run_name = run
@@ -46,28 +57,28 @@ class RunSource:
         self._most = most
         self._known = False
 
-    def look(self, wanted: str = "") -> Facts:
+    def fetch(self, wanted: str = "") -> Overview:
         """Return the run as it is now; ranks and nodes that are `wanted` are among those shown."""
         try:
             if not self._known:
                 self._prometheus.check()
                 self._prometheus.known(self._run_name)
                 self._known = True
-            return self._look(wanted)
+            return self._overview(wanted)
         except PrometheusError as error:
             raise SourceError(str(error)) from error
         except UNREADABLE as error:
             raise SourceError(f"what Prometheus at {self.url} has of the run cannot be read: {error!r:.200}") from error
 
-    def _look(self, wanted: str) -> Facts:
+    def _overview(self, wanted: str) -> Overview:
         ask, run = self._prometheus.instant, self._run_name
-        states_found = ask(questions.states(run))
+        states_found = ask(queries.states(run))
         states = {one.labels["state"]: int(one.value) for one in states_found}
-        figures = {one.labels["__name__"]: one for one in ask(questions.figures(run))}
+        figures = {one.labels["__name__"]: one for one in ask(queries.figures(run))}
         now = next((one.samples[-1][0] for one in (*states_found, *figures.values())), time.time())
-        alerts = sorted((_alert(one) for one in ask(questions.alerts(run))), key=_severity)
+        alerts = sorted((_alert(one) for one in ask(queries.alerts(run))), key=_severity)
         ranks = self._ranks(wanted, alerts, now)
-        return Facts(
+        return Overview(
             view=self.view,
             source=self.url,
             at=now,
@@ -78,31 +89,33 @@ class RunSource:
             ranks_in_all=sum(states.values()),
         )
 
-    def _ranks(self, wanted: str, alerts: Iterable[Alert], now: float) -> list[Rank]:
-        chosen: dict[Place, _Marked] = defaultdict(lambda: _Marked({}))
-        for one in self._prometheus.instant(questions.worst_ranks(self._run_name, self._most, wanted)):
+    def _ranks(self, wanted: str, alerts: Iterable[FiringAlert], now: float) -> list[RankRow]:
+        chosen: dict[RankPlace, _RankChoice] = defaultdict(lambda: _RankChoice({}))
+        for one in self._prometheus.instant(queries.worst_ranks(self._run_name, self._most, wanted)):
             chosen[_place(one.labels)].marks[one.labels["mark"]] = one.value
         for alert in alerts:
             if alert.rank.isdigit() and alert.node:
                 chosen[int(alert.rank), alert.node].marks["straggler" if "Straggler" in alert.name else "alert"] = 0
         if len(chosen) < self._most:
-            for one in self._prometheus.instant(questions.any_ranks(self._run_name, self._most - len(chosen))):
+            for one in self._prometheus.instant(queries.any_ranks(self._run_name, self._most - len(chosen))):
                 chosen[_place(one.labels)].marks["long"] = one.value
         places = sorted(chosen, key=lambda place: (chosen[place].weight, -place[0]), reverse=True)[: self._most]
         if not places:
             return []
-        details: dict[Place, list[TimeSeries]] = defaultdict(list)
-        for one in self._prometheus.instant(questions.of_ranks(self._run_name, sorted({rank for rank, _ in places}))):
+        details: dict[RankPlace, list[TimeSeries]] = defaultdict(list)
+        for one in self._prometheus.instant(queries.of_ranks(self._run_name, sorted({rank for rank, _ in places}))):
             details[_place(one.labels)].append(one)
         alive = {rank for (rank, _), found in details.items() if _label(found, c.RANK_STATE.name, "state") in _ALIVE}
         ranks = [self._rank(place, details[place], chosen[place], alerts, now) for place in places if place in details]
         return [rank for rank in ranks if rank.state in _ALIVE or rank.rank not in alive]  # it moved to another node
 
-    def _rank(self, place: Place, found: list[TimeSeries], why: _Marked, alerts: Iterable[Alert], now: float) -> Rank:
+    def _rank(
+        self, place: RankPlace, found: list[TimeSeries], why: _RankChoice, alerts: Iterable[FiringAlert], now: float
+    ) -> RankRow:
         values = {one.labels["__name__"]: one.value for one in found}
         progress = values.get(c.RANK_PROGRESS.name)
         number, node = place
-        return Rank(
+        return RankRow(
             run=self._run_name,
             rank=number,
             node=node,
@@ -122,7 +135,7 @@ class RunSource:
             alerts=tuple(alert.name for alert in alerts if alert.rank == str(number) and alert.node in {"", node}),
         )
 
-    def _run(self, figures: Mapping[str, TimeSeries], states: Mapping[str, int], now: float) -> Run:
+    def _run(self, figures: Mapping[str, TimeSeries], states: Mapping[str, int], now: float) -> RunSummary:
         values = {name: one.value for name, one in figures.items()}
         hung, down, saved, progress = (
             values.get(name)
@@ -135,10 +148,10 @@ class RunSource:
         )
         size = figures["run:attempt:info"].labels.get("world_size", "") if "run:attempt:info" in figures else ""
         step = HISTORY_SECONDS / HISTORY_POINTS
-        pasts = self._prometheus.range(questions.histories(self._run_name), now - HISTORY_SECONDS, now, step)
+        pasts = self._prometheus.range(queries.histories(self._run_name), now - HISTORY_SECONDS, now, step)
         history = {one.labels["__name__"]: _even(one, now, step) for one in pasts}
         state = condition({**states, "hung": int(hung is not None)})
-        return Run(
+        return RunSummary(
             name=self._run_name,
             state=state,
             state_seconds=hung if state == "hung" else None if down is None else now - down,
@@ -163,7 +176,7 @@ class RunSource:
 _ALIVE = ("running", "frozen")
 
 
-def _place(labels: Mapping[str, str]) -> Place:
+def _place(labels: Mapping[str, str]) -> RankPlace:
     return int(labels["rank"]), labels.get("instance", "")
 
 
@@ -173,9 +186,9 @@ def _label(found: Iterable[TimeSeries], name: str, label: str) -> str:
     return next((one.labels.get(label, "") for one in own if one.value or name != c.RANK_STATE.name), "")
 
 
-def _alert(one: TimeSeries) -> Alert:
+def _alert(one: TimeSeries) -> FiringAlert:
     labels = one.labels
-    return Alert(
+    return FiringAlert(
         name=labels["alertname"],
         severity=labels.get("severity", ""),
         seconds=one.value,
@@ -186,17 +199,17 @@ def _alert(one: TimeSeries) -> Alert:
     )
 
 
-def _severity(alert: Alert) -> tuple[int, float, str]:
+def _severity(alert: FiringAlert) -> tuple[int, float, str]:
     order = {"critical": 0, "warning": 1, "info": 2}
     return order.get(alert.severity, 3), -alert.seconds, alert.name
 
 
 def _cause(found: Iterable[TimeSeries], marks: Mapping[str, float]) -> str:
-    """Return what is known of why, in words."""
+    """Return why it is marked, as far as is known."""
     if behind := marks.get("culprit") or marks.get("behind"):
-        return f"{behind:.0f} collective{'s' * (behind != 1)} behind"
+        return f"{plural(behind, 'collective')} behind"
     if "off step" in marks:
-        return f"{marks['off step']:.0f} steps off"
+        return f"{plural(marks['off step'], 'step')} off"
     if "straggler" in marks:
         cause = _label(found, "rank:straggler_cause:info", "cause")
         return cause or _label(found, "rank:straggler_phase:ratio", "phase")

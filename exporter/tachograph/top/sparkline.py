@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 BARS = "▁▂▃▄▅▆▇█"
-ASCII_BARS = "_.-=+*#@"
 
 FLAT = 0.1
 """The least span, as a share of the largest value: the noise of a steady figure is to look steady."""
@@ -16,7 +15,7 @@ MOST = 1e300
 """Larger values are gaps, as NaN is: their sums are no numbers any more."""
 
 
-def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
+def sparkline(values: Sequence[float], width: int) -> str:
     """Return the newest values in at most `width` characters, several to one where there are more; gaps are blank."""
     each = max(1, math.ceil(len(values) / width)) if width > 0 else 1
     first = len(values) % each
@@ -29,9 +28,9 @@ def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
     low, high = min(known), max(known)
     span = max(high - low, FLAT * max(abs(high), abs(low)))
     low = (low + high - span) / 2
-    top = len(bars) - 1
+    top = len(BARS) - 1
     return "".join(
-        " " if mean is None else bars[min(top, round((mean - low) / span * top)) if span else 0] for mean in means
+        " " if mean is None else BARS[min(top, round((mean - low) / span * top)) if span else 0] for mean in means
     ).lstrip()
 
 

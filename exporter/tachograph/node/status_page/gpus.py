@@ -12,7 +12,7 @@ from tachograph.humanize import age, celsius, gibibytes, percent, plural, watts
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 from tachograph.node.status_page.html import ABSENT, Cell, bar, name, note, of, plain, shown, state
-from tachograph.node.status_page.problems import BLIND, BROKEN_GPU, SLOWED, WORN, Problem
+from tachograph.node.status_page.problems import BLIND, BROKEN_GPU, SLOWED, WORN, NodeProblem
 
 HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost", "sw_power_cap"})
 """Reasons for lower clocks that are not a problem: a power cap is normal at full load."""
@@ -40,41 +40,41 @@ class GpuStatus:
         """Return why its clocks are held down, the harmless reasons too."""
         return [reason for reason in catalog.CLOCK_EVENT_REASONS if self.value(catalog.GPU_CLOCK_EVENT, reason)]
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[NodeProblem]:
         """Yield what is wrong with it, in a few words each."""
         if self.value(catalog.GPU_UP) == 0:
-            yield Problem(BROKEN_GPU, "GPU", ": ".join(("cannot be read", *self._reasons())))
+            yield NodeProblem(BROKEN_GPU, "GPU", ": ".join(("cannot be read", *self._reasons())))
         yield from self._faults()
 
     def _reasons(self) -> list[str]:
         return [plain(reason.replace("_", " ")) for (reason,) in self.labels(catalog.GPU_UNAVAILABLE)]
 
-    def _faults(self) -> Iterator[Problem]:
+    def _faults(self) -> Iterator[NodeProblem]:
         """Yield its problems other than that it cannot be read."""
         for (action,) in self.labels(catalog.GPU_RECOVERY_ACTION):
             if action != "none":
-                yield Problem(BROKEN_GPU, "GPU", f"the driver recommends: {plain(action.replace('_', ' '))}")
+                yield NodeProblem(BROKEN_GPU, "GPU", f"the driver recommends: {plain(action.replace('_', ' '))}")
         for xid, action, meaning in self.labels(catalog.GPU_XID_INFO):
             if action not in diagnosis.XID_OF_PROGRAM:
-                yield Problem(BROKEN_GPU, "GPU", f"had Xid {plain(xid)} ({plain(meaning)}): {plain(action)}")
+                yield NodeProblem(BROKEN_GPU, "GPU", f"had Xid {plain(xid)} ({plain(meaning)}): {plain(action)}")
         yield from self._slowed()
         yield from self._worn()
 
-    def _slowed(self) -> Iterator[Problem]:
+    def _slowed(self) -> Iterator[NodeProblem]:
         held = [reason for reason in self.held() if reason not in HARMLESS]
         if held:
             degrees = self.value(catalog.GPU_TEMPERATURE, "gpu")
             is_hot = diagnosis.THERMAL in map(diagnosis.slowdown_cause, held)
             heat = f" at {celsius(degrees)}" if degrees is not None and is_hot else ""
-            yield Problem(SLOWED, "GPU", f"clocks held down{heat}: {', '.join(held).replace('_', ' ')}")
+            yield NodeProblem(SLOWED, "GPU", f"clocks held down{heat}: {', '.join(held).replace('_', ' ')}")
         links, active = self.value(catalog.GPU_NVLINK_LINKS), self.value(catalog.GPU_NVLINK_LINKS_ACTIVE)
         if links is not None and active is not None and 0 < active < links:
-            yield Problem(SLOWED, "GPU", f"{links - active:.0f} of {links:.0f} NVLink links are down")
+            yield NodeProblem(SLOWED, "GPU", f"{links - active:.0f} of {links:.0f} NVLink links are down")
 
-    def _worn(self) -> Iterator[Problem]:
+    def _worn(self) -> Iterator[NodeProblem]:
         errors = self.value(catalog.GPU_ECC_ERRORS, "uncorrected", "volatile")
         if errors and math.isfinite(errors):
-            yield Problem(WORN, "GPU", f"{plural(errors, 'uncorrected ECC error')} since the driver was loaded")
+            yield NodeProblem(WORN, "GPU", f"{plural(errors, 'uncorrected ECC error')} since the driver was loaded")
         for metric, text in (
             (catalog.GPU_ROW_REMAP_FAILED, "a memory row could not be remapped: return the board"),
             (catalog.GPU_ROW_REMAP_PENDING, "a memory row will be remapped at the next reset"),
@@ -82,7 +82,7 @@ class GpuStatus:
             (catalog.GPU_SRAM_THRESHOLD, "more SRAM errors than the vendor allows: return the board"),
         ):
             if self.value(metric):
-                yield Problem(WORN, "GPU", text)
+                yield NodeProblem(WORN, "GPU", text)
 
     def row(self, ranks: Sequence[Rank]) -> list[Cell]:
         """Return the GPU's row of the table."""
@@ -127,14 +127,16 @@ def _named(ranks: Sequence[Rank]) -> str:
     return "<br>".join(lines + ([f"and {more:,} more"] if more > 0 else [])) or ABSENT
 
 
-def of_gpus(gpus: Sequence[GpuStatus], snapshot: GpuSnapshot | None, now: float) -> Iterator[Problem]:
+def of_gpus(gpus: Sequence[GpuStatus], snapshot: GpuSnapshot | None, now: float) -> Iterator[NodeProblem]:
     """Yield the problems of GPUs and of reading them; each names its GPU."""
     if snapshot is not None and gpus:
         seconds = now - snapshot.monotonic
         if not snapshot.ok:
-            yield Problem(BLIND, "GPUs", f"No readings: {plain(snapshot.reason, 160)}")
+            yield NodeProblem(BLIND, "GPUs", f"No readings: {plain(snapshot.reason, 160)}")
         elif seconds > diagnosis.READINGS_STALE_SECONDS:
-            yield Problem(BLIND, "GPUs", f"The readings below are {age(seconds)} old: a driver call has not returned.")
+            yield NodeProblem(
+                BLIND, "GPUs", f"The readings below are {age(seconds)} old: a driver call has not returned."
+            )
     for gpu in gpus:
         for order, kind, html in gpu.problems():
-            yield Problem(order, f"{kind} {plain(gpu.identity.index)}", f"{html[:1].upper()}{html[1:]}.")
+            yield NodeProblem(order, f"{kind} {plain(gpu.identity.index)}", f"{html[:1].upper()}{html[1:]}.")

@@ -25,7 +25,7 @@ from tachograph.node.samples import GpuIdentity, GpuSnapshot
 from tachograph.node.status_page import html, problems
 from tachograph.node.status_page.gpus import GpuStatus, of_gpus
 from tachograph.node.status_page.html import ABSENT, Cell, name, note, plain, shown, state
-from tachograph.node.status_page.problems import REASON_LENGTH, Problem, RankStatus
+from tachograph.node.status_page.problems import REASON_LENGTH, NodeProblem, RankStatus
 
 EVENTS_SHOWN = 12
 PROBLEMS_SHOWN = 12
@@ -84,7 +84,7 @@ def status_page(
     states = Counter(each.state for ranks in runs.values() for each in ranks)
 
     @cache
-    def found() -> list[Problem]:
+    def found() -> list[NodeProblem]:
         of_all = [each for run, ranks in runs.items() for each in problems.of_ranks(run, ranks, now, wall)]
         return sorted((*of_all, *of_gpus(of_node, snapshot, now)), key=lambda problem: problem.order)
 
@@ -123,7 +123,7 @@ def _ranks_by_run(table: RankTable, now: float, *, is_trusted: bool) -> dict[str
     return found
 
 
-def _problems(found: Sequence[Problem], states: Counter[str], gpus: Sequence[GpuStatus]) -> str:
+def _problems(found: Sequence[NodeProblem], states: Counter[str], gpus: Sequence[GpuStatus]) -> str:
     if found:
         lines = "\n".join(
             f'<li><span class="state {problem.look}">{problem.kind}</span> {problem.html}</li>'

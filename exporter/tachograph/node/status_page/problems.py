@@ -26,7 +26,7 @@ BROKEN_GPU, ENDED, SILENT, NOT_FINITE, STALLED, WARNING, BLIND, SLOWED, LATE_RAN
 """The order of problems. What broke others comes before what it broke; from WARNING on nobody need hurry."""
 
 
-class Problem(NamedTuple):
+class NodeProblem(NamedTuple):
     """One thing that is wrong: its place in the order, a word for its kind, and a sentence of HTML."""
 
     order: int
@@ -48,7 +48,7 @@ class RankStatus(NamedTuple):
     reason: str = ""
 
 
-def of_ranks(run: str, ranks: Sequence[RankStatus], now: float, wall: float) -> Iterator[Problem]:
+def of_ranks(run: str, ranks: Sequence[RankStatus], now: float, wall: float) -> Iterator[NodeProblem]:
     """Yield the problems of one run's ranks on this node."""
     yield from _not_running(run, ranks)
     running = [each.rank for each in ranks if each.state == "running"]
@@ -56,11 +56,11 @@ def of_ranks(run: str, ranks: Sequence[RankStatus], now: float, wall: float) -> 
     if odd := [(rank, loss) for rank, loss in losses if not math.isfinite(loss)]:
         values = sorted({"NaN" if math.isnan(loss) else "infinite" for _, loss in odd})
         who = _ranks([rank for rank, _ in odd], run)
-        yield Problem(NOT_FINITE, "Loss", f"{who}: the loss is {' or '.join(values)}.")
+        yield NodeProblem(NOT_FINITE, "Loss", f"{who}: the loss is {' or '.join(values)}.")
     stalled = stalled_seconds(running, wall)
     if stalled is not None:
         text = f"Run {name(run)} has not completed a step here for {age(stalled)}. {_culprit(running, now)}"
-        yield Problem(STALLED, "No step", text)
+        yield NodeProblem(STALLED, "No step", text)
         return
     for rank, lag in lags(running).items():
         wait = rank.wait_share() or 0.0
@@ -69,10 +69,10 @@ def of_ranks(run: str, ranks: Sequence[RankStatus], now: float, wall: float) -> 
                 f"{_ranks([rank], run)} arrives last: it waits {percent(wait)} of the time, the others here "
                 f"{percent(wait + lag)}."
             )
-            yield Problem(LATE_RANK, "Late rank", text)
+            yield NodeProblem(LATE_RANK, "Late rank", text)
 
 
-def _not_running(run: str, ranks: Sequence[RankStatus]) -> Iterator[Problem]:
+def _not_running(run: str, ranks: Sequence[RankStatus]) -> Iterator[NodeProblem]:
     for state, order, verb in (("dead", ENDED, "died"), ("failed", ENDED, "failed"), ("frozen", SILENT, "")):
         found = sorted((each for each in ranks if each.state == state), key=lambda each: -each.seconds)
         if not found:
@@ -89,7 +89,7 @@ def _not_running(run: str, ranks: Sequence[RankStatus]) -> Iterator[Problem]:
                 text += f": {plain(first.reason, REASON_LENGTH)}"
             else:
                 text += " without giving a reason: see the kernel log." if state == "dead" else "."
-        yield Problem(order, f"Rank {state}", text)
+        yield NodeProblem(order, f"Rank {state}", text)
 
 
 def _ranks(ranks: Sequence[Rank], run: str) -> str:

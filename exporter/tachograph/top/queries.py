@@ -1,4 +1,4 @@
-"""What `top` asks Prometheus about a run: recorded figures, and the worst ranks and GPUs; never all of them."""
+"""The queries of `top RUN`: recorded figures, and the worst ranks and GPUs; never all of them."""
 
 from __future__ import annotations
 
