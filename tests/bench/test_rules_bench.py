@@ -1,4 +1,4 @@
-"""The rules bench: what its fleet shows, and what it reads of Prometheus; the mutants of a rule."""
+"""The rules bench: what its fleet shows, and what it reads of Prometheus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import yaml
 
 from tachograph.catalog import index as catalog
 
@@ -90,49 +89,3 @@ def test_the_document_shows_cpu_where_it_was_measured() -> None:
     assert "together: 0.04 cores" in first
     assert "| g | 2 s | 200.0 (300.0), 10.0% |\n" in second
     assert "CPU" not in second
-
-
-RULES = """
-groups:
-  - name: g
-    rules:
-      - alert: Late
-        expr: |
-          rate(a_total{x="1 > 2"}[1m]) > 0.2
-          and on (run) (b == 1)
-          unless on (run) c
-        for: 0s
-        keep_firing_for: 30s
-"""
-
-
-def test_mutants_of_a_rule() -> None:
-    """Comparisons, limits, windows, durations and clauses change once each; labels and their values never."""
-    texts = importlib.import_module("tools.mutation.text")
-    found = list(texts.mutants("file", RULES))
-    assert len({(one.key, one.content) for one in found}) == len(found)
-    contents = [" ".join(one.content.split()) for one in found]
-    rate = 'rate(a_total{x="1 > 2"}[1m])'
-    assert sorted(contents) == sorted([
-        f"{rate} <= 0.2 and on (run) (b == 1) unless on (run) c",
-        f"{rate} > 0.4 and on (run) (b == 1) unless on (run) c",
-        f"{rate} > 0.1 and on (run) (b == 1) unless on (run) c",
-        f"{rate} > 0.2 unless on (run) c",
-        f"{rate} > 0.2 and on (run) (b != 1) unless on (run) c",
-        f"{rate} > 0.2 and on (run) (b == 0) unless on (run) c",
-        f"{rate} > 0.2 and on (run) (b == 2) unless on (run) c",
-        f"{rate} > 0.2 and on (run) (b == 1)",
-        'rate(a_total{x="1 > 2"}[2m]) > 0.2 and on (run) (b == 1) unless on (run) c',
-        "0s", "60s",
-    ])  # fmt: skip
-
-
-def test_every_mutant_of_the_shipped_rules_is_named_once_and_parses_as_yaml() -> None:
-    """Names find a mutant again: those that tools/mutation/mutants.yml explains exist."""
-    mutate = importlib.import_module("tools.mutation.hunt")
-    names = {mutant.name for mutant in mutate.candidates([])}
-    assert len(names) > 1000
-    assert set(mutate.explained()) <= names
-    assert all(
-        yaml.safe_load(mutant.content) is not None for mutant in mutate.candidates(["skew"]) if mutant.key != "expr"
-    )

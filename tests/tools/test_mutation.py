@@ -1,15 +1,16 @@
-"""The mutation run of the rules: mutants side by side in one promtool, each seen by the tests as if it were alone."""
+"""Mutation testing of the rules: what is changed, and many mutants in one promtool run, each as if it were alone."""
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
+
+from tools.mutation import mutants, trial
 
 RULES = """
 groups:
@@ -50,34 +51,75 @@ TESTS: Mapping[str, Any] = {
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> ModuleType:
+def checkout(tmp_path: Path) -> Path:
     for folder in ("prometheus/rules", "tests/rules/rules"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "prometheus/rules/rules.yml").write_text(RULES)
     (tmp_path / "tests/rules/rules/behaviour.yml").write_text(json.dumps(TESTS))
-    return importlib.import_module("tools.mutation.trial")
+    return tmp_path
 
 
-def test_each_mutant_is_noticed_as_if_it_were_alone(
-    trial: ModuleType, tmp_path: Path, programs: Mapping[str, Path]
-) -> None:
-    """A change is noticed in the rule, in what rests on it, in a query and in an alert's words; else it survives."""
-    texts = importlib.import_module("tools.mutation.text")
-    (plain,) = trial.scenarios([tmp_path / "tests/rules/rules/behaviour.yml"], tmp_path / "prometheus/rules")
-    every = dict(enumerate(texts.mutants("rules", RULES)))
+def test_each_mutant_is_killed_as_if_it_were_alone(checkout: Path, programs: Mapping[str, Path]) -> None:
+    """By the rule itself, by what depends on it, by a query and by an alert's annotations; else it survives."""
+    (plain,) = trial.scenarios([checkout / "tests/rules/rules/behaviour.yml"], checkout / "prometheus/rules")
+    every = dict(enumerate(mutants.mutants_of("rules", RULES)))
 
-    def noticed(scenario: Any, mutants: Mapping[int, Any]) -> set[str]:
-        heard = {number: one for number, one in mutants.items() if scenario.notices(scenario.reach.down(one.writes))}
-        found = trial.Batch(scenario, heard, programs["promtool"], tmp_path).killed()
-        return {f"{mutants[number].title}: {mutants[number].change.partition(' at ')[0]}" for number in found}
+    def killed(scenario: trial.Scenario, tried: Mapping[int, mutants.Mutant]) -> set[str]:
+        within = {number: one for number, one in tried.items() if scenario.notices(scenario.reach.down(one.writes))}
+        found = trial.Batch(scenario, within, programs["promtool"], checkout).killed()
+        return {f"{tried[number].title}: {tried[number].change.partition(' at ')[0]}" for number in found}
 
     everything = {f"{one.title}: {one.change.partition(' at ')[0]}" for one in every.values()}
-    assert noticed(plain, every) == {
+    assert killed(plain, every) == {
         "run:a:sum: > -> <=", "run:b:sum: > -> <=", "run:b:sum: 5 -> 10", "Late: > -> <=", "Late: 2 -> 4",
         "Late: for 1m -> 0s",
     }  # fmt: skip
-    assert noticed(plain.with_texts(), every) - noticed(plain, every) == {"run:c:sum: 3 -> 6", "run:c:sum: 3 -> 1.5"}
+    assert killed(plain.with_texts(), every) - killed(plain, every) == {"run:c:sum: 3 -> 6", "run:c:sum: 3 -> 1.5"}
     assert {"run:b:sum: 5 -> 2.5", "Told: 7 -> 14"} < everything
-    unchanged = dict(enumerate(texts.unchanged(every.values())))
+    unchanged = dict(enumerate(mutants.unchanged(every.values())))
     assert len(unchanged) == 5
-    assert not noticed(plain, unchanged) | noticed(plain.with_texts(), unchanged)
+    assert not killed(plain, unchanged) | killed(plain.with_texts(), unchanged)
+
+
+RULE = """
+groups:
+  - name: g
+    rules:
+      - alert: Late
+        expr: |
+          rate(a_total{x="1 > 2"}[1m]) > 0.2
+          and on (run) (b == 1)
+          unless on (run) c
+        for: 0s
+        keep_firing_for: 30s
+"""
+
+
+def test_mutants_of_a_rule() -> None:
+    """Comparisons, limits, windows, durations and clauses change once each; labels and their values never."""
+    found = list(mutants.mutants_of("file", RULE))
+    assert len({(one.key, one.content) for one in found}) == len(found)
+    contents = [" ".join(one.content.split()) for one in found]
+    rate = 'rate(a_total{x="1 > 2"}[1m])'
+    assert sorted(contents) == sorted([
+        f"{rate} <= 0.2 and on (run) (b == 1) unless on (run) c",
+        f"{rate} > 0.4 and on (run) (b == 1) unless on (run) c",
+        f"{rate} > 0.1 and on (run) (b == 1) unless on (run) c",
+        f"{rate} > 0.2 unless on (run) c",
+        f"{rate} > 0.2 and on (run) (b != 1) unless on (run) c",
+        f"{rate} > 0.2 and on (run) (b == 0) unless on (run) c",
+        f"{rate} > 0.2 and on (run) (b == 2) unless on (run) c",
+        f"{rate} > 0.2 and on (run) (b == 1)",
+        'rate(a_total{x="1 > 2"}[2m]) > 0.2 and on (run) (b == 1) unless on (run) c',
+        "0s", "60s",
+    ])  # fmt: skip
+
+
+def test_every_mutant_of_the_shipped_rules_is_named_once_and_parses_as_yaml() -> None:
+    """Names find a mutant again: those that tools/mutation/mutants.yml explains exist."""
+    names = {mutant.name for mutant in mutants.candidates([])}
+    assert len(names) > 1000
+    assert set(mutants.explained()) <= names
+    assert all(
+        yaml.safe_load(mutant.content) is not None for mutant in mutants.candidates(["skew"]) if mutant.key != "expr"
+    )

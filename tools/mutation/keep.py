@@ -1,4 +1,4 @@
-"""A pytest plugin: what tests hand to `promtool test rules` is kept in a folder, and promtool is not run."""
+"""A pytest plugin that keeps what tests pass to `promtool test rules` in a folder instead of running promtool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Stand in for promtool."""
+    """Replace promtool."""
     folder: Path | None = config.getoption("--keep-rule-tests")
     if folder is None:
         return

@@ -1,7 +1,7 @@
-"""One scenario of the rule tests against many mutants at once, in one promtool that is given nothing they do not need.
+"""One scenario of the rule tests against many mutants at once, in one promtool that is given only what they need.
 
-What a scenario asserts is asserted of each mutant's copies: an alert's test under the copy's name; a query by its
-difference from the same query on the originals, of which the scenario itself says that they are right.
+A scenario's assertions are repeated for each mutant's copies: an alert's under the copy's name; a query's as the
+difference from the same query on the originals, which the scenario itself asserts.
 """
 
 from __future__ import annotations
@@ -23,22 +23,34 @@ from typing import Any
 import yaml
 
 from tachograph import duration
-from tools.mutation.copies import ALERTS, NUMBER, OF_ALERT, Book, Reach, Rule, asked, copied, name_of, renamed, words
-from tools.mutation.text import Mutant
+from tools.mutation.copies import (
+    ALERTS,
+    NUMBER,
+    OF_ALERT,
+    Reach,
+    Rule,
+    RuleFiles,
+    asked,
+    copied,
+    name_of,
+    renamed,
+    words,
+)
+from tools.mutation.mutants import Mutant
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 570.0
-"""A promtool that takes longer is given half the mutants; one alone that takes longer is noticed."""
+"""A promtool run that takes longer is split in halves; a single mutant that takes longer counts as killed."""
 
 THRIFTY = {"GOGC": "400", "GOMAXPROCS": "1"}
-"""Several promtools side by side do more work than one that is parallel in itself."""
+"""Several single-threaded promtools in parallel get more done than one that uses all cores."""
 
 MODULES = ("test_divergence", "test_large_runs", "test_mfu_noise", "test_skew")
-"""Modules of tests/rules that write tests for promtool."""
+"""Modules of tests/rules that generate tests for promtool."""
 
 
 class Loader(yaml.CSafeLoader):
-    """Reads what promtool reads: to PyYAML alone, the samples `0x40` are a hexadecimal number."""
+    """Reads YAML as promtool does: PyYAML alone takes the samples `0x40` for a hexadecimal number."""
 
 
 Loader.yaml_implicit_resolvers = {
@@ -49,7 +61,7 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-
 
 
 class TrialError(Exception):
-    """Promtool failed over something that is no mutant's; the message has its words."""
+    """Promtool failed for a reason other than a mutant; the message holds its output."""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -59,16 +71,16 @@ def read(path: Path) -> dict[str, Any]:
 
 @dataclass
 class RuleTest:
-    """One entry of a test file's `tests`, with the rule files that it loads; `texts`: what alerts say counts, too."""
+    """One entry of a test file's `tests`, with the rule files that it loads; `texts`: annotations are compared, too."""
 
     name: str
     test: Mapping[str, Any]
     interval: str
     order: Sequence[str]
-    book: Book
+    files: RuleFiles
     texts: bool = False
     reach: Reach = field(init=False)
-    whole: Book = field(init=False)
+    all_texts: RuleFiles = field(init=False)
     read: dict[str, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,28 +91,28 @@ class RuleTest:
             for found in OF_ALERT.finditer(one["series"])
         }
         if not self.texts:
-            self.whole, self.book = self.book, without_texts(self.book)
-        self.reach = Reach(self.book, own)
+            self.all_texts, self.files = self.files, without_texts(self.files)
+        self.reach = Reach(self.files, own)
 
     def with_texts(self) -> RuleTest:
-        """Return the scenario to which it matters what alerts say."""
-        return RuleTest(self.name, self.test, self.interval, self.order, self.whole, texts=True)
+        """Return the test with annotations compared."""
+        return RuleTest(self.name, self.test, self.interval, self.order, self.all_texts, texts=True)
 
     @cached_property
     def key(self) -> str:
-        """Return what changes when the scenario or a rule in it does."""
-        content = json.dumps([self.test, self.book, self.interval, self.order, self.texts], sort_keys=True)
+        """A key that changes with the scenario or a rule in it."""
+        content = json.dumps([self.test, self.files, self.interval, self.order, self.texts], sort_keys=True)
         return f"{self.name} {hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
     @cached_property
     def cost(self) -> float:
-        """Return about how much work it is: evaluations times rules times series."""
+        """Roughly its work: evaluations times rules times series."""
         ends = [one["eval_time"] for kind in ("alert_rule_test", "promql_expr_test") for one in self.test.get(kind, ())]
         steps = max((duration.parse(str(end)) for end in ends), default=0) / duration.parse(str(self.interval))
         return steps * len(self.reach.reads) * (20 + len(self.test.get("input_series", ())))
 
     def notices(self, reached: Collection[str]) -> bool:
-        """Return whether anything it asserts is within a change's reach."""
+        """Return whether a change can reach anything that it asserts."""
         return any(True for _ in self.alert_tests(reached)) or any(True for _ in self.queries(reached))
 
     def alert_tests(self, reached: Collection[str]) -> Iterator[Mapping[str, Any]]:
@@ -123,21 +135,21 @@ class RuleTest:
         return self.read[query]
 
     def names(self, query: str, reached: frozenset[str]) -> set[str]:
-        """Return what a query reads, of what the rules write."""
+        """Return which outputs of rules a query reads."""
         alerts = {f"ALERTS:{alert}" for alert in asked(query, self.seen(query, reached))}
         return (words(query) & self.reach.reads.keys()) | alerts
 
     def seen(self, query: str, reached: frozenset[str]) -> set[str]:
-        """Return the alerts that a query is about: where it names none, those a change can reach."""
+        """Return the alerts that a query selects; where it names none, those that a change can reach."""
         selectors = [one[2] or "" for one in ALERTS.finditer(query)]
         if any(found[1] in ("=", "=~") for one in selectors for found in OF_ALERT.finditer(one)):
             return self.reach.alerts
         return {alert for alert in self.reach.alerts if f"ALERTS:{alert}" in reached}
 
 
-def without_texts(book: Book) -> dict[str, dict[str, Any]]:
+def without_texts(files: RuleFiles) -> dict[str, dict[str, Any]]:
     """Return rules without annotations."""
-    copy: dict[str, dict[str, Any]] = json.loads(json.dumps(book))
+    copy: dict[str, dict[str, Any]] = json.loads(json.dumps(files))
     for content in copy.values():
         for group in content["groups"]:
             for rule in group["rules"]:
@@ -147,7 +159,7 @@ def without_texts(book: Book) -> dict[str, dict[str, Any]]:
 
 @dataclass
 class Batch:
-    """A scenario and the mutants that are tried in one promtool."""
+    """A scenario and the mutants that one promtool run tries."""
 
     scenario: RuleTest
     mutants: Mapping[int, Mutant]
@@ -155,11 +167,11 @@ class Batch:
     folder: Path
 
     def killed(self) -> dict[int, str]:
-        """Return the mutants that it notices, and how."""
+        """Return the mutants that the scenario kills, and how."""
         found: dict[int, str] = {}
         while left := {number: one for number, one in self.mutants.items() if number not in found}:
             try:
-                noticed, ended = self.attempt(left)
+                killed, ended = self.attempt(left)
             except subprocess.TimeoutExpired:
                 if len(left) == 1:
                     return {**found, **dict.fromkeys(left, "too slow")}
@@ -169,13 +181,13 @@ class Batch:
                     for half in halves
                     for number, how in Batch(self.scenario, half, self.promtool, self.folder).killed().items()
                 }
-            found |= noticed
+            found |= killed
             if not ended:
                 break
         return found
 
     def attempt(self, mutants: Mapping[int, Mutant]) -> tuple[dict[int, str], bool]:
-        """Run promtool; return whom it noticed, and whether a rule's failure ended the scenario early."""
+        """Run promtool; return the killed mutants, and whether a failing rule ended the scenario early."""
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             path = self.write(mutants, Path(name))
             done = subprocess.run(
@@ -232,7 +244,7 @@ class Batch:
         return path
 
     def alert_test(self, one: Mapping[str, Any], number: int) -> dict[str, Any]:
-        """Return what is asserted of an alert, of its copy."""
+        """Return an alert's assertion for its copy."""
         copy = json.loads(json.dumps(one))
         copy["alertname"] += f"__m{number}"
         for alert in copy.get("exp_alerts") or ():
@@ -241,7 +253,7 @@ class Batch:
         return dict(copy)
 
     def difference(self, query: str, reached: frozenset[str], number: int, alerts: Collection[str]) -> str:
-        """Return a query that is empty if a query finds the same in the copies as in the originals."""
+        """Return a query that is empty if the given one returns the same for copies and originals."""
         before = renamed(query, reached, None, alerts)
         after = renamed(query, reached, number, alerts)
         if "ALERTS" in query:
@@ -256,11 +268,11 @@ class Batch:
         shared: Collection[str],
         folder: Path,
     ) -> tuple[list[str], set[str]]:
-        """Write the rules that are shared, and the copies; return the files, and the names they read."""
+        """Write the shared rules and the copies; return the files and the names they read."""
         files = []
         read: set[str] = set()
         alerts = self.scenario.reach.alerts
-        for file, content in self.scenario.book.items():
+        for file, content in self.scenario.files.items():
             groups = []
             for group in content["groups"]:
                 rules: list[Rule] = []
@@ -284,7 +296,7 @@ class Batch:
         return files, read
 
     def series(self, copies: Mapping[int, frozenset[str]], read: Collection[str]) -> Iterator[Mapping[str, Any]]:
-        """Yield the samples that are read; what stands for a rule's output, for each mutant's copy of it, too."""
+        """Yield the input series that are read, and again for each copy of the rule whose output they stand in for."""
         for one in self.scenario.test.get("input_series", ()):
             name = re.match(r"\s*([\w:]*)", one["series"])[1]  # type: ignore[index]
             alert = OF_ALERT.search(one["series"]) if name in ("ALERTS", "ALERTS_FOR_STATE") else None
@@ -298,13 +310,13 @@ class Batch:
 
 
 def scenarios(paths: Iterable[Path], rules: Path) -> list[RuleTest]:
-    """Return every scenario of test files, the quickest first."""
-    book = {path.stem: read(path) for path in sorted(rules.glob("*.yml"))}
+    """Return every scenario of the test files, the cheapest first."""
+    every = {path.stem: read(path) for path in sorted(rules.glob("*.yml"))}
     found = []
     for path in paths:
         content = read(path)
         names = [name for file in content["rule_files"] for name in files(file, rules)]
-        own = {name: book[name] for name in names}
+        own = {name: every[name] for name in names}
         order = content.get("group_eval_order") or [group["name"] for one in own.values() for group in one["groups"]]
         for number, test in enumerate(content["tests"]):
             interval = content.get("evaluation_interval", "1m")
@@ -313,12 +325,12 @@ def scenarios(paths: Iterable[Path], rules: Path) -> list[RuleTest]:
 
 
 def files(pattern: str, rules: Path) -> list[str]:
-    """Return the rule files that a test file's entry means, without their folder."""
+    """Return the rule files that an entry of a test file matches, by stem."""
     return sorted(path.stem for path in rules.glob(Path(pattern).name))
 
 
 def written(tests: Path, folder: Path) -> Iterable[Path]:
-    """Return the tests that Python writes for promtool, by running it with a promtool that only keeps them."""
+    """Return the promtool tests that Python generates, collected by running it with a promtool that only keeps them."""
     if not (modules := [str(path) for name in MODULES if (path := tests / f"{name}.py").exists()]):
         return []
     content = b"".join(Path(module).read_bytes() for module in modules)
@@ -336,5 +348,5 @@ def written(tests: Path, folder: Path) -> Iterable[Path]:
     if not kept:
         raise TrialError(done.stdout[-3000:] + done.stderr[-3000:])
     (out / "all").touch()
-    print(f"{len(kept)} tests written by Python in {time.monotonic() - began:.0f} s", flush=True)
+    print(f"{len(kept)} tests generated by Python in {time.monotonic() - began:.0f} s", flush=True)
     return kept

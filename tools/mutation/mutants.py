@@ -1,17 +1,24 @@
-"""The mutants of a rule file: comparisons, numbers, windows, durations and clauses, one changed at a time.
+"""The mutants of a rule file: one comparison, number, window, duration or clause changed at a time.
 
-Expressions are changed as text, between tokens that PromQL's grammar leaves no doubt about: what stands in quotes or
-braces, or behind a comment sign, is not touched.
+Expressions are changed as text, at tokens that are unambiguous in PromQL: strings, label matchers and comments are
+left alone.
 """
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import yaml
+
+ROOT = Path(__file__).parents[2]
+EXPLAINED = Path(__file__).with_name("mutants.yml")
+GENERATED = {"dcgm"}
+"""Rule files that a program writes; they are tested through it."""
 
 FLIPPED = {">": "<=", "<": ">=", ">=": "<", "<=": ">", "==": "!=", "!=": "=="}
 TOKEN = re.compile(
@@ -28,7 +35,7 @@ WINDOWED = re.compile(r"\[(\d+)([smhd])\]")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: in `file`, rule number `rule` of `group`, which writes `writes`, gets other content under `key`."""
+    """One change: in `file`, rule number `rule` of `group`, which records `writes`, gets `content` under `key`."""
 
     file: str
     group: str
@@ -41,11 +48,11 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """Name it: file, rule and change."""
+        """File, rule and change: unique among all mutants."""
         return f"{self.file}: {self.title}: {self.change}"
 
 
-def mutants(file: str, text: str) -> Iterator[Mutant]:
+def mutants_of(file: str, text: str) -> Iterator[Mutant]:
     """Yield every mutant of a rule file."""
     for group in yaml.safe_load(text)["groups"]:
         titles: Counter[str] = Counter()
@@ -62,14 +69,37 @@ def mutants(file: str, text: str) -> Iterator[Mutant]:
                 yield Mutant(file, group["name"], number, title, writes, key, content, change + again)
 
 
+def explained() -> dict[str, str]:
+    """Return the reason for each equivalent mutant, one that changes nothing, by its name."""
+    found = yaml.safe_load(EXPLAINED.read_text(encoding="utf-8"))
+    return {f"{one['file']}: {one['rule']}: {one['change']}": one["reason"] for one in found}
+
+
+def candidates(files: Sequence[str], rules: Path = ROOT / "prometheus" / "rules") -> Iterator[Mutant]:
+    """Yield every mutant of the named rule files, of all if none is named."""
+    for path in sorted(rules.glob("*.yml")):
+        if path.stem not in GENERATED and (not files or path.stem in files):
+            yield from mutants_of(path.stem, path.read_text(encoding="utf-8"))
+
+
+def drawn(every: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
+    """Return a random sample of mutants, stratified by rule file, with at least one of each."""
+    chance = random.Random(seed)
+    found = []
+    for file in sorted({one.file for one in every}):
+        own = [one for one in every if one.file == file]
+        found += chance.sample(own, min(len(own), max(1, round(count * len(own) / len(every)))))
+    return found
+
+
 def unchanged(every: Iterable[Mutant]) -> Iterator[Mutant]:
-    """Yield one for each rule that is as it was: a test that notices it is no test of a rule."""
+    """Yield one for each rule, without a change: whatever kills it is a fault of this tool."""
     for one in {(one.file, one.group, one.rule): one for one in every}.values():
         yield replace(one, key="comment", content="", change="nothing")
 
 
 def changes(rule: dict[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield key, new content and what was done, for each change of a rule."""
+    """Yield key, new content and description of each change of a rule."""
     seen = {rule["expr"]}
     for content, change in expressions(rule["expr"]):
         if content not in seen:
@@ -82,7 +112,7 @@ def changes(rule: dict[str, str]) -> Iterator[tuple[str, str, str]]:
 
 
 def scaled(number: str, by: float) -> str:
-    """Return a number or duration times so much, durations in whole units."""
+    """Return a number or duration multiplied by a factor, durations in whole units."""
     figure, unit = re.fullmatch(r"([\d.eE+-]+?)([a-z]*)", number).groups()  # type: ignore[union-attr]
     if unit and by < 1:
         return f"{max(1, int(float(figure) * by))}{unit}"
@@ -90,7 +120,7 @@ def scaled(number: str, by: float) -> str:
 
 
 def expressions(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each changed expression, and what was done."""
+    """Yield each changed expression with the description of the change."""
     tokens = [match for match in TOKEN.finditer(text) if match.lastgroup != "skip"]
     for index, token in enumerate(tokens):
         before = tokens[index - 1] if index else None
@@ -108,7 +138,7 @@ def expressions(text: str) -> Iterator[tuple[str, str]]:
 
 
 def shifted(number: str, before: re.Match[str] | None) -> Iterator[str]:
-    """Yield a number twice and half as large; what is compared with 0 or 1 moves by 1."""
+    """Yield twice and half of a number; a limit of 0 or 1 moves by 1."""
     compared = before is not None and bool(before["compare"] or before["word"] == "bool")
     if number == "0":
         if compared:
@@ -136,10 +166,10 @@ def dropped(text: str, tokens: list[re.Match[str]], index: int) -> Iterator[tupl
 
 
 def swap(text: str, match: re.Match[str], other: str) -> str:
-    """Return the text with other words in that place."""
+    """Return the text with the match replaced."""
     return text[: match.start()] + other + text[match.end() :]
 
 
 def place(text: str, match: re.Match[str]) -> str:
-    """Return the words around a place, so that it can be found."""
+    """Return the text around a match, so that a person finds it."""
     return "`" + " ".join(text[max(0, match.start() - 40) : match.end() + 12].split()) + "`"
