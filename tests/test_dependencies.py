@@ -20,7 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LAB: dict[str, Any] = tomllib.loads((ROOT / "lab/pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS: dict[str, list[str]] = PACKAGE["project"]["optional-dependencies"]
-GROUPS: dict[str, list[str]] = PACKAGE["dependency-groups"]
+GROUPS: dict[str, list[str]] = {
+    name: [text for text in group if isinstance(text, str)]  # what it includes is a group of its own
+    for name, group in PACKAGE["dependency-groups"].items()
+}
 
 REPOSITORY = ("exporter", "lab", "tools", "tests", "bench", "grafana", "examples")
 OWN = {"tachograph", "tachograph_lab", "tools", "tests"} | {
