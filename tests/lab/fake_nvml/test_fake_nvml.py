@@ -1,4 +1,4 @@
-"""The made-up NVML library itself: layouts like nvidia-ml-py's, and every call through the real pynvml."""
+"""The fake NVML library itself: layouts like nvidia-ml-py's, and every call through the real pynvml."""
 
 from __future__ import annotations
 
