@@ -1,7 +1,7 @@
-"""What the dashboards cost: every query of every dashboard against a real Prometheus that watches 1,024 ranks.
+"""The cost of the dashboards: every query of every dashboard against a real Prometheus that watches 1,024 ranks.
 
 The fleet, its Prometheus, configuration and rules are those of bench/rules.py; one rank is late and an alert fires.
-When the samples are there, scraping and rules stop; then each query is asked as Grafana would ask it.
+Once the samples have been collected, scraping and rules stop; then each query is sent as Grafana would send it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ import expressions
 DOCUMENT = ROOT / "docs" / "dashboards-bench.md"
 FENCE = "<!-- written by bench/dashboards.py --doc -->"
 STEPS = 360
-"""Points of a line: half an hour of samples that are 5 s apart."""
+"""Points per series: half an hour of samples at intervals of 5 s."""
 BUDGET = 0.5
-"""Seconds that a query may take on two cores."""
+"""The limit for a query on two cores, in seconds."""
 TIMES, CHEAP = 3, 0.25
-"""How often a query is asked, unless it took less CPU seconds than this."""
+"""How often a query is repeated, unless it took less CPU seconds than this."""
 LISTED = 20
 
 
 def ask(url: str, one: expressions.Asked, text: str, began: float, end: float) -> int:
-    """Ask as Grafana would; return how many series came back."""
+    """Send a query as Grafana would; return the number of series in the result."""
     asked: dict[str, object] = {"query": text, "timeout": f"{PATIENCE_SECONDS:.0f}s"}
     path = "query" if one.instant else "query_range"
     step = (end - began) / min(STEPS, one.points or STEPS)
@@ -52,7 +52,7 @@ def ask(url: str, one: expressions.Asked, text: str, began: float, end: float) -
 
 
 def rest(bench: Bench) -> float:
-    """Stop scraping and rules; return the last moment of both. On a busy machine Prometheus takes its time to."""
+    """Stop scraping and rules; return the time of the last sample. On a busy machine this may take a while."""
     moment = time.time() - 1
     for _ in range(10):
         with contextlib.suppress(ProcessError):
@@ -82,7 +82,7 @@ def measure(pid: int, url: str, run: str, began: float, end: float) -> Iterator[
 
 
 def document(text: str, result: dict[str, Any]) -> str:
-    """Return the document with what was measured now behind its fence."""
+    """Return the document with the new measurements after its marker."""
     found = result["queries"]
     lines = [
         f"Prometheus {result['prometheus']}, {result['ranks']:,} ranks, {result['series']:,} series, "
@@ -95,9 +95,9 @@ def document(text: str, result: dict[str, Any]) -> str:
         of = [one for one in found if one["dashboard"] == name]
         cpu, wall = [one["cpu"] for one in of], [one["seconds"] for one in of]
         lines.append(f"| {name} | {len(of)} | {sum(cpu):.2f} | {1e3 * max(cpu):.0f} | {1e3 * max(wall):.0f} |")
-    lines += ["", f"The {LISTED} dearest:", "", "| CPU ms | ms | series | dashboard | panel, mark or variable |"]
+    lines += ["", f"The {LISTED} most expensive:", "", "| CPU ms | ms | series | dashboard | panel, mark or variable |"]
     lines.append("|---|---|---|---|---|")
-    for one in dearest(found):
+    for one in most_expensive(found):
         where = f"{one['place']} ({one['legend']})" if one["legend"] not in ("", "__auto") else one["place"]
         lines.append(
             f"| {1e3 * one['cpu']:.0f} | {1e3 * one['seconds']:.0f} | {one['series']} | {one['dashboard']} | {where} |"
@@ -105,17 +105,17 @@ def document(text: str, result: dict[str, Any]) -> str:
     return text.split(FENCE, maxsplit=1)[0] + FENCE + "\n\n" + "\n".join(lines) + "\n"
 
 
-def dearest(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the queries that take most CPU, the dearest first."""
+def most_expensive(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the queries that take the most CPU time, the most expensive first."""
     return sorted(found, key=lambda one: -one["cpu"])[:LISTED]
 
 
 def main() -> int:
-    """Measure, print the dearest, write docs/dashboards-bench.md if asked; 1 if a query is over its budget."""
+    """Measure, print the most expensive queries, write the document if asked; return 1 if one exceeds its budget."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
-    parser.add_argument("--minutes", type=float, default=10, help="how long samples are gathered")
+    parser.add_argument("--minutes", type=float, default=10, help="minutes of samples to collect")
     parser.add_argument("--doc", action="store_true", help="write docs/dashboards-bench.md")
     options = parser.parse_args()
     programs = binaries.find(options.suite)
@@ -138,8 +138,12 @@ def main() -> int:
               "load": os.getloadavg()[0], "firing": firing, "queries": found}  # fmt: skip
     save(f"dashboards-{options.suite}", result)
     listed = [{"panel": f"{one['dashboard']}: {one['place']}", "CPU ms": 1e3 * one["cpu"], "ms": 1e3 * one["seconds"],
-               "series": one["series"]} for one in dearest(found)]  # fmt: skip
-    show(f"{options.ranks} ranks: the {LISTED} dearest of {len(found)} queries", listed, f"firing: {', '.join(firing)}")
+               "series": one["series"]} for one in most_expensive(found)]  # fmt: skip
+    show(
+        f"{options.ranks} ranks: the {LISTED} most expensive of {len(found)} queries",
+        listed,
+        f"firing: {', '.join(firing)}",
+    )
     if options.doc:
         DOCUMENT.write_text(document(DOCUMENT.read_text(), result))
     over = [one for one in found if one["cpu"] > BUDGET]

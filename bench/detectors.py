@@ -1,7 +1,7 @@
-"""How well loss detectors detect: Tachograph's beside the rules of three peers, on traces with known truth.
+"""The accuracy of loss detectors: Tachograph's and the rules of three peers, on labelled traces.
 
-The peers' rules are written from their description, each with its published defaults and in its most generous reading.
-Constants were chosen on seeds 0 to 49; what is reported is seeds 1000 to 1099.
+The peers' rules are implemented from their description, with published defaults and in the most generous reading.
+Constants were chosen on seeds 0 to 49; reported are seeds 1000 to 1099.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ HEALTHY_SEEDS = 20
 
 
 Detector = Callable[[int, float], bool]
-"""Takes step and value in the order they come, and says whether something is wrong."""
+"""Takes steps and values in order and returns whether it raises an alarm."""
 
 
 class Client:
-    """The classes themselves, as a rank's sender thread calls them."""
+    """The client's own classes, called as a rank's sender thread calls them."""
 
     def __init__(self) -> None:
         self._loss, self._nonfinite, self._rate = LossWatch(), NonfiniteWatch(), LearningRateWatch()
 
     def __call__(self, step: int, value: float) -> bool:
-        """Say whether the loss is not finite or a spike is on."""
+        """Return whether the loss is not finite or a spike is in progress."""
         before = self._nonfinite.totals["loss"]
         self._nonfinite.observe(step, {"loss": value})
         self._loss.observe(step, value)
@@ -52,7 +52,7 @@ class Client:
 
     @property
     def is_spike(self) -> bool:
-        """Say whether a spike is on."""
+        """Return whether a spike is in progress."""
         return self._loss.spike_steps > 0
 
     def learning_rate(self, step: int, rate: float) -> None:
@@ -61,19 +61,19 @@ class Client:
             self._loss.grace(RATE_JUMP_GRACE)
 
     def resumed(self) -> None:
-        """Hear that this process goes on from a checkpoint."""
+        """Note that this process resumed from a checkpoint."""
         self._loss.grace(RESUME_GRACE)
 
 
 class Tachograph(Client):
-    """The client, and the rule that Prometheus looks for a slow divergence with."""
+    """The client together with the rule with which Prometheus detects a slow divergence."""
 
     def __init__(self) -> None:
         super().__init__()
         self._slow = SlowDivergence()
 
     def __call__(self, step: int, value: float) -> bool:
-        """Say whether either alarm is on."""
+        """Return whether either alarm is active."""
         wrong = super().__call__(step, value)
         return self._slow.observe(step, value, spike=self.is_spike) or wrong
 
@@ -83,7 +83,7 @@ class Tachograph(Client):
         self._slow.learning_rate(rate)
 
     def resumed(self) -> None:
-        """Hear that this process goes on from a checkpoint: the rule waits until its window is of it alone."""
+        """Note that this process resumed from a checkpoint: the rule waits until its window is full again."""
         super().resumed()
         self._slow = SlowDivergence()
 
@@ -95,7 +95,7 @@ class TachographNorm:
         self._norm = GradNormWatch()
 
     def __call__(self, step: int, value: float) -> bool:
-        """Say whether a spike is on."""
+        """Return whether a spike is in progress."""
         self._norm.observe(step, value)
         return self._norm.spike_steps > 0
 
@@ -117,7 +117,7 @@ class KillLossSpike:
         self._above_cap = 0
 
     def __call__(self, step: int, value: float) -> bool:
-        """Say whether either alarm is on."""
+        """Return whether either alarm is active."""
         window, wrong = self._window, False
         if len(window) == self.WINDOW:
             if step == self.WINDOW:
@@ -144,7 +144,7 @@ class SkipStep:
         self._count, self._sum, self._squares = 0, 0.0, 0.0
 
     def __call__(self, step: int, value: float) -> bool:
-        """Say whether the optimizer would skip this step."""
+        """Return whether the optimizer would skip this step."""
         finite = math.isfinite(value)
         wrong = False
         if len(self._window) + 1 >= self.LEAST:
@@ -174,7 +174,7 @@ class RerunMachine:
         self._highest = 0.0
 
     def __call__(self, step: int, value: float) -> bool:
-        """Say whether the check would fail."""
+        """Return whether the check would fail."""
         if not math.isfinite(value):
             return True
         if self._seen < self.SAMPLES:
@@ -208,7 +208,7 @@ GRADIENT_RULES: Mapping[str, Rule] = {
 
 @dataclass
 class Score:
-    """What one detector made of some traces."""
+    """The results of one detector on some traces."""
 
     events: int = 0
     false_alarms: int = 0
@@ -243,7 +243,7 @@ class Score:
         self.false_alarms += sum(not any(i in span for span in spans for i in alarm) for alarm in alarms(flagged))
 
     def merge(self, other: Score) -> None:
-        """Add another's figures."""
+        """Add another score."""
         self.events += other.events
         self.false_alarms += other.false_alarms
         self.delays += other.delays
@@ -252,18 +252,18 @@ class Score:
 
     @property
     def recall(self) -> float:
-        """Share of the events that were flagged while they lasted."""
+        """The share of events that were flagged while they lasted."""
         return len(self.delays) / self.events
 
     @property
     def precision(self) -> float:
-        """Share of the alarms that were right; NaN without any."""
+        """The share of alarms that were right; NaN without alarms."""
         count = len(self.delays) + self.false_alarms
         return len(self.delays) / count if count else math.nan
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall."""
+        """The harmonic mean of precision and recall."""
         right = len(self.delays)
         return 2 * right / (right + self.false_alarms + self.events)
 
@@ -369,7 +369,7 @@ def _cell(value: object) -> str:
 
 
 def write_document(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Put the tables between the fences of docs/detectors.md."""
+    """Write the tables between the markers of docs/detectors.md."""
     before, _, after = DOCUMENT.read_text().split(FENCE)
     body = "\n\n".join(f"### {title}\n\n{markdown(rows)}" for title, rows in tables.items())
     DOCUMENT.write_text(f"{before}{FENCE}\n\n{body}\n\n{FENCE}{after}")
@@ -379,7 +379,7 @@ def main() -> None:
     """Print the tables and write bench/out/detectors.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=REPORTED.start, help="first seed")
-    parser.add_argument("--seeds", type=int, default=len(REPORTED), help="how many")
+    parser.add_argument("--seeds", type=int, default=len(REPORTED), help="number of seeds")
     parser.add_argument("--doc", action="store_true", help="write the tables into docs/detectors.md")
     options = parser.parse_args()
     began = time.perf_counter()

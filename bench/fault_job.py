@@ -1,10 +1,10 @@
-"""The fault bench's job: real ranks, real DistributedDataParallel over gloo, a real recorder; the computing is slept.
+"""The job of the fault bench: real ranks, real DistributedDataParallel over gloo, a real recorder, simulated computing.
 
-A CPU that drives a GPU mostly waits for it, and so do these ranks: a tiny real model is trained, and the time that a
-GPU would take is slept in each phase, with noise. So several jobs of four ranks run side by side on two cores.
+A CPU that drives a GPU mostly waits for it, and so do these ranks: they train a tiny real model and sleep for the time
+that a GPU would take in each phase, with noise. So several jobs of four ranks can share two cores.
 
-`python bench/fault_job.py FOLDER` reads FOLDER/scenario.json, and writes there when the fault began. Torch is loaded
-once, the ranks are forked from that process.
+`python bench/fault_job.py FOLDER` reads FOLDER/scenario.json and writes there when the fault began. Torch is imported
+once; the ranks are forked from that process.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tachograph.die_with_parent import die_with_parent
 from tachograph_lab.demo import fault_injection
 
 SHARES = {"data": 0.05, "copy": 0.05, "forward": 0.3, "backward": 0.45, "optimizer": 0.1, "other": 0.05}
-"""A healthy step's phases, as parts of it."""
+"""The phases of a healthy step as shares of it."""
 
 NOISE = 0.03
-"""Standard deviation of a step's length on one rank."""
+"""The standard deviation of a step's duration on one rank."""
 
 CLASSES, WIDTH, BATCH = 16, 32, 64
 CHECKPOINT_EVERY_SECONDS, CHECKPOINT_SECONDS = 30.0, 0.4
@@ -94,7 +94,7 @@ class Rank:
         return self.scenario.kind == kind and self.culprit
 
     def spend(self, phase: str, place: str) -> None:
-        """Sleep as long as this part of the step takes, and the delay if it is to be here."""
+        """Sleep for this part of the step, and for the delay if it belongs here."""
         time.sleep(self.seconds(phase, place))
 
     def seconds(self, phase: str, place: str) -> float:
@@ -114,14 +114,14 @@ class Rank:
             yield inputs, (inputs @ self.truth + 2 * noise).argmax(1)
 
     def note_onset(self) -> None:
-        """Write down when the fault begins."""
+        """Record when the fault begins."""
         if self.step == self.scenario.steps_before and self.rank == CULPRIT:
             fresh = self.folder / "onset.new"
             fresh.write_text(str(time.time()), encoding="utf-8")
             fresh.replace(self.folder / "onset")
 
     def train(self) -> None:
-        """Train through the scenario, and say goodbye."""
+        """Train through the scenario, then finish the run."""
         scenario, rank = self.scenario, self.rank
         torch.manual_seed(0)
         model = Model()
@@ -164,7 +164,7 @@ class Rank:
         recorder.close()
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Return the labels, or others while the loss is to spike."""
+        """Return the labels, or wrong ones during the loss spike."""
         since = self.step - self.scenario.steps_before
         if (self.scenario.kind == "spike" and 0 <= since < SPIKE_STEPS) or (
             self.scenario.kind == "spike-stays" and since >= 0
@@ -173,7 +173,7 @@ class Rank:
         return labels
 
     def harm(self, model: Model) -> None:
-        """Do to this process, or to the model, what the scenario says."""
+        """Apply the scenario's fault to this process or to the model."""
         if self.has("killed"):
             fault_injection.kill(os.getpid())
         if self.has("frozen"):
@@ -186,11 +186,11 @@ class Rank:
                 weights = model.first.weight.view(torch.int32)
                 weights[0, 0] ^= 1 << 20
         if self.scenario.kind == "divergence" and self.faulty:
-            # The labels follow the inputs less and less: the loss climbs by half of this.
+            # The labels depend less and less on the inputs: the loss climbs by half of this.
             self.truth *= 1 - DIVERGENCE_PER_MINUTE * STEP_SECONDS / 60
 
     def pause(self, recorder: tachograph.Recorder, model: Model) -> None:
-        """Save a checkpoint on rank 0, or evaluate on all, when it is time."""
+        """Save a checkpoint on rank 0, or evaluate on all ranks, when it is due."""
         every = round(CHECKPOINT_EVERY_SECONDS / STEP_SECONDS)
         if self.rank == 0 and self.step % every == every // 3:
             path = self.folder / "checkpoint.pt"
@@ -205,7 +205,7 @@ class Rank:
 
 
 def run_rank(scenario: Scenario, rank: int, folder: Path, parent: int) -> None:
-    """Be one rank of the job, in a process of its own."""
+    """Run one rank of the job, in a process of its own."""
     die_with_parent(parent=parent)
     dist.init_process_group("gloo", rank=rank, world_size=RANKS, timeout=timedelta(minutes=10))
     Rank(scenario, rank, folder).train()
@@ -214,7 +214,7 @@ def run_rank(scenario: Scenario, rank: int, folder: Path, parent: int) -> None:
 
 
 def main() -> None:
-    """Fork the ranks and wait for them."""
+    """Fork the ranks and wait for them to end."""
     folder = Path(sys.argv[1])
     given = json.loads((folder / "scenario.json").read_text(encoding="utf-8"))
     scenario = Scenario(**{**given, "expected": None})

@@ -1,4 +1,4 @@
-"""What the fault bench does to its jobs and what must come of each, written down before anything is measured."""
+"""The faults of the fault bench and the alerts expected for each, defined before anything is measured."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 RANKS = 4
 STEP_SECONDS = 0.125
 CULPRIT = 2
-"""Neither the first nor the last rank, and not the one that saves checkpoints."""
+"""The rank with the fault: neither the first nor the last one, and not the one that saves checkpoints."""
 
 SHARES = (0.5, 0.2, 0.1)
-"""Delays, as parts of a healthy step."""
+"""Delays as shares of a healthy step."""
 
 PLACES = {
     "loader": "data",
@@ -21,7 +21,7 @@ PLACES = {
     "optimizer": "optimizer",
     "before collective": "other",
 }
-"""Where a delay is put -> the phase that must be named; a moment before a collective, outside of phases, is `other`."""
+"""The place of a delay -> the phase to be named; right before a collective, outside of phases, it is `other`."""
 
 STRAGGLER = "StragglerRank"
 SYMPTOMS_OF_AN_END = ("RankFailed", "RunHung")
@@ -30,7 +30,7 @@ SYMPTOMS_OF_AN_END = ("RankFailed", "RunHung")
 
 @dataclass(frozen=True)
 class Verdict:
-    """An alert, the rank it names (None: no rank) and the phase its text names (None: not asked for)."""
+    """An alert, the rank it names (None: no rank) and the phase in its text (None: not checked)."""
 
     alert: str
     rank: int | None = None
@@ -43,7 +43,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One job and what must be said of it.
+    """One job and its expected alert.
 
     `kind` and `place`, `share`, `rotating` say what happens from `onset` seconds on, `seconds` is the length of what
     comes after. `expected` None: nothing but info may be said. `allowed` are alerts that are right as well, but not
@@ -64,7 +64,7 @@ class Scenario:
 
     @property
     def run(self) -> str:
-        """The run's name: of letters, digits and hyphens."""
+        """The run's name, of letters, digits and hyphens."""
         return f"{self.name.replace(' ', '-').replace('%', '')}-{self.repeat}"
 
     @property
@@ -91,7 +91,7 @@ class Scenario:
 
 
 def delays() -> list[Scenario]:
-    """Return every size, place and way of turning: the largest first."""
+    """Return every combination of delay, place and rotation, the largest delay first."""
     return [
         Scenario(
             f"{place} {share:.0%} {'rotating' if rotating else 'fixed'}",
@@ -122,13 +122,13 @@ LONG = (
     Scenario("divergence", "divergence", Verdict("LossDiverging"), onset=240, seconds=1700, long=True),
     Scenario("leak", "leak", Verdict("MemoryLeak", CULPRIT), onset=60, seconds=6300, long=True),
 )
-"""LossDiverging looks at 20 minutes; MemoryLeak lets memory settle for 30, and wants a rise in each 20 of 60 more."""
+"""LossDiverging uses 20 minutes; MemoryLeak waits 30 for memory to settle, then needs growth in each 20 of 60 more."""
 
 HEALTHY = Scenario("healthy", "healthy", None)
 
 
 def campaign(healthy: int, repeats: int) -> list[Scenario]:
-    """Return all jobs in the order to start them: the long ones, then faults and healthy runs in turn.
+    """Return all jobs in the order of their start: the long ones, then faults and healthy runs interleaved.
 
     If time runs out, as many of each were done as could be.
     """

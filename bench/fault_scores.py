@@ -1,4 +1,4 @@
-"""Was it right? Each job's alerts against what was expected of it, and the tables of the fault bench."""
+"""Compares each job's alerts with those expected, and makes the tables of the fault bench."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_PHASE, NOTHING, OTHER_ALERT = "no phase", "nothing", "other alert"
 
 @dataclass(frozen=True)
 class Judgement:
-    """An outcome, judged: the rank is right if the expected alert names it and nothing names another."""
+    """A judged outcome: the rank is right if the expected alert names it and no alert names another."""
 
     outcome: Outcome
     answer: Told | None
@@ -26,30 +26,30 @@ class Judgement:
 
     @property
     def scenario(self) -> Scenario:
-        """What was done."""
+        """The scenario of the job."""
         return self.outcome.scenario
 
     @property
     def delay(self) -> float | None:
-        """Seconds from the onset until the alert was there, None without one."""
+        """The seconds from the onset to the alert, None without an alert."""
         return None if self.answer is None or self.outcome.onset is None else self.answer.first - self.outcome.onset
 
     @property
     def verdict(self) -> str:
-        """What was said, in short."""
+        """The alerts in short form."""
         said = ([self.answer] if self.answer else []) + list(self.surplus)
         return " + ".join(named(one) for one in said) or NOTHING
 
 
 def named(told: Told) -> str:
-    """Return an alert in short: its name, rank, phase and severity where it is no page."""
+    """Return an alert in short form: its name, rank, phase, and its severity unless it is a page."""
     who = "" if told.rank is None else f" rank {told.rank}"
     phase = f" ({told.phase})" if told.phase else ""
     return f"{told.alert}{who}{phase}"
 
 
 def judge(outcome: Outcome) -> Judgement:
-    """Compare what was said of a job with what was expected."""
+    """Compare a job's alerts with those expected."""
     scenario, expected = outcome.scenario, outcome.scenario.expected
     loud = [one for one in outcome.told if one.severity != INFO]
     if expected is None:
@@ -63,7 +63,7 @@ def judge(outcome: Outcome) -> Judgement:
         ),
         None,
     )
-    # The same alert again, as a page after a ticket, is no surplus; one that names another rank is.
+    # The same alert again, as a page after a ticket, is not surplus; one that names another rank is.
     surplus = tuple(
         one
         for one in loud
@@ -76,7 +76,7 @@ def judge(outcome: Outcome) -> Judgement:
 
 
 def summary(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
-    """Return a row for each kind of fault: how many were right, how late, and what was said for nothing."""
+    """Return a row for each kind of fault: how many were right, their delay, and surplus alerts."""
     tiers = ("delay 50%", "delay 20%", "delay 10%", "other faults", "healthy")
     rows = []
     for tier in tiers:
@@ -99,13 +99,13 @@ def summary(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
 
 
 def share(values: Iterable[bool]) -> str:
-    """Return how many are true, as a count and in per cent."""
+    """Return how many are true, as a count and a percentage."""
     known = list(values)
     return f"{sum(known)} ({sum(known) / len(known):.0%})"
 
 
 def confusion(judged: Sequence[Judgement], rotating: bool) -> list[dict[str, Any]]:
-    """Return place × what was said: the phase, where the rank was right; else what it was taken for."""
+    """Return the confusion matrix of places: the phase named if the rank was right, else the kind of error."""
     columns = (*PLACES.values(), NO_PHASE, "wrong rank", OTHER_ALERT, NOTHING)
     rows = []
     for place in PLACES:
@@ -127,7 +127,7 @@ def taken_for(one: Judgement) -> str:
 
 
 def others(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
-    """Return the other faults, one by one."""
+    """Return a row for each of the other faults."""
     rows = []
     for one in judged:
         if one.scenario.tier == "other faults":
@@ -139,7 +139,7 @@ def others(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
 
 
 def wrong(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
-    """Return every job of which something wrong, or not all, was said."""
+    """Return every job with a wrong, missing or surplus alert."""
     return [
         {
             "run": one.scenario.run,
@@ -153,7 +153,7 @@ def wrong(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
 
 
 def tables(outcomes: Sequence[Outcome]) -> Mapping[str, list[dict[str, Any]]]:
-    """Return every table by its title; a job that the bench could not do is left out, but for the long ones."""
+    """Return every table by its title; jobs that failed in the bench are left out, except the long ones."""
     judged = [judge(one) for one in outcomes if not one.fault or one.scenario.long]
     counted = [one for one in judged if not one.outcome.fault]
     found = {

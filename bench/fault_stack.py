@@ -1,4 +1,4 @@
-"""The fault bench at work: jobs side by side on the shipped stack, and what Alertmanager would tell of each."""
+"""Runs the jobs of the fault bench in parallel on the shipped stack, and collects the alerts for each."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ START_SECONDS = 60.0
 EXPORTER_SECONDS = 30.0
 
 TOLD_SECONDS = 3.0
-"""How long an alert must be there, and not be inhibited, to count: its cause may come a moment later."""
+"""How long an alert must be active and not inhibited to count: the alert that inhibits it may come a moment later."""
 
 AFTERWARDS_SECONDS = 20.0
-"""How long a job goes on after the expected alert: something wrong may still be said."""
+"""How long a job continues after the expected alert, to catch wrong ones."""
 
 PHASE = re.compile(r"\bin phase (\w+)")
 
 
 @dataclass
 class Told:
-    """An alert that was said of a run: when first, and its text then."""
+    """An alert for a run: when it was first active, and its text then."""
 
     alert: str
     severity: str
@@ -50,7 +50,7 @@ class Told:
 
 @dataclass
 class Outcome:
-    """A job that is over: what was said of it, in Unix seconds, and why it is not to be counted, if so."""
+    """A finished job: its alerts, times in Unix seconds, and the reason why it does not count, if any."""
 
     scenario: Scenario
     onset: float | None
@@ -60,12 +60,12 @@ class Outcome:
     fault: str = ""
 
     def row(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the outcome as plain values."""
         return {"run": self.scenario.run, **asdict(self), "scenario": None}
 
 
 class Running:
-    """One job under way."""
+    """One running job."""
 
     def __init__(self, scenario: Scenario, folder: Path, child: Child) -> None:
         self.scenario, self.folder, self.child = scenario, folder, child
@@ -73,7 +73,7 @@ class Running:
         self.seen: dict[tuple[str, str, int | None], Told] = {}
 
     def hear(self, alert: Mapping[str, Any], now: float) -> None:
-        """Take an alert that is active and not inhibited at `now`."""
+        """Record an alert that is active and not inhibited at `now`."""
         labels, text = alert["labels"], alert["annotations"].get("description", "")
         rank = int(labels["rank"]) if "rank" in labels else None
         key = labels["alertname"], labels["severity"], rank
@@ -92,12 +92,12 @@ class Running:
             return None
 
     def told(self) -> list[Told]:
-        """Return what was said, in order."""
+        """Return the alerts that counted, in order."""
         lasting = (one for one in self.seen.values() if one.last - one.first >= TOLD_SECONDS)
         return sorted(lasting, key=lambda one: one.first)
 
     def over(self, now: float) -> str | None:
-        """Return None while the job has to go on, else why it is a failure of the bench, or nothing."""
+        """Return None while the job must continue, else why the bench failed, empty if it did not."""
         scenario, onset = self.scenario, self.onset
         if not self.child.running and (onset is None or now < onset + scenario.seconds / 2) and not scenario.ends:
             return f"the job ended too early: {self.child.tail(3)}"
@@ -112,16 +112,16 @@ class Running:
         return "" if now > enough else None
 
     def finish(self, fault: str) -> Outcome:
-        """End the job and return what came of it."""
+        """Stop the job and return its outcome."""
         self.child.stop(grace=1.0)
         return Outcome(self.scenario, self.onset, self.began, time.time(), self.told(), fault)
 
 
 class CrowdedStack(Stack):
-    """The shipped stack with room for many jobs: their ranks share one exporter, where a node has 8 to 16."""
+    """The shipped stack with room for many jobs: all their ranks share one exporter, whereas a node has 8 to 16."""
 
     def start_exporter(self) -> None:
-        """Start the exporter with a higher cap on ranks; finished ones leave sooner."""
+        """Start the exporter with a higher limit of ranks; finished ones are removed sooner."""
         command = [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", "--socket", str(self.socket)]
         command += ["--web.listen-address", self.address("exporter")]
         command += ["--limits.ranks", "256", "--ranks.retention-finished", "30s", "--ranks.retention", "60s"]
@@ -143,7 +143,7 @@ class FaultStack:
         self.stack.__exit__(*error)
 
     def start(self, scenario: Scenario) -> Running:
-        """Start a job; its ranks come up within seconds."""
+        """Start a job; its ranks are running within seconds."""
         folder = self.stack.folder / scenario.run
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "onset").unlink(missing_ok=True)
@@ -160,7 +160,7 @@ class FaultStack:
         return Running(scenario, folder, child)
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Return the alerts that Alertmanager would tell somebody of now: those it does not inhibit."""
+        """Return the alerts that Alertmanager would send now: those it does not inhibit."""
         url = f"{self.stack.url('alertmanager')}/api/v2/alerts?active=true&inhibited=false&silenced=false"
         try:
             with urllib.request.urlopen(url, timeout=10) as response:
@@ -170,7 +170,7 @@ class FaultStack:
         return found
 
     def play(self, scenarios: Sequence[Scenario], jobs: int, until: float) -> Iterator[Outcome]:
-        """Play scenarios, `jobs` at a time besides the long ones, and yield each as it ends; `until`: Unix seconds.
+        """Run scenarios, `jobs` at a time besides the long ones, and yield each outcome; `until` is in Unix seconds.
 
         What could not end in time is not begun; a long one is cut off there.
         """

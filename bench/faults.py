@@ -1,7 +1,7 @@
-"""The fault bench: whether faults in real training jobs are told, with the right rank and cause, and nothing else.
+"""The fault bench: whether faults in real training jobs cause the right alert, with the right rank, and no other.
 
-Real jobs of four ranks, real exporter, Prometheus and Alertmanager with the shipped rules. What must be said of each
-stands in fault_scenarios.py. Results are kept as they come: what was done is not done again, but with --fresh.
+Real jobs of four ranks, real exporter, Prometheus and Alertmanager with the shipped rules; fault_scenarios.py has the
+expected alerts. Each result is saved at once: finished jobs are not repeated, except with --fresh.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FENCE = "<!-- written by bench/faults.py --doc -->"
 
 
 def main() -> None:
-    """Play what was not played yet, and print what came of it all."""
+    """Run the jobs that have no result yet, and print the tables of all results."""
     options = parse()
     signal.signal(signal.SIGTERM, leave)
     scenarios = [one for one in campaign(options.healthy, options.repeats) if matches(one, options.only)]
@@ -53,24 +53,28 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="only jobs whose names hold these words")
-    parser.add_argument("--jobs", type=int, default=8, help="jobs side by side, besides the long ones")
-    parser.add_argument("--minutes", type=float, default=40, help="no job is begun that would end later")
-    parser.add_argument("--healthy", type=int, default=30, help="healthy jobs")
-    parser.add_argument("--repeats", type=int, default=2, help="jobs of each fault")
-    parser.add_argument("--suite", default=binaries.SYSTEM, help="whose Prometheus: system, or a Debian code name")
-    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="WORD", help="only jobs whose names contain these words"
+    )
+    parser.add_argument("--jobs", type=int, default=8, help="jobs in parallel, besides the long ones")
+    parser.add_argument("--minutes", type=float, default=40, help="do not start jobs that would end later than this")
+    parser.add_argument("--healthy", type=int, default=30, help="number of healthy jobs")
+    parser.add_argument("--repeats", type=int, default=2, help="jobs per fault")
+    parser.add_argument(
+        "--suite", default=binaries.SYSTEM, help="where Prometheus comes from: system, or a Debian code name"
+    )
+    parser.add_argument("--fresh", action="store_true", help="discard earlier results")
     parser.add_argument("--doc", action="store_true", help="write the tables into docs/fault-bench.md")
     return parser.parse_args()
 
 
 def matches(scenario: Scenario, words: Sequence[str]) -> bool:
-    """Return whether a job is asked for."""
+    """Return whether a job is selected."""
     return all(word in scenario.run for word in words)
 
 
 def play(scenarios: Sequence[Scenario], options: argparse.Namespace) -> list[Outcome]:
-    """Play the jobs, write each result down as it comes, and return them."""
+    """Run the jobs, save each result at once, and return all of them."""
     OUT.mkdir(exist_ok=True)
     outcomes = []
     until = time.time() + 60 * options.minutes
@@ -93,7 +97,7 @@ def play(scenarios: Sequence[Scenario], options: argparse.Namespace) -> list[Out
 
 
 def read(scenarios: Sequence[Scenario]) -> list[Outcome]:
-    """Return what was measured before of these jobs, the last result of each."""
+    """Return the last earlier result of each of these jobs."""
     by_run = {one.run: one for one in scenarios}
     found: dict[str, Outcome] = {}
     if RESULTS.exists():
@@ -106,14 +110,14 @@ def read(scenarios: Sequence[Scenario]) -> list[Outcome]:
 
 
 def facts(options: argparse.Namespace) -> str:
-    """Return what the figures hold for."""
+    """Return the conditions under which the figures were measured."""
     programs = binaries.find(options.suite)
     prometheus = ".".join(map(str, binaries.version(programs["prometheus"])))
     return f"{os.cpu_count()} cores, up to {options.jobs} jobs of four ranks at a time, Prometheus {prometheus}."
 
 
 def write_document(found: Mapping[str, Sequence[Mapping[str, Any]]], machine: str) -> None:
-    """Put the tables between the fences of docs/fault-bench.md."""
+    """Write the tables between the markers of docs/fault-bench.md."""
     before, _, after = DOCUMENT.read_text(encoding="utf-8").split(FENCE)
     body = "\n\n".join(f"### {title}\n\n{markdown(rows)}" for title, rows in found.items())
     DOCUMENT.write_text(f"{before}{FENCE}\n\n{machine}\n\n{body}\n\n{FENCE}{after}", encoding="utf-8")
@@ -127,7 +131,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """End like any other exit: the jobs end, what was measured is kept."""
+    """Exit normally: the jobs are stopped, the results are kept."""
     sys.exit(128 + number)
 
 

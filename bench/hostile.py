@@ -1,13 +1,13 @@
-"""What an attack on one node costs: a real exporter, attackers of other users, and a witness that must not notice.
+"""The cost of attacks on one node: a real exporter, attackers of other users, and a witness that must not be affected.
 
-Each attack of hostile_attacks.py meets an exporter of its own with eight GPUs. Meanwhile a rank of another user says
-how late it is heard (hostile_witness.py), a scraper how long its scrapes take (hostile_scraper.py), and the node is
-looked at from outside: memory, log, descriptors. Afterwards it must be as before within a minute.
+Each attack of hostile_attacks.py runs against an exporter of its own with eight GPUs. Meanwhile a rank of another user
+measures how late its state is applied (hostile_witness.py), a scraper how long scrapes take (hostile_scraper.py), and
+the node's memory, log and descriptors are observed from outside. It must be back to normal within a minute afterwards.
 
-Runs as root, for the attackers and the witness are other users; loopback and a unix socket in a temporary folder only.
-Where there is more than one core the attackers stay on one and the exporter on another: a node has dozens. Exporter and
-observers run at nice −10, so that other programs of the machine count for little. Dead ranks are remembered for 15 s
-more than the attack lasts instead of 15 minutes, so that the minute after it shows that they are forgotten.
+Runs as root, because attackers and witness are other users; it uses only loopback and a Unix socket in a temporary
+folder. With more than one core the attackers run on one and the exporter on another: a node has dozens. Exporter and
+observers run at nice −10, so that other programs on the machine matter little. Dead ranks are kept for 15 s longer than
+the attack instead of 15 minutes, so that the minute after it shows that they are dropped.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ RESIDENT_MB = 100.0
 LOG_BYTES = 10_240.0
 SAMPLES = 10_000
 RECOVERY_SECONDS = 60.0
-"""The limits, each with its reason in docs/security.md."""
+"""The limits; docs/security.md has the reason for each."""
 
 SERIES_SLACK = 10
-"""Samples of the exporter's own that an attack may leave behind: reasons that were first counted in it."""
+"""Series of the exporter's own that an attack may leave behind: reasons that were counted for the first time."""
 
 DESCRIPTOR_SLACK = 8
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one attack cost."""
+    """The cost of one attack."""
 
     name: str
     achieved: Mapping[str, float]
     witness: Mapping[str, Any]
-    """What hostile_witness.py printed."""
+    """The output of hostile_witness.py."""
     scraper: Mapping[str, Any]
-    """What hostile_scraper.py printed."""
+    """The output of hostile_scraper.py."""
     resident_mb: float
     log_rate: float
-    """Bytes a second."""
+    """Bytes per second."""
     recovered: float | None
-    """Seconds until the node was as before, None where it was not within RECOVERY_SECONDS."""
+    """Seconds until the node was as before, None if it was not within RECOVERY_SECONDS."""
     missing: Sequence[str]
-    """What was not as before at the end."""
+    """The differences that remained at the end."""
 
     def cells(self) -> dict[str, tuple[str, bool]]:
-        """Return each figure in words, and whether it is within its limit."""
+        """Return each figure as text, and whether it is within its limit."""
         seen, scraped = self.witness, self.scraper
         late, p99 = max(seen["late"]), quantile(scraped["times"], 0.99)
         others = [
@@ -100,7 +100,7 @@ class Result:
 
 @contextmanager
 def observer(name: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Run one of the observers until it is ready; end it afterwards."""
+    """Start one of the observers and wait until it is ready; stop it afterwards."""
     command = [sys.executable, str(HERE / name), *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -120,7 +120,7 @@ def observer(name: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def measure(name: str, seconds: float | None, library: Path | None) -> Result:
-    """Attack one node and return what it cost."""
+    """Run one attack and return its cost."""
     lasts = min(ATTACKS[name].seconds, seconds or ATTACKS[name].seconds)
     cores = sorted(os.sched_getaffinity(0))
     own, theirs = (cores[0], cores[-1]) if len(cores) > 1 else (None, None)
@@ -140,7 +140,7 @@ def measure(name: str, seconds: float | None, library: Path | None) -> Result:
 
 
 def _settled(target: Node) -> Look:
-    """Return a look at the node once it shows the witness and, three seconds long, no more of itself than before."""
+    """Return the node's state once it shows the witness and has not grown for three seconds."""
     deadline = time.monotonic() + 30
     looks: list[Look] = []
     while time.monotonic() < deadline:
@@ -153,7 +153,7 @@ def _settled(target: Node) -> Look:
 
 
 def _attack(target: Node, name: str, lasts: float, core: int | None) -> tuple[Mapping[str, float], float]:
-    """Run the attackers to their end; return what they achieved and the most memory that the exporter had meanwhile."""
+    """Run the attackers to the end; return their output and the exporter's highest memory in the meantime."""
     command = [sys.executable, str(HERE / "hostile_attacks.py"), name, str(target.socket), str(target.port), str(lasts)]
     command += ["--core", str(core)] if core is not None else []
     attackers = [
@@ -176,7 +176,7 @@ def _attack(target: Node, name: str, lasts: float, core: int | None) -> tuple[Ma
 
 
 def _recovery(target: Node, before: Look, began: float) -> tuple[float | None, list[str]]:
-    """Wait until the node is as before; return the seconds since the attack, or None and what is not."""
+    """Wait until the node is as before; return the seconds since the attack, or None and the differences."""
     while True:
         missing = _differences(before, target.look())
         after = time.monotonic() - began
@@ -188,7 +188,7 @@ def _recovery(target: Node, before: Look, began: float) -> tuple[float | None, l
 
 
 def _differences(before: Look, now: Look | None) -> list[str]:
-    """Return what of a node is not as it was before the attack."""
+    """Return the differences between a node's state now and before the attack."""
     if now is None:
         return ["no answer"]
     return [
@@ -235,7 +235,7 @@ def tables(results: Sequence[Result], load: str) -> list[str]:
 
 
 def document(text: str, lines: Sequence[str]) -> str:
-    """Return the document with `lines` between its marks, which are added at its end where it has none."""
+    """Return the document with `lines` between its markers, which are appended if they are missing."""
     if BEGIN not in text:
         text = f"{text.rstrip()}\n\n## What an attack costs\n\n{BEGIN}\n{END}\n"
     head, rest = text.split(BEGIN, maxsplit=1)
@@ -244,10 +244,10 @@ def document(text: str, lines: Sequence[str]) -> str:
 
 
 def main() -> int:
-    """Attack, print the table, write bench/out/hostile.json; return 1 where a limit was missed."""
+    """Run the attacks, print the table, write bench/out/hostile.json; return 1 if a limit was exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(ATTACKS), default=list(ATTACKS), metavar="NAME")
-    parser.add_argument("--seconds", type=float, help="how long each attack lasts, if shorter than it is by itself")
+    parser.add_argument("--seconds", type=float, help="maximum duration of each attack")
     parser.add_argument("--doc", action="store_true", help=f"write the table into {DOCUMENT.name}")
     options = parser.parse_args()
     if os.geteuid() != 0:

@@ -1,7 +1,7 @@
 """The attacks of bench/hostile.py, each in processes of another user: `hostile_attacks.py NAME SOCKET PORT SECONDS …`.
 
-Bytes are made before the attack begins and sent as they are, so that the attacker is cheaper than the attacked. Each
-process drops root, stays on the attackers' core, and prints what it achieved as one line of JSON.
+Bytes are prepared before the attack and sent unchanged, so that attacking costs less than being attacked. Each process
+drops root, stays on the attackers' core, and prints its results as one line of JSON.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from dataclasses import dataclass
 
 RETRY_SECONDS = 0.1
 TURN_SECONDS = 0.005
-"""Pause between two looks at all sockets of a process."""
+"""The pause between two polls of all sockets of a process."""
 
 CONNECT_SECONDS = 0.001
-"""Pause after a connect of those that are held: what does not fit into the kernel's queue is held by nobody."""
+"""The pause after each connect of a held connection: those that overflow the kernel's queue are not held."""
 
 Achieved = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where to attack and how long."""
+    """The target of an attack, and its duration."""
 
     path: str
     port: int
     seconds: float
 
     def unix(self) -> socket.socket | None:
-        """Return a connection to the socket of the ranks, None while the kernel's queue is full."""
+        """Return a connection to the ranks' socket, None while the kernel's queue is full."""
         return _connected(socket.AF_UNIX, self.path)
 
     def tcp(self) -> socket.socket | None:
-        """Return a connection to the HTTP port, which may still be under way."""
+        """Return a connection to the HTTP port, which may not be established yet."""
         return _connected(socket.AF_INET, ("127.0.0.1", self.port))
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack: what it does in words, its work in each process, and the users of those processes."""
+    """One attack: its description, its work in each process, and the users of those processes."""
 
     words: str
     work: Callable[[Target], Achieved]
@@ -57,7 +57,7 @@ class Attack:
 
 
 class Client:
-    """A client that sends its `messages` in turn, `hz` a second, and connects again where it was closed."""
+    """A client that sends its `messages` in turn, `hz` per second, and reconnects when it is disconnected."""
 
     def __init__(
         self, connect: Callable[[], socket.socket | None], first: bytes, messages: Sequence[bytes], hz: float,
@@ -71,7 +71,7 @@ class Client:
         self.sent = self.connects = 0
 
     def turn(self, now: float) -> None:
-        """Do what is due at `now`."""
+        """Send what is due at `now`."""
         if self._socket is None:
             if now < self._due:
                 return
@@ -142,7 +142,7 @@ def _drive(clients: Sequence[Client], target: Target, what: str = "frames/s") ->
 
 
 def _hold(connects: Sequence[Callable[[], socket.socket | None]], target: Target, dripped: bytes = b"") -> list[int]:
-    """Keep one connection of each kind open, and send one more byte of `dripped` each second; return who is open."""
+    """Keep one connection of each kind open, sending one byte of `dripped` per second; return the open ones."""
     held: list[socket.socket | None] = [None] * len(connects)
     begin = time.monotonic()
     seconds = 0
@@ -177,25 +177,25 @@ def _is_closed(sock: socket.socket) -> bool:
 
 
 def none(target: Target) -> Achieved:
-    """Do nothing: what the bench itself costs."""
+    """Do nothing, to measure the cost of the bench itself."""
     time.sleep(target.seconds)
     return {}
 
 
 def idle(target: Target) -> Achieved:
-    """Hold 512 connections of the socket and 1,100 of the port, and say nothing."""
+    """Hold 512 connections to the socket and 1,100 to the port without sending anything."""
     open_ones = _hold([target.unix] * 512 + [target.tcp] * 1100, target)
     return {"unix held": sum(each < 512 for each in open_ones), "TCP held": sum(each >= 512 for each in open_ones)}
 
 
 def slowloris(target: Target) -> Achieved:
-    """Send a request of which a byte comes each second, 1,100 times."""
+    """Send 1,100 requests at one byte per second."""
     request = b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-A: " + b"a" * 4096
     return {"TCP held": len(_hold([target.tcp] * 1100, target, request))}
 
 
 def wide(target: Target) -> Achieved:
-    """Say frames of 56 KB with 6,300 labels, as often as a rank may."""
+    """Send frames of 56 KB with 6,300 labels, as often as a rank may."""
     labels = {f"{i:x}": 1 for i in range(6300)}
     frame = json.dumps(
         {"v": 1, "type": "state", "seq": 1, "time": 1.0, "metrics": {"collective_enqueued": labels}},
@@ -205,7 +205,7 @@ def wide(target: Target) -> Achieved:
 
 
 def malformed(target: Target) -> Achieved:
-    """Send lines that are refused: long, nested, cut, of other types."""
+    """Send lines that are refused: long, nested, truncated, of wrong types."""
     lines = [
         b"[" * 60_000, b'{"v":1,"type":"state","metrics":{"a":' + b"[" * 900 + b"]" * 900 + b"}}",
         b'{"v":1,"type":"hello","run":"' + b"a" * 50_000 + b'","rank":0}', b"\xff" * 4000, b"1" * 60_000,
@@ -216,14 +216,14 @@ def malformed(target: Target) -> Achieved:
 
 
 def reconnect(target: Target) -> Achieved:
-    """Connect, say hello as one of eight ranks and close, 24,000 times in 14 s."""
+    """Connect, send hello as one of eight ranks and close, 24,000 times in 14 s."""
     hellos = [_hello("storm", i) for i in range(8)]
     done = _storm(target, itertools.cycle([[hello] for hello in hellos]), 24_000 / 14)
     return {"connects/s": done / target.seconds}
 
 
 def runs(target: Target) -> Achieved:
-    """Make up runs: hello and bye, 27,000 of them a second, on connections of 50 each."""
+    """Send hello and bye of 27,000 made-up runs per second, 50 per connection."""
     bye = _line(type="bye", outcome="finished")
 
     def batches() -> Iterator[list[bytes]]:
@@ -235,7 +235,7 @@ def runs(target: Target) -> Achieved:
 
 
 def _storm(target: Target, batches: Iterator[list[bytes]], hz: float) -> int:
-    """Connect, send a batch and close, `hz` a second at most; return how many connections were had."""
+    """Connect, send a batch and close, at most `hz` times per second; return the number of connections."""
     begin = time.monotonic()
     done = 0
     while (now := time.monotonic()) < begin + target.seconds:
@@ -249,14 +249,14 @@ def _storm(target: Target, batches: Iterator[list[bytes]], hz: float) -> int:
 
 
 def flood(target: Target) -> Achieved:
-    """Say 10,000 frames a second on one connection."""
+    """Send 10,000 frames per second on one connection."""
     batch = _state({"tokens_total": 1}) * 100
     done = _drive([Client(target.unix, _hello("flood", 0), [batch], 100.0)], target, "batches/s")
     return {"frames/s": 100 * done["batches/s"]}
 
 
 def immortal(target: Target) -> Achieved:
-    """Say hello, and again with a precision of 10^400, as each of 64 ranks; again each second."""
+    """Send hello, then hello with a precision of 10^400, as each of 64 ranks, every second."""
     begin, rounds, done = time.monotonic(), 0, 0
     while time.monotonic() < begin + target.seconds:
         for i in range(64):
@@ -275,13 +275,13 @@ def immortal(target: Target) -> Achieved:
 
 
 def hoard(target: Target) -> Achieved:
-    """Hold 64 ranks of one user, each with a state a second."""
+    """Run 64 ranks of one user, each with one state per second."""
     clients = [Client(target.unix, _hello("hoard", i), [_state({"tokens_total": 1})], 1.0) for i in range(64)]
     return _drive(clients, target)
 
 
 def names(target: Target) -> Achieved:
-    """Call runs, layers, facts and jobs what a page or a terminal may not bear."""
+    """Use names of runs, layers, facts and jobs that a page or a terminal may not tolerate."""
     odd = [
         "訓" * 100, "𝕏" * 128, "é" * 128, "\x1b[2J\x1b[31mrun", "a\nb", 'a"} 1\nfake_metric{x="', "\\", "\u202erun",
         "\u2028", "\x7f", "\ud800", " ", "\u200b", "<!channel>",
@@ -299,7 +299,7 @@ def names(target: Target) -> Achieved:
 
 
 def series(target: Target) -> Achieved:
-    """Show 256 series of each of 64 ranks."""
+    """Report 256 series for each of 64 ranks."""
     labels = {f"label-{i}": i + 0.123456789 for i in range(32)}
     free = ("collective_enqueued", "collective_completed", "layer_grad_norm", "layer_grad_ratio",
             "layer_activation_rms", "layer_activation_zero_ratio", "layer_memory_peak_bytes", "invariant")  # fmt: skip
@@ -308,7 +308,7 @@ def series(target: Target) -> Achieved:
 
 
 def unread(target: Target) -> Achieved:
-    """Ask and never read: refused lines on the socket, pages on the port."""
+    """Send requests and never read the answers: refused lines on the socket, pages on the port."""
     request = b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept-Encoding: identity\r\n\r\n"
     clients = [Client(target.unix, b"", [b'{"v":2}\n' * 50], 20.0, reads=False) for _ in range(64)]
     clients += [Client(target.tcp, b"", [request * 20], 5.0, reads=False) for _ in range(64)]
@@ -316,13 +316,13 @@ def unread(target: Target) -> Achieved:
 
 
 def scrapes(target: Target) -> Achieved:
-    """Scrape on 16 connections, 100 times a second on each."""
+    """Scrape on 16 connections, 100 times per second on each."""
     request = b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n"
     return _drive([Client(target.tcp, b"", [request], 100.0) for _ in range(16)], target, "requests/s")
 
 
 def http_garbage(target: Target) -> Achieved:
-    """Send the port what is no request, a thousand times a second."""
+    """Send malformed requests to the port, a thousand per second."""
     garbage = [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
         b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
@@ -370,7 +370,7 @@ ATTACKS = {
 
 
 def become(uid: int, core: int | None) -> None:
-    """Stay on one core, take all descriptors that may be had, and leave root for good."""
+    """Stay on one core, raise the limit of descriptors, and drop root permanently."""
     if core is not None:
         os.sched_setaffinity(0, {core})
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -381,7 +381,7 @@ def become(uid: int, core: int | None) -> None:
 
 
 def main() -> None:
-    """Attack, and print what was achieved."""
+    """Run the attack and print its results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=list(ATTACKS))
     parser.add_argument("socket")

@@ -1,4 +1,4 @@
-"""The node under attack: a real exporter with eight GPUs, and what can be seen of it from outside."""
+"""The node under attack: a real exporter with eight GPUs, observed from outside."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DESCRIPTORS = 1024
 
 @dataclass(frozen=True)
 class Look:
-    """One look at the node."""
+    """The state of the node at one moment."""
 
     scrape: float
     series: int
-    """Samples of all but the witness' run."""
+    """The samples of all runs except the witness's."""
     descriptors: int
     resident_mb: float
     witness_runs: bool
@@ -53,14 +53,14 @@ class Node:
         return self._log.stat().st_size
 
     def resident_mb(self) -> float:
-        """Return the resident memory of the exporter and what it started, 0 where it is gone."""
+        """Return the resident memory of the exporter and its child processes, 0 if it is gone."""
         try:
             return resident_mb(children(self.process.pid))
         except OSError:  # a process that ends while it is looked at
             return 0.0
 
     def look(self) -> Look | None:
-        """Return what a scrape on a new connection and /proc show, None where nothing answers."""
+        """Return the state from a scrape on a new connection and /proc, None if there is no answer."""
         try:
             took, page = scrape(self.url)
             descriptors = len(os.listdir(f"/proc/{self.process.pid}/fd"))  # noqa: PTH208 - only how many
@@ -74,7 +74,7 @@ class Node:
 
 @contextmanager
 def node(library: Path | None, retention: float, core: int | None) -> Iterator[Node]:
-    """Start an exporter on one core, with `library` in place of NVML where it is given, and end it."""
+    """Run an exporter on one core, with `library` in place of NVML if it is given."""
     with tempfile.TemporaryDirectory(prefix="tachograph-hostile-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # other users reach the socket
@@ -107,5 +107,5 @@ def _confine(core: int | None) -> None:
 
 
 def stand_in(folder: Path) -> Path | None:
-    """Return the folder of the library that stands in for NVML; None where the driver's own is here."""
+    """Return the folder of the fake NVML library; None if this machine has the driver's own."""
     return None if shutil.which("nvidia-smi") else fake_nvml(folder)

@@ -1,8 +1,8 @@
-"""A Prometheus beside an attack: how long each scrape takes, and what the pages hold.
+"""A Prometheus during an attack: the duration of each scrape, and the content of the pages.
 
-One connection that is kept, gzip, OpenMetrics, four scrapes a second; a fifth of a second later each time a health
-probe on a connection of its own, as a kubelet does. Prints "ready" after the first scrape, begins with a line on
-standard input, and prints what it saw as one line of JSON.
+Four scrapes per second on one persistent connection, with gzip and OpenMetrics; a fifth of a second after each, a
+health probe on a connection of its own, like a kubelet's. Prints "ready" after the first scrape, starts at a line on
+standard input, and prints its results as one line of JSON.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 PERIOD = 0.25
 TIMEOUT = 4.0
-"""The scrape_timeout of the Prometheus that is shipped: a scrape that takes longer is lost."""
+"""The scrape_timeout of the shipped prometheus.yml: a scrape that takes longer is lost."""
 
 OWN_ADDRESS = ("127.0.0.2", 0)
-"""Prometheus and the kubelet do not share an address with who attacks; the attackers have 127.0.0.1."""
+"""Prometheus and the kubelet have another address than the attackers, which use 127.0.0.1."""
 
 HEADERS = {
     "Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
@@ -35,13 +35,13 @@ DEAD = re.compile(r'^tachograph_rank_state\{run="witness",rank="1",state="dead"\
 
 
 class Scraper:
-    """Scrapes on one connection that is kept; where it was closed meanwhile, at once on another, as Prometheus does."""
+    """Scrapes on one persistent connection, and on a new one if that was closed, as Prometheus does."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT, source_address=OWN_ADDRESS)
 
     def scrape(self) -> tuple[float, str]:
-        """Return the seconds of a scrape and its page, empty where there was none in time."""
+        """Return the duration of a scrape and its page, empty if there was none in time."""
         began = time.perf_counter()
         page = ""
         try:
@@ -67,7 +67,7 @@ class Scraper:
 
 
 def probe(port: int) -> bool:
-    """Return whether the exporter says that it is healthy, on a new connection within a second."""
+    """Return whether the exporter reports itself healthy, on a new connection within a second."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0, source_address=OWN_ADDRESS)
     try:
         connection.request("GET", "/-/healthy")
@@ -79,7 +79,7 @@ def probe(port: int) -> bool:
 
 
 def fault_of(page: str) -> str:
-    """Return why Prometheus would refuse a page, empty where it would not; sample limits are told apart."""
+    """Return why Prometheus would refuse a page, empty if it would not; each sample limit is a reason of its own."""
     try:
         for family in text_string_to_metric_families(page):  # type: ignore[no-untyped-call]
             for sample in family.samples:
@@ -92,12 +92,12 @@ def fault_of(page: str) -> str:
 
 
 def samples_of(page: str) -> int:
-    """Return how many samples a page has."""
+    """Return the number of samples on a page."""
     return sum(not line.startswith("#") for line in page.splitlines())
 
 
 def main() -> None:
-    """Scrape while the attack goes on."""
+    """Scrape for as long as the attack lasts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("port", type=int)
     parser.add_argument("seconds", type=float)

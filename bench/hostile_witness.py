@@ -1,11 +1,11 @@
-"""A well-behaved user beside an attack: how late the exporter applies what its ranks say, and whom it refuses.
+"""A well-behaved user during an attack: how late the exporter applies its ranks' state, and which ranks it refuses.
 
-Rank 0 says a state and a hello four times a second. Frames of a connection are taken in turn and the answer to a hello
-says the last step that was applied, so the time to that answer is how late the state was applied: measured on the
-socket, without a scrape. Rank 1 dies before the attack; rank 2 first connects while it goes on.
+Rank 0 sends a state and a hello four times per second. Frames of a connection are processed in order, and the answer to
+a hello has the last step applied, so the time to that answer is the delay of the state: measured on the socket, without
+a scrape. Rank 1 dies before the attack; rank 2 connects for the first time during it.
 
-Prints "ready" once rank 1 is dead, begins with a line on standard input, prints what it saw as one line of JSON, and
-keeps rank 0 speaking until standard input ends.
+Prints "ready" once rank 1 is dead, starts at a line on standard input, prints its results as one line of JSON, and
+keeps rank 0 sending until standard input ends.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from hostile_attacks import become
 UID = 1234
 RUN = "witness"
 PERIOD = 0.25
-"""Eight frames a second: within the ten that a rank may send."""
+"""Eight frames per second: within the ten that a rank may send."""
 
 GRACE_SECONDS = 10.0
-"""How long after the attack a last answer may come."""
+"""How long to wait for the last answer after the attack."""
 
 
 class RefusedError(OSError):
-    """The exporter said no."""
+    """The exporter refused a frame."""
 
 
 class WitnessRank:
-    """One rank that connects again as often as it must."""
+    """One rank that reconnects as often as necessary."""
 
     def __init__(self, path: str, rank: int) -> None:
         self._path = path
@@ -48,7 +48,7 @@ class WitnessRank:
         self.refusals: list[str] = []
 
     def apply(self, deadline: float) -> float:
-        """Say the next step until the exporter has it; return the seconds that took, at most until `deadline`."""
+        """Send the next step until the exporter has it; return the seconds that took, at most until `deadline`."""
         began = time.monotonic()
         self._seq += 1
         while time.monotonic() < deadline:
@@ -67,7 +67,7 @@ class WitnessRank:
         return time.monotonic() - began
 
     def _say(self, deadline: float) -> int:
-        """Say state and hello, and return the step that the answer tells."""
+        """Send state and hello, and return the step in the answer."""
         now = time.time()
         common = {"v": 1, "run": RUN, "rank": self._rank, "world_size": 3, "pid": os.getpid()}
         hello = json.dumps({**common, "type": "hello"}).encode() + b"\n"
@@ -112,7 +112,7 @@ class WitnessRank:
 
 
 def measure(rank: WitnessRank, newcomer: WitnessRank, seconds: float) -> dict[str, object]:
-    """Speak for `seconds` and return what was seen; the newcomer connects when a third of the time is over."""
+    """Send for `seconds` and return the results; the newcomer connects after a third of the time."""
     begin = time.monotonic()
     deadline = begin + seconds + GRACE_SECONDS
     joined: list[float] = []
@@ -140,7 +140,7 @@ def measure(rank: WitnessRank, newcomer: WitnessRank, seconds: float) -> dict[st
 
 
 def main() -> None:
-    """Bear witness."""
+    """Run the witness's ranks and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("socket")
     parser.add_argument("seconds", type=float)

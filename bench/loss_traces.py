@@ -1,8 +1,8 @@
-"""Loss traces with known truth, made from a seed: what a loss detector must flag, and what it must let pass.
+"""Labelled loss traces, generated from a seed: what a loss detector must flag, and what it must not.
 
 The healthy loss is a power law that falls to a floor, times noise. Half of the traces start with the run, half later in
-it. A *spike* is a rise of at least a fifth of the level and of at least eight standard deviations of the noise; what is
-smaller is left out of the suite, as people would not agree on it.
+it. A *spike* is a rise of at least a fifth of the level and of at least eight standard deviations of the noise; smaller
+ones are not in the suite, as people would not agree on them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ degrees of freedom, drawn again beyond six deviations; correlated noise is autor
 CORRELATION = 0.9
 TAIL_DEGREES = 5
 MOST_DEVIATIONS = 6.0
-"""Beyond it noise would be a spike by the definition above, and the truth would contradict itself."""
+"""Beyond this, noise would be a spike by the definition above, and the labels would contradict themselves."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Values in the order they were logged. Spans are half-open ranges of positions in `values`."""
+    """Logged values in order. Spans are half-open ranges of positions in `values`."""
 
     kind: str
     values: list[float]
@@ -49,13 +49,13 @@ class Trace:
     events: Sequence[range] = ()
     neutral: Sequence[range] = ()
     restarts: frozenset[int] = field(default_factory=frozenset)
-    """Positions at which a new process begins: a detector keeps what its program saves in a checkpoint."""
+    """Positions at which a new process begins: a detector keeps only what its program saves in checkpoints."""
 
     least_share: float = 0.0
     """Least share of an event's steps that must be flagged for it to count as found."""
 
     rates: Sequence[float] = ()
-    """The learning rate of each step, where the trace is about it."""
+    """The learning rate of each step, if the trace is about it."""
 
 
 class _Run:
@@ -72,7 +72,7 @@ class _Run:
         self.levels = [floor + height * (1 + step / reach) ** -power for step in range(self.first, self.first + steps)]
         self.steps = list(range(self.first, self.first + steps))
         self.rises = [0.0] * steps
-        """What happens to the run, as a share of its level."""
+        """The size of the event as a share of the run's level."""
 
     def draw_rise(self) -> float:
         least = self.least_rise
@@ -98,7 +98,7 @@ class _Run:
 
 
 def noise(random: Random, shape: str, size: float) -> Iterator[float]:
-    """Yield noise of standard deviation `size` without end."""
+    """Yield endless noise of standard deviation `size`."""
     last = random.gauss(0, 1)
     while True:
         fresh = random.gauss(0, 1)
@@ -148,7 +148,7 @@ def long_spike(seed: int) -> Trace:
 
 
 def spike_after_restart(seed: int) -> Trace:
-    """A new process goes on from a checkpoint, and a spike comes 12 to 150 steps later."""
+    """A new process resumes from a checkpoint, and a spike comes 12 to 150 steps later."""
     run, back = _restarted("spike 12–150 steps after a restart", seed)
     start = back + run.random.randint(12, 150)
     event = run.raise_by(range(start, start + run.random.randint(1, 3)), run.draw_rise())
@@ -156,7 +156,7 @@ def spike_after_restart(seed: int) -> Trace:
 
 
 def nan(seed: int) -> Trace:
-    """One to 50 losses that are not a number."""
+    """One to 50 losses that are NaN."""
     run = _Run("NaN for 1–50 steps", seed)
     start = run.random.randrange(200, STEPS - 100)
     event = run.raise_by(range(start, start + run.random.randint(1, 50)), math.nan)
@@ -164,7 +164,7 @@ def nan(seed: int) -> Trace:
 
 
 def slow_divergence(seed: int) -> Trace:
-    """The loss turns and climbs 0.2 % a minute for half an hour, at one step a second."""
+    """The loss stops falling and climbs by 0.2 % per minute for half an hour, at one step per second."""
     length = DIVERGENCE_MINUTES * STEPS_PER_MINUTE
     run = _Run("slow divergence, 0.2 % a minute", seed, 600 + length, fresh=False)
     event = range(600, 600 + length)
@@ -209,7 +209,7 @@ def shift_up(seed: int) -> Trace:
 
 
 def restart(seed: int) -> Trace:
-    """A new process goes on from a checkpoint; the loss is up to 5 % higher at first."""
+    """A new process resumes from a checkpoint; the loss is up to 5 % higher at first."""
     run, back = _restarted("restart", seed)
     return run.trace(restarts=frozenset([back]))
 
@@ -221,7 +221,7 @@ def rollback(seed: int) -> Trace:
 
 
 def plateau(seed: int) -> Trace:
-    """The loss stands still."""
+    """The loss is constant."""
     run = _Run("plateau", seed)
     start = run.random.randrange(200, 900)
     run.levels[start:] = [run.levels[start]] * (STEPS - start)

@@ -1,4 +1,4 @@
-"""What an exporter costs, seen from outside: scrape time, CPU and memory of it and everything it started."""
+"""The cost of an exporter seen from outside: scrape time, CPU and memory of it and its child processes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tachograph_lab.table import spread
 
 
 def fake_nvml(folder: Path) -> Path:
-    """Build the C stand-in for libnvidia-ml.so.1 and return its folder."""
+    """Build the fake libnvidia-ml.so.1 and return its folder."""
     return Path(library.build(folder))
 
 
 def children(pid: int) -> list[int]:
-    """Return `pid` and every process below it."""
+    """Return `pid` and all its descendants."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -55,7 +55,7 @@ def resident_mb(pids: list[int]) -> float:
 
 
 def scrape(url: str) -> tuple[float, str]:
-    """Return the seconds one gzip-less scrape took, and its text."""
+    """Return the duration of one uncompressed scrape, and its text."""
     began = time.perf_counter()
     with urllib.request.urlopen(url, timeout=10) as answer:
         text = answer.read().decode()
@@ -63,7 +63,7 @@ def scrape(url: str) -> tuple[float, str]:
 
 
 def wait_for(url: str, **wanted: int) -> None:
-    """Return once the page holds that many lines beginning with each word; raise RuntimeError after 30 s."""
+    """Return once the page has this many lines beginning with each word; raise RuntimeError after 30 s."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:

@@ -1,8 +1,8 @@
-"""What the rules cost at 1,024, 4,096 and 16,384 ranks: one real Prometheus with the shipped configuration and rules.
+"""The cost of the rules at 1,024, 4,096 and 16,384 ranks in one real Prometheus with the shipped configuration.
 
-A helper process serves the pages of a simulated fleet, nodes of 8 ranks and 8 GPUs, as a real exporter and a real
-node_exporter show them. Measured are series, samples a second, memory and CPU of Prometheus, and for every rule group
-how long it takes, against its interval: in a healthy run, with a rank that is late, and in a hang.
+A helper process serves the pages of a simulated fleet, nodes of 8 ranks and 8 GPUs, modelled on a real exporter and a
+real node_exporter. Measured are series, samples per second, memory and CPU of Prometheus, and the duration of every
+rule group against its interval: in a healthy run, with a straggler, and in a hang.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ BUDGET = 0.5
 
 
 def get(url: str) -> str:
-    """Return a page; on a busy machine it may take long."""
+    """Return a page, with a long timeout for busy machines."""
     with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         return str(answer.read().decode())
 
 
 def patterns(folder: Path, node_exporter: Path) -> None:
-    """Write the pages of a real exporter and of a real node_exporter, which the fleet's are made from."""
+    """Write the pages of a real exporter and a real node_exporter, the patterns for the fleet's."""
     with ready_exporter(free_port()) as (_, url):
         lines = get(url).splitlines(keepends=True)
         settled = [line for line in lines if not line.startswith("tachograph_rank_new_info{")]  # gone after a minute
@@ -63,7 +63,7 @@ def patterns(folder: Path, node_exporter: Path) -> None:
 
 
 def configure(folder: Path, nodes: int, port: int, rules: Path) -> Path:
-    """Copy the shipped configuration with the fleet's nodes for targets; return its path."""
+    """Copy the shipped configuration with the fleet's nodes as targets; return its path."""
     own = folder / "prometheus"
     shutil.rmtree(own, ignore_errors=True)
     shutil.copytree(ROOT / "prometheus", own)
@@ -113,16 +113,16 @@ class Bench:
         shutil.rmtree(self._folder / "data", ignore_errors=True)
 
     def fault(self, name: str) -> None:
-        """Begin a fault, or end it with `none`."""
+        """Start a fault, or end it with `none`."""
         get(f"{self._fleet_url}/fault/{name}")
 
     def figures(self) -> Figures:
-        """Return what Prometheus says of itself now."""
+        """Return the metrics of Prometheus itself now."""
         pid = [self.prometheus.pid]
         return Figures(get(f"{self.url}/metrics"), cpu_seconds(pid), resident_mb(pid), time.monotonic())
 
     def rest(self) -> float:
-        """Stop scraping and evaluating; return the moment from which everything can be asked."""
+        """Stop scraping and evaluating; return the time of the last samples."""
         moment = time.time() - 1
         configuration = self._folder / "prometheus" / "prometheus.yml"
         configuration.write_text("global: {scrape_interval: 1h}\n")
@@ -131,7 +131,7 @@ class Bench:
         return moment
 
     def rule_seconds(self) -> dict[str, float]:
-        """Return what the last evaluation of each rule took, by group and name."""
+        """Return the duration of each rule's last evaluation, by group and name."""
         with urllib.request.urlopen(f"{self.url}/api/v1/rules", timeout=PATIENCE_SECONDS) as answer:
             groups = json.load(answer)["data"]["groups"]
         return {
@@ -141,14 +141,14 @@ class Bench:
         }
 
     def alerts(self) -> list[str]:
-        """Return the names of the alerts that fire, with their number."""
+        """Return the names of the firing alerts, with their number."""
         query = urllib.parse.quote('count by (alertname) (ALERTS{alertstate="firing",alertname!="Watchdog"})')
         with urllib.request.urlopen(f"{self.url}/api/v1/query?query={query}", timeout=PATIENCE_SECONDS) as answer:
             rows = json.load(answer)["data"]["result"]
         return sorted(f"{one['metric']['alertname']} × {one['value'][1]}" for one in rows)
 
     def watch(self, seconds: float) -> dict[str, Any]:
-        """Look every 2 s; return the figures, each group's durations, and the machine's load meanwhile."""
+        """Read the metrics every 2 s; return the figures, each group's durations, and the machine's load."""
         first = last = self.figures()
         helper = cpu_seconds([self.fleet.pid])
         looks: list[Figures] = []
@@ -195,12 +195,12 @@ def report(ranks: int, state: str, found: Mapping[str, Any]) -> None:
 
 
 def report_cpu(ranks: int, groups: Mapping[str, Any], slowest: int) -> None:
-    """Print what groups and rules cost in CPU time, in the state that was measured last."""
-    dearest = sorted(groups.items(), key=lambda item: -item[1]["cpu"] / item[1]["interval"])
+    """Print the CPU time of groups and rules in the state that was measured last."""
+    most_expensive = sorted(groups.items(), key=lambda item: -item[1]["cpu"] / item[1]["interval"])
     rows = [
         {"group": name, "interval": one["interval"], "CPU ms": one["cpu"] * 1e3,
          "% of interval": 100 * one["cpu"] / one["interval"]}
-        for name, one in dearest[:LISTED]
+        for name, one in most_expensive[:LISTED]
     ]  # fmt: skip
     show(f"{ranks} ranks: CPU of each group's evaluation, {cores(groups):.2f} cores in all", rows)
     rules = {f"{name} {rule}": spent for name, one in groups.items() for rule, spent in one["rules"].items()}
@@ -214,12 +214,16 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
     parser.add_argument("--rules", type=Path, default=ROOT / "prometheus/rules", help="folder of rule files")
-    parser.add_argument("--warm-up", type=float, default=150, help="seconds before anything counts")
+    parser.add_argument("--warm-up", type=float, default=150, help="seconds before the measurement")
     parser.add_argument("--onset", type=float, default=45, help="seconds between a fault and its measurement")
-    parser.add_argument("--seconds", type=float, default=120, help="how long each state is measured")
+    parser.add_argument("--seconds", type=float, default=120, help="seconds to measure each state")
     parser.add_argument("--faults", nargs="*", default=["straggler", "hang"])
-    parser.add_argument("--slowest", type=int, default=12, help="how many rules to list by their last evaluation")
-    parser.add_argument("--cpu", action="store_true", help="also each rule's CPU time, which the load leaves alone")
+    parser.add_argument("--slowest", type=int, default=12, help="number of slowest rules to list")
+    parser.add_argument(
+        "--cpu",
+        action="store_true",
+        help="also measure each rule's CPU time, which does not depend on the machine's load",
+    )
     parser.add_argument("--doc", action="store_true", help="write docs/rules-bench.md")
     options = parser.parse_args()
     programs = binaries.find(options.suite)

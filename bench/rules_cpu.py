@@ -1,9 +1,9 @@
-"""CPU seconds of each rule, whatever else the machine does: scraping stops, then every expression is asked again.
+"""The CPU seconds of each rule, independent of the machine's load: scraping stops, then every expression is queried.
 
-A duration grows with the machine's load, the CPU time of a process hardly does. Asked are the rules' own expressions,
-at the moment of the last scrape, in a Prometheus that does nothing else. What it spends on storing a rule's result is
-not in it; results are small beside what is read for them. Nor is the collection of garbage: one reads the whole heap,
-in a large one for a second or more, and falls into whichever expression comes after enough others.
+A duration grows with the machine's load, the CPU time of a process hardly does. The rules' own expressions are queried
+at the time of the last scrape, in a Prometheus that does nothing else. The cost of storing a rule's result is not
+included; results are small compared with the samples read for them. Neither is garbage collection: it reads the whole
+heap, which takes a second or more if that is large, and falls into an arbitrary expression.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def process_seconds(pid: int) -> float:
 
 
 def ask(url: str, expression: str, moment: float) -> None:
-    """Evaluate an expression as a rule would; only the number of series comes back."""
+    """Evaluate an expression as a rule would; return only the number of series."""
     body = urllib.parse.urlencode({"query": f"count({expression})", "time": f"{moment:.3f}", "timeout": "60s"})
     with urllib.request.urlopen(f"{url}/api/v1/query", data=body.encode(), timeout=90) as answer:
         answer.read()
@@ -42,7 +42,7 @@ def cost(pid: int, url: str, expression: str, moment: float) -> float:
 
 
 def costs(pid: int, url: str, moment: float, rules: Path) -> dict[str, dict[str, Any]]:
-    """Return for each rule group its interval, its CPU seconds, and those of each of its rules: the least of each.
+    """Return for each rule group its interval, its CPU seconds, and those of each of its rules, the lowest of each.
 
     All are asked in turn, several times over: a collection that goes on for a while meets others in each round.
     """

@@ -22,7 +22,7 @@ LAG_SECONDS = 0.5
 
 
 class Fleet:
-    """All pages, and how far the run is."""
+    """All pages, and the progress of the run."""
 
     def __init__(self, nodes: int, exporter: str, host: str) -> None:
         noise = np.random.default_rng(1)
@@ -37,13 +37,13 @@ class Fleet:
             page.start(self._began)
 
     def page(self, kind: str, node: int) -> bytes:
-        """Return a page as of now."""
+        """Return a page with its present values."""
         seconds = time.time() - self._began
         steps = ((self._stopped or seconds) - self._paused) // STEP_SECONDS
         return (self.exporters if kind == "exporter" else self.hosts)[node].render(steps, seconds)
 
     def fault(self, name: str) -> None:
-        """End the fault that is on and begin another one."""
+        """Replace the present fault by another one."""
         seconds = time.time() - self._began
         if self._stopped is not None:
             self._paused += seconds - self._stopped
@@ -65,7 +65,7 @@ class Fleet:
 
 
 class Connection(asyncio.Protocol):
-    """Prometheus on the line: it keeps a connection to each target and asks for one page at a time."""
+    """A connection from Prometheus, which keeps one per target and requests one page at a time."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -73,12 +73,12 @@ class Connection(asyncio.Protocol):
         self._asked = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Store the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer once the request's head is complete; a GET has no body."""
+        """Answer once the request's header is complete; a GET has no body."""
         self._asked += data
         while b"\r\n\r\n" in self._asked:
             head, self._asked = self._asked.split(b"\r\n\r\n", 1)
@@ -104,13 +104,13 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(port: int, fleet: Fleet) -> None:
-    """Serve until ended."""
+    """Serve until the process is stopped."""
     server = await asyncio.get_running_loop().create_server(lambda: Connection(fleet), "127.0.0.1", port, backlog=4096)
     await server.serve_forever()
 
 
 def main() -> None:
-    """Make the pages, then open the port."""
+    """Generate the pages, then open the port."""
     port, nodes, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     fleet = Fleet(nodes, *((folder / f"{name}.prom").read_text() for name in ("exporter", "node_exporter")))
     asyncio.run(serve(port, fleet))

@@ -1,6 +1,6 @@
-"""The pages of a simulated fleet: a real exporter's page as the pattern, with the numbers of a training run that runs.
+"""The pages of a simulated fleet: a real exporter's page as the pattern, with the values of a run in progress.
 
-A page is made once for each node, with a slot of fixed width for every number that changes; serving it fills the slots.
+A page is generated once per node, with a slot of fixed width for every value that changes; serving it fills the slots.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RANKS_PER_NODE = 8
 STEP_SECONDS = 2.0
 RUN = "llama-405b"
 WIDTH = 18
-"""Characters of a slot: fourteen digits, a point and three more. What is larger carries an exponent behind its slot."""
+"""The characters of a slot: fourteen digits, a point and three more. Larger values have an exponent after the slot."""
 
 DIGITS = 10 ** np.arange(WIDTH - 2, -1, -1, dtype=np.int64)
 SLOT = b"0" * WIDTH
@@ -28,7 +28,7 @@ TIMESTAMP = re.compile(r"tachograph_rank_(heartbeat|progress)_timestamp_seconds"
 
 @dataclass(frozen=True)
 class Moving:
-    """How the value of a sample moves: with completed steps, with the clock, or both; noise is a share per rank."""
+    """How the value of a sample changes: with completed steps, with time, or both; noise is a share per rank."""
 
     per_step: float = 0.0
     per_second: float = 0.0
@@ -38,7 +38,7 @@ class Moving:
 
 
 def moving_rows() -> Iterator[tuple[str, Moving]]:
-    """Yield what moves on a page: a pattern for the sample's name and labels, and how."""
+    """Yield the samples of a page that change: a pattern for name and labels, and how they change."""
     yield r"tachograph_rank_heartbeat_timestamp_seconds\{", Moving(per_second=1)
     yield r"tachograph_rank_progress_timestamp_seconds\{", Moving(per_step=STEP_SECONDS)
     yield r"tachograph_train_(step|steps_total|batches_total)\{", Moving(per_step=1)
@@ -74,14 +74,14 @@ ROWS = [(re.compile(pattern), moving) for pattern, moving in moving_rows()]
 
 
 def plan(lines: Iterable[str]) -> list[Moving | None]:
-    """Return for each line of a page how it moves, None for one that stands still: alike on all nodes."""
+    """Return for each line of a page how it changes, None if it does not; this is the same on all nodes."""
     return [
         None if line.startswith("#") else next((row for rule, row in ROWS if rule.match(line)), None) for line in lines
     ]
 
 
 class Page:
-    """One page of one node; `render` gives it at a moment. `plan` says for each line how it moves."""
+    """One page of one node; `render` returns it at a moment. `plan` has for each line how it changes."""
 
     def __init__(self, lines: Sequence[str], plan: Sequence[Moving | None], noise: np.random.Generator) -> None:
         text = bytearray()
@@ -108,18 +108,18 @@ class Page:
         self._per_second *= scale
 
     def start(self, epoch: float) -> None:
-        """Let the run begin at this Unix time."""
+        """Start the run at this Unix time."""
         self._base += [epoch if TIMESTAMP.match(sample) else 0.0 for sample in self.samples]
 
     def bend(self, pattern: str, factor: float, steps: float) -> None:
-        """From now on, `steps` into the run, let samples grow by another factor with each step."""
+        """From now on, `steps` into the run, make samples grow by another factor per step."""
         for index, sample in enumerate(self.samples):
             if re.search(pattern, sample):
                 self._base[index] += self._per_step[index] * (1 - factor) * steps
                 self._per_step[index] *= factor
 
     def render(self, steps: float, seconds: float) -> bytes:
-        """Return the page after so many completed steps and seconds."""
+        """Return the page after this many completed steps and seconds."""
         values: NDArray[np.float64] = self._base + self._per_step * steps + self._per_second * seconds
         whole = np.rint(values * 1000).astype(np.int64)
         self._text[self._slots] = (whole[:, None] // DIGITS) % 10 + ord("0")

@@ -1,4 +1,4 @@
-"""What Prometheus says of its own cost: read from its page, summed up, and written as docs/rules-bench.md."""
+"""The cost of Prometheus by its own metrics: read, summarized, and written to docs/rules-bench.md."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 FENCE = "<!-- written by bench/rules.py --doc -->"
 LISTED = 12
-"""Groups that the document lists for a size; the others are cheaper than all of them."""
+"""The number of groups that the document lists per size; the others cost less."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One look at Prometheus: its page, its CPU seconds and resident memory, and when."""
+    """The state of Prometheus at one moment: its page, its CPU seconds, its resident memory, the time."""
 
     page: str
     cpu: float
@@ -35,7 +35,7 @@ class Figures:
 def row(
     first: Figures, looks: Sequence[Figures], *, helper: float, alerts: Sequence[str], load: float
 ) -> dict[str, Any]:
-    """Sum up the looks at one state: of a group, the durations of its evaluations."""
+    """Summarize the readings in one state: for each group, the durations of its evaluations."""
     last = looks[-1]
     seconds = last.moment - first.moment
     intervals = last.groups("prometheus_rule_group_interval_seconds")
@@ -65,12 +65,12 @@ def row(
 
 
 def cores(groups: Mapping[str, Any]) -> float:
-    """Return what all groups together take, from each one's CPU seconds and interval."""
+    """Return the share of a core that all groups take together, from each one's CPU seconds and interval."""
     return sum(float(one["cpu"]) / float(one["interval"]) for one in groups.values())
 
 
 def document(text: str, result: Mapping[str, Any]) -> str:
-    """Return the document with what was measured now behind its fence."""
+    """Return the document with the new measurements after its marker."""
     return text.split(FENCE, maxsplit=1)[0] + FENCE + "\n\n" + "\n".join(tables(result)) + "\n"
 
 

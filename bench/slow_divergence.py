@@ -1,8 +1,8 @@
-"""The rule LossDiverging of prometheus/rules/loss_trend.yml, written again in Python so that a bench can run it.
+"""The rule LossDiverging of prometheus/rules/loss_trend.yml, reimplemented in Python for the bench.
 
-Step by step at one step a second, where Prometheus scrapes every 5 s and looks every 15 s.
-tests/rules/test_divergence.py holds the two against each other. Run as a program it prints how soon the rule sees the
-bench's slow divergences, by noise, and how often it is wrong on healthy losses.
+It runs step by step at one step per second, whereas Prometheus scrapes every 5 s and evaluates every 15 s.
+tests/rules/test_divergence.py compares the two. Run as a program, it prints how soon the rule detects the bench's slow
+divergences, by noise, and how often it is wrong on healthy losses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RATE_FACTOR = 1.5
 
 
 class SlowDivergence:
-    """Says whether the alert would fire."""
+    """Decides whether the alert would fire."""
 
     def __init__(self) -> None:
         self._seconds = 0
@@ -46,13 +46,13 @@ class SlowDivergence:
         self._fires = False
 
     def learning_rate(self, rate: float) -> None:
-        """Take the learning rate; a change by half within the window excuses."""
+        """Take the learning rate; a change by half within the window suppresses the alert."""
         if self._rate and max(rate, self._rate) > RATE_FACTOR * min(rate, self._rate):
             self._excused_until = self._seconds + WINDOW_SECONDS
         self._rate = rate
 
     def observe(self, step: int, loss: float, *, spike: bool = False) -> bool:
-        """Take the loss of one step, a second after the one before."""
+        """Take the loss of one step, a second after the previous one."""
         if spike or step < self._last_step:
             self._excused_until = self._seconds + WINDOW_SECONDS
         self._last_step = step
@@ -87,14 +87,14 @@ class SlowDivergence:
 
 
 def slope(values: Sequence[float]) -> float:
-    """Return the slope of the line fitted to equidistant values, for each of their distances."""
+    """Return the slope of the line fitted to equidistant values, per interval."""
     middle = (len(values) - 1) / 2
     weights = [i - middle for i in range(len(values))]
     return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(w * w for w in weights)
 
 
 def seen_after(trace: Trace) -> float:
-    """Return the seconds from the turn of a slow divergence to the alert; infinite if it never comes."""
+    """Return the seconds from the start of a slow divergence to the alert; infinite if it never fires."""
     rule, event = SlowDivergence(), trace.events[0]
     for i, (step, loss) in enumerate(zip(trace.steps, trace.values, strict=True)):
         if rule.observe(step, loss) and i in event:
@@ -103,14 +103,14 @@ def seen_after(trace: Trace) -> float:
 
 
 def false_alarms(trace: Trace) -> int:
-    """Return how often the alert begins to fire on a trace in which nothing is wrong."""
+    """Return how often the alert starts to fire on a healthy trace."""
     rule = SlowDivergence()
     fires = [rule.observe(step, loss) for step, loss in zip(trace.steps, trace.values, strict=True)]
     return sum(now and not before for before, now in zip([False, *fires], fires, strict=False))
 
 
 def by_noise(seeds: Iterable[int]) -> list[dict[str, Any]]:
-    """Return for each kind of noise, and for all of them, how many are seen how soon after the turn."""
+    """Return for each kind of noise, and for all, how many divergences are detected how soon after their start."""
     delays: dict[tuple[str, float], list[float]] = {noise: [] for noise in loss_traces.NOISES}
     for seed in seeds:
         delays[loss_traces.NOISES[seed % len(loss_traces.NOISES)]].append(seen_after(loss_traces.slow_divergence(seed)))
@@ -128,8 +128,8 @@ def main() -> None:
     """Print the table and the false alarms, and write bench/out/slow_divergence.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=1000, help="first seed")
-    parser.add_argument("--seeds", type=int, default=100, help="how many divergences")
-    parser.add_argument("--healthy", type=int, default=20, help="how many healthy traces of 100,000 steps")
+    parser.add_argument("--seeds", type=int, default=100, help="number of divergences")
+    parser.add_argument("--healthy", type=int, default=20, help="number of healthy traces of 100,000 steps")
     options = parser.parse_args()
     rows = by_noise(range(options.first, options.first + options.seeds))
     show("Slow divergence, 0.2 % a minute", rows)

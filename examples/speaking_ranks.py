@@ -1,7 +1,7 @@
-"""Ranks that sleep instead of computing, and report through the public API: something to see without GPU or PyTorch.
+"""Ranks that sleep instead of computing and report through the public API: a demonstration without GPU or PyTorch.
 
-One process per rank, a barrier as the all-reduce, so that a slow rank shows as it would in a real job: equal steps,
-unequal waits. `python examples/speaking_ranks.py --ranks 8 --slow-rank 5 --slow-after 120`; Ctrl-C ends it.
+One process per rank and a barrier as the all-reduce, so that a slow rank shows as in a real job: equal steps, unequal
+waits. `python examples/speaking_ranks.py --ranks 8 --slow-rank 5 --slow-after 120`; Ctrl-C stops it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PEAK_FLOPS = 989e12  # an H100's dense bf16: half-second steps then run at 38 % 
 GRADIENT_BYTES = 14_000_000_000
 CHECKPOINT_STEPS = 200
 PATIENCE_SECONDS = 60.0
-"""A rank that waits longer for its peers fails, as a collective's timeout would have it."""
+"""A rank that waits longer for its peers fails, as with a collective's timeout."""
 
 SHARES = {"data": 0.04, "forward": 0.3, "backward": 0.5, "optimizer": 0.06}
-"""Shares of a step; the rest is the wait that slower peers impose."""
+"""Shares of a step; the rest is the wait for slower peers."""
 
 
 def loss_at(step: int, noise: random.Random) -> float:
@@ -37,7 +37,7 @@ def loss_at(step: int, noise: random.Random) -> float:
 
 
 def speak(rank: int, options: argparse.Namespace, barrier: Barrier) -> None:
-    """Be one rank until the steps are done, then say goodbye."""
+    """Run one rank until the steps are done, then finish the run."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     die_with_parent(signal.SIGTERM)
@@ -74,11 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Simulated ranks that report to the exporter")
     parser.add_argument("--run", default="demo", help="the run's name")
     parser.add_argument("--ranks", type=int, default=8, help="processes on this node")
-    parser.add_argument("--socket", help="the exporter's socket, if not in a usual place")
+    parser.add_argument("--socket", help="the exporter's socket, unless in a standard place")
     parser.add_argument("--steps", type=int, default=7200, help="steps until all finish; 7,200 are about an hour")
-    parser.add_argument("--step-seconds", type=float, default=0.5, help="seconds of a step")
+    parser.add_argument("--step-seconds", type=float, default=0.5, help="seconds per step")
     parser.add_argument("--slow-rank", type=int, default=-1, help="a rank that takes twice as long in backward")
-    parser.add_argument("--slow-after", type=float, default=0.0, help="seconds after which it does")
+    parser.add_argument("--slow-after", type=float, default=0.0, help="seconds before it does")
     options = parser.parse_args(arguments)
     # The first process of a container gets no default signal handling: without this, `docker stop` would wait.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -44,7 +44,7 @@ def rules() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def library(pytestconfig: pytest.Config) -> Path:
-    """The folder of the made-up NVML library; kept between runs."""
+    """The folder of the fake NVML library; kept between runs."""
     folder: Path = fake_nvml.build(pytestconfig.cache.mkdir("fake_nvml"))
     return folder
 

@@ -1,1 +1,1 @@
-"""A C library in the place of libnvidia-ml.so.1, and its controls."""
+"""A fake libnvidia-ml.so.1 in C, and its controls."""

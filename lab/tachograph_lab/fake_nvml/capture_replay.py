@@ -1,7 +1,7 @@
-"""Stands in for pynvml and answers from a capture: `stand_in(path)`, then import whatever imports pynvml.
+"""Replaces pynvml by the answers of a capture: call `stand_in(path)`, then import the module that imports pynvml.
 
-Functions, errors, constants and structures are those of the real pynvml; only the answers are the capture's. Asked
-the same again, it gives the next answer recorded, and the last one for ever. What was not recorded is not supported.
+Functions, errors, constants and structures are those of the real pynvml; only the answers come from the capture. A
+repeated call gets the next recorded answer, then the last one forever. Calls that were not recorded are not supported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CaptureError(ValueError):
 
 
 def load(path: Path) -> list[dict[str, Any]]:
-    """Return the calls of a capture; raise CaptureError at the first fault."""
+    """Return the calls of a capture; raise CaptureError at the first mistake."""
     text = path.read_text(encoding="utf-8")
     try:
         capture = json.loads(text)
@@ -63,7 +63,7 @@ def _fault(call: object) -> str:
     if not isinstance(call, dict):
         return "a call is not an object"
     if not isinstance(call.get("call"), str) or not callable(getattr(pynvml, call["call"], None)):
-        return f"call {call.get('call')!r} is no function of pynvml"
+        return f"call {call.get('call')!r} is not a function of pynvml"
     if not isinstance(call.get("arguments"), list):
         return "arguments are not a list"
     if sum(outcome in call for outcome in OUTCOMES) != 1:
@@ -74,7 +74,7 @@ def _fault(call: object) -> str:
 
 
 class Replay:
-    """Has what the module pynvml has; its calls may come from any thread."""
+    """A replacement for the module pynvml; calls may come from any thread."""
 
     def __init__(self, calls: Sequence[Mapping[str, Any]]) -> None:
         self._names = Names()
@@ -115,10 +115,10 @@ class Replay:
         return answers[0] if len(answers) == 1 else answers.pop(0)
 
     def _list(self, name: str, arguments: Sequence[Any], answers: Sequence[Mapping[str, Any]]) -> Any:
-        """Put a list together: it failed as a whole if nothing in it succeeded."""
+        """Return a list of answers; the call failed as a whole if none of them succeeded."""
         if all("error" in answer for answer in answers):
             raise pynvml.NVMLError(answers[0]["error"])
-        unknown = {"nvmlReturn": INVALID_ARGUMENT}  # what a driver says of an id that it never heard of
+        unknown = {"nvmlReturn": INVALID_ARGUMENT}  # a driver's answer to an unknown id
         results = [answer.get("result", unknown) for answer in answers]
         if name == METRICS:
             for position, result in enumerate(results):
@@ -145,7 +145,7 @@ class Replay:
         return structure
 
     def _pointer(self, name: str) -> Any:
-        """Return the handle of that name, or another sample: addresses that are never followed."""
+        """Return the handle of that name, or a new sample: addresses that are never dereferenced."""
         if name == "sample":
             self._samples += 1
             return ctypes.cast(0x200000 + 16 * self._samples, pynvml.c_nvmlGpmSample_t)
@@ -154,7 +154,7 @@ class Replay:
 
 
 def fill(structure: Any, members: Mapping[str, Any]) -> None:
-    """Write recorded members into a structure; what it does not have is left out."""
+    """Write recorded members into a structure; those it does not have are skipped."""
     kinds = {name: kind for name, kind, *_ in structure._fields_}
     for name, value in members.items():
         if name not in kinds:
@@ -170,7 +170,7 @@ def fill(structure: Any, members: Mapping[str, Any]) -> None:
 
 
 def stand_in(path: Path) -> None:
-    """Put the capture in the place of pynvml, for this process."""
+    """Replace pynvml by the capture, for this process."""
     sys.modules["pynvml"] = Replay(load(path))  # type: ignore[assignment]
 
 

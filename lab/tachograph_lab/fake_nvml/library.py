@@ -1,7 +1,6 @@
-"""Builds the made-up NVML library of this folder's C sources and lets a test change what it answers at run time.
+"""Builds the fake NVML library from this folder's C sources and lets a test change its answers at run time.
 
-By hand: `python lab/tachograph_lab/fake_nvml/library.py FOLDER` prints the
-folder to put on LD_LIBRARY_PATH.
+By hand: `python lab/tachograph_lab/fake_nvml/library.py FOLDER` prints the folder for LD_LIBRARY_PATH.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ VERSION_MISMATCH, UNKNOWN = 18, 999
 
 
 def build(folder: Path, without: Sequence[str] = ()) -> Path:
-    """Return a folder for LD_LIBRARY_PATH holding the library, compiled only if sources or options changed.
+    """Return a folder for LD_LIBRARY_PATH with the library, compiled only if sources or options have changed.
 
-    `without` names NVML functions to leave out, as an old driver does. Needs a C compiler: `$CC`, else `cc`.
+    `without` names NVML functions to omit, as an old driver does. Needs a C compiler: `$CC`, else `cc`.
     """
     compiler = os.environ.get("CC", "cc")
     if shutil.which(compiler) is None:
-        raise RuntimeError(f"the made-up NVML library needs a C compiler: {compiler} is not on the PATH")
+        raise RuntimeError(f"the fake NVML library needs a C compiler: {compiler} is not on the PATH")
     missing = [f"-D{symbol}=left_out_{symbol}" for symbol in without]
     texts = {path.name: path.read_bytes() for path in sorted(FOLDER.glob("*.[ch]"))}
     key = hashlib.sha256(repr((compiler, missing, texts)).encode()).hexdigest()[:16]
@@ -54,13 +53,13 @@ def build(folder: Path, without: Sequence[str] = ()) -> Path:
         fresh.chmod(0o755)
         try:
             fresh.rename(made)
-        except OSError:  # another build was quicker
+        except OSError:  # another build was faster
             shutil.rmtree(fresh)
     return made
 
 
 def _compile(command: Sequence[str], texts: dict[str, bytes], made: Path) -> None:
-    with tempfile.TemporaryDirectory() as name:  # what is compiled is what was hashed, also while somebody edits
+    with tempfile.TemporaryDirectory() as name:  # compile exactly what was hashed, even while someone edits
         sources = Path(name)
         for file, text in texts.items():
             (sources / file).write_bytes(text)
@@ -80,7 +79,7 @@ def _compile(command: Sequence[str], texts: dict[str, bytes], made: Path) -> Non
 
 
 class FakeSetting(ctypes.Structure):
-    """What a test says about one field value or GPM metric."""
+    """A test's setting of one field value or GPM metric."""
 
     _fields_ = (
         ("id", ctypes.c_uint32),
@@ -92,7 +91,7 @@ class FakeSetting(ctypes.Structure):
 
 
 class FakeMig(ctypes.Structure):
-    """One MIG device; without a profile there is none."""
+    """One MIG device; an empty profile means that there is none."""
 
     _fields_ = (
         ("uuid", ctypes.c_char * 96),
@@ -107,7 +106,7 @@ class FakeMig(ctypes.Structure):
 
 
 class FakeGpu(ctypes.Structure):
-    """The struct `gpu` of state.h; units as NVML gives them (bytes, mW, mJ, MHz, percent, ns)."""
+    """The struct `gpu` of state.h; units are NVML's (bytes, mW, mJ, MHz, percent, ns)."""
 
     _fields_ = (
         ("uuid", ctypes.c_char * 96),
@@ -206,11 +205,11 @@ class FakeState(ctypes.Structure):
 
 
 class FakeNvml:
-    """One made-up node: `state` and `gpus` are shared with every program started with `environment()`.
+    """A fake node: `state` and `gpus` are shared with every program started with `environment()`.
 
-    An assignment takes effect at the program's next NVML call: `fake.gpus[3].error = GPU_IS_LOST`. Values stand still
-    unless `live`; the file starts with eight healthy, busy H100s. What a test says of a field value or GPM metric wins
-    over the rest, and stands still also when `live`.
+    An assignment takes effect at the program's next NVML call: `fake.gpus[3].error = GPU_IS_LOST`. Values are constant
+    unless `live`; the node starts with eight healthy, busy H100s. A test's setting of a field value or GPM metric takes
+    precedence, and is constant even if `live`.
     """
 
     def __init__(self, library: Path, path: Path, *, live: bool = False) -> None:
@@ -231,7 +230,7 @@ class FakeNvml:
         return self.state.gpus  # type: ignore[no-any-return]
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that make a new process see this node."""
+        """Return the environment variables that make a new process see this node."""
         return {"LD_LIBRARY_PATH": str(self._library), STATE_VARIABLE: str(self._path)}
 
     def fail(self, call: str, error: int, *gpus: int) -> None:
@@ -240,14 +239,14 @@ class FakeNvml:
             self.gpus[index].errors[self._calls.index(call)] = error
 
     def called(self, call: str, gpu: int = 0) -> int:
-        """Return how often a GPU was asked this."""
+        """Return how often a call was made for a GPU."""
         return int(self.gpus[gpu].calls[self._calls.index(call)])
 
     def field(self, gpu: int, field_id: int, value: float, scope: int = 0, value_type: int = BY_TABLE) -> None:
-        """Make a field value (NVML_FI_*) what is given, in NVML's unit; an id that no H100 has gets a value too.
+        """Set a field value (NVML_FI_*), in NVML's unit; this works for ids that no H100 has, too.
 
-        `scope` is the link, or ALL_LINKS, for NVLink fields. A float makes a value of type double, a whole number one
-        of the type that a driver gives it unless `value_type` (nvmlValueType_t) says otherwise.
+        `scope` is the link, or ALL_LINKS, for NVLink fields. A float becomes a value of type double, a whole number one
+        of the driver's type unless `value_type` (nvmlValueType_t) gives another.
         """
         if isinstance(value, float):
             self._set(self.gpus[gpu].field_settings, field_id, scope, struct.pack("d", value), value_type=0)
@@ -256,15 +255,15 @@ class FakeNvml:
             self._set(self.gpus[gpu].field_settings, field_id, scope, whole, value_type=value_type)
 
     def field_error(self, gpu: int, field_id: int, code: int, scope: int = 0) -> None:
-        """Make a field value fail while the call that reads it succeeds; 0: what it would be if nobody had set it."""
+        """Make a field value fail while the call that reads it succeeds; 0 removes the setting."""
         self._set(self.gpus[gpu].field_settings, field_id, scope, error=code, forget=not code)
 
     def field_asked(self, gpu: int, field_id: int) -> int:
-        """Return how often a GPU was asked for a field value."""
+        """Return how often a field value of a GPU was read."""
         return int(self.gpus[gpu].field_calls[field_id])
 
     def gpm(self, gpu: int, metric_id: int, value: float, instance: int = 0) -> None:
-        """Make a GPM metric what is given, in GPM's unit (percent, MiB/s, cycles, bytes), also NaN.
+        """Set a GPM metric, in GPM's unit (percent, MiB/s, cycles, bytes); NaN is allowed.
 
         `instance` is the GPU instance of a MIG device, 0 for the whole GPU. The cycle and byte counters of a live
         node grow with the sampled metrics: 10 for metric 2 lets the active cycles grow at a tenth of all.
@@ -272,11 +271,11 @@ class FakeNvml:
         self._set(self.gpus[gpu].gpm_settings, metric_id, instance, struct.pack("d", value))
 
     def gpm_error(self, gpu: int, metric_id: int, code: int, instance: int = 0) -> None:
-        """Make a GPM metric fail while the call that reads it succeeds; 0: what it would be if nobody had set it."""
+        """Make a GPM metric fail while the call that reads it succeeds; 0 removes the setting."""
         self._set(self.gpus[gpu].gpm_settings, metric_id, instance, error=code, forget=not code)
 
     def gpm_asked(self, gpu: int, metric_id: int) -> int:
-        """Return how often a GPU was asked for a GPM metric."""
+        """Return how often a GPM metric of a GPU was read."""
         return int(self.gpus[gpu].gpm_calls[metric_id])
 
     def _set(
@@ -294,44 +293,44 @@ class FakeNvml:
         place = (known or [one for one in settings if one.id in (0, FORGOTTEN)])[0]
         place.value = int.from_bytes(value, sys.byteorder)
         place.scope, place.type, place.error = scope, value_type, error
-        # Last, for a reader in another process takes a place with an id for a whole one, and 0 for the table's end.
+        # The id comes last: to a reader in another process an entry with an id is complete, and 0 ends the table.
         place.id = FORGOTTEN if forget else own_id
 
     def queue_xid(self, gpu: int, xid: int) -> None:
-        """Report an Xid to every event set of every process that is registered for this GPU's."""
+        """Report an Xid to every event set, of any process, that is registered for this GPU."""
         self.queue_event(gpu, XID_EVENT, xid)
 
     def queue_event(self, gpu: int, event_type: int, data: int = 0) -> None:
-        """Report an NVML event to every set that is registered for its type on this GPU."""
+        """Report an NVML event to every event set that is registered for its type on this GPU."""
         event = FakeEvent(event_type, data, gpu, 0xFFFFFFFF, 0xFFFFFFFF)
         self.state.events[self.state.event_count % EVENTS] = event
         self.state.event_count += 1
 
     def unplug(self, gpu: int) -> None:
-        """Take a GPU off the bus: open handles say it is lost, later GPUs move up in the list, and the count falls."""
+        """Take a GPU off the bus: open handles report it as lost, later GPUs move up, and the count decreases."""
         self.gpus[gpu].unplugged = 1
 
     def plug(self, gpu: int) -> None:
-        """Put an unplugged GPU back in its place."""
+        """Put an unplugged GPU back."""
         self.gpus[gpu].unplugged = 0
 
     def hang(self, gpu: int) -> None:
-        """Make every call on a GPU wait until `heal`; calls on others go on."""
+        """Make every call on a GPU hang until `heal`; calls on other GPUs still work."""
         self.gpus[gpu].block_ms = FOREVER
 
     def heal(self, gpu: int) -> None:
-        """Let a GPU answer again, whatever was wrong with it as a whole."""
+        """Make a GPU work again after any error of the whole GPU."""
         self.gpus[gpu].block_ms = self.gpus[gpu].error = self.gpus[gpu].unplugged = 0
 
     def reload_driver(self) -> None:
-        """Set back what counts since the driver was loaded: energy, cycles, bytes, times, replays and volatile ECC."""
+        """Reset everything counted since the driver was loaded: energy, cycles, bytes, times, replays, volatile ECC."""
         for gpu in self.gpus:
             for counters in (gpu.since_boot, gpu.nvlink_bytes, gpu.event_time):
                 ctypes.memset(counters, 0, ctypes.sizeof(counters))
             gpu.energy = gpu.pcie[2] = gpu.ecc[0][0] = gpu.ecc[1][0] = 0
 
     def add_mig(self, gpu: int, gpu_instance: int, compute_instance: int = 0, *, slices: int = 1) -> FakeMig:
-        """Cut a MIG device from a GPU, which is in MIG mode from then on, and return it."""
+        """Add a MIG device to a GPU, which is in MIG mode from then on, and return it."""
         self.gpus[gpu].mig = 1
         index = next(i for i, one in enumerate(self.gpus[gpu].migs) if not one.profile)
         mig: FakeMig = self.gpus[gpu].migs[index]
@@ -343,7 +342,7 @@ class FakeNvml:
         return mig
 
     def block(self, milliseconds: int) -> None:
-        """Make every call on every GPU take so long; FOREVER until 0 is given."""
+        """Make every call on every GPU take this long; FOREVER: until it is set to 0."""
         for gpu in self.gpus:
             gpu.block_ms = milliseconds
 

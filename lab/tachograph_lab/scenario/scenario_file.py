@@ -79,22 +79,22 @@ class _Reading:
         """Read the scenario and its variant for real time, if it has one."""
         pairs = self.pairs(root, _top_keys())
         live = pairs.pop("live", None)
-        story = self.story(pairs, root)
+        scenario = self.scenario(pairs, root)
         if live is None:
-            return story
+            return scenario
         if not isinstance(live[1], yaml.MappingNode):
             self.wrong(live[1], "`live` is not a mapping", "give what is replaced, such as {fleet: {nodes: 4}}")
-            return story
+            return scenario
         for key, (node, _) in self.pairs(live[1], _top_keys()).items():
             if key in _NOT_LIVE:
                 self.wrong(node, f"`live` cannot change `{key}`", "remove it")
         found, self.lines = self.lines, []
-        changed = self.story(_merged(pairs, live[1]), root)
+        changed = self.scenario(_merged(pairs, live[1]), root)
         only_live = [(line, text) for line, text in self.lines if (line, text) not in found]
         self.lines = found + [(line, text.replace(": ", ": live: ", 1)) for line, text in only_live]
-        return replace(story, live=changed) if story else None
+        return replace(scenario, live=changed) if scenario else None
 
-    def story(self, pairs: Pairs, root: yaml.Node) -> Scenario | None:
+    def scenario(self, pairs: Pairs, root: yaml.Node) -> Scenario | None:
         """Read everything except `live`, and check that the parts that could be read fit together."""
         if "fleet" not in pairs:
             self.wrong(root, "`fleet` is missing", "give the number of nodes: {nodes: 4}")

@@ -1,4 +1,4 @@
-"""The made-up NVML library, and processes that ask it through the real pynvml while a test steers it."""
+"""The fake NVML library, and processes that ask it through the real pynvml while a test steers it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,16 +18,15 @@ from tachograph_lab.scenario.faults import ExporterDown, Fault, Kill
 RUN = "small"
 
 
-@pytest.fixture(params=["bookworm", "sid"])
-def replayed(request: pytest.FixtureRequest) -> Callable[[Scenario], ReplayVerdict]:
-    """Return what replays a scenario with a generation, if that can be had."""
+@pytest.fixture(scope="module", params=["bookworm", "sid"])
+def verdicts(request: pytest.FixtureRequest) -> list[ReplayVerdict]:
+    """The verdicts on both incidents below, replayed with one generation, if it is available."""
     try:
-        binaries.find(request.param)
+        return virtual.replay([KILLED, EXPORTER_DOWN], request.param)
     except binaries.BinariesUnavailable as error:
         if request.param == "bookworm":
             pytest.fail(str(error))
         pytest.skip(str(error))
-    return lambda scenario: virtual.replay([scenario], request.param)[0]
 
 
 def scenario(*faults: Fault, expect: tuple[Expected, ...]) -> Scenario:
@@ -37,14 +35,28 @@ def scenario(*faults: Fault, expect: tuple[Expected, ...]) -> Scenario:
     return Scenario(title="Small", story="Small.", lasts=120, fleet=fleet, faults=faults, expect=expect)
 
 
-def test_a_killed_rank_is_the_one_page(replayed: Callable[[Scenario], ReplayVerdict]) -> None:
-    """It names the rank, its node and its GPU; what follows from it is kept quiet."""
-    wanted = Expected(
-        alert="RankDead", receiver="page", within=15, text=("rank 3",),
-        labels={"run": RUN, "rank": "3", "instance": "node-1", "gpu": "1"},
-    )  # fmt: skip
-    found = replayed(scenario(Kill(at=61, rank=3), expect=(wanted,)))
-    assert found.ok, "\n".join(found.lines)
+KILLED = scenario(
+    Kill(at=61, rank=3),
+    expect=(
+        Expected(
+            alert="RankDead", receiver="page", within=15, text=("rank 3",),
+            labels={"run": RUN, "rank": "3", "instance": "node-1", "gpu": "1"},
+        ),
+    ),
+)  # fmt: skip
+EXPORTER_DOWN = scenario(
+    ExporterDown(at=60, node=1),
+    expect=(
+        Expected(
+            alert="ExporterDown", receiver="page", within=55, text=("The node lives",), labels={"instance": "node-1"}
+        ),
+    ),
+)
+
+
+def test_a_killed_rank_is_the_one_page(verdicts: list[ReplayVerdict]) -> None:
+    """It names the rank, its node and its GPU; its consequences are inhibited."""
+    assert verdicts[0].ok, "\n".join(verdicts[0].lines)
 
 
 def test_the_same_scenario_records_the_same() -> None:
@@ -88,10 +100,6 @@ def test_the_rules_are_evaluated_as_often_as_a_time_asks_for(
     assert virtual.interval(story) == seconds
 
 
-def test_an_exporter_that_is_down_is_that_and_no_dead_run(replayed: Callable[[Scenario], ReplayVerdict]) -> None:
+def test_an_exporter_that_is_down_is_that_and_no_dead_run(verdicts: list[ReplayVerdict]) -> None:
     """Its scrapes fail, its series end, and the node answers: the page says so."""
-    wanted = Expected(
-        alert="ExporterDown", receiver="page", within=55, text=("The node lives",), labels={"instance": "node-1"}
-    )
-    found = replayed(scenario(ExporterDown(at=60, node=1), expect=(wanted,)))
-    assert found.ok, "\n".join(found.lines)
+    assert verdicts[1].ok, "\n".join(verdicts[1].lines)
