@@ -66,7 +66,7 @@ def alerts(rules: Rules) -> dict[str, dict[str, Any]]:
             one = found.setdefault(rule["alert"], {"severities": [], "subject": rule["file"].removesuffix(".yml")})
             if rule["labels"]["severity"] not in one["severities"]:
                 one["severities"].append(rule["labels"]["severity"])
-            one["url"] = rule["annotations"]["runbook_url"]
+            one["url"] = rule["annotations"].get("runbook_url", "")
     return found
 
 
@@ -109,6 +109,7 @@ def test_every_runbook_has_the_same_form(name: str, rules: Rules) -> None:
     text, alert = PAGES[name], alerts(rules)[name]
     words = " or ".join(SEVERITIES[one] for one in sorted(alert["severities"], key=list(SEVERITIES).index))
     assert text.startswith(f"# {name}\n\n{words.capitalize()}"), f"{name}: line 3 begins with {words.capitalize()!r}"
+    assert " Symptoms: " in text.splitlines()[2], f"{name}: line 3 names no symptom of tools/pages/runbooks.py"
     parts = sections(text)
     assert list(parts) == HEADINGS
     assert all(part.strip() for part in parts.values())
