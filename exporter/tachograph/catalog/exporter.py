@@ -1,4 +1,4 @@
-"""Every metric of the exporter itself: what it accepted, refused and dropped, and how its collectors fare."""
+"""Every metric of the exporter itself: what it accepted, rejected and dropped, and the state of its collectors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from tachograph.catalog.metric import COUNTER, GAUGE, INFO, RANK, Rows
 REJECT_REASONS = (
     "malformed", "version", "oversized", "type", "invalid", "no_hello", "owner", "conflict", "rank_limit", "rate",
 )  # fmt: skip
-"""Why a whole frame is refused."""
+"""Reasons for rejecting a whole frame."""
 
 DROP_REASONS = (
     "unknown_metric", "wrong_type", "bad_label", "label_limit", "series_limit", "counter_decrease", "unknown_phase",
     "bad_histogram",
 )  # fmt: skip
-"""Why one series of an accepted frame is left out."""
+"""Reasons for dropping a series of an accepted frame."""
 
 COLLECTORS = ("gpu", "gpm", "xid", "ranks")
 
@@ -21,14 +21,14 @@ COLLECTOR_REASONS = (
     "starting", "no_driver", "driver_mismatch", "no_gpu", "no_device_nodes", "not_supported", "no_permission", "hung",
     "worker", "error",
 )  # fmt: skip
-"""Why a collector has nothing to show; the log has the same in a sentence."""
+"""Reasons why a collector has nothing to show; the log has the same in a sentence."""
 
 WORKER_END_CAUSES = ("crashed", "killed", "driver")
 
 CONNECTION_KINDS = ("rank", "http")
 
 CONNECTION_REFUSALS = ("user_limit", "node_limit", "work_limit", "descriptors", "slow", "tls", "auth")
-"""Why a connection is refused or closed; `auth` counts requests."""
+"""Reasons for refusing or closing a connection; `auth` counts requests."""
 
 ROWS = Rows()
 _row = ROWS.add
@@ -42,7 +42,7 @@ COLLECTOR_SUCCESS = _row(
 )  # fmt: skip
 COLLECTOR_UNAVAILABLE = _row(
     "exporter_collector_unavailable_info", INFO, "", ("collector", "reason"),
-    "Why a collector does not succeed: always 1, present only while it does not. Reasons: "
+    "Why a collector fails: always 1, present only while it fails. Reasons: "
     + ", ".join(COLLECTOR_REASONS) + ".",
 )  # fmt: skip
 COLLECTOR_DURATION = _row(
@@ -53,40 +53,40 @@ COLLECTOR_AGE = _row(
 )
 WORKER_ENDS = _row(
     "exporter_gpu_worker_ends_total", COUNTER, "", ("cause",),
-    "Ends of the process that reads GPUs: it crashed, was killed because no driver call returned, or made way for one "
-    "that can load another driver.", WORKER_END_CAUSES,
+    "Exits of the process that reads GPUs: it crashed, was killed because no driver call returned, or was replaced "
+    "to load another driver.", WORKER_END_CAUSES,
 )  # fmt: skip
 FRAMES = _row("exporter_frames_total", COUNTER, "", (), "Frames accepted from ranks.")
 FRAMES_REJECTED = _row(
-    "exporter_frames_rejected_total", COUNTER, "", ("reason",), "Frames refused, by reason.", REJECT_REASONS
+    "exporter_frames_rejected_total", COUNTER, "", ("reason",), "Frames rejected, by reason.", REJECT_REASONS
 )
 SERIES_DROPPED = _row(
     "exporter_series_dropped_total", COUNTER, "", ("reason",),
-    "Series left out of accepted frames, by reason.", DROP_REASONS,
+    "Series dropped from accepted frames, by reason.", DROP_REASONS,
 )  # fmt: skip
 CLIENT_DROPPED = _row(
     "exporter_client_dropped_total", COUNTER, "", RANK,
-    "What the rank's own client had to drop: unknown names, values it could not read, events beyond its memory.",
+    "Data that the rank's client dropped: unknown names, values it could not read, events beyond its buffer.",
 )  # fmt: skip
 LOOP_LAG = _row(
     "exporter_loop_lag_seconds", GAUGE, "seconds", (),
-    "Longest time within the last two minutes that something due had to wait for the exporter's event loop.",
+    "Longest delay of the exporter's event loop within the last two minutes.",
 )  # fmt: skip
 FRAME_COST = _row(
     "exporter_frame_cost_seconds", GAUGE, "seconds", (),
-    "Most CPU time that one frame of a rank took within the last two minutes.",
+    "Highest CPU time spent on one frame of a rank within the last two minutes.",
 )  # fmt: skip
 THROTTLED = _row(
     "exporter_throttled_seconds_total", COUNTER, "seconds", (),
-    "Time in which the frames of some user had to wait because they cost more than this user's share.",
+    "Time in which the frames of some user were delayed because they exceeded this user's share of CPU time.",
 )  # fmt: skip
 SERIES_WITHHELD = _row(
     "exporter_series_withheld", GAUGE, "", (),
-    "Series of ranks left out of this page because all of them are more than limits.series: of those who have most.",
+    "Series of ranks left out of this page because there are more than limits.series; the users with most lose first.",
 )  # fmt: skip
 CONNECTIONS = _row(
     "exporter_connections", GAUGE, "", ("kind",),
-    "Connections that are open: of ranks on the unix socket, and of HTTP clients.", CONNECTION_KINDS,
+    "Open connections: of ranks on the unix socket, and of HTTP clients.", CONNECTION_KINDS,
 )  # fmt: skip
 CONNECTIONS_REFUSED = _row(
     "exporter_connections_refused_total", COUNTER, "", ("kind", "reason"),

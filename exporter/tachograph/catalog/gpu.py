@@ -11,22 +11,21 @@ CLOCK_EVENT_REASONS = (
 """NVML's clock-event ("throttle") reasons, lowest bit first (nvml.h, nvmlClocksEventReason*)."""
 
 UNAVAILABLE_REASONS = ("lost", "reset_required", "hung", "error", "unplugged", "no_driver", "driver_mismatch", "worker")
-"""Why a GPU cannot be read: what NVML says of it, a driver call that does not return, or nobody to ask.
+"""Reasons why a GPU cannot be read: NVML's error, a driver call that does not return, or no worker process.
 
-`error`: NVML fails without saying why; `unplugged`: it was there and the driver no longer lists it; `worker`: the
-process that reads GPUs does not run.
+`error`: NVML fails with an unknown error; `unplugged`: the driver no longer lists it; `worker`: the process that reads
+GPUs does not run.
 """
 
 RECOVERY_ACTIONS = (
     "none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset",
     "system_reboot",
 )  # fmt: skip
-"""What the driver asks for, in the order of nvmlDeviceGpuRecoveryAction_t."""
+"""Recovery actions of the driver, in the order of nvmlDeviceGpuRecoveryAction_t."""
 
 XID_ACTIONS = ("application", "reset", "reboot", "return", "ignore", "unknown")
-"""What to do about an Xid: look at the application, reset the GPU, reboot the node, return the board, nothing; or look
-it up, for nobody told us.
-"""
+"""Responses to an Xid: check the application, reset the GPU, reboot the node, return the board, ignore it; `unknown`:
+not documented."""
 
 ROWS = Rows()
 _row = ROWS.add
@@ -35,11 +34,11 @@ _MIB = 2**-20
 _NANO = 1e9  # DCGM's violation fields: older headers of it say microseconds, its newer ones nanoseconds, as NVML counts
 
 
-# Who it is, and whether it can be read.
+# Identity, and whether it can be read.
 GPU_INFO = _row(
     "gpu_info", INFO, "",
     (*GPU, "name", "pci_bus_id", "serial", "vbios_version", "driver_version", "cuda_version"),
-    "A GPU of this node: always 1, also while it cannot be read. Empty: the part does not tell.",
+    "A GPU of this node: always 1, also while it cannot be read. Empty: not reported by the device.",
 )  # fmt: skip
 GPU_UP = _row("gpu_up", GAUGE, "", GPU, "1 if the last collection could read this GPU, 0 if it could not.")
 GPU_UNAVAILABLE = _row(
@@ -49,17 +48,17 @@ GPU_UNAVAILABLE = _row(
 )  # fmt: skip
 GPU_READINGS_FAILED = _row(
     "gpu_readings_failed", GAUGE, "", GPU,
-    "Readings that failed in the last collection and are absent for it; what the part does not support does not count.",
+    "Readings that failed, and are absent, in the last collection; unsupported readings do not count.",
 )  # fmt: skip
 GPU_JOB_INFO = _row(
     "gpu_job_info", INFO, "", (*GPU, "job_id"),
     "A batch job on this GPU, from a job-mapping directory as dcgm-exporter reads it: always 1.",
 )  # fmt: skip
 
-# How busy it is. A "sampled" share covers the time between the exporter's last two readings.
+# Utilization. A "sampled" share covers the time between the exporter's last two readings.
 GPU_UTILIZATION = _row(
     "gpu_utilization_ratio", GAUGE, "ratio", GPU,
-    "Share of the driver's last sample period in which at least one kernel ran. 1 does not mean busy: see MFU.",
+    "Share of the driver's last sample period in which at least one kernel ran. 1 does not mean fully used: see MFU.",
     dcgm=(Dcgm("DCGM_FI_DEV_GPU_UTIL", 100),),
 )  # fmt: skip
 GPU_MEMORY_UTILIZATION = _row(
@@ -75,21 +74,24 @@ GPU_CODEC_UTILIZATION = _row(
         Dcgm("DCGM_FI_DEV_DEC_UTIL", 100, ("decoder",)),
     ), detail=True,
 )  # fmt: skip
-GPU_SM_CYCLES = _row("gpu_sm_cycles_total", COUNTER, "", GPU, "Cycles that the SMs could have worked, since reboot.")
+GPU_SM_CYCLES = _row(
+    "gpu_sm_cycles_total", COUNTER, "", GPU, "Cycles in which the SMs could have worked, since reboot."
+)
 GPU_SM_ACTIVE_CYCLES = _row(
     "gpu_sm_active_cycles_total", COUNTER, "", GPU,
-    "Cycles with at least one warp on an SM; over gpu_sm_cycles_total it is SM activity at any window.",
+    "Cycles with at least one warp on an SM; divided by gpu_sm_cycles_total: SM activity over any window.",
 )  # fmt: skip
 GPU_TENSOR_ACTIVE_CYCLES = _row(
     "gpu_tensor_active_cycles_total", COUNTER, "", GPU,
-    "Cycles in which the tensor cores worked; over gpu_sm_cycles_total it is tensor activity at any window.",
+    "Cycles in which the tensor cores worked; divided by gpu_sm_cycles_total: tensor activity over any window.",
 )  # fmt: skip
 GPU_PIPE_ACTIVE_CYCLES = _row(
     "gpu_pipe_active_cycles_total", COUNTER, "", (*GPU, "pipe"), "Cycles in which an arithmetic pipe worked.",
     ("fp64", "fp32", "fp16", "integer"), detail=True,
 )  # fmt: skip
 GPU_ENGINE_ACTIVE = _row(
-    "gpu_engine_active_ratio", GAUGE, "ratio", GPU, "Sampled share of time the compute or graphics engine was busy.",
+    "gpu_engine_active_ratio", GAUGE, "ratio", GPU,
+    "Sampled share of time in which the compute or graphics engine was busy.",
     dcgm=(Dcgm("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),), detail=True,
 )  # fmt: skip
 GPU_SM_ACTIVE = _row(
@@ -97,7 +99,8 @@ GPU_SM_ACTIVE = _row(
     dcgm=(Dcgm("DCGM_FI_PROF_SM_ACTIVE", default=False),),
 )  # fmt: skip
 GPU_SM_OCCUPANCY = _row(
-    "gpu_sm_occupancy_ratio", GAUGE, "ratio", GPU, "Sampled share of the warps an SM can hold that were on it.",
+    "gpu_sm_occupancy_ratio", GAUGE, "ratio", GPU,
+    "Sampled number of warps on an SM, as a share of the warps it can hold.",
     dcgm=(Dcgm("DCGM_FI_PROF_SM_OCCUPANCY", default=False),), detail=True,
 )  # fmt: skip
 GPU_TENSOR_ACTIVE = _row(
@@ -128,15 +131,16 @@ GPU_MEMORY_FREE = _row(
     "Device memory free.", dcgm=(Dcgm("DCGM_FI_DEV_FB_FREE", _MIB),), detail=True,
 )  # fmt: skip
 GPU_MEMORY_RESERVED = _row(
-    "gpu_memory_reserved_bytes", GAUGE, "bytes", GPU, "Device memory the driver keeps for itself.",
+    "gpu_memory_reserved_bytes", GAUGE, "bytes", GPU, "Device memory reserved by the driver.",
     dcgm=(Dcgm("DCGM_FI_DEV_FB_RESERVED", _MIB),), detail=True,
 )  # fmt: skip
 GPU_BAR1_TOTAL = _row(
-    "gpu_bar1_total_bytes", GAUGE, "bytes", GPU, "Size of the window through which PCIe sees memory.", detail=True
-)
+    "gpu_bar1_total_bytes", GAUGE, "bytes", GPU,
+    "Size of the BAR1 window, through which PCIe accesses device memory.", detail=True,
+)  # fmt: skip
 GPU_BAR1_USED = _row("gpu_bar1_used_bytes", GAUGE, "bytes", GPU, "Part of the BAR1 window that is mapped.", detail=True)
 
-# Heat, power, clocks.
+# Temperature, power, clocks.
 GPU_TEMPERATURE = _row(
     "gpu_temperature_celsius", GAUGE, "celsius", (*GPU, "sensor"), "Temperature of the GPU die or of its memory.",
     ("gpu", "memory"),
@@ -144,7 +148,7 @@ GPU_TEMPERATURE = _row(
 )  # fmt: skip
 GPU_TEMPERATURE_THRESHOLD = _row(
     "gpu_temperature_threshold_celsius", GAUGE, "celsius", (*GPU, "threshold"),
-    "Temperature at which the GPU slows down or shuts down, as the part reports it.", ("slowdown", "shutdown"),
+    "Temperature at which the GPU slows down or shuts down, as reported by the device.", ("slowdown", "shutdown"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_SLOWDOWN_TEMP", 1, ("slowdown",), default=False),
         Dcgm("DCGM_FI_DEV_SHUTDOWN_TEMP", 1, ("shutdown",), default=False),
@@ -152,7 +156,7 @@ GPU_TEMPERATURE_THRESHOLD = _row(
 )  # fmt: skip
 GPU_TEMPERATURE_MARGIN = _row(
     "gpu_temperature_margin_celsius", GAUGE, "celsius", GPU,
-    "Degrees left until the hottest sensor makes the GPU slow down, by the part's own word; the same scale everywhere.",
+    "Degrees left until the hottest sensor makes the GPU slow down, as reported by the device.",
 )  # fmt: skip
 GPU_POWER = _row(
     "gpu_power_watts", GAUGE, "watts", GPU, "Board power as the driver reports it (1 s mean from Ampere on).",
@@ -167,7 +171,7 @@ GPU_POWER_LIMIT = _row(
 )  # fmt: skip
 GPU_POWER_LIMIT_BOUND = _row(
     "gpu_power_limit_bound_watts", GAUGE, "watts", (*GPU, "bound"),
-    "What the power limit may be set to, is by default, and was set to.", ("min", "max", "default", "requested"),
+    "Bounds of the power limit, its default, and the requested value.", ("min", "max", "default", "requested"),
     detail=True,
 )  # fmt: skip
 GPU_ENERGY = _row(
@@ -176,12 +180,12 @@ GPU_ENERGY = _row(
     dcgm=(Dcgm("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1000),),
 )  # fmt: skip
 GPU_CLOCK = _row(
-    "gpu_clock_hertz", GAUGE, "hertz", (*GPU, "domain"), "Clock now.", ("sm", "memory"),
+    "gpu_clock_hertz", GAUGE, "hertz", (*GPU, "domain"), "Current clock.", ("sm", "memory"),
     dcgm=(Dcgm("DCGM_FI_DEV_SM_CLOCK", 1e-6, ("sm",)), Dcgm("DCGM_FI_DEV_MEM_CLOCK", 1e-6, ("memory",))),
     detail=("memory",),
 )  # fmt: skip
 GPU_CLOCK_MAX = _row(
-    "gpu_clock_max_hertz", GAUGE, "hertz", (*GPU, "domain"), "Highest clock the part allows.", ("sm", "memory"),
+    "gpu_clock_max_hertz", GAUGE, "hertz", (*GPU, "domain"), "Highest clock that the device allows.", ("sm", "memory"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_MAX_SM_CLOCK", 1e-6, ("sm",), default=False),
         Dcgm("DCGM_FI_DEV_MAX_MEM_CLOCK", 1e-6, ("memory",), default=False),
@@ -195,8 +199,8 @@ GPU_CLOCK_EVENT = _row(
 )  # fmt: skip
 GPU_CLOCK_EVENT_SECONDS = _row(
     "gpu_clock_event_seconds_total", COUNTER, "seconds", (*GPU, "reason"),
-    "Time the driver held clocks down for this reason: nothing between two readings is missed. `thermal` is what older "
-    "drivers count for every kind of heat.",
+    "Time for which the driver held clocks down for this reason, including between readings. `thermal`: any kind of "
+    "heat, on older drivers.",
     ("sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "thermal", "sync_boost",
      "board_limit", "low_utilization", "reliability"),
     dcgm=(
@@ -212,15 +216,15 @@ GPU_PERFORMANCE_STATE = _row(
     "gpu_performance_state", GAUGE, "", GPU, "Performance state: 0 is the fastest, 15 the slowest.", detail=True
 )
 GPU_MODE = _row(
-    "gpu_mode_enabled", GAUGE, "", (*GPU, "mode"), "1 if a mode of the GPU is switched on.",
+    "gpu_mode_enabled", GAUGE, "", (*GPU, "mode"), "1 if a mode of the GPU is enabled.",
     ("persistence", "ecc", "mig"), detail=True,
 )  # fmt: skip
 
 # Memory errors and repairs.
 GPU_ECC_ERRORS = _row(
     "gpu_ecc_errors_total", COUNTER, "", (*GPU, "error", "scope"),
-    "ECC errors, corrected or uncorrected; volatile counts since the driver was loaded, aggregate over the part's "
-    "life.",
+    "ECC errors, corrected or uncorrected; volatile: since the driver was loaded, aggregate: over the lifetime of the "
+    "device.",
     dcgm=(
         Dcgm("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", 1, ("corrected", "volatile"), default=False),
         Dcgm("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 1, ("uncorrected", "volatile"), default=False),
@@ -230,26 +234,26 @@ GPU_ECC_ERRORS = _row(
 )  # fmt: skip
 GPU_ECC_LOCATION_ERRORS = _row(
     "gpu_ecc_location_errors_total", COUNTER, "", (*GPU, "error", "scope", "location"),
-    "ECC errors by where in the chip or its memory they happened; their sum is gpu_ecc_errors_total.", detail=True,
+    "ECC errors by location in the chip or its memory; their sum is gpu_ecc_errors_total.", detail=True,
 )  # fmt: skip
 GPU_SRAM_THRESHOLD = _row(
     "gpu_ecc_sram_threshold_exceeded", GAUGE, "", GPU,
-    "1 once the SRAM had more uncorrectable errors than the vendor allows: the board is to be returned.",
+    "1 once the SRAM had more uncorrectable errors than the vendor allows: return the board.",
 )  # fmt: skip
 GPU_REMAPPED_ROWS = _row(
-    "gpu_remapped_rows_total", COUNTER, "", (*GPU, "error"), "Memory rows replaced by spare ones over the part's life.",
-    ("corrected", "uncorrected"),
+    "gpu_remapped_rows_total", COUNTER, "", (*GPU, "error"),
+    "Memory rows replaced by spare ones over the lifetime of the device.", ("corrected", "uncorrected"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", 1, ("corrected",)),
         Dcgm("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", 1, ("uncorrected",)),
     ), detail=("corrected",),
 )  # fmt: skip
 GPU_ROW_REMAP_PENDING = _row(
-    "gpu_row_remap_pending", GAUGE, "", GPU, "1 while a row waits for a reset of the GPU to be replaced.",
+    "gpu_row_remap_pending", GAUGE, "", GPU, "1 while a row waits to be replaced at the next reset of the GPU.",
     dcgm=(Dcgm("DCGM_FI_DEV_ROW_REMAP_PENDING", default=False),),
 )  # fmt: skip
 GPU_ROW_REMAP_FAILED = _row(
-    "gpu_row_remap_failed", GAUGE, "", GPU, "1 once a row could not be replaced: the board is to be returned.",
+    "gpu_row_remap_failed", GAUGE, "", GPU, "1 once a row could not be replaced: return the board.",
     dcgm=(Dcgm("DCGM_FI_DEV_ROW_REMAP_FAILURE"),),
 )  # fmt: skip
 GPU_ROW_REMAP_BANKS = _row(
@@ -258,54 +262,54 @@ GPU_ROW_REMAP_BANKS = _row(
 )  # fmt: skip
 GPU_RETIRED_PAGES = _row(
     "gpu_retired_pages_total", COUNTER, "", (*GPU, "error"),
-    "Memory pages taken out of use over the part's life, on parts before Ampere.", ("corrected", "uncorrected"),
+    "Memory pages retired over the lifetime of the device, before Ampere.", ("corrected", "uncorrected"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_RETIRED_SBE", 1, ("corrected",), default=False),
         Dcgm("DCGM_FI_DEV_RETIRED_DBE", 1, ("uncorrected",), default=False),
     ),
 )  # fmt: skip
 GPU_RETIREMENT_PENDING = _row(
-    "gpu_page_retirement_pending", GAUGE, "", GPU, "1 while a page waits for a reset to be taken out of use.",
+    "gpu_page_retirement_pending", GAUGE, "", GPU, "1 while a page waits to be retired at the next reset.",
     dcgm=(Dcgm("DCGM_FI_DEV_RETIRED_PENDING", default=False),),
 )  # fmt: skip
 GPU_RECOVERY_ACTION = _row(
     "gpu_recovery_action", GAUGE, "", (*GPU, "action"),
-    "1 for what the driver asks to be done with this GPU; only that action is present. Actions: "
+    "1 for the recovery action that the driver requests; only that one is present. Actions: "
     + ", ".join(RECOVERY_ACTIONS) + ".",
 )  # fmt: skip
 GPU_XID_ERRORS = _row(
     "gpu_xid_errors_total", COUNTER, "", (*GPU, "xid"),
-    "Xid errors the driver reported for this GPU, from NVML events and the kernel's log; a burst of one counts once. "
-    "The Xids that page exist from the start.",
+    "Xid errors that the driver reported for this GPU, from NVML events and the kernel log; a burst of one counts "
+    "once. Xids that page exist from the start.",
 )  # fmt: skip
 GPU_XID_TIMESTAMP = _row(
     "gpu_xid_timestamp_seconds", GAUGE, "seconds", (*GPU, "xid"),
-    "Unix time of the last Xid of this number; absent while there was none.",
+    "Unix time of the last Xid with this number; absent until there is one.",
 )  # fmt: skip
 GPU_XID_INFO = _row(
     "gpu_xid_info", INFO, "", (*GPU, "xid", "action", "meaning"),
-    "What an Xid that this GPU had means, and what to do (" + ", ".join(XID_ACTIONS) + "): always 1.",
+    "Meaning of an Xid that this GPU had, and the response to it (" + ", ".join(XID_ACTIONS) + "): always 1.",
 )  # fmt: skip
 
 # Links.
 GPU_PCIE_GENERATION = _row(
-    "gpu_pcie_link_generation", GAUGE, "", GPU, "PCIe generation now; an idle GPU lowers it.",
+    "gpu_pcie_link_generation", GAUGE, "", GPU, "Current PCIe generation; an idle GPU lowers it.",
     dcgm=(Dcgm("DCGM_FI_DEV_PCIE_LINK_GEN", default=False),),
 )  # fmt: skip
 GPU_PCIE_GENERATION_MAX = _row(
-    "gpu_pcie_link_generation_max", GAUGE, "", GPU, "Highest PCIe generation that GPU and slot have in common.",
+    "gpu_pcie_link_generation_max", GAUGE, "", GPU, "Highest PCIe generation that both GPU and slot support.",
     dcgm=(Dcgm("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", default=False),),
 )  # fmt: skip
 GPU_PCIE_WIDTH = _row(
-    "gpu_pcie_link_width", GAUGE, "", GPU, "PCIe lanes in use now.",
+    "gpu_pcie_link_width", GAUGE, "", GPU, "PCIe lanes currently in use.",
     dcgm=(Dcgm("DCGM_FI_DEV_PCIE_LINK_WIDTH", default=False),),
 )  # fmt: skip
 GPU_PCIE_WIDTH_MAX = _row(
-    "gpu_pcie_link_width_max", GAUGE, "", GPU, "PCIe lanes that GPU and slot have in common.",
+    "gpu_pcie_link_width_max", GAUGE, "", GPU, "PCIe lanes that both GPU and slot support.",
     dcgm=(Dcgm("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", default=False),),
 )  # fmt: skip
 GPU_PCIE_REPLAYS = _row(
-    "gpu_pcie_replays_total", COUNTER, "", GPU, "PCIe packets sent again because of an error on the way.",
+    "gpu_pcie_replays_total", COUNTER, "", GPU, "PCIe packets sent again because of a transmission error.",
     dcgm=(Dcgm("DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),),
 )  # fmt: skip
 GPU_PCIE_ERRORS = _row(
@@ -323,7 +327,7 @@ GPU_PCIE_RATE = _row(
     dcgm=(Dcgm("DCGM_FI_PROF_PCIE_TX_BYTES", 1, ("transmit",)), Dcgm("DCGM_FI_PROF_PCIE_RX_BYTES", 1, ("receive",))),
     detail=True,
 )  # fmt: skip
-GPU_NVLINK_LINKS = _row("gpu_nvlink_links", GAUGE, "", GPU, "NVLink links the GPU has.")
+GPU_NVLINK_LINKS = _row("gpu_nvlink_links", GAUGE, "", GPU, "NVLink links of the GPU.")
 GPU_NVLINK_LINKS_ACTIVE = _row("gpu_nvlink_links_active", GAUGE, "", GPU, "NVLink links that are up, asleep or not.")
 GPU_NVLINK_BYTES = _row(
     "gpu_nvlink_bytes_total", COUNTER, "bytes", (*GPU, "direction"), "Payload bytes over all NVLink links.",
@@ -331,8 +335,8 @@ GPU_NVLINK_BYTES = _row(
 )  # fmt: skip
 GPU_NVLINK_ERRORS = _row(
     "gpu_nvlink_errors_total", COUNTER, "", (*GPU, "error"),
-    "Errors on all NVLink links: wrong checksums, packets sent again, links that recovered or failed to, and, from "
-    "generation 5 on, what error correction could not mend.",
+    "Errors on all NVLink links: wrong checksums, packets sent again, link recoveries that worked or failed, and, "
+    "since generation 5, errors that could not be corrected.",
     ("crc_flit", "crc_data", "replay", "recovery", "recovery_failed", "effective"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 1, ("crc_flit",), default=False),
@@ -360,21 +364,21 @@ GPU_FABRIC_READY = _row(
     "1 once the GPU has joined its NVLink fabric, 0 before or if that failed; absent where there is no fabric.",
 )  # fmt: skip
 
-# What it could do.
+# Peak performance.
 GPU_PEAK_FLOPS = _row(
     "gpu_peak_flops", GAUGE, "", (*GPU, "dtype"),
-    "Dense peak FLOP/s from the vendor's figures, without sparsity; absent for a device that is not in the table.",
+    "Dense peak FLOP/s as published by the vendor, without sparsity; absent for a device that is not in the table.",
 )  # fmt: skip
 GPU_ACHIEVABLE_FLOPS = _row(
     "gpu_achievable_flops", GAUGE, "", (*GPU, "dtype"),
-    "Highest matrix-multiplication FLOP/s that was publicly measured on this device; absent where none is known.",
+    "Highest matrix-multiplication FLOP/s publicly measured on this device; absent if none is known.",
     detail=("fp16", "fp8"),
 )  # fmt: skip
 
 # MIG instances: families of their own, so that a sum over GPUs never counts an instance twice.
 MIG_INFO = _row(
     "gpu_mig_info", INFO, "", (*_MIG, "mig_uuid", "profile"),
-    "A MIG instance, named by GPU instance and compute instance as in 1/0: always 1.",
+    "A MIG instance, named by GPU instance and compute instance, such as 1/0: always 1.",
 )  # fmt: skip
 MIG_MEMORY_TOTAL = _row("gpu_mig_memory_total_bytes", GAUGE, "bytes", _MIG, "Device memory of a MIG instance.")
 MIG_MEMORY_USED = _row("gpu_mig_memory_used_bytes", GAUGE, "bytes", _MIG, "Device memory in use in a MIG instance.")
@@ -382,7 +386,11 @@ MIG_SM_ACTIVE = _row(
     "gpu_mig_sm_active_ratio", GAUGE, "ratio", _MIG, "Sampled share of the instance's SM cycles with a warp on the SM."
 )
 MIG_TENSOR_ACTIVE = _row(
-    "gpu_mig_tensor_active_ratio", GAUGE, "ratio", _MIG, "Sampled share of cycles in which its tensor cores worked."
+    "gpu_mig_tensor_active_ratio",
+    GAUGE,
+    "ratio",
+    _MIG,
+    "Sampled share of cycles in which the instance's tensor cores worked.",
 )
 MIG_DRAM_ACTIVE = _row(
     "gpu_mig_dram_active_ratio", GAUGE, "ratio", _MIG, "Sampled share of the instance's memory bandwidth in use."
