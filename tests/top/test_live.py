@@ -13,8 +13,9 @@ import pytest
 from textual.pilot import Pilot
 
 from tachograph.prometheus_api import Prometheus
-from tachograph.top.app import OverviewSource, TopApp
+from tachograph.top.app import TopApp
 from tachograph.top.node_source import NodeSource
+from tachograph.top.overview import OverviewSource
 from tachograph.top.run_source import RunSource
 
 ABOUT = 'tachograph_exporter_info{version="0.1.0",python="3.11"} 1\n'

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual import events
@@ -21,7 +21,7 @@ from tachograph import humanize
 from tachograph.printable import printable
 from tachograph.top import tables
 from tachograph.top.header import header
-from tachograph.top.overview import Overview, SourceError, harmless
+from tachograph.top.overview import Overview, OverviewSource, SourceError, harmless
 from tachograph.top.tables import WORST, TableColumn
 
 TICK_SECONDS = 0.25
@@ -49,17 +49,6 @@ HELP = """\
  TROUBLE    why clocks are held down, and for which share of the time (a power
             cap is normal at full load); what is broken; alerts
 """
-
-
-class OverviewSource(Protocol):
-    """Where overviews come from."""
-
-    view: str
-    fetches_needed: int
-
-    def fetch(self, wanted: str = "") -> Overview:
-        """Return the present state; raise SourceError."""
-        ...
 
 
 @dataclass(frozen=True)

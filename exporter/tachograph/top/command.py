@@ -1,4 +1,4 @@
-"""`tachograph top`: this node, another one, or a run, live in a terminal."""
+"""`tachograph top`: a node or a run, live in a terminal, or once as text or JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from rich.rule import Rule
 from tachograph.printable import printable
 from tachograph.prometheus_api import Prometheus, PrometheusError, default_url, nearest
 from tachograph.top import tables
-from tachograph.top.app import OverviewSource, TopApp
 from tachograph.top.header import header
 from tachograph.top.node_source import DEFAULT_PORT, NodeSource
-from tachograph.top.overview import Overview, SourceError, harmless
+from tachograph.top.overview import Overview, OverviewSource, SourceError, harmless
 from tachograph.top.run_source import RunSource
 
 EXPORTER_ENVIRONMENT = "TACHOGRAPH_EXPORTER_URL"
@@ -49,8 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         "--interval", type=_interval, metavar="SECONDS", help=f"default: {NODE_SECONDS:.0f}, of a run {RUN_SECONDS:.0f}"
     )
     parser.add_argument("--ranks", type=_count, default=RANKS, metavar="N", help="of a run: the worst N (%(default)s)")
-    parser.add_argument("--once", action="store_true", help="print one picture and end")
-    parser.add_argument("--json", action="store_true", help="print the facts as JSON and end")
+    parser.add_argument("--once", action="store_true", help="print it once as text and end")
+    parser.add_argument("--json", action="store_true", help="print the same as JSON and end")
     return parser
 
 
@@ -71,7 +70,7 @@ def _count(text: str) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """RunSummary the command; return its exit status: 0, 1 without an answer, 2 for a wrong command line."""
+    """Run the command; return its exit status: 0, 1 without an answer, 2 for a wrong command line."""
     parser = _parser()
     try:
         given = parser.parse_args(arguments)
@@ -89,9 +88,7 @@ def main(arguments: Sequence[str]) -> int:
         interval = given.interval or (NODE_SECONDS if source.view == "node" else RUN_SECONDS)
         first = source.fetch()
         if not (given.once or given.json) and _is_screen():
-            app = TopApp(source, first, interval)
-            app.run(mouse=False)  # the terminal's own way to select text keeps working
-            return app.return_code or 0
+            return _live(source, first, interval)
         for _ in range(source.fetches_needed - 1):
             time.sleep(interval)
             first = source.fetch()
@@ -108,6 +105,14 @@ def _source(given: argparse.Namespace) -> OverviewSource:
     if given.run is not None:
         return RunSource(given.run, Prometheus(given.prometheus or default_url()), given.ranks)
     return NodeSource(given.exporter or os.environ.get(EXPORTER_ENVIRONMENT) or DEFAULT_EXPORTER)
+
+
+def _live(source: OverviewSource, first: Overview, interval: float) -> int:
+    from tachograph.top.app import TopApp  # Textual takes as long to import as all the rest: not for --once and --json
+
+    app = TopApp(source, first, interval)
+    app.run(mouse=False)  # the terminal's own way to select text keeps working
+    return app.return_code or 0
 
 
 def _is_screen() -> bool:
@@ -138,9 +143,9 @@ def picture(overview: Overview) -> str:
     )
     with console.capture() as capture:
         console.print(parts, no_wrap=True, overflow="crop")
-    text = (
-        capture.get() if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
-    )
+    text = capture.get()
+    if not console.is_terminal:
+        text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
     encoding = sys.stdout.encoding or "ascii"
     try:
         text.encode(encoding)

@@ -26,7 +26,7 @@ RankInfos = Mapping[RankKey, Mapping[str, str]]
 
 def infos(page: ExporterPage) -> RankInfos:
     """Return the ranks of the node."""
-    return {_place(sample.labels): sample.labels for sample in page.of(c.RANK_INFO)}
+    return {_rank_key(sample.labels): sample.labels for sample in page.of(c.RANK_INFO)}
 
 
 def counters(page: ExporterPage, known: RankInfos) -> Mapping[AttemptKey, RankCounters]:
@@ -34,32 +34,32 @@ def counters(page: ExporterPage, known: RankInfos) -> Mapping[AttemptKey, RankCo
     steps, progress, tokens, flops = (
         _values(page, each) for each in (c.TRAIN_STEPS, c.RANK_PROGRESS, c.TRAIN_TOKENS, c.TRAIN_FLOPS)
     )
-    phases = {_place(sample.labels): sample.labels["phase"] for sample in page.of(c.RANK_PHASE)}
+    phases = {_rank_key(sample.labels): sample.labels["phase"] for sample in page.of(c.RANK_PHASE)}
     waits: dict[RankKey, float] = defaultdict(float)
     for sample in page.of(c.TRAIN_COLLECTIVE_WAIT):
-        waits[_place(sample.labels)] += sample.value
+        waits[_rank_key(sample.labels)] += sample.value
     entered: dict[RankKey, dict[str, float]] = defaultdict(dict)
     for sample in page.of(c.TRAIN_COLLECTIVE_ENQUEUED):
-        entered[_place(sample.labels)][sample.labels["group"]] = sample.value
+        entered[_rank_key(sample.labels)][sample.labels["group"]] = sample.value
     return {
-        _key(place, labels): RankCounters(
-            steps[place],
-            progress[place],
-            tokens.get(place),
-            flops.get(place),
-            waits.get(place),
-            entered.get(place, {}),
-            phases.get(place, ""),
+        _attempt_key(rank_key, labels): RankCounters(
+            steps[rank_key],
+            progress[rank_key],
+            tokens.get(rank_key),
+            flops.get(rank_key),
+            waits.get(rank_key),
+            entered.get(rank_key, {}),
+            phases.get(rank_key, ""),
         )
-        for place, labels in known.items()
-        if place in steps and place in progress
+        for rank_key, labels in known.items()
+        if rank_key in steps and rank_key in progress
     }
 
 
 def ranks(page: ExporterPage, known: RankInfos, history: CounterHistory, now: float) -> list[RankRow]:
     """Return every rank; lag and wait are taken among the ranks of this node."""
-    states = {_place(s.labels): s.labels["state"] for s in page.of(c.RANK_STATE) if s.value == 1}
-    phases = {_place(s.labels): (s.labels["phase"], s.value) for s in page.of(c.RANK_PHASE)}
+    states = {_rank_key(s.labels): s.labels["state"] for s in page.of(c.RANK_STATE) if s.value == 1}
+    phases = {_rank_key(s.labels): (s.labels["phase"], s.value) for s in page.of(c.RANK_PHASE)}
     steps, losses, progress = (_values(page, each) for each in (c.TRAIN_STEP, c.TRAIN_LOSS, c.RANK_PROGRESS))
     rates = _rates(known, history)
     waits = {key: rate.wait_seconds for key, rate in rates.items()}
@@ -70,13 +70,13 @@ def ranks(page: ExporterPage, known: RankInfos, history: CounterHistory, now: fl
     }
     behind = {key: gap for run in names for key, gap in history.behind(run).items()}
     found = []
-    for place, labels in known.items():
-        key, state, loss = _key(place, labels), states.get(place, ""), losses.get(place)
+    for rank_key, labels in known.items():
+        key, state, loss = _attempt_key(rank_key, labels), states.get(rank_key, ""), losses.get(rank_key)
         gap = behind.get(key, 0.0) if state == "running" else 0.0
-        wait, median = waits.get(key), usual[place[0]]
+        wait, median = waits.get(key), usual[rank_key[0]]
         lag = None if wait is None or median is None else median - wait
         ratio = None if lag is None else lag / rates[key].step_seconds
-        phase, seconds = phases.get(place, ("", None))
+        phase, seconds = phases.get(rank_key, ("", None))
         marks = {
             "NaN loss": loss is not None and not math.isfinite(loss),
             "behind": gap > 0,
@@ -87,18 +87,18 @@ def ranks(page: ExporterPage, known: RankInfos, history: CounterHistory, now: fl
         }
         found.append(
             RankRow(
-                run=place[0],
-                rank=place[1],
+                run=rank_key[0],
+                rank=rank_key[1],
                 gpu=labels["gpu"],
                 uuid=labels["uuid"],
                 state=state,
                 phase=phase,
                 phase_seconds=seconds,
-                step=steps.get(place),
+                step=steps.get(rank_key),
                 lag_seconds=lag,
                 lag_ratio=ratio,
                 wait_seconds=wait,
-                progress_seconds=max(0.0, now - progress[place]) if place in progress else None,
+                progress_seconds=max(0.0, now - progress[rank_key]) if rank_key in progress else None,
                 loss=loss,
                 marks=in_order([mark for mark, holds in marks.items() if holds]),
                 cause=f"{plural(gap, 'collective')} behind" if gap else "",
@@ -154,20 +154,20 @@ def _mfu(rates: Mapping[AttemptKey, RankRates], peaks: Mapping[RankKey, float]) 
 
 
 def _rates(known: RankInfos, history: CounterHistory) -> dict[AttemptKey, RankRates]:
-    rates = {key: history.rank(key) for key in (_key(place, labels) for place, labels in known.items())}
+    rates = {key: history.rank(key) for key in (_attempt_key(rank_key, labels) for rank_key, labels in known.items())}
     return {key: rate for key, rate in rates.items() if rate is not None}
 
 
-def _key(place: RankKey, labels: Mapping[str, str]) -> AttemptKey:
-    return (*place, labels["attempt"])
+def _attempt_key(rank_key: RankKey, labels: Mapping[str, str]) -> AttemptKey:
+    return (*rank_key, labels["attempt"])
 
 
-def _place(labels: Mapping[str, str]) -> RankKey:
+def _rank_key(labels: Mapping[str, str]) -> RankKey:
     return labels["run"], int(labels["rank"])
 
 
 def _values(page: ExporterPage, metric: c.Metric) -> dict[RankKey, float]:
-    return {_place(sample.labels): sample.value for sample in page.of(metric)}
+    return {_rank_key(sample.labels): sample.value for sample in page.of(metric)}
 
 
 def _highest(page: ExporterPage, metric: c.Metric) -> dict[str, float]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tachograph import diagnosis
 from tachograph.catalog import index as c
@@ -190,6 +190,17 @@ class Overview:
     def as_json(self) -> str:
         """Return it as one JSON object; NaN and infinities are strings, as in the frames of a rank."""
         return json.dumps(_jsonable(asdict(self)), indent=2, allow_nan=False)
+
+
+class OverviewSource(Protocol):
+    """Where overviews come from."""
+
+    view: str
+    fetches_needed: int
+
+    def fetch(self, wanted: str = "") -> Overview:
+        """Return the present state; raise SourceError."""
+        ...
 
 
 def condition(states: Mapping[str, int]) -> str:

@@ -29,12 +29,12 @@ HISTORY_SECONDS = 1800.0
 HISTORY_POINTS = 120
 
 RankPlace = tuple[int, str]
-"""RankRow and node."""
+"""Rank and node."""
 
 
 @dataclass
 class _RankChoice:
-    """Why a rank was chosen, and a number to each reason."""
+    """Why a rank was chosen: reasons, each with its number."""
 
     marks: dict[str, float]
 
