@@ -16,7 +16,7 @@ from tachograph.client.hello.workload import Workload
 from tachograph.client.transport.rank_state import RankState
 from tachograph_lab.fleet.pauses import PauseSchedule
 from tachograph_lab.scenario import Fleet, Pause, Scenario, StepTimes
-from tachograph_lab.scenario.definition import AlertThresholds
+from tachograph_lab.scenario.definition import RunThresholds
 from tachograph_lab.scenario.faults import (
     BatchChange,
     ExporterDown,
@@ -302,6 +302,6 @@ def test_a_change_of_batch_is_told_again(play: Play) -> None:
 
 def test_what_the_run_sets_for_itself_is_told(play: Play) -> None:
     """A limit of its own reaches the exporter under its name; without one there is no series."""
-    played = play(until=20, thresholds=AlertThresholds(hang_seconds=600.0))
+    played = play(until=20, thresholds=RunThresholds(hang_seconds=600.0))
     assert played.rank("train_threshold", 3) == {("hang_seconds",): 600.0}
     assert play(until=20).rank("train_threshold", 3) is None
