@@ -111,7 +111,7 @@ def test_phases_left_in_any_order_leave_the_clock_where_it_was(recorder: Recorde
     loop.leave("forward")
     loop.enter("backward")
     loop.end()
-    assert (clock.current.name, clock.outer) == ("other", [])
+    assert (clock.current.name, clock.outer) == ("other", None)
     loop.enter("eval")
     loop.begin()
     assert clock.current.name == "other"
