@@ -184,7 +184,7 @@ def test_the_file_is_named_after_gpu_and_driver(fake: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "gpus", "words"),
     [
-        ((), None, "no NVIDIA driver: libnvidia-ml.so.1 is not found; a capture is made where"),
+        ((), None, "no NVIDIA driver: libnvidia-ml.so.1 is not found; run this on a machine with"),
         ((), 0, "the driver shows no GPU"),
         (("--seconds=0.2", "--out=/no/such/folder/x.json"), 1, "cannot write the capture: "),
     ],
