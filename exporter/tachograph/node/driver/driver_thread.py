@@ -60,7 +60,7 @@ class DriverThread:
 
 
 def gather(outcomes: Outcomes, awaited: Collection[DriverThread], seconds: float) -> None:
-    """Deliver the results so far, waiting up to `seconds` for the awaited threads; later outcomes stay for the next time."""
+    """Deliver results, waiting up to `seconds` for the awaited threads; later ones wait for the next call."""
     deadline = time.monotonic() + seconds
     while True:
         late = any(thread.since is not None for thread in awaited)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tachograph.catalog.gpu import GPU_PEAK_FLOPS
-from tachograph.node.gpu.worker_protocol import STARTING, Collection, GpuReading, samples_of
+from tachograph.node.gpu.worker_protocol import STARTING, GpuReading, NodeReading, samples_of
 from tachograph.node.peaks import dtype_of
 from tachograph.node.samples import GpuIdentity, Sample
 
@@ -52,7 +52,7 @@ class KnownGpus:
         """Return the GPU that a process computes on; None if NVML lists it nowhere, or on more than one."""
         return self._pids.get(pid)
 
-    def take(self, collection: Collection) -> list[Sample]:
+    def take(self, collection: NodeReading) -> list[Sample]:
         """Return a collection's samples, and those of the GPUs that it does not list."""
         listed = {gpu.identity.uuid: gpu for gpu in collection.gpus if gpu.identity.uuid}
         missing = {gpu.identity.index: gpu for uuid, gpu in self._named.items() if uuid not in listed}

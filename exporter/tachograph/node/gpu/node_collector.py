@@ -15,7 +15,7 @@ from tachograph.node.driver.nvml import DriverAbsent, DriverMismatch, Nvml, Nvml
 from tachograph.node.gpu.gpu_collector import Clock, GpuCollector
 from tachograph.node.gpu.gpu_watch import CALL_SECONDS, START_SECONDS, GpuWatch, no_return
 from tachograph.node.gpu.reading_table import SLOW_SECONDS
-from tachograph.node.gpu.worker_protocol import STALE_INTERVALS, STARTING, Collection
+from tachograph.node.gpu.worker_protocol import STALE_INTERVALS, STARTING, NodeReading
 from tachograph.node.samples import GpuIdentity, Row, unzipped
 from tachograph.node.xid.counts import XidWatch
 
@@ -77,7 +77,7 @@ class NodeCollector:
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._word, self._reason = STARTING, "NVML is being opened"
 
-    def collect(self) -> Collection:
+    def collect(self) -> NodeReading:
         """Return one collection, a failed one with its reason."""
         started = self._clock()
         deadline = time.monotonic() + self._answer_seconds
@@ -221,7 +221,7 @@ class NodeCollector:
         """Return whether a GPU's thread is in the driver."""
         return any(gpu.thread.since is not None for gpu in self._gpus)
 
-    def _collection(self, started: float) -> Collection:
+    def _collection(self, started: float) -> NodeReading:
         # While the list is left alone, a GPU that moved up can be found at two indices; one of them is reported.
         readings = (gpu.reading() for gpu in self._gpus)
         gpus = {reading.identity.uuid or reading.identity.index: reading for reading in readings}
@@ -241,7 +241,7 @@ class NodeCollector:
             xids = self._xids.rows(tuple(self._named.values()))
             collectors["xid"] = self._xids.trouble
             notes = self._xids.notes
-        return Collection(
+        return NodeReading(
             tuple(gpus.values()),
             *unzipped(xids),
             collectors,

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from tachograph.catalog.exporter import WORKER_END_CAUSES
 from tachograph.node.gpu.failure_log import FailureLog
 from tachograph.node.gpu.known_gpus import KnownGpus
-from tachograph.node.gpu.worker_protocol import SPENT_STATUS, STALE_INTERVALS, STARTING, Collection, LineReader
+from tachograph.node.gpu.worker_protocol import SPENT_STATUS, STALE_INTERVALS, STARTING, LineReader, NodeReading
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 
 logger = logging.getLogger(__name__)
@@ -179,16 +179,14 @@ class GpuSource:
                 task.cancel()
             if not await _end(process):
                 self._left.append(process)
-                logger.warning(
-                    "the GPU worker %d does not exit, not even when killed: it is blocked in a driver call", process.pid
-                )
+                logger.warning("the GPU worker %d is killed and does not exit: a driver call blocks it", process.pid)
 
     async def _listen(self, lines: asyncio.StreamReader) -> str:
         """Take lines until they end, returning "" (half a line is an end), or one cannot be read, returning why."""
         reader = LineReader()
         try:
             while (line := await lines.readline()).endswith(b"\n"):
-                self._take(reader.collection(line))
+                self._take(reader.read(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:  # endless, not JSON, or not of this version
             return f"the GPU worker wrote a line that cannot be read ({type(error).__name__}: {error})"
         return ""
@@ -206,7 +204,7 @@ class GpuSource:
             if now - self._heard > self._patience and self._trouble(now)[0] == "worker":
                 self._note("worker", "the GPU worker is silent")
 
-    def _take(self, collection: Collection) -> None:
+    def _take(self, collection: NodeReading) -> None:
         """Keep a collection; one of a worker that is still opening the driver has nothing to keep."""
         now = time.monotonic()
         word = collection.collectors["gpu"]

@@ -74,8 +74,8 @@ class GpuReading:
 
 
 @dataclass(frozen=True)
-class Collection:
-    """One collection over all GPUs of the node.
+class NodeReading:
+    """All GPUs of the node in one collection.
 
     `collectors` maps gpu, gpm and xid to "" or one of COLLECTOR_REASONS; `reason` is the gpu collector's in a sentence;
     `failures` and `notes` are those that belong to no single GPU.
@@ -97,12 +97,12 @@ class Collection:
 
     def all_failures(self) -> dict[str, str]:
         """Return every failed reading with its reason, by subject, those of single GPUs included."""
-        parts: tuple[GpuReading | Collection, ...] = (*self.gpus, self)
+        parts: tuple[GpuReading | NodeReading, ...] = (*self.gpus, self)
         return {subject: why for each in parts for subject, why in each.failures.items()}
 
     def all_notes(self) -> dict[str, str]:
         """Return the notes to log once, by subject, those of single GPUs included."""
-        parts: tuple[GpuReading | Collection, ...] = (*self.gpus, self)
+        parts: tuple[GpuReading | NodeReading, ...] = (*self.gpus, self)
         return {subject: note for each in parts for subject, note in each.notes.items()}
 
     def samples(self) -> list[Sample]:
@@ -122,7 +122,7 @@ class LineWriter:
     def __init__(self) -> None:
         self._written: dict[str, tuple[Series, ...]] = {}
 
-    def line(self, collection: Collection) -> str:
+    def line(self, collection: NodeReading) -> str:
         """Return a collection's line."""
         fields = {**vars(collection), "gpus": [self._gpu(gpu) for gpu in collection.gpus]}
         fields["xid_series"] = self._series("xid", collection.xid_series)
@@ -143,14 +143,14 @@ class LineReader:
     """Reads the lines of one LineWriter, each in its turn."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[Series, ...]] = {}
+        self._known: dict[str, tuple[Series, ...]] = {}
 
-    def collection(self, line: str | bytes) -> Collection:
+    def read(self, line: str | bytes) -> NodeReading:
         """Return a line's collection; raise ValueError, KeyError, TypeError or AttributeError for any other text."""
         fields = json.loads(line)
         gpus = tuple(self._gpu(gpu) for gpu in fields["gpus"])
         series = self._series("xid", fields["xid_series"])
-        return Collection(**{**fields, "gpus": gpus, "xid_series": series, "xid_values": tuple(fields["xid_values"])})
+        return NodeReading(**{**fields, "gpus": gpus, "xid_series": series, "xid_values": tuple(fields["xid_values"])})
 
     def _gpu(self, fields: dict[str, Any]) -> GpuReading:
         identity = GpuIdentity(**fields["identity"])
@@ -160,5 +160,5 @@ class LineReader:
 
     def _series(self, key: str, fields: Sequence[tuple[str, Sequence[str]]] | None) -> tuple[Series, ...]:
         if fields is not None:
-            self._read[key] = tuple((BY_NAME[name], tuple(labels)) for name, labels in fields)
-        return self._read[key]
+            self._known[key] = tuple((BY_NAME[name], tuple(labels)) for name, labels in fields)
+        return self._known[key]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 RECORD_LIMIT = 1 << 16  # bytes; the kernel's are at most 8 KiB
 TURN_RECORDS = 2000
-"""How many records one turn reads at most: with a pause after each, a storm of log lines costs a share of a core, not all of it."""
+"""How many records one turn reads at most: with a pause after each, a storm of lines costs only a share of a core."""
 
 FALLEN_OFF_THE_BUS = 79
 
