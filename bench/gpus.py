@@ -1,9 +1,9 @@
 """Reading eight GPUs: Tachograph beside nvitop-exporter, on the same NVML library, one after the other in one run.
 
-Both read once a second. The library is the machine's own where there is a driver, else the small C library in
-tests/nvml, which answers at once: then the figures are what the exporters themselves cost, and not the driver.
-What a page is worth is told twice: as its number of GPU families, and as the questions of an on-call engineer that it
-has an answer to (QUESTIONS: a pattern for each, the same for both pages).
+Both read once a second. The library is the machine's own where there is a driver, else the lab's small C
+library, which answers at once: then the figures are the cost of the exporters themselves, without the driver.
+The worth of a page is measured twice: by its number of GPU families, and by the questions of an on-call engineer that
+it answers (QUESTIONS: a pattern for each, the same for both pages).
 """
 
 from __future__ import annotations

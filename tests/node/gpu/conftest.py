@@ -19,7 +19,7 @@ from tachograph.catalog import index as catalog
 from tachograph.node.gpu import failure_log
 from tachograph.node.gpu.gpu_collector import GPM
 from tachograph.node.gpu.source import GpuSource
-from tachograph.node.gpu.worker_protocol import Collection, LineReader
+from tachograph.node.gpu.worker_protocol import LineReader, NodeReading
 from tachograph.node.samples import GpuSnapshot, Sample
 
 STEPPER = Path(__file__).with_name("stepper.py")
@@ -35,7 +35,7 @@ worker.main(["--interval", "0.2"])
 class Node:
     """One collection as a test wants to read it."""
 
-    def __init__(self, collection: Collection) -> None:
+    def __init__(self, collection: NodeReading) -> None:
         self.collection = collection
         self.ok, self.reason, self.collectors = collection.ok, collection.reason, collection.collectors
         self.failures, self.notes = collection.all_failures(), collection.all_notes()
@@ -88,7 +88,7 @@ class Stepper:
         self._process.stdin.write(f"{now}\n")
         self._process.stdin.flush()
         spent, _, line = self._process.stdout.readline().partition(" ")
-        return spent, Node(self._reader.collection(line))
+        return spent, Node(self._reader.read(line))
 
     def close(self) -> None:
         """End the process."""
@@ -220,7 +220,7 @@ class Worker:
         assert self.process.stdout is not None
         text = self.process.stdout.readline()
         assert text, f"the worker ended with {self.process.wait()}"
-        return Node(self._reader.collection(text))
+        return Node(self._reader.read(text))
 
     def line_where(self, condition: Callable[[Node], object], seconds: float = 20.0) -> Node:
         """Return the first line for which the condition holds."""
@@ -364,10 +364,14 @@ def node(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
-    """What was logged; `single=False`: but for single GPUs, of a call that hangs without its name."""
+    """What was logged; `single=False`: but for single GPUs, of a call that hangs without its name.
+
+    That a worker is silent is left out: on a busy machine any may be late.
+    """
 
     def lines(*, single: bool = True) -> list[str]:
         told = [record.getMessage() for record in caplog.records if record.name.startswith("tachograph")]
+        told = [line for line in told if not line.endswith("the GPU worker is silent")]
         return told if single else [line.partition(" for ")[0] for line in told if not line.startswith("GPU ")]
 
     return lines

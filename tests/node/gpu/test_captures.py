@@ -20,7 +20,7 @@ import pytest
 from tachograph.__main__ import main
 from tachograph.node.driver.call_recorder import CallRecorder, Disguise
 from tachograph.node.exposition import TEXT, render
-from tachograph.node.gpu.worker_protocol import Collection, LineReader
+from tachograph.node.gpu.worker_protocol import LineReader, NodeReading
 from tachograph.node.samples import Sample
 from tachograph.node.shown_gpus import shown
 from tachograph_lab.fake_nvml import capture_replay
@@ -46,7 +46,7 @@ def capture(environment: Mapping[str, str], out: Path) -> Path:
     return out
 
 
-def replay(path: Path, *times: float) -> Collection:
+def replay(path: Path, *times: float) -> NodeReading:
     """Return the last of the collections made from a capture at these times."""
     done = subprocess.run(
         [sys.executable, REPLAY, str(path)],
@@ -57,16 +57,16 @@ def replay(path: Path, *times: float) -> Collection:
         timeout=60,
     )
     reader = LineReader()
-    return [reader.collection(line) for line in done.stdout.splitlines()][-1]
+    return [reader.read(line) for line in done.stdout.splitlines()][-1]
 
 
-def samples(collection: Collection) -> dict[tuple[str, ...], float]:
+def samples(collection: NodeReading) -> dict[tuple[str, ...], float]:
     """Return a collection's samples without what a capture makes up."""
     found = collection.samples()
     return {(each.metric.name, *(OWN.sub("…", label) for label in each.labels)): each.value for each in found}
 
 
-def told(collection: Collection) -> dict[str, Any]:
+def told(collection: NodeReading) -> dict[str, Any]:
     """Return the rest of a collection, without what a capture makes up."""
     rest = {
         "collectors": collection.collectors,
@@ -184,7 +184,7 @@ def test_the_file_is_named_after_gpu_and_driver(fake: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "gpus", "words"),
     [
-        ((), None, "no NVIDIA driver: libnvidia-ml.so.1 is not found; a capture is made where"),
+        ((), None, "no NVIDIA driver: libnvidia-ml.so.1 is not found; run this on a machine with"),
         ((), 0, "the driver shows no GPU"),
         (("--seconds=0.2", "--out=/no/such/folder/x.json"), 1, "cannot write the capture: "),
     ],

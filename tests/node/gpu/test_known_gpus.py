@@ -9,13 +9,13 @@ import pytest
 
 from tachograph.catalog import index as catalog
 from tachograph.node.gpu.known_gpus import KnownGpus
-from tachograph.node.gpu.worker_protocol import STARTING, Collection, GpuReading
+from tachograph.node.gpu.worker_protocol import STARTING, GpuReading, NodeReading
 from tachograph.node.samples import GpuIdentity, Sample
 
 INFO = ("NVIDIA H100", "00000000:1B:00.0", "", "", "580.95.05", "13.0")
 
 
-def line(*gpus: tuple[str, str], word: str = "", lost: str = "", **readings: dict[str, Any]) -> Collection:
+def line(*gpus: tuple[str, str], word: str = "", lost: str = "", **readings: dict[str, Any]) -> NodeReading:
     """Return a collection: these (index, UUID) are up with a reading, the index `lost` is lost, and what `readings`
     say of the GPUs by UUID.
     """  # noqa: D205
@@ -27,7 +27,7 @@ def line(*gpus: tuple[str, str], word: str = "", lost: str = "", **readings: dic
         if not uuid:
             reading = GpuReading(GpuIdentity(index, "", "")).down("lost" if index == lost else STARTING)
         found.append(reading)
-    return Collection(tuple(found), (), (), {"gpu": word, "gpm": "", "xid": ""}, 0.01, word, {}, {})
+    return NodeReading(tuple(found), (), (), {"gpu": word, "gpm": "", "xid": ""}, 0.01, word, {}, {})
 
 
 def unavailable(samples: Sequence[Sample]) -> dict[tuple[str, str], str]:

@@ -71,7 +71,7 @@ def test_a_driver_that_blocks_never_delays_a_scrape(node: Any, a_source: Sources
         assert source.metrics() == DOWN
         assert source.why() == ["hung"] * 8
         assert source.collectors()["gpu"] == "hung"
-        assert snapshot.reason.startswith("driver call does not return for ")
+        assert snapshot.reason.startswith("driver call has not returned for ")
         assert source.peak_flops(source.gpus()[0].uuid, "bf16") == 989e12, "MFU does not move because NVML hangs"
         node.block(0)
         await source.until(source.all_up)
@@ -80,7 +80,7 @@ def test_a_driver_that_blocks_never_delays_a_scrape(node: Any, a_source: Sources
     source.while_running(check)
     assert logged(single=False) == [
         "reading 8 GPUs",
-        "no GPU readings: driver call does not return",
+        "no GPU readings: driver call has not returned",
         "reading 8 GPUs",
     ]
     assert source.worker_ends() == {"crashed": 0, "killed": 0, "driver": 0}
@@ -98,7 +98,7 @@ def test_a_driver_that_blocks_from_the_start_is_told(node: Any, a_source: Source
         assert snapshot is not None
         assert not snapshot.ok
         assert snapshot.samples == ()
-        assert snapshot.reason.startswith("driver call does not return for ")
+        assert snapshot.reason.startswith("driver call has not returned for ")
         assert snapshot.reason.endswith("(nvmlInit)")
         assert source.collectors()["gpu"] == "hung"
         node.state.init_block_ms = 0
@@ -173,7 +173,7 @@ def test_only_long_silence_kills_the_worker(node: Any, a_source: Sources, gone: 
         await source.until(lambda: not source.is_ok())
         snapshot = source.snapshot()
         assert snapshot is not None
-        assert snapshot.reason.startswith("the GPU worker is silent for ")
+        assert snapshot.reason.startswith("the GPU worker has been silent for ")
         assert source.why() == ["worker"] * 8
         assert source.workers() == [worker], "three intervals are no long silence"
         await source.until(lambda: source.workers() != [worker])

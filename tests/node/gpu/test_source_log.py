@@ -16,7 +16,7 @@ import pytest
 from tachograph.catalog import index as catalog
 from tachograph.node.gpu import failure_log
 from tachograph.node.gpu.source import ADVICE
-from tachograph.node.gpu.worker_protocol import STARTING, Collection, GpuReading, LineWriter
+from tachograph.node.gpu.worker_protocol import STARTING, GpuReading, LineWriter, NodeReading
 from tachograph.node.samples import GpuIdentity
 
 Sources = Callable[..., Any]
@@ -137,7 +137,7 @@ sys.stdin.read()
 """
 
 
-def line(*up: tuple[str, str], word: str = "", reason: str = "", down: str = "", **failures: str) -> Collection:
+def line(*up: tuple[str, str], word: str = "", reason: str = "", down: str = "", **failures: str) -> NodeReading:
     """Return a collection: these GPUs are up, A is down for a reason, and these readings of A fail."""
     gpus = []
     for index, uuid in up:
@@ -146,7 +146,7 @@ def line(*up: tuple[str, str], word: str = "", reason: str = "", down: str = "",
         gpus.append(gpu)
     if down:
         gpus.append(GpuReading(GpuIdentity(*A, "NVIDIA H100")).down(down, f"it is {down}"))
-    return Collection(tuple(gpus), (), (), {"gpu": word, "gpm": "", "xid": ""}, 0.01, reason, {}, {})
+    return NodeReading(tuple(gpus), (), (), {"gpu": word, "gpm": "", "xid": ""}, 0.01, reason, {}, {})
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_all_gpus_hung_is_a_failed_collection(fake: Any, stepper: Stepper) -> No
     assert collector.at(1).ok
     node = collector.at(5)
     assert (node.ok, node.collectors["gpu"]) == (False, "hung")
-    assert node.reason.startswith("driver call does not return for 4 s (nvml")
+    assert node.reason.startswith("driver call has not returned for 4 s (nvml")
     assert set(down(node).values()) == {"hung"}
     fake.block(0)
     assert answered(collector, 6, lambda node: node.ok and not down(node))
@@ -177,7 +177,7 @@ def test_an_init_that_hangs_is_told_in_each_line(fake: Any, stepper: Stepper) ->
         assert (node.ok, node.samples, node.collectors["gpu"]) == (False, {}, "starting")
     node = collector.at(12)
     assert (node.ok, node.samples, node.collectors) == (False, {}, {"gpu": "hung", "gpm": "hung"})
-    assert node.reason == "driver call does not return for 12 s (nvmlInit)"
+    assert node.reason == "driver call has not returned for 12 s (nvmlInit)"
     fake.state.init_block_ms = 0
     assert len(answered(collector, 13, lambda node: node.ok).gpus) == 8
 

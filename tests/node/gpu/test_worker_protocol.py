@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tachograph.catalog import index as catalog
-from tachograph.node.gpu.worker_protocol import STARTING, Collection, GpuReading, LineReader, LineWriter
+from tachograph.node.gpu.worker_protocol import STARTING, GpuReading, LineReader, LineWriter, NodeReading
 from tachograph.node.samples import GpuIdentity, Sample
 
 LABELS = ("0", "GPU-a")
@@ -22,7 +22,7 @@ READ = GpuReading(
     {"energy of GPU 0": "Unknown Error"},
     {"NVIDIA H100": "no energy"},
 )
-COLLECTION = Collection(
+COLLECTION = NodeReading(
     (READ, GpuReading(GpuIdentity("1", "", ""))),
     ((catalog.GPU_XID_ERRORS, (*LABELS, "79")),),
     (0.0,),
@@ -40,9 +40,9 @@ def test_a_collection_arrives_as_it_was_sent() -> None:
     fewer = replace(READ, series=READ.series[:1], values=(0.0,))
     for gpu in (READ, READ, replace(READ, values=(1.0, 2.0)), READ.down("lost", "gone"), READ, fewer, fewer, READ):
         sent = replace(COLLECTION, gpus=(gpu, COLLECTION.gpus[1]))
-        assert reader.collection(writer.line(sent)) == sent
+        assert reader.read(writer.line(sent)) == sent
     swapped = replace(COLLECTION, gpus=(READ,), xid_series=(), xid_values=())
-    assert reader.collection(writer.line(swapped)) == swapped
+    assert reader.read(writer.line(swapped)) == swapped
 
 
 def test_names_and_labels_are_sent_once() -> None:
@@ -69,4 +69,4 @@ def test_a_reading_gives_the_samples_of_its_state() -> None:
 def test_another_text_is_refused(line: str) -> None:
     """What is no line of a worker of this version raises one of four errors, whatever it is."""
     with pytest.raises((ValueError, KeyError, TypeError, AttributeError)):
-        LineReader().collection(line)
+        LineReader().read(line)

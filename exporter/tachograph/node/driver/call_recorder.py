@@ -1,4 +1,4 @@
-"""Stands in for pynvml, passes every call on, and writes down what was asked and answered."""
+"""Stands in for pynvml, passes every call on, and records questions and answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CLUSTER_UUID = "clusterUuid"
 
 
 class Names:
-    """What handles and samples are called: an address means nothing in another process."""
+    """Names for handles and samples: an address means nothing in another process."""
 
     def __init__(self) -> None:
         self._names: dict[int | None, str] = {}
@@ -165,7 +165,7 @@ class CallRecorder:
 
 
 def _field(field: Untyped) -> dict[str, Untyped]:
-    """Return what a field value says, without when it was read."""
+    """Return a field value without its time of reading."""
     if field.nvmlReturn:
         return {"nvmlReturn": field.nvmlReturn}
     value = getattr(field.value, VALUE_MEMBERS[field.valueType])
@@ -173,7 +173,7 @@ def _field(field: Untyped) -> dict[str, Untyped]:
 
 
 def questions(names: Names, call: str, arguments: Sequence[Untyped]) -> list[list[Untyped]]:
-    """Return what a call asks, in the terms of JSON: its arguments, or those of each of the things it asks for."""
+    """Return the questions of a call, ready for JSON: its arguments, or those of each value that it asks for."""
     if call == FIELDS:
         handle, ids = arguments
         pairs = (one if isinstance(one, tuple) else (one, 0) for one in ids)
@@ -192,7 +192,7 @@ def _argument(names: Names, value: Untyped) -> Untyped:
 
 
 def key(call: str, question: list[Untyped]) -> str:
-    """Return what tells one question from all others, and sorts them by GPU."""
+    """Return a key that is unique to a question, and sorts questions by GPU."""
     first, *rest = question or [""]
     return f"{first} {call} " + " ".join(f"{one:>10}" if isinstance(one, int) else str(one) for one in rest)
 

@@ -1,4 +1,4 @@
-"""A thread for driver calls: one that never returns holds up nobody but itself."""
+"""A thread for driver calls: one that never returns blocks nothing else."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TypeAlias, TypeVar
 
 Result = TypeVar("Result")
 Outcomes: TypeAlias = "SimpleQueue[tuple[DriverThread, Callable[[], None]]]"
-"""What threads bring back: who, and how to hand it over."""
+"""The results of threads: the thread, and the call that delivers its result."""
 
 
 class DriverThread:
-    """Does one piece of work at a time; whoever reads `outcomes` picks up what came of it.
+    """Does one piece of work at a time; its result is put into `outcomes`.
 
     A daemon, for the driver may never let it end. `since` is when its work was handed in, None while it has none.
     """
@@ -39,11 +39,11 @@ class DriverThread:
         self._work.put(partial(self._do, work, deliver))
 
     def end(self) -> None:
-        """Let the thread end once it has done what it is at."""
+        """Let the thread end once its work is done."""
         self._work.put(None)
 
     def busy_for(self) -> float:
-        """Return for how many seconds it has not come back; 0 while it has nothing to do."""
+        """Return for how many seconds it has been at its work; 0 while it has none."""
         return 0.0 if self.since is None else self._clock() - self.since
 
     def _run(self) -> None:
@@ -60,7 +60,7 @@ class DriverThread:
 
 
 def gather(outcomes: Outcomes, awaited: Collection[DriverThread], seconds: float) -> None:
-    """Deliver what has come, waiting up to `seconds` for the awaited threads; later outcomes stay for the next time."""
+    """Deliver results, waiting up to `seconds` for the awaited threads; later ones wait for the next call."""
     deadline = time.monotonic() + seconds
     while True:
         late = any(thread.since is not None for thread in awaited)

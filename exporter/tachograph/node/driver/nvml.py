@@ -14,10 +14,10 @@ from threading import get_ident
 from typing import Any, TypeAlias
 
 Untyped: TypeAlias = Any
-"""What comes out of pynvml, which has no types: handles, ctypes structures, numbers."""
+"""A value from pynvml, which has no types: a handle, a ctypes structure, a number."""
 
 
-class NvmlFailure(Exception):  # noqa: N818 - a failure is what it is called everywhere here
+class NvmlFailure(Exception):  # noqa: N818 - named a failure everywhere here
     """An NVML call failed and nothing more is known than its message: this reading is lost, others may succeed."""
 
 
@@ -172,7 +172,7 @@ class Nvml:
         return str(self.call("nvmlSystemGetDriverVersion"))
 
     def cuda_version(self) -> str:
-        """Return the newest CUDA that the driver serves, such as 13.0; empty if it does not tell."""
+        """Return the newest CUDA that the driver serves, such as 13.0; empty if it does not report it."""
         try:
             version = int(self.call("nvmlSystemGetCudaDriverVersion"))
         except NotSupported:
@@ -244,7 +244,7 @@ class NvmlGpu:
         return values
 
     def links(self) -> list[bool | None]:
-        """Return for each NVLink link whether it is up, asleep or not; None where neither driver nor link tells."""
+        """Return for each NVLink link whether it is up, asleep or not; None where it is unknown."""
         count = self._answer(_LINK_COUNT)
         asked = [(_LINK_STATE, link) for link in range(int(count))]
         states = self.fields(asked) if asked else []

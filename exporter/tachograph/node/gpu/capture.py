@@ -1,14 +1,14 @@
-"""`tachograph capture`: records what this machine's NVML answers, for tests and bug reports.
+"""`tachograph capture`: records the answers of this machine's NVML, for tests and bug reports.
 
-A capture is JSON, one call on a line; an answer that repeats is not repeated:
+A capture is JSON, one call on a line; a repeated answer is written once:
 
     {"format": 1, "gpu": "NVIDIA H100 80GB HBM3", "driver": "580.95.05", "tachograph": "0.3.0", "calls": [
     {"call": "nvmlDeviceGetPowerUsage", "arguments": ["gpu 0"], "result": 620000},
     {"call": "nvmlDeviceGetFanSpeed", "arguments": ["gpu 0"], "error": 3},
     ...]}
 
-What NVML serves in lists, field values and GPM metrics, is recorded one by one: other versions ask for other lists.
-Nothing in it tells one machine from another of its kind: UUIDs, serial numbers and pids are made-up ones.
+Field values and GPM metrics, which NVML serves in lists, are recorded one by one: other versions ask for other lists.
+Nothing in it identifies the machine: UUIDs, serial numbers and pids are replaced by made-up ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         nvml = Nvml()
     except NvmlFailure as failure:
-        return _fail(f"{failure}; a capture is made where an NVIDIA driver and a GPU are")
+        return _fail(f"{failure}; run this on a machine with an NVIDIA driver and a GPU")
     try:
         capture = record(nvml, options.seconds)
         path = Path(options.out or file_name(capture))

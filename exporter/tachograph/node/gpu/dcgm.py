@@ -18,7 +18,7 @@ from tachograph.catalog.metric import GAUGE, Dcgm, Metric
 from tachograph.node.samples import Sample
 
 LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "DCGM_FI_DRIVER_VERSION")
-"""What dcgm-exporter puts on each series of a GPU.
+"""The labels that dcgm-exporter puts on each series of a GPU.
 
 `Hostname` is what it was called until May 2026, and so in the dashboards and alerts that these names are kept for.
 """

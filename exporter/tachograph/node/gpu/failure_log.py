@@ -1,16 +1,16 @@
-"""Which failures are worth a line in the log: what flaps must not fill the disk, nor bury what else went wrong."""
+"""Decides which failures are logged: one that flaps must neither fill the disk nor bury the others."""
 
 from __future__ import annotations
 
 STEADY_SECONDS = 60.0
-"""How long a subject must be well before that is told, and before the same failure is told again."""
+"""How long a subject must be well before that is logged, and before the same failure is logged again."""
 
 REASON_LIMIT = 8
-"""How many reasons are told of one subject until it is well: a text that is never the same twice must not pile up."""
+"""How many reasons are logged for one subject until it is well: a text that always differs must not pile up."""
 
 
 class _Failing:
-    """A subject that was told to fail, and has not been told to be well."""
+    """A subject whose failure was logged, and whose recovery was not."""
 
     def __init__(self) -> None:
         self.reasons: set[str] = set()
@@ -18,18 +18,18 @@ class _Failing:
 
 
 class FailureLog:
-    """Remembers what was told of each subject until it was well for a steady minute."""
+    """Remembers what was logged for each subject until it has been well for a minute."""
 
     def __init__(self) -> None:
         self._failing: dict[str, _Failing] = {}
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """What was told to fail, and has not been told to be well since."""
+        """The subjects whose failure was logged, and whose recovery was not."""
         return tuple(self._failing)
 
     def fails(self, subject: str, reason: str) -> bool:
-        """Take note of a failure; return whether it is to be told."""
+        """Take note of a failure; return whether to log it."""
         failing = self._failing.setdefault(subject, _Failing())
         failing.well_since = None
         if reason in failing.reasons or len(failing.reasons) >= REASON_LIMIT:
@@ -38,12 +38,12 @@ class FailureLog:
         return True
 
     def unknown(self, subject: str) -> None:
-        """Take note that nobody can tell how a subject is: its minute begins anew."""
+        """Take note that the state of a subject is unknown: its minute starts again."""
         if subject in self._failing:
             self._failing[subject].well_since = None
 
     def well(self, subject: str, now: float) -> bool:
-        """Take note that a subject is well; return whether that is to be told: once, if it was told to fail."""
+        """Take note that a subject is well; return whether to log it: once, if its failure was logged."""
         failing = self._failing.get(subject)
         if failing is None:
             return False

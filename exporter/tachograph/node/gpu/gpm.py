@@ -28,7 +28,7 @@ from tachograph.node.gpu.reading_table import RETRY_SECONDS, Activity, Value
 
 
 class GpmWindow:
-    """What a GPU, or one GPU instance of it, did since it was last asked."""
+    """The activity of a GPU, or of one GPU instance, since it was last read."""
 
     def __init__(
         self, nvml: Nvml, gpu: NvmlGpu, activities: Sequence[Activity], gpu_instance: int | None = None
@@ -45,7 +45,7 @@ class GpmWindow:
     def read(self, now: float, failures: dict[str, str]) -> list[tuple[Value, float]]:
         """Return the numbers since the last call, none on the first; raise NvmlFailure if there can be none.
 
-        What GPM does not give is left out; what it fails to give goes to `failures`.
+        Metrics that the part lacks are left out; those that fail go to `failures`.
         """
         after = self._sample()
         before, self._before = self._before, after
@@ -55,7 +55,7 @@ class GpmWindow:
         return self._judge(self._values(before, after, now), failures)
 
     def close(self) -> None:
-        """Give the memory of the samples back."""
+        """Free the memory of the samples."""
         for sample in (self._before, self._spare):
             if sample is not None:
                 self._nvml.free_gpm_sample(sample)

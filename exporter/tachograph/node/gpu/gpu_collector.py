@@ -18,7 +18,7 @@ GPM = "activity of SMs and tensor cores"
 
 
 class GpuCollector:
-    """Collects one GPU by its NVML index, again and again; `known` is a reading that says who it is, and no more."""
+    """Collects one GPU by its NVML index, again and again; `known` is a reading with its identity and no values."""
 
     def __init__(self, nvml: Nvml, index: int, clock: Clock, detail: bool = False) -> None:
         self.known = GpuReading(GpuIdentity(str(index), "", ""))
@@ -57,7 +57,7 @@ class GpuCollector:
         )
 
     def close(self) -> None:
-        """Give back what the driver holds for this GPU."""
+        """Release the driver's resources for this GPU."""
         if self._gpu is not None:
             self._gpu.close()
 
@@ -90,7 +90,7 @@ class GpuCollector:
             notes[name] = f"no {', '.join(lacks)} with driver {driver_version}"
         if not gpu.has_peak:
             notes[f"peak of {name}"] = (
-                "not known, so it gives no MFU: pass Recorder(peak_flops=…), or add a row to tachograph/node/peaks.py"
+                "unknown, so there is no MFU: pass Recorder(peak_flops=…), or add a row to tachograph/node/peaks.py"
             )
         if gpu.gpm.reason:
             notes[GPM] = gpu.gpm.reason

@@ -72,5 +72,5 @@ class GpuWatch:
 
 def no_return(call: str, seconds: float | None = None) -> str:
     """Return the sentence for a driver call that hangs; without seconds it stays the same from line to line."""
-    so_long = "" if seconds is None else f" for {seconds:.0f} s"
-    return f"driver call does not return{so_long}" + (f" ({call})" if call else "")
+    words = "driver call does not return" if seconds is None else f"driver call has not returned for {seconds:.0f} s"
+    return words + (f" ({call})" if call else "")

@@ -4,7 +4,7 @@ A file is named after a GPU's index, or `<index>.<GPU instance>` for a MIG insta
 
     tachograph_gpu_job_info{gpu="0",uuid="GPU-2f1e",job_id="4711"} 1
 
-Whoever may write there is not trusted to be in his right mind: only files of the expected names are opened, so that
+The writers of that folder are not trusted: only files of the expected names are opened, so that
 others cost nothing however many; no link is followed, since its target's lines would go on the page; and nothing that
 could make a reader wait, such as a FIFO, is read. The scrape reads it, so the folder must be on a local file system.
 """
@@ -23,10 +23,10 @@ from tachograph.catalog.gpu import GPU_JOB_INFO
 from tachograph.node.samples import GpuIdentity, Sample
 
 READ_SECONDS = 5.0
-"""How often the folder is looked at; jobs come and go by the minute."""
+"""How often the folder is read; jobs come and go by the minute."""
 
 MAX_JOBS = 16
-"""Jobs shown of one GPU."""
+"""Jobs shown for one GPU."""
 
 MAX_ID_LENGTH = 128
 MAX_FILE_BYTES = 8192
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class JobMapping:
-    """The jobs of a folder, read again every few seconds; what is wrong with it is logged once, and the rest shown."""
+    """The jobs of a folder, read again every few seconds; each fault is logged once, and the rest is shown."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
@@ -61,7 +61,11 @@ class JobMapping:
         faults: dict[str, str] = {}
         self._jobs = {}
         twice = len(set(self._asked)) < len(self._asked)
-        if trouble := "not believed: a GPU was unplugged, and indices count anew" if twice else _trouble(self._folder):
+        if (
+            trouble := "ignored: a GPU was unplugged, so its index may be another GPU's"
+            if twice
+            else _trouble(self._folder)
+        ):
             faults[str(self._folder)] = trouble
         else:
             self._jobs = {index: self._jobs_of(index, faults) for index in self._asked}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tachograph.catalog.gpu import GPU_PEAK_FLOPS
-from tachograph.node.gpu.worker_protocol import STARTING, Collection, GpuReading, samples_of
+from tachograph.node.gpu.worker_protocol import STARTING, GpuReading, NodeReading, samples_of
 from tachograph.node.peaks import dtype_of
 from tachograph.node.samples import GpuIdentity, Sample
 
@@ -19,13 +19,13 @@ _WORDS = {
     "hung": "hung",
     "error": "error",
 }
-"""What it means for a GPU that the worker says nothing of, by the word that stands for the whole collection."""
+"""Why a GPU that the worker does not mention is down, by the reason of the whole collection."""
 
 
 class KnownGpus:
     """Takes the worker's collections and completes them: a GPU once seen is there until the exporter ends.
 
-    It is not forgotten earlier, not even when it was unplugged, for the alert on its loss must be able to name it.
+    It is not forgotten, not even when it was unplugged, because the alert on its loss must be able to name it.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class KnownGpus:
         """Return the GPU that a process computes on; None if NVML lists it nowhere, or on more than one."""
         return self._pids.get(pid)
 
-    def take(self, collection: Collection) -> list[Sample]:
+    def take(self, collection: NodeReading) -> list[Sample]:
         """Return a collection's samples, and those of the GPUs that it does not list."""
         listed = {gpu.identity.uuid: gpu for gpu in collection.gpus if gpu.identity.uuid}
         missing = {gpu.identity.index: gpu for uuid, gpu in self._named.items() if uuid not in listed}
-        # A GPU that cannot be opened tells no UUID; where one is missing at its index, that one it is.
+        # A GPU that cannot be opened has no UUID; if one is missing at its index, it is that one.
         unnamed = {gpu.identity.index: gpu for gpu in collection.gpus if not gpu.identity.uuid}
         self._nameless = tuple(gpu for index, gpu in unnamed.items() if index not in missing)
         self._keep_peaks(listed)

@@ -36,7 +36,7 @@ class _Instance:
 
 
 class MigInstances:
-    """The MIG instances of a GPU, as last found, and what they do."""
+    """The MIG instances of a GPU, as last found, and their readings."""
 
     def __init__(self, nvml: Nvml, gpu: NvmlGpu) -> None:
         self._nvml = nvml
@@ -57,14 +57,14 @@ class MigInstances:
             self._windows[number] = GpmWindow(self._nvml, self._gpu, MIG_ACTIVITIES, number)
 
     def read(self, gpm: Gpm, now: float, failures: dict[str, str]) -> Iterator[OwnRow]:
-        """Yield who the instances are, their memory, and what GPM tells of them."""
-        told = set()
+        """Yield the instances, their memory, and their GPM readings."""
+        seen = set()
         for instance in self._instances:
             labels = (instance.label,)
             yield catalog.MIG_INFO, (*labels, instance.uuid, instance.profile), 1.0
-            if instance.gpu_instance in told:
+            if instance.gpu_instance in seen:
                 continue
-            told.add(instance.gpu_instance)
+            seen.add(instance.gpu_instance)
             total, used, *_ = instance.device.memory()
             if total is not None and used is not None:
                 yield catalog.MIG_MEMORY_TOTAL, labels, float(total)
@@ -73,7 +73,7 @@ class MigInstances:
                 yield value.metric, labels, number * value.scale
 
     def close(self) -> None:
-        """Forget the instances and give the memory of their GPM samples back."""
+        """Forget the instances and free the memory of their GPM samples."""
         self._instances = []
         for window in self._windows.values():
             window.close()
@@ -93,7 +93,7 @@ def _instance(device: NvmlGpu, gpu_memory: float) -> _Instance:
 
 
 def _profile(device: NvmlGpu, gpu_memory: float) -> str:
-    """Return a name as nvidia-smi gives it, 1g.10gb or 1c.3g.40gb; empty where the driver does not tell."""
+    """Return a name as nvidia-smi gives it, 1g.10gb or 1c.3g.40gb; empty where the driver does not report it."""
     try:
         shape = device.call("nvmlDeviceGetAttributes_v2")
     except NotSupported:

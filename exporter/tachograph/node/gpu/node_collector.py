@@ -15,16 +15,16 @@ from tachograph.node.driver.nvml import DriverAbsent, DriverMismatch, Nvml, Nvml
 from tachograph.node.gpu.gpu_collector import Clock, GpuCollector
 from tachograph.node.gpu.gpu_watch import CALL_SECONDS, START_SECONDS, GpuWatch, no_return
 from tachograph.node.gpu.reading_table import SLOW_SECONDS
-from tachograph.node.gpu.worker_protocol import STALE_INTERVALS, STARTING, Collection
+from tachograph.node.gpu.worker_protocol import STALE_INTERVALS, STARTING, NodeReading
 from tachograph.node.samples import GpuIdentity, Row, unzipped
 from tachograph.node.xid.counts import XidWatch
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 30.0
 ANSWER_SECONDS = 0.5
-"""How long a collection waits for its GPUs at most; who answers later is in the next line."""
+"""How long a collection waits for its GPUs at most; a later answer is in the next line."""
 
 _GPU_REASONS = {"no_device_nodes": "no_driver", "no_permission": "no_driver"}
-"""What a GPU that was there is said to lack, where that is another word than the collector's own."""
+"""The reason given for a GPU that was there, where it differs from the collector's own."""
 
 LIST = "the list of GPUs"
 
@@ -44,7 +44,7 @@ class NodeCollector:
 
     No call into the driver is made by the caller's thread: `collect` returns after `answer_seconds` (default: half a
     second, or the interval if that is less) with what there is. Where only a new process can go on, `spent` is true.
-    `xids`, already started, is let at NVML while it is open; `root` is where device files are looked for.
+    `xids`, already started, uses NVML while it is open; `root` is where device files are looked for.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class NodeCollector:
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._word, self._reason = STARTING, "NVML is being opened"
 
-    def collect(self) -> Collection:
+    def collect(self) -> NodeReading:
         """Return one collection, a failed one with its reason."""
         started = self._clock()
         deadline = time.monotonic() + self._answer_seconds
-        gather(self._outcomes, (), 0)  # what came too late for the last one
+        gather(self._outcomes, (), 0)  # answers that came too late for the last one
         if self._ask_driver(started):
             # A list of GPUs that does not come must not use up the time that the GPUs have.
             gather(self._outcomes, [self._thread], self._answer_seconds / (1 if self._driver is None else 5))
@@ -162,7 +162,7 @@ class NodeCollector:
         self._count_at = self._clock() + SLOW_SECONDS
 
     def _judge(self, now: float) -> None:
-        """Conclude whether the collection as a whole succeeded, and if not, why."""
+        """Work out whether the collection as a whole succeeded, and if not, why."""
         failures = [gpu.driver_failure for gpu in self._gpus if gpu.driver_failure is not None]
         if failures and self._driver is not None:
             self._give_up(max(failures, key=lambda failure: isinstance(failure, DriverMismatch)))
@@ -192,7 +192,7 @@ class NodeCollector:
                 self._close(now)
 
     def _give_up(self, failure: Exception) -> None:
-        """Take down the driver as a whole."""
+        """Close the driver as a whole."""
         if isinstance(failure, DriverMismatch):
             self._word, self._reason, self.spent = "driver_mismatch", str(failure), True
         elif isinstance(failure, DriverAbsent):
@@ -204,7 +204,7 @@ class NodeCollector:
         self._close(self._clock())
 
     def _close(self, now: float) -> None:
-        """Shut NVML down, which lets the driver be unloaded, and open it again later; not under a call's feet."""
+        """Shut NVML down, so that the driver can be unloaded, and open it again later; not during a call."""
         self._retry_at = now + self._retry_seconds
         self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
         if self._driver is None:
@@ -221,7 +221,7 @@ class NodeCollector:
         """Return whether a GPU's thread is in the driver."""
         return any(gpu.thread.since is not None for gpu in self._gpus)
 
-    def _collection(self, started: float) -> Collection:
+    def _collection(self, started: float) -> NodeReading:
         # While the list is left alone, a GPU that moved up can be found at two indices; one of them is reported.
         readings = (gpu.reading() for gpu in self._gpus)
         gpus = {reading.identity.uuid or reading.identity.index: reading for reading in readings}
@@ -241,7 +241,7 @@ class NodeCollector:
             xids = self._xids.rows(tuple(self._named.values()))
             collectors["xid"] = self._xids.trouble
             notes = self._xids.notes
-        return Collection(
+        return NodeReading(
             tuple(gpus.values()),
             *unzipped(xids),
             collectors,
@@ -272,12 +272,12 @@ def _shut(nvml: Nvml, collectors: Sequence[GpuCollector], xids: XidWatch | None)
 def absence(failure: DriverAbsent, root: Path) -> tuple[str, str]:
     """Return why there is no driver, as one of COLLECTOR_REASONS and in a sentence.
 
-    Where the kernel's module is loaded and its control device is missing, this is a container that was given no GPU.
+    A loaded kernel module without its control device means a container that was given no GPU.
     """
     control = root / "dev/nvidiactl"
     if control.exists():
         if not os.access(control, os.R_OK | os.W_OK):
-            return "no_permission", f"{failure}: {control} may not be opened"
+            return "no_permission", f"{failure}: no permission to open {control}"
     elif (root / "proc/driver/nvidia/version").exists():
-        return "no_device_nodes", f"{failure}: the kernel has the driver, and {control} is missing"
+        return "no_device_nodes", f"{failure}: the kernel module is loaded, but {control} is missing"
     return "no_driver", str(failure)

@@ -24,7 +24,7 @@ _NUMBERED = ((32, 96, "crc_flit"), (39, 102, "crc_data"), (46, 108, "replay"), (
 
 
 def link_fields(count: int) -> tuple[Field, ...]:
-    """Return what is read of each of a GPU's links by field id."""
+    """Return the readings of each link that have a field id."""
     fields: list[Field] = []
     for link in range(count):
         label = str(link)

@@ -1,4 +1,4 @@
-"""A GPU that is open: carries out the table of readings on it, and knows what it lacks from what failed."""
+"""A GPU that is open: reads everything in the table of readings, and tells missing features from failures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _Slot: TypeAlias = tuple[Value, Series]
 
 
 class OpenGpu:
-    """A GPU that is open; remembers what it does not have, what is seldom read, and how far its counters went."""
+    """A GPU that is open; remembers the readings it lacks, values that are seldom read, and the carry of counters."""
 
     def __init__(self, nvml: Nvml, gpu: NvmlGpu, identity: GpuIdentity, driver: Version, detail: bool) -> None:
         self.gpm = Gpm(gpu)
@@ -88,7 +88,7 @@ class OpenGpu:
         self._unwrapped: dict[Field, Unwrapped] = {}
 
     def read(self, now: float, failures: dict[str, str]) -> list[Row]:
-        """Return every sample; what failed goes to `failures` by subject. Raise GpuFailed if none is to be believed."""
+        """Return every row; failed readings go to `failures` by subject. Raise GpuFailed if no row can be trusted."""
         slow = now >= self._slow_at
         if slow:  # first, for it finds out about MIG
             self._slow_at = now + SLOW_SECONDS
@@ -97,7 +97,7 @@ class OpenGpu:
         failures.update(self._slow_failures)
         rows = self._read_calls(self._fast_calls, now, failures)
         rows += self._read_fields(self._fast_fields, now, failures)
-        if failures and not rows:  # each for a reason that is said of one reading only
+        if failures and not rows:  # each for a reason that concerns one reading only
             raise GpuFailed(next(iter(failures.values())))
         rows += self._read_activity(now, failures)
         rows += self._slow_rows
@@ -109,11 +109,11 @@ class OpenGpu:
         return rows
 
     def forget(self) -> None:
-        """Read everything afresh next time, for the GPU was gone."""
+        """Read everything again next time, because the GPU was gone."""
         self._slow_at = 0.0
 
     def close(self) -> None:
-        """Give back what the driver holds for it."""
+        """Release the driver's resources for this GPU."""
         self._window.close()
         self._mig.close()
 

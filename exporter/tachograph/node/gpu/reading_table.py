@@ -111,8 +111,8 @@ def _clock_events(gpu: NvmlGpu) -> Sequence[float]:
 
 def _links(gpu: NvmlGpu) -> Sequence[float | None]:
     links = gpu.links()
-    told = [up for up in links if up is not None]
-    return len(links), sum(told) if told or not links else None
+    known = [up for up in links if up is not None]
+    return len(links), sum(known) if known or not links else None
 
 
 def _fabric_ready(gpu: NvmlGpu) -> Sequence[float | None]:

@@ -2,7 +2,7 @@
 
 Nothing here waits for the driver. A worker that ends is started again with back-off. One that hangs is killed only
 after a minute in which it, or every GPU, gave no answer: a process killed inside a driver call may never end, while
-one that waits out a slow reset recovers by itself; but a driver that gave up on a process serves only another one.
+one that waits out a slow reset recovers by itself; but a driver that gave up on a process serves only a new one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from tachograph.catalog.exporter import WORKER_END_CAUSES
 from tachograph.node.gpu.failure_log import FailureLog
 from tachograph.node.gpu.known_gpus import KnownGpus
-from tachograph.node.gpu.worker_protocol import SPENT_STATUS, STALE_INTERVALS, STARTING, Collection, LineReader
+from tachograph.node.gpu.worker_protocol import SPENT_STATUS, STALE_INTERVALS, STARTING, LineReader, NodeReading
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ STEADY_SECONDS = 60.0
 
 END_SECONDS = 2.0
 LEFT_LIMIT = 3
-"""Workers that do not end although killed, held by the kernel in a driver call, before no further one is started."""
+"""How many killed workers may be blocked in a driver call, and so still exist, before no other one is started."""
 
 LINE_LIMIT = 1 << 22  # bytes; eight GPUs make 60 KB
 COLLECTORS = ("gpu", "gpm", "xid")
@@ -47,7 +47,7 @@ ADVICE = {
     "no_device_nodes": "give the container its GPUs: docker run --gpus all, or the NVIDIA container runtime",
     "no_permission": "let this user, or this container, open the devices /dev/nvidia*",
 }
-"""What to do, by the word of the gpu collector."""
+"""What to do, by the reason of the gpu collector."""
 
 
 class GpuSource:
@@ -179,14 +179,14 @@ class GpuSource:
                 task.cancel()
             if not await _end(process):
                 self._left.append(process)
-                logger.warning("the GPU worker %d does not end, even killed: a driver call holds it", process.pid)
+                logger.warning("the GPU worker %d is killed and does not exit: a driver call blocks it", process.pid)
 
     async def _listen(self, lines: asyncio.StreamReader) -> str:
         """Take lines until they end, returning "" (half a line is an end), or one cannot be read, returning why."""
         reader = LineReader()
         try:
             while (line := await lines.readline()).endswith(b"\n"):
-                self._take(reader.collection(line))
+                self._take(reader.read(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:  # endless, not JSON, or not of this version
             return f"the GPU worker wrote a line that cannot be read ({type(error).__name__}: {error})"
         return ""
@@ -204,7 +204,7 @@ class GpuSource:
             if now - self._heard > self._patience and self._trouble(now)[0] == "worker":
                 self._note("worker", "the GPU worker is silent")
 
-    def _take(self, collection: Collection) -> None:
+    def _take(self, collection: NodeReading) -> None:
         """Keep a collection; one of a worker that is still opening the driver has nothing to keep."""
         now = time.monotonic()
         word = collection.collectors["gpu"]
@@ -234,7 +234,7 @@ class GpuSource:
             return self._word, self._ended
         if not self._heard or silence <= (self._patience if self._spoke else max(self._patience, START_SECONDS)):
             return self._word or "worker", "the GPU worker is starting"
-        return "worker", f"the GPU worker is silent for {silence:.0f} s"
+        return "worker", f"the GPU worker has been silent for {silence:.0f} s"
 
     def _note(self, word: str, reason: str) -> None:
         """Log that nothing is read, once for each reason, and that GPUs are: at first, and again once it is steady."""
@@ -263,7 +263,7 @@ class GpuSource:
                 logger.info("%s: readable again", subject)
 
     def _unplugged(self) -> dict[str, str]:
-        """Return the GPUs that the driver lists no more, as failures: the worker says nothing of them."""
+        """Return the GPUs that the driver lists no more, as failures: the worker does not mention them."""
         words = self._gpus.words
         gone = (gpu for gpu in self.gpus() if words.get(gpu.uuid) == "unplugged")
         return {f"GPU {gpu.index} ({gpu.uuid})": "unplugged" for gpu in gone}
@@ -280,7 +280,7 @@ class GpuSource:
 
 def _end_of(status: int | None, last_line: str) -> str:
     if status is None:
-        return "the GPU worker fell silent and does not end"
+        return "the GPU worker fell silent and does not exit"
     if status < 0:
         return f"the GPU worker was killed by signal {-status}"
     return f"the GPU worker ended with status {status}" + (f": {last_line}" if last_line else "")

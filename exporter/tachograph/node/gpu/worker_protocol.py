@@ -1,7 +1,7 @@
 """The protocol between the worker that reads GPUs and the exporter: lines of JSON, and at last an exit status.
 
-A collection is one line; what a GPU's values are of stands in the first line that has them, and in later ones only if
-it changed since. Two lines, shortened:
+A collection is one line. The series of a GPU's values are sent in the first line that has them, and in later ones only
+if they changed since. Two lines, shortened:
 
     {"gpus":[{"identity":{"index":"0","uuid":"GPU-…","name":"NVIDIA H100 80GB HBM3"},"word":"",
       "series":[["tachograph_gpu_power_watts",["0","GPU-…"]],…],"values":[612.3,…],"info":[…],"pids":[4242],
@@ -47,9 +47,9 @@ class GpuReading:
     gpm: str = ""
     """Why GPM is not read, one of COLLECTOR_REASONS; "" while it is, or while the GPU is not read at all."""
     failures: Mapping[str, str] = field(default_factory=dict)
-    """What could not be read, and why, by subject."""
+    """The readings that failed, and why, by subject."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """What this model or its driver does not have, by subject."""
+    """What this model or its driver lacks, in a sentence, by subject."""
 
     def down(self, word: str, why: str = "") -> GpuReading:
         """Return its reading while it cannot be read; without `why` where the driver as a whole is the reason."""
@@ -74,8 +74,8 @@ class GpuReading:
 
 
 @dataclass(frozen=True)
-class Collection:
-    """One collection over all GPUs of the node.
+class NodeReading:
+    """All GPUs of the node in one collection.
 
     `collectors` maps gpu, gpm and xid to "" or one of COLLECTOR_REASONS; `reason` is the gpu collector's in a sentence;
     `failures` and `notes` are those that belong to no single GPU.
@@ -96,14 +96,14 @@ class Collection:
         return not self.collectors["gpu"]
 
     def all_failures(self) -> dict[str, str]:
-        """Return what could not be read and why, by subject, the single GPUs' included."""
-        told: tuple[GpuReading | Collection, ...] = (*self.gpus, self)
-        return {subject: why for each in told for subject, why in each.failures.items()}
+        """Return every failed reading with its reason, by subject, those of single GPUs included."""
+        parts: tuple[GpuReading | NodeReading, ...] = (*self.gpus, self)
+        return {subject: why for each in parts for subject, why in each.failures.items()}
 
     def all_notes(self) -> dict[str, str]:
-        """Return what is worth a line in the log once, by subject, the single GPUs' included."""
-        told: tuple[GpuReading | Collection, ...] = (*self.gpus, self)
-        return {subject: note for each in told for subject, note in each.notes.items()}
+        """Return the notes to log once, by subject, those of single GPUs included."""
+        parts: tuple[GpuReading | NodeReading, ...] = (*self.gpus, self)
+        return {subject: note for each in parts for subject, note in each.notes.items()}
 
     def samples(self) -> list[Sample]:
         """Return the samples of all GPUs, and of their Xids."""
@@ -122,11 +122,11 @@ class LineWriter:
     def __init__(self) -> None:
         self._written: dict[str, tuple[Series, ...]] = {}
 
-    def line(self, collection: Collection) -> str:
+    def line(self, collection: NodeReading) -> str:
         """Return a collection's line."""
-        told = {**vars(collection), "gpus": [self._gpu(gpu) for gpu in collection.gpus]}
-        told["xid_series"] = self._series("xid", collection.xid_series)
-        return json.dumps(told, separators=(",", ":"))
+        fields = {**vars(collection), "gpus": [self._gpu(gpu) for gpu in collection.gpus]}
+        fields["xid_series"] = self._series("xid", collection.xid_series)
+        return json.dumps(fields, separators=(",", ":"))
 
     def _gpu(self, gpu: GpuReading) -> dict[str, object]:
         series = self._series(gpu.identity.index, gpu.series)
@@ -143,22 +143,22 @@ class LineReader:
     """Reads the lines of one LineWriter, each in its turn."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[Series, ...]] = {}
+        self._known: dict[str, tuple[Series, ...]] = {}
 
-    def collection(self, line: str | bytes) -> Collection:
+    def read(self, line: str | bytes) -> NodeReading:
         """Return a line's collection; raise ValueError, KeyError, TypeError or AttributeError for any other text."""
-        told = json.loads(line)
-        gpus = tuple(self._gpu(gpu) for gpu in told["gpus"])
-        series = self._series("xid", told["xid_series"])
-        return Collection(**{**told, "gpus": gpus, "xid_series": series, "xid_values": tuple(told["xid_values"])})
+        fields = json.loads(line)
+        gpus = tuple(self._gpu(gpu) for gpu in fields["gpus"])
+        series = self._series("xid", fields["xid_series"])
+        return NodeReading(**{**fields, "gpus": gpus, "xid_series": series, "xid_values": tuple(fields["xid_values"])})
 
-    def _gpu(self, told: dict[str, Any]) -> GpuReading:
-        identity = GpuIdentity(**told["identity"])
-        series = self._series(identity.index, told["series"])
-        lists = {name: tuple(told[name]) for name in ("values", "info", "pids")}
-        return GpuReading(**{**told, **lists, "identity": identity, "series": series})
+    def _gpu(self, fields: dict[str, Any]) -> GpuReading:
+        identity = GpuIdentity(**fields["identity"])
+        series = self._series(identity.index, fields["series"])
+        lists = {name: tuple(fields[name]) for name in ("values", "info", "pids")}
+        return GpuReading(**{**fields, **lists, "identity": identity, "series": series})
 
-    def _series(self, key: str, told: Sequence[tuple[str, Sequence[str]]] | None) -> tuple[Series, ...]:
-        if told is not None:
-            self._read[key] = tuple((BY_NAME[name], tuple(labels)) for name, labels in told)
-        return self._read[key]
+    def _series(self, key: str, fields: Sequence[tuple[str, Sequence[str]]] | None) -> tuple[Series, ...]:
+        if fields is not None:
+            self._known[key] = tuple((BY_NAME[name], tuple(labels)) for name, labels in fields)
+        return self._known[key]

@@ -1,4 +1,4 @@
-"""Xids: the errors the NVIDIA driver reports, counted for each GPU and told with what to do.
+"""Xids: the errors the NVIDIA driver reports, counted for each GPU and shown with what to do.
 
     tachograph_gpu_xid_errors_total{gpu="3",uuid="GPU-…",xid="79"} 1
     tachograph_gpu_xid_timestamp_seconds{gpu="3",uuid="GPU-…",xid="79"} 1763690000.5
@@ -23,7 +23,7 @@ from tachograph.node.xid.events import XidEvents
 from tachograph.node.xid.table import load
 
 WINDOW_SECONDS = 10.0
-"""What follows a counted Xid on the same GPU within this time is the same event.
+"""An Xid that follows a counted one on the same GPU within this time is the same event.
 
 Both sources report each event, milliseconds apart, and one fault can write thousands of lines: NVSentinel met 800,000
 of Xid 95 that were 29 events. The window does not roll, so that a storm of hours counts six a minute: it is seen to go
@@ -33,19 +33,19 @@ on.
 RESTART_SECONDS = 300.0
 """How far back the log's history counts: what happened while the exporter, or its worker, was being restarted.
 
-Of what is older only the time is told. Counted at each start, it would look like new errors to rate() once the kernel
+Of older ones only the time is shown. Counted at each start, it would look like new errors to rate() once the kernel
 has forgotten some of it and the counter shrank.
 """
 
 NAMING_SECONDS = 30.0
-"""How long NVML may take to tell which GPU sits where, before an Xid of nobody is worth a line in the log."""
+"""How long NVML may take to list the GPUs, before an Xid of an unknown GPU is logged."""
 
 POLL_SECONDS = 0.25
 PAUSE_SECONDS = 0.1  # after each turn at the log: KernelLog says why
 
 
 @dataclass
-class _Tally:
+class _XidCount:
     """One Xid of one GPU; times on the monotonic clock, but for `unix`."""
 
     count: int = 0
@@ -60,7 +60,7 @@ class _Tally:
             self.count += 1
             self.counted_at = at
 
-    def merge(self, other: _Tally) -> None:
+    def merge(self, other: _XidCount) -> None:
         self.count += other.count
         self.counted_at = max(self.counted_at, other.counted_at)
         if other.last_at >= self.last_at:
@@ -74,31 +74,31 @@ class XidCounts:
         self._lock = threading.Lock()
         self._uuids: dict[str, str] = {}  # by bus id, of who sits there now
         self._known: set[str] = set()
-        self._tallies: dict[str, dict[int, _Tally]] = {}  # by UUID, else by bus id
+        self._by_owner: dict[str, dict[int, _XidCount]] = {}  # by UUID, else by bus id
 
     def add(self, bus: str, xid: int, at: float, unix: float, *, counts: bool = True) -> None:
         """Take an Xid that happened `at` on the monotonic clock; `counts`: not only its time is of interest."""
         with self._lock:
-            tallies = self._tallies.setdefault(self._uuids.get(bus, bus), {})
-            tallies.setdefault(xid, _Tally()).add(at, unix, counts=counts)
+            own = self._by_owner.setdefault(self._uuids.get(bus, bus), {})
+            own.setdefault(xid, _XidCount()).add(at, unix, counts=counts)
 
     def name(self, bus: str, uuid: str) -> None:
         """Take note of which GPU sits where; what happened there before anybody knew is its."""
         with self._lock:
-            for xid, tally in self._tallies.pop(bus, {}).items():
-                self._tallies.setdefault(uuid, {}).setdefault(xid, _Tally()).merge(tally)
+            for xid, count in self._by_owner.pop(bus, {}).items():
+                self._by_owner.setdefault(uuid, {}).setdefault(xid, _XidCount()).merge(count)
             self._uuids[bus] = uuid
             self._known.add(uuid)
 
     def of(self, uuid: str) -> dict[int, tuple[int, float]]:
         """Return a GPU's Xids: number -> (count, Unix time of the last)."""
         with self._lock:
-            return {xid: (tally.count, tally.unix) for xid, tally in sorted(self._tallies.get(uuid, {}).items())}
+            return {xid: (each.count, each.unix) for xid, each in sorted(self._by_owner.get(uuid, {}).items())}
 
     def nameless(self) -> dict[str, list[int]]:
         """Return the Xids of bus ids where no known GPU sits."""
         with self._lock:
-            return {owner: sorted(tallies) for owner, tallies in self._tallies.items() if owner not in self._known}
+            return {owner: sorted(counts) for owner, counts in self._by_owner.items() if owner not in self._known}
 
 
 class XidWatch:
@@ -146,7 +146,7 @@ class XidWatch:
         self._events = events
 
     def detach(self) -> None:
-        """Leave NVML alone, before it is shut down: an event set must not be waited on while that happens."""
+        """Stop using NVML, before it is shut down: an event set must not be waited on while that happens."""
         events, self._events = self._events, None
         if events is not None:
             events.stop()
@@ -187,12 +187,12 @@ class XidWatch:
         word = events.trouble if events is not None else "no_driver"
         if not word or not self._log_trouble:
             return ""
-        # What the driver itself lacks is told by it; where it just has no events, the log is what could be had.
+        # NVML's reason names a missing driver; where NVML just has no events, the log's reason says what would help.
         return self._log_trouble if word == "not_supported" else word
 
     @property
     def notes(self) -> dict[str, str]:
-        """What is missed, and why, for the log: subject -> sentence."""
+        """The sources of Xids that are not read, and why, for the log: subject -> sentence."""
         notes = {}
         if self._log_sentence:
             notes["Xids from the kernel's log"] = self._log_sentence
@@ -223,7 +223,7 @@ class XidWatch:
                 log.close()
         except OSError as error:
             self._log_trouble = "no_permission" if isinstance(error, PermissionError) else "not_supported"
-            self._log_sentence = f"{error}: those that NVML does not report, or before the start, are missed"
+            self._log_sentence = f"{error}: Xids that NVML does not report, or that came before the start, are missed"
         finally:
             self._history_read.set()
 

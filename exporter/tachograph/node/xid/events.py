@@ -15,7 +15,7 @@ XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
 TIMEOUT = "Timeout"  # what pynvml calls NVML_ERROR_TIMEOUT, the normal end of a wait
 
 WAIT_MILLISECONDS = 500
-"""Longest wait in one driver call, and so the longest that leaving NVML alone takes."""
+"""Longest wait in one driver call, and so the longest that stopping takes."""
 
 RECHECK_SECONDS = 60.0
 """How often GPUs that were not there, or could not be registered, are looked for."""
@@ -68,7 +68,7 @@ class XidEvents:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave NVML alone; return once that is so, or after a second inside a driver call that does not return."""
+        """Stop using NVML; return once that is so, or after a second if a driver call does not return."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(1.0)

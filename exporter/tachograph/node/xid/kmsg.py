@@ -1,4 +1,4 @@
-"""The kernel's log as /dev/kmsg gives it, and what the NVIDIA driver writes into it.
+"""The kernel's log as /dev/kmsg gives it, and the lines of the NVIDIA driver in it.
 
 A record is `priority,sequence,microseconds,flags;text`, one for each read; its dictionary follows on lines that begin
 with a space (kernel.org, Documentation/ABI/testing/dev-kmsg). Opened anew, it begins with everything the ring holds.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 RECORD_LIMIT = 1 << 16  # bytes; the kernel's are at most 8 KiB
 TURN_RECORDS = 2000
-"""What one turn reads at most: with a pause after each, a storm of log lines costs a share of a core, not all of it."""
+"""How many records one turn reads at most: with a pause after each, a storm of lines costs only a share of a core."""
 
 FALLEN_OFF_THE_BUS = 79
 
@@ -25,7 +25,7 @@ _BUS_ID = re.compile(_BUS)
 # Anchored, because a process may call itself whatever it likes and the driver prints process names. Spellings, oldest
 # first: "Xid (0000:03:00): 14, Ch 1" · "Xid (PCI:0000:1b:00): 79, pid=…" · MIG: "Xid (PCI:0000:98:00 GPU-I:05): 94, …".
 _XID = re.compile(rf"NVRM: Xid \({_BUS}(?: [^)]*)?\): (\d{{1,5}})\b")
-# A GPU that is gone when the driver looks for it is told in words only.
+# A GPU that is gone when the driver looks for it is reported without an Xid.
 _FALLEN = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_BUS}\b.*fallen off the bus", re.DOTALL)
 _UUID = re.compile(rf"NVRM: GPU at {_BUS}: (GPU-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}})\b")
 
@@ -90,7 +90,7 @@ def driver_record(line: bytes) -> Record | None:
 
 
 def xid_of(text: str) -> tuple[str, int] | None:
-    """Return bus id and number of the Xid that a driver's line tells of, None if it tells of none."""
+    """Return bus id and number of the Xid that a driver's line reports, None if it reports none."""
     if found := _XID.match(text):
         return bus_key(found[1]), int(found[2])
     if found := _FALLEN.match(text):

@@ -1,4 +1,4 @@
-"""What an Xid means and what to do about it: the data file `xids.csv`, read and checked."""
+"""The table of Xids, with meaning and action of each: the data file `xids.csv`, read and checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class XidTableError(ValueError):
 
 @dataclass(frozen=True)
 class XidRow:
-    """One row: does it page by itself, what to do (one of XID_ACTIONS), what it means, who says so."""
+    """One row: whether it pages by itself, what to do (one of XID_ACTIONS), what it means, and the source."""
 
     number: int
     pages: bool
