@@ -1,4 +1,4 @@
-"""What is wrong with a run and who causes it: the thresholds of the alert rules, and their order of reasoning.
+"""The thresholds of the alert rules and their order of reasoning: what is wrong with a run, and which rank causes it.
 
 For views of a single node, which have no Prometheus to ask: the status page and `tachograph top`. The numbers are those
 of prometheus/rules/; tests/test_diagnosis.py compares each with the rule that it comes from.
@@ -24,7 +24,7 @@ CROWD = 8
 """More suspects than this, or than half of the ranks, are no culprit: rank:hang_culprit:behind."""
 
 LAG_WINDOW_SECONDS = 20.0
-"""What waits are averaged over: rank:collective_wait_per_step_seconds:mean."""
+"""The window of the mean wait: rank:collective_wait_per_step_seconds:mean."""
 LAG_SECONDS, LAG_RATIO = 0.005, 0.06
 """A smaller lag, in seconds and as a share of the step, is noise: rank:lag:ratio."""
 STRAGGLER_RATIO = 0.2

@@ -167,6 +167,17 @@ def test_who_is_waited_for(pages: Any) -> None:
     assert second.marks == ()
 
 
+def test_who_is_behind_and_waits_is_a_victim(pages: Any) -> None:
+    """Of the ranks that are behind, those that wait themselves are not blamed: as in the alert rules."""
+    source, now = NodeSource(pages.url), time.time()
+    phases = {0: "collective", 1: "backward", 2: "data"}
+    pages.text = rank_page(5, now, {0: 10, 1: 9, 2: 9}) + "".join(
+        f'tachograph_rank_phase_seconds{{run="r",rank="{rank}",phase="{phase}"}} 9\n' for rank, phase in phases.items()
+    )
+    source.fetch()
+    assert [(rank.rank, rank.marks) for rank in source.fetch().ranks] == [(2, ("behind",)), (0, ()), (1, ())]
+
+
 def test_a_new_attempt_is_no_negative_rate(pages: Any) -> None:
     """Counters that began again give no rate until they have risen; after a minute without a step none is shown."""
     source, now = NodeSource(pages.url), time.time()

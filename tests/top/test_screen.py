@@ -47,7 +47,9 @@ def screen(app: TopApp) -> list[str]:
     return [strip.text for strip in app.screen._compositor.render_strips()]
 
 
-@pytest.mark.parametrize("name", ["r", "a-very-long-name-of-a-run-" * 8, "大模型" * 9], ids=["short", "long", "wide"])
+@pytest.mark.parametrize(
+    "name", ["r", "a-very-long-name-of-a-run-" * 8, "大\u202e模型\x1b[" * 9], ids=["short", "long", "wide"]
+)
 @pytest.mark.parametrize(
     ("size", "count"), [((20, 6), 9), ((40, 10), 3), ((80, 24), 0), ((80, 24), 64), ((200, 50), 9)]
 )
@@ -65,6 +67,7 @@ def test_every_picture_fits(name: str, size: tuple[int, int], count: int) -> Non
                 lines = screen(app)
                 assert len(lines) == size[1]
                 assert {cell_len(line) for line in lines} == {size[0]}
+                assert "".join(lines).isprintable()
             if size[1] >= 24:
                 assert any("culprit" in line for line in lines)
                 assert any("and 6 more: Alert3" in line for line in lines) or size[1] > 24
@@ -72,7 +75,9 @@ def test_every_picture_fits(name: str, size: tuple[int, int], count: int) -> Non
     asyncio.run(show())
 
 
-@pytest.mark.parametrize("name", ["r", "a-very-long-name-of-a-run-" * 8, "大模型" * 9], ids=["short", "long", "wide"])
+@pytest.mark.parametrize(
+    "name", ["r", "a-very-long-name-of-a-run-" * 8, "大\u202e模型\x1b[" * 9], ids=["short", "long", "wide"]
+)
 def test_one_picture_has_every_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a pipe every rank and GPU is there, no line is wider than asked for, and there are no keys."""
     for columns in (40, 120, 200):

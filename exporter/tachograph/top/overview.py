@@ -84,7 +84,7 @@ class RankRow:
 
     @property
     def badness(self) -> tuple[float, ...]:
-        """What the worst rank has most of; differences between healthy ranks do not count, so that rows stay put."""
+        """The sort key, highest for the worst; healthy ranks do not differ in it, so that rows stay put."""
         late = self.lag_seconds or 0.0 if "late" in self.marks else 0.0
         stuck = math.floor(math.log2(min(LONGEST_SECONDS, max(10.0, self.phase_seconds or 0.0)) / 10.0))
         return (self.weight, len(self.alerts), late, stuck, -self.rank)
@@ -136,7 +136,7 @@ class GpuRow:
 
     @property
     def badness(self) -> tuple[float, ...]:
-        """What the worst GPU has most of: trouble, alerts, throttling, and then idleness under a rank, in fifths."""
+        """The sort key, highest for the worst: trouble, alerts, throttling, then idleness under a rank, in fifths."""
         active = None if self.activity is None else min(1.0, max(0.0, self.activity))  # NaN counts as idle
         idle = 5 - math.ceil(5 * active) if self.ranks and active is not None else 0
         return (self.weight, len(self.alerts), round(self.slowdown, 1), idle, *(-each for each in self.ranks[:1]))

@@ -1,4 +1,4 @@
-"""A line of bars: how a figure went."""
+"""A figure over time as a line of bars."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Sequence
 BARS = "▁▂▃▄▅▆▇█"
 
 FLAT = 0.1
-"""The least span, as a share of the largest value: the noise of a steady figure is to look steady."""
-
+"""The least span, as a share of the largest value: a steady figure looks steady in spite of its noise."""
 
 MOST = 1e300
-"""Larger values are gaps, as NaN is: their sums are no numbers any more."""
+"""Larger values are gaps, as NaN is: their sum would overflow."""
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
