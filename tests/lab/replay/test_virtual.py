@@ -19,7 +19,7 @@ from tachograph_lab.scenario.faults import ExporterDown, Fault, Kill
 RUN = "small"
 
 
-@pytest.fixture(params=["bookworm", "sid"])
+@pytest.fixture(params=["bookworm", pytest.param("sid", marks=pytest.mark.slow)])
 def replayed(request: pytest.FixtureRequest) -> Callable[[Scenario], Verdict]:
     """Return what replays a scenario with a generation, if that can be had."""
     try:
