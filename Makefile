@@ -10,12 +10,11 @@ CHECK_READY := .venv-check/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
 
-.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-all programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots docs clean help
+.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
 
-.PHONY: python
 python:
 	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
 	  { echo "Python 3.10 or newer with venv is needed (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
@@ -59,11 +58,19 @@ check: $(CHECK_READY)  ## formatting, lint, types, floors: in a small environmen
 	$(CHECK_BIN)/mypy
 	$(CHECK_BIN)/lint-imports --no-cache
 
-test: check binaries   ## all checks, and all tests but the slow ones: what CI runs
-	$(BIN)/pytest -n 2 --dist worksteal
+PYTEST := $(BIN)/pytest -n 3 --dist worksteal   # on two cores: the third fills the gaps of those that wait
+UNIT := $(addprefix tests/,catalog client/core client/flops client/hello client/signals client/torch export/logs \
+  export/traces grafana lab/fleet lab/scenario node/gpu node/ranks node/status_page rules runbooks silence tools top) \
+  $(wildcard tests/client/test_*.py) $(filter-out tests/node/test_exporter%,$(wildcard tests/node/test_*.py))
 
-test-all: check binaries ## the slow ones, too
-	$(BIN)/pytest -n 2 --dist worksteal -m 'not hardware'
+test: check binaries   ## all checks, and all tests but the slow ones: what CI runs
+	$(PYTEST)
+
+test-all: check binaries ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
+	$(PYTEST) -m 'not hardware'
+
+test-unit: $(READY)      ## a minute of tests without PyTorch, Prometheus and other programs
+	$(PYTEST) -m 'not slow and not torch and not e2e and not prometheus' $(UNIT)
 
 replay: binaries         ## one incident in virtual time: make replay STORY=9
 	$(BIN)/tachograph-lab replay $(STORY)

@@ -21,6 +21,14 @@ OLDEST, NEWEST = "bookworm", "sid"
 """Prometheus 2.42 and Alertmanager 0.25, which must be had; 3.5 and 0.33, from a suite whose versions roll."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m is applied
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs Prometheus's programs: `make test-unit` does without."""
+    for item in items:
+        if "programs" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.prometheus)
+
+
 @pytest.fixture(scope="session", params=[OLDEST, pytest.param(NEWEST, marks=pytest.mark.slow)])
 def programs(request: pytest.FixtureRequest) -> Mapping[str, Path]:
     """The programs of one generation; `make test` takes the older, but for tests that name both as parameters."""

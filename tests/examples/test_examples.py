@@ -23,8 +23,8 @@ CASES = {
 }
 """Run's name -> script, ranks, steps (enough for the sender's second), phases it must show."""
 
-TRAINERS = ("huggingface", "lightning")
-"""Examples that `make test-all` runs; tests/integrations shows the same callbacks."""
+SLOW = ("example", "huggingface", "lightning")
+"""Examples left to `make test-all`: tests/attach and tests/e2e run DDP, tests/integrations the trainers' callbacks."""
 
 
 def slow(*values: object) -> Any:
@@ -47,7 +47,7 @@ def done(scraped: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize("name", ["plain", "example", "fsdp2", *map(slow, TRAINERS)])
+@pytest.mark.parametrize("name", ["plain", "fsdp2", *map(slow, SLOW)])
 def test_an_example_shows_its_steps_loss_and_phases(done: Any, name: str) -> None:
     """All steps of all ranks are counted once, the loss is there, and time is in the phases that the script has."""
     _, ranks, steps, phases = CASES[name]
@@ -74,6 +74,7 @@ def test_accumulated_micro_batches_are_one_step(done: Any, name: str, per_step: 
     assert done(name).value("samples_total", run=name, rank=0) == steps * per_step
 
 
+@pytest.mark.slow
 def test_the_collectives_of_ddp_are_there(done: Any) -> None:
     """Each backward's gradient all-reduce is counted and its exposed wait measured, on both ranks."""
     seen = done("example")

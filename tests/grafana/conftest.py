@@ -227,13 +227,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     make = [programs["promtool"], "tsdb", "create-blocks-from", "openmetrics", samples, data]
     subprocess.run(make, check=True, capture_output=True, timeout=100)
     (folder / "rules").mkdir()
-    for path in (ROOT / "prometheus/rules").glob("*.yml"):  # all of them twice a second: no test waits for a slow group
+    for path in (ROOT / "prometheus/rules").glob("*.yml"):  # all of them each second: no test waits for a slow group
         text = re.sub(r"(?m)^    interval: .+\n", "", path.read_text(encoding="utf-8"))
         (folder / "rules" / path.name).write_text(text, encoding="utf-8")
     ours, theirs = (f"127.0.0.1:{free_port()}" for _ in range(2))
     settings = {
         "global": {
-            "evaluation_interval": "500ms",
+            "evaluation_interval": "1s",
             "scrape_interval": "1s",
             "external_labels": {"grafana_url": "http://localhost:3000"},
         },

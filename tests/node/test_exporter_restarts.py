@@ -103,6 +103,7 @@ class Load:
         return [scrape.value(key, run="llama-7b") for key in self.KEYS]
 
 
+@pytest.mark.slow
 def test_ten_kills_under_load_are_exact(exporter_at: Callable[..., Any]) -> None:
     """Killed at ten random moments, the exporter's sums never fall, and at the end they are the truth.
 

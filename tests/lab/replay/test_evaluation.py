@@ -45,7 +45,7 @@ groups:
 """
 
 
-@pytest.fixture(scope="module", params=["bookworm", "sid"])
+@pytest.fixture(scope="module", params=["bookworm", pytest.param("sid", marks=pytest.mark.slow)])
 def suite(request: pytest.FixtureRequest) -> str:
     """Return the generation, if it can be had."""
     try:

@@ -18,7 +18,7 @@ from tachograph_lab.scenario.faults import ExporterDown, Fault, Kill
 RUN = "small"
 
 
-@pytest.fixture(scope="module", params=["bookworm", "sid"])
+@pytest.fixture(scope="module", params=["bookworm", pytest.param("sid", marks=pytest.mark.slow)])
 def verdicts(request: pytest.FixtureRequest) -> list[ReplayVerdict]:
     """The verdicts on both incidents below, replayed with one generation, if it is available."""
     try:
