@@ -51,7 +51,7 @@ def test_a_climb(play: Play) -> None:
 
 
 def test_nan_begins_on_one_rank_and_spreads(play: Play) -> None:
-    """INCIDENTS 9: the all-reduce makes all gradients NaN at once, all losses a step later; the first is the culprit."""
+    """INCIDENTS 9: the all-reduce makes all gradients NaN at once, all losses a step later; the first is to blame."""
     played = play(Nan(at=30, rank=5), until=45)
     first = {rank: played.rank("train_nonfinite_step", rank)["loss",] for rank in range(8)}
     assert {rank for rank, step in first.items() if step == min(first.values())} == {5}

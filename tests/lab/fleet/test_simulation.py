@@ -130,7 +130,7 @@ def test_the_textbook_steps(play: Play) -> None:
 
 
 def test_a_stuck_rank_is_one_collective_behind(play: Play) -> None:
-    """INCIDENTS 2: the culprit is stuck in its phase, all others are in backward, one all-reduce ahead; no step ends."""
+    """INCIDENTS 2: the culprit is stuck in its phase, all others in backward, one all-reduce ahead; no step ends."""
     played = play(Stuck(at=30, rank=5, phase="data"), until=60)
     enqueued = {rank: played.rank("train_collective_enqueued", rank)["0",] for rank in range(8)}
     assert {rank for rank, number in enqueued.items() if number < max(enqueued.values())} == {5}

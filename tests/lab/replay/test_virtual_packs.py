@@ -23,7 +23,7 @@ def who(alert: str, rank: int) -> Expected:
 
 
 def test_each_is_told_its_own_culprit_and_nothing_of_the_others() -> None:
-    """Each gets its own alerts alone, though runs and nodes share their names; one that ends sooner gets none for it."""
+    """Each gets its own alerts alone, though runs and nodes share their names; a shorter one gets none for its end."""
     pack = [
         scenario(Kill(at=61, rank=3), expect=(who("RankDead", 3),)),
         scenario(Freeze(at=61, rank=0), expect=(who("RankFrozen", 0),)),
