@@ -1,4 +1,4 @@
-"""Child processes end when they must, whatever happens to their parent."""
+"""Child processes are stopped when they must be, whatever happens to their parent."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_process_that_ends_early_is_told_with_its_last_words(tmp_path: Path) -
 
 
 def test_a_process_that_is_never_ready_is_told(tmp_path: Path) -> None:
-    """Waiting has an end."""
+    """Waiting has a time limit."""
     with Children(tmp_path) as children, pytest.raises(ProcessError, match="slow was not ready after 0 s"):
         children.start("slow", SLEEP).wait_until(lambda: False, 0.1)
 
@@ -96,7 +96,7 @@ def test_no_orphan_when_the_parent_is_killed(tmp_path: Path) -> None:
 
 
 def test_kept_processes_are_stopped_by_their_record(tmp_path: Path) -> None:
-    """With `keep` they outlive a clean exit, and `stop_recorded` ends them, the last first."""
+    """With `keep` they outlive a clean exit, and `stop_recorded` stops them, the last first."""
     with Children(tmp_path, keep=True) as children:
         running = [children.start("one", SLEEP), children.start("two", SLEEP)]
     try:
@@ -125,11 +125,11 @@ def test_a_failed_start_keeps_nothing(tmp_path: Path) -> None:
 
 
 def test_another_process_with_the_number_is_spared(tmp_path: Path) -> None:
-    """A recorded number that belongs to another process by now is left alone."""
+    """A recorded pid that belongs to another process by now is left alone."""
     (tmp_path / RECORD).write_text(json.dumps([["old", os.getpid(), "1"], ["gone", 2**22 + 1, None]]))
     assert stop_recorded(tmp_path) == []
 
 
 def test_answers_only_for_a_server() -> None:
-    """A closed port answers no."""
+    """A closed port does not answer."""
     assert not answers("http://127.0.0.1:1/")

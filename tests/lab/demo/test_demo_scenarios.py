@@ -1,4 +1,4 @@
-"""How the demo judges a page."""
+"""The demo's verdict on a page."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_verdict(received: PagedAlert | None, delay: float, resolved: float | No
 
 
 def test_a_fault_of_all_ranks_blames_none() -> None:
-    """Where every rank is hit alike, a page that names one is wrong."""
+    """If every rank is affected alike, a page that names one is wrong."""
     spike = InjectedFault(SPIKE)
     assert names_culprit(page(text="The loss spiked."), spike.rank)
     assert not names_culprit(page(text="The loss spiked.", rank="0"), spike.rank)
 
 
 def test_surplus_is_what_no_fault_called_for() -> None:
-    """Any other critical alert that fired is surplus, also one of the right kind a second time; the rest is not."""
+    """Any other critical alert that fired is surplus, even a second one of the right kind; other alerts are not."""
     answer = page(rank="3")
     second = page("StragglerRank", rank="3")
     info = page("LossSpike", severity="info")

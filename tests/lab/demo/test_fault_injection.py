@@ -1,4 +1,4 @@
-"""Faults given while a job runs."""
+"""Faults injected while a job runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tachograph_lab.demo.fault_injection import HANG, SLOW, SPIKE, FaultControl,
 
 
 def test_a_fault_holds_for_its_rank_until_healed(tmp_path: Path) -> None:
-    """A rank has the faults given to it or to all, from its next poll until they are healed."""
+    """A rank has the faults injected into it or into all ranks, from its next poll until they are healed."""
     control = FaultControl(tmp_path / "control.json")
     ranks = [RankFaults(control.path, rank) for rank in range(2)]
     for own in ranks:
@@ -29,7 +29,7 @@ def test_a_fault_holds_for_its_rank_until_healed(tmp_path: Path) -> None:
 
 
 def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
-    """A poll without a change costs one stat: what was read stays."""
+    """A poll without a change costs one stat: the faults read before are kept."""
     control = FaultControl(tmp_path / "control.json")
     control.inject(InjectedFault(SPIKE))
     own = RankFaults(control.path, 0)
@@ -54,7 +54,7 @@ def test_a_hang_ends_when_healed(tmp_path: Path) -> None:
 
 
 def test_a_job_without_a_control_file_has_no_faults() -> None:
-    """No file, no fault, and no wait."""
+    """Without a file there is no fault and no wait."""
     own = RankFaults(None, 0)
     began = time.monotonic()
     own.hang()

@@ -1,4 +1,4 @@
-"""The pager: what Alertmanager sends becomes pages."""
+"""The pager: it keeps the notifications of Alertmanager."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def send(pager: Pager, *alerts: dict[str, Any], receiver: str = "page") -> None:
 
 
 def test_a_page_is_kept_with_time_and_receiver() -> None:
-    """A notification becomes one page per alert, with its receiver and the time it came."""
+    """A notification becomes one entry per alert, with its receiver and time of arrival."""
     with Pager() as pager:
         before = time.time()
         send(pager, alert("RankDead", rank="3"))
@@ -40,7 +40,7 @@ def test_a_page_is_kept_with_time_and_receiver() -> None:
 
 
 def test_a_repetition_is_no_second_page() -> None:
-    """Alertmanager tells a whole group again when one alert of it changes; only what is new counts."""
+    """Alertmanager sends a whole group again when one of its alerts changes; only new ones count."""
     with Pager() as pager:
         send(pager, alert("RankDead"))
         send(pager, alert("RankDead"), alert("RunHung"))
@@ -61,7 +61,7 @@ def test_waiting_ends_with_the_page_or_with_the_time() -> None:
 
 
 def test_rubbish_is_refused_and_forgotten() -> None:
-    """What is no notification gets a 400 and no page; the next one is taken."""
+    """A malformed notification gets a 400 and no entry; the next one is accepted."""
     with Pager() as pager:
         for body in (b"{", b'{"alerts":[{}]}', b"[]"):
             with pytest.raises(urllib.error.HTTPError) as caught:
@@ -73,7 +73,7 @@ def test_rubbish_is_refused_and_forgotten() -> None:
 
 
 def test_every_page_is_recorded_once() -> None:
-    """`record` is told of each page as it comes."""
+    """`record` is called with each alert as it arrives."""
     recorded: list[PagedAlert] = []
     with Pager(record=recorded.append) as pager:
         send(pager, alert("RankDead"))

@@ -32,7 +32,7 @@ def uuids() -> list[str]:
 
 
 def fields(handle: Any, ids: Sequence[int | tuple[int, int]]) -> list[Any]:
-    """Return field values read in one call; a failed one is minus its code in a list."""
+    """Return field values read in one call; a failed one is its negated code in a list."""
     return [
         [-one.nvmlReturn] if one.nvmlReturn else getattr(one.value, MEMBERS[one.valueType])
         for one in pynvml.nvmlDeviceGetFieldValues(handle, ids)
@@ -49,7 +49,7 @@ def sample(name: str, handle: Any, gpu_instance: int | None = None) -> None:
 
 
 def gpm(first: str, second: str, ids: Sequence[int], version: int = 1, count: int | None = None) -> list[Any]:
-    """Return GPM metrics between two samples; a failed one is minus its code in a list."""
+    """Return GPM metrics between two samples; a failed one is its negated code in a list."""
     request = pynvml.c_nvmlGpmMetricsGet_t(version=version, numMetrics=len(ids) if count is None else count)
     request.sample1, request.sample2 = samples[first], samples[second]
     for metric, own_id in zip(request.metrics, [*ids, 2], strict=False):
@@ -84,7 +84,7 @@ def event(name: str, milliseconds: int) -> Any:
 
 
 def begin(name: str, expression: str) -> None:
-    """Evaluate in a thread; `later[name]` will be what it gives."""
+    """Evaluate in a thread; `later[name]` will be the result."""
     threading.Thread(target=lambda: later.update({name: evaluate(expression)}), daemon=True).start()
 
 

@@ -26,7 +26,7 @@ def build() -> ModuleType:
 
 
 class Failed(Exception):  # noqa: N818 - it is an answer
-    """What a call returned that did not succeed."""
+    """The code of a failed call."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -47,7 +47,7 @@ class Asked:
         assert self("nvmlDeviceGetCount()"), "not initialised"
 
     def __call__(self, expression: str) -> Any:
-        """Return what an expression gives; raise Failed with NVML's code."""
+        """Return the value of an expression; raise Failed with NVML's code."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(expression) + "\n")
@@ -58,7 +58,7 @@ class Asked:
         return answer["value"]
 
     def later(self, name: str) -> Any:
-        """Return what an expression that was begun in a thread gives, once it does; 5 s at most."""
+        """Return the value of an expression that was started in a thread; wait 5 s at most."""
         deadline = time.monotonic() + 5
         while name not in (answers := self("later")):
             assert time.monotonic() < deadline, f"{name} has no answer in time"
@@ -81,7 +81,7 @@ class Asked:
 
 @pytest.fixture
 def asked(fake: Any) -> Iterator[Callable[..., Asked]]:
-    """Start processes: `asked()` sees the test's node, `asked(environment)` another; ended after the test."""
+    """Start processes: `asked()` sees the test's node, `asked(environment)` another; all end with the test."""
     started: list[Asked] = []
 
     def start(environment: Mapping[str, str] | None = None) -> Asked:

@@ -1,4 +1,4 @@
-"""Xids and other NVML events of the made-up node: who gets them, when, and how long a wait is."""
+"""Xids and other NVML events of the fake node: who gets them, when, and how long a wait takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_an_event_reaches_every_set_of_every_process(fake: Any, asked: Any) -> N
 
 
 def test_a_set_gets_what_it_is_registered_for(fake: Any, ask: Any) -> None:
-    """Another GPU's event, and one of another type, go past it."""
+    """It does not get another GPU's event, or one of another type."""
     ask(f"watch('a', 2, {XID})")
     fake.queue_xid(3, 79)
     fake.queue_event(2, ECC, 1)
@@ -32,7 +32,7 @@ def test_a_set_gets_what_it_is_registered_for(fake: Any, ask: Any) -> None:
 
 
 def test_events_before_the_registration_are_lost(fake: Any, ask: Any) -> None:
-    """A set sees what comes after it was registered for that GPU, as with the driver."""
+    """A set gets events from its registration for that GPU on, as with the driver."""
     ask(f"watch('a', 0, {XID})")
     fake.queue_xid(1, 79)
     ask(f"watch('a', 1, {XID})")
@@ -42,7 +42,7 @@ def test_events_before_the_registration_are_lost(fake: Any, ask: Any) -> None:
 
 
 def test_a_burst_beyond_the_ring_keeps_the_latest(fake: Any, ask: Any, build: Any) -> None:
-    """A set that did not read for long goes on with the oldest event that is still there."""
+    """A set that has not been read for long continues with the oldest event that is still stored."""
     ask(f"watch('a', 0, {XID})")
     for xid in range(build.EVENTS + 10):
         fake.queue_xid(0, xid)
@@ -52,7 +52,7 @@ def test_a_burst_beyond_the_ring_keeps_the_latest(fake: Any, ask: Any, build: An
 
 
 def test_a_wait_is_as_long_as_it_is_told(fake: Any, ask: Any) -> None:
-    """Nothing happens: a timeout after the time given. Something happens meanwhile: an answer at once."""
+    """Without an event, a wait times out; with one, it returns at once."""
     ask(f"watch('a', 0, {XID})")
     seconds, answer = ask("""timed("event('a', 150)")""")
     assert answer == {"error": TIMEOUT}
@@ -73,7 +73,7 @@ def test_events_may_be_refused(fake: Any, ask: Any, call: str) -> None:
 
 
 def test_a_type_the_gpu_does_not_report_is_not_supported(fake: Any, ask: Any) -> None:
-    """An older part knows fewer events, says which, and refuses the rest."""
+    """An older GPU supports fewer events, lists them, and refuses the rest."""
     fake.gpus[0].event_types = XID
     assert ask("nvmlDeviceGetSupportedEventTypes(gpu(0))") == XID
     assert ask.code(f"watch('a', 0, {XID | ECC})") == NOT_SUPPORTED

@@ -43,7 +43,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_structs_have_the_size_that_pynvml_expects(library: Path, name: str) -> None:
-    """A struct of another size would be read shifted, or overwrite its neighbour."""
+    """A struct of the wrong size would be read at wrong offsets, or overwrite its neighbour."""
     size = ctypes.CDLL(str(library / "libnvidia-ml.so.1")).fake_nvml_size(name.encode())
     python_name, expected = LAYOUTS[name]
     assert size == ctypes.sizeof(getattr(pynvml, python_name)) == expected
@@ -56,7 +56,7 @@ def test_every_struct_of_the_library_is_compared() -> None:
 
 
 def test_the_limits_are_pynvmls(build: Any) -> None:
-    """Ids that nvidia-ml-py knows fit into the tables that count how often each was asked for."""
+    """All ids known to nvidia-ml-py fit into the tables that count reads by id."""
     assert build.FIELD_IDS == pynvml.NVML_FI_MAX
     assert build.GPM_IDS == pynvml.NVML_GPM_METRIC_MAX
     assert pynvml.nvmlEventTypeXidCriticalError == build.XID_EVENT
@@ -138,12 +138,12 @@ REFUSED = {
 
 
 def test_a_healthy_h100_answers_every_call(ask: Any) -> None:
-    """What a fully featured part has is there, through the real pynvml, and says nothing alarming."""
+    """A fully featured GPU has every value through the real pynvml, and reports nothing alarming."""
     assert {call: ask(call) for call in HEALTHY} == HEALTHY
 
 
 def test_what_an_h100_does_not_have_is_refused(ask: Any) -> None:
-    """What a real part or driver does not have is an error, not a made-up zero."""
+    """A value that a real GPU or driver does not have is an error, not zero."""
     assert {call: ask.code(call) for call in REFUSED} == REFUSED
 
 
@@ -180,7 +180,7 @@ def test_what_a_test_sets_is_answered(fake: Any, ask: Any) -> None:
 
 
 def test_slow_calls_are_slow_and_counted(fake: Any, ask: Any) -> None:
-    """A test can assert that nobody makes the calls that block for 20 ms, or asks a fan."""
+    """A test can assert that nobody makes the calls that block for 20 ms, or reads a fan."""
     seconds, _ = ask("timed('nvmlDeviceGetPcieThroughput(gpu(0), 1)')")
     assert seconds >= 0.02
     ask.code("nvmlDeviceGetFanSpeed(gpu(0))")
@@ -206,7 +206,7 @@ def test_a_gpu_is_found_by_index_uuid_and_bus(ask: Any) -> None:
 
 
 def test_mig_devices_have_handles_of_their_own(fake: Any, ask: Any) -> None:
-    """A MIG device tells name, UUID, instances, memory and parent; the utilization of the whole GPU is gone."""
+    """A MIG device has name, UUID, instances, memory and parent; there is no utilization of the whole GPU."""
     fake.add_mig(3, 2)
     mig = fake.add_mig(3, 5, 1, slices=3)
     own = "nvmlDeviceGetMigDeviceHandleByIndex(gpu(3), 1)"
@@ -229,7 +229,7 @@ def test_mig_devices_have_handles_of_their_own(fake: Any, ask: Any) -> None:
 def test_a_build_is_made_once_for_each_choice(
     build: Any, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same sources and options give the same folder without a compiler run; others another one."""
+    """The same sources and options give the same folder without compiling again; different ones give another folder."""
     first = tmp_path / library.name
     shutil.copytree(library, first)
     made = (first / "libnvidia-ml.so.1").stat().st_mtime_ns
@@ -252,7 +252,7 @@ def test_a_build_is_made_once_for_each_choice(
 def test_a_library_without_functions_is_an_old_driver(
     build: Any, fake: Any, asked: Callable[..., Any], pytestconfig: pytest.Config
 ) -> None:
-    """A left-out function is "function not found" to pynvml, and everything else goes on."""
+    """An omitted function is "function not found" to pynvml, and everything else works."""
     gone = ("nvmlGpmQueryDeviceSupport", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetFieldValues")
     old = build.build(pytestconfig.cache.mkdir("fake_nvml"), without=gone)
     ask = asked({**fake.environment(), "LD_LIBRARY_PATH": str(old)})
@@ -264,7 +264,7 @@ def test_a_library_without_functions_is_an_old_driver(
 
 
 def test_a_mirror_out_of_step_is_noticed(build: Any, library: Path, tmp_path: Path) -> None:
-    """A state of another size than the Python structures is refused before anything is read shifted."""
+    """A state file whose size differs from the Python structures is refused before anything is read."""
     other = tmp_path / "other"
     other.mkdir()
     (other / build.CALL_NAMES).write_text((library / build.CALL_NAMES).read_text())

@@ -1,4 +1,4 @@
-"""The made-up node under a test's hand: values, errors, hangs, GPUs that go and come, counters that grow."""
+"""The fake node as controlled by a test: values, errors, hangs, GPUs that disappear and return, growing counters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_field_value_is_what_the_test_says(fake: Any, ask: Any) -> None:
 
 
 def test_what_was_set_can_be_forgotten(fake: Any, ask: Any, build: Any) -> None:
-    """Error 0 gives a field or metric back to the library, as often as a test likes, and leaves the others alone."""
+    """Error 0 removes the setting of a field or metric, any number of times, and leaves the others alone."""
     fake.field(0, 74, 11)
     for _ in range(build.SETTINGS + 1):
         fake.field_error(0, 82, NOT_SUPPORTED)
@@ -75,7 +75,7 @@ def test_a_field_of_a_link_that_is_not_there_is_refused(fake: Any, ask: Any) -> 
 
 
 def test_directions_are_not_swapped(fake: Any, ask: Any) -> None:
-    """Bytes received and sent over NVLink and PCIe stand where NVML has them, of one link or of all."""
+    """Bytes received and sent over NVLink and PCIe are where NVML has them, for one link or for all."""
     gpu = fake.gpus[0]
     gpu.nvlink_bytes[:] = 18 * 102400, 18 * 204800
     gpu.since_boot[7:9] = 11, 12
@@ -99,7 +99,7 @@ def test_a_link_that_is_down_is_down_in_both_calls(fake: Any, ask: Any) -> None:
 
 
 def test_a_call_that_fails_fails_its_fields(fake: Any, ask: Any) -> None:
-    """`fail` takes a reading away whichever way it is asked for, and gives it back."""
+    """`fail` removes a reading, however it is read, and restores it."""
     fake.fail("energy", NO_PERMISSION, 0)
     fake.fail("nvlink_errors", NOT_SUPPORTED)
     assert ask("fields(gpu(0), [83, 82, 38, 101])") == [[-NO_PERMISSION], 70, FAILED, FAILED]
@@ -152,14 +152,14 @@ def test_a_gpm_metric_is_what_the_test_says(fake: Any, ask: Any) -> None:
 
 
 def test_gpm_of_an_older_gpu_is_not_supported(fake: Any, ask: Any) -> None:
-    """A part before Hopper says so to the question and to a sample."""
+    """A GPU before Hopper reports no support, to the query and to a sample."""
     fake.gpus[0].gpm = 0
     assert ask("nvmlGpmQueryDeviceSupport(gpu(0)).isSupportedDevice") == 0
     assert ask.code("sample('a', gpu(0))") == NOT_SUPPORTED
 
 
 def test_gpm_of_a_mig_instance_is_its_own(fake: Any, ask: Any) -> None:
-    """An instance has its values and its share of the cycles; without MIG there is no instance to ask."""
+    """An instance has its values and its share of the cycles; without MIG there are no instances."""
     assert ask.code("sample('a', gpu(0), 1)") == NOT_SUPPORTED
     fake.add_mig(0, 1, slices=3)
     fake.gpm(0, 2, 5, instance=1)
@@ -173,7 +173,7 @@ def test_gpm_of_a_mig_instance_is_its_own(fake: Any, ask: Any) -> None:
 
 
 def test_an_unplugged_gpu_leaves_the_list(fake: Any, ask: Any) -> None:
-    """Its handle is lost, later ones move up and keep their UUIDs, the count falls; plugged in, all is as before."""
+    """Its handle is lost, later GPUs move up and keep their UUIDs, the count drops; plugged in, all is as before."""
     before = ask("uuids()")
     assert ask("nvmlDeviceGetMinorNumber(gpu(3))") == 3
     fake.unplug(3)
@@ -188,13 +188,13 @@ def test_an_unplugged_gpu_leaves_the_list(fake: Any, ask: Any) -> None:
 
 
 def test_more_gpus_may_come(fake: Any, ask: Any) -> None:
-    """The count may rise to sixteen, each with a name of its own."""
+    """There may be up to sixteen GPUs, each with a name of its own."""
     fake.state.count = 16
     assert len(set(ask("uuids()"))) == 16
 
 
 def test_a_hung_gpu_blocks_its_own_calls_alone(fake: Any, ask: Any) -> None:
-    """One thread waits inside the driver for as long as the test wants; the others are answered meanwhile."""
+    """One thread waits in the driver for as long as the test wants; the others get answers meanwhile."""
     ask("[nvmlDeviceGetPowerUsage(gpu(index)) for index in range(8)]")
     fake.hang(3)
     ask("begin('hung', 'nvmlDeviceGetPowerUsage(gpu(3))')")
@@ -206,7 +206,7 @@ def test_a_hung_gpu_blocks_its_own_calls_alone(fake: Any, ask: Any) -> None:
 
 
 def test_threads_are_counted_exactly(fake: Any, ask: Any) -> None:
-    """Eight threads that call at once lose no count, also on one and the same GPU."""
+    """No call of eight concurrent threads is lost from the counts, even on the same GPU."""
     for index in range(8):
         ask(f"begin('thread {index}', '[nvmlDeviceGetPowerUsage(gpu(0)) for _ in range(2000)][-1]')")
     for index in range(8):
@@ -215,7 +215,7 @@ def test_threads_are_counted_exactly(fake: Any, ask: Any) -> None:
 
 
 def test_initialisation_may_hang_or_fail(fake: Any, ask: Any, build: Any) -> None:
-    """A call of nvmlInit waits or fails as the test says, and is counted; other threads go on."""
+    """A call of nvmlInit waits or fails as the test says, and is counted; other threads continue."""
     fake.state.init_block_ms = build.FOREVER
     ask("begin('init', 'nvmlInit()')")
     until(lambda: fake.state.init_calls == 2)
@@ -236,7 +236,7 @@ COUNTERS = """fields(gpu(0), [74, 83, 197, 198, (138, 4294967295), (139, 4294967
 
 
 def test_live_counters_only_grow(fake: Any, asked: Any, ask: Any) -> None:
-    """Read by two processes in turn, no counter ever falls, and each moves with the rate that the gauges show."""
+    """Read by two processes in turn, no counter ever decreases, and each grows at the rate that the gauges show."""
     fake.state.live = 1
     fake.gpus[0].clock_events = 0x4
     readers = (ask, asked())
@@ -274,7 +274,7 @@ def test_values_stand_still_unless_live(ask: Any) -> None:
 
 
 def test_a_driver_that_is_loaded_anew_counts_from_zero(fake: Any, ask: Any) -> None:
-    """What counts since the driver's start goes back to 0; what the part remembers over its life stays."""
+    """Everything counted since the driver was loaded is reset to 0; lifetime counts stay."""
     fake.gpus[0].ecc[1][:] = 3, 5
     fake.gpus[0].pcie[2] = 9
     assert all(ask(COUNTERS))
@@ -284,7 +284,7 @@ def test_a_driver_that_is_loaded_anew_counts_from_zero(fake: Any, ask: Any) -> N
 
 
 def test_without_a_state_file_eight_busy_gpus_move(library: Any, asked: Any) -> None:
-    """The demo's GPUs live: values swing within reason and energy is the integral of power."""
+    """The demo's GPUs are live: values vary within reason and energy is the integral of power."""
     ask = asked({"LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": ""})
     assert ask("nvmlDeviceGetCount(), nvmlDeviceGetName(gpu(7))") == [8, "NVIDIA H100 80GB HBM3"]
     power = ask("sorted({nvmlDeviceGetPowerUsage(gpu(index)) for index in range(8)})")

@@ -38,7 +38,7 @@ def scenario(*faults: Fault, **given: Any) -> Scenario:
 
 
 class Played:
-    """A scenario as far as it was played: all words, and the exporter of each node."""
+    """A scenario as far as it was played: all messages, and the exporter of each node."""
 
     def __init__(self, story: Scenario) -> None:
         self.simulation = Simulation(story)
@@ -47,7 +47,7 @@ class Played:
         self.until(0.0)
 
     def until(self, second: float, every: float = 2.0) -> Played:
-        """Go on to a second, hearing the ranks `every` so often."""
+        """Advance to a second, passing on the ranks' messages every `every` seconds."""
         while True:
             self._hear()
             if self.simulation.now >= second:
@@ -67,7 +67,7 @@ class Played:
             exporter.receive(message)
 
     def samples(self, node: int = 0) -> list[Sample]:
-        """Return what a scrape of a node shows, histograms left out."""
+        """Return the samples of a node's scrape, without histograms."""
         exporter = self._exporters[self.simulation.nodes[node].name]
         assert exporter is not None
         return [sample for sample in exporter.samples() if isinstance(sample, Sample)]
@@ -81,12 +81,12 @@ class Played:
         }
 
     def rank(self, name: str, rank: int) -> Any:
-        """Return a family of one rank: its only value, or those by its own label; None where there is none."""
+        """Return a family of one rank: its only value, or its values by label; None if there are none."""
         found = {labels[1:]: value for labels, value in self.series(name, rank // 4).items() if labels[0] == str(rank)}
         return found.get((), found or None)
 
     def frames(self, kind: str = "state", rank: int | None = None) -> list[dict[str, Any]]:
-        """Return the frames of a kind that were said, of one rank or of all."""
+        """Return the frames of a kind that were sent, by one rank or by all."""
         lines = [
             json.loads(message.frame) | {"connection": message.connection}
             for message in self.messages
@@ -102,7 +102,7 @@ class Played:
 
 @pytest.fixture
 def play() -> Callable[..., Played]:
-    """Return what plays faults to the end of the scenario, or to `until`."""
+    """Return a function that plays faults to the end of the scenario, or to `until`."""
 
     def played(*faults: Fault, until: float = 60.0, **given: Any) -> Played:
         return Played(scenario(*faults, **given)).until(until)
@@ -125,5 +125,5 @@ BUSY_DAY = (
 
 @pytest.fixture(scope="session")
 def busy_day() -> Played:
-    """Return 200 seconds on which much happens; nobody may play it further."""
+    """Return 200 seconds in which much happens; no test may advance it further."""
     return Played(scenario(*BUSY_DAY)).until(200)

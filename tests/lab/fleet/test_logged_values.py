@@ -1,4 +1,4 @@
-"""What a simulated run learns, and how a rank that differs shows."""
+"""The logged values of a simulated run, and those of a rank that differs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_textbook_spike(play: Play) -> None:
 
 @pytest.mark.parametrize(("recovers", "last"), [(True, 0), (False, 20)])
 def test_a_spike_is_judged_by_the_client(play: Play, recovers: bool, last: int) -> None:
-    """INCIDENTS 6 and 7: one that heals ends, one that does not goes on; the gradient norm jumps with it."""
+    """INCIDENTS 6 and 7: a spike that heals ends, one that does not stays; the gradient norm jumps with it."""
     played = play(LossSpike(at=60, by=3.0, steps=3, recovers=recovers, gradient_factor=6.5), until=95, checkpoint=None)
     assert played.rank("train_loss_spikes_total", 3) == 1
     assert played.rank("train_loss_spike_steps", 3) >= last
@@ -44,14 +44,14 @@ def test_a_spike_is_judged_by_the_client(play: Play, recovers: bool, last: int) 
 
 
 def test_a_climb(play: Play) -> None:
-    """INCIDENTS 8: the loss turns and climbs by its share a minute."""
+    """INCIDENTS 8: the loss stops falling and climbs by a share of itself per minute."""
     flat = {"learning": Learning(), "checkpoint": None, "eval": None}
     climbing, healthy = play(LossClimb(at=20, per_minute=0.5), until=80, **flat), play(until=80, **flat)
     assert climbing.rank("train_loss", 0) / healthy.rank("train_loss", 0) == pytest.approx(1.5, rel=0.03)
 
 
 def test_nan_begins_on_one_rank_and_spreads(play: Play) -> None:
-    """INCIDENTS 9: by the all-reduce all gradients are NaN at once, all losses a step later; the first one did it."""
+    """INCIDENTS 9: the all-reduce makes all gradients NaN at once, all losses a step later; the first is to blame."""
     played = play(Nan(at=30, rank=5), until=45)
     first = {rank: played.rank("train_nonfinite_step", rank)["loss",] for rank in range(8)}
     assert {rank for rank, step in first.items() if step == min(first.values())} == {5}
@@ -67,7 +67,7 @@ def test_nan_begins_on_one_rank_and_spreads(play: Play) -> None:
     [(WrongChecksum(at=25, rank=5), "parameter_checksum"), (StaleOptimizer(at=25, rank=5), "optimizer_step")],
 )
 def test_an_odd_rank_differs_in_its_number_alone(play: Play, fault: Any, name: str) -> None:
-    """INCIDENTS 13 and 14: at one step all ranks show one number, but for the odd one."""
+    """INCIDENTS 13 and 14: at one step all ranks report the same number, except the odd one."""
     played = play(fault, until=70, checkpoint=None, eval=None)
     shown = [played.rank("train_invariant", rank) for rank in range(8)]
     steps = [played.rank("train_invariant_step", rank) for rank in range(8)]
@@ -77,13 +77,13 @@ def test_an_odd_rank_differs_in_its_number_alone(play: Play, fault: Any, name: s
 
 
 def test_skipped_batches_are_missing(play: Play) -> None:
-    """INCIDENTS 13: a rank that leaves batches out falls behind in its count of them, and nowhere else."""
+    """INCIDENTS 13: a rank that skips batches falls behind in its batch count, and nowhere else."""
     played = play(SkipBatches(at=15, rank=5), until=75, checkpoint=None, eval=None)
     assert played.rank("train_batches_total", 5) <= played.rank("train_batches_total", 4) - 4
     assert played.rank("train_steps_total", 5) == played.rank("train_steps_total", 4)
 
 
 def test_a_wrong_global_batch_is_not_the_configured_one(play: Play) -> None:
-    """INCIDENTS 13: the world changed and the batch was not divided anew; all ranks agree on the wrong number."""
+    """INCIDENTS 13: the world size changed, the batch per rank did not; all ranks agree on the wrong number."""
     played = play(WrongGlobalBatch(at=20), until=30)
     assert {played.rank("train_invariant", rank)["global_batch",] for rank in range(8)} == {512}

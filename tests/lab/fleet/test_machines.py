@@ -55,7 +55,7 @@ NOT_ON_THIS_FLEET = {
 
 
 def test_all_that_rules_read_is_there(play: Play) -> None:
-    """A rule that reads what the fleet never shows would be proven quiet by every replay."""
+    """A rule that reads metrics which the fleet never exposes would be quiet in every replay."""
     played = play(until=110)
     read = set()
     for path in root().glob("prometheus/rules/*.yml"):
@@ -71,7 +71,7 @@ def test_all_that_rules_read_is_there(play: Play) -> None:
 
 
 def test_readings_are_those_of_a_real_part(play: Play) -> None:
-    """No GPU shows a series that the exporter hides by default, none twice, none that the reading table lacks."""
+    """No GPU has a series that the exporter hides by default, none twice, none that the reading table lacks."""
     snapshot = play(until=30).simulation.nodes[0].gpus.snapshot()
     series = [(sample.metric.name, sample.labels) for sample in snapshot.samples]
     assert len(series) == len(set(series))
@@ -110,7 +110,7 @@ def gpu(played: Any, name: str, rank: int) -> Any:
 
 
 def test_utilization_is_full_while_waiting(play: Play) -> None:
-    """INCIDENTS 2: who waits for an all-reduce runs a kernel; SM activity tells waiting from work."""
+    """INCIDENTS 2: a GPU that waits for an all-reduce runs a kernel; SM activity tells waiting from computing."""
     played = play(Stuck(at=20, rank=5, phase="data"), until=60)
     assert [gpu(played, "utilization_ratio", rank) for rank in range(8)] == [1, 1, 1, 1, 1, 0, 1, 1]
     active = gpu(played, "sm_active_cycles_total", 0), gpu(played, "sm_cycles_total", 0)
@@ -134,7 +134,7 @@ def test_throttling_shows_in_clock_and_reason(play: Play, cause: str, reason: st
 
 @pytest.mark.parametrize(("fault", "reason"), [(LostGpu, "lost"), (HungGpu, "hung")])
 def test_a_gpu_that_cannot_be_read(play: Play, fault: Any, reason: str) -> None:
-    """INCIDENTS 15: it stays known, has no readings, and its rank gets no further."""
+    """INCIDENTS 15: it stays known, has no readings, and its rank makes no progress."""
     played = play(fault(at=20, rank=5), until=40)
     assert gpu(played, "up", 5) == 0
     assert gpu(played, "unavailable_info", 5) == {(reason,): 1}
@@ -199,7 +199,7 @@ def test_a_slow_phase_can_be_any_of_a_step(play: Play) -> None:
 
 
 def test_memory_in_use_is_the_scenarios(play: Play) -> None:
-    """Every rank's allocator holds the share that the story gives, and its GPU at least as much."""
+    """Every rank's allocator holds the share that the scenario gives, and its GPU at least as much."""
     played = play(until=20, memory=MemoryInUse(reserved=0.9))
     reserved = played.rank("train_memory_reserved_bytes", 5)
     assert reserved == pytest.approx(0.9 * gpu(played, "memory_total_bytes", 5), rel=0.01)

@@ -50,7 +50,7 @@ def test_the_same_scenario_says_the_same_words(play: Play) -> None:
 
 
 def test_all_that_ranks_say_is_taken(busy_day: Any) -> None:
-    """Simulated frames are ones that the exporter takes whole: none is refused, no series is dropped."""
+    """The exporter accepts simulated frames completely: none is refused, no series is dropped."""
     for node in (0, 1):
         assert set(busy_day.series("exporter_frames_rejected_total", node).values()) == {0}
         assert set(busy_day.series("exporter_series_dropped_total", node).values()) == {0}
@@ -58,7 +58,7 @@ def test_all_that_ranks_say_is_taken(busy_day: Any) -> None:
 
 
 def test_counters_never_fall_within_an_attempt(busy_day: Any) -> None:
-    """A counter that falls would be refused, and would look like a restart to Prometheus."""
+    """A decreasing counter would be refused, and would look like a restart to Prometheus."""
     last: dict[tuple[Any, ...], float] = {}
     for frame in busy_day.frames():
         for key, value in frame["metrics"].items():
@@ -87,10 +87,8 @@ def test_every_second_is_in_one_phase(play: Play) -> None:
 
 
 def test_frames_have_the_fields_of_real_ones(play: Play) -> None:
-    """A rule must not find in a simulated rank what no real one says, nor miss what every real one does."""
-    real = RankState(
-        discover({"run": "llama"}, {}), Workload(1, tokens_per_step=1, samples_per_step=1), device_time=False
-    )
+    """A simulated rank reports the same metrics as a real one, no more and no fewer."""
+    real = RankState(discover({"run": "llama"}, {}), Workload(1, tokens_per_step=1, samples_per_step=1), device_time=False)
     assert isinstance(real.identity, Identity)
     played = play(until=30)
     frame, simulated = real.frame(), played.frames(rank=1)[-1]
@@ -132,7 +130,7 @@ def test_the_textbook_steps(play: Play) -> None:
 
 
 def test_a_stuck_rank_is_one_collective_behind(play: Play) -> None:
-    """INCIDENTS 2: the culprit sits in its phase, all others in backward, one all-reduce ahead; no step is made."""
+    """INCIDENTS 2: the culprit is stuck in its phase, all others in backward, one all-reduce ahead; no step ends."""
     played = play(Stuck(at=30, rank=5, phase="data"), until=60)
     enqueued = {rank: played.rank("train_collective_enqueued", rank)["0",] for rank in range(8)}
     assert {rank for rank, number in enqueued.items() if number < max(enqueued.values())} == {5}
@@ -144,7 +142,7 @@ def test_a_stuck_rank_is_one_collective_behind(play: Play) -> None:
 
 
 def test_a_skipped_collective(play: Play) -> None:
-    """INCIDENTS 12: all wait in backward, the rank that left one out is one behind."""
+    """INCIDENTS 12: all wait in backward; the rank that skipped an all-reduce is one behind."""
     played = play(SkipCollective(at=30, rank=3), until=50)
     enqueued = [played.rank("train_collective_enqueued", rank)["0",] for rank in range(8)]
     assert [number - enqueued[0] for number in enqueued] == [0, 0, 0, -1, 0, 0, 0, 0]
@@ -152,7 +150,7 @@ def test_a_skipped_collective(play: Play) -> None:
 
 
 def test_slow_and_missing_checkpoints() -> None:
-    """INCIDENTS 17: from `at` on a checkpoint takes as long as the fault says, or is not begun."""
+    """INCIDENTS 17: from `at` on a checkpoint takes as long as the fault says, or is not saved at all."""
     every = Pause(every=50, takes=6)
     faults = SlowCheckpoint(at=90, takes=30), NoCheckpoint(at=140, lasts=30)
     calendar = PauseSchedule(Scenario(title="t", story="s", lasts=200, checkpoint=every, faults=faults))
@@ -161,14 +159,14 @@ def test_slow_and_missing_checkpoints() -> None:
 
 
 def test_a_stuck_rank_that_comes_back_goes_on(play: Play) -> None:
-    """With `for`, training goes on where it stood."""
+    """With `for`, training continues where it stopped."""
     played = play(Stuck(at=30, lasts=20, rank=5, phase="data"), until=45, checkpoint=None)
     stuck_at = played.rank("train_steps_total", 0)
     assert played.until(60).rank("train_steps_total", 5) >= stuck_at + 6
 
 
 def test_a_frozen_rank_is_silent(play: Play) -> None:
-    """INCIDENTS 11: connected and silent is frozen, however seldom the exporter is looked at; then it goes on."""
+    """INCIDENTS 11: a connected, silent rank is frozen, however rarely the exporter is scraped; then it continues."""
     story = Freeze(at=30, lasts=30, rank=2)
     for every in (2.0, 5.0):
         played = play(story, until=29).until(55, every)
@@ -189,7 +187,7 @@ def test_a_killed_rank(play: Play, others: str, state: str) -> None:
 
 
 def test_a_planned_restart_goes_on_from_the_checkpoint(play: Play) -> None:
-    """The next attempt repeats the steps since the last checkpoint, and says so."""
+    """The next attempt repeats the steps since the last checkpoint, and reports that."""
     played = play(PlannedRestart(at=80, takes=10), until=79)
     saved = int(played.rank("train_checkpoint_step", 0))
     at = played.rank("train_step", 0)
@@ -204,7 +202,7 @@ def test_a_planned_restart_goes_on_from_the_checkpoint(play: Play) -> None:
 
 
 def test_a_restart_loop_gains_no_step(play: Play) -> None:
-    """INCIDENTS 18: attempt follows attempt, each ends by one rank's failure, none gets beyond the first."""
+    """INCIDENTS 18: attempts follow one another, each ends by one rank's failure, none gets beyond the first step."""
     played = play(RestartLoop(at=60, every=40, attempts=2, category="oom"), until=59)
     at = played.rank("train_step", 0)
     played.until(139)
@@ -217,7 +215,7 @@ def test_a_restart_loop_gains_no_step(play: Play) -> None:
 
 
 def test_a_finished_run_says_bye(play: Play) -> None:
-    """A normal end is nobody's death: state, bye, and only then the end of the connection."""
+    """A normal end is not a death: state, bye, and only then the end of the connection."""
     played = play(Finish(at=30), until=31)
     last = [message for message in played.messages if message.connection[1] == 3][-3:]
     assert [b"state" in (last[0].frame or b""), b"finished" in (last[1].frame or b""), last[2].frame] == [
@@ -239,7 +237,7 @@ def test_a_new_exporter_knows_every_count(play: Play) -> None:
 
 
 def test_a_dead_node_takes_its_ranks_along(play: Play) -> None:
-    """INCIDENTS 20: nobody tells of the node's ranks any more; those elsewhere wait."""
+    """INCIDENTS 20: nothing reports the node's ranks any longer; ranks elsewhere wait."""
     played = play(NodeDown(at=30, node=1), until=40)
     node = played.simulation.nodes[1]
     assert (node.up, node.exporter_up) == (False, False)
@@ -247,7 +245,7 @@ def test_a_dead_node_takes_its_ranks_along(play: Play) -> None:
 
 
 def test_a_node_out_of_reach_goes_on(play: Play) -> None:
-    """INCIDENTS 20: what Prometheus cannot reach trains as before; a failed scrape is one scrape."""
+    """INCIDENTS 20: a node that Prometheus cannot reach trains as before; a failed scrape is a single one."""
     played = play(ScrapeBlocked(at=30, lasts=10, node=1), ScrapeFailure(at=20, node=0, every=20), until=35)
     assert [node.reachable for node in played.simulation.nodes] == [True, False]
     reached = []
@@ -277,7 +275,7 @@ def test_slowness_of_the_whole_run_shows_in_its_phase(
 
 
 def test_checkpoints_and_evaluations_are_phases_of_all_ranks(play: Play) -> None:
-    """Between steps all ranks save, then go on; rank 0 tells of it. On one node rank 0 saves alone."""
+    """Between steps all ranks save, then continue; rank 0 reports it. On one node rank 0 saves alone."""
     played = play(until=66)
     assert [played.rank("train_phase_seconds_total", rank)["checkpoint",] for rank in (0, 7)] == [6, 6]
     assert played.rank("train_checkpoint_duration_seconds", 0) == 6
@@ -289,7 +287,7 @@ def test_checkpoints_and_evaluations_are_phases_of_all_ranks(play: Play) -> None
 
 
 def test_a_change_of_batch_is_told_again(play: Play) -> None:
-    """What the hello said has changed: it is said again, and tokens grow by the new batch."""
+    """A changed fact is sent in a new hello, and tokens grow by the new batch."""
     played = play(BatchChange(at=30, factor=2), until=29)
     assert played.series("train_config_info")["0", "bf16", "1024", "pytorch 2.13.0", "causal", ""] == 1
     before = played.frames(rank=0)[-1]["metrics"]
@@ -301,7 +299,7 @@ def test_a_change_of_batch_is_told_again(play: Play) -> None:
 
 
 def test_what_the_run_sets_for_itself_is_told(play: Play) -> None:
-    """A limit of its own reaches the exporter under its name; without one there is no series."""
+    """A run's own threshold reaches the exporter under its name; without one there is no series."""
     played = play(until=20, thresholds=RunThresholds(hang_seconds=600.0))
     assert played.rank("train_threshold", 3) == {("hang_seconds",): 600.0}
     assert play(until=20).rank("train_threshold", 3) is None

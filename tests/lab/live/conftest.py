@@ -1,4 +1,4 @@
-"""A node and what its ranks say, without a simulation behind them."""
+"""A node and its ranks' frames, without a simulation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN = "live"
 
 
 class StillNode:
-    """A node that is as the test says."""
+    """A node whose state the test sets."""
 
     def __init__(self, name: str = "node-0") -> None:
         self.name = name
@@ -36,7 +36,7 @@ class StillNode:
 
 
 class Frames:
-    """What a rank of the run `live` says."""
+    """The frames of a rank of the run `live`."""
 
     run = RUN
 
@@ -53,7 +53,7 @@ class Frames:
 
 
 class Looks:
-    """Scrapes without holding up the loop."""
+    """Scrapes without blocking the event loop."""
 
     async def page(self, address: str, seconds: float = 2.0) -> str:
         def get() -> str:
@@ -73,7 +73,7 @@ class Looks:
         return {int(rank): float(value) for rank, value in found}
 
     async def until(self, look: Callable[[], Awaitable[Any]], wanted: object, seconds: float = 8.0) -> None:
-        """Return once `look` finds what is wanted; fail with what it found last."""
+        """Return once `look` returns the wanted value; fail with its last value."""
         deadline = time.monotonic() + seconds
         while (found := await look()) != wanted:
             assert time.monotonic() < deadline, f"{found} is not {wanted}"
@@ -108,6 +108,6 @@ def still_nodes() -> tuple[StillNode, ...]:
 
 @pytest.fixture
 def live(still: StillNode, subnet: int, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], LiveNode]:
-    """Make the node of a test; call it inside of its event loop."""
+    """Return a function that makes the test's node; call it in the event loop."""
     socket = Path(tmp_path_factory.mktemp("n")) / "rank.sock"
     return lambda: LiveNode(still, f"127.{subnet}.0.1", socket, Clock())

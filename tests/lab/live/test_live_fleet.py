@@ -1,4 +1,4 @@
-"""A fleet in one process: announced, played in real time, and honest where the machine is too slow for it."""
+"""A fleet in one process: announced, played in real time, with an error if the machine is too slow for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANKS_OF_A_NODE = 2
 
 
 class Kill:
-    """Two ranks on each node; one of them is gone from second 2 on."""
+    """Two ranks on each node, one of which dies at second 2."""
 
     def __init__(self, nodes: Any, frames: Any) -> None:
         self.nodes = nodes
@@ -64,7 +64,7 @@ def while_it_plays(
 def test_a_kill_is_seen_on_its_node_alone(
     still_nodes: Any, frames: Any, looks: Any, tmp_path: Path, subnet: int
 ) -> None:
-    """Every node has its own exporter and its own ranks; a rank that is killed is dead there, the others train on."""
+    """Every node has its own exporter and its own ranks; a killed rank is dead there, the others keep training."""
 
     async def look(announced: Announcement) -> None:
         assert list(announced.nodes) == ["node-0", "node-1"]
@@ -85,7 +85,7 @@ def test_a_kill_is_seen_on_its_node_alone(
 def test_a_fleet_that_falls_behind_says_so(
     still_nodes: Any, frames: Any, looks: Any, tmp_path: Path, subnet: int
 ) -> None:
-    """A replay that was slower than real time is no evidence: the announcement says that it was."""
+    """A replay slower than real time proves nothing: the announcement has an error."""
 
     async def look(announced: Announcement) -> None:
         async def faults() -> list[str]:

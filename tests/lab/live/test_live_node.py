@@ -1,4 +1,4 @@
-"""A node of a live replay: what a scraper meets while its exporter, its network or the node itself fails."""
+"""A node of a live replay: what a scraper sees while its exporter, its network or the node itself fails."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_each_way_to_fail_is_what_a_scraper_meets(live: Callable[[], LiveNode], 
 
 
 def test_nothing_is_left_of_a_closed_node(live: Callable[[], LiveNode]) -> None:
-    """After `close` the addresses are free and the socket is gone, also for a second node there."""
+    """After `close` the addresses are free and the socket is gone, so that a second node can use them."""
 
     async def play() -> None:
         for _ in range(2):
@@ -69,7 +69,7 @@ def test_nothing_is_left_of_a_closed_node(live: Callable[[], LiveNode]) -> None:
 
 
 def test_an_address_in_use_is_an_error(live: Callable[[], LiveNode]) -> None:
-    """Two nodes cannot have one address: the second is told, and the first lives on."""
+    """Two nodes cannot share an address: the second one fails, the first is unaffected."""
 
     async def play() -> None:
         first = live()
@@ -84,7 +84,7 @@ def test_an_address_in_use_is_an_error(live: Callable[[], LiveNode]) -> None:
 
 
 def test_labels_are_escaped() -> None:
-    """Quotes, backslashes and line feeds in a label's value stay inside of it."""
+    """Quotes, backslashes and line feeds in a label's value are escaped."""
     assert exposition([("up", {"a": 'b"\\\nc', "d": "e"}, 1.0), ("load", {}, 0.5)]) == (
         'up{a="b\\"\\\\\\nc",d="e"} 1.0\nload 0.5\n'
     )

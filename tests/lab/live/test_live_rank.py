@@ -1,4 +1,4 @@
-"""A simulated rank on a real socket behaves like the client: it comes back, and nothing is counted twice or lost."""
+"""A simulated rank on a real socket behaves like the client: it reconnects, and nothing is counted twice or lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_ranks(live: Callable[[], LiveNode], frames: Any, play: Callable[[LiveNo
 
 
 def test_counters_are_exact_after_an_outage(live: Callable[[], LiveNode], still: Any, looks: Any, frames: Any) -> None:
-    """While the exporter is away ranks count on; it comes back knowing nothing, and soon shows what they counted."""
+    """While the exporter is down, ranks keep counting; it restarts without state, and soon shows their counts."""
 
     async def play(node: LiveNode, ranks: list[LiveRank]) -> None:
         async def told(steps: int) -> dict[int, float]:
@@ -59,7 +59,7 @@ def test_counters_are_exact_after_an_outage(live: Callable[[], LiveNode], still:
 
 
 def test_a_silent_rank_does_not_come_back(live: Callable[[], LiveNode], still: Any, looks: Any, frames: Any) -> None:
-    """A rank that is stopped cannot reconnect: a new exporter knows it only once it speaks again."""
+    """A frozen rank cannot reconnect: a new exporter knows it only once it sends again."""
 
     async def play(node: LiveNode, ranks: list[LiveRank]) -> None:
         up = lambda: looks.by_rank(node.exporter_address, "tachograph_rank_up")  # noqa: E731
@@ -80,7 +80,7 @@ def test_a_silent_rank_does_not_come_back(live: Callable[[], LiveNode], still: A
 
 
 def test_an_end_without_a_goodbye_is_a_death(live: Callable[[], LiveNode], looks: Any, frames: Any) -> None:
-    """The exporter sees the closed socket at once; a rank that said goodbye first has finished."""
+    """The exporter notices the closed socket at once; a rank that sent bye before has finished."""
 
     async def play(node: LiveNode, ranks: list[LiveRank]) -> None:
         up = lambda: looks.by_rank(node.exporter_address, "tachograph_rank_up")  # noqa: E731
@@ -101,7 +101,7 @@ def test_an_end_without_a_goodbye_is_a_death(live: Callable[[], LiveNode], looks
 
 
 def test_a_refusal_is_told(live: Callable[[], LiveNode], frames: Any) -> None:
-    """What an exporter refuses is a fault of the story, and not lost in silence."""
+    """A frame that an exporter refuses is an error of the simulation, and is reported."""
 
     async def play() -> list[str]:
         node = live()

@@ -1,4 +1,4 @@
-"""The model against the real Alertmanager of both generations: the same alerts, told alike and at the same time.
+"""The model against the real Alertmanager of both generations: the same notifications at the same times.
 
 Every case happens at once, in runs of their own, with waits of seconds.
 """
@@ -106,7 +106,7 @@ ALERTS = (
 
 
 class Listener(Pager):
-    """Keeps what it is sent as a model tells it: each alert once as firing, once as resolved, for each receiver."""
+    """Keeps notifications in the model's form: each alert once as firing, once as resolved, for each receiver."""
 
     def __init__(self) -> None:
         self.began = time.time()
@@ -140,7 +140,7 @@ def told(received: list[ReceivedAlert]) -> list[Told]:
 
 @pytest.fixture(scope="module")
 def heard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Told]]:
-    """What the real one of each generation that can be had told, both at once."""
+    """The notifications of the real Alertmanager of each available generation; both run at once."""
     folder = tmp_path_factory.mktemp("alertmanager")
     with ExitStack() as running:
         listeners = {}
@@ -185,7 +185,7 @@ class started:  # noqa: N801
 
 
 def send(url: str, moment: float, began: float) -> None:
-    """Send what begins or ends now, as Prometheus does."""
+    """Send the alerts that start or end now, as Prometheus does."""
 
     def stamp(second: float) -> str:
         return datetime.fromtimestamp(began + second, timezone.utc).isoformat()
@@ -203,7 +203,7 @@ def send(url: str, moment: float, began: float) -> None:
 
 @pytest.fixture(scope="module")
 def modelled(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
-    """What the model says of the same, without the receiver that tells nobody."""
+    """The model's notifications for the same alerts, without the null receiver's."""
     path = tmp_path_factory.mktemp("model") / "alertmanager.yml"
     path.write_text(CONFIGURATION, encoding="utf-8")
     received = AlertmanagerModel(alertmanager_config.read(path)).notifications(ALERTS, LASTS)
@@ -228,7 +228,7 @@ def test_the_model_tells_what_alertmanager_tells(
 
 
 def test_the_shipped_configuration_is_understood() -> None:
-    """A cause pages at once, its symptom only if it outlives it, info goes to nobody, the watchdog to its own."""
+    """A cause pages at once, a symptom only if it lasts longer, info goes to nobody, the watchdog to its receiver."""
     configuration = alertmanager_config.read(root() / "alertmanager/alertmanager.yml")
     received = AlertmanagerModel(configuration).notifications(
         [
@@ -251,7 +251,7 @@ def test_the_shipped_configuration_is_understood() -> None:
 
 
 def test_a_group_is_told_again_only_for_something_new(tmp_path: Path) -> None:
-    """An alert that ends and begins again between two turns of its group is no news; after its end was told, it is."""
+    """An alert that ends and fires again between two flushes of its group is not sent again until its end was sent."""
     path = tmp_path / "alertmanager.yml"
     path.write_text(CONFIGURATION, encoding="utf-8")
     model = AlertmanagerModel(alertmanager_config.read(path))

@@ -1,4 +1,4 @@
-"""What promtool makes of a recording is what Prometheus would make of the fleet, in both generations."""
+"""promtool's evaluation of a recording is what Prometheus would make of the fleet, in both generations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ groups:
 
 @pytest.fixture(scope="module", params=["bookworm", pytest.param("sid", marks=pytest.mark.slow)])
 def suite(request: pytest.FixtureRequest) -> str:
-    """Return the generation, if it can be had."""
+    """Return the generation, if it is available."""
     try:
         binaries.find(request.param)
     except binaries.BinariesUnavailable as error:
@@ -68,7 +68,7 @@ def rules(folder: Path, text: str) -> ShippedRules:
 
 
 def recorded(pages: Iterable[list[Row] | None], kept: Iterable[str]) -> Recording:
-    """Return what is scraped of a node whose page is this, every 5 s."""
+    """Return the recording of a node with this page, scraped every 5 s."""
     target = Target("node", "n1", frozenset(kept))
     pages = list(pages)
     for page in pages:
@@ -85,7 +85,7 @@ def spoken(firings: list[Firing]) -> list[tuple[str, str, float, float | None]]:
 
 
 def test_alerts_have_their_times_labels_and_words(suite: str, tmp_path: Path) -> None:
-    """Labels that expand to nothing are none; quotes, line feeds and braces come through; the watchdog stays out."""
+    """Labels that expand to nothing are absent; quotes, line feeds and braces are kept; the watchdog is left out."""
     low, high = [m(0), m(1, NASTY)], [m(2.5), m(0, NASTY)]
     found = evaluate(recorded([low, low, high, high], {"m", "up"}), rules(tmp_path, RULES), 5.0, suite)
     assert spoken(found) == [("High", NASTY, 0.0, 10.0), ("High", "a", 10.0, None)]
@@ -111,7 +111,7 @@ def test_gone_unreachable_and_not_a_number_are_three_things(suite: str, tmp_path
 def test_a_long_recording_is_asked_twice_and_answers_the_same(
     suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asking first what fires at all, then what it says, loses nothing."""
+    """Querying first what fires, then its texts, loses nothing."""
     pages = [[m(i % 3 - 1, NASTY), m(i)] for i in range(7)]
     read = rules(tmp_path, RULES)
     once = evaluate(recorded(pages, {"m"}), read, 5.0, suite)
@@ -121,7 +121,7 @@ def test_a_long_recording_is_asked_twice_and_answers_the_same(
 
 
 def test_what_nobody_is_told_is_asked_for_once(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a long recording an alert of severity info has its times and labels, and no words."""
+    """In a long recording an alert of severity info has its times and labels, but no texts."""
     calm = "groups: [{name: g, rules: [{alert: Odd, expr: m > 0, labels: {severity: info}, annotations: {a: b}}]}]"
     read, pages = rules(tmp_path, calm), [[m(i % 3 - 1)] for i in range(7)]
     once = evaluate(recorded(pages, {"m"}), read, 5.0, suite)
@@ -143,7 +143,7 @@ def test_what_nobody_is_told_is_asked_for_once(suite: str, tmp_path: Path, monke
     ],
 )
 def test_a_rule_that_fails_is_an_error(suite: str, tmp_path: Path, rule: str, words: str) -> None:
-    """A verdict must not rest on a rule that said nothing because it broke."""
+    """A verdict must not rest on a rule that was silent because it failed."""
     broken = rules(tmp_path, f"groups: [{{name: g, rules: [{rule}]}}]")
     with pytest.raises(EvaluationError, match=words):
         evaluate(recorded([[m(1), m(1, "b")]], {"m"}), broken, 5.0, suite)
@@ -157,7 +157,7 @@ def test_more_samples_than_promtool_allows(suite: str, tmp_path: Path) -> None:
 
 
 def test_the_shipped_rules_are_read_whole() -> None:
-    """Every file, group and alert; what an expression or a text reads counts as read."""
+    """Every file, group and alert; the metrics of expressions and of texts are all read."""
     read = shipped()
     assert {"RunHung", "RankDead"} <= set(read.alerts)
     assert "Watchdog" not in read.alerts

@@ -29,7 +29,7 @@ NAN, INF = math.nan, math.inf
     ],
 )
 def test_values(values: list[float], written: str) -> None:
-    """Repeats and even steps are one word; missing, stale and NaN are told apart."""
+    """Repeats and even steps are one term; missing, stale and NaN are different."""
     assert input_series.values(np.array(values, np.float64)) == written
 
 
@@ -43,12 +43,12 @@ def test_values(values: list[float], written: str) -> None:
     ],
 )
 def test_values_with_gaps(values: list[float], first: int, written: str) -> None:
-    """A target's scrapes are 5 grid steps apart and begin at a step of its own; what is missing is left out."""
+    """A target's scrapes are 5 grid steps apart and begin at a step of its own; missing values are gaps."""
     assert input_series.values(np.array(values, np.float64), 5, first) == written
 
 
 def test_whole_numbers_come_back_exactly() -> None:
-    """Whatever their steps, promtool adds them up to what was recorded."""
+    """Whatever their steps, promtool adds them up to the recorded values."""
     numbers = np.cumsum(np.random.default_rng(1).integers(0, 3, 500)).astype(np.float64)
     read: list[float] = []
     for word in input_series.values(numbers).split():
@@ -71,7 +71,7 @@ def test_labels_are_quoted() -> None:
 
 
 def test_a_program_without_that_one_limit_is_left_alone() -> None:
-    """Neither none nor two: nobody runs a promtool that was changed blindly."""
+    """With none or two matches the program is refused: no promtool is patched blindly."""
     limit = (10_000).to_bytes(8, "little") + (100_000_000_000).to_bytes(8, "little")
     assert with_raised_limit(b"a" + limit + b"b") != b"a" + limit + b"b"
     for content in (b"nothing", limit + b"-" + limit):

@@ -1,4 +1,4 @@
-"""What Prometheus keeps of a page: the metrics that are read, with the target's labels, and the ends of series."""
+"""A scraped page: the metrics that are read, with the target's labels, and the ends of series."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tachograph_lab.replay.scraped import MISSING, STALE, Target, is_a
 
 
 def words(values: np.ndarray) -> list[object]:
-    """Return the values with the two marks in words."""
+    """Return the values with the two markers as words."""
     return [
         "_" if missing else "stale" if stale else value
         for value, missing, stale in zip(values.tolist(), is_a(MISSING, values), is_a(STALE, values), strict=True)
@@ -21,7 +21,7 @@ def words(values: np.ndarray) -> list[object]:
 
 
 def test_absent_stale_zero_and_nan_are_four_things() -> None:
-    """A series ends once, at the first scrape without it, and may begin again."""
+    """A series ends once, at the first scrape without it, and may start again."""
     target = Target("node", "n1", {"a", "b"})
     for page in ([("a", {}, 0.0)], [("b", {}, math.nan)], None, [("a", {}, 1.0), ("c", {}, 1.0)]):
         target.scrape(page)
@@ -33,7 +33,7 @@ def test_absent_stale_zero_and_nan_are_four_things() -> None:
 
 
 def test_samples_and_histograms_of_our_exporter() -> None:
-    """As the page shows them: empty labels are none, a histogram is its buckets, sum and count."""
+    """As in Prometheus, empty labels are absent, and a histogram is its buckets, sum and count."""
     name = catalog.TRAIN_STEP_SECONDS.name
     target = Target("tachograph", "n1", {f"{name}_bucket", f"{name}_count", catalog.RANK_UP.name})
     counts = tuple(range(len(BOUNDS) + 1))

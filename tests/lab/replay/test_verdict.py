@@ -1,4 +1,4 @@
-"""A replay passes if all that must be told was told to the right person, in time, once, and nothing else was."""
+"""A replay passes if everything expected was sent to the right receiver, in time, once, and nothing else was sent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def verdict(*received: ReceivedAlert, scenario: Scenario = SCENARIO) -> ReplayVe
 
 
 def test_the_expected_page_alone_passes() -> None:
-    """With its delay from the fault; resolved ones, info and what may be are listed and not held against it."""
+    """It has its delay from the fault; resolved, info and tolerated alerts are listed and do no harm."""
     found = verdict(
         told(400),
         told(500, status="resolved"),
@@ -60,7 +60,7 @@ def test_the_expected_page_alone_passes() -> None:
     ],
 )
 def test_what_is_missing_says_why(received: list[ReceivedAlert], why: str) -> None:
-    """The nearest that came says what is wrong with it, and counts as received beside what was expected."""
+    """The nearest alert received is explained, and counts as extra."""
     found = verdict(*received)
     assert not found.ok
     assert why in found.expectations[0].wrong
@@ -69,7 +69,7 @@ def test_what_is_missing_says_why(received: list[ReceivedAlert], why: str) -> No
 
 
 def test_late_is_wrong_and_not_extra() -> None:
-    """It names what it should, 20 s too late."""
+    """A correct page that is 20 s too late fails the replay."""
     found = verdict(told(500))
     assert (found.ok, found.extra, found.expectations[0].wrong) == (False, (), "late by 20 s")
 
@@ -102,7 +102,7 @@ def test_one_notification_may_name_several() -> None:
 
 
 def test_an_error_of_the_replay_fails_it() -> None:
-    """Silence from a rule that broke is no proof."""
+    """A rule that failed proves nothing by being silent."""
     found = judge(replace(SCENARIO, expect=()), (), ("rule: x, err: many-to-many",))
     assert not found.ok
     assert "many-to-many" in "\n".join(found.lines)

@@ -60,7 +60,7 @@ def test_a_killed_rank_is_the_one_page(verdicts: list[ReplayVerdict]) -> None:
 
 
 def test_the_same_scenario_records_the_same() -> None:
-    """Whatever else the machine does: no clock, no process of ours, no order of a set shows in a series."""
+    """No clock, no process and no order of a set influences a series."""
     written = []
     for _ in range(2):
         file = io.StringIO()
@@ -71,7 +71,7 @@ def test_the_same_scenario_records_the_same() -> None:
 
 
 def test_nodes_are_scraped_one_after_the_other() -> None:
-    """As Prometheus does; a rule must stand nodes that were seen before a fault beside those seen after it."""
+    """As in Prometheus: a rule must cope with nodes scraped before a fault beside nodes scraped after it."""
     found = record(scenario(ExporterDown(at=60, lasts=10, node=1), expect=()), shipped().words)
     ups = {(one.labels["job"], one.labels["instance"]): one for one in found.series() if one.name == "up"}
     assert {target: one.first for target, one in ups.items()} == {
@@ -94,7 +94,7 @@ def test_a_large_story_is_scraped_all_at_once(monkeypatch: pytest.MonkeyPatch) -
 def test_the_rules_are_evaluated_as_often_as_a_time_asks_for(
     within: float, lasts: float, nodes: int, seconds: float
 ) -> None:
-    """Often where seconds count and the fleet lets it; seldom through long stories."""
+    """Often where seconds count and the fleet is small; rarely in long scenarios."""
     wanted = Expected(alert="RankDead", receiver="page", within=within)
     story = replace(scenario(expect=(wanted,)), lasts=lasts, fleet=Fleet(nodes=nodes, gpus_per_node=2))
     assert virtual.interval(story) == seconds

@@ -1,4 +1,4 @@
-"""Scenarios replayed together are judged as each alone."""
+"""Scenarios replayed together get the same verdicts as alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tachograph_lab.scenario.faults import Fault, Freeze, Kill
 
 
 def scenario(*faults: Fault, expect: tuple[Expected, ...] = (), lasts: float = 120) -> Scenario:
-    """Return a run on two nodes of two GPUs; all are called alike, as those of a campaign are."""
+    """Return a run on two nodes of two GPUs; all have the same name, as those of a campaign."""
     fleet = Fleet(run="small", nodes=2, gpus_per_node=2)
     return Scenario(title="Small", story="Small.", lasts=lasts, fleet=fleet, faults=faults, expect=expect)
 
@@ -23,7 +23,7 @@ def who(alert: str, rank: int) -> Expected:
 
 
 def test_each_is_told_its_own_culprit_and_nothing_of_the_others() -> None:
-    """Though runs and nodes have the same names; one that ends sooner is not told of its own end."""
+    """Each gets its own alerts alone, though runs and nodes share their names; a shorter one gets none for its end."""
     pack = [
         scenario(Kill(at=61, rank=3), expect=(who("RankDead", 3),)),
         scenario(Freeze(at=61, rank=0), expect=(who("RankFrozen", 0),)),
@@ -34,7 +34,7 @@ def test_each_is_told_its_own_culprit_and_nothing_of_the_others() -> None:
 
 
 def test_what_cannot_be_told_apart_is_everybodys() -> None:
-    """An alert on the cluster counts for each part, so that none is lost; what began after its end does not."""
+    """An alert on the cluster counts for each part, so that none is lost; one that starts after its end does not."""
     fired = [
         Firing({"alertname": "A", "run": "c0x-r"}, 10, 200, {"summary": "Run c0x-r."}),
         Firing({"alertname": "B", "instance": "c1x-n"}, 10, None, {}),
@@ -48,7 +48,7 @@ def test_what_cannot_be_told_apart_is_everybodys() -> None:
 
 
 def test_a_pack_has_one_rhythm_and_a_bound() -> None:
-    """What must be told soon is looked at more often, and promtool holds only so much."""
+    """Scenarios with alerts that are due soon are evaluated more often, and the size of a pack is limited."""
     soon = scenario(expect=(replace(who("RankDead", 0), within=10),))
     slow = [scenario(lasts=100.0 + number) for number in range(virtual.MOST_SCENARIOS + 1)]
     sizes = [len(pack) for pack in virtual.packs([soon, *slow])]

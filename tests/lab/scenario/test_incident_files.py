@@ -1,4 +1,4 @@
-"""The shipped incidents: all twenty, each readable, each with what its story needs."""
+"""The shipped incidents: there are all twenty, each readable and complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIVE = {1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 15, 19, 20}
 
 
 def test_all_twenty_are_there() -> None:
-    """Every incident has a file, and those that are replayed in real time say how."""
+    """Every incident has a file, and those replayed in real time have a `live` section."""
     scenarios = [load(path) for path in FILES]
     assert {scenario.incident for scenario in scenarios} == set(range(1, 21))
     assert {scenario.incident for scenario in scenarios if scenario.live} == LIVE
@@ -22,7 +22,7 @@ def test_all_twenty_are_there() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_an_incident_is_sound(path: Path) -> None:
-    """Its number leads its name, and whatever is tolerated has its reason in a comment above."""
+    """Its number begins its name, and each tolerated alert has its reason in a comment above."""
     scenario = load(path)
     assert path.name.partition("-")[0].rstrip("abcde") == f"{scenario.incident:02d}"
     assert len(scenario.may) <= 1

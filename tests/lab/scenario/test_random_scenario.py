@@ -17,14 +17,14 @@ def test_a_campaign_can_be_run_again() -> None:
 
 
 def test_what_is_made_up_is_sound() -> None:
-    """Every scenario passes the checks that files pass, in every sort of story and fleet."""
+    """Every scenario passes the checks that files pass, for every kind of incident and fleet."""
     scenarios = [generate(number, seed) for seed in range(3) for number in range(len(KINDS) * 4)]
     assert not [problem for scenario in scenarios for problem in check(scenario)]
     assert {scenario.fleet.ranks for scenario in scenarios} >= {2, 8, 64, 256}
 
 
 def test_faults_at_ranks_expect_that_rank() -> None:
-    """What is expected names the rank, node and GPU of the fault."""
+    """The expectation names the rank, node and GPU of the fault."""
     for number in range(len(KINDS) * 3):
         scenario = generate(number, 5)
         rank = getattr(scenario.faults[0], "rank", None)
@@ -37,7 +37,7 @@ def test_faults_at_ranks_expect_that_rank() -> None:
 
 
 def test_most_faults_come_in_campaigns() -> None:
-    """What is left out has incidents of its own, which last hours, or belongs to a healthy day."""
+    """Faults that a campaign does not use have incidents of their own, which take hours, or belong to a healthy day."""
     used = {type(generate(number, 1).faults[0]).word for number in range(len(KINDS))}
     assert used | {"slow_checkpoint", "no_checkpoint", "batch_change", "finish"} == set(FAULTS)
 
@@ -48,7 +48,7 @@ def _received(alert: str, rank: str, time: float) -> ReceivedAlert:
 
 
 def test_a_page_that_blames_another_rank_is_wrong() -> None:
-    """It is neither missing nor extra, and a second page beside it is extra."""
+    """It is neither missing nor extra, and a second page is extra."""
     scenario = generate(next(n for n, kind in enumerate(KINDS) if kind.word == "frozen"), 1)
     at, right = scenario.faults[0].at, scenario.expect[0].labels["rank"]
     other = "0" if right != "0" else "1"
@@ -65,7 +65,7 @@ def test_a_page_that_blames_another_rank_is_wrong() -> None:
 
 
 def test_a_healthy_day_of_any_fleet_is_sound() -> None:
-    """A day is planned within its hours, whatever its length, and nothing is expected of it."""
+    """A day's events are within its hours, whatever its length, and nothing is expected of it."""
     for ranks in healthy.FLEETS:
         for hours in (1, 24):
             scenario = healthy.day(ranks, 3, hours * 3600)

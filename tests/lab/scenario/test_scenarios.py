@@ -1,4 +1,4 @@
-"""Scenario files: what is read, and how everything that is wrong is told at once, with its line."""
+"""Scenario files: they are read completely, and all mistakes are reported at once, with their lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _load(folder: Path, text: str) -> Scenario:
 
 
 def _lines(folder: Path, text: str) -> list[str]:
-    """Return what is wrong with a file, without the folder that it lies in."""
+    """Return the mistakes in a file, without the name of its folder."""
     with pytest.raises(ScenarioError) as caught:
         _load(folder, text)
     return [line.replace(f"{folder}/", "") for line in caught.value.lines]
@@ -90,13 +90,13 @@ def test_a_whole_file(tmp_path: Path) -> None:
     [("0", 0), ("90", 90), ("90s", 90), ("12m", 720), ("1h30m", 5400), ("200ms", 0.2), ("1d", 86400)],
 )
 def test_durations(text: str, seconds: float) -> None:
-    """Seconds, or numbers with units, one after the other."""
+    """A duration is a number of seconds, or numbers with units."""
     assert duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["-3", "3 m", "m", "1h30", "", "inf", "nan"])
 def test_what_is_no_duration(text: str) -> None:
-    """No sign, no space, no unit left out in the middle, nothing endless."""
+    """No sign, no space, no missing unit in the middle, nothing infinite."""
     with pytest.raises(ValueError, match="a duration"):
         duration(text)
 
@@ -177,7 +177,7 @@ def test_a_wrong_fault_is_told_with_its_line(tmp_path: Path, fault: str, what: s
     ],
 )
 def test_contradictions(tmp_path: Path, first: str, second: str, what: str) -> None:
-    """Two faults that set the same quantity at the same place and time, in whatever order they stand."""
+    """Two faults that set the same quantity at the same place and time are reported, whatever their order."""
     lines = _lines(tmp_path, _with(f"fault: {first}", f"fault: {second}"))
     assert any(what in line for line in lines), lines
     assert _lines(tmp_path, _with(f"fault: {second}", f"fault: {first}"))
@@ -196,7 +196,7 @@ def test_contradictions(tmp_path: Path, first: str, second: str, what: str) -> N
     ],
 )
 def test_what_goes_together(tmp_path: Path, first: str, second: str) -> None:
-    """One after the other, at other places, or of other quantities."""
+    """Faults one after the other, at different places, or of different quantities do not contradict each other."""
     assert len(_load(tmp_path, _with(f"fault: {first}", f"fault: {second}")).faults) == 2
 
 
@@ -276,7 +276,7 @@ def test_what_is_no_scenario_at_all(tmp_path: Path) -> None:
 
 
 def test_every_fault_is_documented() -> None:
-    """Its row in docs/scenarios.md has its word, its keys and what it does."""
+    """Its row in docs/scenarios.md has its word, its keys and its effect."""
     rows = {
         line.split("`")[1]: line
         for line in (checkout.root() / "docs" / "scenarios.md").read_text().splitlines()
@@ -290,7 +290,7 @@ def test_every_fault_is_documented() -> None:
 
 
 def test_live_replaces_what_it_names(tmp_path: Path) -> None:
-    """Mappings are merged key by key, lists replaced, `none` takes a section away; everything else stays."""
+    """Mappings are merged key by key, lists replaced, `none` removes a section; everything else stays."""
     scenario = _load(
         tmp_path,
         _with("fault: kill, at: 2m, rank: 100")
@@ -304,7 +304,7 @@ def test_live_replaces_what_it_names(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_only_live_says_so(tmp_path: Path) -> None:
-    """A rank that the smaller fleet does not have; a title that would be another story's."""
+    """A rank that the smaller fleet does not have, and a title, which `live` cannot change."""
     lines = _lines(tmp_path, _with("fault: kill, at: 2m, rank: 100") + "live: {title: x, fleet: {nodes: 2}}\n")
     assert lines == [
         "story.yaml:7: live: rank 100 is outside the fleet; allowed: 0 to 15",
@@ -319,6 +319,6 @@ def test_a_story_without_live_cannot_be_replayed_live(tmp_path: Path) -> None:
 
 
 def test_a_run_may_set_every_threshold_there_is() -> None:
-    """The section has the names of the catalogue, and says only those that are set."""
+    """The section has the catalogue's names, and only thresholds that are set are sent."""
     assert tuple(part.name for part in fields(RunThresholds)) == THRESHOLDS
     assert RunThresholds(hang_seconds=600.0).set() == {"hang_seconds": 600.0}
