@@ -88,7 +88,9 @@ def test_every_second_is_in_one_phase(play: Play) -> None:
 
 def test_frames_have_the_fields_of_real_ones(play: Play) -> None:
     """A simulated rank reports the same metrics as a real one, no more and no fewer."""
-    real = RankState(discover({"run": "llama"}, {}), Workload(1, tokens_per_step=1, samples_per_step=1), device_time=False)
+    real = RankState(
+        discover({"run": "llama"}, {}), Workload(1, tokens_per_step=1, samples_per_step=1), device_time=False
+    )
     assert isinstance(real.identity, Identity)
     played = play(until=30)
     frame, simulated = real.frame(), played.frames(rank=1)[-1]
