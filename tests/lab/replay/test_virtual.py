@@ -48,7 +48,7 @@ EXPORTER_DOWN = scenario(
     ExporterDown(at=60, node=1),
     expect=(
         Expected(
-            alert="ExporterDown", receiver="page", within=55, text=("The node lives",), labels={"instance": "node-1"}
+            alert="ExporterDown", receiver="page", within=55, text=("The node is up",), labels={"instance": "node-1"}
         ),
     ),
 )
