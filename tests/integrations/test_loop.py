@@ -116,7 +116,7 @@ def test_phases_left_in_any_order_leave_the_clock_where_it_was(recorder: Recorde
     loop.begin()
     assert clock.current.name == "other"
     loop.end()
-    assert clock.outer == []
+    assert clock.outer is None
 
 
 def test_a_checkpoint_that_failed_is_counted(recorder: Recorder) -> None:

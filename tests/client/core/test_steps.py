@@ -16,7 +16,7 @@ from tachograph.client.core.garbage import GarbageTag
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.scalars import number
 from tachograph.client.core.step_histogram import StepHistogram
-from tachograph.client.core.steps import PENDING_LIMIT, RING_LIMIT, ExposedWait, Step, StepRecord
+from tachograph.client.core.steps import PENDING_LIMIT, RING_LIMIT, ExposedWait, Step, StepRecord, step_record
 from tachograph.wire import bucket_index
 
 
@@ -110,7 +110,7 @@ def test_a_record_says_what_the_step_was(now: list[float]) -> None:
         for number, name in enumerate(PHASES):
             with clock.phases[name]:
                 now[0] += 2**number
-    done = StepRecord(*step.records.pop())
+    done = step_record(step.records.pop())
     assert (done.number, done.began, done.ended, done.wait) == (0, 101.0, 100.0 + 2 ** len(PHASES), 0.25)
     assert done.seconds == (2.0, *(2.0**number for number in range(1, len(PHASES))))
 
@@ -185,7 +185,9 @@ def test_accumulation_inside_one_step_needs_nothing(now: list[float]) -> None:
             with clock.phases["backward"]:
                 now[0] += 2
     (fields,) = step.records
-    assert (fields[2] - fields[1], fields[4][PHASES.index("forward")], fields[4][PHASES.index("backward")]) == (9, 3, 6)
+    record = step_record(fields)
+    forward, backward = (record.seconds[PHASES.index(name)] for name in ("forward", "backward"))
+    assert (record.ended - record.began, forward, backward) == (9, 3, 6)
 
 
 def test_a_tag_in_a_micro_step_is_the_steps(step: Step) -> None:

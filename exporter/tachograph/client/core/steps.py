@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core.compiled import UnseenStep, in_graph, whole_graph
@@ -40,6 +40,12 @@ class StepRecord(NamedTuple):
     tag: str | None
     seconds: tuple[float, ...]
     wait: float
+
+
+def step_record(fields: tuple[Any, ...]) -> StepRecord:
+    """Return the record that a step left in `Step.records`."""
+    number, began, ended, tag, wait, *seconds = fields
+    return StepRecord(number, began, ended, tag, tuple(seconds), wait)
 
 
 class ExposedWait:
@@ -80,7 +86,7 @@ class Step(Uncopied):
         self.ended: float | None = None
         self.given: str | None = FIRST_TAG
         self.accumulating = False
-        self.records: deque[tuple[int, float, float, str | None, tuple[float, ...], float]] = deque()
+        self.records: deque[tuple[Any, ...]] = deque()  # flat: one object for the garbage collector
         self.logged: deque[tuple[int, dict[str, Reading]]] = deque()
         self._pending: deque[tuple[int, dict[str, Reading]]] = deque()
         self._clock = clock
@@ -140,11 +146,10 @@ class Step(Uncopied):
                 wait = self._wait
                 waited = wait.seconds if wait.more is None else wait.total()
                 a, b, c, d, e, f, g, h, i, j = self._phases  # written out: a loop over them takes twice the time
-                seconds = (
-                    a.seconds, b.seconds, c.seconds, d.seconds, e.seconds,
-                    f.seconds, g.seconds, h.seconds, i.seconds, j.seconds,
-                )  # fmt: skip
-                records.append((self.number, self._began, now, clock.tag, seconds, waited))
+                records.append((
+                    self.number, self._began, now, clock.tag, waited, a.seconds, b.seconds, c.seconds, d.seconds,
+                    e.seconds, f.seconds, g.seconds, h.seconds, i.seconds, j.seconds,
+                ))  # fmt: skip
             else:
                 self._dropped.count += 1
             self.given = None

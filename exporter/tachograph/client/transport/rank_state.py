@@ -17,7 +17,7 @@ from tachograph.client.core.counters import Counter
 from tachograph.client.core.notice import notice
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.step_histogram import StepHistogram
-from tachograph.client.core.steps import Step, StepRecord
+from tachograph.client.core.steps import Step, step_record
 from tachograph.client.hello.batch_job import batch_job
 from tachograph.client.hello.groups import GroupProgress
 from tachograph.client.hello.identity import Identity
@@ -164,7 +164,7 @@ class RankState:
         self.logged.read()
         records = self.step.records
         for _ in range(len(records)):
-            self.observers.each(methodcaller("observe", StepRecord._make(records.popleft())))
+            self.observers.each(methodcaller("observe", step_record(records.popleft())))
 
     def metrics(self) -> dict[str, object]:
         """Return what is measured here: steps and what they are worth, phases, batches, checkpoints and memory."""
