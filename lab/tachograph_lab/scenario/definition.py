@@ -127,7 +127,7 @@ class MemoryInUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlertThresholds:
+class RunThresholds:
     """The alert thresholds that the run sets itself, as with `recorder.threshold`; 0: the rules' own."""
 
     hang_seconds: float = optional(values.some_time, 0.0)
@@ -185,7 +185,7 @@ class Scenario:
     work: Work = field(default_factory=Work, metadata={"section": Work})
     learning: Learning = field(default_factory=Learning, metadata={"section": Learning})
     memory: MemoryInUse = field(default_factory=MemoryInUse, metadata={"section": MemoryInUse})
-    thresholds: AlertThresholds = field(default_factory=AlertThresholds, metadata={"section": AlertThresholds})
+    thresholds: RunThresholds = field(default_factory=RunThresholds, metadata={"section": RunThresholds})
     checkpoint: Pause | None = field(default=None, metadata={"section": Pause})
     eval: Pause | None = field(default=None, metadata={"section": Pause})
     faults: tuple[Fault, ...] = ()
