@@ -87,7 +87,7 @@ def test_every_second_is_in_one_phase(play: Play) -> None:
 
 
 def test_frames_have_the_fields_of_real_ones(play: Play) -> None:
-    """A rule must not find in a simulated rank what no real one says, nor miss what every real one does."""
+    """A simulated rank reports the same metrics as a real one, no more and no fewer."""
     real = Report(discover({"run": "llama"}, {}), Workload(1, tokens_per_step=1, samples_per_step=1), device_time=False)
     assert isinstance(real.identity, Identity)
     played = play(until=30)
@@ -299,7 +299,7 @@ def test_a_change_of_batch_is_told_again(play: Play) -> None:
 
 
 def test_what_the_run_sets_for_itself_is_told(play: Play) -> None:
-    """A limit of its own reaches the exporter under its name; without one there is no series."""
+    """A run's own threshold reaches the exporter under its name; without one there is no series."""
     played = play(until=20, thresholds=RunThresholds(hang_seconds=600.0))
     assert played.rank("train_threshold", 3) == {("hang_seconds",): 600.0}
     assert play(until=20).rank("train_threshold", 3) is None

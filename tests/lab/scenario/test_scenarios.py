@@ -319,6 +319,6 @@ def test_a_story_without_live_cannot_be_replayed_live(tmp_path: Path) -> None:
 
 
 def test_a_run_may_set_every_threshold_there_is() -> None:
-    """The section has the names of the catalogue, and says only those that are set."""
+    """The section has the catalogue's names, and only thresholds that are set are sent."""
     assert tuple(part.name for part in fields(RunThresholds)) == THRESHOLDS
     assert RunThresholds(hang_seconds=600.0).set() == {"hang_seconds": 600.0}
