@@ -7,6 +7,7 @@ or with its parent. Each GPU is read in a thread of its own: a driver call that 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import select
 import sys
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     xids.start()
     collector = NodeCollector(interval=options.interval, xids=xids, detail=options.detail)
     writer = LineWriter()
+    gc.freeze()  # what is loaded by now stays: the collector need not walk it again
     due = time.monotonic()
     while True:
         collection = collector.collect()
