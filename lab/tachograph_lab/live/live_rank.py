@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+from tachograph.backoff import Backoff
 from tachograph.client.transport.sender import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, STEADY_SECONDS
 from tachograph.wire import HEARTBEAT_SECONDS
 
@@ -34,7 +35,7 @@ class LiveRank(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._backoff = Backoff(FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
         self._connected_at = 0.0
         self._sent_at = 0.0
         self._hello = self._newest = self._received = b""
@@ -93,7 +94,7 @@ class LiveRank(asyncio.Protocol):
         self._transport = None
         self._welcome = False
         if self._loop.time() - self._connected_at > STEADY_SECONDS:
-            self._retry_seconds = FIRST_RETRY_SECONDS
+            self._backoff.reset()
         self._put_off()
 
     def _connect_unless_waiting(self) -> None:
@@ -111,8 +112,7 @@ class LiveRank(asyncio.Protocol):
     def _put_off(self) -> None:
         if self._over:
             return
-        self._retry = self._loop.call_later(self._retry_seconds * random.uniform(0.5, 1.0), self._try_again)
-        self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
+        self._retry = self._loop.call_later(self._backoff.next() * random.uniform(0.5, 1.0), self._try_again)
 
     def _try_again(self) -> None:
         self._retry = None

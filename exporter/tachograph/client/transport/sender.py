@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from tachograph.backoff import Backoff
 from tachograph.client.core.arguments import whole
 from tachograph.client.core.notice import notice, raised_by_signal, shown
 from tachograph.client.core.scalars import number
@@ -65,7 +66,7 @@ class Sender:
         self._hello_sent: object = None
         self._hello_sent_at = 0.0
         self._connected_at = 0.0
-        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._backoff = Backoff(FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
         self._retry_at = 0.0
         self._sent_at = 0.0
         self._idled_at = 0.0
@@ -262,18 +263,16 @@ class Sender:
 
     def _schedule_retry(self, now: float, error: OSError) -> None:
         """Schedule the next attempt: exponential back-off, with jitter, so that ranks do not retry in step."""
-        if self._refused:
-            self._retry_seconds = LAST_RETRY_SECONDS
-        elif self._connected_at and now - self._connected_at > STEADY_SECONDS:
-            self._retry_seconds = FIRST_RETRY_SECONDS
-        elif not self._connected_at:
+        if self._connected_at and not self._refused and now - self._connected_at > STEADY_SECONDS:
+            self._backoff.reset()
+        if not self._connected_at and not self._refused:
             notice(
                 "exporter", f"no exporter at {self._path} ({error}): recording continues, and is sent once there is one"
             )
+        delay = LAST_RETRY_SECONDS if self._refused else self._backoff.next()
         self._connected_at = 0.0
         self._refused = False
-        self._retry_at = now + self._retry_seconds * _jitter()
-        self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
+        self._retry_at = now + delay * _jitter()
 
     def _disconnect(self) -> None:
         self._answered = False

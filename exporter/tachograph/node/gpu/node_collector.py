@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
+from tachograph.backoff import Backoff
 from tachograph.node.driver.driver_thread import DriverThread, Outcomes, gather
 from tachograph.node.driver.nvml import DriverAbsent, DriverMismatch, Nvml, NvmlFailure
 from tachograph.node.gpu.gpu_collector import Clock, GpuCollector
@@ -74,7 +75,7 @@ class NodeCollector:
         self._count_at = 0.0
         self._listing = ""  # why the last count failed
         self._retry_at = clock()
-        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._backoff = Backoff(FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
         self._word, self._reason = STARTING, "NVML is being opened"
 
     def collect(self) -> NodeReading:
@@ -179,7 +180,7 @@ class NodeCollector:
             self._word, self._reason = "no_gpu", "the driver shows no GPU"
         elif "" in words:
             self._word, self._reason = "", ""
-            self._retry_seconds = FIRST_RETRY_SECONDS
+            self._backoff.reset()
         elif words == {STARTING}:
             self._word, self._reason = STARTING, "the GPUs are being opened"
         elif "hung" in words:
@@ -205,8 +206,7 @@ class NodeCollector:
 
     def _close(self, now: float) -> None:
         """Shut NVML down, so that the driver can be unloaded, and open it again later; not during a call."""
-        self._retry_at = now + self._retry_seconds
-        self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
+        self._retry_at = now + self._backoff.next()
         if self._driver is None:
             return
         if self._thread.since is not None or self._busy():

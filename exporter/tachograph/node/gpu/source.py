@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from tachograph.backoff import Backoff
 from tachograph.catalog.exporter import WORKER_END_CAUSES
 from tachograph.node.gpu.failure_log import FailureLog
 from tachograph.node.gpu.known_gpus import KnownGpus
@@ -127,19 +128,18 @@ class GpuSource:
 
     async def run(self) -> None:
         """Keep a worker running until cancelled; then end it."""
-        delay = FIRST_DELAY
+        backoff = Backoff(FIRST_DELAY, LAST_DELAY)
         while True:
             self._reading_since = None
             cause, self._word, self._ended = await self._one_worker()
             self._ends[cause] += 1
             self._note(self._word, self._ended)
             if self._reading_since is not None and time.monotonic() - self._reading_since > STEADY_SECONDS:
-                delay = FIRST_DELAY
-            await asyncio.sleep(delay)
+                backoff.reset()
+            await asyncio.sleep(backoff.next())
             while len(self._left) >= LEFT_LIMIT:
                 await asyncio.sleep(self._interval)
                 self._left = [process for process in self._left if process.returncode is None]
-            delay = min(2 * delay, LAST_DELAY)
 
     async def _one_worker(self) -> tuple[str, str, str]:
         """Run one worker to its end; return one of WORKER_END_CAUSES, the gpu collector's word, and a sentence."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from tachograph.backoff import Backoff
 from tachograph.node.driver.nvml import DriverAbsent, DriverMismatch, NotSupported, Nvml, NvmlFailure, Untyped
 from tachograph.node.xid.kmsg import bus_key
 
@@ -76,17 +77,17 @@ class XidEvents:
     def _run(self, ready: threading.Event) -> None:
         while not ready.wait(WAIT_MILLISECONDS / 1000) and not self._stop.is_set():
             self._turned = time.monotonic()
-        delay = FIRST_RETRY_SECONDS
+        backoff = Backoff(FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
         while not self._stop.is_set():
             self._turned = time.monotonic()
             try:
                 self._follow()
             except NvmlFailure as failure:
                 reasons = (word for kind, word in _REASONS if isinstance(failure, kind))
-                worked = not self._trouble
+                if not self._trouble:
+                    backoff.reset()
                 self._trouble, self.sentence = next(reasons, "error"), str(failure)
-                delay = FIRST_RETRY_SECONDS if worked else min(2 * delay, LAST_RETRY_SECONDS)
-                self._pause(delay)
+                self._pause(backoff.next())
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
