@@ -1,4 +1,4 @@
-"""What the exporter passes around: one exposed value, a GPU's identity, and one collection of all GPUs."""
+"""The data that the exporter passes around: one exposed value, a GPU's identity, one collection of all GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the exporter shows of its GPUs: readings without detail, jobs, DCGM's names, and how their collectors fare."""
+"""The samples shown for GPUs: readings without detail, jobs, DCGM's names, and the health of their collectors."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class GpuReader(GpuFacts, Protocol):
         ...
 
     def collectors(self) -> Mapping[str, str]:
-        """Return, for each collector, "" if it has something to show, else a word of COLLECTOR_REASONS."""
+        """Return, for each collector, "" if it succeeds, else one of COLLECTOR_REASONS."""
         ...
 
     def worker_ends(self) -> Mapping[str, int]:
-        """Return how often the worker ended, by cause."""
+        """Return how often the worker process exited, by cause."""
         ...
 
 
 class NoGpus:
-    """The GPU side of an exporter that was told to leave GPUs alone: it has no collector, and shows none."""
+    """The GPU side of an exporter with gpu.enabled: false: it has no collector and no GPU."""
 
     async def run(self) -> None:
         """Return at once: there is nothing to read."""
@@ -69,7 +69,7 @@ class NoGpus:
 
 
 class ShownGpus:
-    """The samples of a GPU side, as the configuration wants them shown."""
+    """The samples of a GPU side, filtered as configured."""
 
     def __init__(self, config: Config, source: GpuReader, clock: Clock) -> None:
         self._source = source
@@ -81,7 +81,7 @@ class ShownGpus:
         self._jobs_failed = False
 
     def samples(self) -> Iterator[Sample]:
-        """Yield everything there is to show now."""
+        """Yield the current samples."""
         snapshot = self._source.snapshot()
         if snapshot is not None:
             yield from snapshot.samples if self._detail else shown(snapshot.samples)
@@ -115,7 +115,7 @@ class ShownGpus:
             yield Sample(catalog.COLLECTOR_AGE, ("gpu",), self._clock.monotonic() - snapshot.monotonic)
 
     def collectors_in_words(self) -> str:
-        """Return how each collector fares: one that a part does not have is no fault."""
+        """Return the state of each collector in words; one that the device does not support is not a fault."""
         states = self._source.collectors().items()
         return ", ".join(f"{name}: {_WORDS.get(word, word.replace('_', ' '))}" for name, word in states) or "none"
 

@@ -148,7 +148,7 @@ def test_an_unknown_device_is_told_once(rank_of: Any, node: Node, hand: Any, cap
     places(rank_of, hand)
     (line,) = caplog.records
     assert (line.device, line.precision, line.run) == ("NVIDIA Unheard Of", "bf16", "r")  # type: ignore[attr-defined]
-    assert "give peak_flops= to Recorder" in line.message
+    assert "pass peak_flops= to Recorder" in line.message
     assert ("rank_peak_flops", "r", "2") not in rank_of.shown()
 
 
