@@ -182,8 +182,6 @@ class Exporter:
             Sample(catalog.COLLECTOR_DURATION, ("ranks",), time.perf_counter() - start),
             Sample(catalog.COLLECTOR_AGE, ("ranks",), 0),  # frames are applied as they arrive
             Sample(catalog.LOOP_LAG, (), self._loop_lag.read()),
-            Sample(catalog.FRAME_COST, (), self._table.shares.frame_cost.read()),
-            Sample(catalog.THROTTLED, (), self._table.shares.throttled_seconds),
         ]
 
     def _landing(self, is_trusted: bool = True) -> str:

@@ -85,7 +85,8 @@ class Listener:
         return (status.st_dev, status.st_ino) == self._inode
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the number of connections, and of those refused, by reason."""
+        """Yield the load of the socket: what frames cost, connections, and those refused, by reason."""
+        yield from self._shares.samples()
         yield Sample(catalog.CONNECTIONS, ("rank",), len(self._connections))
         for reason, count in self.refused.items():
             yield Sample(catalog.CONNECTIONS_REFUSED, ("rank", reason), count)

@@ -121,9 +121,7 @@ class RankConnection(asyncio.BufferedProtocol):
                 return
             began = time.thread_time()
             taken = self._line(line)
-            cost = time.thread_time() - began
-            self._share.spend(cost)
-            self._table.shares.frame_cost.note(cost)
+            self._share.spend_on_frame(time.thread_time() - began)
             if not taken:
                 self._too_many(len(lines) - position)
                 break
@@ -207,7 +205,7 @@ class RankConnection(asyncio.BufferedProtocol):
             self.refuse_and_close(error.reason, str(error))
             return
         if not self.greeted:
-            _log.info("rank speaks", extra={"run": hello.run, "rank": hello.rank, "pid": self.peer.pid})
+            _log.info("rank connected", extra={"run": hello.run, "rank": hello.rank, "pid": self.peer.pid})
         self.greeted = True
         self._table.frames += 1
         known = {} if welcome.ended is None else {"ended": welcome.ended}

@@ -6,9 +6,11 @@ to the user who sent them: frames of a user who has used up the share are read l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from tachograph.catalog import index as catalog
 from tachograph.node.recent_peak import RecentPeak
+from tachograph.node.samples import Sample
 
 WORK_RATE = 0.25
 """CPU seconds per second that the frames of all users together may cost the event loop."""
@@ -37,6 +39,11 @@ class Share:
         """Charge CPU seconds."""
         self._spent += seconds
 
+    def spend_on_frame(self, seconds: float) -> None:
+        """Charge the CPU seconds of one frame."""
+        self._spent += seconds
+        self._shares.note_frame(seconds)
+
     def wait_seconds(self) -> float:
         """Return the seconds until this user may be served again; 0 while some of the share is left."""
         now = self._shares.clock()
@@ -56,7 +63,7 @@ class Shares:
         """Users who share the work: those with a connection, at least 1."""
         self._ticked = clock()
         self.throttled_seconds = 0.0
-        self.frame_cost = RecentPeak(clock)
+        self._frame_cost = RecentPeak(clock)
 
     @property
     def connections(self) -> int:
@@ -69,6 +76,15 @@ class Shares:
         if share is None:
             share = self._of[uid] = Share(self, self.clock())
         return share
+
+    def note_frame(self, seconds: float) -> None:
+        """Note the CPU seconds of one frame."""
+        self._frame_cost.note(seconds)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the highest cost of a frame, and the time in which users had to wait."""
+        yield Sample(catalog.FRAME_COST, (), self._frame_cost.read())
+        yield Sample(catalog.THROTTLED, (), self.throttled_seconds)
 
     def connect(self, uid: int) -> None:
         """Count a connection."""
