@@ -100,7 +100,7 @@ def decode(data: bytes) -> SavedTotals:
     try:
         file = msgspec.json.decode(data, type=_File)
     except _UNREADABLE as error:
-        raise ValueError(f"not a state file of the exporter: {error}") from error
+        raise ValueError(f"invalid content: {error}") from error
     if file.version != VERSION:
         raise ValueError(f"version {file.version}: this exporter reads version {VERSION}")
     return SavedTotals(file.version, file.boot, list(_each(file.runs, SavedRun)), list(_each(file.lives, SavedRank)))
