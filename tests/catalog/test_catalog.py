@@ -105,7 +105,7 @@ def test_who_it_is_of(metric: Metric) -> None:
 
 
 def test_wire_keys() -> None:
-    """What a rank may send is told by its short name, and has at most one label of its own."""
+    """A metric that a rank may send has a short key, and at most one label of its own."""
     for key, metric in (catalog.TRAIN_METRICS | catalog.TRAIN_HISTOGRAMS).items():
         assert metric.name == catalog.TRAIN_PREFIX + key
         assert metric.key == key

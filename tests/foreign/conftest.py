@@ -1,4 +1,4 @@
-"""What others answer: a server that sends the very bytes it was given, as no HTTP library would."""
+"""A server that sends exactly the bytes it was given, as no HTTP library would."""
 
 from __future__ import annotations
 

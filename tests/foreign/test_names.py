@@ -35,7 +35,7 @@ HOSTILE = (
     "\u202e\u2066\u200f\u200b<img src=x>[red]"
 )
 OWN = re.compile(r"\x1b\[[0-9;?]*[mHJKhl]")
-"""What the program itself steers a terminal with; HOSTILE has such, too, of which 31;66 must never come."""
+"""Escape sequences of the program itself; HOSTILE contains such, too, of which 31;66 must never appear."""
 DEADLINE = 60.0
 
 RECORDED = (
@@ -96,7 +96,7 @@ class Prometheus(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _of(self, asked: Mapping[str, str], labels: Mapping[str, str]) -> str:
-        """What Prometheus counts is a number of things, whatever ranks say."""
+        """Counts that Prometheus returns are numbers of things, whatever ranks send."""
         return "3" if asked.get("query", "").startswith("count") or ":count" in labels["__name__"] else self.value
 
     def log_message(self, *_: object) -> None:
@@ -272,7 +272,7 @@ def test_values_that_break_no_report_and_no_screen(
 
 
 def test_the_report(prometheus: Callable[..., str], run: Callable[..., Said], tmp_path: Path) -> None:
-    """What it prints and what it writes, to a file and to standard output."""
+    """Its output to a file and to standard output."""
     url = prometheus()
     status, out, error = run("report", "r", "--out", str(tmp_path / "out.html"), "--prometheus", url)
     assert (status, error, out.count("\n")) == (0, "", 1)

@@ -1,4 +1,4 @@
-"""What the fuzzers share: an exporter to speak to, and how long they take.
+"""Shared by the fuzzers: an exporter to send to, and how long they take.
 
 A few seconds, always the same, or `TACHOGRAPH_FUZZ_SECONDS`, each time anew (`make fuzz`).
 """

@@ -1,4 +1,4 @@
-"""What the client's sender hears on the socket: whatever it is, the rank speaks on to the next exporter."""
+"""Answers to the client's sender: whatever they are, the rank goes on reporting to the next exporter."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ lines = (
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("answer-*.bin")), ids=lambda path: path.stem)
 @pytest.mark.parametrize("politely", [False, True])
 def test_an_answer_that_once_did_harm(path: Path, politely: bool, rude: RudeExporter) -> None:
-    """What was found once stays found, as the answer to a hello and after a good one."""
+    """Inputs that once failed, as the answer to a hello and after a good one."""
     rude.meet([path.read_bytes()], politely)
     rude.state()
 

@@ -85,7 +85,7 @@ given = st.tuples(
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("configuration-*.yaml")), ids=lambda path: path.stem)
 def test_a_file_that_once_did_harm(path: Path, tmp_path: Path) -> None:
-    """What was found once stays found."""
+    """Inputs that once failed."""
     check(([], {}, path.read_bytes()), tmp_path)
 
 

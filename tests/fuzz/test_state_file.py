@@ -108,7 +108,7 @@ def memory(new_node: Callable[[], Any]) -> bytes:
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("state-*.json")), ids=lambda path: path.stem)
 def test_a_state_file_that_once_did_harm(path: Path, new_node: Callable[[], Any], unheard: Any, tmp_path: Path) -> None:
-    """What was found once stays found."""
+    """Inputs that once failed."""
     check(path.read_bytes().replace(b"BOOT", boot_id().encode()), new_node(), unheard, tmp_path / "state")
 
 

@@ -129,7 +129,7 @@ breaking = (
     )
     | st.builds(lambda depth: '{"a":' * depth + "1" + "}" * depth, st.sampled_from([900, 1100, 9000]))
 ).map(Raw)
-"""What no frame is right with."""
+"""Values that are invalid in any frame."""
 
 amounts = st.floats(0, 1e9) | st.integers(0, 2**53) | edges
 labelled = st.lists(st.tuples(names | texts | st.integers(0, 40).map(str), amounts | values), max_size=8).map(
@@ -229,7 +229,7 @@ talks = doings.map(lambda after: [*GREETINGS, *after])
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("talk-*.json")), ids=lambda path: path.stem)
 def test_a_talk_that_once_did_harm(path: Path, unheard: Any, new_node: Callable[[], Any]) -> None:
-    """What was found once stays found."""
+    """Inputs that once failed."""
     check(steps_of(path.read_text(encoding="utf-8")), unheard, new_node())
 
 

@@ -1,4 +1,4 @@
-"""What the node's tests share: clocks to turn by hand, a rank's end of the socket, and a whole exporter to start."""
+"""Shared by the node's tests: clocks to turn by hand, a rank's end of the socket, a whole exporter to start."""
 
 from __future__ import annotations
 

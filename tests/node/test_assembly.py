@@ -98,7 +98,7 @@ def test_gpu_collector_health(tmp_path: Path, hand: Any) -> None:
 
 
 def test_health_in_words(tmp_path: Path) -> None:
-    """What a part does not have is told as that and not as a fault; every other reason is told as it is."""
+    """A collector that the device does not support is not shown as a fault; other reasons are shown as they are."""
     gpus = Gpus(None, gpu="", gpm="not_supported", xid="no_permission")
     page = Exporter(config(tmp_path), gpus)._landing()
     assert "<dd>gpu: reading, gpm: not on these GPUs, xid: no permission</dd>" in page

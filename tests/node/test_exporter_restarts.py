@@ -130,7 +130,7 @@ def test_ten_kills_under_load_are_exact(exporter_at: Callable[..., Any]) -> None
 
 @pytest.mark.parametrize("spoil", ["gone", "torn", "of another boot", "a link", "of the future"])
 def test_without_its_state_file_sums_begin_at_0(exporter_at: Callable[..., Any], spoil: str) -> None:
-    """What cannot be trusted is logged in one line and not used: sums begin at 0, and count nothing twice."""
+    """An invalid state file is logged in one line and not used: sums start at 0, and nothing is counted twice."""
     running = exporter_at("--no-gpu")
     load = Load(running)
     load.replace(3)

@@ -36,7 +36,7 @@ def test_the_hoarder_gives_way() -> None:
 
 
 def test_a_block_is_cut_at_its_end() -> None:
-    """What matters most stands first in a block; a histogram is shown whole or not at all."""
+    """A block is cut at its end, where the least important series are; a histogram is shown whole or not at all."""
     kept, _ = fit([(1, [*block(2), HISTOGRAM, *block(5)])], 10)
     assert [sample.value for sample in kept if isinstance(sample, Sample)] == [0.0, 1.0]
 

@@ -1,4 +1,4 @@
-"""What a device can do is found by its whole name, or not at all."""
+"""The peak of a device is found by its whole name, or not at all."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_an_unknown_device_has_no_peak(name: str) -> None:
 
 @pytest.mark.parametrize("name", MEASURED_ON)
 def test_a_measured_device_has_its_own_figure(name: str) -> None:
-    """What was measured is below the vendor's peak of the very same device, at a plausible share of it."""
+    """A measured figure is below the vendor's peak of the same device, at a plausible share of it."""
     bf16, fp8 = MEASURED_ON[name]
     expected = {"bf16": bf16 * 1e12} | ({} if fp8 is None else {"fp8": fp8 * 1e12})
     assert achievable_of(name) == achievable_of(name.upper()) == expected
@@ -167,7 +167,7 @@ def test_every_published_device_is_known_or_refused_by_name() -> None:
 
 
 def test_the_precision_without_a_measurement_is_the_one_the_rules_leave_out() -> None:
-    """What was measured in bf16 is no figure for fp16, though both have one peak: efficiency.yml excludes its names."""
+    """A bf16 measurement is not used for fp16, though both have one peak: efficiency.yml excludes its names."""
     assert not any(hasattr(row, "fp16") for row in MEASURED)
     rule = (ROOT / "prometheus/rules/efficiency.yml").read_text(encoding="utf-8")
     pattern = re.search(r'precision=~"(.+?)"', rule)

@@ -1,4 +1,4 @@
-"""What looks like a secret does not leave the landing page; what does not stays readable."""
+"""Text that looks like a secret is removed from the landing page; all other text stays readable."""
 
 from __future__ import annotations
 

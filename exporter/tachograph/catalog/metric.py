@@ -78,12 +78,12 @@ class Rows(list[Metric]):
         concluded: bool = False,
     ) -> Metric:
         """Add a row and return it; the common prefix is put before its name."""
-        name = PREFIX + name
         row = Metric(
-            name, kind, unit, labels, text, values, dcgm, vocabulary or values, detail, loggable, lasts, concluded,
-            key=name.removeprefix(TRAIN_PREFIX) if name.startswith(TRAIN_PREFIX) else "",
-            own_label=next((label for label in labels if label not in RANK), None),
-            merged="rank" not in labels,
+            PREFIX + name, kind, unit, labels, text, values, dcgm,
+            vocabulary or values, detail, loggable, lasts, concluded,
+            name[6:] if name.startswith("train_") else "",
+            labels[-1] if labels and labels[-1] not in RANK else None,
+            "rank" not in labels,
         )  # fmt: skip
         self.append(row)
         return row

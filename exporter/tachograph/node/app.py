@@ -1,4 +1,4 @@
-"""The exporter, put together: one event loop, the socket of the ranks, the GPU worker, and the pages over them."""
+"""The exporter as a whole: one event loop with the socket of the ranks, the GPU worker, and the HTTP server."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from tachograph.node.web.server import Pages, Server
 TICK_SECONDS = 1.0
 MOST_DESCRIPTORS = 4096
 LAST_WAIT_SECONDS = 0.5
-"""How long the GPU worker may take to end when the exporter stops; one stuck in the driver is left to the kernel."""
+"""Time given to the GPU worker to exit when the exporter stops; one that hangs in the driver is left to the kernel."""
 
 _log = logging.getLogger(__name__)
 
 
 class StartError(Exception):
-    """The exporter cannot start; the message says why and what to do."""
+    """The exporter cannot start; the message says why, and what to do."""
 
 
 class Exporter:
-    """One node's exporter; `source` None leaves GPUs alone."""
+    """The exporter of one node; without a `source` it reads no GPUs."""
 
     def __init__(self, config: Config, source: GpuReader | None, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
@@ -77,13 +77,13 @@ class Exporter:
 
     @property
     def table(self) -> RankTable:
-        """The ranks of this node; replays speak to it without a socket."""
+        """The ranks of this node; replays feed it without a socket."""
         return self._table
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set; raise StartError where address or socket cannot be had."""
+        """Serve until `stop` is set; raise StartError if the address or the socket is not available."""
         try:
-            # The address first: of two exporters started at once, the second must not touch the first one's socket.
+            # The address first: a second exporter must not touch the socket of the first one.
             try:
                 address = await self._server.open()
             except NoSocketError as error:
@@ -95,7 +95,7 @@ class Exporter:
             except SocketPathError as error:
                 raise StartError(str(error)) from error
             if self._keeper is not None:
-                self._keeper.restore()  # the socket is ours, so no other exporter writes the file; and nobody spoke yet
+                self._keeper.restore()  # the socket is ours, so no other exporter writes the file
             _log.info("serving", extra={"address": address})
             await self._work(stop)
         finally:
@@ -103,7 +103,7 @@ class Exporter:
             await self._server.close()
 
     def reload(self, config: Config) -> None:
-        """Take over what can be changed while running; say what cannot."""
+        """Apply the settings that can change while running; log those that cannot."""
         changed = {name for name, value in config.settings.items() if self._settings.get(name) != value}
         if waiting := sorted(changed - LIVE):
             _log.warning("these settings need a restart", extra={"settings": ", ".join(waiting)})
@@ -131,7 +131,7 @@ class Exporter:
         self._loop_lag.note(now - due)
         try:
             self._tick()
-        except Exception as error:  # noqa: BLE001 - a fault of ours in one tick must not end the exporter
+        except Exception as error:  # noqa: BLE001 - a bug in one tick must not end the exporter
             self._lines.warning("tick failed", error)
         loop = asyncio.get_running_loop()
         self._next_tick = loop.call_later(TICK_SECONDS, self._tick_and_repeat, now + TICK_SECONDS)
@@ -147,11 +147,11 @@ class Exporter:
     async def _read_gpus(self) -> None:
         try:
             await self._source.run()
-        except Exception:  # noqa: BLE001 - whatever fails in the GPU side, the ranks must still be seen
+        except Exception:  # noqa: BLE001 - whatever fails on the GPU side, ranks must still be shown
             _log.exception("GPU readings ended")
 
     def samples(self) -> list[Sample | HistogramSample]:
-        """Return everything the exporter shows; a part that fails costs that part alone."""
+        """Return everything that the exporter shows; if one part fails, the others are still shown."""
         return [
             *self._shown_gpus.samples(),
             *self._rank_samples(),
@@ -167,7 +167,7 @@ class Exporter:
         try:
             samples, withheld = fit(list(self._table.blocks(detail=self._rank_detail)), self._most_series)
             samples += [Sample(catalog.SERIES_WITHHELD, (), withheld), *self._table.counts()]
-        except Exception:  # noqa: BLE001 - a fault of ours in one rank's state must not take the GPUs off the page
+        except Exception:  # noqa: BLE001 - a bug in the handling of ranks must not hide the GPUs
             if not self._ranks_failed:
                 _log.exception("ranks cannot be shown")
             self._ranks_failed = True
@@ -179,10 +179,8 @@ class Exporter:
             *samples,
             Sample(catalog.COLLECTOR_SUCCESS, ("ranks",), not self._ranks_failed),
             Sample(catalog.COLLECTOR_DURATION, ("ranks",), time.perf_counter() - start),
-            Sample(catalog.COLLECTOR_AGE, ("ranks",), 0),  # frames are taken over as they arrive
+            Sample(catalog.COLLECTOR_AGE, ("ranks",), 0),  # frames are applied as they arrive
             Sample(catalog.LOOP_LAG, (), self._loop_lag.read()),
-            Sample(catalog.FRAME_COST, (), self._table.shares.frame_cost.read()),
-            Sample(catalog.THROTTLED, (), self._table.shares.throttled_seconds),
         ]
 
     def _landing(self, is_trusted: bool = True) -> str:
@@ -228,7 +226,7 @@ def run_exporter(config: Config, arguments: Sequence[str]) -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process have as many file descriptors as it may give itself, up to what all its caps could use."""
+    """Raise the soft limit on file descriptors as far as allowed, up to what all connection limits could use."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -248,13 +246,13 @@ async def _serve(config: Config, arguments: Sequence[str]) -> None:
         loop.add_signal_handler(number, stop.set)
     exporter = Exporter(config, source)
     loop.add_signal_handler(signal.SIGHUP, _reload, exporter, arguments)
-    gc.freeze()  # what is loaded by now stays: the collector need not walk it again
+    gc.freeze()  # what is loaded by now stays, so the garbage collector need not visit it again
     await exporter.run(stop)
     _log.info("stopped")
 
 
 def _reload(exporter: Exporter, arguments: Sequence[str]) -> None:
-    """Read the configuration again; one with faults changes nothing."""
+    """Read the configuration again; a faulty one changes nothing."""
     try:
         exporter.reload(read_config(arguments))
     except ConfigError as error:

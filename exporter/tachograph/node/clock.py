@@ -1,4 +1,4 @@
-"""The two clocks of the sidecar, passed in so that a test can turn them."""
+"""The two clocks of the exporter, passed in so that tests can set them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Clock:
-    """`monotonic` measures durations and silence; `wall` stamps what people and other machines read."""
+    """`monotonic` measures durations; `wall` gives the timestamps that people and other machines read."""
 
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time

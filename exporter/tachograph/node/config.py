@@ -1,6 +1,6 @@
-"""What the exporter is told: one table of settings, read from flags, the environment and a YAML file.
+"""The exporter's configuration: one table of settings, read from flags, the environment and a YAML file.
 
-Everything that is wrong with them is found before anything starts, and told at once.
+All faults are found before anything starts, and reported together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _limits = Limits()
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration that can be run."""
+    """A valid configuration."""
 
     listen_address: tuple[str | None, int]
     socket: Path
@@ -46,12 +46,12 @@ class Config:
     web_max_requests: int = 64
     web_systemd_socket: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """The value of every setting by its name: what a reload compares."""
+    """The value of every setting by its name, compared by a reload."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its flag and file key, how its text is read, what a right text looks like, and its default."""
+    """One setting: its flag and file key, how its text is parsed, what a valid text looks like, and its default."""
 
     name: str
     read: Callable[[str], Any]
@@ -59,7 +59,7 @@ class Setting:
     default: str
     help: str
     live: bool = False
-    """Whether a reload changes it; the others wait for a restart."""
+    """Whether a reload applies it; other settings need a restart."""
 
 
 def _address(text: str) -> tuple[str | None, int]:
@@ -127,29 +127,29 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 SETTINGS = (
     Setting(
         "web.listen-address", _address, "host:port, :port or [ipv6]:port, with a port from 0 to 65535",
-        f":{DEFAULT_PORT}", "Address on which /metrics is served; port 0 takes any free one.",
+        f":{DEFAULT_PORT}", "Address on which to serve /metrics; port 0 takes any free port.",
     ),
     Setting(
         "web.config.file", _path_or_none, "a path, or nothing", "",
-        "File in the format of Prometheus' exporter-toolkit: TLS, client certificates, passwords. Nothing: plain HTTP.",
+        "File in the format of Prometheus' exporter-toolkit: TLS, client certificates, passwords. Empty: plain HTTP.",
         live=True,
     ),
     Setting(
         "web.max-requests", _whole(16, 512), "a whole number from 16 to 512", "64",
-        "HTTP connections at a time; beyond them, one that is idle gives way.", live=True,
+        "Maximum number of HTTP connections; beyond it, an idle one is closed.", live=True,
     ),
     Setting(
         "web.systemd-socket", _truth, "true or false", "false",
-        "Serve on the sockets that systemd passes on, in place of web.listen-address.",
+        "Serve on the sockets passed by systemd instead of web.listen-address.",
     ),
     Setting(
         "socket", _path, "a path", "",
-        f"Unix socket on which ranks speak. Default: ${SOCKET_ENVIRONMENT}, else {socket_path({})}, else "
+        f"Unix socket to which ranks connect. Default: ${SOCKET_ENVIRONMENT}, else {socket_path({})}, else "
         "$XDG_RUNTIME_DIR/tachograph/rank.sock.",
     ),
     Setting(
         "socket-mode", _mode, "an octal mode such as 0666 (in YAML in quotes)", "0666",
-        "Who may speak: ranks usually run as other users than the exporter.",
+        "Permissions of the socket: ranks usually run as other users than the exporter.",
     ),
     Setting("gpu.enabled", _truth, "true or false", "true", "Read GPUs through NVML."),
     Setting(
@@ -157,46 +157,46 @@ SETTINGS = (
     ),
     Setting(
         "gpu.detail", _truth, "true or false", "false",
-        "Show what is read of a GPU beyond what alerts and dashboards use: links one by one, pipes, PCIe errors.",
+        "Show GPU metrics beyond those that alerts and dashboards use: single links, pipes, PCIe errors.",
     ),
     Setting(
         "gpu.dcgm-names", _truth, "true or false", "false",
-        "Show the default set of dcgm-exporter too, by its names: for dashboards and alerts made for it.",
+        "Also show the default metrics of dcgm-exporter under its names, for dashboards and alerts made for it.",
     ),
     Setting(
         "gpu.job-mapping-dir", _path_or_none, "a path, or nothing", "",
-        "Folder in which a scheduler's prolog writes the jobs of each GPU, as for dcgm-exporter.",
+        "Directory in which a scheduler's prolog writes the jobs of each GPU, as for dcgm-exporter.",
     ),
     Setting(
         "gpu.kmsg", _path_or_none, "a path, or nothing", "/dev/kmsg",
-        "The kernel's log, read for Xid errors where this user may; nothing: leave it alone.",
+        "Kernel log to read for Xid errors, if this user may. Empty: do not read it.",
     ),
     Setting(
         "rank.detail", _truth, "true or false", "false",
-        "Show what ranks report beyond what alerts and dashboards use: GPU seconds by phase, twins of other series.",
+        "Show rank metrics beyond those that alerts and dashboards use, such as GPU seconds by phase.",
         live=True,
     ),
     Setting(
         "state-file", _path_or_none, "a path, or nothing", "",
-        "File that keeps sums over runs exact when the exporter is restarted; nothing: keep none. "
-        "Default: the socket's path, with .state for its ending.",
+        "File that keeps the sums over a run across restarts of the exporter. Empty: keep none. "
+        "Default: the socket's path with the suffix .state.",
     ),
-    Setting("log.level", _level, "one of " + ", ".join(LEVELS), "info", "Least important lines to log.", live=True),
+    Setting("log.level", _level, "one of " + ", ".join(LEVELS), "info", "Lowest level to log.", live=True),
     Setting(
         "limits.ranks", _whole(1, 4096), "a whole number from 1 to 4096", str(_limits.ranks),
-        "Ranks of one user known at a time on this node.",
+        "Maximum number of ranks of one user on this node.",
     ),
     Setting(
         "limits.series", _whole(500, 100000), "a whole number from 500 to 100000", str(_limits.series),
-        "Series of ranks on the page; sample_limit in prometheus.yml must leave room for them and for those of GPUs.",
+        "Maximum number of series of ranks on the page; sample_limit in prometheus.yml must be larger.",
     ),
     Setting(
         "limits.series-per-rank", _whole(32, 4096), "a whole number from 32 to 4096", str(_limits.series_per_rank),
-        "Training series of one rank.",
+        "Maximum number of training series of one rank.",
     ),
     Setting(
         "limits.label-values", _whole(1, 1024), "a whole number from 1 to 1024", str(_limits.label_values),
-        "Values of one label of one metric of one rank.",
+        "Maximum number of values of one label of one metric of one rank.",
     ),
     Setting(
         "ranks.frozen-after", _duration(2, 600), "a duration from 2s to 10m, such as 10s",
@@ -213,15 +213,15 @@ SETTINGS = (
 )  # fmt: skip
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 LIVE = frozenset(setting.name for setting in SETTINGS if setting.live)
-"""The settings that a reload changes."""
+"""The settings that a reload applies."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tachograph exporter",
-        description="Serve what this node's GPUs and training ranks do, for Prometheus.",
-        epilog="A --config file has the same names as keys, nested at the dots: gpu: {interval: 1s}. A flag wins over "
-        f"${SOCKET_ENVIRONMENT}, that over the file.",
+        description="Serve metrics of this node's GPUs and training ranks for Prometheus.",
+        epilog="A --config file has the same names as keys, nested at the dots: gpu: {interval: 1s}. A flag takes "
+        f"precedence over ${SOCKET_ENVIRONMENT}, which takes precedence over the file.",
         allow_abbrev=False,
     )
     parser.add_argument("--config", nargs="?", const=_MISSING, metavar="FILE", help="YAML file of settings.")
@@ -230,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
         bare = "true" if setting.read is _truth else _MISSING
         metavar = setting.name.rpartition(".")[2].upper()
         parser.add_argument(f"--{setting.name}", dest=setting.name, nargs="?", const=bare, metavar=metavar, help=text)
-    parser.add_argument("--no-gpu", dest="gpu.enabled", action="store_const", const="false", help="Read no GPU.")
+    parser.add_argument("--no-gpu", dest="gpu.enabled", action="store_const", const="false", help="Do not read GPUs.")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""A YAML file of settings, flattened to dotted names with the line that each one stands on."""
+"""A YAML file of settings, flattened to dotted names, each with its line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEPTH = 3
 
 
 class ConfigError(Exception):
-    """The configuration is wrong; `faults` has one line for each thing to mend."""
+    """The configuration is invalid; `faults` has one line for each fault."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(" ".join(fault.split()) for fault in faults)
@@ -32,7 +32,7 @@ class Entry:
 
 def read_file(path: Path, names: Sequence[str]) -> tuple[dict[str, Entry], list[str]]:
     """Return the settings of a YAML file that are among `names`, and a line for each fault of its form."""
-    import yaml  # only here: an exporter that is told all by flags does not pay for it
+    import yaml  # only here: an exporter that is configured by flags does not pay for it
 
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -62,7 +62,7 @@ def read_file(path: Path, names: Sequence[str]) -> tuple[dict[str, Entry], list[
 def _leaves(node: yaml.Node, prefix: str) -> Iterator[tuple[str, yaml.Node]]:
     import yaml
 
-    # No name is deeper than _DEPTH; a mapping that is has an alias to itself, or a fault that needs no further look.
+    # No name is deeper than _DEPTH; a deeper mapping is an alias to itself, or a fault already.
     if not isinstance(node, yaml.MappingNode) or not node.value or prefix.count(".") >= _DEPTH:
         yield prefix, node
         return

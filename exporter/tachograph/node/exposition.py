@@ -1,4 +1,4 @@
-"""Samples as the text that Prometheus reads, in both of its formats; the only door to prometheus_client.
+"""Samples in Prometheus' two text formats; the only module that imports prometheus_client.
 
 # HELP tachograph_rank_up 1 while the rank's process holds its connection, 0 once it died.
 # TYPE tachograph_rank_up gauge
@@ -23,7 +23,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
 _FAMILY_SUFFIX = {COUNTER: "_total", INFO: "_info"}
-"""What OpenMetrics adds to a family's name for its samples."""
+"""The suffix that OpenMetrics adds to a family's name in its samples."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ OPENMETRICS = Form(
 
 
 def negotiate(accept: str) -> Form:
-    """Return the format an `Accept` header prefers: OpenMetrics if it is asked for at least as much, else text."""
+    """Return the format that an `Accept` header prefers: OpenMetrics if it ranks at least as high as text."""
     text = openmetrics = 0.0
     for entry in accept.split(","):
         media, *parameters = (part.strip().lower() for part in entry.split(";"))
@@ -63,21 +63,21 @@ def _quality(parameters: Iterable[str]) -> float:
 
 
 class Exposition:
-    """Writes samples as text; what stands before the number of a series is kept from one page to the next."""
+    """Renders samples as text; headers, and the part of each line before its number, are cached between pages."""
 
     def __init__(self) -> None:
         self._prefixes: _Prefixes = {}
         self._headers: dict[tuple[str, bool], str] = {}
 
     def render(self, samples: Iterable[Sample | HistogramSample], form: Form) -> bytes:
-        """Return the samples as text, families in catalog order; of two samples of one series the later one stands."""
+        """Return the samples as text, families in catalog order; of two samples of one series the later one wins."""
         families: dict[str, dict[tuple[str, ...], Sample | HistogramSample]] = {}
         for sample in samples:
             try:
                 families[sample.metric.name][sample.labels] = sample
             except KeyError:
                 families[sample.metric.name] = {sample.labels: sample}
-        # Only what this page uses is kept for the next one: ranks come and go, and choose their names.
+        # Only what this page uses stays cached: ranks come and go, and choose their names.
         before, self._prefixes = self._prefixes, {}
         lines: list[str] = []
         ours = families.keys() & _ORDER.keys()
@@ -108,7 +108,7 @@ class Exposition:
 
 
 _Prefixes: TypeAlias = dict[str, dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]]]
-"""For each family and each of its label values: the names of the labels, and the beginnings of its lines."""
+"""For each family and each set of its label values: the label names, and the beginnings of its lines."""
 
 
 def render(samples: Iterable[Sample | HistogramSample], form: Form) -> bytes:
@@ -117,7 +117,7 @@ def render(samples: Iterable[Sample | HistogramSample], form: Form) -> bytes:
 
 
 def process_samples() -> Iterator[Sample]:
-    """Yield what the operating system knows of this process: `process_*`, as every exporter names it."""
+    """Yield the standard `process_*` metrics of this process."""
     for family in _process.collect():
         for sample in family.samples:
             row = Metric(sample.name, family.type, family.unit, (), family.documentation)
@@ -133,7 +133,7 @@ def _header(metric: Metric, form: Form) -> str:
         return f"# HELP {metric.name} {metric.help.translate(_HELP_ESCAPES)}\n# TYPE {metric.name} {kind}"
     suffix = _FAMILY_SUFFIX.get(metric.kind, "")
     family = metric.name.removesuffix(suffix)
-    # A counter whose name does not say so, as some of DCGM's, is none to OpenMetrics.
+    # A counter without the suffix _total, such as some of DCGM's, is not a counter in OpenMetrics.
     kind = metric.kind if metric.name.endswith(suffix) else "unknown"
     unit = f"# UNIT {family} {metric.unit}\n" if metric.unit and family.endswith(f"_{metric.unit}") else ""
     return f"# TYPE {family} {kind}\n{unit}# HELP {family} {metric.help.translate(_ESCAPES)}"
@@ -162,12 +162,12 @@ def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a sample's value as both formats write it."""
+    """Return a sample's value as text, alike in both formats."""
     return _numbers([value])[0]
 
 
 def _numbers(values: Iterable[float]) -> list[str]:
-    """Return many at once: a call for each number of a page would cost more than what it does."""
+    """Return many values as text at once: a call for each would cost more than the formatting."""
     return [
         str(int(value)) if value.is_integer() and -1e15 < value < 1e15 else _SPECIAL.get(text := repr(value), text)
         for value in map(float, values)

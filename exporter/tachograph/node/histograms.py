@@ -1,4 +1,4 @@
-"""Step times of a run on this node: the ranks' exponential buckets merged into one classic histogram."""
+"""Step times of a run on this node: the ranks' exponential buckets, merged into one classic histogram."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOUNDS = tuple(2.0 ** (k / 2) for k in range(-14, 15))
 """Upper bounds of the exposed buckets, 7.8 ms to 128 s in steps of √2: schema 1, to which schema 3 reduces exactly."""
 
 MOST = 2**53
-"""A double counts no further, and what a rank makes up must still fit into a file."""
+"""The largest count that a double holds exactly; bounds what a malicious rank can write into the state file."""
 
 _FIRST = -14
 _PER_BOUND = 1 << (HISTOGRAM_SCHEMA - 1)
@@ -45,7 +45,7 @@ class Buckets:
 def parse(value: object) -> Buckets:
     """Return the histogram of a frame; raise ValueError for anything that is not one.
 
-    The total is counted from the buckets; a rank's own `count` may run ahead of them by a step and is not used.
+    The total is counted from the buckets; a rank's own `count` may be ahead of them by a step and is not used.
     """
     if not isinstance(value, dict) or value.get("schema") != HISTOGRAM_SCHEMA:
         raise ValueError(f"expected an object with schema {HISTOGRAM_SCHEMA}")
@@ -71,7 +71,7 @@ def parse(value: object) -> Buckets:
 
 
 class RunHistogram:
-    """What all ranks of a run observed on this node; only grows, also when a rank leaves."""
+    """The observations of all ranks of a run on this node; it never falls, even when a rank leaves."""
 
     def __init__(self, counts: Sequence[int] = (), sum: float = 0.0) -> None:
         self._counts = list(counts) if len(counts) == len(BOUNDS) + 1 else [0] * (len(BOUNDS) + 1)

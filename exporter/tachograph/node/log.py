@@ -100,19 +100,19 @@ class OncePerMinute:
         self._log = log
         self._clock = clock
         self._causes: dict[str, tuple[float, int]] = {}
-        """When each cause was last logged, and how often it came since."""
+        """For each cause: the time of its last line, and the number left out since."""
 
     def warning(self, cause: str, fault: BaseException | None = None, **fields: object) -> None:
         """Log a cause, with the traceback of `fault` where it is a bug of ours."""
         now = self._clock()
-        last, unsaid = self._causes.get(cause, (-REFILL_SECONDS, 0))
+        last, left_out = self._causes.get(cause, (-REFILL_SECONDS, 0))
         if now - last < REFILL_SECONDS and cause in self._causes:
-            self._causes[cause] = (last, unsaid + 1)
+            self._causes[cause] = (last, left_out + 1)
             return
         if cause not in self._causes and len(self._causes) >= MAX_CAUSES:
             self._causes.pop(min(self._causes, key=lambda each: self._causes[each][0]))
         self._causes[cause] = (now, 0)
-        more: dict[str, object] = {"not_logged": unsaid} if unsaid else {}
+        more: dict[str, object] = {"not_logged": left_out} if left_out else {}
         self._log.warning(cause, exc_info=fault, extra={**fields, **more})
 
 

@@ -1,4 +1,4 @@
-"""Which samples of ranks fit on a page that Prometheus takes: who has most gives way, and nobody below a fair share."""
+"""The limit on the series of ranks on a page: users with most series lose first, none below a fair share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tachograph.node.histograms import BOUNDS, HistogramSample
 from tachograph.node.samples import Sample
 
 Block = Sequence[Sample | HistogramSample]
-"""What one rank shows, what matters most first; or what is added up over a run."""
+"""The samples of one rank, the most important first; or the sums over a run."""
 _LINES_OF_A_HISTOGRAM = len(BOUNDS) + 3
 """Its buckets, +Inf, sum and count."""
 
@@ -17,8 +17,8 @@ _LINES_OF_A_HISTOGRAM = len(BOUNDS) + 3
 def fit(blocks: Sequence[tuple[int, Block]], most: int) -> tuple[list[Sample | HistogramSample], int]:
     """Return the samples of all blocks, each with its user, cut to `most` series; and how many series were cut.
 
-    Every user gets the same share, and every block of a user the same share of that; what one leaves the others have.
-    A block is cut at its end.
+    Every user gets the same share, and every block of a user the same share of that; unused shares go to
+    the others. A block is cut at its end.
     """
     sizes = [sum(_lines(block)) for _, block in blocks]
     total = sum(sizes)

@@ -1,7 +1,7 @@
-"""What known devices can do: dense peak FLOP/s by their vendors, without sparsity, and the most anybody measured.
+"""Peak FLOP/s of known devices: dense, as published by the vendor, and the highest publicly measured ones.
 
 A name must match a row as a whole: "H20" is not found in "H200", nor "A10" in "A100", and a MIG slice, a board made
-for one customer or a device nobody entered has no peak. No peak means no MFU, never a wrong one.
+for one customer or a device that is not in the table has no peak. No peak means no MFU, never a wrong one.
 
 A power limit below the default changes nothing here: the peak is the device's, and what the cap costs is to show in
 MFU and in `gpu_clock_event_seconds_total`. A variant that is sold with less power has its own name and its own row.

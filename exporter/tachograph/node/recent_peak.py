@@ -1,4 +1,4 @@
-"""The largest of the values of the last minute or so: what a scrape every 5 to 60 s must not miss."""
+"""The maximum over the last one to two minutes, so that a scrape every 5 to 60 s does not miss a peak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ HALF_SECONDS = 60.0
 
 
 class RecentPeak:
-    """The largest value noted within the last one to two minutes, 0 where there is none; reading changes nothing."""
+    """The largest value noted within the last one to two minutes, 0 if there is none; reading changes nothing."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

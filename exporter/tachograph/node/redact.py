@@ -1,4 +1,4 @@
-"""What looks like a secret, taken out of a text that a program wrote for its own user."""
+"""Removal of what looks like a secret from text that a program wrote for its own user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 REDACTED = "[redacted]"
 LONGEST = 512
-"""Characters that are looked at, three times what a page shows; what comes after them is left out."""
+"""Characters that are checked, three times what a page shows; the rest is cut off."""
 
 _WORDS = r"token|secret|passw(?:or)?d|passwd|pwd|passphrase|credentials?|api[-_ ]?key|access[-_ ]?key|private[-_ ]?key"
 _VALUE = r"(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&)\]}'\"]+)"
@@ -34,11 +34,11 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         REDACTED,
     ),
 )
-"""Each pattern and what stands in its place; in order, for an earlier one may take the words of a later one."""
+"""Each pattern and its replacement, applied in order: an earlier one may remove the text that a later one matches."""
 
 
 def redact(text: str) -> str:
-    """Return the beginning of a text without what looks like a password, a key or a token."""
+    """Return the beginning of a text, with everything that looks like a password, key or token replaced."""
     text = text[:LONGEST]
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)

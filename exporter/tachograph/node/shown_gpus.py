@@ -1,4 +1,4 @@
-"""The samples of the GPUs as the configuration wants them: with or without detail, jobs, DCGM's names, and health."""
+"""The samples shown for GPUs: readings without detail, jobs, DCGM's names, and the health of their collectors."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ class GpuReader(GpuFacts, Protocol):
         ...
 
     def collectors(self) -> Mapping[str, str]:
-        """Return, for each collector, "" if it has something to show, else a word of COLLECTOR_REASONS."""
+        """Return, for each collector, "" if it succeeds, else one of COLLECTOR_REASONS."""
         ...
 
     def worker_ends(self) -> Mapping[str, int]:
-        """Return how often the worker ended, by cause."""
+        """Return how often the worker process exited, by cause."""
         ...
 
 
 class NoGpus:
-    """The GPU side of an exporter that was told to leave GPUs alone: it has no collector, and shows none."""
+    """The GPU side of an exporter with gpu.enabled: false: it has no collector and no GPU."""
 
     async def run(self) -> None:
         """Return at once: there is nothing to read."""
@@ -99,7 +99,7 @@ class NoGpus:
 
 
 class ShownGpus:
-    """The samples of a GPU side, as the configuration wants them shown."""
+    """The samples of a GPU side, filtered as configured."""
 
     def __init__(self, config: Config, source: GpuReader, clock: Clock) -> None:
         self._source = source
@@ -111,7 +111,7 @@ class ShownGpus:
         self._jobs_failed = False
 
     def samples(self) -> list[Sample]:
-        """Return everything there is to show now."""
+        """Return the current samples."""
         snapshot = self._source.snapshot()
         samples: list[Sample] = []
         if snapshot is not None:
@@ -147,7 +147,7 @@ class ShownGpus:
             yield Sample(catalog.COLLECTOR_AGE, ("gpu",), self._clock.monotonic() - snapshot.monotonic)
 
     def collectors_in_words(self) -> str:
-        """Return how each collector fares: one that a part does not have is no fault."""
+        """Return the state of each collector in words; one that the device does not support is not a fault."""
         states = self._source.collectors().items()
         return ", ".join(f"{name}: {_WORDS.get(word, word.replace('_', ' '))}" for name, word in states) or "none"
 

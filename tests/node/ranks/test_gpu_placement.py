@@ -1,4 +1,4 @@
-"""Which GPU a rank is shown on: the strongest word counts, a wrong GPU is never shown, and a found one is kept."""
+"""The GPU of a rank: the strongest source wins, a wrong GPU is never shown, and one that was found is kept."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sitting(
 
 
 def test_the_ranks_own_word_comes_first() -> None:
-    """What PyTorch says beats NVML's list, which beats the launcher's variables."""
+    """The UUID from PyTorch takes precedence over NVML's list, which takes precedence over the launcher's variables."""
     everything: dict[str, Any] = {"visible": "3", "pid": 7, "pids": {7: EIGHT[2]}}
     assert sitting(**everything, uuid=UUIDS[1]) == "1"
     assert sitting(**everything) == "2"
@@ -137,7 +137,7 @@ def test_a_mig_instance_is_its_gpu() -> None:
 
 
 class Said:
-    """What the three sources say, made up."""
+    """A resolver with made-up answers of the three sources."""
 
     def __init__(self, *gpus: int | None) -> None:
         self._answers = [EIGHT[gpu] if gpu is not None else None for gpu in gpus]

@@ -142,7 +142,7 @@ def test_who_does_not_read_is_hung_up_on_all_the_same(listening: Any, table: Ran
 
 
 def test_a_user_out_of_share_is_read_later(listening: Any, table: RankTable, hand: Any) -> None:
-    """What a user sends beyond his share waits, unread and undropped, until his share has filled again."""
+    """Frames beyond a user's share wait, neither read nor dropped, until the share has filled again."""
 
     async def body(listener: Listener, connect: Callable[[], Awaitable[Streams]]) -> None:
         reader, writer = await connect()

@@ -224,7 +224,7 @@ def test_an_endless_fact_is_an_oversized_frame(wire: Wire, table: RankTable, fac
 
 @pytest.mark.parametrize("devices", ["," * 32000, "0," * 16000, "\x00\x1b\n" * 9, "GPU-" * 255, 10**400])
 def test_a_hostile_list_of_devices(wire: Wire, table: RankTable, hand: Any, devices: object) -> None:
-    """What fits in a frame is taken or dropped, and the rank runs on."""
+    """Whatever fits in a frame is accepted or dropped, and the rank keeps running."""
     wire.feed(frame(type="hello", run="r", rank=0, visible_devices=devices, granted_devices=devices) + STATE)
     hand.turn(1.0, table.tick)
     assert table.state_of(next(table.ranks())) == "running"

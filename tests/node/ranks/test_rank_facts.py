@@ -1,4 +1,4 @@
-"""What the rank table knows of a rank beside its state: its GPU, its batch job, its configuration and its peak."""
+"""Facts about a rank beside its state: its GPU, its batch job, its configuration and its peak."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_an_unknown_device_is_told_once(rank_of: Any, node: Node, hand: Any, cap
     places(rank_of, hand)
     (line,) = caplog.records
     assert (line.device, line.precision, line.run) == ("NVIDIA Unheard Of", "bf16", "r")  # type: ignore[attr-defined]
-    assert "give peak_flops= to Recorder" in line.message
+    assert "pass peak_flops= to Recorder" in line.message
     assert ("rank_peak_flops", "r", "2") not in rank_of.shown()
 
 
@@ -157,7 +157,7 @@ def jobs(table: Any) -> set[tuple[str, ...]]:
 
 
 def test_job_facts(table: Any) -> None:
-    """What a rank says of its batch job is one series; of one that says nothing there is none."""
+    """The batch job of a rank is one series; a rank without one has none."""
     table.greet(object(), rank=0, job={"scheduler": "slurm", "job_id": "4711_3"})
     table.greet(object(), rank=1, job={"scheduler": "kubernetes", "namespace": "ml", "pod": "llama-0", "node": "n"})
     table.greet(object(), rank=2)

@@ -114,7 +114,7 @@ def test_hello_tells_when_the_earlier_process_ended(table: Any, hand: Any) -> No
 
 
 def told(table: Any, rank: int = 0, **over: Any) -> tuple[int | None, float | None]:
-    """What a new process of the rank is told of the one before."""
+    """The answer to a new process of a rank names the end of the previous one."""
     welcome = table.greet(object(), table.OTHER, rank=rank, **over)
     return welcome.last_step, welcome.ended
 

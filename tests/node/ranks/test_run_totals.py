@@ -139,7 +139,7 @@ def test_families_of_old_clients_are_absent(node: Node, hand: Any) -> None:
 
 
 def test_hostile_numbers_cost_themselves(node: Node, hand: Any) -> None:
-    """What falls, is no number, or is in no vocabulary is dropped and counted; the other ranks' seconds are exact."""
+    """Values that fall, are not numbers or have unknown labels are dropped and counted; other ranks' sums are exact."""
     good, bad = node.start(0), node.start(1)
     node.say(good, 1.0, data=1.0)
     node.say(bad, 5.0, data=5.0)

@@ -1,4 +1,4 @@
-"""RankSeries of a rank: what a state's `metrics` become, and what is dropped under which reason."""
+"""Series of a rank: how the `metrics` of a state are applied, and under which reasons they are dropped."""
 
 from __future__ import annotations
 

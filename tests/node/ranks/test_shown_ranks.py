@@ -21,7 +21,7 @@ WRITES_CHECKPOINTS = {
     "checkpoint_timestamp_seconds": 1763689900.0, "checkpoint_step": 400, "checkpoint_duration_seconds": 4.2,
     "checkpoint_bytes": 7e10, "checkpoints_total": 1,
 }  # fmt: skip
-"""What the one rank that says `checkpoint_saved` has beside."""
+"""Additional series of the one rank that calls `checkpoint_saved`."""
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def restarted(table: Any, table_of: Any, two_gpus: Any) -> Any:
 
 
 def test_sums_and_restarts_go_on(table: Any, table_of: Any, two_gpus: Any) -> None:
-    """What processes counted that are gone, and what each living one did, is counted once; restarts do not fall."""
+    """Counts of ended and of living processes are each counted once; restarts do not fall."""
     table.greet(gone := object(), table.ME)
     table.tell(gone, metrics=MERGED, histograms={"step_seconds": STEP}, step=9)
     table.lost(gone)

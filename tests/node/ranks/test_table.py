@@ -95,7 +95,7 @@ def test_retention(table: Any, hand: Any, end: Any, seconds: int) -> None:
 
 
 def test_a_scrape_changes_nothing(table: Any, hand: Any) -> None:
-    """What is due is done by the tick alone: two scrapes in a row are equal, however much time has passed before."""
+    """Only ticks change the table: two scrapes in a row are equal, however much time has passed before."""
     table.greet(link := Link())
     table.tell(link, metrics={"productive_seconds_total": 1.0})
     table.lost(link)

@@ -1,4 +1,4 @@
-"""What clients do wrong costs a line per cause and minute."""
+"""Errors of clients are logged once per cause and minute."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_many_causes(lines: OncePerMinute, hand: Any) -> None:
 
 
 def test_errors_of_the_loop(lines: OncePerMinute, caplog: pytest.LogCaptureFixture) -> None:
-    """What no task caught is one line; only a fault of ours has its traceback, once."""
+    """An exception that no task caught is one line; only a bug has its traceback, once."""
 
     async def fail() -> None:
         loop = asyncio.get_running_loop()

@@ -313,7 +313,7 @@ def test_every_fault_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_faults_of_the_file(certificates: Certificates, tmp_path: Path, text: str, words: str) -> None:
-    """What does not fit together is refused at the start, never found out at the first scrape."""
+    """Contradictory settings are rejected at the start, not discovered at the first scrape."""
     shutil.copytree(certificates.folder, tmp_path, dirs_exist_ok=True)
     assert any(words in fault for fault in faults(tmp_path, text))
 

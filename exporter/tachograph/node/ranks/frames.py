@@ -1,4 +1,4 @@
-"""Frames as typed values: what the listener accepts from a rank, and the readable reason for what it does not."""
+"""The frames of a rank as typed values, and readable errors for those that are rejected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Peer(NamedTuple):
 
 
 class FrameError(Exception):
-    """A frame that is not accepted: `reason` is one of `catalog.REJECT_REASONS`, the message is for its sender."""
+    """A rejected frame: `reason` is one of `catalog.REJECT_REASONS`, the message is for the sender."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class FrameError(Exception):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """The first frame of a connection: who speaks. The last three fields cost themselves where they are wrong."""
+    """The first frame of a connection: who is speaking. The last three fields are ignored if they are invalid."""
 
     v: int
     run: str
@@ -55,7 +55,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened once; `id` rises within a process, so that a repeated event is known."""
+    """Something that happened once; `id` rises within a process, so that a repeated event is recognized."""
 
     id: Count
     kind: Name
@@ -64,7 +64,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, tag="state", frozen=True):
-    """All that a rank has to say now; totals are cumulative, so the next frame makes up for a lost one."""
+    """The current state of a rank; totals are cumulative, so the next frame makes up for a lost one."""
 
     v: int
     seq: Count
@@ -80,7 +80,7 @@ class State(msgspec.Struct, tag="state", frozen=True):
 
 
 class Bye(msgspec.Struct, tag="bye", frozen=True):
-    """The last frame of a run that ends in its right mind."""
+    """The last frame of a process that shuts down in an orderly way."""
 
     v: int
     outcome: Literal["finished", "failed"]
@@ -102,7 +102,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode(line: bytes) -> Frame:
-    """Return the frame in one line of JSON; raise FrameError with a reason and a text that its sender can act on."""
+    """Return the frame in one line of JSON; raise FrameError with a reason and a message that the sender can act on."""
     try:
         frame = _decoder.decode(line)
     except msgspec.ValidationError as error:
@@ -115,7 +115,7 @@ def decode(line: bytes) -> Frame:
 
 
 def _explain(line: bytes, error: msgspec.ValidationError) -> FrameError:
-    """Tell a frame of another version or type from a known one with a wrong field."""
+    """Distinguish a frame of another version or type from a known one with an invalid field."""
     try:
         head = _head.decode(line)
     except _UNREADABLE as unreadable:

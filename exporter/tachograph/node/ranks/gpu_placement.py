@@ -1,12 +1,12 @@
-"""Which GPU a rank computes on: by its own word, by NVML's list of processes, or by what its launcher left it.
+"""The GPU that a rank computes on: from its hello, from NVML's list of processes, or from its launcher's variables.
 
-The three are asked in this order, and a weaker one never overrules a stronger one that has answered:
+The three sources are asked in this order, and a weaker one never overrides a stronger one that has answered:
 
 1. The UUID in its hello: PyTorch knows it once CUDA is in use.
-2. The process at the other end of its connection, by the kernel's word, among those that NVML lists on a GPU. It needs
-   an exporter in the node's pid namespace; anywhere else the kernel says 0 of a process it cannot name.
-3. The devices that its launcher left it, and its place among the node's ranks. A rank that says nothing of them is
-   given none, however many GPUs there are: it may well compute on the CPU.
+2. The process at the other end of its connection (SO_PEERCRED), if NVML lists it on a GPU. This needs an exporter in
+   the node's pid namespace; in any other one the kernel reports pid 0.
+3. The devices that its launcher made visible to it, and its local rank. Without these variables a rank gets no GPU,
+   however many there are: it may compute on the CPU.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MOST_DEVICES = 64
 
 
 class DeviceGrant(NamedTuple):
-    """What a launcher left a rank, as lists of numbers or UUIDs; empty where it said nothing.
+    """The devices that a launcher gave to a rank, as lists of numbers or UUIDs; empty if not set.
 
-    `visible` is CUDA_VISIBLE_DEVICES. Its numbers count the `granted` devices, which are all of the node if not given.
+    `visible` is CUDA_VISIBLE_DEVICES. Its numbers index the `granted` devices, which are all of the node if not set.
     """
 
     visible: str
@@ -39,18 +39,18 @@ class DeviceGrant(NamedTuple):
 
 @dataclass
 class GpuPlacement:
-    """Where a rank was found to sit; `source` is the one that said so, 0 the strongest."""
+    """The GPU found for a rank; `source` is the number of the source that named it, 0 the strongest."""
 
     gpu: GpuIdentity | None = None
     source: int = _SOURCES
     grant: DeviceGrant | None = None
 
     def update(self, resolver: GpuResolver, hello: Hello, pid: int, grant: DeviceGrant) -> None:
-        """Take over the strongest answer, if it is at least as strong as the one that stands.
+        """Apply the strongest answer, if it is at least as strong as the current one.
 
-        A source that falls silent changes nothing: NVML lists no processes on a GPU that was lost, and that is when it
-        matters most who sat there. What a launcher left is read once: its numbers are those of the process's start, and
-        NVML counts anew when a GPU is unplugged.
+        A source that no longer answers changes nothing: NVML lists no processes on a lost GPU, which is when its ranks
+        matter most. A grant is read once: its numbers are those of the process's start, and NVML renumbers GPUs when
+        one is unplugged.
         """
         if self.gpu is not None:
             self.gpu = resolver.renumbered(self.gpu)
@@ -65,10 +65,10 @@ class GpuPlacement:
 
 
 class GpuResolver:
-    """The GPUs of this node at one moment, to find those of ranks among.
+    """Finds the GPUs of ranks among those of this node at one moment.
 
-    `of_pid` is NVML's word on a process; `mig_parents` gives the UUID of the GPU by that of each of its MIG instances:
-    a rank on an instance is shown on the whole GPU, whose errors and temperature it shares.
+    `of_pid` returns the GPU on which NVML lists a process; `mig_parents` maps the UUID of a MIG instance to that of its
+    GPU: a rank on an instance is shown on the whole GPU, whose errors and temperature it shares.
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class GpuResolver:
     ) -> None:
         self._gpus = [gpu for gpu in gpus if gpu.uuid]
         self._by_uuid = {gpu.uuid: gpu for gpu in self._gpus}
-        # Once a GPU was unplugged, NVML has given its index to another; Slurm, for one, has not.
+        # Once a GPU was unplugged, NVML has given its index to another one; Slurm, for example, has not.
         unambiguous = len({gpu.index for gpu in gpus}) == len(gpus)
         self._by_index = {gpu.index: gpu for gpu in self._gpus} if unambiguous else {}
-        # CUDA numbers the fastest GPU first unless told otherwise, NVML goes by the PCI bus. Both are one only where
-        # all GPUs are alike, and none is missing.
+        # CUDA numbers the fastest GPU first by default, NVML follows the PCI bus. The two agree only if all GPUs are
+        # alike and none is missing.
         self._alike = len(self._by_index) == len(gpus) and len({gpu.name for gpu in gpus}) == 1
         self._of_pid = of_pid
         self._ask_mig_parents = mig_parents
 
     def answers(self, hello: Hello, pid: int, grant: DeviceGrant) -> Iterator[GpuIdentity | None]:
-        """Yield what each source says of a rank, the strongest first."""
+        """Yield the answer of each source for a rank, the strongest first."""
         yield self._named(hello.uuid) if hello.uuid else None
         yield self._of_pid(pid) if pid > 0 else None
         seen = self._seen(grant)
@@ -97,7 +97,7 @@ class GpuResolver:
         yield seen[place] if place < len(seen) else None
 
     def renumbered(self, gpu: GpuIdentity) -> GpuIdentity:
-        """Return a GPU under the index it has now: NVML counts anew when another one is unplugged."""
+        """Return a GPU with its current index: NVML renumbers GPUs when another one is unplugged."""
         return self._by_uuid.get(gpu.uuid, gpu)
 
     @cached_property
@@ -105,30 +105,30 @@ class GpuResolver:
         return self._ask_mig_parents()
 
     def _named(self, uuid: str) -> GpuIdentity | None:
-        """Return the GPU of a UUID, or the one that a MIG instance of that UUID is a part of."""
+        """Return the GPU with a UUID, or the one of the MIG instance with that UUID."""
         if (gpu := self._by_uuid.get(uuid)) is not None:
             return gpu
         kind, _, digits = uuid.partition("-")
         if kind == "MIG" and digits.startswith("GPU-"):  # drivers before 470: MIG-GPU-<the GPU's own>/1/0
             return self._by_uuid.get(digits.partition("/")[0])
-        # PyTorch writes GPU- before whatever CUDA gives it, and under MIG that is the instance's.
+        # PyTorch writes GPU- before any UUID that CUDA reports, also before that of a MIG instance.
         return self._by_uuid.get(self._mig_parents.get(f"MIG-{digits}", ""))
 
     def _seen(self, grant: DeviceGrant) -> Sequence[GpuIdentity]:
-        """Return the GPUs that CUDA shows a process, in its order; none where that cannot be known."""
+        """Return the GPUs that CUDA shows to a process, in its order; none if that cannot be known."""
         whole = self._gpus
-        if grant.granted:  # in whatever order they were granted, CUDA numbers them in the node's
+        if grant.granted:  # CUDA numbers them in the node's order, not in the order of the grant
             entries = _entries(grant.granted)
             granted = _until_unknown(self._by_index.get(entry) or self._device(entry, ()) for entry in entries)
             whole = sorted(granted, key=self._gpus.index) if len(granted) == len(entries) else []
         numbered = whole if self._alike or len(whole) == 1 else []
         if not grant.visible:
             return numbered if grant.granted else []
-        # As in CUDA, what stands behind an entry that cannot be read does not count.
+        # As in CUDA, entries after an invalid one are ignored.
         return _until_unknown(self._device(entry, numbered) for entry in _entries(grant.visible))
 
     def _device(self, entry: str, numbered: Sequence[GpuIdentity]) -> GpuIdentity | None:
-        """Return the GPU that an entry means: a number, a UUID, or the start of one."""
+        """Return the GPU that an entry names: a number, a UUID, or the start of a UUID."""
         if _NUMBER.fullmatch(entry):
             return numbered[int(entry)] if int(entry) < len(numbered) else None
         if not _UUID.fullmatch(entry):

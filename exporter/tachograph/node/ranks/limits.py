@@ -1,24 +1,24 @@
-"""How much one node takes from its ranks, and how long it remembers them."""
+"""Limits on what one node accepts from its ranks, and for how long it remembers them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 USERS = 4
-"""How many users that take all they may have room on a node at the same time."""
+"""Users at their own limits that fit on a node at the same time."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Caps and times of the rank side; beyond a cap the excess is dropped and counted, everything else lives on."""
+    """Limits and times for ranks; what exceeds a limit is dropped and counted, everything else is kept."""
 
     ranks: int = 64
-    """Ranks of one user known at a time; a node has 8 to 16, and restarts leave dead ones behind for a while."""
+    """Ranks of one user at a time; a node has 8 to 16, and restarts leave dead ones behind for a while."""
     series: int = 4000
-    """Series of ranks on the page, of all users together; what is over it is withheld, from whoever has most.
+    """Series of ranks on the page, of all users together; what exceeds it is withheld from the users with most.
     Prometheus refuses a page of more than its `sample_limit` samples as a whole."""
     series_per_rank: int = 256
-    """Training series of one rank; the client sends about 60, and 200 where a loop asks for all it can of layers."""
+    """Training series of one rank; the client sends about 60, or 200 with all layer statistics enabled."""
     label_values: int = 32
     """Values of one label of one metric of one rank: process groups, layers, invariants."""
     frozen_after: float = 10.0

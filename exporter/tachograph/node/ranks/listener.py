@@ -1,4 +1,4 @@
-"""The unix socket on which ranks speak: where it lies, who may use it, how many at a time."""
+"""The unix socket to which ranks connect: its path, its permissions, and its connection limits."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tachograph.node.ranks.table import RankTable
 from tachograph.node.samples import Sample
 
 GREETING_SECONDS = 60.0
-"""How long a connection may take to say hello: enough for a person at `nc -U`."""
+"""Time allowed for the hello of a connection: enough for a person at `nc -U`."""
 
 ACCEPTED_AT_ONCE = 64
 LONGEST_WAIT_SECONDS = 0.5
-"""A user who is not read for longer than this gets no further connection; less is no more than a job that starts."""
+"""A user whose frames wait longer than this gets no further connection; a starting job waits less."""
 
 FULL_SECONDS = 0.5
-"""How long nobody is accepted once the process has no descriptor left."""
+"""Time for which no connection is accepted after the process ran out of file descriptors."""
 
 REFUSALS = ("user_limit", "node_limit", "work_limit", "descriptors")
-"""Why a connection is refused, of catalog.CONNECTION_REFUSALS."""
+"""Those of catalog.CONNECTION_REFUSALS that apply to ranks."""
 
 _FOLDER_MODE = 0o755
 _MAX_PATH_BYTES = 107  # sun_path holds 108 with its closing zero (unix(7))
@@ -45,11 +45,11 @@ _log = logging.getLogger(__name__)
 
 
 class SocketPathError(Exception):
-    """The socket cannot be opened at its path; the message says why and what to do."""
+    """The socket cannot be opened at its path; the message says why, and what to do."""
 
 
 class Listener:
-    """Accepts ranks on a unix socket and hands their frames to the rank table."""
+    """Accepts ranks on a unix socket and passes their frames to the rank table."""
 
     def __init__(self, path: Path, mode: int, limits: Limits, clock: Clock, table: RankTable) -> None:
         self.path = path
@@ -77,7 +77,7 @@ class Listener:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the socket's path leads to us: it exists, and nobody put another file there."""
+        """Whether the socket's path leads to this exporter: it exists, and has not been replaced."""
         try:
             status = self.path.stat()
         except OSError:
@@ -85,13 +85,14 @@ class Listener:
         return (status.st_dev, status.st_ino) == self._inode
 
     def samples(self) -> Iterator[Sample]:
-        """Yield how many connections there are, and how many were refused and why."""
+        """Yield the load of the socket: what frames cost, connections, and those refused, by reason."""
+        yield from self._shares.samples()
         yield Sample(catalog.CONNECTIONS, ("rank",), len(self._connections))
         for reason, count in self.refused.items():
             yield Sample(catalog.CONNECTIONS_REFUSED, ("rank", reason), count)
 
     async def open(self) -> None:
-        """Open the socket, in place of a stale one; raise SocketPathError where that cannot be."""
+        """Open the socket, replacing a stale one; raise SocketPathError if that fails."""
         sock = _bound(self.path, self._mode)
         status = self.path.stat()
         self._inode = (status.st_dev, status.st_ino)
@@ -100,7 +101,7 @@ class Listener:
         _log.info("listening to ranks", extra={"socket": self.path})
 
     def tick(self) -> None:
-        """Hang up on connections that never said hello; call it about once a second."""
+        """Close connections that did not say hello in time; call it about once a second."""
         now = self._clock.monotonic()
         self._shares.tick()
         for connection in [each for each in self._connections if not each.greeted]:
@@ -108,7 +109,7 @@ class Listener:
                 connection.refuse_and_close("no_hello", f"no hello within {GREETING_SECONDS:g} s")
 
     async def close(self) -> None:
-        """Stop listening, hang up and remove the socket, if it is still ours."""
+        """Stop listening, close all connections, and remove the socket if it is still ours."""
         if self._socket is None:
             return
         sock, self._socket = self._socket, None
@@ -129,7 +130,7 @@ class Listener:
             asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
-        """Take in who waits, a few at a time: who is refused costs a hundredth of who is taken in."""
+        """Accept waiting connections, many at a time: refusing one costs a hundredth of admitting one."""
         assert self._socket is not None
         for _ in range(ACCEPTED_AT_ONCE):
             try:
@@ -143,7 +144,7 @@ class Listener:
                 self._lines.warning(f"ranks cannot connect: {error.strerror}")
                 if self._connections:
                     self._make_room(self._shares.largest())
-                # Who waits goes on waiting: asked again at once, the kernel would answer the same.
+                # Waiting connections stay in the queue: retried at once, accept() would fail again.
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(self._socket)
                 loop.call_later(FULL_SECONDS, self._listen)
@@ -180,7 +181,7 @@ class Listener:
             self._forget(connection)
 
     def _make_room(self, uid: int) -> bool:
-        """Hang up on the oldest connection of a user that speaks for no rank; return whether there was one."""
+        """Close the oldest connection of a user that has not said hello; return whether there was one."""
         for connection in self._connections:
             if connection.peer.uid == uid and not connection.greeted:
                 connection.refuse_and_close("rank_limit", "too many connections, and this one speaks for no rank")
@@ -211,7 +212,7 @@ def _bound(path: Path, mode: int) -> socket.socket:
         _remove_stale(path)
         sock.bind(os.fspath(path))
         path.chmod(mode)
-        sock.listen(1024)  # the kernel's own limit, net.core.somaxconn, may be less
+        sock.listen(1024)  # the kernel's own limit, net.core.somaxconn, may be lower
     except OSError as error:
         sock.close()
         raise SocketPathError(f"socket {path}: {error.strerror or error}: choose another with --socket") from error
@@ -222,7 +223,7 @@ def _bound(path: Path, mode: int) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket that nobody listens on; raise SocketPathError for a live one or for another kind of file."""
+    """Remove a socket without a listener; raise SocketPathError if it has one, or for another kind of file."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise SocketPathError(f"socket {path}: a file that is not a socket is in the way: remove it")
@@ -237,5 +238,5 @@ def _remove_stale(path: Path) -> None:
             _log.info("stale socket replaced", extra={"socket": path})
             return
         except TimeoutError:
-            pass  # a full queue: somebody listens, if slowly
+            pass  # a full queue: something is listening, if slowly
     raise SocketPathError(f"socket {path}: another exporter listens there: stop it, or choose another with --socket")

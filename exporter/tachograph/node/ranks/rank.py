@@ -1,4 +1,4 @@
-"""One rank, through the process that speaks for it now: what it said, and what it shows."""
+"""One rank, as represented by its present process: its hello, its last state, and its samples."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_FACT_BYTES = 64
 MAX_DEVICES_BYTES = 1024
 DEFAULT_PRECISION = "bf16"
 NEW_SECONDS = 60.0
-"""For how long a rank is new: longer than scrapes are apart, so that it is shown as such at the first one."""
+"""Time for which a rank counts as new: longer than a scrape interval, so that at least one scrape shows it."""
 WAIT_WINDOW = 10
-"""Frames over which the landing page's share of exposed wait is taken: ten seconds at the usual 1 Hz."""
+"""Frames over which the landing page computes the share of exposed wait: ten seconds at the usual 1 Hz."""
 
 _NOTHING = Buckets()
 _STEP = catalog.TRAIN_STEP.key
@@ -34,7 +34,7 @@ _WAIT = catalog.TRAIN_COLLECTIVE_WAIT.key
 
 @dataclass(frozen=True)
 class RankEvent:
-    """Something that happened once on a rank."""
+    """An event, and the rank that reported it."""
 
     run: str
     rank: int
@@ -44,7 +44,7 @@ class RankEvent:
 class Rank:
     """A rank of a run; `link` is its connection, None once it has ended with `outcome` dead, failed or finished.
 
-    `restarts` counts the processes of this rank before this one, and `first` says that none is known of; `states` are
+    `restarts` counts the processes of this rank before this one, and `first` means that none is known; `states` are
     those of catalog.STATES that a tick found it in.
     """
 
@@ -65,11 +65,11 @@ class Rank:
         self._is_first = first
         self.restarts = restarts
         self.states: set[str] = set()
-        self.greet(hello, peer, link)
+        self.apply_hello(hello, peer, link)
         self._start_again()
 
-    def greet(self, hello: Hello, peer: Peer, link: object) -> None:
-        """Take over a hello, the first one or that of a reconnection; read it whole before anything changes."""
+    def apply_hello(self, hello: Hello, peer: Peer, link: object) -> None:
+        """Apply a hello, the first one or that of a reconnection; all of it is parsed before anything changes."""
         config = tuple(self._fact(name, hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:])
         peak_flops = self._peak_fact(hello.facts)
         devices = (self._text(each, MAX_DEVICES_BYTES) for each in (hello.visible_devices, hello.granted_devices))
@@ -97,11 +97,11 @@ class Rank:
         self._waits: deque[tuple[float, float]] = deque(maxlen=WAIT_WINDOW)
 
     def same_process(self, hello: Hello, peer: Peer) -> bool:
-        """Return whether a hello comes from the process that spoke last, in the same attempt."""
+        """Return whether a hello comes from the rank's present process, in the same attempt."""
         return (self.peer, self.hello.pid, self.hello.attempt) == (peer, hello.pid, hello.attempt)
 
     def resume(self, saved: SavedProcess) -> None:
-        """Go on from what an exporter before this one kept of this process."""
+        """Continue from what a previous exporter saved of this process."""
         self.seq, self.step = saved.seq, saved.step
         self.series.merged = {key: dict(values) for key, values in saved.merged.items() if key in catalog.TRAIN_METRICS}
         self._observed = {key: Buckets(counts, total) for key, (counts, total) in saved.observed.items()}
@@ -128,14 +128,14 @@ class Rank:
         """End the rank as dead, failed or finished."""
         self.link, self.outcome, self.ended, self.last_words = None, outcome, now, last_words
 
-    def tell(self, state: State, now: float, most: int) -> list[CounterDelta]:
-        """Take over a state, with at most `most` series; return what it adds to the run's merged families."""
-        # A process that is far on when it is first heard was counted by an exporter whose sums are lost: ours begin at
-        # 0 and hold what it adds from now on.
+    def apply(self, state: State, now: float, most: int) -> list[CounterDelta]:
+        """Apply a state, with at most `most` series; return what it adds to the run's merged families."""
+        # If the first frame seen of a process is not its first one, an exporter whose sums are lost has counted it: the
+        # sums start at 0 and contain what it adds from now on.
         self._catching_up = self._is_first and self.seq < 0 and state.seq > 1
         if state.seq < self.seq:
-            # Pids do not tell processes apart for good: seen from another pid namespace every container has the same
-            # few. A sequence that starts again is another process, and what that one counts starts again too.
+            # Pids do not identify processes reliably: in other pid namespaces every container has the same few. A
+            # sequence that restarts belongs to another process, whose counts restart too.
             self._start_again()
             self.restarts = min(self.restarts + 1, MOST)
         self.seq, self._said = state.seq, now
@@ -156,7 +156,7 @@ class Rank:
             self._waits.append((now, wait))
         return deltas
 
-    def news(self, state: State) -> Iterator[Event]:
+    def new_events(self, state: State) -> Iterator[Event]:
         """Yield the events of a state that were not seen before."""
         for event in state.events:
             if event.id > self._last_event:
@@ -164,7 +164,7 @@ class Rank:
                 yield event
 
     def observations(self, state: State) -> Iterator[tuple[str, Buckets, Buckets]]:
-        """Yield each histogram of a state: its key, what it counts now, what it counted before."""
+        """Yield each histogram of a state: its key, its present and its previous buckets."""
         for key, value in state.histograms.items():
             if key not in catalog.TRAIN_HISTOGRAMS:
                 self._drops["unknown_metric"] += 1
@@ -182,18 +182,18 @@ class Rank:
                 yield key, now, before
 
     def phase_seconds(self, now: float) -> float | None:
-        """Return the seconds in the current phase, by the exporter's clock since the rank last said so."""
+        """Return the seconds in the current phase, continued by the exporter's clock since the rank's last frame."""
         return None if self.phase is None or self.outcome else self._phase_seconds + now - self._said
 
     def wait_share(self) -> float | None:
-        """Return the share of the last few seconds that was exposed collective wait, or None where nothing is known."""
+        """Return the share of the last few seconds that was exposed collective wait, or None if unknown."""
         if len(self._waits) < 2 or self.outcome:
             return None
         (start, before), (end, after) = self._waits[0], self._waits[-1]
         return (after - before) / (end - start) if end > start else None
 
     def samples(self, now: float, state: str, peak_flops: float | None, *, detail: bool = True) -> list[Sample]:
-        """Return what the rank shows, given its state and the peak FLOP/s of the GPU it computes on."""
+        """Return the samples of the rank, given its state and the peak FLOP/s of its GPU."""
         key, hello, gpu = self.key, self.hello, self.placement.gpu
         place = (gpu.index, gpu.uuid) if gpu is not None else ("", hello.uuid or "")
         numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
@@ -261,7 +261,7 @@ class Rank:
 
 
 def _as_text(value: object) -> str | None:
-    """Return a fact as text, None where it is neither text nor a number that a double can hold."""
+    """Return a fact as text, None if it is neither text nor a number that a double can hold."""
     if isinstance(value, str):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""One connection of a rank: bytes become frames, within a frame size and a frame rate, and bad ones get an answer."""
+"""One connection of a rank: splits bytes into frames, limits their size and rate, and answers invalid ones."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from tachograph.node.ranks.table import RankTable
 from tachograph.wire import MAX_FRAME_BYTES, MAX_RATE_HZ
 
 BURST = 100
-"""Frames that may come at once; beyond it, MAX_RATE_HZ. While the exporter itself is stopped about so many wait in the
-kernel, and the last of them may be a bye."""
+"""Frames that may arrive at once; beyond that, MAX_RATE_HZ. About as many wait in the kernel while the exporter is
+stopped, and the last one may be a bye."""
 
 PAUSE_SECONDS = 0.25
-"""How long a connection that sends more than it may is not read; the kernel then holds its writer back."""
+"""Time for which a connection that exceeds its limits is not read; the kernel then blocks its writer."""
 
 SHORTEST_WAIT_SECONDS = 0.02
-"""Least time for which a user who has used up his share of the exporter is not read: not a wake-up for each frame."""
+"""Shortest time for which a user over the CPU share is not read, so that not every frame causes a wake-up."""
 
 MAX_KEPT_BYTES = 4 * 2**20
-"""Bytes of unfinished and waiting frames of one user, on all his connections: 64 frames of the greatest length."""
+"""Bytes of unfinished and waiting frames of one user, over all connections: 64 frames of maximum length."""
 
 MAX_UNREAD_ANSWERS = 65536
-"""Bytes of answers kept for a sender that does not read them; further answers are not written."""
+"""Bytes of answers buffered for a sender that does not read them; further answers are not written."""
 
 _READ_BYTES = 65536
-_CRUMB = 0.1  # what a read without a line's end costs, in frames: one byte at a time is a flood too
-_READ_COST = 2e-5  # CPU seconds of a read, whatever it brings: about what asyncio takes for one
+_CRUMB = 0.1  # cost of a read without a newline, in frames: single bytes can be a flood too
+_READ_COST = 2e-5  # CPU seconds of a read of any size: about what asyncio takes for one
 _encode = msgspec.json.encode
 _log = logging.getLogger(__name__)
 
 
 class RankConnection(asyncio.BufferedProtocol):
-    """Reads newline-delimited frames and tells the rank table; nothing that a sender does raises out of it."""
+    """Reads newline-delimited frames and passes them to the rank table; no input makes it raise."""
 
-    # One buffer for all: asyncio fills it and hands it over before it reads from anybody else, and its size is the
-    # most that one connection is read before the others have their turn.
+    # One buffer for all connections: asyncio passes it on before it reads from the next one. Its size limits how much
+    # one connection is read before it is the turn of the others.
     _incoming = bytearray(_READ_BYTES)
 
     def __init__(
@@ -64,13 +64,13 @@ class RankConnection(asyncio.BufferedProtocol):
         self.peer = peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over the transport, unless the place was needed meanwhile."""
+        """Keep the transport, unless the connection was closed meanwhile."""
         self._transport = cast(asyncio.Transport, transport)
         if self._ended:
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the rank that spoke here, if it did not say bye."""
+        """End the rank of this connection, if it did not say bye."""
         self._ended = True
         self._held = b""
         self._partial.clear()
@@ -83,23 +83,23 @@ class RankConnection(asyncio.BufferedProtocol):
             _log.warning("rank died", extra={"run": rank.hello.run, "rank": rank.hello.rank, "pid": self.peer.pid})
 
     def leave(self) -> None:
-        """Close because the exporter stops: that says nothing of the rank."""
+        """Close because the exporter stops, which says nothing about the rank."""
         self._leaving = self._ended = True
         if self._transport is not None:
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """Lend the shared buffer."""
+        """Return the shared buffer."""
         return self._incoming
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what arrived: whole lines are frames, the rest waits for its newline."""
+        """Process what arrived: whole lines are frames, the rest waits for its newline."""
         self._share.spend(_READ_COST)
         self._take(bytes(memoryview(self._incoming)[:nbytes]))
         self._count_kept()
 
     def _count_kept(self) -> None:
-        """Charge the bytes that wait here; where a user's connections keep too many, this one's are let go."""
+        """Charge the bytes buffered here; if a user's connections buffer too many, drop those of this one."""
         kept = len(self._partial) + len(self._held)
         self._share.kept_bytes += kept - self._kept_bytes
         self._kept_bytes = kept
@@ -121,9 +121,7 @@ class RankConnection(asyncio.BufferedProtocol):
                 return
             began = time.thread_time()
             taken = self._line(line)
-            cost = time.thread_time() - began
-            self._share.spend(cost)
-            self._table.shares.frame_cost.note(cost)
+            self._share.spend_on_frame(time.thread_time() - began)
             if not taken:
                 self._too_many(len(lines) - position)
                 break
@@ -136,17 +134,17 @@ class RankConnection(asyncio.BufferedProtocol):
             self._oversized()
 
     def close(self) -> None:
-        """Hang up; what was written is still sent, unless the sender has stopped reading."""
+        """Close the connection; pending answers are still sent, unless the sender has stopped reading."""
         self._ended = True
         if self._transport is None:
             return
         if self._transport.get_write_buffer_size():
-            self._transport.abort()  # close() would wait for the sender, for ever if need be
+            self._transport.abort()  # close() would wait for the sender, possibly forever
         else:
             self._transport.close()
 
     def refuse_and_close(self, reason: str, message: str) -> None:
-        """Count a refusal, tell the sender why, and hang up."""
+        """Count a refusal, send the reason, and close the connection."""
         self._refuse(reason, message)
         self.close()
 
@@ -156,7 +154,7 @@ class RankConnection(asyncio.BufferedProtocol):
             self._transport.write(_encode(fields) + b"\n")
 
     def _line(self, end: bytes) -> bool:
-        """Take the end of a line; return False where it comes too soon after the others."""
+        """Process the end of a line; return False if the frame rate is exceeded."""
         if self._skipping:
             self._skipping = False  # this was the end of an oversized frame; the next line is a frame again
             return True
@@ -173,9 +171,9 @@ class RankConnection(asyncio.BufferedProtocol):
             self._frame(line)
         except FrameError as error:
             self._refuse(error.reason, str(error))
-        except Exception:  # noqa: BLE001 - a fault of ours in one line must cost that line, not the rank or the loop
-            _log.exception("frame could not be taken in")
-            self._refuse("invalid", "the exporter could not take this frame in: its log says why")
+        except Exception:  # noqa: BLE001 - a bug triggered by one line must not end the rank or the loop
+            _log.exception("frame could not be processed")
+            self._refuse("invalid", "the exporter could not process this frame: see its log")
         return True
 
     def _allowed(self, cost: float = 1.0) -> bool:
@@ -207,7 +205,7 @@ class RankConnection(asyncio.BufferedProtocol):
             self.refuse_and_close(error.reason, str(error))
             return
         if not self.greeted:
-            _log.info("rank speaks", extra={"run": hello.run, "rank": hello.rank, "pid": self.peer.pid})
+            _log.info("rank connected", extra={"run": hello.run, "rank": hello.rank, "pid": self.peer.pid})
         self.greeted = True
         self._table.frames += 1
         known = {} if welcome.ended is None else {"ended": welcome.ended}
@@ -241,7 +239,7 @@ class RankConnection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_later(seconds, self._resume)
 
     def _resume(self) -> None:
-        """Go on with what was held back, then with what has arrived since."""
+        """Continue with what was held back, then with what has arrived since."""
         if self._ended or self._transport is None:
             return
         self._transport.resume_reading()

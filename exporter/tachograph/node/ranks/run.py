@@ -1,4 +1,4 @@
-"""One run on this node: its ranks, what is added up over them, and what is remembered of them."""
+"""One run on this node: its ranks, the sums over them, and what is remembered of earlier ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tachograph.node.samples import Sample
 
 
 class EarlierProcess(NamedTuple):
-    """What is remembered of a process of a rank: its step, when it was last heard (Unix), and how it ended."""
+    """The remembered facts of an earlier process of a rank: its step, its last heartbeat (Unix time), how it ended."""
 
     step: int | None
     heartbeat: float
@@ -23,41 +23,41 @@ class EarlierProcess(NamedTuple):
 
     @classmethod
     def of(cls, rank: Rank) -> EarlierProcess:
-        """Return the life of a rank so far."""
+        """Return the facts of a rank's present process."""
         return cls(rank.step, rank.heartbeat, rank.hello.attempt, rank.outcome == "finished")
 
     @classmethod
-    def remembered(cls, saved: SavedProcess | SavedRank) -> EarlierProcess:
-        """Return the life of a rank as an exporter before this one knew it."""
+    def restored(cls, saved: SavedProcess | SavedRank) -> EarlierProcess:
+        """Return the facts of a process known to a previous exporter."""
         return cls(saved.step, saved.heartbeat, saved.attempt, saved.finished)
 
-    def goes_on(self, hello: Hello) -> bool:
-        """Return whether a hello goes on with it: not after a finish, unless it calls itself a later attempt."""
+    def continues_in(self, hello: Hello) -> bool:
+        """Return whether a hello continues it: not after it finished, unless the hello has a later attempt."""
         return not self.finished or hello.attempt > self.attempt
 
 
 class Run:
-    """One run on this node; it belongs to the uid whose rank said hello first."""
+    """One run on this node; it is owned by the uid whose rank said hello first."""
 
     def __init__(self, owner: int) -> None:
         self.owner = owner
         self.ranks: dict[int, Rank] = {}
         self.absent: dict[int, SavedProcess] = {}
-        """Processes that an exporter before this one knew, and that have not said hello to this one."""
+        """Processes known to a previous exporter that have not said hello to this one."""
         self.histograms: dict[str, RunHistogram] = {}
         self.totals = RunTotals()
         self.restarts: dict[int, int] = {}
-        """Of ranks that were forgotten, while others of the run are known."""
+        """Restarts of forgotten ranks of this run."""
 
     def sums(self, name: str) -> list[Sample | HistogramSample]:
-        """Return what is added up over the ranks."""
+        """Return the sums over the ranks."""
         merged = (
             histogram.sample(catalog.TRAIN_HISTOGRAMS[key], (name,)) for key, histogram in self.histograms.items()
         )
         return [*self.totals.samples(name), *merged]
 
     def saved(self, name: str) -> SavedRun:
-        """Return what `remembered` needs."""
+        """Return what `restored` needs."""
         known = [rank.saved() for rank in self.ranks.values()]
         return SavedRun(
             run=name,
@@ -69,8 +69,8 @@ class Run:
         )
 
     @classmethod
-    def remembered(cls, saved: SavedRun) -> Run:
-        """Return a run as an exporter before this one knew it; its ranks have to say hello again."""
+    def restored(cls, saved: SavedRun) -> Run:
+        """Return a run saved by a previous exporter; its ranks have to say hello again."""
         run = cls(saved.owner)
         run.totals = RunTotals(saved.totals)
         run.histograms = {

@@ -1,4 +1,4 @@
-"""What all ranks of a run counted on this node, where nobody asks for each rank alone: merged families.
+"""Totals over the ranks of a run on this node, for families without the label `rank` (merged families).
 
 tachograph_train_productive_seconds_total{run="llama-7b"} 28800
 tachograph_train_lost_seconds_total{run="llama-7b",cause="data"} 412.5
@@ -16,7 +16,7 @@ from tachograph.node.samples import Sample
 
 
 class CounterDelta(NamedTuple):
-    """What a rank counted between two of its states: wire key, value of its own label ("" without one), number."""
+    """The increase of a counter between two states of a rank: wire key, value of its own label (or ""), number."""
 
     key: str
     label: str
@@ -24,7 +24,7 @@ class CounterDelta(NamedTuple):
 
 
 class RunTotals:
-    """Sums over the ranks of a run; they only grow, also when a rank leaves or its successor counts from nothing."""
+    """Sums over the ranks of a run; they never fall, even if a rank leaves or its successor starts at 0."""
 
     def __init__(self, totals: Mapping[str, Mapping[str, float]] = MappingProxyType({})) -> None:
         self._totals = {
@@ -34,11 +34,11 @@ class RunTotals:
         }
 
     def add(self, deltas: Iterable[CounterDelta]) -> None:
-        """Add what a rank counted; what would take a sum beyond the range of a double is left out."""
+        """Add the increases of a rank, except where a sum would exceed the range of a double."""
         for key, label, number in deltas:
             totals = self._totals.get(key)
             if totals is None:
-                # A counter born at 1 has increase() == 0, so fixed label values start at 0.
+                # A counter that appears at 1 has increase() == 0, so known label values start at 0.
                 totals = self._totals[key] = dict.fromkeys(TRAIN_METRICS[key].values, 0.0)
             total = totals.get(label, 0.0) + number
             if math.isfinite(total):
@@ -49,7 +49,7 @@ class RunTotals:
         return {key: dict(values) for key, values in self._totals.items()}
 
     def samples(self, run: str) -> Iterator[Sample]:
-        """Yield the sums as they are exposed."""
+        """Yield the sums as samples."""
         for key, totals in self._totals.items():
             metric = TRAIN_METRICS[key]
             for label, total in totals.items():

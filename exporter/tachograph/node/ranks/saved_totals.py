@@ -1,7 +1,7 @@
-"""What the exporter keeps across its own restart: sums over the ranks of a run, and what each process added to them.
+"""The totals that the exporter keeps across its own restart: sums over the ranks of a run, and each process's part.
 
-Totals of one rank live in the rank and need no memory. A sum over ranks also holds what processes counted that are
-gone, and Prometheus would take one that starts again lower for a reset, and count all of it anew.
+Totals of one rank live in the rank's process and need not be saved. A sum over ranks also contains the counts of
+processes that have ended; if it restarted lower, Prometheus would take that for a reset and count all of it again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Sum = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class SavedProcess(msgspec.Struct, frozen=True):
-    """A process of a rank: who it was, how far it came, and what of its merged families the sums already hold."""
+    """A process of a rank: its identity, its progress, and the part of its merged families that the sums contain."""
 
     rank: int
     uid: int
@@ -58,7 +58,7 @@ class SavedRun(msgspec.Struct, frozen=True):
 
 
 class SavedRank(msgspec.Struct, frozen=True):
-    """A rank that was forgotten, so that it can be told where it was when it comes back."""
+    """A rank that was forgotten; its last step is sent in the answer if it comes back."""
 
     uid: int
     run: str
@@ -70,7 +70,7 @@ class SavedRank(msgspec.Struct, frozen=True):
 
 
 class SavedTotals(msgspec.Struct, frozen=True):
-    """All that is kept; counters of an earlier boot are worth nothing, for no process of it is left."""
+    """The content of the state file; that of an earlier boot is of no use, since none of its processes is left."""
 
     version: int
     boot: str
@@ -79,7 +79,7 @@ class SavedTotals(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct, frozen=True):
-    """A memory of which each run and each life is yet to be read."""
+    """The content of the state file, of which each run and each rank is yet to be decoded."""
 
     version: int
     boot: str
@@ -87,20 +87,20 @@ class _File(msgspec.Struct, frozen=True):
     lives: list[msgspec.Raw]
 
 
-def encode(memory: SavedTotals) -> bytes:
-    """Return it as JSON."""
-    return msgspec.json.encode(memory)
+def encode(totals: SavedTotals) -> bytes:
+    """Return the totals as JSON."""
+    return msgspec.json.encode(totals)
 
 
 def decode(data: bytes) -> SavedTotals:
     """Return what `encode` was given; raise ValueError for anything else.
 
-    What is wrong with one run or life costs that one: ranks chose its numbers.
+    An invalid run or rank is left out alone: its numbers were chosen by ranks.
     """
     try:
         file = msgspec.json.decode(data, type=_File)
     except _UNREADABLE as error:
-        raise ValueError(f"not a memory of the exporter: {error}") from error
+        raise ValueError(f"invalid content: {error}") from error
     if file.version != VERSION:
         raise ValueError(f"version {file.version}: this exporter reads version {VERSION}")
     return SavedTotals(file.version, file.boot, list(_each(file.runs, SavedRun)), list(_each(file.lives, SavedRank)))

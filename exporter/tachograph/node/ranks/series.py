@@ -1,6 +1,6 @@
-"""What one process of a rank reported, within the limits: counters that never fall, gauges of the last frame.
+"""The series that one process of a rank reported, within the limits: counters, and the gauges of its last frame.
 
-A merged family has no label `rank`: what the process adds to it goes to the run (`run_totals.py`).
+A merged family has no label `rank`: what the process adds to it is passed on to the run (`run_totals.py`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from tachograph.wire import decode_number, fits
 
 MAX_LABEL_BYTES = 64
 MOST_FAMILIES = 512
-"""Keys of a frame that are looked at: five times what the catalog has, so that a long frame costs no more than a full
-one."""
+"""Keys of a frame that are read, five times as many as the catalog has: bounds the cost of a long frame."""
 
 
 class RankSeries:
-    """The accepted series of one process; what is left out is counted in `drops` by `catalog.DROP_REASONS`."""
+    """The accepted series of one process; dropped ones are counted in `drops` by `catalog.DROP_REASONS`."""
 
     __slots__ = ("_drops", "_limits", "counters", "gauges", "merged", "size")
 
@@ -33,7 +32,7 @@ class RankSeries:
         self._limits = limits
         self._drops = drops
         self.gauges: dict[str, dict[str, float]] = {}
-        # A counter born at 1 has increase() == 0, so fixed label values start at 0.
+        # A counter that appears at 1 has increase() == 0, so known label values start at 0.
         self.counters: dict[str, dict[str, float]] = {
             row.key: dict.fromkeys(row.values, 0.0)
             for row in TRAIN_METRICS.values()
@@ -41,12 +40,12 @@ class RankSeries:
         }
         self.size = sum(map(len, self.counters.values()))
         self.merged: dict[str, dict[str, float]] = {}
-        """Of families without a label `rank`: what this process counted so far."""
+        """Counts of this process so far, for families without the label `rank`."""
 
     def take(self, metrics: Mapping[str, object], most: int = sys.maxsize) -> list[CounterDelta]:
-        """Take over the `metrics` of a state frame; return what it adds to the run's merged families.
+        """Apply the `metrics` of a state frame; return what it adds to the run's merged families.
 
-        Counters grow, gauges are replaced, and in all there will be at most `most` series.
+        Counters grow, gauges are replaced, and there are at most `most` series in all.
         """
         self.gauges = {}
         deltas: list[CounterDelta] = []
@@ -61,7 +60,7 @@ class RankSeries:
             elif row.own_label is None:
                 room -= self._family(row, (("", value),), room, deltas)
             elif isinstance(value, dict):
-                # Of a family too wide, what is past twice the limit is not even looked at: work is bounded, too.
+                # Values past twice the limit are not even read, so that the work is bounded too.
                 widest = 2 * self._limits.label_values
                 if len(value) > widest:
                     self._drops["label_limit"] += len(value) - widest
@@ -72,9 +71,9 @@ class RankSeries:
         return deltas
 
     def _family(self, row: Metric, values: Iterable[tuple[str, object]], room: int, deltas: list[CounterDelta]) -> int:
-        """Take over one family; return how many series it added to this rank's own, and append what it adds to the run.
+        """Apply one family; return how many series it added to this rank, and append what it adds to the run.
 
-        This is most of the cost of a frame, so the usual case makes no call: a number of a series that is known.
+        Most of the cost of a frame is here, so the usual case, a number of a known series, makes no call.
         """
         counts, merged = row.kind == COUNTER, row.merged
         if merged:
@@ -105,7 +104,7 @@ class RankSeries:
         return 0 if merged else len(kept) - before
 
     def _bad_label(self, row: Metric, label: str, siblings: int) -> str:
-        """Return why a new series cannot have this value of its own label, or an empty string."""
+        """Return the reason why a new series cannot have this label value, or an empty string."""
         if row.vocabulary and label not in row.vocabulary:
             return "unknown_phase" if row.own_label == "phase" else "bad_label"
         if not label or not fits(label, MAX_LABEL_BYTES):
@@ -113,13 +112,13 @@ class RankSeries:
         return "label_limit" if siblings >= self._limits.label_values else ""
 
     def fail(self, category: str) -> None:
-        """Count the end of the rank's process; a word that is no category counts as an exception."""
+        """Count a failure of the rank's process; an unknown category counts as `exception`."""
         counts = self.counters.setdefault(TRAIN_FAILURES.key, {})
         known = category if category in FAILURE_CATEGORIES else FAILURE_CATEGORIES[-1]
         counts[known] = counts.get(known, 0.0) + 1
 
     def total(self, key: str) -> float | None:
-        """Return a counter summed over its label, or None where the rank never gave it."""
+        """Return a counter summed over its label, or None if the rank never sent it."""
         values = self.counters.get(key)
         return sum(values.values()) if values else None
 
@@ -128,10 +127,10 @@ class RankSeries:
         return self.gauges.get(key, {}).get("")
 
     def samples(self, rank: tuple[str, str], *, alive: bool, detail: bool = True) -> list[Sample]:
-        """Return what the rank (its run and rank labels) shows, alive or after its end, with or without detail.
+        """Return the samples of the rank (its run and rank labels), alive or ended, with or without detail.
 
-        Without detail a rank has at most 45 series, so that a cluster's Prometheus can hold every rank: a phase that it
-        never entered is not one of them.
+        Without detail a rank has at most 45 series, so that a cluster's Prometheus can hold every rank; a phase that it
+        never entered is left out.
         """
         shown: list[Sample] = []
         for families in (self.counters, self.gauges):

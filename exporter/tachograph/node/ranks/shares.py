@@ -1,27 +1,29 @@
-"""What each user of the node takes of the exporter, so that none can take it from the others.
+"""Each user's share of the exporter, so that no user can starve the others.
 
-Ranks of many users speak to one exporter on one event loop. Connections are counted, and the CPU time that frames cost
-is charged to the user who sent them: who has used up his share is read later, and never at the cost of another.
+Ranks of many users share one exporter on one event loop. Connections are counted, and the CPU time of frames is charged
+to the user who sent them: frames of a user who has used up the share are read later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from tachograph.catalog import index as catalog
 from tachograph.node.recent_peak import RecentPeak
+from tachograph.node.samples import Sample
 
 WORK_RATE = 0.25
-"""CPU seconds a second that the frames of all users together may cost the event loop."""
+"""CPU seconds per second that the frames of all users together may cost the event loop."""
 
 WORK_BURST = 0.02
-"""CPU seconds that they may cost at once: what a scrape may have to wait for. 64 full frames take half."""
+"""CPU seconds that they may cost at once, and so delay a scrape. 64 full frames take half."""
 
 CONNECTION_COST = 0.0003
-"""CPU seconds of an accepted connection, made and taken down by asyncio where nobody measures it."""
+"""CPU seconds charged for an accepted connection, which asyncio sets up and tears down unmeasured."""
 
 
 class Share:
-    """What one user holds and what he may still spend."""
+    """The connections, bytes and series of one user, and the CPU time left to spend."""
 
     __slots__ = ("_refilled", "_shares", "_spent", "connections", "kept_bytes", "series")
 
@@ -37,8 +39,13 @@ class Share:
         """Charge CPU seconds."""
         self._spent += seconds
 
+    def spend_on_frame(self, seconds: float) -> None:
+        """Charge the CPU seconds of one frame."""
+        self._spent += seconds
+        self._shares.note_frame(seconds)
+
     def wait_seconds(self) -> float:
-        """Return the seconds until this user may be served again; 0 while there is something left of his share."""
+        """Return the seconds until this user may be served again; 0 while some of the share is left."""
         now = self._shares.clock()
         rate = WORK_RATE / self._shares.users
         self._spent = max(0.0, self._spent - (now - self._refilled) * rate)
@@ -47,16 +54,16 @@ class Share:
 
 
 class Shares:
-    """The shares of all users that speak on the socket now."""
+    """The shares of all users connected to the socket."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._of: dict[int, Share] = {}
         self.users = 1
-        """Users among whom the work is shared: those with a connection, 1 where there is none."""
+        """Users who share the work: those with a connection, at least 1."""
         self._ticked = clock()
         self.throttled_seconds = 0.0
-        self.frame_cost = RecentPeak(clock)
+        self._frame_cost = RecentPeak(clock)
 
     @property
     def connections(self) -> int:
@@ -69,6 +76,15 @@ class Shares:
         if share is None:
             share = self._of[uid] = Share(self, self.clock())
         return share
+
+    def note_frame(self, seconds: float) -> None:
+        """Note the CPU seconds of one frame."""
+        self._frame_cost.note(seconds)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the highest cost of a frame, and the time in which users had to wait."""
+        yield Sample(catalog.FRAME_COST, (), self._frame_cost.read())
+        yield Sample(catalog.THROTTLED, (), self.throttled_seconds)
 
     def connect(self, uid: int) -> None:
         """Count a connection."""
@@ -84,11 +100,11 @@ class Shares:
         self.users = max(1, sum(share.connections > 0 for share in self._of.values()))
 
     def largest(self) -> int:
-        """Return the user with most connections."""
+        """Return the user with the most connections."""
         return max(self._of, key=lambda uid: self._of[uid].connections)
 
     def tick(self) -> None:
-        """Count the time in which somebody had to wait, and forget who left; call it about once a second."""
+        """Count the time in which a user had to wait, and forget users who left; call it about once a second."""
         now = self.clock()
         waiting = [share.wait_seconds() > 0 for share in self._of.values()]
         if any(waiting):

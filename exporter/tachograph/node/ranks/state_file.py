@@ -1,4 +1,4 @@
-"""The file in which the exporter's memory survives it: written whole, beside the old one, and put in its place."""
+"""The state file, in which sums over runs survive a restart of the exporter; it is replaced atomically."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from tachograph.node.ranks.saved_totals import SavedTotals, decode
 
 MAX_BYTES = 4 * 2**20
-"""More is neither written nor read: 256 ranks with full histograms take a quarter of it."""
+"""Maximum size to write or read; 256 ranks with full histograms take a quarter of it."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)
 
 
 def boot_id() -> str:
-    """Return what tells one boot of this machine from another, empty where the kernel does not say."""
+    """Return the kernel's id of the current boot, empty if it is not available."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -26,13 +26,13 @@ def boot_id() -> str:
 
 
 class StateFile:
-    """A memory on disk; nothing that is wrong with the file raises, and what is wrong is logged."""
+    """Saved totals on disk; a bad file never raises when it is loaded, but is logged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def load(self) -> SavedTotals | None:
-        """Return what was kept in this boot of the machine, None where there is nothing, or nothing to trust."""
+        """Return what was saved since this machine booted, None if there is nothing, or nothing valid."""
         try:
             data = self._read()
             saved = None if data is None else decode(data)
@@ -45,16 +45,16 @@ class StateFile:
         return saved
 
     def save(self, data: bytes) -> None:
-        """Put `data` in the place of what was kept; raise OSError or ValueError where that cannot be.
+        """Replace the file's content with `data`; raise OSError or ValueError if that fails.
 
-        A reader sees the old or the new, never a part. It is not synced: it is of no use after a reboot.
+        A reader sees the old or the new content, never a part. It is not synced, as it is of no use after a reboot.
         """
         if len(data) > MAX_BYTES:
             raise ValueError(f"{len(data):,} bytes: at most {MAX_BYTES:,} are kept")
         new = self.path.with_name(self.path.name + ".new")
         with contextlib.suppress(FileNotFoundError):
             new.unlink()
-        # O_EXCL: in a folder that others may write to, a link waiting under this name is not followed.
+        # O_EXCL: in a directory that others may write to, a link with this name is not followed.
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(file, "wb") as stream:  # noqa: PTH123 - a descriptor, not a path
             stream.write(data)

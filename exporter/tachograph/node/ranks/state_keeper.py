@@ -1,4 +1,4 @@
-"""Saves the rank table's memory in the state file, every other second where anything was said."""
+"""Saves the rank table's totals to the state file, every other second if they changed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SAVE_EVERY_TICKS = 2
 counted since then is added when they go on."""
 
 PATIENCE_SECONDS = 5.0
-"""How long sums may wait for a disk that does not answer; then they are shown unsaved."""
+"""Time that sums may wait for a disk that does not respond; then they are shown unsaved."""
 
 _log = logging.getLogger(__name__)
 
 
 class StateKeeper:
-    """Saves what the next exporter needs, and lets the sums over runs be shown once they are saved."""
+    """Saves what the next exporter needs, and shows the sums over runs only once they are saved."""
 
     def __init__(self, table: RankTable, file: StateFile) -> None:
         self._table = table
@@ -35,19 +35,19 @@ class StateKeeper:
         self._lines = OncePerMinute(_log, time.monotonic)
 
     def restore(self) -> None:
-        """Give the table what the exporter before this one kept; from now on sums are shown once they are saved."""
+        """Load what the previous exporter saved into the table; from now on sums are shown once they are saved."""
         if (saved := self._file.load()) is not None:
             self._table.restore(saved)
         self._table.kept_sums = self._table.sums()
 
     def tick(self) -> None:
-        """Begin to save at every other call, unless that is under way; call it about once a second."""
+        """Start a save at every other call, unless one is running; call it about once a second."""
         self._ticks += 1
         if self._saving is None and self._ticks % SAVE_EVERY_TICKS == 0:
             self._saving = asyncio.get_running_loop().create_task(self._save())
 
     async def close(self) -> None:
-        """Save the last word."""
+        """Save one last time."""
         if self._saving is not None:
             await asyncio.wait({self._saving}, timeout=PATIENCE_SECONDS / 10)
         await asyncio.wait({asyncio.get_running_loop().create_task(self._save())}, timeout=PATIENCE_SECONDS / 10)
@@ -59,7 +59,7 @@ class StateKeeper:
             if data != self._saved:
                 await self._write(data)
                 self._saved = data
-        except Exception as error:  # noqa: BLE001 - whatever it is, sums must go on to be shown
+        except Exception as error:  # noqa: BLE001 - whatever fails, sums must still be shown
             self._lines.warning(
                 f"state file not written: after a restart of the exporter sums over runs start at 0: {error}",
                 None if isinstance(error, (OSError, ValueError)) else error,
@@ -69,10 +69,10 @@ class StateKeeper:
         self._saving = None
 
     async def _write(self, data: bytes) -> None:
-        """Write in a thread, one at a time: a disk that hangs must hold neither the scrape nor the ranks."""
-        if self._writing is not None:  # one that was given up: what it wrote was older than `data`
+        """Write in a thread, one at a time: a disk that hangs must block neither scrapes nor ranks."""
+        if self._writing is not None:  # given up earlier: what it wrote is older than `data`
             if not self._writing.done():
-                raise OSError("an earlier write has not ended")
+                raise OSError("an earlier write has not finished")
             self._writing.exception()
         self._writing = asyncio.ensure_future(asyncio.to_thread(self._file.save, data))
         await asyncio.wait({self._writing}, timeout=PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""The ranks of this node: whose they are, what state they are in, and how long they are remembered."""
+"""The ranks of this node: their owners, their states, and how long they are remembered."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.wire import MAX_EVENTS, is_name
 
 LONGEST_TICK = 3.0
-"""Between two ticks further apart the exporter itself did not run: its ranks are not to blame for the silence."""
+"""If two ticks are further apart, the exporter itself did not run, and the silence of its ranks does not count."""
 
 MAX_LAST_WORDS = 256
 MAX_USERS = 64
 MAX_FORGOTTEN = 512
-"""Ranks of one user of which a little is kept after they are forgotten – a requeued job may come back after hours: more
-than any node has, fewer than a rude sender makes up."""
+"""Forgotten ranks of one user whose last step is kept, since a requeued job may come back after hours: more than any
+node has, fewer than a malicious sender can make up."""
 
 _log = logging.getLogger(__name__)
 
 
 class GpuFacts(Protocol):
-    """What the rank table asks of the GPU side."""
+    """The interface of the GPU side to the rank table."""
 
     def snapshot(self) -> GpuSnapshot | None:
-        """Return the last collection, None before the first."""
+        """Return the last collection, None before the first one."""
         ...
 
     def gpus(self) -> Sequence[GpuIdentity]:
@@ -45,11 +45,11 @@ class GpuFacts(Protocol):
         ...
 
     def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
-        """Return the GPU that a process of this node computes on, None where that is none or more than one."""
+        """Return the GPU that a process of this node computes on, None if it is none or more than one."""
         ...
 
     def peak_flops(self, uuid: str, precision: str) -> float | None:
-        """Return a GPU's dense peak FLOP/s, or None where the part is not in the table."""
+        """Return a GPU's dense peak FLOP/s, or None if the device is not in the table."""
         ...
 
 
@@ -58,13 +58,13 @@ class Welcome(NamedTuple):
 
     last_step: int | None
     ended: float | None
-    """Unix seconds when an earlier process of this rank was last heard, None where none is known."""
+    """Unix time of the last heartbeat of an earlier process of this rank, None if none is known."""
     superseded: object | None
-    """The connection that spoke for this rank until now."""
+    """The connection that represented this rank until now."""
 
 
 class RankTable:
-    """Every rank this node knows; a link is any object that stands for a connection."""
+    """Every rank known on this node; a link is any object that represents a connection."""
 
     def __init__(self, limits: Limits, clock: Clock, gpus: GpuFacts) -> None:
         self._limits = limits
@@ -77,17 +77,17 @@ class RankTable:
         self._without_peak: set[str] = set()
         self.shares = Shares(clock.monotonic)
         self.kept_sums: Mapping[str, list[Sample | HistogramSample]] | None = None
-        """The sums over each run as the state file has them: only they are shown, for a sum that a restart takes back
-        would look like a reset. None without a state file: they are shown as they are."""
+        """The sums over each run as last saved. Only these are shown, since a sum that falls at a restart would look
+        like a counter reset. None without a state file: current sums are shown."""
         self.frames = 0
         self.rejected: Counter[str] = Counter(dict.fromkeys(catalog.REJECT_REASONS, 0))
         self.dropped: Counter[str] = Counter(dict.fromkeys(catalog.DROP_REASONS, 0))
         self.events: deque[RankEvent] = deque(maxlen=MAX_EVENTS)
 
     def hello(self, link: object, hello: Hello, peer: Peer) -> Welcome:
-        """Bind a connection to a rank; raise FrameError where the rank or its run is not the sender's to claim.
+        """Bind a connection to a rank; raise FrameError if the sender may not claim the rank or its run.
 
-        All that can fail comes before anything changes.
+        Everything that can fail is done before anything changes.
         """
         old = self._claimable(link, hello, peer)
         run = self._runs.get(hello.run) or Run(peer.uid)
@@ -102,18 +102,18 @@ class RankTable:
         if old is not None:
             earlier = EarlierProcess.of(old)
         elif absent is not None:
-            earlier = EarlierProcess.remembered(absent)
+            earlier = EarlierProcess.restored(absent)
         last_step = ended = None
-        if earlier is not None and earlier.goes_on(hello):
+        if earlier is not None and earlier.continues_in(hello):
             last_step, ended = earlier.step, earlier.heartbeat
         if same and (old is None or old.link is not None):
-            ended = None  # it never ended: it was this exporter, or its connection, that did
+            ended = None  # the process never ended, only this exporter or the connection did
         superseded = None
         if old is not None and old.link is not None:
             del self._by_link[old.link]
             superseded = old.link if old.link is not link else None
         if rank is old:
-            rank.greet(hello, peer, link)
+            rank.apply_hello(hello, peer, link)
         else:
             run.ranks[hello.rank] = rank
             self.shares.of(peer.uid).series += rank.series.size - (old.series.size if old is not None else 0)
@@ -124,7 +124,7 @@ class RankTable:
         return Welcome(last_step, ended, superseded)
 
     def _speaker_of(self, run: Run, hello: Hello, peer: Peer, link: object) -> Rank:
-        """Return the rank for a process: the one it had, or a new one that follows on what is known."""
+        """Return the rank for a process: the one it had, or a new one that continues from what is known."""
         old, absent = run.ranks.get(hello.rank), run.absent.get(hello.rank)
         if old is not None and old.same_process(hello, peer) and old.outcome in ("", "dead"):
             return old
@@ -136,7 +136,7 @@ class RankTable:
         else:
             restarts = run.restarts.get(hello.rank, -1) + 1
         first = old is None and absent is None and hello.rank not in run.restarts
-        restarts = min(restarts, MOST)  # a rank says its attempt, which counts as well
+        restarts = min(restarts, MOST)  # the rank sends its attempt number, which is bounded too
         rank = Rank(hello, peer, link, self._limits, self.dropped, restarts=restarts, first=first)
         rank.since = self._clock.monotonic()
         if old is not None:
@@ -146,7 +146,7 @@ class RankTable:
         return rank
 
     def _claimable(self, link: object, hello: Hello, peer: Peer) -> Rank | None:
-        """Return the rank that a hello may take over, None where there is none yet; raise FrameError if it may not."""
+        """Return the rank that a hello may take over, None if there is none yet; raise FrameError if it may not."""
         bound = self._by_link.get(link)
         if bound is not None and bound.key != (hello.run, str(hello.rank)):
             raise FrameError("invalid", f"this connection already speaks for rank {bound.key[1]} of run {bound.key[0]}")
@@ -167,18 +167,18 @@ class RankTable:
         return old
 
     def state(self, link: object, state: State) -> None:
-        """Take over a rank's state; raise FrameError where the connection has not said hello."""
+        """Apply a rank's state; raise FrameError if the connection has not said hello."""
         rank = self._speaker(link)
         run = self._runs[rank.hello.run]
         share, held = self.shares.of(rank.peer.uid), rank.series.size
-        run.totals.add(rank.tell(state, self._clock.monotonic(), self._limits.series - share.series + held))
+        run.totals.add(rank.apply(state, self._clock.monotonic(), self._limits.series - share.series + held))
         share.series += rank.series.size - held
         for key, now, before in rank.observations(state):
             run.histograms.setdefault(key, RunHistogram()).add(now, before)
-        self.events.extend(RankEvent(rank.hello.run, rank.hello.rank, event) for event in rank.news(state))
+        self.events.extend(RankEvent(rank.hello.run, rank.hello.rank, event) for event in rank.new_events(state))
 
     def bye(self, link: object, bye: Bye) -> Rank:
-        """End a rank in its right mind and return it; the connection may say hello again."""
+        """End a rank that shuts down in an orderly way, and return it; the connection may say hello again."""
         rank = self._speaker(link)
         del self._by_link[link]
         words = ": ".join(text[:MAX_LAST_WORDS] for text in (bye.category, bye.message) if text)
@@ -192,11 +192,11 @@ class RankTable:
         rank = self._by_link.pop(link, None)
         if rank is not None:
             rank.end("dead", self._clock.monotonic())
-            rank.heartbeat = self._clock.wall()  # its last sign of life: who ended first is told by it
+            rank.heartbeat = self._clock.wall()  # its last sign of life: shows which rank ended first
         return rank
 
     def heard(self, link: object) -> None:
-        """Note that a connection spoke, whatever it said."""
+        """Note that a connection sent something, whatever it was."""
         if (rank := self._by_link.get(link)) is not None:
             rank.heard, rank.heartbeat = self._clock.monotonic(), self._clock.wall()
 
@@ -207,7 +207,7 @@ class RankTable:
         return rank
 
     def tick(self) -> None:
-        """Forget ranks whose time is over, and look where the others sit; call it about once a second."""
+        """Forget ranks past their retention, and find the GPUs of the others; call it about once a second."""
         now = self._clock.monotonic()
         gap, self._ticked = now - self._ticked, now
         for rank in list(self.ranks()):
@@ -223,21 +223,21 @@ class RankTable:
         self._place(rank for rank in self.ranks() if rank.ended is None)
 
     def _place(self, ranks: Iterable[Rank]) -> None:
-        """Find where living ranks sit, again and again: NVML lists a process once it uses CUDA, and pids come back."""
+        """Find the GPUs of living ranks again: NVML lists a process once it uses CUDA, and pids are reused."""
         resolver = GpuResolver(self._gpus.gpus(), self._gpus.gpu_of_pid, self._mig_parents)
         for rank in ranks:
             rank.placement.update(resolver, rank.hello, rank.peer.pid, rank.grant)
-            self._tell_of_peak(rank)
+            self._warn_of_missing_peak(rank)
 
-    def _tell_of_peak(self, rank: Rank) -> None:
-        """Log a device of which no peak is known, once, where that costs a rank its MFU."""
+    def _warn_of_missing_peak(self, rank: Rank) -> None:
+        """Log, once for each device, that its peak is unknown where a rank has no MFU because of it."""
         gpu = rank.placement.gpu
         if gpu is None or not gpu.name or gpu.name in self._without_peak or rank.peak_flops is not None:
             return
         if dtype_of(rank.precision) not in peaks_of(gpu.name):
             self._without_peak.add(gpu.name)
             _log.warning(
-                "no peak FLOP/s known, so no MFU: give peak_flops= to Recorder, or facts.peak_flops in the hello",
+                "no peak FLOP/s known, so no MFU: pass peak_flops= to Recorder, or facts.peak_flops in the hello",
                 extra={"device": gpu.name, "precision": rank.precision, "run": rank.hello.run},
             )
 
@@ -250,7 +250,7 @@ class RankTable:
         return self._limits.retention_finished if rank.outcome == "finished" else self._limits.retention
 
     def _make_room(self, uid: int) -> None:
-        """Forget a rank of this user where he, or the node, has all it may have: a finished one, else the oldest."""
+        """Forget an ended rank of a user if the user or node is at its limit: a finished one, else the oldest."""
         own = [rank for rank in self.ranks() if rank.peer.uid == uid]
         everybody = sum(len(run.ranks) for run in self._runs.values())
         if len(own) < self._limits.ranks and everybody < self._limits.node_ranks:
@@ -285,7 +285,7 @@ class RankTable:
             del self._past[next(iter(self._past))]
 
     def saved(self, boot: str) -> SavedTotals:
-        """Return what the next exporter on this node needs to go on where this one ends."""
+        """Return what the next exporter on this node needs to continue from here."""
         return SavedTotals(
             version=VERSION,
             boot=boot,
@@ -298,16 +298,16 @@ class RankTable:
         )
 
     def restore(self, saved: SavedTotals) -> None:
-        """Take over what an exporter before this one kept; call it before anybody speaks."""
+        """Load what a previous exporter saved; call it before any rank connects."""
         for run in saved.runs:
             if is_name(run.run):
-                self._runs[run.run] = Run.remembered(run)
+                self._runs[run.run] = Run.restored(run)
         for life in saved.lives:
-            self._remember(life.uid, life.run, life.rank, EarlierProcess.remembered(life))
+            self._remember(life.uid, life.run, life.rank, EarlierProcess.restored(life))
         self._restored = self._clock.monotonic()
 
     def sums(self) -> dict[str, list[Sample | HistogramSample]]:
-        """Return what is added up over the ranks of each run."""
+        """Return the sums over the ranks of each run."""
         return {name: run.sums(name) for name, run in self._runs.items()}
 
     def ranks(self) -> Iterator[Rank]:
@@ -323,15 +323,15 @@ class RankTable:
         return "frozen" if self._clock.monotonic() - rank.heard > self._limits.frozen_after else "running"
 
     def gpu_of(self, rank: Rank) -> str:
-        """Return the index of a rank's GPU, empty where this node does not know it."""
+        """Return the index of a rank's GPU, empty if it is not known."""
         return rank.placement.gpu.index if rank.placement.gpu is not None else ""
 
     def samples(self) -> list[Sample | HistogramSample]:
-        """Return all that the ranks show now, and what was refused or dropped."""
+        """Return the samples of all ranks, and the counts of frames and dropped series."""
         return [*(sample for _, block in self.blocks() for sample in block), *self.counts()]
 
     def blocks(self, *, detail: bool = True) -> Iterator[tuple[int, Sequence[Sample | HistogramSample]]]:
-        """Yield what each rank shows now, and each run's sums, with the user whose it is."""
+        """Yield the samples of each rank, and of each run's sums, with the user who owns them."""
         now = self._clock.monotonic()
         for rank in self.ranks():
             gpu = rank.placement.gpu
@@ -342,7 +342,7 @@ class RankTable:
                 yield run.owner, sums
 
     def counts(self) -> Iterator[Sample]:
-        """Yield what was taken, refused and dropped."""
+        """Yield the counts of frames accepted and rejected, and of series dropped."""
         yield Sample(catalog.FRAMES, (), self.frames)
         for metric, counts in ((catalog.FRAMES_REJECTED, self.rejected), (catalog.SERIES_DROPPED, self.dropped)):
             for reason, count in counts.items():

@@ -1,8 +1,8 @@
-"""The HTTP connections of one exporter: how many at a time, for how long, and which one gives way to a newcomer.
+"""The HTTP connections of one exporter: their number, their timeouts, and which one is closed to make room.
 
-A connection costs nothing until its first byte, for the kernel keeps it until then (TCP_DEFER_ACCEPT of tcp(7)), or a
-socket where that cannot be; only then is a protocol of aiohttp made for it. So who speaks at once, as a scraper does,
-is being answered before a crowd of newcomers could take its place.
+A connection costs nothing until its first byte, since the kernel holds it back until then (TCP_DEFER_ACCEPT in tcp(7)),
+or only a socket if that is not available; only then is it given a protocol of aiohttp. So a client that sends its
+request at once, as scrapers do, is being answered before a crowd of new connections could displace it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tachograph.node.log import OncePerMinute
 HEADER_SECONDS = 5.0
 """From the accept, or from the first byte of a further request, to the end of its headers; a TLS handshake included."""
 ANSWER_SECONDS = 10.0
-"""How long a client may take to read an answer: Prometheus' own time limit for a scrape by default."""
+"""Time allowed to read an answer: Prometheus' default scrape timeout."""
 KEEP_ALIVE_SECONDS = 75.0
-"""How long a connection may wait for its next request: more than a scrape interval."""
+"""Time that a connection may stay idle: more than a scrape interval."""
 REQUEST_BYTES = 16 * 1024
-"""Of one request, headers and body; no page takes a body."""
+"""Maximum size of a request, headers and body; no page takes a body."""
 SAFE_SECONDS = 1.0
-"""For so long after its request a connection that is being answered gives way to none; answers take milliseconds."""
+"""Time after its request for which a connection is not displaced; answers take milliseconds."""
 TURNS = 16
-"""A newcomer has so many turns of the event loop before others could take its place: an answer begins within six."""
+"""Iterations of the event loop that a new connection has before others can displace it; an answer begins within six."""
 PAUSE_SECONDS = 0.1
-"""How long no connection is accepted after file descriptors ran out."""
+"""Time for which no connection is accepted after file descriptors ran out."""
 
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _IPV6_GROUP_BYTES = 8
@@ -43,14 +43,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Security:
-    """What a connection must bring: a TLS handshake by `context`, and one of `names` in the client's certificate."""
+    """The requirements on a connection: TLS with `context`, and one of `names` in the client's certificate."""
 
     context: ssl.SSLContext | None = None
     names: frozenset[str] = frozenset()
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection: it passes everything on to aiohttp's protocol, and knows what the client is at."""
+    """One connection: passes everything on to aiohttp's protocol, and tracks the stage of the request."""
 
     __slots__ = ("_answered", "_bytes", "_inner", "_owner", "group", "secure", "since", "sock", "stage", "transport")
 
@@ -68,23 +68,23 @@ class HttpConnection(asyncio.Protocol):
         self._bytes = 0
 
     def begin(self) -> None:
-        """A request was read, and its answer is being made."""
+        """Note that a request was read, and its answer is being rendered."""
         self._enter("answering")
         self._answered = False
         self._bytes = 0
 
     def end(self) -> None:
-        """The answer is made; the connection is idle once the client has read it."""
+        """Note that the answer is written; the connection is idle once the client has read it."""
         self._answered = True
         self.since = self._owner.clock()
 
     def settle(self) -> None:
-        """Take note of an answer that the client has read."""
+        """Update the stage once the client has read an answer."""
         if self.stage == "answering" and self._answered and not self._unread():
             self.stage = "reading" if self._bytes else "idle"
 
     def drop(self) -> None:
-        """Close at once, whatever the connection is at."""
+        """Close at once, at any stage."""
         loop, stage = asyncio.get_running_loop(), self.stage
         self.stage = "closed"
         if self.transport is not None:
@@ -97,7 +97,7 @@ class HttpConnection(asyncio.Protocol):
                 self.sock.shutdown(socket.SHUT_RDWR)
 
     async def open(self) -> None:
-        """Make a transport of the socket, with the handshake of TLS where that is asked for."""
+        """Create a transport for the socket, with a TLS handshake if configured."""
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(lambda: self, self.sock, ssl=self.secure.context)
@@ -107,7 +107,7 @@ class HttpConnection(asyncio.Protocol):
                 self._owner.failed(self, error)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Speak HTTP from now on."""
+        """Start speaking HTTP."""
         self.transport = cast(asyncio.Transport, transport)
         if self.stage == "closed":
             self.transport.abort()
@@ -119,7 +119,7 @@ class HttpConnection(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what belongs to a request of a sane size."""
+        """Pass data on, unless the request is too large."""
         self.settle()
         if self.stage == "idle":
             self._enter("reading")
@@ -130,7 +130,7 @@ class HttpConnection(asyncio.Protocol):
             self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Close, as there is nothing to answer any more."""
+        """Pass it on; by default the connection closes."""
         return self._inner.eof_received() if self._inner is not None else None
 
     def pause_writing(self) -> None:
@@ -144,19 +144,19 @@ class HttpConnection(asyncio.Protocol):
             self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Make room for others."""
+        """Free the connection's place."""
         self.stage = "closed"
         self._owner.forget(self)
         if self._inner is not None:
             self._inner.connection_lost(error)
 
     def busy(self, now: float) -> bool:
-        """Return whether a request is being answered, and not for so long that the client must be the reason."""
+        """Return whether a request is being answered, and not for so long that the client must be the cause."""
         self.settle()
         return self.stage == "answering" and now - self.since < SAFE_SECONDS
 
     def late(self, now: float) -> bool:
-        """Return whether the client has taken longer than it may."""
+        """Return whether the client has exceeded its timeout."""
         self.settle()
         limit = {"idle": KEEP_ALIVE_SECONDS, "answering": ANSWER_SECONDS}.get(self.stage, HEADER_SECONDS)
         return now - self.since > limit
@@ -171,8 +171,8 @@ class HttpConnection(asyncio.Protocol):
 class HttpConnections:
     """Accepts connections on listening sockets and keeps at most `most` of them.
 
-    When all places are taken, a newcomer has that of the longest idle connection of the address that holds most of
-    them, never that of one whose request is being answered; where all are, the newcomer is closed.
+    If all places are taken, a new connection displaces the longest idle one of the address that holds most of them,
+    never one whose request is being answered; if all are being answered, the new one is closed.
     """
 
     def __init__(self, most: int, lines: OncePerMinute, clock: Callable[[], float] = time.monotonic) -> None:
@@ -191,13 +191,13 @@ class HttpConnections:
         return len(self._connections)
 
     def serve(self, sockets: list[socket.socket], protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Accept connections on these sockets, each with a protocol of its own."""
+        """Accept connections on these sockets, each with its own protocol."""
         self.protocol = protocol
         self._listening = sockets
         self._resume()
 
     def stop(self) -> None:
-        """Accept no further connection."""
+        """Stop accepting connections."""
         loop = asyncio.get_running_loop()
         for sock in self._listening:
             loop.remove_reader(sock)
@@ -205,12 +205,12 @@ class HttpConnections:
         self._listening = []
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         for connection in list(self._connections):
             self._drop(connection)
 
     def tick(self) -> None:
-        """Hang up on those who take too long; call it about once a second."""
+        """Close connections that exceed their timeout; call it about once a second."""
         now = self.clock()
         for connection in [each for each in self._connections if each.late(now)]:
             if connection.stage != "idle":
@@ -218,17 +218,17 @@ class HttpConnections:
             self._drop(connection)
 
     def forget(self, connection: HttpConnection) -> None:
-        """Count a connection no more."""
+        """Remove a connection."""
         self._connections.pop(connection, None)
 
     def refuse(self, connection: HttpConnection, reason: str, why: str) -> None:
-        """Hang up for a reason that is counted, and logged once a minute."""
+        """Close a connection for a reason that is counted, and logged once a minute."""
         self.refused[reason] += 1
         self._lines.warning(why, peer=connection.group)
         self._drop(connection)
 
     def failed(self, connection: HttpConnection, error: Exception) -> None:
-        """Take note of a connection that never came to be."""
+        """Note a connection that could not be established."""
         self.forget(connection)
         if connection.secure.context is not None:
             self.refused["tls"] += 1
@@ -289,7 +289,7 @@ class HttpConnections:
         task.add_done_callback(self._opening.discard)
 
     def _out_of_descriptors(self, error: OSError) -> None:
-        """Make room with the longest idle connection, and leave the queue alone for a moment."""
+        """Close the longest idle connection to make room, and stop accepting for a moment."""
         self._lines.warning(f"HTTP connections cannot be accepted: {error.strerror}")
         if error.errno in _NO_DESCRIPTOR:
             self.refused["descriptors"] += 1
@@ -308,7 +308,7 @@ class HttpConnections:
 
 
 def _group(family: int, address: object) -> str:
-    """Return what shares its places: an address, the /64 of IPv6, or all who come through one unix socket."""
+    """Return the group whose connections share places: an address, a /64 of IPv6, or all of one unix socket."""
     if family == socket.AF_UNIX or not isinstance(address, tuple):
         return "unix"
     host = str(address[0])

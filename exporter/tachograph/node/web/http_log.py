@@ -1,4 +1,4 @@
-"""What HTTP clients and the event loop complain about, one line per cause and minute."""
+"""Log lines for errors of HTTP clients and of the event loop, one per cause and minute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tachograph.node.log import OncePerMinute
 
 
 class HttpErrors(logging.Logger):
-    """What aiohttp takes for its logger: a request that is not HTTP is a line without traceback."""
+    """The logger given to aiohttp: a malformed request is logged in one line, without traceback."""
 
     def __init__(self, lines: OncePerMinute) -> None:
         super().__init__("aiohttp.server", logging.ERROR)
@@ -32,11 +32,11 @@ class HttpErrors(logging.Logger):
 
 
 def quiet_loop(lines: OncePerMinute) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """Return a handler for what no task of the event loop caught."""
+    """Return a handler for exceptions that no task of the event loop caught."""
 
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        # Without the objects that asyncio names in it: their addresses would make each time a cause of its own.
+        # Without the objects that asyncio names: their addresses would make every message a new cause.
         message = re.split(r"[(<]", str(context.get("message", "")), maxsplit=1)[0].strip() or "error in the event loop"
         if isinstance(error, OSError):
             lines.warning(f"{message}: {error.strerror or error}")

@@ -16,11 +16,11 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 
 
 class NoSocketError(Exception):
-    """There is no socket to take over; the message says why."""
+    """There is no socket to inherit; the message says why."""
 
 
 def inherited_sockets(environment: MutableMapping[str, str] | None = None) -> list[socket.socket]:
-    """Return the sockets that were passed to this process; raise NoSocketError where none of use was."""
+    """Return the sockets passed to this process by systemd; raise NoSocketError if there is none of use."""
     env = os.environ if environment is None else environment
     pid, count = env.pop("LISTEN_PID", ""), env.pop("LISTEN_FDS", "")
     env.pop("LISTEN_FDNAMES", None)
@@ -29,7 +29,7 @@ def inherited_sockets(environment: MutableMapping[str, str] | None = None) -> li
     sockets: list[socket.socket] = []
     for number in range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + int(count)):
         try:
-            os.set_inheritable(number, False)  # the process that reads GPUs has no use for it
+            os.set_inheritable(number, False)  # the GPU worker must not inherit it
             sock = socket.socket(fileno=number)
             listens = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         except OSError as error:
@@ -42,15 +42,15 @@ def inherited_sockets(environment: MutableMapping[str, str] | None = None) -> li
 
 
 def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
-    """Return sockets bound to every address of a host, or to all of this machine; raise OSError where there is none."""
+    """Return sockets bound to every address of a host, or to all of this machine; raise OSError if there is none."""
     if host is None and socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # a kernel that knows IPv6 and has it switched off
+        with contextlib.suppress(OSError):  # IPv6 is compiled in but disabled
             return [_listening(("::", port), socket.AF_INET6, both=True)]
     found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     refused: OSError | None = None
     for family, _, _, _, address in dict.fromkeys(found):
-        # The same port for all of them where any free one will do.
+        # With port 0, all addresses share the port of the first one.
         place = (address[0], sockets[0].getsockname()[1] if sockets else port, *address[2:])
         try:
             sockets.append(_listening(place, family))

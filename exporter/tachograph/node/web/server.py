@@ -1,4 +1,4 @@
-"""The HTTP side: /metrics, the health pages and the landing page, all served from memory and made once for all."""
+"""The HTTP server: /metrics, the health pages and the landing page, each rendered at most once per second."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tachograph.node.web.listening_sockets import listening_sockets
 from tachograph.node.web.web_access import Passwords, TooManyChecksError, WebConfigFile, credentials, is_local
 
 REFUSALS = ("node_limit", "work_limit", "descriptors", "slow", "tls", "auth")
-"""Why HTTP connections are refused, of catalog.CONNECTION_REFUSALS."""
+"""Those of catalog.CONNECTION_REFUSALS that apply to HTTP."""
 
 # Level 1: a third larger than level 9 and a fifth of its time.
 _GZIP_LEVEL = 1
 _LARGE_PAGE = 64 * 1024
-"""From this size on a page is compressed in a thread: the loop would wait a millisecond and more for it."""
+"""Pages of at least this size are compressed in a thread, since that takes more than a millisecond."""
 _MAX_LINE = 4096
-"""Bytes of the line with the path, and of one header."""
+"""Maximum bytes of the request line, and of one header."""
 _LAST_ANSWER_SECONDS = 0.3
 _CLOSED_POLICY = {
-    # Ranks choose much of the text on the page; should any of it ever get out of its quotes, it can do nothing.
+    # Ranks choose much of the text on the page; if any of it ever escaped its quotes, it could do nothing.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -45,11 +45,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pages:
-    """What the server serves; none may wait for anything, and a page is kept for as long as `generation` stays."""
+    """The sources of the pages; none of them blocks, and a page is cached while `generation` stays the same."""
 
     samples: Callable[[], Iterable[Sample | HistogramSample]]
     landing: Callable[[bool], str]
-    """The landing page, for a reader who may see what ranks said last or for one who may not."""
+    """Renders the landing page; the argument says whether the reader may see the ranks' failure messages."""
     ready: Callable[[], tuple[bool, str]]
     """Whether ranks can connect, and the state of each part in words."""
     generation: Callable[[], int]
@@ -74,7 +74,7 @@ class SharedPages:
 
 
 class Server:
-    """The HTTP server of one exporter: on a host's addresses, or on sockets that are already listening."""
+    """The HTTP server of one exporter, on a host's addresses or on inherited sockets."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Server:
         )
 
     async def open(self) -> str:
-        """Serve; return the address in use. Raise OSError or NoSocketError where there is none."""
+        """Start serving; return the address in use. Raise OSError or NoSocketError if there is none."""
         sockets = self._sockets()
         await self._runner.setup()
         assert self._runner.server is not None
@@ -115,25 +115,25 @@ class Server:
         return _in_words(sockets[0].getsockname())
 
     async def close(self) -> None:
-        """Stop serving; a response under way has a moment to end."""
+        """Stop serving; responses in progress get a moment to finish."""
         self._connections.stop()
         await self._runner.cleanup()
         self._connections.close()
         self._passwords.close()
 
     def tick(self) -> None:
-        """Hang up on clients that take too long, and look for changed certificates; call it about once a second."""
+        """Close connections of slow clients, and reload changed certificates; call it about once a second."""
         self._connections.tick()
         if self._web.refresh():
             self._use(self._web)
 
     def reload(self, most: int, web_config: Path | None) -> None:
-        """Change what can be changed while serving; raise ConfigError where the web configuration is faulty."""
+        """Apply new settings while serving; raise ConfigError if the web configuration is faulty."""
         self._use(WebConfigFile(web_config))
         self._connections.most = most
 
     def samples(self) -> Iterator[Sample]:
-        """Yield how many connections there are, and how many were refused."""
+        """Yield the number of connections, and of those refused, by reason."""
         yield Sample(catalog.CONNECTIONS, ("http",), len(self._connections))
         for reason in REFUSALS:
             yield Sample(catalog.CONNECTIONS_REFUSED, ("http", reason), self._connections.refused[reason])
@@ -156,7 +156,7 @@ class Server:
         async def guard(
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
         ) -> web.StreamResponse:
-            """Let in who may read, add the headers asked for, and say when an answer begins and ends."""
+            """Check the password, add the configured headers, and mark the start and end of an answer."""
             protocol = request.transport.get_protocol() if request.transport is not None else None
             connection = protocol if isinstance(protocol, HttpConnection) else None
             if connection is not None:
@@ -177,7 +177,7 @@ class Server:
         return guard
 
     async def _refusal(self, request: web.Request, connection: HttpConnection | None) -> web.Response | None:
-        """Return the answer to a request without the right password, None where it is right or none is needed."""
+        """Return the answer to a request without the right password, None if it is right or not needed."""
         users = self._web.current.users
         if not users:
             return None

@@ -1,4 +1,4 @@
-"""Who may read the exporter's pages: the web configuration as it is now, and passwords checked against it."""
+"""Access control of the exporter's pages: the current web configuration, and passwords checked against it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tachograph.node.config_file import ConfigError
 from tachograph.node.web.web_config import WebConfig, read_web_config
 
 MOST_CHECKS = 8
-"""Passwords that wait to be checked, one of each address: a check takes 50 ms of a core at bcrypt's cost 10."""
+"""Passwords waiting to be checked, one per address: a check takes 50 ms of a core at bcrypt's cost 10."""
 REST = 3
-"""After a wrong password the one thread that checks them rests this many times as long as it worked."""
-_LONGEST_PASSWORD = 72  # what bcrypt looks at
+"""After a wrong password, the thread that checks passwords sleeps this many times as long as it worked."""
+_LONGEST_PASSWORD = 72  # bytes that bcrypt uses
 
 _log = logging.getLogger(__name__)
 
 
 class WebConfigFile:
-    """The web configuration, read again when one of its files changes; a faulty one leaves the last good one."""
+    """The web configuration, reloaded when one of its files changes; the last valid one stays in use."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -35,14 +35,14 @@ class WebConfigFile:
         self._seen = self._state()
 
     def refresh(self, *, force: bool = False) -> bool:
-        """Read the files again if they changed; return whether there is a new configuration."""
+        """Reload the files if they changed; return whether there is a new configuration."""
         if self._path is None or (self._state() == self._seen and not force):
             return False
         self._seen = self._state()
         try:
             self.current = read_web_config(self._path)
         except ConfigError as error:
-            _log.error("web configuration not reloaded: the one before is still in use", extra={"faults": str(error)})
+            _log.error("web configuration not reloaded: the previous one stays in use", extra={"faults": str(error)})
             return False
         self._seen = self._state()  # it may name other files now
         _log.info("web configuration reloaded", extra={"file": self._path})
@@ -53,11 +53,11 @@ class WebConfigFile:
 
 
 class TooManyChecksError(Exception):
-    """A password cannot be checked now, for too many others wait."""
+    """A password cannot be checked now, since too many others are waiting."""
 
 
 class Passwords:
-    """Checks passwords by bcrypt in a thread of its own, and remembers the right ones."""
+    """Checks passwords with bcrypt in a thread of its own, and caches the right ones."""
 
     def __init__(self) -> None:
         self._key = os.urandom(32)
@@ -66,7 +66,7 @@ class Passwords:
         self._thread = ThreadPoolExecutor(1, "bcrypt")
 
     async def are_right(self, users: Mapping[str, bytes], name: str, password: str, address: str) -> bool:
-        """Return whether a user has this password; raise TooManyChecksError where it cannot be known soon."""
+        """Return whether a user has this password; raise TooManyChecksError if too many checks are waiting."""
         hashed, given = users.get(name), password.encode()
         digest = hmac.digest(self._key, b"\0".join((hashed or b"", name.encode().hex().encode(), given)), "sha256")
         if hashed is not None and hmac.compare_digest(self._right.get(name, b""), digest):
@@ -86,11 +86,11 @@ class Passwords:
         return right
 
     def forget(self) -> None:
-        """Forget which passwords were right."""
+        """Clear the cache."""
         self._right.clear()
 
     def close(self) -> None:
-        """Check no further password."""
+        """Stop checking."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
@@ -105,7 +105,7 @@ def _check(password: bytes, hashed: bytes) -> bool:
 
 
 def credentials(request: web.Request) -> tuple[str, str] | None:
-    """Return the user and password that a request brings."""
+    """Return the user and password of a request, None if it has none."""
     try:
         login = BasicAuth.decode(request.headers.get("Authorization", ""), encoding="utf-8")
     except ValueError:
@@ -114,14 +114,14 @@ def credentials(request: web.Request) -> tuple[str, str] | None:
 
 
 def is_local(request: web.Request) -> bool:
-    """Return whether a request comes from this machine and was not passed on by a proxy."""
+    """Return whether a request comes from this machine and was not forwarded by a proxy."""
     if "Forwarded" in request.headers or "X-Forwarded-For" in request.headers:
         return False
     return request.transport is not None and is_loopback(request.transport.get_extra_info("peername"))
 
 
 def is_loopback(peer: object) -> bool:
-    """Return whether a peer, as the transport names it, is on this machine: a unix socket's is a text."""
+    """Return whether a transport's peer is on this machine; that of a unix socket is a string."""
     if not isinstance(peer, tuple):
         return isinstance(peer, (str, bytes))
     address = ipaddress.ip_address(str(peer[0]).partition("%")[0])

@@ -26,7 +26,7 @@ _CLIENT_CERTIFICATES = {
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
-"""Go knows two more, which ask for a certificate and do not look at it: Python has none of those."""
+"""Go has two more, which request a certificate without verifying it; Python does not support them."""
 
 _CIPHERS = {
     f"TLS_ECDHE_{key}_WITH_{go}": f"ECDHE-{key}-{openssl}"
@@ -44,7 +44,7 @@ _CIPHERS = {
 
 _HASH = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 HIGHEST_COST = 14
-"""Of a bcrypt hash: about a second on one core."""
+"""Maximum cost of a bcrypt hash: about a second on one core."""
 
 _HEADERS: Mapping[str, tuple[str, ...] | None] = {
     "Content-Security-Policy": None,
@@ -53,16 +53,16 @@ _HEADERS: Mapping[str, tuple[str, ...] | None] = {
     "X-XSS-Protection": None,
     "Strict-Transport-Security": None,
 }
-"""The headers that the toolkit knows, and what each may say where that is not free."""
+"""The headers that the toolkit supports, and their allowed values; None: any."""
 
 
 @dataclass(frozen=True)
 class WebConfig:
-    """How the exporter's port is protected; by default not at all."""
+    """The protection of the exporter's port; by default there is none."""
 
     context: ssl.SSLContext | None = None
     client_names: frozenset[str] = frozenset()
-    """Alternative names of which a client's certificate must have one; none: any verified certificate will do."""
+    """Subject alternative names, one of which a client's certificate must have; empty: any verified certificate."""
     users: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     files: tuple[Path, ...] = ()
@@ -70,12 +70,12 @@ class WebConfig:
 
     @property
     def is_closed(self) -> bool:
-        """Whether everybody who gets an answer has shown who they are."""
+        """Whether every client must authenticate."""
         return bool(self.users) or (self.context is not None and self.context.verify_mode is ssl.CERT_REQUIRED)
 
 
 def read_web_config(path: Path) -> WebConfig:
-    """Return what the file says; raise ConfigError with a line for each fault of it and of the files it names."""
+    """Return the configuration in a file; raise ConfigError with a line for each fault of it or a file it names."""
     reader = _Reader(path)
     try:
         config = reader.read()
@@ -128,7 +128,7 @@ class _Reader:
         })  # fmt: skip
 
     def _http(self, node: yaml.Node, name: str) -> dict[str, str]:
-        # This server speaks HTTP/1.1, whatever `http2` says: a client takes what it is offered.
+        # This server speaks HTTP/1.1, whatever `http2` says: clients accept what they are offered.
         parts = self._table(node, name, {"http2": self._truth, "headers": self._headers})
         headers: dict[str, str] = parts.get("headers") or {}
         return headers
@@ -148,7 +148,7 @@ class _Reader:
             user = str(key.value)
             text = self._text(value, f"{name}.{user}")
             found = _HASH.fullmatch(text)
-            # The text is not shown: somebody may have put the password itself there.
+            # The text is not shown: it may be the password itself.
             if found is None:
                 self._fault(value, f"{name}.{user}", 'expected a bcrypt hash, as `htpasswd -nBC 10 ""` prints it')
             elif not 4 <= int(found[1]) <= HIGHEST_COST:
@@ -227,7 +227,7 @@ class _Reader:
         return [self._text(each, name) for each in node.value]
 
     def _file(self, node: yaml.Node, name: str) -> Path:
-        # As the toolkit has it: relative to the folder of this file.
+        # As in the toolkit: relative to the directory of this file.
         text = self._text(node, name)
         if not text:
             self._fault(node, name, "expected a path")
