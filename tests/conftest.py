@@ -1,4 +1,4 @@
-"""What tests of several parts share: two generations of Prometheus and Alertmanager, rules, GPUs, a receiver."""
+"""Fixtures of several folders: two generations of Prometheus and Alertmanager, rules, fake GPUs, a receiver."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def rules() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def library(pytestconfig: pytest.Config) -> Path:
-    """The folder of the made-up NVML library; kept between runs."""
+    """The folder of the fake NVML library; kept between runs."""
     folder: Path = fake_nvml.build(pytestconfig.cache.mkdir("fake_nvml"))
     return folder
 
 
 @pytest.fixture
 def fake(library: Path, tmp_path: Path) -> Any:
-    """Eight H100s whose values stand still."""
+    """Eight H100s with constant values."""
     return fake_nvml.FakeNvml(library, tmp_path / "nvml-state")
 
 
