@@ -1,4 +1,4 @@
-"""What tests of several parts share: two generations of Prometheus and Alertmanager, rules, GPUs, a receiver."""
+"""Fixtures of several folders: two generations of Prometheus and Alertmanager, rules, fake GPUs, a receiver."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def library(pytestconfig: pytest.Config) -> Path:
 
 @pytest.fixture
 def fake(library: Path, tmp_path: Path) -> Any:
-    """Eight H100s whose values stand still."""
+    """Eight H100s with constant values."""
     return fake_nvml.FakeNvml(library, tmp_path / "nvml-state")
 
 

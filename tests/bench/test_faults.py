@@ -136,7 +136,7 @@ def test_symptoms_of_an_end_are_allowed_with_it(scores: ModuleType, outcome: Cal
 
 
 def test_tables_count_what_was_judged(scores: ModuleType, outcome: Callable[..., Any]) -> None:
-    """One right of two is 50 %; the delay is of those that were told; a long one that was cut off says so."""
+    """One right of two is 50 %; the delay is of those that were reported; a long one that was cut off says so."""
     cut = outcome("divergence-0")
     cut.fault = "the campaign was too short"
     found = scores.tables(

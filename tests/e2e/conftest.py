@@ -18,7 +18,7 @@ RANKS = 4
 
 
 def _wait_for(look: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Return the first thing that `look` finds; fail when there is none in time."""
+    """Poll `look` and return its first true result; fail when there is none in time."""
     deadline = time.monotonic() + seconds
     while True:
         if found := look():

@@ -1,4 +1,4 @@
-"""From broken hardware to the page: made-up GPUs behind the real pynvml, and all else as it is shipped.
+"""From broken hardware to the page: fake GPUs behind the real pynvml, everything else as shipped.
 
 Three of eight GPUs break at once: one is lost, one hangs the driver, one falls off the bus with Xid 79. A fourth
 reports what programs do to themselves.
@@ -76,7 +76,7 @@ def node(fake: Any, pages: Pager, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def speak(path: Path, rank: int, uuid: str, stop: threading.Event) -> None:
-    """Be a rank that computes on a GPU, until told to stop."""
+    """Send the frames of a rank that computes on a GPU, until `stop` is set."""
     hello = {"v": 1, "type": "hello", "run": RUN, "rank": rank, "local_rank": rank, "world_size": 8, "attempt": 0,
              "pid": 1, "uuid": uuid, "facts": {}}  # fmt: skip
     with socket.socket(socket.AF_UNIX) as connection:

@@ -225,7 +225,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with samples.open("w", encoding="utf-8") as file:
         file.writelines(exposition(began, began + PAST + FUTURE))
     make = [programs["promtool"], "tsdb", "create-blocks-from", "openmetrics", samples, data]
-    subprocess.run(make, check=True, capture_output=True, timeout=100)
+    subprocess.run(make, check=True, capture_output=True, timeout=250)
     (folder / "rules").mkdir()
     for path in (ROOT / "prometheus/rules").glob("*.yml"):  # all of them each second: no test waits for a slow group
         text = re.sub(r"(?m)^    interval: .+\n", "", path.read_text(encoding="utf-8"))
@@ -264,11 +264,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with Children(folder) as children:
         children.start("alertmanager", alerting)
         prometheus = children.start("prometheus", command)
-        prometheus.wait_until(lambda: answers(f"http://{ours}/-/ready"), 20)
+        prometheus.wait_until(lambda: answers(f"http://{ours}/-/ready"), 60)
         # Records are made of records, ten deep at most; Prometheus counts its own rounds.
         rounds = (
             "min(prometheus_rule_group_iterations_total) >= 12 and on () process_cpu_seconds_total{job='alertmanager'}"
         )
         live = Fleet(f"http://{ours}", 0)
-        prometheus.wait_until(lambda: bool(live.ask("query", query=rounds)["result"]), 90)
+        prometheus.wait_until(lambda: bool(live.ask("query", query=rounds)["result"]), 250)
         yield Fleet(live.url, int(time.time()) - 1)

@@ -1,4 +1,4 @@
-"""Each dashboard's JSON: what Grafana will accept without a word, and what a person needs of every panel."""
+"""Each dashboard's JSON: what Grafana accepts silently, and what a person needs of every panel."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_ids_are_unique_and_panels_do_not_overlap(dashboard: Json) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("w", 25), ("x", -1), ("y", 0)])
 def test_a_panel_out_of_place_is_found(dashboards: dict[str, Json], key: str, value: int) -> None:
-    """The check of places can fail."""
+    """The check of panel positions can fail."""
     broken = copy.deepcopy(dashboards["run"]["panels"])
     broken[-1]["gridPos"][key] = value
     assert overlapping(broken)
@@ -152,7 +152,7 @@ def schema_errors(dashboard: Json, schema: Path) -> list[str]:
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda path: path.stem)
 def test_every_key_is_one_that_grafana_knows(dashboard: Json, schema: Path) -> None:
-    """Grafana drops a key it does not know without a word: all is checked against the types each major publishes."""
+    """Grafana silently drops a key that it does not know: all are checked against the types each major publishes."""
     assert schema_errors(dashboard, schema) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 Json = dict[str, Any]
 
 EXCLUDED = {
-    "template-job-rule": "our series are told by their prefix; `job` is the cluster owner's to name",
+    "template-job-rule": "our series are identified by their prefix; `job` is the cluster owner's to name",
     "template-instance-rule": "a node is chosen where nodes are shown; Fleet shows runs",
     "target-job-rule": "as template-job-rule",
     "target-instance-rule": "a query for a run or a cluster spans all nodes; those for nodes and ranks do match it",
@@ -125,7 +125,7 @@ def test_target_counter_agg(dashboard: Json, expressions: ModuleType, fill: Any)
 
 
 def test_exceptions_are_still_there(dashboards: dict[str, Json], expressions: ModuleType) -> None:
-    """An exception for a panel that has gone would hide the next mistake of that name."""
+    """An exception for a panel that no longer exists would hide the next mistake of that name."""
     there = {(name, one.place) for name, found in dashboards.items() for one in expressions.asked(found)}
     assert {*SINCE_THE_START, *FIXED_RANGE} <= there
 

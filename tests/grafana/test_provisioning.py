@@ -21,7 +21,7 @@ PROVIDER_KEYS = {
     "name", "orgId", "folder", "folderUid", "type", "disableDeletion", "allowUiUpdates", "updateIntervalSeconds",
     "options",
 }  # fmt: skip
-"""What Grafana's documentation names; it drops any other key without a word."""
+"""What Grafana's documentation names; it silently drops any other key."""
 
 
 def load(path: str) -> Any:
@@ -29,7 +29,7 @@ def load(path: str) -> Any:
 
 
 def test_grafana_reads_these_files_and_knows_every_key() -> None:
-    """One file of each kind, in the folder of its kind; a misspelt key would be dropped without a word."""
+    """One file of each kind, in the folder of its kind; a misspelt key would be dropped silently."""
     found = {str(path.relative_to(ROOT)) for path in (ROOT / "grafana/provisioning").rglob("*") if path.is_file()}
     assert found == {DATASOURCES, DASHBOARDS}
     sources, providers = load(DATASOURCES), load(DASHBOARDS)

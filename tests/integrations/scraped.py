@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tachograph_lab.processes import Children, free_port
 
 QUICK_EXPORTER = Path(__file__).parents[1] / "quick_exporter.py"
-LIMIT = 100.0
+LIMIT = 250.0
 LAUNCHER = ("TACHOGRAPH", "SLURM", "OMPI", "PMI", "TORCHELASTIC", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
 
 Series = tuple[str, frozenset[tuple[str, str]]]

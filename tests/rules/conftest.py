@@ -1,4 +1,4 @@
-"""What the rule tests share: promtool, run on the repository's rules in a fixed order."""
+"""Fixtures of the rule tests: promtool, run on the repository's rules with a fixed evaluation order."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Promtool = Callable[..., str]
 RuleTests = Callable[..., None]
 
 THRIFTY = {"GOGC": "1000", "GOMAXPROCS": "1"}
-"""A third less work for promtool: less collection of garbage, for 300 MB of memory, and none beside the work."""
+"""Saves a third of promtool's CPU time: garbage is collected less often, which takes 300 MB of memory."""
 
 
 @pytest.fixture
 def promtool(programs: Mapping[str, Path]) -> Promtool:
-    """Run promtool in the repository and return what it prints; fail with its words unless it succeeds."""
+    """Run promtool in the repository and return its output; fail with that output unless it succeeds."""
 
     def run(*arguments: str | Path, program: Path | None = None) -> str:
         done = subprocess.run(
@@ -38,7 +38,7 @@ def promtool(programs: Mapping[str, Path]) -> Promtool:
 
 @pytest.fixture
 def rule_tests(promtool: Promtool, tmp_path: Path) -> RuleTests:
-    """Run made-up rule tests over rule files; groups are evaluated in the order of the files."""
+    """Run generated rule tests over rule files; groups are evaluated in the order of the files."""
 
     def run(
         rules: Iterable[Path], *tests: Mapping[str, Any], interval: str = "5s", program: Path | None = None

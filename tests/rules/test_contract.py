@@ -1,4 +1,4 @@
-"""The contract between exporter, rules, runbooks and tests: nothing is named that does not exist, nothing is forgotten.
+"""The contract between exporter, rules, runbooks and tests: every name exists, and nothing is forgotten.
 
 The labels of each expression are worked out from the catalog, so that a join on a label that one side lacks, which
 Prometheus answers with silence, is an error here.
@@ -281,12 +281,12 @@ def test_every_alert_is_complete(rules: Rules, checker: Checker) -> None:
         assert name == "Watchdog" or {"run", "instance"} & set(culprit), f"{name} names nobody"
 
 
-def test_an_alert_of_two_severities_is_told_alike(rules: Rules) -> None:
-    """What is a page for one and a ticket for another differs in severity and in nothing that a person reads."""
-    told: dict[str, dict[str, Any]] = {}
+def test_an_alert_of_two_severities_has_the_same_annotations(rules: Rules) -> None:
+    """An alert that is a page for one run and a ticket for another differs in severity and in no annotation."""
+    annotations: dict[str, dict[str, Any]] = {}
     severities = set()
     for name, rule in alerts(rules):
-        assert told.setdefault(name, rule["annotations"]) == rule["annotations"], name
+        assert annotations.setdefault(name, rule["annotations"]) == rule["annotations"], name
         assert (name, rule["labels"]["severity"]) not in severities, f"{name} stands twice"
         severities.add((name, rule["labels"]["severity"]))
 
@@ -313,7 +313,7 @@ def test_every_alert_has_a_test_that_fires_and_one_that_does_not(rules: Rules) -
 
 
 def test_every_recorded_series_is_used_or_documented(rules: Rules) -> None:
-    """By a rule, a dashboard, a runbook or the list in prometheus/README.md; what nobody reads is not computed."""
+    """By a rule, a dashboard, a runbook or the list in prometheus/README.md; unused series are not recorded."""
     used = {
         found
         for rule in rules

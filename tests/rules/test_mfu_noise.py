@@ -31,10 +31,10 @@ def test_noise_is_no_decline_and_a_decline_shows_through_noise(rule_tests: RuleT
         info = f'tachograph_rank_info{{run="{run}",rank="0",attempt="0",world_size="1",instance="n"}}'
         given.append({"series": info, "values": f"1x{MINUTES}"})
         given.append({"series": f'run:step_mfu:ratio{{run="{run}"}}', "values": values})
-    told = {
+    expected = {
         "expr": f'count by (run) (count_over_time(ALERTS{{alertstate="firing"}}[{MINUTES}m]))',
         "eval_time": f"{MINUTES - 2}m30s",
         "exp_samples": [{"labels": f'{{run="{run}"}}', "value": 1} for run in ("fast", "slow")],
     }
     rules = [RULES / "efficiency.yml", RULES / "efficiency_trend.yml"]
-    rule_tests(rules, {"interval": "1m", "input_series": given, "promql_expr_test": [told]}, interval="1m")
+    rule_tests(rules, {"interval": "1m", "input_series": given, "promql_expr_test": [expected]}, interval="1m")

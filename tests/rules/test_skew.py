@@ -1,4 +1,4 @@
-"""Lateness in many made-up runs: what is told of each, and of those one step below nothing. Two ranks, three, 64.
+"""Stragglers in many generated runs: the alerts of each, and none for runs just below a limit. Two ranks, three, 64.
 
 Steps of 100 ms; samples every 5 s, evaluations between them. `skew/behaviour.yml` holds the texts.
 """
@@ -54,7 +54,7 @@ def excess(name: str, share: Wait, phase: str, ranks: int = 3) -> Series:
     return series("tachograph_train_phase_excess_seconds_total", name, None, values, phase=phase)
 
 
-def told(*expected: Mapping[str, str], by: str = "alertname, severity, run, rank", at: int = 282) -> dict[str, Any]:
+def alerts(*expected: Mapping[str, str], by: str = "alertname, severity, run, rank", at: int = 282) -> dict[str, Any]:
     """Expect these alerts, each once, and no other, ever until then."""
     samples = [", ".join(f'{key}="{value}"' for key, value in labels.items()) for labels in expected]
     return {
@@ -76,7 +76,7 @@ def check(rule_tests: RuleTests, *tests: tuple[Sequence[Series], list[dict[str, 
 
 
 def test_small_lags(rule_tests: RuleTests) -> None:
-    """9 % is told, with three ranks as with four; 5.5 % is not, nor 4.5 ms, nor what ranks differ by anyway.
+    """9 % is reported, with three ranks as with four; 5.5 % is not, nor 4.5 ms, nor what ranks differ by anyway.
 
     Neither are two of four, which nothing tells from the other two.
     """
@@ -88,7 +88,7 @@ def test_small_lags(rule_tests: RuleTests) -> None:
         *run("short", 0.015, 0.0105, 0.015, 0.015, steps=2),
         *run("halves", 0.030, 0.021, 0.021, 0.030),
     ]
-    check(rule_tests, (given, [told(straggler("four", 1), straggler("three", 1))]))
+    check(rule_tests, (given, [alerts(straggler("four", 1), straggler("three", 1))]))
 
 
 def test_small_lags_that_do_not_count(rule_tests: RuleTests) -> None:
@@ -109,17 +109,17 @@ def test_small_lags_that_do_not_count(rule_tests: RuleTests) -> None:
         "eval_time": "282s",
         "exp_samples": [],
     }
-    check(rule_tests, (given, [told(straggler("gap", 1), straggler("nan", 1)), one_alert]))
+    check(rule_tests, (given, [alerts(straggler("gap", 1), straggler("nan", 1)), one_alert]))
 
 
 def test_two_ranks_are_compared_with_their_past(rule_tests: RuleTests) -> None:
-    """A lag of 10 % that is new is told, after 400 s of none; not one that was since the start, or soon after."""
+    """A lag of 10 % that is new is reported, after 400 s of none; not one that was since the start, or soon after."""
     given = [
         *run("new", "0+1x80 81.25+1.25x40", "0+1x80 80.75+0.75x40", samples=120),
         *run("old", 0.026, 0.016, samples=120),
         *run("young", "0+1x6 7.25+1.25x113", "0+1x6 6.75+0.75x113", samples=120),
     ]
-    check(rule_tests, (given, [told(at=402), told(straggler("new", 1), at=497)]))
+    check(rule_tests, (given, [alerts(at=402), alerts(straggler("new", 1), at=497)]))
 
 
 def test_where_a_lag_arises(rule_tests: RuleTests) -> None:
@@ -166,7 +166,7 @@ def test_own_limit(rule_tests: RuleTests) -> None:
         *run("tolerant", 0.030, 0.005, 0.030), limit("tolerant", 0.4),
         *run("plain", 0.030, 0.016, 0.030), *run("late", 0.030, 0.007, 0.030),
     ]  # fmt: skip
-    check(rule_tests, (given, [told(
+    check(rule_tests, (given, [alerts(
         straggler("strict", 1, "critical"), straggler("late", 1, "critical"),
         straggler("tolerant", 1), straggler("plain", 1),
     )]))  # fmt: skip
@@ -179,7 +179,7 @@ def test_a_page_stays_a_page(rule_tests: RuleTests) -> None:
         *run("eased", 0.030, "0+0.25x30 8.3+0.8x29", 0.030),
         *run("never", 0.030, 0.013, 0.030),
     ]
-    check(rule_tests, (given, [told(
+    check(rule_tests, (given, [alerts(
         straggler("held", 1, "critical"), straggler("eased", 1, "critical"), straggler("eased", 1),
         straggler("never", 1),
     )]))  # fmt: skip
@@ -253,7 +253,7 @@ def test_causes(rule_tests: RuleTests) -> None:
 
 
 def test_turns(rule_tests: RuleTests) -> None:
-    """An excess of 3 % in one phase is told, even if another's is not a number; 0.9 % in each of two is not.
+    """An excess of 3 % in one phase is reported, even if another's is not a number; 0.9 % in each of two is not.
 
     Nor is one for which nobody waits, or beside a rank that is late, if only now and then. Nor in a run that
     saves often, once, or at a restart. Nor one of all at once: larger than the waits, or while all wait for data.
@@ -281,7 +281,7 @@ def test_turns(rule_tests: RuleTests) -> None:
         rule_tests,
         (
             given,
-            [told(
+            [alerts(
                 straggler("turns"), straggler("nan"), straggler("fixed", 1),
                 straggler("page", 1, "critical"), straggler("wide", 3, "critical"),
             )],
@@ -301,7 +301,7 @@ def at(name: str, *steps: str, state: str = "running") -> Iterator[Series]:
 
 
 def test_step_desync(rule_tests: RuleTests) -> None:
-    """65 steps behind are told, 60 are not, where 63 fit between two looks; one that runs away; of three apart, none.
+    """65 steps behind alert, 60 do not, where 63 fit between two looks; one that runs away; of three apart, none.
 
     Not at the start, in a hang, of the dead, of what is not a number, or for 15 s.
     """
@@ -321,7 +321,7 @@ def test_step_desync(rule_tests: RuleTests) -> None:
     given.append(series("tachograph_rank_progress_timestamp_seconds", "hang", 0, "0+5x12 60x48"))
     given.append({"series": 'node:ranks_alive:count{run="hang",instance="n"}', "values": "3x60"})
     own = {"alertname": "RankStepDesync"}
-    wanted = told(
+    wanted = alerts(
         {**own, "run": "behind", "rank": "3"},
         {**own, "run": "away", "rank": "2"},
         {**own, "run": "apart"},

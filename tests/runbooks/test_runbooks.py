@@ -209,7 +209,7 @@ def help_of(name: str, subcommand: str) -> str:
 
 
 def test_nothing_is_reviewed_that_nobody_uses() -> None:
-    """The table of commands is no list of wishes: each program in it stands in a runbook, and says where it is told."""
+    """Each program in the table of commands is used in a runbook and has the source of its documentation."""
     texts = (*PAGES.values(), INDEX.read_text(encoding="utf-8"))
     used = [words for text in texts for line in written(text) for words in shell.commands(line)]
     assert {words[0] for words in used} - OURS.keys() == REVIEWED.keys() | EVERYDAY
@@ -256,12 +256,12 @@ def test_the_limits_of_one_run_are_told() -> None:
     for name, moves, _ in lines:
         for alert in re.findall(r"\]\((\w+)\.md\)", moves):
             told = sections(PAGES[alert])["Tune"]
-            assert f'recorder.threshold("{name.strip("`")}"' in told, f"{alert} does not tell of {name}"
+            assert f'recorder.threshold("{name.strip("`")}"' in told, f"{alert} does not mention {name}"
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_runbook_leads_to_the_three_platforms(name: str) -> None:
-    """Commands end with links to what is the same for all alerts, told for Kubernetes, Slurm and bare metal."""
+    """Commands end with links to what is the same for all alerts, with parts for Kubernetes, Slurm and bare metal."""
     told = how_to()
     links = re.findall(r"\]\(README\.md#([\w-]+)\)", sections(PAGES[name])["Commands"])
     assert links, "no way to the node, no way to restart"
@@ -274,7 +274,7 @@ def how_to() -> dict[str, str]:
     return {anchors(f"# {title}").pop(): text for title, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def test_each_how_to_is_told_for_every_platform() -> None:
+def test_each_how_to_covers_every_platform() -> None:
     """In one order, with a command for each; a part whose command is the same everywhere says so."""
     for title, text in how_to().items():
         if "the same everywhere" in text:
@@ -300,7 +300,7 @@ def test_the_replay_shows_the_alert(name: str) -> None:
             continue
         assert re.fullmatch(r"promtool test rules tests/rules/\w+/\w+\.yml", line.partition("#")[0].strip()), line
         assert name in firing_in(argument), f"{argument} does not make {name} fire"
-    assert shown == expecting, f"not told: {sorted(expecting - shown)}"
+    assert shown == expecting, f"not listed: {sorted(expecting - shown)}"
 
 
 @cache
