@@ -34,7 +34,7 @@ FROM_THE_TRAINING_SCRIPT = {"torch", "transformers"}
 
 RUN = {
     "pytest-timeout": ("pyproject.toml", "timeout = "),
-    "pytest-xdist": ("Makefile", "pytest -n 2"),
+    "pytest-xdist": ("Makefile", "pytest -n 3"),
     "ruff": ("Makefile", "/ruff"),
     "mypy": ("Makefile", "/mypy"),
     "import-linter": ("Makefile", "/lint-imports"),

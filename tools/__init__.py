@@ -1,1 +1,1 @@
-"""What maintainers run: generators of documents, mutation of rules, fetching of Prometheus."""
+"""Programs for maintainers: generators of documents, mutation of rules, fetching of Prometheus."""
