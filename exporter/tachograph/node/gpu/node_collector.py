@@ -21,6 +21,9 @@ from tachograph.node.samples import GpuIdentity, Row, unzipped
 from tachograph.node.xid.counts import XidWatch
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 30.0
+TURN_SECONDS = 0.005
+"""How long a GPU is waited for before the next one is asked: threads that all begin at once spend a third of their time
+passing the interpreter's lock to and fro. A slow one holds up nobody for longer."""
 ANSWER_SECONDS = 0.5
 """How long a collection waits for its GPUs at most; a later answer is in the next line."""
 
@@ -90,6 +93,7 @@ class NodeCollector:
             idle = [gpu for gpu in self._gpus if gpu.thread.since is None]
             for gpu in idle:
                 gpu.ask(self._driver.version, self._driver.cuda_version)
+                gather(self._outcomes, [gpu.thread], TURN_SECONDS)
             gather(self._outcomes, [gpu.thread for gpu in idle], deadline - time.monotonic())
             now = self._clock()
             for gpu in self._gpus:
