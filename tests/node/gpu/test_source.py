@@ -140,7 +140,7 @@ def test_a_driver_that_answers_for_no_gpu_gets_a_new_worker_in_the_end(
         await source.until(source.all_up)
         worker = source.workers()
         node.block(FOREVER)
-        await source.until(lambda: 0 in source.ups())
+        await source.until(lambda: source.why() == ["hung"] * 8)
         assert source.worker_ends()["killed"] == 0
 
         def hung(condition: bool) -> bool:
