@@ -1,4 +1,4 @@
-"""Samples in Prometheus' two text formats; the only module that imports prometheus_client.
+"""Samples in Prometheus' two text formats; the only module of the exporter that imports prometheus_client.
 
 # HELP tachograph_rank_up 1 while the rank's process holds its connection, 0 once it died.
 # TYPE tachograph_rank_up gauge
