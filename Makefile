@@ -60,8 +60,9 @@ check: $(CHECK_READY)  ## formatting, lint, types, floors: in a small environmen
 
 PYTEST := $(BIN)/pytest -n 3 --dist worksteal   # on two cores: the third fills the gaps of those that wait
 UNIT := $(addprefix tests/,catalog client/core client/flops client/hello client/signals client/torch export/logs \
-  export/traces grafana lab/fleet lab/scenario node/gpu node/ranks node/status_page rules runbooks silence tools top) \
-  $(wildcard tests/client/test_*.py) $(filter-out tests/node/test_exporter%,$(wildcard tests/node/test_*.py))
+  export/traces grafana lab/fleet lab/scenario node/ranks node/status_page rules runbooks silence tools top) \
+  $(wildcard tests/client/test_*.py) $(filter-out tests/node/test_exporter%,$(wildcard tests/node/test_*.py)) \
+  $(filter-out $(addprefix tests/node/gpu/test_,captures.py source% watch% worker.py),$(wildcard tests/node/gpu/test_*.py))
 
 test: check binaries   ## all checks, and all tests but the slow ones: what CI runs
 	$(PYTEST)
