@@ -1,7 +1,8 @@
 """The cost of the exporter with 8 GPUs and 8 ranks: scrape time, CPU, memory of exporter and worker together.
 
 The ranks are processes that each send a full frame a second, as a `tachograph.Recorder` on a GPU does; the GPUs are
-read by the real pynvml, from the driver's library where there is one, else from the small C library in tests/nvml.
+read by the real pynvml, from the driver's library where there is one, else from the small C library of
+the lab.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import shutil
 import socket
 import tempfile
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from tachograph.http_client import HttpError, ask
 from tachograph_lab import binaries
 from tachograph_lab.checkout import root
 from tachograph_lab.processes import Children, ProcessError, answers, free_port
@@ -161,9 +161,11 @@ class Monitoring:
 
 
 def get(url: str) -> str:
-    """Return the body of a GET of `url`; raise ProcessError if there is no answer."""
+    """Return the body of a GET of `url`; raise ProcessError unless it is answered with status 200."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as response:
-            return str(response.read().decode())
-    except OSError as error:
+        response = ask(url, 10)
+    except HttpError as error:
         raise ProcessError(f"no answer from {url}: {error}") from error
+    if response.status != 200:
+        raise ProcessError(f"no answer from {url}: {response.status} {response.reason}")
+    return response.body.decode()

@@ -8,13 +8,12 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tachograph.die_with_parent import dying_with_parent
+from tachograph.http_client import HttpError, ask
 
 GRACE_SECONDS = 5.0
 RECORD = "processes.json"
@@ -170,7 +169,6 @@ def free_port() -> int:
 def answers(url: str) -> bool:
     """Return whether a GET of `url` returns status 200 now."""
     try:
-        with urllib.request.urlopen(url, timeout=2) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
+        return ask(url, 2).status == 200
+    except HttpError:
         return False

@@ -273,7 +273,7 @@ class Recorder(Uncopied):
 
     @contained
     def threshold(self, name: str, value: float) -> None:
-        """Set a limit for this run's alerts, one of `catalog.THRESHOLDS`, in place of the rules' default.
+        """Set a limit for this run's alerts, one of `catalog.rank.THRESHOLDS`, in place of the rules' default.
 
         In seconds, or a share between 0 and 1; any other name or value is dropped and counted. A later call replaces
         an earlier one. If ranks differ, the most tolerant limit counts, so one rank that sets it is enough.
