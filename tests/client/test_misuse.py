@@ -184,6 +184,19 @@ def test_dir_shows_the_api() -> None:
     assert set(dir(tachograph)) == {"Recorder", "__version__"}
 
 
+def test_advice_that_cannot_be_loaded_costs_no_frame(
+    exporter: Any, record: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no module can be loaded, for want of descriptors, all right words are listed; and the nearest later."""
+    monkeypatch.setitem(sys.modules, "difflib", None)
+    recorder = record()
+    recorder.phase("forwrd")
+    frame = exporter.wait_for(where=lambda frame: "notices" in frame)
+    assert "expected one of init, data" in frame["notices"][0]
+    monkeypatch.delitem(sys.modules, "difflib")
+    exporter.wait_for(where=lambda frame: any("did you mean forward?" in text for text in frame.get("notices", ())))
+
+
 def test_difflib_is_loaded_by_a_misuse_alone(tmp_path: Path) -> None:
     """A script that is right pays nothing for the advice."""
     program = (

@@ -14,7 +14,7 @@ WORDS = 4
 WORD_LENGTH = 64
 
 
-class Finding:
+class WrongUse:
     """One misuse: what was called, how often, and what would have been right."""
 
     __slots__ = ("count", "other", "right", "text", "use", "wrong")
@@ -24,25 +24,27 @@ class Finding:
         self.wrong = wrong
         self.right = right
         self.other = other or f"expected one of {', '.join(right)}"
-        self.text = hint and f"{use} {hint}"
+        self.text = printable(hint and f"{use} {hint}")
         self.count = 0
 
     def describe(self) -> str:
         """Return what is wrong in one line, with the nearest right word if there is one."""
         if not self.text:
-            from difflib import get_close_matches  # late: nothing else needs it, and it costs an import
-
+            try:
+                from difflib import get_close_matches  # late: nothing else needs it, and it costs an import
+            except Exception:  # noqa: BLE001 - no free file descriptor, no memory: a later call tries again
+                return printable(f"{self.use} is dropped: {self.other}")
             near = get_close_matches(self.wrong.lower(), self.right, 1)
-            self.text = f"{self.use} is dropped: {f'did you mean {near[0]}?' if near else self.other}"
-        return printable(self.text)
+            self.text = printable(f"{self.use} is dropped: {f'did you mean {near[0]}?' if near else self.other}")
+        return self.text
 
 
 class Misuse:
-    """What a script got wrong so far. Any thread may `note`; the sender thread reads, and writes to the log."""
+    """The wrong uses of one recorder so far. Any thread may `note`; the sender thread reads, and writes to the log."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
-        self._found: dict[str, dict[str, Finding]] = {}
+        self._found: dict[str, dict[str, WrongUse]] = {}
         self._told = 0
 
     def note(
@@ -62,13 +64,13 @@ class Misuse:
         """
         self._counts[kind] = self._counts.get(kind, 0) + 1
         found = self._found.setdefault(kind, {})
-        finding = found.get(use)
-        if finding is None:
+        one = found.get(use)
+        if one is None:
             if len(found) >= WORDS:
                 return
             word = wrong[:WORD_LENGTH] if type(wrong) is str else ""
-            finding = found[use] = Finding(use, word, right, hint, other)
-        finding.count += 1
+            one = found[use] = WrongUse(use, word, right, hint, other)
+        one.count += 1
 
     def metrics(self) -> dict[str, object]:
         """Return the counts by wire key and kind; empty while there are none."""
@@ -80,17 +82,17 @@ class Misuse:
 
     def tell(self) -> None:
         """Log what was not logged before."""
-        if self._found and len(findings := self._findings()) > self._told:
-            self._told = len(findings)
-            for finding in findings:
-                text = finding.describe()
+        if self._found and len(uses := self._uses()) > self._told:
+            self._told = len(uses)
+            for one in uses:
+                text = one.describe()
                 notice(text, text)
 
     def conclude(self) -> None:
         """Log what the script got wrong in all, in one line, at the end of the record."""
-        if findings := sorted(self._findings(), key=lambda finding: -finding.count):
-            line = "; ".join(f"{finding.count:,} × {finding.describe()}" for finding in findings[:MAX_NOTICES])
-            notice(f"end {id(self)}", f"not recorded: {line}")
+        if uses := sorted(self._uses(), key=lambda one: -one.count):
+            line = "; ".join(f"{one.count:,} × {one.describe()}" for one in uses[:MAX_NOTICES])
+            notice(line, f"not recorded: {line}")
 
     def notices(self) -> list[str]:
         """Return the texts for a frame: the first of each kind, then the others, as far as there is room."""
@@ -98,10 +100,10 @@ class Misuse:
             return []
         kinds = [list(found.values()) for found in list(self._found.values())]
         chosen = [one for rank in zip_longest(*kinds) for one in rank if one is not None][:MAX_NOTICES]
-        return [cut(finding.describe(), MAX_NOTICE_BYTES) for finding in chosen]
+        return [cut(one.describe(), MAX_NOTICE_BYTES) for one in chosen]
 
-    def _findings(self) -> list[Finding]:
-        return [finding for found in list(self._found.values()) for finding in list(found.values())]
+    def _uses(self) -> list[WrongUse]:
+        return [one for found in list(self._found.values()) for one in list(found.values())]
 
 
 def named(call: str, name: object) -> str:

@@ -267,8 +267,10 @@ class Sender:
         if self._connected_at and not self._refused and now - self._connected_at > STEADY_SECONDS:
             self._backoff.reset()
         if not self._connected_at and not self._refused:
-            reason = why_unreachable(self._path, error)
-            notice(reason, f"{reason}; recording continues, and is sent once the exporter can be reached")
+            notice(
+                "permission" if isinstance(error, PermissionError) else "exporter",
+                f"{why_unreachable(self._path, error)}; recording continues, and is sent once there is a connection",
+            )
         delay = LAST_RETRY_SECONDS if self._refused else self._backoff.next()
         self._connected_at = 0.0
         self._refused = False
