@@ -134,6 +134,26 @@ TRAIN_PHASE_EXCESS = _row(
     "Seconds by which phases of ordinary steps exceeded their rank's running median, waits for collectives left out; "
     "summed over the ranks of the run on this node.", PHASES,
 )  # fmt: skip
+TRAIN_RECENT_STEP = _row(
+    "train_recent_step_seconds", GAUGE, "seconds", RANK,
+    "Median time from one ordinary step's end to the next, over the last 20 s and 3 such steps at least; absent before "
+    "there are 3, and once the last is older than that and 2 steps (docs/protocol.md).",
+)  # fmt: skip
+TRAIN_RECENT_STEPS = _row(
+    "train_recent_steps", GAUGE, "", RANK,
+    "Ordinary steps that the rank's recent step, wait and phase seconds rest on; absent where those are.",
+)  # fmt: skip
+TRAIN_RECENT_PHASE = _row(
+    "train_recent_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
+    "The rank's own time in a phase per ordinary step, measured waits for collectives left out: mean over "
+    "train_recent_steps; absent where that is, and for phases without time.",
+    vocabulary=PHASES,
+)  # fmt: skip
+TRAIN_RECENT_WAIT = _row(
+    "train_recent_wait_seconds", GAUGE, "seconds", RANK,
+    "Exposed wait for collectives per ordinary step: mean over train_recent_steps; absent where that is, and for a "
+    "rank whose waits are not measured. The rank that waits least arrived last.",
+)  # fmt: skip
 TRAIN_COLLECTIVE_WAIT = _row(
     "train_collective_wait_seconds_total", COUNTER, "seconds", (*RANK, "op"),
     "Exposed wait: seconds in which the rank could do nothing but wait for a collective. The rank that waits least "

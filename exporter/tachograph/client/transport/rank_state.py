@@ -27,6 +27,7 @@ from tachograph.client.hello.workload import Workload
 from tachograph.client.signals.checkpoints import Checkpoints
 from tachograph.client.signals.logged import Logged
 from tachograph.client.signals.phase_excess import PhaseExcess
+from tachograph.client.signals.recent_steps import RecentSteps
 from tachograph.client.torch.accelerator import Accelerator
 from tachograph.client.torch.collectives import Collectives
 from tachograph.client.torch.device_time import DeviceTime
@@ -76,7 +77,7 @@ class RankState:
         self.logged = Logged(self.step, self.misuse, workload.own_metrics)
         self._histogram = StepHistogram()
         self._groups = GroupProgress()
-        excess = PhaseExcess()
+        excess, recent = PhaseExcess(), RecentSteps()
         self.added_sources: Guarded[MetricSource] = Guarded(self.dropped)
         self.sources: Guarded[MetricSource] = Guarded(
             self.dropped,
@@ -84,6 +85,7 @@ class RankState:
             self.logged,
             self._histogram,
             excess,
+            recent,
             self.checkpoints,
             self.collectives,
             self._groups,
@@ -91,7 +93,7 @@ class RankState:
         )
         if device_time:
             self.sources.add(DeviceTime(self.clock))
-        self.observers: Guarded[StepObserver] = Guarded(self.dropped, self._histogram, excess)
+        self.observers: Guarded[StepObserver] = Guarded(self.dropped, self._histogram, excess, recent)
         self.sinks: Guarded[Sink] = Guarded(self.dropped)
         self._refused = 0
         self._sequence = 0
