@@ -34,9 +34,16 @@ TIERS = ("hero", "standard", "dev")
 THRESHOLDS = ("hang_seconds", "straggler_ratio", "throughput_drop_ratio", "data_stall_ratio", "checkpoint_age_seconds")
 """Thresholds that a run may set in place of the rules' defaults (`run:…_threshold:…` in rules/runs.yml)."""
 
-FAILURE_CATEGORIES = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", "exception")
-"""Reasons a rank gives for its failure: `terminated` by SIGTERM, `interrupted` from the keyboard, `exception` for
-any other."""
+EXIT_CODE = "exit_code"
+FAILURE_CATEGORIES = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", EXIT_CODE, "exception")
+"""Reasons a rank gives for its failure: `terminated` by SIGTERM, `interrupted` from the keyboard, `exit_code` if all
+that is known is a process's exit code other than 0, `exception` for any other."""
+
+SIGNAL_EXIT_CODES: Mapping[int, str] = MappingProxyType({130: "interrupted", 143: "terminated"})
+"""Exit codes by which a program that handles SIGINT or SIGTERM says so, 128 plus the signal's number, as in a shell."""
+
+END_REASONS = ("finished", "died", *FAILURE_CATEGORIES)
+"""How the process of a rank ended: as it should, without a word, or as a failure of one of the categories."""
 
 ROWS = Rows()
 _row = ROWS.add
@@ -76,6 +83,12 @@ RANK_STATE = _row(
 RANK_HEARTBEAT = _row(
     "rank_heartbeat_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time of the rank's last frame, or of its death."
 )
+RANK_ENDED = _row(
+    "rank_ended_timestamp_seconds", GAUGE, "seconds", (*RANK, "reason"),
+    "Unix time at which the rank ended: at which it said so, else at which its connection ended; absent until then. "
+    "Reasons: " + ", ".join(END_REASONS) + ".",
+    vocabulary=END_REASONS,
+)  # fmt: skip
 RANK_PROGRESS = _row(
     "rank_progress_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time at which the rank completed its last step."
 )
