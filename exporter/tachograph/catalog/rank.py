@@ -85,8 +85,8 @@ RANK_HEARTBEAT = _row(
 )
 RANK_ENDED = _row(
     "rank_ended_timestamp_seconds", GAUGE, "seconds", (*RANK, "reason"),
-    "Unix time at which the rank ended: at which it said so, else at which its connection ended; absent until then. "
-    "Reasons: " + ", ".join(END_REASONS) + ".",
+    "Unix time at which the rank ended, and why: finished, died, or the category of its failure; absent until then. "
+    "It is that of its bye, else that at which its connection ended.",
     vocabulary=END_REASONS,
 )  # fmt: skip
 RANK_PROGRESS = _row(
