@@ -204,7 +204,8 @@ def method(request: pytest.FixtureRequest) -> str:
         ("pass", ("finished", "", "")),
         ("raise ValueError('loss is nan')", ("failed", "nonfinite", "ValueError: loss is nan")),
         ("sys.exit(0)", ("finished", "", "")),
-        ("sys.exit(3)", ("failed", "exception", "SystemExit: 3")),
+        ("sys.exit(3)", ("failed", "exit_code", "exit code 3")),
+        ("raise SystemExit(3)", ("failed", "exit_code", "exit code 3")),
     ],
 )
 def test_children_of_multiprocessing_say_goodbye(
@@ -262,7 +263,7 @@ def test_categories(error: BaseException, expected: Any) -> None:
 
 def test_the_client_says_what_the_catalog_knows() -> None:
     """A word that only one side has would be counted as `exception`, and page for a run that was told to end."""
-    without_pattern = {"terminated", "exception"}
+    without_pattern = {"terminated", "exit_code", "exception"}
     assert {category for category, _ in _CATEGORIES} | without_pattern == set(FAILURE_CATEGORIES)
 
 
