@@ -122,6 +122,7 @@ def sick(now: float) -> Iterator[Line]:
         yield from rank(at, now, state="dead" if number in {DEAD, MOVED} else "running", phase="backward", step=900,
                         loss=float("nan") if number == NAN else 3.5, wait=0.01 if number == STRAGGLER else 0.3,
                         lag=0.29 if number == STRAGGLER else 0.0)  # fmt: skip
+        yield c.TRAIN_MISUSE.name, at | {"kind": "unknown_name"}, 9003
     yield from rank(seat(SICK, MOVED, 29), now, state="running", phase="forward", step=900, loss=3.5, wait=0.3, lag=0)
     dead, straggler, nan = (
         {key: value for key, value in seat(SICK, one, 20).items() if key != "job"} for one in (DEAD, STRAGGLER, NAN)

@@ -87,6 +87,8 @@ def test_json(top: Top, crowd: Any) -> None:
     assert by_rank[3]["marks"] == ["straggler"]
     assert (by_rank[3]["lag_seconds"], by_rank[3]["wait_seconds"], by_rank[3]["phase_seconds"]) == (0.29, 0.01, 41.5)
     assert [(one["name"], one["severity"]) for one in facts["alerts"]] == [("MfuDropped", "critical")]
+    (note,) = facts["notes"]
+    assert note.startswith("run mixtral misuses its recorder (72,024 unknown name): ")
 
 
 class Counting(Prometheus):
