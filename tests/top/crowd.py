@@ -111,7 +111,7 @@ def hung(now: float) -> Iterator[Line]:
     yield from alert("RunHung", "critical", now - 30, **culprit)
     yield from alert("GpuThermalThrottling", "warning", now - 300, **hot)
     yield from alert("GoodputLow", "warning", now - 600, run=HUNG)
-    yield from alert("Watchdog", "none", now - 6000)
+    yield from alert("TachographWatchdog", "none", now - 6000)
     yield from alert("MfuDropped", "critical", now - 60, run=SICK)
 
 

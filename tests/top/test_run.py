@@ -44,7 +44,7 @@ def test_a_hang(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         ["warning", "GoodputLow"],
         ["warning", "GpuThermalThrottling"],  # of a node of the run, though it knows no run
     ]
-    assert "Watchdog" not in text
+    assert "TachographWatchdog" not in text
     assert "MfuDropped" not in text
     first = rows(text, "RANK STATE")[0]
     assert first[:7] == ["43", "culprit", "node-05", "3", "data", "42", "s"]

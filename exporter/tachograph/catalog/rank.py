@@ -151,8 +151,8 @@ TRAIN_RECENT_PHASE = _row(
 )  # fmt: skip
 TRAIN_RECENT_WAIT = _row(
     "train_recent_wait_seconds", GAUGE, "seconds", RANK,
-    "Exposed wait for collectives per ordinary step: mean over train_recent_steps; absent where that is, and for a rank "
-    "whose waits are not measured. The rank that waits least arrived last.",
+    "Exposed wait for collectives per ordinary step: mean over train_recent_steps; absent where that is, and for a "
+    "rank whose waits are not measured. The rank that waits least arrived last.",
 )  # fmt: skip
 TRAIN_COLLECTIVE_WAIT = _row(
     "train_collective_wait_seconds_total", COUNTER, "seconds", (*RANK, "op"),
