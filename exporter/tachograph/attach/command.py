@@ -17,6 +17,7 @@ from tachograph.attach.torch_hooks import attach
 from tachograph.client.core.notice import notice
 from tachograph.client.hello.identity import discover
 from tachograph.client.recorder import Recorder, on_created
+from tachograph.client.transport.shutdown import note_exit
 
 USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
        tachograph run [options] -m MODULE [argument ...]
@@ -71,7 +72,12 @@ def main(arguments: Sequence[str]) -> int:
         _watch(given, quiet)
     except Exception as error:  # noqa: BLE001 - the script runs, recorded or not
         notice("run", "nothing is recorded", error)
-    chosen.run(rest)
+    try:
+        chosen.run(rest)
+    except SystemExit as error:  # also one that was not raised by sys.exit
+        note_exit(error)
+        raise
+    note_exit(SystemExit(0))  # not one that the script has caught
     return 0
 
 

@@ -20,7 +20,8 @@ from tachograph.backoff import Backoff
 from tachograph.client.core.arguments import whole
 from tachograph.client.core.notice import notice, raised_by_signal, shown
 from tachograph.client.core.scalars import number
-from tachograph.client.transport.exporter_socket import ExporterSocket
+from tachograph.client.transport.exporter_socket import ExporterSocket, why_unreachable
+from tachograph.client.transport.failure_reason import End
 from tachograph.client.transport.rank_state import Frame, RankState
 from tachograph.wire import HEARTBEAT_SECONDS, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION
 
@@ -94,10 +95,22 @@ class Sender:
             if raised_by_signal(error):  # a watchdog's TimeoutError is an OSError
                 raise
 
-    def shut_down(self, outcome: str, category: str = "", message: str = "") -> None:
+    @property
+    def steps(self) -> int:
+        """Steps that the rank has completed in this process."""
+        return self._state.step.completed
+
+    def shut_down(self, end: End) -> None:
         """Request a last state and a bye; only the first request counts."""
         if self._bye is None:
-            self._bye = {"v": VERSION, "type": "bye", "outcome": outcome, "category": category, "message": message}
+            bye = {
+                "v": VERSION,
+                "type": "bye",
+                "outcome": end.outcome,
+                "category": end.category,
+                "message": end.message,
+            }
+            self._bye = bye if end.exit_code is None else {**bye, "exit_code": end.exit_code}
         self.wake()
 
     def release(self) -> None:
@@ -116,6 +129,7 @@ class Sender:
                 self._recover(error)
         try:
             self._send_bye()
+            self._state.conclude()
         except BaseException as error:  # noqa: BLE001 - as above
             self._recover(error)
         finally:
@@ -267,7 +281,8 @@ class Sender:
             self._backoff.reset()
         if not self._connected_at and not self._refused:
             notice(
-                "exporter", f"no exporter at {self._path} ({error}): recording continues, and is sent once there is one"
+                "permission" if isinstance(error, PermissionError) else "exporter",
+                f"{why_unreachable(self._path, error)}; recording continues, and is sent once there is a connection",
             )
         delay = LAST_RETRY_SECONDS if self._refused else self._backoff.next()
         self._connected_at = 0.0

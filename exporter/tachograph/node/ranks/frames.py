@@ -11,6 +11,7 @@ from tachograph.wire import MAX_EVENTS, MAX_NAME_BYTES, VERSION, is_name
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 # Unix seconds until the year 4147: milliseconds given by mistake are refused.
 Instant = Annotated[float, msgspec.Meta(ge=0, le=2**36)]
+ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 
 
@@ -30,7 +31,7 @@ class FrameError(Exception):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """The first frame of a connection: who is speaking. The last three fields are ignored if they are invalid."""
+    """The first frame of a connection: who is speaking. The last four fields are ignored if they are invalid."""
 
     v: int
     run: str
@@ -44,6 +45,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     visible_devices: Any = None
     granted_devices: Any = None
     job: Any = None
+    metrics: Any = None
 
     def __post_init__(self) -> None:
         if not is_name(self.run):
@@ -64,7 +66,10 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, tag="state", frozen=True):
-    """The current state of a rank; totals are cumulative, so the next frame makes up for a lost one."""
+    """The current state of a rank; totals are cumulative, so the next frame makes up for a lost one.
+
+    What is wrong in `notices` is left out.
+    """
 
     v: int
     seq: Count
@@ -77,6 +82,7 @@ class State(msgspec.Struct, tag="state", frozen=True):
     histograms: dict[str, Any] = {}
     events: Annotated[list[Event], msgspec.Meta(max_length=MAX_EVENTS)] = []
     dropped: Count = 0
+    notices: Any = None
 
 
 class Bye(msgspec.Struct, tag="bye", frozen=True):
@@ -86,6 +92,7 @@ class Bye(msgspec.Struct, tag="bye", frozen=True):
     outcome: Literal["finished", "failed"]
     category: str = ""
     message: str = ""
+    exit_code: ExitCode | None = None
 
 
 Frame = Hello | State | Bye
