@@ -28,6 +28,7 @@ from tachograph_lab.scenario.faults import (
     RestartLoop,
     ScrapeBlocked,
     ScrapeFailure,
+    ScrapeLost,
 )
 
 EPOCH = 1_763_690_000.0
@@ -84,7 +85,9 @@ class Simulation:
             for node, name in enumerate(self._names)
         )
         self._freezes = {each.rank: each for each in scenario.faults if isinstance(each, Freeze)}
-        self._scrapes = [each for each in scenario.faults if isinstance(each, (ScrapeFailure, ScrapeBlocked))]
+        self._scrapes = [
+            each for each in scenario.faults if isinstance(each, (ScrapeFailure, ScrapeLost, ScrapeBlocked))
+        ]
         self._batches = [each for each in scenario.faults if isinstance(each, BatchChange)]
         self._outbox: list[RankMessage] = []
         self._events: list[tuple[float, int, Action]] = []
@@ -116,7 +119,9 @@ class Simulation:
         if self._training is not None:
             self._training.settle(now)
         for number, node in enumerate(self.nodes):
-            node.reachable = not any(is_unreachable(fault, number, now) for fault in self._scrapes)
+            node.reachable = not any(
+                is_unreachable(fault, number, now, self._scenario.scrape) for fault in self._scrapes
+            )
 
     def messages(self, nodes: Container[str] | None = None) -> list[RankMessage]:
         """Return all messages from ranks since the last call, in order, ending with the present state of each rank.

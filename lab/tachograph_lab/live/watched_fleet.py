@@ -17,6 +17,7 @@ from tachograph_lab.pager import PagedAlert, Pager
 from tachograph_lab.processes import Child, Children, ProcessError
 from tachograph_lab.replay.verdict import ReceivedAlert, ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
+from tachograph_lab.scenario.definition import EVALUATION_SECONDS
 
 OPENING_SECONDS = 60.0
 POLL_SECONDS = 0.25
@@ -49,7 +50,8 @@ class WatchedFleet(Monitoring):
     """A scenario's fleet with Prometheus and Alertmanager watching it; `announcement` has the nodes' addresses."""
 
     def __init__(self, scenario: Scenario, folder: Path, pager_url: str, *, suite: str = binaries.SYSTEM) -> None:
-        super().__init__(folder, pager_url, suite=suite)
+        intervals = {"scrape": scenario.scrape, "evaluation": scenario.evaluation or EVALUATION_SECONDS}
+        super().__init__(folder, pager_url, suite=suite, intervals=intervals)
         self._scenario = scenario
         self.announcement: Announcement
 

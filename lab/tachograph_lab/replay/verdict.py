@@ -42,11 +42,12 @@ class ReceivedAlert(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpectationResult:
-    """An expectation, the alert that met it, the delay after its fault, and what is wrong; empty if nothing is."""
+    """An expectation, the alert that met it, its delay, its limit, and what is wrong; empty if nothing is."""
 
     expected: Expected
     received: ReceivedAlert | None
     delay: float | None
+    limit: float
     wrong: str
 
 
@@ -78,7 +79,7 @@ class ReplayVerdict:
             yield f"  error     {error}"
         for one in self.expectations:
             what = f"{one.expected.receiver} {_described(one.expected.alert, one.expected.labels)}"
-            limit = span(one.expected.within)
+            limit = span(one.limit)
             if one.received is None:
                 yield f"  MISSING   {what} within {limit}: {one.wrong}"
                 continue
@@ -129,17 +130,12 @@ def judge(scenario: Scenario, received: Iterable[ReceivedAlert], errors: Sequenc
 def _claim(
     scenario: Scenario, expected: Expected, firing: Sequence[ReceivedAlert], claimed: set[int]
 ) -> ReceivedAlert | None:
-    since = began(scenario, expected)
+    since = scenario.began(expected)
     for i, one in enumerate(firing):
         if i not in claimed and one.time >= since and not _differs(expected, one):
             claimed.add(i)
             return one
     return None
-
-
-def began(scenario: Scenario, expected: Expected) -> float:
-    """Return the second from which an expectation's time counts: that of its fault, 0 without faults."""
-    return scenario.faults[expected.of - 1].at if scenario.faults else 0.0
 
 
 def _together(one: ReceivedAlert, other: ReceivedAlert) -> bool:
@@ -173,16 +169,16 @@ def _tolerates(may: Tolerated, one: ReceivedAlert) -> bool:
 def _result(
     scenario: Scenario, expected: Expected, one: ReceivedAlert | None, rest: Iterable[ReceivedAlert]
 ) -> ExpectationResult:
-    since = began(scenario, expected)
+    since, limit = scenario.began(expected), scenario.limit(expected)
     if one is not None:
         delay = one.time - since
-        late = f"late by {span(delay - expected.within)}" if delay > expected.within else ""
-        return ExpectationResult(expected, one, delay, late)
+        late = f"late by {span(delay - limit)}" if delay > limit else ""
+        return ExpectationResult(expected, one, delay, limit, late)
     near = [other for other in rest if other.alert == expected.alert]
     if not near:
-        return ExpectationResult(expected, None, None, "never received")
+        return ExpectationResult(expected, None, None, limit, "never received")
     reasons = dict.fromkeys(_differs(expected, other) or f"sent {span(since - other.time)} before" for other in near)
-    return ExpectationResult(expected, None, None, "received, but " + "; ".join(list(reasons)[:3]))
+    return ExpectationResult(expected, None, None, limit, "received, but " + "; ".join(list(reasons)[:3]))
 
 
 def _described(alert: str, labels: Mapping[str, str]) -> str:
