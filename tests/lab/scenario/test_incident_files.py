@@ -12,8 +12,18 @@ from tachograph_lab.scenario import INCIDENTS, ScenarioError, load
 FILES = sorted(INCIDENTS.glob("*.yaml"))
 LIVE = {1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 15, 19, 20, 22, 24, 25, 31, 33}
 
-AWAITED: dict[str, str] = {}
-"""Files that name an alert or a key that does not exist yet, by number; each leaves the list when it can be read."""
+AWAITED = {
+    "23": "RunEndedEarly",
+    "34a": "RanksMissing",
+    "34b": "RunBlind RanksMissing",
+    "39b": "RunNotRequeued",
+    "42b": "GpuRecoveryNeeded",
+    "42c": "NodeGpuMissing",
+    "43": "StorageSlow",
+    "44": "NodeClockSkewed",
+    "45": "RuleEvaluationFailing duplicate_target",
+}
+"""Incidents that name an alert or a fault which does not exist yet; each leaves the list when it can be read."""
 
 
 def number(path: Path) -> str:
@@ -28,9 +38,8 @@ def test_all_are_there() -> None:
     """Every incident has a file, and those replayed in real time have a `live` section."""
     assert {int(number(path).rstrip("abcde")) for path in FILES} == set(range(1, 46))
     assert {number(path) for path in FILES} >= set(AWAITED)
-    awaited = {int(name.rstrip("abcde")) for name in AWAITED}
     scenarios = [load(path) for path in READABLE]
-    assert {scenario.incident for scenario in scenarios if scenario.live} == LIVE - awaited
+    assert {scenario.incident for scenario in scenarios if scenario.live} == LIVE
     assert len({scenario.seed for scenario in scenarios}) == len(scenarios)
 
 
@@ -47,7 +56,7 @@ def test_an_incident_is_sound(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in FILES if number(path) in AWAITED], ids=lambda path: path.stem)
 def test_an_awaited_incident_lacks_what_is_said(path: Path) -> None:
-    """The alert or key that does not exist yet is all that keeps it from being read."""
+    """The alert or fault that does not exist yet is all that keeps it from being read."""
     with pytest.raises(ScenarioError) as caught:
         load(path)
     unknown = {name for line in caught.value.lines for name in re.findall(r"unknown \w+ `(\w+)`", line)}
