@@ -25,7 +25,7 @@ from tachograph_lab.commands.parser import CommandParser
 from tachograph_lab.processes import ProcessError
 from tachograph_lab.replay.batch import Outcome, replay_all, workers
 from tachograph_lab.scenario import INCIDENTS, Scenario, ScenarioError, load
-from tachograph_lab.scenario.definition import SCRAPE_SECONDS
+from tachograph_lab.scenario.definition import EVALUATION_SECONDS, SCRAPE_SECONDS
 
 WIDTH = 110
 _NUMBER = re.compile(r"0*(\d+)([a-z]?)")
@@ -160,8 +160,8 @@ def _introduce(console: Console, scenario: Scenario) -> None:
     console.print(Text(scenario.story))
     shape = f"{plural(fleet.ranks, 'rank')} on {plural(fleet.nodes, 'node')}, {span(scenario.lasts)}"
     if scenario.scrape != SCRAPE_SECONDS or scenario.evaluation is not None:
-        evaluation = span(scenario.evaluation) if scenario.evaluation else "as usual"
-        shape += f", scraped every {span(scenario.scrape)}, evaluated {evaluation}"
+        evaluation = EVALUATION_SECONDS if scenario.evaluation is None else scenario.evaluation
+        shape += f", scraped every {scenario.scrape:g} s, evaluated every {evaluation:g} s"
     console.print(Text(shape, "dim"))
 
 

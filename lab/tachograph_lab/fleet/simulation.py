@@ -21,7 +21,6 @@ from tachograph_lab.scenario.faults import (
     BatchChange,
     ExporterDown,
     Finish,
-    Freeze,
     Kill,
     NodeDown,
     PlannedRestart,
@@ -29,6 +28,7 @@ from tachograph_lab.scenario.faults import (
     ScrapeBlocked,
     ScrapeFailure,
     ScrapeLost,
+    freezes,
 )
 
 EPOCH = 1_763_690_000.0
@@ -84,7 +84,7 @@ class Simulation:
             )
             for node, name in enumerate(self._names)
         )
-        self._freezes = {each.rank: each for each in scenario.faults if isinstance(each, Freeze)}
+        self._freezes = freezes(scenario.faults)
         self._scrapes = [
             each for each in scenario.faults if isinstance(each, (ScrapeFailure, ScrapeLost, ScrapeBlocked))
         ]
@@ -358,8 +358,7 @@ class Simulation:
         return self.nodes[self._fleet.node_of(rank)].exporter_up
 
     def _frozen(self, rank: int, now: float) -> bool:
-        fault = self._freezes.get(rank)
-        return fault is not None and fault.at <= now < fault.until
+        return any(fault.rank == rank and fault.at <= now < fault.until for fault in self._freezes)
 
     def _ranks_of(self, node: int) -> range:
         first = node * self._fleet.gpus_per_node

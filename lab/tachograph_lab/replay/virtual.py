@@ -19,12 +19,13 @@ from tachograph_lab.replay.scraped import ScrapedSeries
 from tachograph_lab.replay.shipped import shipped
 from tachograph_lab.replay.verdict import ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
+from tachograph_lab.scenario.definition import EVALUATION_SECONDS
 
 EPOCH = 1_767_607_200.0
 """The time of second 0 for Alertmanager's time intervals: Monday 2026-01-05, 10:00 UTC, in working hours."""
 
-EVALUATION_SECONDS, FINE_SECONDS, COARSE_SECONDS = 5.0, 2.5, 15.0
-"""The evaluation interval: in general, for an alert that is due soon in a small fleet, and in a long scenario."""
+FINE_SECONDS, COARSE_SECONDS = 2.5, 15.0
+"""The evaluation interval for an alert that is due soon in a small fleet, and in a long scenario."""
 
 SOON_SECONDS, SMALL_RANKS = 15.0, 256
 """An alert is due soon if it must come within this time and a step; the largest fleet for the finer interval."""
@@ -63,12 +64,12 @@ def _size(pack: Sequence[Scenario]) -> float:
 
 
 def interval(scenario: Scenario) -> float:
-    """Return the seconds between two evaluations in a scenario's replay.
+    """Return the seconds between two evaluations in a scenario's replay: its own, unless that is Prometheus' usual one.
 
     Fast groups, which Prometheus evaluates every 2 s, are evaluated every 2.5 s where that decides whether an alert is
     in time: in small fleets with an alert that is due soon.
     """
-    if scenario.evaluation is not None:
+    if scenario.evaluation is not None and scenario.evaluation != EVALUATION_SECONDS:
         return scenario.evaluation
     if scenario.lasts >= LONG_SECONDS:
         return COARSE_SECONDS

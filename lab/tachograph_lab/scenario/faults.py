@@ -6,7 +6,7 @@ A fault that changes steps takes effect with the first step that begins at or af
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -552,6 +552,14 @@ class Finish(Fault):
 
     word = "finish"
     lasting = False
+
+
+def freezes(faults: Iterable[Fault]) -> list[Freeze]:
+    """Return everything that freezes a rank, one by one."""
+    found: list[Freeze] = []
+    for fault in faults:
+        found += [fault] if isinstance(fault, Freeze) else fault.freezes() if isinstance(fault, Gil) else []
+    return found
 
 
 FAULTS: dict[str, type[Fault]] = {kind.word: kind for kind in Fault.__subclasses__()}
