@@ -10,6 +10,7 @@ import numpy as np
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.checkpoints import Checkpoints
+from tachograph.client.signals.recent_steps import RecentSteps
 from tachograph.client.torch.bus_factor import bus_factor
 from tachograph_lab.fleet.accounting import RankAccounting
 from tachograph_lab.fleet.attempt import CHECKPOINT, CYCLE, DATA, EVAL, OPTIMIZER, Attempt, Position
@@ -54,6 +55,9 @@ class AttemptRanks:
         self._heads = {key: rank for rank, key in reversed(list(enumerate(self._classes)))}
         unix_ended = None if ended is None else epoch + ended
         self._accounting = {key: RankAccounting(epoch + began, last_step, unix_ended) for key in self._heads}
+        self._accounted = {rank: self._accounting[key] for key, rank in self._heads.items()}
+        self._now = began
+        self._recent = [RecentSteps(lambda: self._now) for _ in range(fleet.ranks)]
         self._savers = Checkpoints(), Checkpoints()
         if number > 0 and pauses.saved > 0:
             for each in self._savers:
@@ -76,7 +80,7 @@ class AttemptRanks:
         self._worked = (0.0, 0.0)
         self._step_observed = True
         self._saves_at: float | None = None
-        self._open: list[tuple[Any, int]] = []
+        self._open = np.zeros(fleet.ranks, dtype=bool)
 
     @property
     def cycle_ends(self) -> float:
@@ -112,12 +116,12 @@ class AttemptRanks:
         if np.ndim(checkpoint):
             self._saves_at = at + float(attempt.spent[: CHECKPOINT + 1, 0].sum())
         self._step_observed = False
-        self._open = list(self._heads.items())
+        self._open[:] = True
 
     def settle(self, now: float) -> None:
         """Record everything that has been completed up to `now`, within the cycle."""
         attempt = self._attempt
-        if self._open:
+        if self._open.any():
             self._observe(now)
         if not self._step_observed and now >= attempt.at + attempt.spent[OPTIMIZER, 0]:
             self._step_observed = True
@@ -129,28 +133,31 @@ class AttemptRanks:
             self._saves_at = None
 
     def _observe(self, now: float) -> None:
-        """Account for the completed step of every rank whose optimizer step is over."""
+        """Have the completed step observed of every rank whose optimizer step is over."""
         attempt = self._attempt
         ends = attempt.at + attempt.spent[OPTIMIZER]
-        done = [(key, rank) for key, rank in self._open if ends[rank] <= now]
-        if not done:
+        done = np.flatnonzero(self._open & (ends <= now))
+        if not len(done):
             return
-        heads = [rank for _, rank in done]
-        seconds = np.zeros((len(PHASES), len(heads)))
-        seconds[_ROWS] = attempt.seconds[:, heads]
-        seconds[_ROWS[OPTIMIZER]] += attempt.spent[OPTIMIZER, heads]
+        self._open[done] = False
+        seconds = np.zeros((len(PHASES), len(done)))
+        seconds[_ROWS] = attempt.seconds[:, done]
+        seconds[_ROWS[OPTIMIZER]] += attempt.spent[OPTIMIZER, done]
         number, tag = attempt.computing - 1, "warm-up" if attempt.cycles == 1 else None
         rows = zip(
-            done, attempt.step_began[heads].tolist(), ends[heads].tolist(), seconds.T.tolist(),
-            attempt.waits[heads].tolist(), strict=True,
+            done.tolist(), attempt.step_began[done].tolist(), ends[done].tolist(), seconds.T.tolist(),
+            attempt.waits[done].tolist(), strict=True,
         )  # fmt: skip
-        for (key, _), began, ended, spent, wait in rows:
-            self._accounting[key].observe(StepRecord(number, began, ended, tag, tuple(spent), wait))
-        self._open = [each for each in self._open if each not in done] if len(done) < len(self._open) else []
+        for rank, began, ended, spent, wait in rows:
+            record = StepRecord(number, began, ended, tag, tuple(spent), wait)
+            self._recent[rank].observe(record)
+            if (accounting := self._accounted.get(rank)) is not None:
+                accounting.observe(record)
 
     def states(self, ranks: Iterable[int], now: float) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield the fields of each rank's state frame at `now`, except its sequence number."""
         attempt, position = self._attempt, self._attempt.position(now)
+        self._now = now
         seconds = position.seconds.T.tolist()
         waits = attempt.waits.tolist()
         read: dict[Any, tuple[dict[str, object], dict[str, object]]] = {}
@@ -168,6 +175,7 @@ class AttemptRanks:
                 **self._logged.of(rank).metrics(),
                 **worked,
                 **self._own(rank, position, completed, waits[rank], now),
+                **self._recent[rank].metrics(),
                 "data_queue_size": 0 if starved or position.place[rank] == DATA else QUEUE - (rank + completed) % 3,
                 "phase_seconds_total": phases,
                 "checkpoint_seconds_total": phases["checkpoint"],
