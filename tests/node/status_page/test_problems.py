@@ -198,12 +198,12 @@ def test_an_exit_code_is_a_reason(node: Node) -> None:
     node.table.bye(("llama-7b", 0), Bye(v=1, outcome="failed", **code))
     node.hand.turn(3.0, node.table.tick)
     assert node.problems() == [
-        "Rank failed Rank 0 of run llama-7b failed 3 s ago: exit code 1 after ValueError: mine",
+        "Rank failed Rank 0 of run llama-7b failed 3.0 s ago: exit code 1 after ValueError: mine",
     ]
     finished = node.table.bye(("llama-7b", 1), Bye(v=1, outcome="finished"))
     node.table.exited(finished, 3)
     assert finished.last_words == "exit code 3"
-    assert node.problems()[0].startswith("Rank failed Ranks 0, 1 of run llama-7b failed, rank 0 first, 3 s ago")
+    assert node.problems()[0].startswith("Rank failed Ranks 0, 1 of run llama-7b failed, rank 0 first, 3.0 s ago")
 
 
 def test_who_waits_least_arrives_last(node: Node) -> None:
