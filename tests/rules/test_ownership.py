@@ -225,6 +225,30 @@ def test_a_stranger_neither_silences_nor_pages(
     ))  # fmt: skip
 
 
+def test_a_stranger_that_lost_its_loss_first_does_not_hide_the_culprit(rule_tests: Any) -> None:
+    """Rank 2 loses its loss at step 200, a stranger at step 1 of its own: rank 2 is the one that is named."""
+    culprit = {"rank": "2", "instance": "n1"}
+    sound = [
+        one for one in own(hangs=False)
+        if not (one["series"].startswith("tachograph_train_loss{") and 'rank="2"' in one["series"])
+    ]  # fmt: skip
+    lost = [
+        series("tachograph_train_loss", culprit, f"2x{at(200) - 1}" + " NaN" * 100),
+        series("tachograph_train_nonfinite_step", culprit | {"source": "loss"}, f"_x{at(200)} 200x100"),
+    ]
+    rule_tests(FILES, {
+        "name": "lost", "interval": "5s", "input_series": [*sound, *lost, *liar(ANOTHER_USER)],
+        "promql_expr_test": [
+            {"expr": expr, "eval_time": "215s", "exp_samples": [{"labels": '{rank="2"}', "value": 1}]}
+            for expr in (
+                "group by (rank) (rank:loss_nonfinite_step:min)",
+                "group by (rank) (rank:loss_nonfinite_suspect:group)",
+                'group by (rank) (ALERTS{alertname="LossNotFinite",alertstate="firing"})',
+            )
+        ],
+    })  # fmt: skip
+
+
 def test_the_dead_keep_their_run(rule_tests: Any) -> None:
     """Whoever is left when all ranks of a run have died does not speak for it: neither up, nor finished."""
     died = [

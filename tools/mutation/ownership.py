@@ -24,7 +24,7 @@ MERGED = {
 """What an exporter adds up over the ranks of a run: it has no rank to leave out, only a node."""
 
 
-class Leak(Exception):  # noqa: N818  (what is found, not what went wrong)
+class StrangerHeard(Exception):  # noqa: N818  (what is found, not what went wrong)
     """A verdict that a stranger has a say in."""
 
 
@@ -50,7 +50,10 @@ def named(node: Any) -> Iterator[str]:
 
 
 def open_to_strangers(node: Any) -> str:
-    """Return a series of this vector that may be a stranger's, "" if there is none; raise Leak if it went further."""
+    """Return a series of this vector that may be a stranger's, "" if there is none.
+
+    Raise StrangerHeard if it went further.
+    """
     if isinstance(node, p.VectorSelector):
         return node.name if node.name in RANKS | MERGED else ""
     if isinstance(node, p.Call) and node.func.name == "timestamp":
@@ -60,7 +63,7 @@ def open_to_strangers(node: Any) -> str:
         kept = frozenset(node.modifier.labels if node.modifier is not None else ())
         needed = {"run", "instance"} if inner in MERGED else SEAT
         if inner and not needed <= kept:
-            raise Leak(inner)
+            raise StrangerHeard(inner)
         return inner
     if isinstance(node, p.BinaryExpr):
         return _binary(node)
@@ -80,14 +83,14 @@ def _binary(node: p.BinaryExpr) -> str:
         if gate in named(node.rhs) and on >= ({"run", "instance"} if left in MERGED else SEAT):
             return ""
         if right and not by_seat:
-            raise Leak(right)
+            raise StrangerHeard(right)
         return left
     if by_seat and not (_number(node.lhs) or _number(node.rhs)):
         return left if right or left in MERGED else ""  # both sides are needed: the cleaner one decides
     many_right = node.modifier is not None and node.modifier.card == p.VectorMatchCardinality.OneToMany
     many, one = (right, left) if many_right else (left, right)
     if one and not _number(node.lhs):
-        raise Leak(one)
+        raise StrangerHeard(one)
     return many or one
 
 
@@ -103,7 +106,7 @@ def leak(expression: str) -> str:
     """Return the name of a series in which a stranger has a say, or ""."""
     try:
         return open_to_strangers(p.parse(expression))
-    except Leak as found:
+    except StrangerHeard as found:
         return str(found)
 
 
