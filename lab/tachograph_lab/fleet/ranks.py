@@ -180,8 +180,7 @@ class AttemptRanks:
             attempt.waits[done].tolist(), strict=True,
         )  # fmt: skip
         for rank, began, ended, spent, wait in rows:
-            seen = wait if rank in self._waiting else 0.0
-            record = StepRecord(number, began, ended, tag, tuple(spent), seen)
+            record = StepRecord(number, began, ended, tag, tuple(spent), wait if rank in self._waiting else 0.0)
             self._recent[rank].observe(record)
             if (accounting := self._accounted.get(rank)) is not None:
                 accounting.observe(record)

@@ -58,7 +58,8 @@ class WatchedFleet(Monitoring):
     def _start_nodes(self) -> None:
         self.announcement = start_fleet(self.children, self.scratch, self._scenario)
         self.aim("tachograph", {name: node.exporter for name, node in self.announcement.nodes.items()})
-        self.aim("node", {name: node.host for name, node in self.announcement.nodes.items()})
+        if self._scenario.node_exporter:
+            self.aim("node", {name: node.host for name, node in self.announcement.nodes.items()})
 
 
 def start_fleet(children: Children, folder: Path, scenario: Scenario) -> Announcement:

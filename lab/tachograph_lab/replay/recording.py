@@ -165,5 +165,6 @@ def record(scenario: Scenario, kept: Collection[str]) -> Recording:
         for name, node in nodes.items():
             node.receive(received[name])
             node.scrape(step)
-    targets = [target for node in nodes.values() for target in node.targets]
+    pages = 2 if scenario.node_exporter else 1
+    targets = [target for node in nodes.values() for target in node.targets[:pages]]
     return Recording(targets, scrape_seconds, steps * step_seconds, GRID_SECONDS if staggered else scrape_seconds)

@@ -55,7 +55,7 @@ def check(scenario: Scenario, faults: int | None = None) -> Iterator[ScenarioPro
     for index, expected in enumerate(scenario.expect):
         if expected.of > max(faults, 1):
             yield ScenarioProblem(
-                "expect", index, f"there is no fault {expected.of}", f"allowed: 1 to {max(faults, 1)}"
+                "expect", index, f"there is no fault {expected.of}", f"allowed: 0 to {max(faults, 1)}"
             )
             continue
         since = scenario.began(expected) if faults == len(scenario.every_fault) else 0.0

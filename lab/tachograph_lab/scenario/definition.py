@@ -179,15 +179,18 @@ class Tolerated:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected(Tolerated):
-    """A notification that must be received within `within` seconds of fault number `of` (from 1).
+    """A notification that must be received within `within` seconds of fault number `of` (from 1; 0: of the start).
 
-    So many scrape and evaluation intervals are added to `within`. `text` lists parts of the alert's description.
+    So many scrape and evaluation intervals are added to `within`. Earlier than `not_before` seconds it is wrong, and so
+    is the notification that it is over, unless it `resolves`. `text` lists parts of the alert's description.
     """
 
     within: float = size(values.some_time)
     plus_scrapes: int = optional(values.whole, 0)
     plus_evaluations: int = optional(values.whole, 0)
-    of: int = optional(values.count, 1)
+    not_before: float = optional(values.duration, 0.0)
+    resolves: bool = optional(values.flag, True)
+    of: int = optional(values.whole, 1)
     text: tuple[str, ...] = field(default=(), metadata={"texts": "list"})
 
 
@@ -207,6 +210,7 @@ class Scenario:
     lasts: float = size(values.some_time)
     scrape: float = optional(values.some_time, SCRAPE_SECONDS)
     evaluation: float | None = optional(values.some_time, None)
+    node_exporter: bool = optional(values.flag, True)
     fleet: Fleet = field(default_factory=Fleet, metadata={"section": Fleet})
     runs: tuple[Scenario, ...] = ()
     loop: str = optional(values.choice("marked", "basic"), "marked")
@@ -240,9 +244,9 @@ class Scenario:
         return sum(run.fleet.ranks for run in self.every_run)
 
     def began(self, expected: Expected) -> float:
-        """Return the second from which an expectation's time counts: that of its fault, 0 without faults."""
+        """Return the second from which an expectation's time counts: that of its fault, 0 without one."""
         faults = self.every_fault
-        return faults[expected.of - 1].at if faults else 0.0
+        return faults[expected.of - 1].at if faults and expected.of else 0.0
 
     def limit(self, expected: Expected) -> float:
         """Return the seconds from its fault within which an expectation must be met."""

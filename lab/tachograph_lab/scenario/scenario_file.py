@@ -28,7 +28,7 @@ _PLACE_KEYS = {
 
 _LISTS = ("faults", "expect", "may")
 _NOT_LIVE = ("incident", "title", "story", "live")
-_NOT_OF_A_RUN = (*_NOT_LIVE, "lasts", "scrape", "evaluation", "runs", "expect", "may")
+_NOT_OF_A_RUN = (*_NOT_LIVE, "lasts", "scrape", "evaluation", "node_exporter", "runs", "expect", "may")
 """The keys that another run of the cluster does not have."""
 
 

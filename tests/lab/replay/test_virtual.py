@@ -70,6 +70,13 @@ def test_a_killed_rank_is_the_one_page(verdicts: list[ReplayVerdict]) -> None:
     assert verdicts[0].ok, "\n".join(verdicts[0].lines)
 
 
+@pytest.mark.parametrize(("there", "jobs"), [(True, {"tachograph", "node"}), (False, {"tachograph"})])
+def test_a_cluster_can_be_without_node_exporters(there: bool, jobs: set[str]) -> None:
+    """`node_exporter: false`: Prometheus has no such target, `up` of it included."""
+    one = replace(KILLED, lasts=30, node_exporter=there)
+    assert {series.labels["job"] for series in record(one, shipped().words).series()} == jobs
+
+
 def test_the_same_scenario_records_the_same() -> None:
     """No clock, no process and no order of a set influences a series."""
     written = []
