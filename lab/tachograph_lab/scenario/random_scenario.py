@@ -356,7 +356,7 @@ class FieldHabits:
 
     @property
     def words(self) -> str:
-        """What is unusual, for a title."""
+        """The unusual ones, for a title."""
         parts = [f"{self.interval:g} s scrapes"] * (self.interval != EVALUATION_SECONDS)
         parts += ["basic loop"] * (self.loop == "basic") + ["uneven stages"] * (self.stages is not None)
         return "".join(f", {part}" for part in parts)
