@@ -61,6 +61,14 @@ def backward(observer: Observer) -> None:
     observer.backward_ends()
 
 
+def fetch(observer: Observer, feed: LoaderState, *, learning: bool) -> str:
+    """Fetch a batch; return the phase in which it was waited for."""
+    observer.fetching(feed, learning)
+    waited_in = phase(observer) if observer.loop is not None else "none"
+    observer.delivered(feed)
+    return waited_in
+
+
 def step(observer: Observer, optimizer: Any) -> None:
     observer.optimizer_begins(optimizer)
     observer.optimizer_ends(optimizer)
@@ -70,7 +78,7 @@ def test_nothing_is_recorded_before_something_is_trained(observer: Observer) -> 
     """The recorder begins with the first event: a script that makes one of its own comes first."""
     assert observer.loop is None
     observer.script_records()
-    observer.delivered(LoaderState(), learning=True)
+    fetch(observer, LoaderState(), learning=True)
     assert observer.loop is None
     assert observer.summary.own_recorder
 
@@ -86,7 +94,7 @@ def test_a_script_that_records_later_ends_our_record(observer: Observer) -> None
 def test_each_phase_is_where_it_says(observer: Observer) -> None:
     """From the batch to backward is forward; then backward, and the optimizer; between them and after is other."""
     optimizer = Optimizer()
-    observer.delivered(LoaderState(), learning=True)
+    fetch(observer, LoaderState(), learning=True)
     assert phase(observer) == "forward"
     observer.backward_begins(None)
     assert phase(observer) == "backward"
@@ -106,11 +114,11 @@ def test_accumulated_batches_are_one_step(observer: Observer) -> None:
     """Batches and backwards before an optimizer step belong to it."""
     feed, optimizer = LoaderState(), Optimizer()
     for _ in range(3):
-        observer.delivered(feed, learning=True)
+        fetch(observer, feed, learning=True)
         first = perf_counter()
         backward(observer)
         for _ in range(3):
-            observer.delivered(feed, learning=True)
+            fetch(observer, feed, learning=True)
             backward(observer)
         step(observer, optimizer)
         assert observer.loop is not None
@@ -139,10 +147,10 @@ def test_the_loss_is_what_the_outer_backward_began_from(observer: Observer) -> N
 def test_two_loaders_at_once_and_one_ahead_make_no_more_steps(observer: Observer) -> None:
     """A batch that comes before another one is no step of its own: zipped loaders, prefetching by one."""
     first, second, optimizer = LoaderState(), LoaderState(), Optimizer()
-    observer.delivered(second, learning=True)
+    fetch(observer, second, learning=True)
     for _ in range(5):
-        observer.delivered(first, learning=True)
-        observer.delivered(second, learning=True)
+        fetch(observer, first, learning=True)
+        fetch(observer, second, learning=True)
         backward(observer)
         step(observer, optimizer)
     assert told(observer)["steps_total"] == 5
@@ -151,28 +159,40 @@ def test_two_loaders_at_once_and_one_ahead_make_no_more_steps(observer: Observer
 def test_evaluation_is_told_by_gradients_or_by_batches_never_trained_on(observer: Observer) -> None:
     """Without gradients at once, with gradients from the third batch on; training goes on as a step of its own."""
     training, validation, optimizer = LoaderState(), LoaderState(), Optimizer()
-    observer.delivered(training, learning=True)
+    fetch(observer, training, learning=True)
     backward(observer)
     step(observer, optimizer)
-    observer.delivered(validation, learning=False)
+    fetch(observer, validation, learning=False)
     assert phase(observer) == "eval"
     observer.exhausted()
     assert phase(observer) == "other"
     for _ in range(3):
-        observer.delivered(validation, learning=True)
+        fetch(observer, validation, learning=True)
     assert phase(observer) == "eval"
-    observer.delivered(training, learning=True)
+    fetch(observer, training, learning=True)
     assert phase(observer) == "forward"
     backward(observer)
     step(observer, optimizer)
     assert told(observer)["steps_total"] == 2
 
 
+def test_a_validation_that_is_broken_off_ends_with_the_next_batch_to_train_on(observer: Observer) -> None:
+    """Each batch is judged as it is asked for: a validation left by `break` does not make the epoch an evaluation."""
+    training, validation, optimizer = LoaderState(), LoaderState(), Optimizer()
+    assert fetch(observer, validation, learning=False) == "eval"
+    for _ in range(3):
+        assert fetch(observer, training, learning=True) != "eval"
+        assert phase(observer) == "forward"
+        backward(observer)
+        step(observer, optimizer)
+    assert told(observer)["tagged_steps_total"] == {"warm-up": 1}
+
+
 def test_the_first_optimizer_makes_the_steps(observer: Observer) -> None:
     """Two optimizers in one iteration (a GAN) are one step; once the first is gone another one counts."""
     feed, first, second = LoaderState(), Optimizer(), Optimizer()
     for _ in range(3):
-        observer.delivered(feed, learning=True)
+        fetch(observer, feed, learning=True)
         for optimizer in (first, second):
             backward(observer)
             step(observer, optimizer)
@@ -196,7 +216,7 @@ def test_a_closure_runs_inside_the_optimizer(observer: Observer) -> None:
 def test_other_threads_are_not_watched(observer: Observer) -> None:
     """Phases belong to the training thread: what a prefetching thread fetches is not told."""
     backward(observer)
-    thread = threading.Thread(target=observer.delivered, args=(LoaderState(), True))
+    thread = threading.Thread(target=observer.fetching, args=(LoaderState(), False))
     thread.start()
     thread.join()
     assert phase(observer) == "other"
@@ -210,7 +230,7 @@ def test_a_fault_of_the_recorder_is_no_fault_of_the_script() -> None:
 
     observer = Observer(broken, Summary())
     assert observer.here() is None
-    observer.delivered(LoaderState(), learning=True)
+    fetch(observer, LoaderState(), learning=True)
     backward(observer)
     step(observer, Optimizer())
     assert observer.loop is None

@@ -100,22 +100,34 @@ class Observer:
     # Batches
 
     @contained
-    def delivered(self, feed: LoaderState, learning: bool) -> None:
-        """Note a batch; `learning` is whether gradients were on when it was asked for."""
+    def fetching(self, feed: LoaderState, learning: bool) -> None:
+        """Note that a batch is asked for; `learning` is whether gradients are on."""
+        loop = self.here()
+        if loop is None:
+            return
+        if self._pending is not None:
+            self._pending.unused += 1
+            self._pending = None
+        if learning and not feed.evaluates:
+            loop.leave("eval")
+            return
+        self.summary.see("eval")
+        if not self._backward_seen:
+            loop.abandon()
+        loop.enter("eval")
+
+    @contained
+    def delivered(self, feed: LoaderState) -> None:
+        """Note the batch: one to train on begins a step, or a micro-batch of one."""
         loop = self.here()
         if loop is None:
             return
         self.summary.see("data")
-        if self._pending is not None:
-            self._pending.unused += 1
         self._pending = feed
+        if loop.in_phase("eval"):
+            return
         if not self._backward_seen:
             loop.abandon()
-        if not learning or feed.evaluates:
-            self.summary.see("eval")
-            loop.enter("eval")
-            return
-        loop.leave("eval")
         if not loop.stepping:
             loop.begin()
         loop.enter("forward")

@@ -43,7 +43,7 @@ class ObservedIterator:
         loop = self._observer.here()
         if loop is None:
             return next(self._iterator)
-        learning = self._is_learning()
+        self._observer.fetching(self._feed, self._is_learning())
         if self._batches is None:
             self._feed.iterator = self._iterator
             self._batches = iter(loop.recorder.data(self._feed))
@@ -52,7 +52,7 @@ class ObservedIterator:
         except StopIteration:
             self._observer.exhausted()
             raise
-        self._observer.delivered(self._feed, learning)
+        self._observer.delivered(self._feed)
         return batch
 
     def __len__(self) -> int:

@@ -202,7 +202,7 @@ class Recorder(Uncopied):
     def data(self, loader: Iterable[T], *excess: NoReturn, **unknown: NoReturn) -> Batches[T]:
         """Return `loader` with every wait for a batch booked as phase `data`: iterate over it, take its length.
 
-        If it is made inside phase `eval`, waiting counts as evaluation, too, and its batches are not counted.
+        Each batch fetched inside phase `eval` belongs to the evaluation: its wait stays there, and it is not counted.
         """
         try:
             return cast("Batches[T]", self._calls.data(loader))
