@@ -12,6 +12,7 @@ import pytest
 
 from tachograph.attach.observer import LoaderState, Observer
 from tachograph.attach.summary import Summary
+from tachograph.client.core.steps import StepRecord
 from tachograph.client.recorder import Recorder
 
 
@@ -20,9 +21,14 @@ class Optimizer:
 
     param_groups = ({"lr": 0.5},)
 
+    def __init__(self, steps: int = 0) -> None:
+        self.state = {"a parameter": {"step": steps}} if steps else {}
 
-class Scalar:
-    """A tensor of one number."""
+
+class Tensor:
+    """A tensor of one number, by PyTorch's own name."""
+
+    __module__ = "torch"
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -42,6 +48,22 @@ def observer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Observ
     yield made
     if made.loop is not None:
         made.loop.recorder.close()
+
+
+class Records(list[StepRecord]):
+    """Every completed step; the recorder's thread hands them over, `told` the last ones."""
+
+    def observe(self, record: StepRecord) -> None:
+        """Keep a step."""
+        self.append(record)
+
+
+def records_of(observer: Observer) -> Records:
+    loop = observer.here()
+    assert loop is not None
+    records = Records()
+    loop.recorder._calls.state.observers.add(records)
+    return records
 
 
 def told(observer: Observer) -> dict[str, Any]:
@@ -65,7 +87,7 @@ def fetch(observer: Observer, feed: LoaderState, *, learning: bool) -> str:
     """Fetch a batch; return the phase in which it was waited for."""
     observer.fetching(feed, learning)
     waited_in = phase(observer) if observer.loop is not None else "none"
-    observer.delivered(feed)
+    observer.delivered(feed, learning)
     return waited_in
 
 
@@ -130,18 +152,75 @@ def test_accumulated_batches_are_one_step(observer: Observer) -> None:
 def test_the_loss_is_what_the_outer_backward_began_from(observer: Observer) -> None:
     """Activation checkpointing calls backward from within, on other tensors; a loss of 0 is one."""
     optimizer = Optimizer()
-    observer.backward_begins(Scalar(0.0))
-    observer.backward_begins(Scalar(7.0))
+    observer.backward_begins(Tensor(0.0))
+    observer.backward_begins(Tensor(7.0))
     observer.backward_ends()
     observer.backward_ends()
     step(observer, optimizer)
     assert told(observer)["loss"] == 0.0
-    raw, scaled = Scalar(float("nan")), Scalar(65536.0)
+    raw, scaled = Tensor(float("nan")), Tensor(65536.0)
     observer.scaled(object(), raw, scaled)
     observer.backward_begins((scaled,))
     observer.backward_ends()
     step(observer, optimizer)
     assert told(observer)["loss"] == "NaN"
+
+
+def test_the_loss_of_a_step_is_the_sum_of_its_micro_batches(observer: Observer) -> None:
+    """A script divides the loss of each micro-batch; what precedes another optimizer's step belongs to that one."""
+    first, second = Optimizer(), Optimizer()
+    for _ in range(2):
+        for value in (1.0, 2.5):
+            observer.backward_begins(Tensor(value))
+            observer.backward_ends()
+        step(observer, first)
+        observer.backward_begins(Tensor(100.0))
+        observer.backward_ends()
+        step(observer, second)
+    assert told(observer)["loss"] == 3.5
+
+
+def test_a_restored_optimizer_says_where_the_count_goes_on(observer: Observer) -> None:
+    """The state of an optimizer that was restored holds the steps it has made: the first one has that number."""
+    optimizer, records = Optimizer(150), records_of(observer)
+    observer.delivered(LoaderState(), learning=True)
+    began = perf_counter()
+    for _ in range(3):
+        backward(observer)
+        step(observer, optimizer)
+    metrics = told(observer)
+    assert [record.number for record in records] == [150, 151, 152]
+    assert records[0].began < began
+    assert (metrics["resume_step"], metrics["tagged_steps_total"]) == (150, {"warm-up": 1})
+
+
+def test_a_step_without_a_loader_begins_where_the_last_one_ended(observer: Observer) -> None:
+    """There is no batch to begin it; a save or an evaluation in between is no part of it."""
+    optimizer, records, ends = Optimizer(), records_of(observer), []
+    for _ in range(3):
+        backward(observer)
+        backward(observer)
+        step(observer, optimizer)
+        assert phase(observer) == "forward"
+        ends.append(perf_counter())
+    assert observer.saving()
+    assert observer.saving()
+    assert phase(observer) == "checkpoint"
+    observer.saved(None, kept=True)
+    assert phase(observer) == "checkpoint"
+    observer.saved(None, kept=True)
+    assert phase(observer) == "forward"
+    saved = perf_counter()
+    backward(observer)
+    assert phase(observer) == "forward"  # the steps before had two backwards
+    backward(observer)
+    assert phase(observer) == "other"
+    step(observer, optimizer)
+    metrics = told(observer)
+    assert records[1].ended < records[2].began < ends[1]
+    assert ends[2] < records[3].began < saved
+    assert metrics["checkpoints_total"] == 1
+    assert metrics["tagged_steps_total"] == {"warm-up": 1}
 
 
 def test_two_loaders_at_once_and_one_ahead_make_no_more_steps(observer: Observer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,3 +43,71 @@ def test_batches_are_those_that_are_trained_on(scraped: Any) -> None:
     assert done.value("tagged_steps_total", run="classify", rank=0, tag="warm-up") == 1
     assert done.value("tagged_steps_total", run="classify", rank=0, tag="eval") is None
     assert phase_seconds(done, "classify", "eval") > 0
+
+
+@pytest.fixture(scope="module")
+def language_model(scraped: Any) -> Any:
+    """The language model's first 130 steps."""
+    return run(scraped, "language_model.py", "130")
+
+
+def test_a_loop_without_a_loader_shows_all_of_it(language_model: Any) -> None:
+    """Evaluations and saves are phases, outside of steps that begin where the last one ended; no time is lost."""
+    done = language_model
+    assert done.value("steps_total", run="language_model", rank=0) == 130
+    assert phase_seconds(done, "language_model", "eval") >= 7 * 0.2
+    assert phase_seconds(done, "language_model", "checkpoint") > 0
+    assert phase_seconds(done, "language_model", "forward") > 130 * 3 * 0.002
+    assert done.value("tagged_steps_total", run="language_model", rank=0, tag="warm-up") == 1
+    assert not done.having("tagged_steps_total", run="language_model", rank=0, tag="eval")
+    assert not done.having("tagged_steps_total", run="language_model", rank=0, tag="checkpoint")
+    assert done.value("checkpoints_total", run="language_model", rank=0) == 6
+    assert done.value("checkpoint_step", run="language_model", rank=0) == 120
+    step_seconds = done.value("step_seconds_sum", run="language_model") or 0.0
+    assert step_seconds > 129 * 4 * 0.002
+    assert "evaluation (" in done.errors.splitlines()[0]
+    assert "saves (" in done.errors.splitlines()[0]
+
+
+def test_the_loss_is_the_sum_of_the_micro_batches_and_the_norm_is_the_clipped_one(language_model: Any) -> None:
+    """A script divides each micro-batch's loss by their number: their sum is what it prints itself."""
+    loss, norm = (float(word) for word in language_model.out.splitlines()[-1].split())
+    assert language_model.value("loss", run="language_model", rank=0) == pytest.approx(loss, rel=1e-5)
+    assert language_model.value("grad_norm", run="language_model", rank=0) == pytest.approx(norm, rel=1e-5)
+
+
+def test_a_restored_optimizer_continues_the_count(language_model: Any, scraped: Any) -> None:
+    """A second start from the checkpoint of step 120 has the numbers from there on, without a word of the script."""
+    under = scraped.folder / "language_model.py-under"
+    shutil.copy(under / "ckpt.pt", scraped.folder / "language_model.py-alone")
+    again = run(scraped, "language_model.py", "150")
+    assert again.value("resume_step", run="language_model", rank=0) == 120
+    assert again.value("step", run="language_model", rank=0) == 150
+    assert again.value("steps_total", run="language_model", rank=0) == 30
+
+
+def test_the_loss_is_that_of_the_optimizer_that_makes_the_steps(scraped: Any) -> None:
+    """What the discriminator's backward was called on is summed; the generator's loss is not its."""
+    done = run(scraped, "gan.py")
+    assert done.value("steps_total", run="gan", rank=0) == 60
+    assert done.value("loss", run="gan", rank=0) == pytest.approx(float(done.out.splitlines()[-1]), abs=1e-5)
+    assert "more than one optimizer" in done.errors
+
+
+def test_a_crash_before_the_first_batch_is_a_run_that_failed(scraped: Any, tmp_path: Path) -> None:
+    """The record begins with the script, also of one that has put its own hook for exceptions over ours."""
+    script = tmp_path / "early.py"
+    script.write_text("import sys\nsys.excepthook = lambda *_: print('theirs')\nraise FileNotFoundError('no data')\n")
+    done = scraped.run(*RUN, "--name", "early", script)
+    assert (done.status, done.out) == (1, "theirs\n")
+    assert done.value("failures_total", run="early", rank=0, category="exception") == 1
+
+
+def test_the_limit_of_a_hang_can_be_given(scraped: Any, tmp_path: Path) -> None:
+    """By an option, or by the environment, for a script that nobody edits."""
+    script = tmp_path / "waits.py"
+    script.write_text("import time\ntime.sleep(2)\n")
+    done = scraped.run(*RUN, "--name", "option", "--hang-seconds", "900", script)
+    assert done.value("threshold", run="option", name="hang_seconds") == 900
+    done = scraped.run(*RUN, "--name", "variable", script, TACHOGRAPH_HANG_SECONDS="800")
+    assert done.value("threshold", run="variable", name="hang_seconds") == 800
