@@ -10,7 +10,7 @@ CHECK_READY := .venv-check/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
 
-.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots docs clean help
+.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -120,6 +120,9 @@ bench-rules: binaries    ## what the rules cost one Prometheus at 1,024 to 16,38
 
 bench-dashboards: binaries    ## what every query of every dashboard costs at 1,024 ranks: writes docs/dashboards-bench.md
 	$(BIN)/python bench/dashboards.py --doc
+
+rules: $(READY)        ## render prometheus/rules/ from prometheus/src/, its macros and parameters
+	$(BIN)/python prometheus/build.py
 
 dashboards: $(READY)   ## render grafana/dashboards/ from grafana/build.py
 	$(BIN)/python grafana/build.py

@@ -36,6 +36,8 @@ NODE = variable("instance", "Node", f"label_values({of_cluster('up', job='tachog
 
 WHO = "{{instance}}"
 UP = of_nodes("up", job="tachograph")
+NODE_JOB = "node|node-exporter"
+"""As in prometheus/parameters.yml."""
 NO_EXPORTER = "no exporter answers"
 NO_SELF = "not collected: Prometheus does not scrape itself (job prometheus)"
 NO_ALERTMANAGER = "not collected: Prometheus does not scrape Alertmanager (job alertmanager)"
@@ -54,9 +56,9 @@ def per_minute(metric: c.Metric | str, by: str, **matchers: str) -> str:
 
 def top() -> list[Json]:
     """Return the band that answers in five seconds: do exporters answer, do rules run, do alerts get out."""
-    watchdog = f"group({of_cluster('ALERTS', alertname='Watchdog', alertstate='firing')})"
+    watchdog = f"group({of_cluster('ALERTS', alertname='TachographWatchdog', alertstate='firing')})"
     works = [{"type": "value", "options": {"1": {"text": "works", "color": GREEN}}}]
-    host = of_nodes("up", job="node")
+    host = of_nodes("up", job=NODE_JOB)
     kinds = ("prometheus_notifications_errors", "prometheus_notifications_dropped", "alertmanager_notifications_failed")
     lost = " or ".join(f'label_replace({since_start(f"{name}_total")}, "kind", "{name}", "", "")' for name in kinds)
     firing = of_nodes("ALERTS", alertstate="firing", alertname=ABOUT)
@@ -92,7 +94,7 @@ def node_table() -> Json:
     seconds = of_nodes("node:exporter_unseen_seconds:max")
     asked = (
         f"max by (instance) ({UP}) and {chosen}",
-        f"max by (instance) ({of_nodes('up', job='node')})",
+        f"max by (instance) ({of_nodes('up', job=NODE_JOB)})",
         f"max by (instance) ({seconds})",
         took,
         f"max by (instance) ({of_nodes('scrape_samples_scraped', job='tachograph')})",

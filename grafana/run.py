@@ -129,12 +129,17 @@ def efficiency() -> list[Json]:
 def learning() -> list[Json]:
     """Return whether the run learns."""
     spiking = f"{of_run('run:loss:median')} and on (run) {of_run('run:loss_spike_steps:median')} > 0"
-    loss, norm = (f"({of_ranks(metric)} > -Inf < Inf)" for metric in (c.TRAIN_LOSS, c.TRAIN_GRAD_NORM))
+    loss, validation, norm = (
+        f"({of_ranks(metric)} > -Inf < Inf)" for metric in (c.TRAIN_LOSS, c.TRAIN_VAL_LOSS, c.TRAIN_GRAD_NORM)
+    )
     return [
         lines("Loss", "none", "Training loss over ranks: the median, and the band from lowest to highest. Falling is "
               "good. Red points: a spike goes on. A gap where steps go on: the loss is not finite.",
               [*spread(loss), query(spiking, "spike")],
               "not collected: no loss is logged", overrides=[*BAND, SPIKE]),
+        lines("Validation loss", "none", "Loss on held-out data, over the ranks that log it. Falling with the loss is "
+              "good. Rising while the loss falls: the run overfits, or the two sets differ.", spread(validation),
+              "not collected: no val_loss is logged", overrides=BAND),
         lines("Gradient norm", "none", "Gradient norm over ranks. Steady is good. If it jumps with the loss, the spike "
               "is real: look at the batch, the learning rate, the last restart.", spread(norm),
               "not collected: no grad_norm is logged", overrides=BAND),
@@ -148,6 +153,10 @@ def learning() -> list[Json]:
                query(f"max by (source) ({of_ranks(c.TRAIN_NONFINITE)})", "non-finite {{source}}"),
                query(of_run("run:loss_spike_steps:median"), "steps in spike")],
               "not collected: no loss is logged", min=0, decimals=0, soft_max=4),
+        lines("Metrics of its own", "none", "What the run declared with `Recorder(metrics=…)`: the median over ranks. "
+              "Each has a scale of its own: click a name to see it alone. What each means is on the exporter's page.",
+              [query(f"quantile by (name) (0.5, {of_ranks(c.TRAIN_CUSTOM)})", "{{name}}")],
+              "none declared"),
     ]  # fmt: skip
 
 

@@ -10,6 +10,11 @@ if TYPE_CHECKING:
 __all__ = ["Recorder", "__version__"]
 
 
+def __dir__() -> list[str]:
+    """Return the public names, loaded or not."""
+    return __all__
+
+
 def __getattr__(name: str) -> object:
     """Load `Recorder` on first access: the exporter and its worker never load the client."""
     if name != "Recorder":

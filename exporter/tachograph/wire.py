@@ -9,12 +9,22 @@ import math
 import os
 from collections.abc import Mapping
 
+from tachograph.printable import printable
+
 VERSION = 1
 MAX_FRAME_BYTES = 65536
 MAX_NAME_BYTES = 128
 """Of a run's name or a GPU's UUID in UTF-8: Prometheus counts bytes, and the shipped configuration takes 256."""
 
 MAX_EVENTS = 64
+MAX_NOTICES = 6
+"""Of wrong uses of the client, in a state frame."""
+
+MAX_NOTICE_BYTES = 200
+MAX_OWN_METRICS = 16
+MAX_DESCRIPTION_BYTES = 200
+"""Of a metric that the run declared itself, in the hello."""
+
 MAX_RATE_HZ = 10.0
 HEARTBEAT_SECONDS = 1.0
 SOCKET_ENVIRONMENT = "TACHOGRAPH_SOCKET"
@@ -54,6 +64,11 @@ def decode_number(value: object) -> float:
 def fits(text: str, longest: int) -> bool:
     """Return whether `text` is printable and has at most `longest` bytes in UTF-8, as a label value must."""
     return text.isprintable() and (len(text.encode()) if not text.isascii() else len(text)) <= longest
+
+
+def cut(text: str, longest: int) -> str:
+    """Return the beginning of `text`, at most `longest` bytes in UTF-8, with what is not printable replaced."""
+    return printable(text[:longest]).encode()[:longest].decode(errors="ignore")
 
 
 def is_name(text: str) -> bool:

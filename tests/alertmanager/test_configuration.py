@@ -54,7 +54,7 @@ def test_every_alert_goes_where_its_severity_says(programs: Mapping[str, Path], 
         ("alertname=LossPlateau severity=warning run=r tier=hero", "ticket"),
         ("alertname=LossSpike severity=info run=r tier=hero", "null"),
         ("alertname=LossDiverging severity=warning run=r", "ticket"),
-        ("alertname=Watchdog severity=none", "watchdog"),
+        ("alertname=TachographWatchdog severity=none", "watchdog"),
     ],
 )
 def test_the_tier_of_a_run_decides_who_is_woken(programs: Mapping[str, Path], labels: str, receivers: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from html.parser import HTMLParser
@@ -162,6 +163,19 @@ def test_slack_gets_its_own_escapes_and_links(render: Render) -> None:
         in text
     )
     assert text.count("|Dashboard>") == text.count("|Silence>") == 1
+
+
+@pytest.mark.parametrize("name", ["<!channel>", "<@U123>", "a & b", "*x* ~y~ `z` _w_"])
+def test_names_of_runs_and_nodes_are_only_names(render: Render, name: str) -> None:
+    """Nothing in them mentions a person, formats or ends an escape: in titles, in Slack's text, and in a mail."""
+    labels = RANK | {"run": name, "instance": name}
+    for alerts in ([alert(labels)], [alert(labels), alert(labels | {"rank": "1"})], [alert(labels, OVER)]):
+        data = notification(*alerts)
+        slack = render("slack", data)
+        said = [line for line in slack.splitlines() if line.startswith(("Resolved", "And "))]
+        for text in (render("subject", data), *said):
+            assert not re.search(r"[<>&*~`]|(?<!\w)_|_(?!\w)", text), text
+        assert len(Mail(render("mail", data, "html")).links) == (2 if data["status"] == OVER else 3)
 
 
 class Mail(HTMLParser):

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import subprocess
+import sys
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
+import tachograph
+from tachograph.catalog import rank
+from tachograph.catalog.rank import OPERATIONS, PHASES, STEP_TAGS, THRESHOLDS, TIERS
+from tachograph.client.core.misuse import WORDS
 from tachograph.client.recorder import Recorder
+from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
 
 
 class Undecided:
@@ -36,17 +45,23 @@ class Undecided:
     ],
 )
 def test_misuse_is_said_once(
-    misuse: Callable[[Recorder], Any], wrong: str, right: str, record: Callable[..., Recorder],
-    caplog: pytest.LogCaptureFixture,
+    misuse: Callable[[Recorder], Any], wrong: str, right: str, *, record: Callable[..., Recorder],
+    caplog: pytest.LogCaptureFixture, until: Callable[..., Any],
 ) -> None:  # fmt: skip
     """The right word stands beside the wrong one, in one line, however often it is said; and it is counted."""
     recorder = record()
     before = recorder._calls.state.dropped.count
     misuse(recorder)
     misuse(recorder)
-    lines = [line.getMessage() for line in caplog.records if wrong in line.getMessage()]
-    assert len(lines) == 1
-    assert right in lines[0]
+
+    def lines() -> list[str]:
+        texts = (line.getMessage() for line in caplog.records)
+        return [text for text in texts if wrong in text and not text.startswith("not recorded:")]
+
+    until(lines)
+    recorder.close()
+    (line,) = lines()
+    assert right in line
     if "Recorder(" not in inspect.getsource(misuse):
         assert recorder._calls.state.dropped.count >= before + 2
 
@@ -60,15 +75,133 @@ def test_a_wrong_name_of_a_scalar_is_said_once(
         recorder.step().log(los=1.0, loss="2")
     until(lambda: len(caplog.records) >= 2)
     texts = sorted(line.getMessage() for line in caplog.records)
-    assert len(texts) == 2
-    assert "'los'" in texts[0]
-    assert "loss" in texts[0]
-    assert texts[1].startswith("loss was logged")
+    assert texts == [
+        "step.log(los=…) is dropped: did you mean loss?", "step.log(loss=…) is dropped: the value is not a number",
+    ]  # fmt: skip
 
 
 def test_the_log_does_not_grow_with_made_up_words(record: Callable[..., Recorder], caplog: Any) -> None:
-    """A program that makes new names without end is told of a hundred."""
+    """A program that makes new names without end is told of the first few of a kind; all are counted."""
     recorder = record()
     for number in range(1000):
         recorder.phase(f"phase {number}")
-    assert len(caplog.records) <= 100
+        recorder.step().log(**{f"name\n{number}": 1.0})
+    recorder.close()
+    texts = [line.getMessage() for line in caplog.records]
+    assert len(texts) == 2 * WORDS + 1
+    assert all(text.isprintable() and len(text) < 1000 for text in texts)
+    assert recorder._calls.state.misuse.metrics() == {"misuse_total": {"unknown_phase": 1000, "unknown_name": 1000}}
+
+
+MISUSED = (
+    (lambda recorder: recorder.step().log(los=1.0), "unknown_name", "step.log(los=…) is dropped: did you mean loss?"),
+    (lambda recorder: recorder.step().log(expert_load=1.0), "unknown_name", "Recorder(metrics="),
+    (lambda recorder: recorder.step().log(loss="abc"), "wrong_type", "step.log(loss=…) is dropped: the value is not"),
+    (lambda recorder: recorder.phase("forwrd"), "unknown_phase", "phase('forwrd') is dropped: did you mean forward?"),
+    (lambda recorder: recorder.threshold("hang_second", 30), "unknown_threshold", "did you mean hang_seconds?"),
+    (lambda recorder: recorder.threshold("straggler_ratio", 20), "wrong_type", "value of threshold()"),
+    (lambda recorder: list(recorder.data(range(300))), "no_steps", "300 batches of recorder.data(…) and no step"),
+)
+
+
+@pytest.mark.parametrize(("misuse", "kind", "text"), MISUSED)
+def test_a_misuse_travels_to_the_exporter(
+    misuse: Callable[[Recorder], Any], kind: str, text: str, exporter: Any, record: Callable[..., Recorder]
+) -> None:
+    """As a count by kind and as one bounded line; a frame before it has neither."""
+    recorder = record()
+    first = exporter.wait_for()
+    assert "notices" not in first
+    assert "misuse_total" not in first["metrics"]
+    misuse(recorder)
+    frame = exporter.wait_for(where=lambda frame: "notices" in frame)
+    assert frame["metrics"]["misuse_total"] == {kind: 1}
+    (notice,) = frame["notices"]
+    assert text in notice
+    assert len(notice.encode()) <= MAX_NOTICE_BYTES
+
+
+def test_a_misspelt_tier_travels_too(exporter: Any, record: Callable[..., Recorder]) -> None:
+    """What the constructor was given is known before the first frame."""
+    record(tier="herro", rank="first")
+    frame = exporter.wait_for()
+    assert frame["metrics"]["misuse_total"] == {"unknown_tier": 1, "wrong_type": 1}
+    assert frame["notices"] == [
+        "rank cannot be 'first': the value is ignored", "tier='herro' is dropped: did you mean hero?",
+    ]  # fmt: skip
+
+
+def test_notices_are_of_every_kind_and_few(exporter: Any, record: Callable[..., Recorder]) -> None:
+    """Ten wrong names do not hide a wrong phase."""
+    recorder = record()
+    recorder.step().log(**{f"wrong_{letter}": 1.0 for letter in "abcdefghij"})
+    recorder.phase("forwrd")
+    frame = exporter.wait_for(where=lambda frame: len(frame.get("notices", ())) > 4)
+    assert len(frame["notices"]) <= MAX_NOTICES
+    assert any("forward" in notice for notice in frame["notices"])
+    assert frame["metrics"]["misuse_total"] == {"unknown_name": 10, "unknown_phase": 1}
+
+
+def test_the_end_says_what_was_not_recorded(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """In one line, with how often, also where no exporter ever listened; nothing where nothing was wrong."""
+    recorder = Recorder(socket=tmp_path / "none.sock")
+    for _ in range(9003):
+        recorder.step().log(los=1.0)
+    state = recorder._calls.state
+    recorder.close()
+    (line,) = [text for text in map(logging.LogRecord.getMessage, caplog.records) if text.startswith("not recorded")]
+    read = state.misuse.metrics()["misuse_total"]["unknown_name"]
+    assert line == f"not recorded: {read:,} × step.log(los=…) is dropped: did you mean loss?"
+    caplog.clear()
+    Recorder(socket=tmp_path / "none.sock").close()
+    assert not [text for text in map(logging.LogRecord.getMessage, caplog.records) if text.startswith("not recorded")]
+
+
+def test_micro_steps_and_steps_are_steps(exporter: Any, record: Callable[..., Recorder]) -> None:
+    """A loop that accumulates over 300 batches marks its steps all the same."""
+    recorder = record()
+    for _ in recorder.data(range(400)):
+        with recorder.step(accumulating=True):
+            pass
+    frame = exporter.wait_for(where=lambda frame: frame["metrics"]["batches_total"] == 400)
+    assert "notices" not in frame
+
+
+def test_words_of_the_signatures_are_those_of_the_catalog() -> None:
+    """A type checker finds what the client would drop."""
+    signatures = {
+        (Recorder.phase, "name"): PHASES, (Recorder.tag, "name"): STEP_TAGS, (Recorder.step, "tag"): STEP_TAGS,
+        (Recorder.threshold, "name"): THRESHOLDS, (Recorder.__init__, "tier"): TIERS,
+        (Recorder.collective, "operation"): OPERATIONS,
+    }  # fmt: skip
+    for (call, argument), words in signatures.items():
+        annotation = inspect.unwrap(call).__annotations__[argument].partition(" | ")[0]
+        assert get_args(getattr(rank, annotation)) == words
+
+
+def test_dir_shows_the_api() -> None:
+    """A person at a prompt sees what there is, and nothing else."""
+    assert set(dir(tachograph)) == {"Recorder", "__version__"}
+
+
+def test_advice_that_cannot_be_loaded_costs_no_frame(
+    exporter: Any, record: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no module can be loaded, for want of descriptors, all right words are listed; and the nearest later."""
+    monkeypatch.setitem(sys.modules, "difflib", None)
+    recorder = record()
+    recorder.phase("forwrd")
+    frame = exporter.wait_for(where=lambda frame: "notices" in frame)
+    assert "expected one of init, data" in frame["notices"][0]
+    monkeypatch.delitem(sys.modules, "difflib")
+    exporter.wait_for(where=lambda frame: any("did you mean forward?" in text for text in frame.get("notices", ())))
+
+
+def test_difflib_is_loaded_by_a_misuse_alone(tmp_path: Path) -> None:
+    """A script that is right pays nothing for the advice."""
+    program = (
+        "import sys; from tachograph import Recorder; recorder = Recorder(socket=sys.argv[1]); "
+        "recorder.step().log(loss=1.0); recorder.phase('forward'); recorder.close(); print('difflib' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "none.sock")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"

@@ -247,6 +247,19 @@ def test_goodput_excess_and_memory_are_there_from_the_start(exporter: Any, recor
     assert metrics["productive_seconds_total"] == 0
 
 
+def test_recent_steps_are_in_the_frame(exporter: Any, record: Make) -> None:
+    """The figures of the window that belongs to the rank need no call either, once there are three ordinary steps."""
+    recorder = record()
+    assert "recent_steps" not in exporter.next_state()["metrics"]
+    for _ in range(6):
+        with recorder.step(), recorder.phase("forward"), recorder.collective("all_reduce"):
+            pass
+    metrics = exporter.next_state()["metrics"]
+    assert metrics["recent_steps"] == 5
+    assert metrics["recent_step_seconds"] > metrics["recent_wait_seconds"] > 0
+    assert metrics["recent_phase_seconds"].keys() <= {"forward", "other"}
+
+
 def test_checkpoints_and_resumes(exporter: Any, record: Make) -> None:
     """Each is an event and a number; how long a save took is what its phase took."""
     recorder = record()

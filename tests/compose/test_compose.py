@@ -137,10 +137,10 @@ def test_targets_are_the_services_of_this_file(services: dict[str, Json]) -> Non
 
 
 def test_links_in_alerts_lead_to_this_grafana(services: dict[str, Json]) -> None:
-    """Alerts build dashboard links from `grafana_url`; Compose serves Grafana on that port of this machine."""
-    settings = yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text(encoding="utf-8"))
+    """Rules have dashboard links from `grafana_url`; Compose serves Grafana on that port of this machine."""
+    parameters = yaml.safe_load((ROOT / "prometheus/parameters.yml").read_text(encoding="utf-8"))
     (port,) = services["grafana"]["ports"]
-    assert settings["global"]["external_labels"]["grafana_url"].endswith(f":{port['published']}")
+    assert parameters["grafana_url"].endswith(f":{port['published']}")
 
 
 @pytest.mark.parametrize(

@@ -232,11 +232,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         (folder / "rules" / path.name).write_text(text, encoding="utf-8")
     ours, theirs = (f"127.0.0.1:{free_port()}" for _ in range(2))
     settings = {
-        "global": {
-            "evaluation_interval": "1s",
-            "scrape_interval": "1s",
-            "external_labels": {"grafana_url": "http://localhost:3000"},
-        },
+        "global": {"evaluation_interval": "1s", "scrape_interval": "1s"},
         # The samples reach beyond now, and what the rules record at now lies before the newest of them.
         "storage": {"tsdb": {"out_of_order_time_window": "1h"}},
         "rule_files": [str(folder / "rules/*.yml")],

@@ -32,6 +32,7 @@ RANK_FRAMES = (
     '{"v":1,"type":"state","seq":1,"time":1763690000.5,"step":480,"phase":"backward","phase_since":1763690000.25,'
     '"progress_time":1763689999.1,"metrics":{"loss":2.31,"grad_norm":"NaN","learning_rate":0.0003,'
     '"tokens_total":2013265920,"steps_total":480,"flops_total":1.5e21,"phase_seconds_total":{"data":1.2,"forward":12.5},'
+    '"recent_steps":40,"recent_step_seconds":0.5,"recent_wait_seconds":0,"recent_phase_seconds":{"backward":0.25},'
     '"collective_wait_seconds_total":{"all_reduce":3.25},"collective_enqueued":{"0":301,"tp \\"a\\\\b\\"":7},'
     '"nonfinite_total":{"grad_norm":1},"nonfinite_step":{"grad_norm":479},"nope":1,"collectives_total":{"all_reduce":9},'
     '"tagged_steps_total":{"gc":2},"invariant":{"params":9007199254740991},"invariant_step":{"params":479},'

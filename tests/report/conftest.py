@@ -186,7 +186,7 @@ def incident(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Incident]:
         text = re.sub(r"(?m)^    interval: .+\n", "", path.read_text(encoding="utf-8"))
         (rules / path.name).write_text(text, encoding="utf-8")
     settings = {
-        "global": {"evaluation_interval": "1h", "external_labels": {"grafana_url": "http://localhost:3000"}},
+        "global": {"evaluation_interval": "1h"},
         "rule_files": [str(rules / "*.yml")],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")

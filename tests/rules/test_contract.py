@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DCGM_RULES = "dcgm.yml"
 RUNBOOK_URL = "https://github.com/tachograph/tachograph/blob/main/runbooks/{}.md"
 SEVERITIES = {"critical", "warning", "info", "none"}
-ALERT_LABELS = {"severity", "tier", "run", "rank", "instance", "gpu", "uuid"}
+ALERT_LABELS = frozenset({"severity", "component", "tier", "run", "rank", "instance", "gpu", "uuid"})
 TIER = (
     '{{ with printf "run:tier:info{run=%q}" $labels.run | query }}'
     '{{ . | first | label "tier" }}{{ else }}standard{{ end }}'
@@ -63,7 +63,7 @@ OUTSIDE: Mapping[str, frozenset[str]] = {
     "up": TARGET,
     "scrape_duration_seconds": TARGET,
     "scrape_samples_scraped": TARGET,
-    "ALERTS": frozenset({"alertname", "alertstate", "severity", "tier", "run", "rank", "instance", "gpu", "uuid"}),
+    "ALERTS": ALERT_LABELS | {"alertname", "alertstate"},
     **{f"node_{name}": TARGET | set(labels) for labels, names in NODE_EXPORTER.items() for name in names.split()},
     **{twin.field: TARGET | DCGM_LABELS for row in catalog.METRICS for twin in row.dcgm},
     "DCGM_FI_DEV_XID_ERRORS": TARGET | DCGM_LABELS,
@@ -267,6 +267,7 @@ def test_every_alert_is_complete(rules: Rules, checker: Checker) -> None:
     }
     for name, rule in alerts(rules):
         assert rule["labels"]["severity"] in SEVERITIES, name
+        assert rule["labels"]["component"] == "tachograph", name
         assert rule["labels"].keys() | checker.check(rule["expr"]) <= ALERT_LABELS, name
         notes = rule["annotations"]
         given = checker.check(rule["expr"])
@@ -274,11 +275,11 @@ def test_every_alert_is_complete(rules: Rules, checker: Checker) -> None:
         assert notes.keys() == {"summary", "description", "runbook_url", "dashboard_url"} | costs, name
         assert rule["labels"].get("tier") == (TIER if "run" in given else None), name
         assert notes["runbook_url"] == RUNBOOK_URL.format(name)
-        url = re.match(r"\{\{ \$externalLabels.grafana_url \}\}/d/tachograph-(\w+)/\1(\?|$)", notes["dashboard_url"])
+        url = re.match(r"http://localhost:3000/d/tachograph-(\w+)/\1(\?|$)", notes["dashboard_url"])
         assert url, name
         assert "$value" not in str(rule["labels"]), name
         culprit = re.findall(r"\$labels\.(\w+)", notes["description"])
-        assert name == "Watchdog" or {"run", "instance"} & set(culprit), f"{name} names nobody"
+        assert name == "TachographWatchdog" or {"run", "instance"} & set(culprit), f"{name} names nobody"
 
 
 def test_an_alert_of_two_severities_has_the_same_annotations(rules: Rules) -> None:
@@ -306,7 +307,7 @@ def test_every_alert_has_a_test_that_fires_and_one_that_does_not(rules: Rules) -
         subject = rule["file"].removesuffix(".yml")
         cases = [case for case in cases_of(subject) if case["alertname"] == name]
         assert any(case.get("exp_alerts") for case in cases), f"{subject}: nothing makes {name} fire"
-        if name != "Watchdog":  # which always does
+        if name != "TachographWatchdog":  # which always does
             assert any(not case.get("exp_alerts") for case in cases), f"{subject}: nothing keeps {name} quiet"
         fired = {alert["exp_labels"]["severity"] for case in cases for alert in case.get("exp_alerts", [])}
         assert rule["labels"]["severity"] in fired, f"{subject}: {name} never fires as {rule['labels']['severity']}"

@@ -89,7 +89,7 @@ def test_prometheus_fires_when_the_bench_says(
             "exp_samples": [
                 {
                     "labels": f'ALERTS{{alertname="LossDiverging",alertstate="firing",run="{run}",severity="warning",'
-                    'tier="standard"}',
+                    'component="tachograph",tier="standard"}',
                     "value": 1,
                 }
                 for run in expected.get(moment, ())

@@ -49,7 +49,7 @@ def hang(ranks: int, culprits: Collection[int]) -> Iterator[Series]:
 def firing(samples: Mapping[str, int], by: str) -> dict[str, Any]:
     """Expect these alerts, counted by labels, and no other at 102 s: 20 s and more after the last step."""
     return {
-        "expr": f'count by (alertname, {by}) (ALERTS{{alertname!="Watchdog"}})',
+        "expr": f'count by (alertname, {by}) (ALERTS{{alertname!="TachographWatchdog"}})',
         "eval_time": "102s",
         "exp_samples": [{"labels": labels, "value": value} for labels, value in samples.items()],
     }
@@ -60,8 +60,8 @@ def firing(samples: Mapping[str, int], by: str) -> dict[str, Any]:
 def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(rule_tests: RuleTests) -> None:
     """Hour 40: one rank in its data loader, 1,023 in all_reduce, every GPU busy: one alert, and it says all of it."""
     page = {
-        "exp_labels": {"severity": "critical", "tier": "standard", "run": "llama-70b", "rank": "217",
-                       "instance": "node-27", "gpu": "1", "uuid": "GPU-217"},
+        "exp_labels": {"severity": "critical", "component": "tachograph", "tier": "standard", "run": "llama-70b",
+                       "rank": "217", "instance": "node-27", "gpu": "1", "uuid": "GPU-217"},
         "exp_annotations": {
             "summary": "Run llama-70b hangs.",
             "description": "Run llama-70b has been hanging for 40 s at step 48,201. 1,023 of 1,024 ranks wait in "
@@ -70,7 +70,7 @@ def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(rule_test
             "cost": "1,024 GPU-hours an hour",
             "checkpoint": "",
             "runbook_url": "https://github.com/tachograph/tachograph/blob/main/runbooks/RunHung.md",
-            "dashboard_url": "/d/tachograph-run/run?var-run=llama-70b&var-rank=217&from=now-30m&to=now",
+            "dashboard_url": "http://localhost:3000/d/tachograph-run/run?var-run=llama-70b&var-rank=217&from=now-30m&to=now",
         },
     }  # fmt: skip
     rule_tests(EVERY_RULE, {

@@ -277,7 +277,7 @@ def liar(seat: Labels) -> list[dict[str, str]]:
 
 def firing(alert: str, moment: str, *labels: str) -> dict[str, Any]:
     """Return the check that an alert of the run fires with these labels, or does not."""
-    text = 'alertname="{}",alertstate="firing",severity="{}",tier="standard",run="r"{}'
+    text = 'alertname="{}",alertstate="firing",severity="{}",component="tachograph",tier="standard",run="r"{}'
     severity = "warning" if alert == "RunNameShared" else "critical"
     return {
         "expr": f'ALERTS{{alertname="{alert}",alertstate="firing"}}', "eval_time": moment,

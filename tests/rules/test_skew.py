@@ -58,7 +58,7 @@ def alerts(*expected: Mapping[str, str], by: str = "alertname, severity, run, ra
     """Expect these alerts, each once, and no other, ever until then."""
     samples = [", ".join(f'{key}="{value}"' for key, value in labels.items()) for labels in expected]
     return {
-        "expr": f'count by ({by}) (count by ({by}, instance) (count_over_time(ALERTS{{alertname!="Watchdog"}}[1h])))',
+        "expr": f"count by ({by}) (count by ({by}, instance) (count_over_time(ALERTS{{severity!='none'}}[1h])))",
         "eval_time": f"{at}s",
         "exp_samples": [{"labels": f"{{{labels}}}", "value": 1} for labels in samples],
     }
@@ -344,7 +344,7 @@ def large(late: Collection[int], lag: float) -> list[Series]:
 def on_nodes(*expected: tuple[str, str, int, int]) -> dict[str, Any]:
     """Expect these at 122 s: kind of alert, severity, node, and how many."""
     return {
-        "expr": 'count by (alertname, severity, instance) (ALERTS{alertname!="Watchdog"})',
+        "expr": 'count by (alertname, severity, instance) (ALERTS{alertname!="TachographWatchdog"})',
         "eval_time": "122s",
         "exp_samples": [
             {"labels": f'{{alertname="Straggler{kind}",severity="{severity}",instance="node-{node}"}}', "value": count}

@@ -118,8 +118,8 @@ def test_every_runbook_has_the_same_form(name: str, rules: Rules) -> None:
     assert text.count("```") % 2 == 0
     for word in ("Safe:", "Destructive:"):
         assert word in parts["Safe and destructive"], f"what is {word[:-1].lower()} is not said"
-    assert list(blocks(text, "promql")) or name == "Watchdog"
-    assert f"prometheus/rules/{alert['subject']}.yml" in parts["Tune"], "Tune names the file with its numbers"
+    assert list(blocks(text, "promql")) or name == "TachographWatchdog"
+    assert f"prometheus/src/{alert['subject']}.yml" in parts["Tune"], "Tune names the file with its numbers"
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -111,7 +111,7 @@ def hung(now: float) -> Iterator[Line]:
     yield from alert("RunHung", "critical", now - 30, **culprit)
     yield from alert("GpuThermalThrottling", "warning", now - 300, **hot)
     yield from alert("GoodputLow", "warning", now - 600, run=HUNG)
-    yield from alert("Watchdog", "none", now - 6000)
+    yield from alert("TachographWatchdog", "none", now - 6000)
     yield from alert("MfuDropped", "critical", now - 60, run=SICK)
 
 
@@ -122,6 +122,7 @@ def sick(now: float) -> Iterator[Line]:
         yield from rank(at, now, state="dead" if number in {DEAD, MOVED} else "running", phase="backward", step=900,
                         loss=float("nan") if number == NAN else 3.5, wait=0.01 if number == STRAGGLER else 0.3,
                         lag=0.29 if number == STRAGGLER else 0.0)  # fmt: skip
+        yield c.TRAIN_MISUSE.name, at | {"kind": "unknown_name"}, 9003
     yield from rank(seat(SICK, MOVED, 29), now, state="running", phase="forward", step=900, loss=3.5, wait=0.3, lag=0)
     dead, straggler, nan = (
         {key: value for key, value in seat(SICK, one, 20).items() if key != "job"} for one in (DEAD, STRAGGLER, NAN)

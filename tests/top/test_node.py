@@ -96,6 +96,17 @@ def test_the_page_is_read_as_prometheus_reads_it() -> None:
     assert runs == {"llama-7b", '"quoted\\'}
 
 
+def test_a_misuse_is_noted(pages: Any) -> None:
+    """With its counts over the ranks of the run here; the texts are on the status page."""
+    name = catalog.TRAIN_MISUSE.name
+    pages.text = GOLDEN + "".join(
+        f'{name}{{run="llama-7b",rank="{rank}",kind="{kind}"}} {number}\n'
+        for rank, kind, number in ((0, "unknown_name", 9000), (1, "unknown_name", 3), (0, "no_steps", 1))
+    )
+    notes = NodeSource(pages.url).fetch().notes
+    assert notes[-1].startswith("run llama-7b misuses its recorder (1 no steps, 9,003 unknown name): ")
+
+
 def test_a_recorded_page(pages: Any) -> None:
     """Of the golden page, several runs come worst first, and what is absent stays unknown."""
     pages.text = GOLDEN

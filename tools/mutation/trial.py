@@ -214,7 +214,7 @@ class Batch:
         """Write the rules and the scenario for promtool; return the path of the test."""
         scenario, reach = self.scenario, self.scenario.reach
         test: dict[str, Any] = {
-            key: value for key, value in scenario.test.items() if key in ("interval", "external_labels", "external_url")
+            key: value for key, value in scenario.test.items() if key in ("interval", "external_url")
         }
         test["alert_rule_test"], test["promql_expr_test"] = [], []
         copies: dict[int, frozenset[str]] = {}

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal, get_args
 
 from tachograph.catalog.metric import COUNTER, GAUGE, HISTOGRAM, INFO, RANK, TRAIN_PREFIX, Metric, Rows
 
-PHASES = ("init", "data", "copy", "forward", "backward", "optimizer", "collective", "checkpoint", "eval", "other")
+PhaseName = Literal[
+    "init", "data", "copy", "forward", "backward", "optimizer", "collective", "checkpoint", "eval", "other"
+]  # fmt: skip
+PHASES: tuple[str, ...] = get_args(PhaseName)
 """Phases of a rank; `copy` moves a batch to the device, `other` is time outside every named phase."""
 
-STEP_TAGS = ("gc", "eval", "checkpoint", "compile", "warm-up", "restart")
+StepTag = Literal["gc", "eval", "checkpoint", "compile", "warm-up", "restart"]
+STEP_TAGS: tuple[str, ...] = get_args(StepTag)
 """Reasons why a step is not an ordinary one and is left out of every baseline."""
 
 LOST_CAUSES = ("init", "data", "collective", "checkpoint", "eval", "restart", "rework", "hang")
@@ -23,20 +28,31 @@ attempts."""
 STATES = ("running", "frozen", "dead", "failed", "finished")
 """States of a rank, as the exporter concludes them; exactly one is 1."""
 
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "barrier", "other")
+OperationName = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "barrier", "other"
+]  # fmt: skip
+OPERATIONS: tuple[str, ...] = get_args(OperationName)
 """Collective operations, in PyTorch's words."""
 
 NONFINITE_SOURCES = ("loss", "grad_norm")
 
-TIERS = ("hero", "standard", "dev")
+TierName = Literal["hero", "standard", "dev"]
+TIERS: tuple[str, ...] = get_args(TierName)
 """Tiers of a run, which decide how its alerts are routed; the default is `standard`."""
 
-THRESHOLDS = ("hang_seconds", "straggler_ratio", "throughput_drop_ratio", "data_stall_ratio", "checkpoint_age_seconds")
+ThresholdName = Literal[
+    "hang_seconds", "straggler_ratio", "throughput_drop_ratio", "data_stall_ratio", "checkpoint_age_seconds"
+]  # fmt: skip
+THRESHOLDS: tuple[str, ...] = get_args(ThresholdName)
 """Thresholds that a run may set in place of the rules' defaults (`run:…_threshold:…` in rules/runs.yml)."""
 
 FAILURE_CATEGORIES = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", "exception")
 """Reasons a rank gives for its failure: `terminated` by SIGTERM, `interrupted` from the keyboard, `exception` for
 any other."""
+
+MISUSES = ("unknown_name", "wrong_type", "unknown_phase", "unknown_tier", "unknown_threshold", "no_steps")
+"""Wrong uses of the client. `unknown_name`: of a logged value, an argument, a tag or an operation; `wrong_type`: a
+value that cannot be what it is given for; `no_steps`: batches are drawn and no step completes."""
 
 ROWS = Rows()
 _row = ROWS.add
@@ -118,6 +134,26 @@ TRAIN_PHASE_EXCESS = _row(
     "Seconds by which phases of ordinary steps exceeded their rank's running median, waits for collectives left out; "
     "summed over the ranks of the run on this node.", PHASES,
 )  # fmt: skip
+TRAIN_RECENT_STEP = _row(
+    "train_recent_step_seconds", GAUGE, "seconds", RANK,
+    "Median time from one ordinary step's end to the next, over the last 20 s and 3 such steps at least; absent before "
+    "there are 3, and once the last is older than that and 2 steps (docs/protocol.md).",
+)  # fmt: skip
+TRAIN_RECENT_STEPS = _row(
+    "train_recent_steps", GAUGE, "", RANK,
+    "Ordinary steps that the rank's recent step, wait and phase seconds rest on; absent where those are.",
+)  # fmt: skip
+TRAIN_RECENT_PHASE = _row(
+    "train_recent_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
+    "The rank's own time in a phase per ordinary step, measured waits for collectives left out: mean over "
+    "train_recent_steps; absent where that is, and for phases without time.",
+    vocabulary=PHASES,
+)  # fmt: skip
+TRAIN_RECENT_WAIT = _row(
+    "train_recent_wait_seconds", GAUGE, "seconds", RANK,
+    "Exposed wait for collectives per ordinary step: mean over train_recent_steps; absent where that is, and for a "
+    "rank whose waits are not measured. The rank that waits least arrived last.",
+)  # fmt: skip
 TRAIN_COLLECTIVE_WAIT = _row(
     "train_collective_wait_seconds_total", COUNTER, "seconds", (*RANK, "op"),
     "Exposed wait: seconds in which the rank could do nothing but wait for a collective. The rank that waits least "
@@ -182,6 +218,9 @@ TRAIN_DATA_WORKER_RESTARTS = _row(
 )  # fmt: skip
 TRAIN_LOSS = _row(
     "train_loss", GAUGE, "", RANK, "Last training loss that this rank logged; NaN if it was NaN.", loggable=True
+)
+TRAIN_VAL_LOSS = _row(
+    "train_val_loss", GAUGE, "", RANK, "Last validation loss that this rank logged; NaN if it was NaN.", loggable=True
 )
 TRAIN_GRAD_NORM = _row("train_grad_norm", GAUGE, "", RANK, "Last gradient norm that this rank logged.", loggable=True)
 TRAIN_LEARNING_RATE = _row(
@@ -358,6 +397,16 @@ TRAIN_RESTARTS = _row(
 TRAIN_THRESHOLD = _row(
     "train_threshold", GAUGE, "", (*RANK, "name"),
     "Threshold that the run set for its own alerts, by name; the most tolerant rank's value applies.",
+)  # fmt: skip
+TRAIN_CUSTOM = _row(
+    "train_custom", GAUGE, "", (*RANK, "name"),
+    "Last logged value of a metric that the run declared with Recorder(metrics=…), by name; the status page of the "
+    "exporter shows its description.",
+)  # fmt: skip
+TRAIN_MISUSE = _row(
+    "train_misuse_total", COUNTER, "", (*RANK, "kind"),
+    "Wrong uses of the client by this rank's script, by kind; absent until there is one. The status page of the "
+    "exporter says which.", vocabulary=MISUSES,
 )  # fmt: skip
 TRAIN_CONFIG_INFO = _row(
     "train_config_info", INFO, "", (*RANK, "precision", "global_batch", "framework", "flops_convention", "tier"),

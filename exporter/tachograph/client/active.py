@@ -15,7 +15,8 @@ from tachograph.client.core.arguments import LARGEST, count, flag, one_of, path_
 from tachograph.client.core.batches import Batches
 from tachograph.client.core.compiled import NOTHING
 from tachograph.client.core.garbage import GarbageTag
-from tachograph.client.core.notice import notice, raised_by_signal, unknown
+from tachograph.client.core.misuse import WORD_LENGTH, Misuse, named
+from tachograph.client.core.notice import notice, raised_by_signal, shown
 from tachograph.client.core.scalars import number as as_number
 from tachograph.client.hello.identity import Identity
 from tachograph.client.hello.workload import AlertThresholds, Workload
@@ -36,13 +37,19 @@ if TYPE_CHECKING:
     from tachograph.client.transport.interfaces import MetricSource, Sink, Trace
 
 
+_MISUSES = {"phase": "unknown_phase", "threshold": "unknown_threshold"}
+"""The kinds of misuse of words that have one of their own."""
+
+
 class ActiveCalls(NoOpCalls):
     """Records one rank from `start` to `close`; a call may raise, which the `Recorder` in front of it contains."""
 
     records = True
 
-    def __init__(self, identity: Identity, workload: Workload, *, device_time: bool, total_steps: object) -> None:
-        self.state = state = RankState(identity, workload, device_time=device_time)
+    def __init__(
+        self, identity: Identity, workload: Workload, misuse: Misuse, *, device_time: bool, total_steps: object
+    ) -> None:
+        self.state = state = RankState(identity, workload, misuse, device_time=device_time)
         self.step, self.clock, self.dropped = state.step, state.clock, state.dropped
         if total_steps is not None:
             state.step.log(total_steps=total_steps)
@@ -168,7 +175,10 @@ class ActiveCalls(NoOpCalls):
 
     def threshold(self, name: str, value: float) -> None:
         if not self._thresholds.set(name, value):
-            self.drop("threshold", name, THRESHOLDS)
+            if one_of(THRESHOLDS, name) is None:
+                self.drop("threshold", name, THRESHOLDS)
+            else:
+                self.drop("value of threshold()")
 
     def count_flops(self) -> AbstractContextManager[None]:
         from tachograph.client.flops.flop_count import FlopCount  # late: most runs never count
@@ -220,9 +230,19 @@ class ActiveCalls(NoOpCalls):
     def drop(self, what: str, wrong: object = None, right: tuple[str, ...] = ()) -> None:
         self.dropped.count += 1
         if right:
-            unknown(what, wrong, right)
+            self.state.misuse.note(
+                _MISUSES.get(what, "unknown_name"), f"{what}({shown(wrong)[:WORD_LENGTH]})", wrong=wrong, right=right
+            )
         else:
-            notice(f"drop {what}", f"{what} is invalid, and is dropped")
+            self.state.misuse.note("wrong_type", what, "is invalid, and is dropped")
+
+    def ignored(self, call: str, names: Iterable[object], takes: tuple[str, ...]) -> None:
+        self.dropped.count += 1
+        for name in names:
+            self.state.misuse.note("unknown_name", named(call, name), wrong=name, right=takes)
+        if not names:
+            expected = f"has one argument too many: it takes {', '.join(takes)} by name"
+            self.state.misuse.note("wrong_type", f"{call}()", expected)
 
     def _shared_numbers(self) -> Invariants:
         if self._invariants is None:

@@ -97,6 +97,9 @@ class NoOpCalls:
 
     def add_source(self, source: MetricSource) -> None: ...
 
+    def ignored(self, call: str, names: Iterable[object], takes: tuple[str, ...]) -> None:
+        """Note arguments that a call does not take: of these names, or one too many where there is none."""
+
     def close(self, error: BaseException | None) -> None: ...
 
     def release(self, *, close: bool) -> None:

@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
-from tachograph.catalog.rank import OPERATIONS, PHASES
+from tachograph.catalog.rank import OPERATIONS, PHASES, OperationName, PhaseName, StepTag, ThresholdName, TierName
 from tachograph.client.active import ActiveCalls
 from tachograph.client.core.arguments import flag
 from tachograph.client.core.batches import Batches
 from tachograph.client.core.compiled import NOTHING, unseen
 from tachograph.client.core.contained import contained, parameters, report_fault
+from tachograph.client.core.misuse import Misuse
 from tachograph.client.core.notice import OUT, notice, raised_by_signal
 from tachograph.client.core.phases import Uncopied
 from tachograph.client.core.steps import Step
@@ -55,6 +56,8 @@ class Recorder(Uncopied):
     - `peak_flops`: dense peak FLOP/s of this rank's device, if the exporter cannot know it.
     - `precision`, `global_batch`: static facts, shown beside the run; `total_steps`: the step at which it will end.
     - `tier`: `hero`, `standard` or `dev`, else `$TACHOGRAPH_TIER`: decides who is paged when the run is in trouble.
+    - `metrics`: names that `step.log` is to take besides those of the catalog, with what they mean:
+      `{"expert_load": "Tokens per expert, highest over mean"}`; at most 16, of a-z, 0-9 and _.
     - `device_time=False`: no CUDA events around phases.
     - `sinks`: other places to send the metrics to (`tachograph.export.sinks`); `trace`: where sampled steps are traced
       (`tachograph.export.traces`). Both are closed at `close` or at exit, which takes as long as they do.
@@ -86,7 +89,8 @@ class Recorder(Uncopied):
         precision: str | None = None,
         global_batch: int | None = None,
         total_steps: int | None = None,
-        tier: str | None = None,
+        tier: TierName | None = None,
+        metrics: dict[str, str] | None = None,
         device_time: bool = True,
         sinks: Sequence[Sink] = (),
         trace: Trace | None = None,
@@ -99,12 +103,15 @@ class Recorder(Uncopied):
         if flag(enabled) is False or os.environ.get(DISABLE_ENVIRONMENT, "") not in ("", "0"):
             return
         try:
+            misuse = Misuse()
             identity = discover(
                 {"run": run, "rank": rank, "local_rank": local_rank, "world_size": world_size, "attempt": attempt},
                 os.environ,
+                misuse=misuse,
             )
             workload = Workload(
                 identity.world_size,
+                misuse,
                 tokens_per_step=tokens_per_step,
                 samples_per_step=samples_per_step,
                 flops_per_token=flops_per_token,
@@ -115,9 +122,10 @@ class Recorder(Uncopied):
                 precision=precision,
                 global_batch=global_batch,
                 tier=os.environ.get(TIER_ENVIRONMENT) or None if tier is None else tier,
+                metrics=metrics,
             )
             active = ActiveCalls(
-                identity, workload, device_time=flag(device_time) is not False, total_steps=total_steps
+                identity, workload, misuse, device_time=flag(device_time) is not False, total_steps=total_steps
             )
             try:
                 active.start(sinks, trace, socket)
@@ -155,7 +163,7 @@ class Recorder(Uncopied):
         self,
         number: int | None = None,
         *excess: NoReturn,
-        tag: str | None = None,
+        tag: StepTag | None = None,
         accumulating: bool = False,
         **unknown: NoReturn,
     ) -> Step:
@@ -178,14 +186,14 @@ class Recorder(Uncopied):
         return self._step
 
     @contained
-    def tag(self, name: str) -> None:
+    def tag(self, name: StepTag) -> None:
         """Mark the current step as not ordinary, with one of `STEP_TAGS`; outside a step it is dropped and counted.
 
         Evaluation, checkpoints, full garbage collections and the first step of a process are tagged automatically.
         """
         self._calls.tag(name)
 
-    def phase(self, name: str = "", *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
+    def phase(self, name: PhaseName = "", *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:  # type: ignore[assignment]
         """Return the context manager of a phase: one of `catalog.PHASES`; any other name is dropped and counted.
 
         Phases are exclusive: while a nested phase runs, the outer one's time stands still.
@@ -214,7 +222,11 @@ class Recorder(Uncopied):
             return cast("Batches[T]", loader)
 
     def collective(
-        self, operation: str = "", bytes: int = 0, *excess: NoReturn, **unknown: NoReturn
+        self,
+        operation: OperationName = "",  # type: ignore[assignment]
+        bytes: int = 0,
+        *excess: NoReturn,
+        **unknown: NoReturn,
     ) -> AbstractContextManager[None]:
         """Return a context manager around one blocking collective (`catalog.OPERATIONS`) with its payload in bytes.
 
@@ -272,7 +284,7 @@ class Recorder(Uncopied):
         self._calls.invariant(name, value, step)
 
     @contained
-    def threshold(self, name: str, value: float) -> None:
+    def threshold(self, name: ThresholdName, value: float) -> None:
         """Set a limit for this run's alerts, one of `catalog.rank.THRESHOLDS`, in place of the rules' default.
 
         In seconds, or a share between 0 and 1; any other name or value is dropped and counted. A later call replaces
@@ -339,11 +351,9 @@ class Recorder(Uncopied):
         calls.release(close=False)
 
     def _misuse(self, call: str, named: Mapping[str, object]) -> None:
-        """Log that arguments were ignored: more than a call takes, or under names it does not know."""
-        self._calls.dropped.count += 1
+        """Note that arguments were ignored: more than a call takes, or under names it does not know."""
         method = getattr(Recorder, "__init__" if call == "Recorder" else call)
-        extra = ", ".join(map(str, named)) or "one argument too many"
-        notice(f"misuse {call}", f"{call}() got {extra}, which is ignored: it takes {', '.join(parameters(method))}")
+        self._calls.ignored(call, named, tuple(parameters(method)))
 
     def _fault(self, call: str, error: Exception, wrong: object = None, right: tuple[str, ...] = ()) -> None:
         """Count what kept a call from recording, unless the training code raised it; never raises anything else."""

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tachograph.catalog.rank import PhaseName
 from tachograph.client.core.contained import contained
 from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder
@@ -113,7 +114,7 @@ class Training(Generic[T]):
             finally:
                 self._complete(accumulating)
 
-    def phase(self, name: str) -> AbstractContextManager[None]:
+    def phase(self, name: PhaseName) -> AbstractContextManager[None]:
         """Return the context manager of a phase; see `Recorder.phase`."""
         return self.recorder.phase(name)
 

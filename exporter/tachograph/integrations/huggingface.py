@@ -17,6 +17,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tachograph.catalog.rank import PhaseName
 from tachograph.client.core.contained import contained
 from tachograph.client.flops.model_flops import ModelFlops, of_config
 from tachograph.client.recorder import Recorder
@@ -90,7 +91,7 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
             batches = iter(self._loop.recorder.data(batches))
         return method(batches, *arguments, **named)
 
-    def _in_phase(self, phase: str, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def _in_phase(self, phase: PhaseName, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Call a method as phase of the open step; outside of steps (evaluation) as nothing."""
         loop = self._loop
         if loop is None or not loop.stepping:

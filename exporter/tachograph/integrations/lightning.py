@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any
 
+from tachograph.catalog.rank import PhaseName
 from tachograph.client.core.contained import contained
 from tachograph.client.recorder import Recorder
 from tachograph.integrations.loop import Loop
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
-PHASES = {
+PHASES: dict[str, PhaseName] = {
     "train_dataloader_next": "data",
     "batch_to_device": "copy",
     "training_step": "forward",
@@ -201,5 +202,5 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
             self._loop.recorder.checkpoint_saved(trainer.global_step)
 
 
-def _phase(action: str) -> str | None:
+def _phase(action: str) -> PhaseName | None:
     return PHASES.get(action.rpartition(".")[2]) if action.startswith(OWNERS) else None

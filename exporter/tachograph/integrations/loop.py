@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
+from tachograph.catalog.rank import PhaseName
 from tachograph.client.core.steps import Step
 from tachograph.client.recorder import Recorder
 
@@ -71,21 +72,23 @@ class Loop:
             step.__exit__(Abandoned, None, None)
         self._loss = None
 
-    def enter(self, phase: str) -> None:
+    def enter(self, phase: PhaseName) -> None:
         """Enter a phase; nothing where it is the innermost open one."""
         if not self._open or self._open[-1][0] != phase:
             manager = self.recorder.phase(phase)
             manager.__enter__()
             self._open.append((phase, manager))
 
-    def leave(self, phase: str, error: BaseException | None = None, traceback: TracebackType | None = None) -> None:
+    def leave(
+        self, phase: PhaseName, error: BaseException | None = None, traceback: TracebackType | None = None
+    ) -> None:
         """Leave a phase and what is open inside it, with the error that ended it; nothing where it is not open."""
         for index in range(len(self._open) - 1, -1, -1):
             if self._open[index][0] == phase:
                 self._close(index, error, traceback)
                 return
 
-    def in_phase(self, phase: str) -> bool:
+    def in_phase(self, phase: PhaseName) -> bool:
         """Whether a phase is open."""
         return any(name == phase for name, _ in self._open)
 

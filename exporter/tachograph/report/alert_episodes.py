@@ -22,7 +22,7 @@ SCOPES = (("$run", ""), ('run="",instance!=""', " and on (instance) $nodes"))
 MEANING = {"critical": "page", "warning": "ticket", "info": "information"}
 """The kind of notification that a severity causes."""
 
-_NOT_NAMES = frozenset({"__name__", "alertname", "alertstate", "severity", "tier", "run", "job"})
+_NOT_NAMES = frozenset({"__name__", "alertname", "alertstate", "severity", "component", "tier", "run", "job"})
 _ORDER = {"critical": 0, "warning": 1, "info": 2}
 _LABEL = re.compile(r"\{\{-?\s*\$labels\.(\w+)\s*-?\}\}")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 from tachograph.catalog import index as c
 from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
 from tachograph.top import node_gpus, node_ranks
-from tachograph.top.overview import CONDITIONS, Overview, RunSummary, SourceError
+from tachograph.top.overview import CONDITIONS, Overview, RunSummary, SourceError, misuse_note
 from tachograph.top.page import ExporterPage
 from tachograph.top.rates import CounterHistory, PageCounters
 
@@ -71,7 +71,7 @@ class NodeSource:
             ranks=tuple(sorted(ranks, key=lambda rank: rank.badness, reverse=True)),
             gpus=node_gpus.gpus(page, self._counters, ranks),
             ranks_in_all=len(ranks),
-            notes=_notes(page),
+            notes=(*_notes(page), *_misuses(page)),
         )
 
     def _page(self) -> ExporterPage:
@@ -108,3 +108,11 @@ def _notes(page: ExporterPage) -> tuple[str, ...]:
         for collector, words in (("gpu", "GPUs"), ("ranks", "ranks"))
         if collector in reasons
     )
+
+
+def _misuses(page: ExporterPage) -> tuple[str, ...]:
+    """Return a note on each run whose script misuses its recorder."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for sample in page.of(c.TRAIN_MISUSE):
+        counts[sample.labels["run"]][sample.labels["kind"]] += int(sample.value)
+    return tuple(misuse_note(run, kinds) for run, kinds in sorted(counts.items()))

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from tachograph import diagnosis
 from tachograph.catalog import index as c
 from tachograph.diagnosis import POWER_CAP
+from tachograph.humanize import count
 from tachograph.printable import printable
 
 T = TypeVar("T")
@@ -206,6 +207,12 @@ class OverviewSource(Protocol):
 def condition(states: Mapping[str, int]) -> str:
     """Return the condition of a run from the number of its ranks in each state."""
     return next((state for state in CONDITIONS if states.get(state)), "unseen")
+
+
+def misuse_note(run: str, counts: Mapping[str, float]) -> str:
+    """Return a line on what a run's script gets wrong with its recorder, from the counts by kind; empty for none."""
+    kinds = ", ".join(f"{count(number)} {kind.replace('_', ' ')}" for kind, number in sorted(counts.items()) if number)
+    return kinds and f"run {run} misuses its recorder ({kinds}): its log and the exporter's status page say how"
 
 
 def in_order(marks: Collection[str]) -> tuple[str, ...]:

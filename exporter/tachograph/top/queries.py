@@ -70,6 +70,11 @@ def alerts(run: str) -> str:
     return " or ".join(f"topk({ALERTS_SHOWN}, {each} and ignoring (alertstate) {firing})" for each in seconds)
 
 
+def misuses(run: str) -> str:
+    """Count by kind what the run's script got wrong with its recorder."""
+    return f"sum by (kind) ({c.TRAIN_MISUSE.name}{{run={quoted(run)}}})"
+
+
 def worst_ranks(run: str, most: int, wanted: str) -> str:
     """Select the worst ranks of a run with the label `mark`, at most `most` of each kind; and those asked for."""
     here = f"{{run={quoted(run)}}}"

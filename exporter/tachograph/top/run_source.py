@@ -22,6 +22,7 @@ from tachograph.top.overview import (
     SourceError,
     condition,
     in_order,
+    misuse_note,
 )
 from tachograph.top.run_gpus import run_gpus
 
@@ -78,6 +79,7 @@ class RunSource:
         now = next((one.samples[-1][0] for one in (*states_found, *figures.values())), time.time())
         alerts = sorted((_alert(one) for one in ask(queries.alerts(run))), key=_severity)
         ranks = self._ranks(wanted, alerts, now)
+        misused = misuse_note(run, {one.labels["kind"]: one.value for one in ask(queries.misuses(run))})
         return Overview(
             view=self.view,
             source=self.url,
@@ -87,6 +89,7 @@ class RunSource:
             gpus=run_gpus(self._prometheus, run, self._most, ranks, alerts),
             alerts=tuple(alerts),
             ranks_in_all=sum(states.values()),
+            notes=(misused,) if misused else (),
         )
 
     def _ranks(self, wanted: str, alerts: Iterable[FiringAlert], now: float) -> list[RankRow]:

@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from tachograph.client.core.counters import Counter
+from tachograph.client.core.misuse import Misuse
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.steps import Step
 from tachograph.client.signals.invariants import Invariants
@@ -89,7 +90,7 @@ class LoggedValues:
         self._seed = scenario.seed
         self._now = 0.0
         self._step = Step(PhaseClock(), Counter())
-        self._logged = Logged(self._step)
+        self._logged = Logged(self._step, Misuse())
         self._invariants = Invariants(self._clock)
         self._shown: dict[str, object] | None = None
 

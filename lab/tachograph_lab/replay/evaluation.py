@@ -151,7 +151,7 @@ def _write_head(file: TextIO, recording: Recording, rules: ShippedRules, evaluat
         "evaluation_interval": _ms(evaluation_seconds),
         "group_eval_order": rules.groups,
     }
-    test = {"interval": _ms(recording.grid_seconds), "external_labels": rules.external_labels}
+    test = {"interval": _ms(recording.grid_seconds)}
     file.write(f'{json.dumps(suite)[:-1]},"tests":[{json.dumps(test)[:-1]},"input_series":[')
     input_series.write(recording, file)
     file.write("]")

@@ -18,10 +18,9 @@ _WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 @dataclass(frozen=True)
 class ShippedRules:
-    """The rule files of a folder, and the external labels that Prometheus adds."""
+    """The rule files of a folder."""
 
     files: tuple[Path, ...]
-    external_labels: Mapping[str, str]
 
     @cached_property
     def _groups(self) -> list[Mapping[str, Any]]:
@@ -59,7 +58,7 @@ def shipped(folder: Path | None = None) -> ShippedRules:
     folder = folder or root() / "prometheus"
     configuration = yaml.load((folder / "prometheus.yml").read_bytes(), _Loader)
     files = [path for pattern in configuration["rule_files"] for path in sorted(folder.glob(pattern))]
-    return ShippedRules(tuple(files), configuration["global"].get("external_labels") or {})
+    return ShippedRules(tuple(files))
 
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -186,7 +186,8 @@ def _result(
 
 
 def _described(alert: str, labels: Mapping[str, str]) -> str:
-    shown = {name: value for name, value in labels.items() if name not in ("alertname", "severity", "uuid")}
+    hidden = ("alertname", "severity", "component", "uuid")
+    shown = {name: value for name, value in labels.items() if name not in hidden}
     return alert + (" {" + ", ".join(f"{name} {value}" for name, value in sorted(shown.items())) + "}" if shown else "")
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
+from tachograph.client.core.misuse import Misuse
 from tachograph.client.signals.logged import Logged
 
 
@@ -21,7 +22,7 @@ def test_the_jump_of_an_optimizers_rate_is_known_before_the_losses_after_it() ->
     """Both are read once a second; losses that moved with the rate within that second are no spike."""
     step: Any = SimpleNamespace(next=0, logged=deque())
     optimizer = Optimizer(1e-3)
-    logged = Logged(step)
+    logged = Logged(step, Misuse())
     logged.optimizer = ref(optimizer)
 
     def train(count: int, loss: float) -> dict[str, Any]:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tachograph.client.core.steps import RING_LIMIT
 from tachograph.client.recorder import Recorder
@@ -99,3 +108,66 @@ def test_where_a_rank_stands(record: Make) -> None:
     assert recorder.position() == (0, "init")
     with recorder.step(480), recorder.phase("backward"):
         assert recorder.position() == (480, "backward")
+
+
+def test_where_there_is_no_exporter_it_says_how_to_start_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, until: Until
+) -> None:
+    """Once, with the path that was tried and the variable that names another."""
+    recorder = Recorder(socket=tmp_path / "none.sock")
+    until(lambda: caplog.records)
+    recorder.close()
+    (line,) = map(logging.LogRecord.getMessage, caplog.records)
+    assert line.startswith(f"no exporter at {tmp_path}/none.sock (")
+    assert "start `tachograph exporter` on this node, or set TACHOGRAPH_SOCKET" in line
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter; pytest's own belong to one."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+def said_as_a_stranger(path: Path) -> str:
+    """Return what a process logs that may not open the socket, having given up the rights of root."""
+    program = """
+import grp, logging, os, sys, time
+from tachograph.client.core import notice
+from tachograph.client.recorder import Recorder
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setgroups([])
+    os.setuid(65534)
+recorder = Recorder(socket=sys.argv[1])
+while not notice._logged:
+    time.sleep(0.01)
+recorder.close()
+"""
+    command = [sys.executable, "-c", program, str(path)]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True, timeout=30).stderr.strip()
+
+
+def test_a_closed_socket_is_not_a_missing_exporter(open_folder: Path) -> None:
+    """The line names the mode and the group of what is closed, and what to change."""
+    path = open_folder / "rank.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(path))
+        server.listen()
+        path.chmod(0o400)
+        line = said_as_a_stranger(path)
+    uid, group = 65534 if os.geteuid() == 0 else os.geteuid(), path.stat().st_gid
+    assert line.startswith(f"permission denied for the exporter at {path}: {path} has mode 0400 and group ")
+    assert f"({group}); add uid {uid} to that group, or start the exporter with --socket-mode 0666" in line
+    assert "no exporter" not in line
+
+
+def test_a_closed_folder_is_named(open_folder: Path) -> None:
+    """Where it is not the socket that is closed but a folder on the way to it."""
+    closed = open_folder / "closed"
+    closed.mkdir(mode=0o600)
+    line = said_as_a_stranger(closed / "run" / "rank.sock")
+    assert f": {closed} has mode 0600 and group " in line
+    assert "let others enter it (mode 0755)" in line

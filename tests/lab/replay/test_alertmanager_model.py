@@ -235,11 +235,11 @@ def test_the_shipped_configuration_is_understood() -> None:
             alert("r", "RankDead", 100, 200, rank="1"),
             alert("r", "RunHung", 97, 250),
             alert("r", "LossSpike", 90, severity="info"),
-            Firing({"alertname": "Watchdog", "severity": "none"}, 0, None, {}),
+            Firing({"alertname": "TachographWatchdog", "severity": "none"}, 0, None, {}),
         ],
         240,
     )
-    assert [(one.receiver, one.status, one.alert) for one in received if one.alert != "Watchdog"] == [
+    assert [(one.receiver, one.status, one.alert) for one in received if one.alert != "TachographWatchdog"] == [
         ("page", "firing", "RankDead"),
         ("null", "firing", "LossSpike"),
         ("page", "resolved", "RankDead"),

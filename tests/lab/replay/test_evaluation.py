@@ -29,7 +29,7 @@ groups:
         expr: seen > 0
         labels: {severity: critical, kind: '{{ if eq $labels.who "a" }}special{{ end }}'}
         annotations:
-          description: '{{ $labels.who }} is {{ $value }} at {{ $externalLabels.grafana_url }} [x], {a="b"}'
+          description: '{{ $labels.who }} is {{ $value }} at http://g [x], {a="b"}'
           cost: ""
       - alert: NotANumber
         expr: m != m
@@ -39,7 +39,7 @@ groups:
         labels: {severity: info}
   - name: last
     rules:
-      - alert: Watchdog
+      - alert: TachographWatchdog
         expr: vector(1)
         labels: {severity: none}
 """
@@ -61,9 +61,7 @@ def rules(folder: Path, text: str) -> ShippedRules:
     """Return rules from a folder laid out as the shipped one."""
     (folder / "rules").mkdir()
     (folder / "rules/a.yml").write_text(text, encoding="utf-8")
-    (folder / "prometheus.yml").write_text(
-        "global: {external_labels: {grafana_url: http://g}}\nrule_files: [rules/*.yml]\n", encoding="utf-8"
-    )
+    (folder / "prometheus.yml").write_text("rule_files: [rules/*.yml]\n", encoding="utf-8")
     return shipped(folder)
 
 
@@ -160,7 +158,6 @@ def test_the_shipped_rules_are_read_whole() -> None:
     """Every file, group and alert; the metrics of expressions and of texts are all read."""
     read = shipped()
     assert {"RunHung", "RankDead"} <= set(read.alerts)
-    assert "Watchdog" not in read.alerts
+    assert "TachographWatchdog" not in read.alerts
     assert "tachograph-progress" in read.groups
     assert {"up", "tachograph_rank_up", "tachograph_rank_phase_seconds", "run:hung_seconds:min"} <= read.words
-    assert read.external_labels["grafana_url"].startswith("http")

@@ -38,7 +38,7 @@ def test_the_expected_page_alone_passes() -> None:
         told(500, status="resolved"),
         told(320, "GpuHot", "ticket", gpu="3"),
         told(310, "Slow", "null"),
-        told(0, "Watchdog", "watchdog"),
+        told(0, "TachographWatchdog", "watchdog"),
     )
     assert found.ok
     assert [(one.delay, one.wrong) for one in found.expectations] == [(100, "")]

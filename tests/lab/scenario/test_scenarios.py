@@ -218,7 +218,7 @@ def test_a_restart_brings_a_process_back(tmp_path: Path) -> None:
             "unknown alert `StraglerRank`; the rules have: AmpSkippingSteps",
         ),
         ("alert: RankDead, receiver: pager, within: 1m", "unknown receiver `pager`; alertmanager.yml has: "),
-        ("alert: Watchdog, receiver: watchdog, within: 1m", "unknown receiver `watchdog`"),
+        ("alert: TachographWatchdog, receiver: watchdog, within: 1m", "unknown receiver `watchdog`"),
         ("alert: RankDead, receiver: page", "`within` is missing; it is required"),
         ("alert: RankDead, receiver: page, within: 1m, of: 2", "there is no fault 2; allowed: 1 to 1"),
         ("alert: RankDead, receiver: page, within: 9m", "the scenario ends after 600 s, before RankDead is due"),

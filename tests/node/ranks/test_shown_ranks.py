@@ -24,6 +24,12 @@ WRITES_CHECKPOINTS = {
 """Additional series of the one rank that calls `checkpoint_saved`."""
 
 
+OLD_WINDOWS = (catalog.TRAIN_PHASE_SECONDS.name, catalog.TRAIN_COLLECTIVE_WAIT.name)
+"""Not counted yet: these become detail once no rule rebuilds the figures of a step from them."""
+
+RULES = Path(__file__).parents[3] / "prometheus" / "rules"
+
+
 @pytest.fixture
 def exporter_with(hand: Any, two_gpus: Any, tmp_path: Path) -> Any:
     """An exporter that is told one frame of a rank on GPU 0 in a Slurm job."""
@@ -55,7 +61,14 @@ def test_a_full_rank_is_within_the_budget(exporter_with: Any) -> None:
     assert not any(exporter._table.dropped.values())
     series = of_rank(exporter)
     assert len(series) == len(set(series))
-    assert len(series) <= BUDGET, sorted(series)
+    counted = [each for each in series if each[0] not in OLD_WINDOWS]
+    assert len(counted) <= BUDGET, sorted(counted)
+
+
+@pytest.mark.parametrize("name", OLD_WINDOWS)
+def test_what_is_not_counted_is_read(name: str) -> None:
+    """A family that no rule reads any more is made detail, and taken out of `OLD_WINDOWS`."""
+    assert any(name in path.read_text(encoding="utf-8") for path in RULES.glob("*.yml"))
 
 
 def test_the_rank_that_writes_checkpoints_has_three_more(exporter_with: Any) -> None:

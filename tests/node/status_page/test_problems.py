@@ -76,7 +76,8 @@ class Node:
         self.table.state(
             (run, rank),
             State(v=1, seq=self.seq, time=wall, step=self.seq, phase=phase, phase_since=wall - 0.2,
-                  progress_time=metrics.pop("progress", wall), metrics=counted | metrics),
+                  progress_time=metrics.pop("progress", wall), notices=metrics.pop("notices", None),
+                  metrics=counted | metrics),
         )  # fmt: skip
 
     def second(self, **waits: float) -> None:
@@ -111,6 +112,61 @@ def test_all_is_well(node: Node) -> None:
     assert Text(html).items == []
     assert "3 of 3 ranks running" in html
     assert "<title>node-27</title>" in html
+
+
+def test_a_misuse_is_told_once_for_all_ranks(node: Node) -> None:
+    """What scripts get wrong with the recorder comes last, cut and escaped, also once the run has finished."""
+    for rank in range(2):
+        node.hello(rank)
+        node.say(rank, notices=["step.log(los=…) is dropped: did you mean loss?"])
+    node.hello(2)
+    node.say(2, notices=["<b>\u202e" + "x" * 10_000, 5, *("more" for _ in range(10))])
+    first, second, third = node.problems()
+    assert first == "Misuse Ranks 0, 1 of run llama-7b: step.log(los=…) is dropped: did you mean loss?"
+    assert second.startswith("Misuse Rank 2 of run llama-7b: <b>?xxx")
+    assert len(second) < 250
+    assert third == "Misuse Rank 2 of run llama-7b: more"
+    assert node.table.dropped["wrong_type"] == 7
+    node.table.bye(("llama-7b", 0), Bye(v=1, outcome="finished"))
+    assert node.problems()[0] == first
+
+
+def test_a_misuse_may_hold_a_secret(node: Node) -> None:
+    """Its words are the script's: they are withheld as failure reasons are, and what looks like a key is removed."""
+    node.hello(0)
+    node.say(0, notices=["phase('token=abcdef') is dropped"])
+    (line,) = node.problems()
+    assert "abcdef" not in line
+    page = status_page(
+        node="node-27", clock=node.hand.clock, table=node.table, gpus=(), snapshot=None, health={}, is_trusted=False
+    )
+    assert "phase(" not in page
+    assert "shown on loopback or with authentication" in page
+
+
+@pytest.mark.parametrize("metrics", [5, [], {"load": 5}, {"load": "x" * 201}, {"": "text"}, {"a\nb": "text"}])
+def test_a_wrong_description_costs_itself(node: Node, metrics: Any) -> None:
+    """The hello stands; what it says of metrics is left out and counted."""
+    node.hello(0, metrics=metrics)
+    node.say(0, custom={"load": 1.5})
+    assert "Its own metrics" not in node.page()
+    assert node.table.dropped["wrong_type"] == 1
+
+
+def test_a_runs_own_metrics_are_described(node: Node) -> None:
+    """With the lowest and the highest of the ranks here, at most sixteen; a NaN is not hidden by the others."""
+    described = {"expert_load": "Tokens per <expert>", "gate": "Gate entropy", "unlogged": "Not logged yet"}
+    for rank in range(3):
+        node.hello(rank, metrics=described)
+        node.say(rank, custom={"expert_load": 1.0 + rank, "gate": "NaN" if rank == 1 else 0.5, "undeclared": 1.0})
+    node.hello(3, run="many", metrics={f"metric_{number}": "" for number in range(20)})
+    html = node.page()
+    shown = re.findall(r'data-name="(?:Metric|Lowest|Highest|Meaning)">(.*?)</t', html)
+    assert shown[:4] == ["expert_load", "1.000", "3.000", "Tokens per &lt;expert&gt;"]
+    assert "NaN" in shown[5]
+    assert "undeclared" not in html
+    assert html.count(">metric_") == 16
+    assert node.table.dropped["wrong_type"] == 4
 
 
 def test_ends_and_silence_are_told_once_for_all_ranks(node: Node) -> None:

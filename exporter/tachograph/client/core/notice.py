@@ -37,11 +37,6 @@ def notice(subject: str, text: str, error: BaseException | None = None) -> None:
             raise
 
 
-def unknown(subject: str, wrong: object, right: tuple[str, ...]) -> None:
-    """Log once that a word is not one of the known ones."""
-    notice(f"{subject} {shown(wrong)}", f"{subject} {shown(wrong)} is dropped: expected one of {', '.join(right)}")
-
-
 def shown(value: object) -> str:
     """Return text, a number or an exception as it is read in a log, and of anything else the type alone.
 

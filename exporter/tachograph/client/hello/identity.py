@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from tachograph.client.core.arguments import count, name
-from tachograph.client.core.notice import notice, shown
+from tachograph.client.core.misuse import Misuse
+from tachograph.client.core.notice import shown
 from tachograph.client.torch.loaded_torch import in_use
 
 # torchrun's static rendezvous calls every run "none": a name that names nothing.
@@ -53,7 +54,10 @@ class Identity(NamedTuple):
 
 
 def discover(
-    given: Mapping[str, object], environment: Mapping[str, str], user: Callable[[], str] | None = None
+    given: Mapping[str, object],
+    environment: Mapping[str, str],
+    user: Callable[[], str] | None = None,
+    misuse: Misuse | None = None,
 ) -> Identity:
     """Return the identity from explicit arguments (None: not given), the environment and torch.distributed."""
     refused = 0
@@ -67,7 +71,8 @@ def discover(
             if value is not None:
                 return value
             refused += 1
-            notice(f"argument {field}", f"{field} cannot be {shown(candidate)}: the value is ignored")
+            if misuse is not None:
+                misuse.note("wrong_type", field, f"cannot be {shown(candidate)}: the value is ignored")
         return None
 
     run = first("run", _candidates(given.get("run"), _RUN, environment), name)

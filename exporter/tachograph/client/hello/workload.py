@@ -1,4 +1,4 @@
-"""The amounts of work per step, and the static facts of a run, as given to the constructor."""
+"""The amounts of work per step, the static facts of a run and its own metrics, as given to the constructor."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 from tachograph.catalog.rank import THRESHOLDS, TIERS
 from tachograph.client.core.arguments import count, name, one_of
-from tachograph.client.core.notice import notice, shown
+from tachograph.client.core.misuse import Misuse
+from tachograph.client.core.notice import shown
 from tachograph.client.core.scalars import number
+from tachograph.client.hello.own_metrics import own_metrics
 from tachograph.client.torch.loaded_torch import loaded_torch
 
 MEASURED = "measured"
@@ -17,13 +19,15 @@ GIVEN = "given"
 
 
 class Workload:
-    """One rank's share of a step, by counter; the facts for the hello; and the number of invalid arguments.
+    """One rank's share of a step, by counter; facts and metrics for the hello; and the number of invalid arguments.
 
     Amounts per step are given for the whole run; a rank's counters take one `world_size`-th of them.
     """
 
-    def __init__(self, world_size: int, **given: object) -> None:
+    def __init__(self, world_size: int, misuse: Misuse | None = None, **given: object) -> None:
+        misuse = misuse or Misuse()
         self.refused = 0
+        self.own_metrics = own_metrics(given.get("metrics"), misuse)
 
         def take(key: str, read: Callable[[object], float | str | None]) -> float | str | None:
             if given.get(key) is None:
@@ -31,7 +35,10 @@ class Workload:
             value = read(given[key])
             if value is None:
                 self.refused += 1
-                notice(f"argument {key}", f"{key} cannot be {shown(given[key])}: the value is ignored")
+                if key == "tier":
+                    misuse.note("unknown_tier", f"tier={shown(given[key])}", wrong=given[key], right=TIERS)
+                else:
+                    misuse.note("wrong_type", key, f"cannot be {shown(given[key])}: the value is ignored")
             return value
 
         tokens = take("tokens_per_step", amount)

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from weakref import ref
 
 from tachograph.catalog.rank import LOGGABLE
-from tachograph.client.core.notice import notice, unknown
+from tachograph.client.core.misuse import Misuse, named
 from tachograph.client.core.scalars import number, read
 from tachograph.client.core.steps import Step
 from tachograph.client.signals.grad_norm import GradNormWatch
 from tachograph.client.signals.learning_rate import LearningRateWatch
 from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
 
+DECLARE = 'no such name; declare it, as in Recorder(metrics={"expert_load": "what it means"})'
+
 
 class Logged:
     """The last values that the loop logged, and the watches over them; the sender thread reads.
 
     `refused` counts values that are not numbers or have a name that cannot be logged. `optimizer` gives the learning
-    rate of its first parameter group if the loop logs none; `resumed` is set once after a resume.
+    rate of its first parameter group if the loop logs none; `resumed` is set once after a resume. `own` are the names
+    that the run declared itself.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, misuse: Misuse, own: Collection[str] = ()) -> None:
         self.refused = 0
         self.optimizer: ref[object] | None = None
         self.resumed = False
         self._step = step
+        self._misuse = misuse
+        self._own = own
+        self._own_values: dict[str, float] = {}
         self._values: dict[str, float] = {}
         self._rate: float | None = None
         self._loss = LossWatch()
@@ -51,10 +57,14 @@ class Logged:
             step, readings = ring.popleft()
             values: dict[str, float] = {}
             for key, reading in readings.items():
-                value = number(reading) if key in LOGGABLE else None
-                if value is None:
+                value = number(reading)
+                if key not in LOGGABLE and key not in self._own:
+                    self._refuse_name(key)
+                elif value is None:
                     self.refused += 1
-                    self._tell_refused(key)
+                    self._misuse.note("wrong_type", named("step.log", key), "is dropped: the value is not a number")
+                elif key in self._own:
+                    self._own_values = {**self._own_values, key: value}
                 else:
                     values[key] = value
             self._values.update(values)
@@ -66,6 +76,8 @@ class Logged:
     def metrics(self) -> dict[str, object]:
         """Return the logged values and the signals derived from them."""
         metrics: dict[str, object] = {} if self._rate is None else {"learning_rate": self._rate}
+        if self._own_values:
+            metrics["custom"] = self._own_values
         return {
             **metrics, **self._values, **self._loss.metrics(), **self._grad_norm.metrics(), **self._nonfinite.metrics()
         }  # fmt: skip
@@ -74,11 +86,11 @@ class Logged:
         if self._learning_rate.observe(step, rate):
             self._loss.grace(RATE_JUMP_GRACE)
 
-    def _tell_refused(self, key: str) -> None:
-        if key in LOGGABLE:
-            notice(f"log {key}", f"{key} was logged with a value that is not a number: it is dropped")
-        else:
-            unknown("log", key, tuple(sorted(LOGGABLE)))
+    def _refuse_name(self, key: str) -> None:
+        self.refused += 1
+        self._misuse.note(
+            "unknown_name", named("step.log", key), wrong=key, right=(*sorted(LOGGABLE), *self._own), other=DECLARE
+        )
 
     def _rate_of_optimizer(self) -> float | None:
         optimizer = self.optimizer() if self.optimizer is not None else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core.sorted_window import SortedWindow
 from tachograph.client.core.steps import StepRecord
+from tachograph.client.signals.ordinary_steps import OWN_PHASES, OrdinarySteps
 
 WINDOW = 64
 """Ordinary steps whose median is the usual one."""
@@ -21,49 +22,29 @@ LEAST_STEPS = 16
 LEAST_SHARE = 0.05
 """Of the median step: what is below is noise."""
 
-_BACKWARD, _COLLECTIVE, _EVAL = PHASES.index("backward"), PHASES.index("collective"), PHASES.index("eval")
-
-MEASURED = tuple(index for index, name in enumerate(PHASES) if name not in ("init", "collective", "checkpoint", "eval"))
-"""Phases that every step goes through. Collectives are waiting for others; checkpoints and evaluations run on
-their own schedule between steps and do not make the next one unusual."""
-
 
 class PhaseExcess:
-    """Adds up, by phase, what ordinary steps took beyond their rank's usual time; a step observer and a source.
-
-    A step is everything since the end of the one before: the wait for its batch lies between the two. Its busy seconds
-    in a phase are the phase's without the exposed wait in it. Marked collectives have a phase of their own, so what is
-    left of the wait is that of gradient buckets, in backward.
-    """
+    """Adds up, by phase, what ordinary steps took beyond their rank's usual time; a step observer and a source."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        self._before: StepRecord | None = None
-        self._stride = 1
+        self._ordinary = OrdinarySteps()
         self._step = SortedWindow(WINDOW)
-        self._phases = {index: SortedWindow(WINDOW) for index in MEASURED}
+        self._phases = [(name, SortedWindow(WINDOW)) for name in OWN_PHASES]
 
     def observe(self, record: StepRecord) -> None:
-        """Take a completed step; a tagged one, or one after a gap or an evaluation, is only the next one's past."""
-        before, self._before = self._before, record
-        if before is None:
+        """Take a completed step."""
+        step = self._ordinary.cost(record)
+        if step is None:
             return
-        stride, self._stride = self._stride, record.number - before.number
-        if record.tag is not None or self._stride != stride:
-            return
-        spent = [now - then for now, then in zip(record.seconds, before.seconds, strict=False)]
-        if spent[_EVAL] > 0:  # which may have waited for data and run forward, in phases inside its own
-            return
-        step = sum([spent[index] for index in MEASURED]) + spent[_COLLECTIVE]
-        spent[_BACKWARD] -= max(0.0, record.wait - before.wait - spent[_COLLECTIVE])
         known = len(self._step) >= LEAST_STEPS
         least = LEAST_SHARE * self._step.median if known else 0.0
-        for index, usual in self._phases.items():
-            busy = max(0.0, spent[index])
+        for (name, usual), spent in zip(self._phases, step.own, strict=True):
+            busy = max(0.0, spent)
             if known and (excess := busy - usual.median) > least:
-                self.seconds[PHASES[index]] += excess
+                self.seconds[name] += excess
             usual.push(busy)
-        self._step.push(step)
+        self._step.push(step.seconds)
 
     def metrics(self) -> dict[str, object]:
         """Return the seconds of every phase, from 0 on."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import stat
 
-from tachograph.wire import MAX_FRAME_BYTES
+from tachograph.wire import MAX_FRAME_BYTES, SOCKET_ENVIRONMENT
 
 
 class ExporterSocket:
@@ -71,3 +73,40 @@ class ExporterSocket:
     def close(self) -> None:
         """Close this process's copy of the socket."""
         self._socket.close()
+
+
+def why_unreachable(path: str, error: OSError) -> str:
+    """Return why the exporter's socket cannot be opened, and what to do about it."""
+    if not isinstance(error, PermissionError):
+        return (
+            f"no exporter at {path} ({error}): start `tachograph exporter` on this node, or set {SOCKET_ENVIRONMENT} "
+            "to where its socket is"
+        )
+    place, needed = _closed_place(path)
+    try:
+        status = os.stat(place)  # noqa: PTH116 - pathlib costs 3 ms and 0.7 MB to import
+        kept = f"{place} has mode {stat.S_IMODE(status.st_mode):04o} and group {_group(status.st_gid)}"
+        step = f"add uid {os.geteuid()} to that group, or {needed}"
+    except OSError:
+        kept, step = f"{place} cannot be reached", needed
+    return f"permission denied for the exporter at {path}: {kept}; {step}"
+
+
+def _closed_place(path: str) -> tuple[str, str]:
+    """Return the first folder on the way to a socket that may not be entered, else the socket; and what it needs."""
+    folders = [os.path.dirname(path)]  # noqa: PTH120 - as above
+    while folders[-1] not in ("", "/"):
+        folders.append(os.path.dirname(folders[-1]))  # noqa: PTH120 - as above
+    for folder in reversed(folders):
+        if folder and not os.access(folder, os.X_OK):
+            return folder, "let others enter it (mode 0755)"
+    return path, "start the exporter with --socket-mode 0666"
+
+
+def _group(number: int) -> str:
+    try:
+        import grp  # late: only a closed socket needs it
+
+        return f"{grp.getgrgid(number).gr_name} ({number})"
+    except (ImportError, KeyError, OSError):
+        return str(number)

@@ -14,6 +14,7 @@ from tachograph.catalog.rank import TRAIN_METRICS
 from tachograph.client.core.arguments import LARGEST
 from tachograph.client.core.batches import LoaderWatch
 from tachograph.client.core.counters import Counter
+from tachograph.client.core.misuse import Misuse
 from tachograph.client.core.notice import notice
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.step_histogram import StepHistogram
@@ -26,6 +27,7 @@ from tachograph.client.hello.workload import Workload
 from tachograph.client.signals.checkpoints import Checkpoints
 from tachograph.client.signals.logged import Logged
 from tachograph.client.signals.phase_excess import PhaseExcess
+from tachograph.client.signals.recent_steps import RecentSteps
 from tachograph.client.torch.accelerator import Accelerator
 from tachograph.client.torch.collectives import Collectives
 from tachograph.client.torch.device_time import DeviceTime
@@ -43,6 +45,9 @@ STATM = "/proc/self/statm"
 """Sizes in pages; the second number is what is resident, the third how much of it is shared or of files (proc(5)).
 Reading it takes 5 µs."""
 
+BATCHES_WITHOUT_STEP = 300
+"""Batches after which a loop that has not completed a step is taken for one that does not mark its steps."""
+
 Frame = dict[str, object]
 Number = int | float
 Metrics = dict[str, Number | dict[str, Number]]
@@ -55,7 +60,10 @@ class RankState:
     every completed step, `sinks` the metrics of a frame.
     """
 
-    def __init__(self, identity: Identity, workload: Workload, *, device_time: bool = True) -> None:
+    def __init__(
+        self, identity: Identity, workload: Workload, misuse: Misuse | None = None, *, device_time: bool = True
+    ) -> None:
+        self.misuse = misuse or Misuse()
         self.identity = identity
         self.workload = workload
         self.clock = PhaseClock()
@@ -66,10 +74,10 @@ class RankState:
         self.step = Step(self.clock, self.dropped, self.collectives.wait)
         self.checkpoints = Checkpoints()
         self.accelerator = Accelerator()
-        self.logged = Logged(self.step)
+        self.logged = Logged(self.step, self.misuse, workload.own_metrics)
         self._histogram = StepHistogram()
         self._groups = GroupProgress()
-        excess = PhaseExcess()
+        excess, recent = PhaseExcess(), RecentSteps()
         self.added_sources: Guarded[MetricSource] = Guarded(self.dropped)
         self.sources: Guarded[MetricSource] = Guarded(
             self.dropped,
@@ -77,13 +85,15 @@ class RankState:
             self.logged,
             self._histogram,
             excess,
+            recent,
             self.checkpoints,
             self.collectives,
             self._groups,
+            self.misuse,
         )
         if device_time:
             self.sources.add(DeviceTime(self.clock))
-        self.observers: Guarded[StepObserver] = Guarded(self.dropped, self._histogram, excess)
+        self.observers: Guarded[StepObserver] = Guarded(self.dropped, self._histogram, excess, recent)
         self.sinks: Guarded[Sink] = Guarded(self.dropped)
         self._refused = 0
         self._sequence = 0
@@ -103,6 +113,8 @@ class RankState:
             frame["uuid"] = self.accelerator.uuid
         if job := batch_job(os.environ):
             frame["job"] = job
+        if self.workload.own_metrics:
+            frame["metrics"] = self.workload.own_metrics
         return frame
 
     def frame(self) -> Frame:
@@ -138,6 +150,8 @@ class RankState:
             if self._progress is None or self._progress[0] != ended:
                 self._progress = ended, unix + ended  # once a step: a clock that is set, or noise, is no progress
             frame["progress_time"] = self._progress[1]
+        if notices := self.misuse.notices():
+            frame["notices"] = notices
         return frame
 
     def sent(self) -> None:
@@ -165,6 +179,14 @@ class RankState:
         records = self.step.records
         for _ in range(len(records)):
             self.observers.each(methodcaller("observe", step_record(records.popleft())))
+        if self.batches.count >= BATCHES_WITHOUT_STEP and not (self.step.completed or self.step.under_way):
+            self._note_missing_steps()
+        self.misuse.tell()
+
+    def conclude(self) -> None:
+        """Log, at the end of the record, what could not be recorded."""
+        self.catch_up()
+        self.misuse.conclude()
 
     def metrics(self) -> dict[str, object]:
         """Return what is measured here: steps and what they are worth, phases, batches, checkpoints and memory."""
@@ -207,6 +229,15 @@ class RankState:
         }
         self._refused += len(given) - len(numbers)
         return numbers
+
+    def _note_missing_steps(self) -> None:
+        if not self.misuse.has("no_steps"):
+            self.misuse.note(
+                "no_steps",
+                f"{BATCHES_WITHOUT_STEP} batches of recorder.data(…)",
+                "and no step completed: put each optimizer step into `with recorder.step():`, evaluation into "
+                '`with recorder.phase("eval"):`',
+            )
 
     def _dropped(self) -> int:
         at_start = self.identity.refused + self.workload.refused

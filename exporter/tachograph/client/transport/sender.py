@@ -20,7 +20,7 @@ from tachograph.backoff import Backoff
 from tachograph.client.core.arguments import whole
 from tachograph.client.core.notice import notice, raised_by_signal, shown
 from tachograph.client.core.scalars import number
-from tachograph.client.transport.exporter_socket import ExporterSocket
+from tachograph.client.transport.exporter_socket import ExporterSocket, why_unreachable
 from tachograph.client.transport.rank_state import Frame, RankState
 from tachograph.wire import HEARTBEAT_SECONDS, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION
 
@@ -116,6 +116,7 @@ class Sender:
                 self._recover(error)
         try:
             self._send_bye()
+            self._state.conclude()
         except BaseException as error:  # noqa: BLE001 - as above
             self._recover(error)
         finally:
@@ -267,7 +268,8 @@ class Sender:
             self._backoff.reset()
         if not self._connected_at and not self._refused:
             notice(
-                "exporter", f"no exporter at {self._path} ({error}): recording continues, and is sent once there is one"
+                "permission" if isinstance(error, PermissionError) else "exporter",
+                f"{why_unreachable(self._path, error)}; recording continues, and is sent once there is a connection",
             )
         delay = LAST_RETRY_SECONDS if self._refused else self._backoff.next()
         self._connected_at = 0.0

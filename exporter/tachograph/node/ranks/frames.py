@@ -30,7 +30,7 @@ class FrameError(Exception):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """The first frame of a connection: who is speaking. The last three fields are ignored if they are invalid."""
+    """The first frame of a connection: who is speaking. The last four fields are ignored if they are invalid."""
 
     v: int
     run: str
@@ -44,6 +44,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     visible_devices: Any = None
     granted_devices: Any = None
     job: Any = None
+    metrics: Any = None
 
     def __post_init__(self) -> None:
         if not is_name(self.run):
@@ -64,7 +65,10 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, tag="state", frozen=True):
-    """The current state of a rank; totals are cumulative, so the next frame makes up for a lost one."""
+    """The current state of a rank; totals are cumulative, so the next frame makes up for a lost one.
+
+    What is wrong in `notices` is left out.
+    """
 
     v: int
     seq: Count
@@ -77,6 +81,7 @@ class State(msgspec.Struct, tag="state", frozen=True):
     histograms: dict[str, Any] = {}
     events: Annotated[list[Event], msgspec.Meta(max_length=MAX_EVENTS)] = []
     dropped: Count = 0
+    notices: Any = None
 
 
 class Bye(msgspec.Struct, tag="bye", frozen=True):

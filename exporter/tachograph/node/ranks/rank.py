@@ -15,9 +15,18 @@ from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.saved_totals import SavedProcess
-from tachograph.node.ranks.series import RankSeries
+from tachograph.node.ranks.series import MAX_LABEL_BYTES, RankSeries
 from tachograph.node.samples import Sample
-from tachograph.wire import MAX_NAME_BYTES, decode_number, fits
+from tachograph.wire import (
+    MAX_DESCRIPTION_BYTES,
+    MAX_NAME_BYTES,
+    MAX_NOTICE_BYTES,
+    MAX_NOTICES,
+    MAX_OWN_METRICS,
+    cut,
+    decode_number,
+    fits,
+)
 
 MAX_FACT_BYTES = 64
 MAX_DEVICES_BYTES = 1024
@@ -73,13 +82,14 @@ class Rank:
         config = tuple(self._fact(name, hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:])
         peak_flops = self._peak_fact(hello.facts)
         devices = (self._text(each, MAX_DEVICES_BYTES) for each in (hello.visible_devices, hello.granted_devices))
-        grant, job = DeviceGrant(*devices), self._job(hello.job)
+        grant, job, own = DeviceGrant(*devices), self._job(hello.job), self._own_metrics(hello.metrics)
         self.hello, self.peer, self.link = hello, peer, link
         self.ended: float | None = None
         self.outcome = self.last_words = ""
         self.key = (hello.run, str(hello.rank))
         self.restarts = max(self.restarts, hello.attempt)
         self.config, self.peak_flops, self.grant, self.job = config, peak_flops, grant, job
+        self.own_metrics = own
         self.precision = config[0] or DEFAULT_PRECISION
 
     def _start_again(self) -> None:
@@ -92,6 +102,7 @@ class Rank:
         self.phase: str | None = None
         self._phase_seconds = self._said = 0.0
         self._dropped = 0
+        self.notices: tuple[str, ...] = ()
         self._last_event = -1
         self._observed: dict[str, Buckets] = {}
         self._waits: deque[tuple[float, float]] = deque(maxlen=WAIT_WINDOW)
@@ -147,6 +158,7 @@ class Rank:
             self._drops["unknown_phase"] += 1
             self.phase = None
         self._dropped = max(self._dropped, state.dropped)
+        self.notices = self._texts(state.notices)
         deltas = self.series.take(state.metrics, most)
         if self._catching_up:
             deltas = [delta._replace(number=0.0) for delta in deltas]
@@ -238,6 +250,26 @@ class Rank:
             self._drops["wrong_type"] += 1
             job = None
         return tuple(self._text((job or {}).get(name), MAX_NAME_BYTES) for name in catalog.RANK_JOB_INFO.labels[2:])
+
+    def _own_metrics(self, metrics: object) -> dict[str, str]:
+        """Return the descriptions of the metrics that the run declared, by name."""
+        if metrics is None:
+            return {}
+        given = list(metrics.items()) if isinstance(metrics, dict) else [("", None)]
+        found = {
+            name: text
+            for name, text in given[:MAX_OWN_METRICS]
+            if name and fits(name, MAX_LABEL_BYTES) and isinstance(text, str) and fits(text, MAX_DESCRIPTION_BYTES)
+        }
+        self._drops["wrong_type"] += len(given) - len(found)
+        return found
+
+    def _texts(self, notices: object) -> tuple[str, ...]:
+        """Return the notices of a state, at most `MAX_NOTICES`, made printable and cut."""
+        given = notices if isinstance(notices, list) else [] if notices is None else [None]
+        texts = tuple(cut(each, MAX_NOTICE_BYTES) for each in given[:MAX_NOTICES] if isinstance(each, str))
+        self._drops["wrong_type"] += len(given) - len(texts)
+        return texts
 
     def _text(self, value: object, longest: int) -> str:
         if value is None:

@@ -6,6 +6,7 @@ It is made on request from what the exporter has in memory anyway, and its size 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -19,6 +20,7 @@ from tachograph.catalog import index as catalog
 from tachograph.humanize import age, count, percent, plural, significant, utc
 from tachograph.node.clock import Clock
 from tachograph.node.log import OncePerMinute
+from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.table import RankTable
 from tachograph.node.redact import redact
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
@@ -26,6 +28,7 @@ from tachograph.node.status_page import html, problems
 from tachograph.node.status_page.gpus import GpuStatus, of_gpus
 from tachograph.node.status_page.html import ABSENT, Cell, name, note, plain, shown, state
 from tachograph.node.status_page.problems import REASON_LENGTH, NodeProblem, RankStatus
+from tachograph.wire import MAX_DESCRIPTION_BYTES, MAX_OWN_METRICS
 
 EVENTS_SHOWN = 12
 PROBLEMS_SHOWN = 12
@@ -118,8 +121,11 @@ def _ranks_by_run(table: RankTable, now: float, *, is_trusted: bool) -> dict[str
     found: dict[str, list[RankStatus]] = {}
     for rank in table.ranks():
         since = rank.ended if rank.ended is not None else rank.heard
-        reason = redact(rank.last_words) if is_trusted or not rank.last_words else WITHHELD
-        found.setdefault(rank.key[0], []).append(RankStatus(rank, table.state_of(rank), now - since, reason))
+        told = (rank.last_words, *rank.notices)
+        reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in told)
+        found.setdefault(rank.key[0], []).append(
+            RankStatus(rank, table.state_of(rank), now - since, reason, tuple(notices))
+        )
     return found
 
 
@@ -159,6 +165,7 @@ def _runs(runs: Mapping[str, Sequence[RankStatus]], table: RankTable, now: float
             here += f", {left:,} not shown"
         caption = f'Run {name(run)} <span class="soft">{here}</span>'
         tables.append(html.table(caption, [_rank(each, table, lag.get(each.rank), now) for each in chosen]))
+        tables.append(_own_metrics([each.rank for each in ranks]))
     if (left := len(order) - RUNS_SHOWN) > 0:
         tables.append(f'<p class="soft">{plural(left, "run")} more, not shown; /metrics has all.</p>')
     return "\n".join((*tables, WAITS_AND_LAGS))
@@ -193,6 +200,33 @@ def _rank(status: RankStatus, table: RankTable, lag: float | None, now: float) -
         Cell("Lags", "n", shown(lag, percent)),
         Cell("GPU", "n", escape(table.gpu_of(rank)) or ABSENT),
     ]
+
+
+def _own_metrics(ranks: Sequence[Rank]) -> str:
+    """Return the metrics that a run declared itself, over its ranks here; nothing without any."""
+    described = {metric: text for rank in ranks for metric, text in rank.own_metrics.items()}
+    values: dict[str, list[float]] = {metric: [] for metric in sorted(described)[:MAX_OWN_METRICS]}
+    for rank in ranks:
+        for metric, value in rank.series.gauges.get(catalog.TRAIN_CUSTOM.key, {}).items():
+            if metric in values and not rank.outcome:
+                values[metric].append(value)
+    rows = [
+        [
+            Cell("Metric", "", plain(metric)),
+            Cell("Lowest", "n", shown(_extreme(min, found), significant)),
+            Cell("Highest", "n", shown(_extreme(max, found), significant)),
+            Cell("Meaning", "wide", plain(described[metric], MAX_DESCRIPTION_BYTES)),
+        ]
+        for metric, found in values.items()
+    ]
+    return html.table('<span class="soft">Its own metrics</span>', rows)
+
+
+def _extreme(choose: Callable[[list[float]], float], found: list[float]) -> float | None:
+    """Return the lowest or the highest; NaN if any is, None without any."""
+    if not found:
+        return None
+    return math.nan if any(map(math.isnan, found)) else choose(found)
 
 
 def _gpus(gpus: Sequence[GpuStatus], known: int, table: RankTable, runs: Mapping[str, Iterable[RankStatus]]) -> str:

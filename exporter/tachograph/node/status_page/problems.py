@@ -16,13 +16,14 @@ from tachograph.catalog import index as catalog
 from tachograph.humanize import age, percent, plural
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.status_page.html import name, plain
+from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
 
 REASON_LENGTH = 160
 RANKS_NAMED = 6
 COUNTABLE = 2.0**53
 """Beyond it a float skips whole numbers: a sequence number there was never counted."""
 
-BROKEN_GPU, ENDED, SILENT, NOT_FINITE, STALLED, WARNING, BLIND, SLOWED, LATE_RANK, WORN = range(10)
+BROKEN_GPU, ENDED, SILENT, NOT_FINITE, STALLED, WARNING, BLIND, SLOWED, LATE_RANK, WORN, MISUSED = range(11)
 """The order of problems. What broke others comes before what it broke; from WARNING on nobody need hurry."""
 
 
@@ -40,17 +41,22 @@ class NodeProblem(NamedTuple):
 
 
 class RankStatus(NamedTuple):
-    """A rank with its state, for how long it has been in it, and its failure reason where the reader may see it."""
+    """A rank with its state and for how long it has been in it.
+
+    Its failure reason and the misuses that it reports are withheld where the reader may not see them.
+    """
 
     rank: Rank
     state: str
     seconds: float
     reason: str = ""
+    notices: tuple[str, ...] = ()
 
 
 def of_ranks(run: str, ranks: Sequence[RankStatus], now: float, wall: float) -> Iterator[NodeProblem]:
     """Yield the problems of one run's ranks on this node."""
     yield from _not_running(run, ranks)
+    yield from _misused(run, ranks)
     running = [each.rank for each in ranks if each.state == "running"]
     losses = [(rank, loss) for rank in running if (loss := rank.series.gauge(catalog.TRAIN_LOSS.key)) is not None]
     if odd := [(rank, loss) for rank, loss in losses if not math.isfinite(loss)]:
@@ -90,6 +96,14 @@ def _not_running(run: str, ranks: Sequence[RankStatus]) -> Iterator[NodeProblem]
             else:
                 text += " without giving a reason: see the kernel log." if state == "dead" else "."
         yield NodeProblem(order, f"Rank {state}", text)
+
+
+def _misused(run: str, ranks: Sequence[RankStatus]) -> Iterator[NodeProblem]:
+    """Yield what the script of a run got wrong with the recorder, each once, with the ranks that say so."""
+    texts = dict.fromkeys(text for each in ranks for text in each.notices)
+    for text in list(texts)[:MAX_NOTICES]:
+        who = _ranks([each.rank for each in ranks if text in each.notices], run)
+        yield NodeProblem(MISUSED, "Misuse", f"{who}: {plain(text, MAX_NOTICE_BYTES)}")
 
 
 def _ranks(ranks: Sequence[Rank], run: str) -> str:
