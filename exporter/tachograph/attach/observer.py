@@ -19,6 +19,7 @@ from weakref import ref
 from tachograph.attach.optimizers import Optimizers, steps_made
 from tachograph.attach.step_values import StepValues
 from tachograph.attach.summary import Summary
+from tachograph.catalog.rank import PhaseName
 from tachograph.client.core.contained import contained
 from tachograph.client.core.notice import notice
 from tachograph.client.core.scalars import Copy, Reading, number
@@ -129,14 +130,14 @@ class Observer:
         loop.begin()
         loop.enter("forward")
 
-    def _pause(self, loop: Loop, phase: str) -> None:
+    def _pause(self, loop: Loop, phase: PhaseName) -> None:
         """Enter a phase that is no part of training; a step of which no backward was seen begins again after it."""
         if loop.stepping and not self._backward_seen:
             loop.abandon()
             self._begins_again = True
         loop.enter(phase)
 
-    def _go_on(self, loop: Loop, phase: str, error: BaseException | None = None) -> None:
+    def _go_on(self, loop: Loop, phase: PhaseName, error: BaseException | None = None) -> None:
         """Leave such a phase."""
         loop.leave(phase, error)
         if self._begins_again and not loop.in_phase("eval") and not loop.in_phase("checkpoint"):
@@ -144,7 +145,7 @@ class Observer:
 
     # Batches
 
-    def starting(self, learning: bool) -> str:
+    def starting(self, learning: bool) -> PhaseName:
         """Return the phase in which a loader is started: its workers take their time."""
         return "data" if learning and not self._evaluating else "eval"
 

@@ -1,4 +1,4 @@
-"""Two networks against each other: the discriminator's loss is called backward on in two parts, then the generator's."""
+"""Two networks against each other: the discriminator's loss in two parts, each with a backward; the generator's."""
 
 from __future__ import annotations
 
