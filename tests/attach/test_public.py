@@ -111,3 +111,31 @@ def test_the_limit_of_a_hang_can_be_given(scraped: Any, tmp_path: Path) -> None:
     assert set(done.having("threshold", run="option").values()) == {900}
     done = scraped.run(*RUN, "--name", "variable", script, TACHOGRAPH_HANG_SECONDS="800")
     assert set(done.having("threshold", run="variable").values()) == {800}
+
+
+def test_a_script_that_launches_its_ranks_itself_is_told_which_are_not_recorded(scraped: Any) -> None:
+    """Its rank and world size are known once it has joined the others, which it has started without us."""
+    done = scraped.run(*RUN, "--name", "launches", SCRIPTS / "launches.py")
+    assert done.status == 0, done.errors
+    assert done.value("steps_total", run="launches", rank=1) == 20
+    assert "tachograph run: recorded" not in done.errors  # rank 0 would say it
+    done = scraped.run(*RUN, "--name", "launched", SCRIPTS / "launches.py", "0")
+    assert done.value("steps_total", run="launched", rank=0) == 20
+    assert "not seen: 1 of 2 ranks, unless each was started with tachograph run" in done.errors
+
+
+def test_a_process_that_only_starts_others_is_no_rank_that_hangs(scraped: Any, tmp_path: Path) -> None:
+    """Its record ends before the others begin."""
+    script = tmp_path / "spawns.py"
+    script.write_text(
+        "import time, torch\n"
+        "def train(rank):\n    time.sleep(2)\n"
+        "if __name__ == '__main__':\n    torch.multiprocessing.spawn(train, nprocs=1)\n"
+    )
+    done = scraped.run(*RUN, "--name", "spawns", script)
+    assert done.status == 0, done.errors
+    assert {
+        dict(labels)["state"]
+        for (name, labels) in done.series
+        if name == "tachograph_rank_state" and ("run", "spawns") in labels
+    } == {"running", "finished"}

@@ -15,7 +15,6 @@ from tachograph.attach.on_import import when_imported
 from tachograph.attach.summary import Summary
 from tachograph.attach.torch_hooks import attach
 from tachograph.client.core.notice import notice
-from tachograph.client.hello.identity import discover
 from tachograph.client.recorder import Recorder, on_created
 
 USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
@@ -135,8 +134,7 @@ def _watch(given: dict[str, Any], quiet: bool) -> Observer | None:
     def finish() -> None:
         if os.getpid() != process:
             return
-        observer.finish()
-        if not quiet and discover({}, os.environ).rank == 0:
+        if observer.finish() == 0 and not quiet:
             with contextlib.suppress(OSError, ValueError):  # stderr may be closed by now
                 sys.stderr.write(summary.text(given=bool(AMOUNTS & given.keys())))
 

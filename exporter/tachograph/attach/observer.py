@@ -23,6 +23,7 @@ from tachograph.catalog.rank import PhaseName
 from tachograph.client.core.contained import contained
 from tachograph.client.core.notice import notice
 from tachograph.client.core.scalars import Copy, Reading, number
+from tachograph.client.hello.identity import discover
 from tachograph.client.recorder import Recorder
 from tachograph.integrations.loop import Loop
 
@@ -111,16 +112,40 @@ class Observer:
             self.loop.recorder.close()
 
     @contained
+    def joined(self) -> None:
+        """Take over the rank and the world size that only the script knew, once its process group is there."""
+        loop = self.here()
+        if loop is None:
+            return
+        before, now = loop.recorder.identity, discover({}, os.environ)
+        if not self.summary.steps and (before.rank, before.world_size) != (now.rank, now.world_size):
+            self.summary.launched = before.world_size == 1
+            self.starts_others()
+            self.here()
+
+    @contained
+    def starts_others(self) -> None:
+        """End a record without a step: the processes that this one starts train; what it does later makes another."""
+        if self.active and self.loop is not None and not self.summary.steps:
+            self.loop.abandon()
+            self.loop.recorder.close()
+            self.loop = None
+
+    @contained
     def failed(self, error: BaseException) -> None:
         """End the record with what ends the script."""
         if self.active and self.loop is not None:
             self.loop.recorder.close(error)
 
     @contained
-    def finish(self) -> None:
-        """Report what the script's end leaves open: the last checkpoint."""
-        if self.active and self.loop is not None:
+    def finish(self) -> int:
+        """Report what the script's end leaves open, the last checkpoint; return this process's rank."""
+        if self.loop is None:
+            return discover({}, os.environ).rank
+        if self.active:
             self._report_saved(self.loop)
+        self.summary.ranks = self.loop.recorder.identity.world_size
+        return self.loop.recorder.identity.rank
 
     def _begin(self, loop: Loop) -> None:
         """Begin a step with its forward."""

@@ -34,12 +34,16 @@ WAITS = "waits for collectives outside DistributedDataParallel (StragglerRank ca
 
 
 class Summary:
-    """The things that were seen, by key, the number of steps, and that of the ranks; filled by the observer."""
+    """The things that were seen, by key, the number of steps and of ranks; filled by the observer.
+
+    `launched`: the script itself, or a launcher inside it, made this process one of several ranks.
+    """
 
     def __init__(self) -> None:
         self.steps = 0
         self.own_recorder = False
         self.ranks = 1
+        self.launched = False
         self._seen: set[str] = set()
 
     def see(self, what: str) -> None:
@@ -61,6 +65,10 @@ class Summary:
             seen.insert(1, "forward (from a batch to its backward)")
         if self.ranks > 1 and "gradient all-reduce" not in self._seen:
             unseen.append(WAITS)
+        if self.launched:
+            unseen.insert(
+                0, f"{self.ranks - 1} of {self.ranks} ranks, unless each was started with tachograph run (torchrun -m)"
+            )
         if not given:
             unseen.append(NEVER)
         return (

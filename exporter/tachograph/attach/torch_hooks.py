@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import io
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +24,7 @@ def attach(torch: Any, observer: Observer) -> None:
     """Hook each part separately: if this PyTorch lacks one, only that part is not observed."""
     for hook in (
         _loaders, _backward, _optimizers, _parallel, _schedules, _scalers, _evaluations, _saves, _compilations,
-        _clipping,
+        _clipping, _ranks,
     ):  # fmt: skip
         try:
             hook(torch, observer)
@@ -225,3 +226,24 @@ def _clipping(torch: Any, observer: Observer) -> None:
         return norm
 
     clip.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_ = clipped
+
+
+def _ranks(torch: Any, observer: Observer) -> None:
+    """Watch a script become one of several ranks, or start them."""
+    distributed = torch.distributed
+    spawn: Any = sys.modules["torch.multiprocessing.spawn"]
+    join, start = distributed.init_process_group, spawn.start_processes
+
+    @functools.wraps(join)
+    def joined(*arguments: Any, **named: Any) -> Any:
+        result = join(*arguments, **named)
+        observer.joined()
+        return result
+
+    @functools.wraps(start)
+    def starting(*arguments: Any, **named: Any) -> Any:
+        observer.starts_others()
+        return start(*arguments, **named)
+
+    distributed.init_process_group = joined
+    spawn.start_processes = torch.multiprocessing.start_processes = starting
