@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+import io
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from tachograph.attach.observer import LoaderState, Observer
+from tachograph.attach.on_import import when_imported
 from tachograph.client.core.notice import notice
 
 
 def attach(torch: Any, observer: Observer) -> None:
     """Hook each part separately: if this PyTorch lacks one, only that part is not observed."""
-    for hook in (_loaders, _backward, _optimizers, _parallel, _schedules, _scalers):
+    for hook in (
+        _loaders, _backward, _optimizers, _parallel, _schedules, _scalers, _evaluations, _saves, _compilations,
+        _clipping, _ranks,
+    ):  # fmt: skip
         try:
             hook(torch, observer)
         except Exception as error:  # noqa: BLE001 - a PyTorch where a name has moved: the other parts still work
@@ -44,6 +50,7 @@ class ObservedIterator:
         if loop is None:
             return next(self._iterator)
         learning = self._is_learning()
+        self._observer.fetching(self._feed, learning)
         if self._batches is None:
             self._feed.iterator = self._iterator
             self._batches = iter(loop.recorder.data(self._feed))
@@ -71,9 +78,11 @@ def _loaders(torch: Any, observer: Observer) -> None:
 
     @functools.wraps(original)
     def iterate(loader: Any) -> Any:
-        iterator = original(loader)  # at once, as without us: it draws a random seed and starts the workers
-        if observer.here() is None:
-            return iterator
+        loop = observer.here()
+        if loop is None:
+            return original(loader)
+        with loop.recorder.phase(observer.starting(torch.is_grad_enabled())):
+            iterator = original(loader)  # at once, as without us: it draws a random seed and starts the workers
         feed = feeds.get(loader)
         if feed is None:
             feed = feeds[loader] = LoaderState()
@@ -98,6 +107,7 @@ def _backward(torch: Any, observer: Observer) -> None:
 
 def _optimizers(torch: Any, observer: Observer) -> None:
     hooks = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the name
+    _call_when_made(hooks.Optimizer, observer.optimizer_made)
     hooks.register_optimizer_step_pre_hook(lambda optimizer, *_: observer.optimizer_begins(optimizer))
     hooks.register_optimizer_step_post_hook(lambda optimizer, *_: observer.optimizer_ends(optimizer))
 
@@ -138,3 +148,102 @@ def _scalers(torch: Any, observer: Observer) -> None:
         return result
 
     scaler_class.scale, scaler_class.step = scaled, stepped
+
+
+def _evaluations(torch: Any, observer: Observer) -> None:
+    """Watch `train()` during an evaluation only: it calls itself for each of a model's modules."""
+    module_class = torch.nn.Module
+    evaluate, train = module_class.eval, module_class.train
+
+    @functools.wraps(evaluate)
+    def evaluating(module: Any) -> Any:
+        result = evaluate(module)
+        if observer.evaluation_begins(module):
+            module_class.train = training
+        return result
+
+    @functools.wraps(train)
+    def training(module: Any, mode: bool = True) -> Any:
+        if mode and observer.evaluation_ends(module):
+            module_class.train = train
+        return train(module, mode)
+
+    module_class.eval = evaluating
+
+
+def _saves(torch: Any, observer: Observer) -> None:
+    kept_kinds = (Mapping, torch.nn.Module)
+
+    def is_kept(obj: Any, f: Any, *_: Any, **__: Any) -> bool:
+        return isinstance(obj, kept_kinds) and not isinstance(f, io.BytesIO)
+
+    torch.save = _observed_save(torch.save, observer, is_kept)
+    when_imported("torch.distributed.checkpoint.state_dict_saver", lambda saver: _distributed_saves(saver, observer))
+
+
+def _distributed_saves(saver: Any, observer: Observer) -> None:
+    def is_kept(*_: Any, **__: Any) -> bool:
+        return True
+
+    saver.save = _observed_save(saver.save, observer, is_kept)
+    saver.async_save = _observed_save(saver.async_save, observer, is_kept)
+
+
+def _observed_save(original: Callable[..., Any], observer: Observer, is_kept: Callable[..., bool]) -> Any:
+    """Return `original` as phase `checkpoint`; a future that it returns is the end of the upload."""
+
+    @functools.wraps(original)
+    def save(*arguments: Any, **named: Any) -> Any:
+        if not observer.saving():
+            return original(*arguments, **named)
+        try:
+            result = original(*arguments, **named)
+        except BaseException as error:
+            observer.saved(error, kept=True)
+            raise
+        upload = getattr(result, "upload_completion", result)
+        observer.saved(None, is_kept(*arguments, **named), upload if hasattr(upload, "add_done_callback") else None)
+        return result
+
+    return save
+
+
+def _compilations(torch: Any, observer: Observer) -> None:
+    def listen(callback: Any) -> None:
+        callback.callback_handler.register_start_callback(lambda *_: observer.compiling())
+
+    when_imported("torch._dynamo.callback", listen)
+
+
+def _clipping(torch: Any, observer: Observer) -> None:
+    clip: Any = importlib.import_module("torch.nn.utils.clip_grad")
+    original = clip.clip_grad_norm_
+
+    @functools.wraps(original)
+    def clipped(*arguments: Any, **named: Any) -> Any:
+        norm = original(*arguments, **named)
+        observer.clipped(norm)
+        return norm
+
+    clip.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_ = clipped
+
+
+def _ranks(torch: Any, observer: Observer) -> None:
+    """Watch a script become one of several ranks, or start them."""
+    distributed = torch.distributed
+    spawn: Any = sys.modules["torch.multiprocessing.spawn"]
+    join, start = distributed.init_process_group, spawn.start_processes
+
+    @functools.wraps(join)
+    def joined(*arguments: Any, **named: Any) -> Any:
+        result = join(*arguments, **named)
+        observer.joined()
+        return result
+
+    @functools.wraps(start)
+    def starting(*arguments: Any, **named: Any) -> Any:
+        observer.starts_others()
+        return start(*arguments, **named)
+
+    distributed.init_process_group = joined
+    spawn.start_processes = torch.multiprocessing.start_processes = starting
