@@ -31,6 +31,8 @@ from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
 from tachograph.node.exposition import TEXT, Exposition
 from tachograph.node.ranks.frames import Peer
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.process_end import ProcessEnds
 from tachograph.node.ranks.rank_connection import RankConnection
 from tachograph_lab.table import save, show
 
@@ -86,7 +88,8 @@ def calls() -> dict[str, float]:
     hours = count(step=3600.0)  # no frame comes too soon
     with tempfile.TemporaryDirectory() as folder:
         exporter = Exporter(read_config([f"--socket={folder}/rank.sock", "--no-gpu"], {}), None)
-        ranks = [RankConnection(exporter.table, hours.__next__, Peer(1, pid), print) for pid in range(1, 9)]
+        ends = ProcessEnds(Limits())
+        ranks = [RankConnection(exporter.table, hours.__next__, Peer(1, pid), print, ends) for pid in range(1, 9)]
 
         def receive(**frame: object) -> None:
             for number, rank in enumerate(ranks):
@@ -95,7 +98,8 @@ def calls() -> dict[str, float]:
                 rank.buffer_updated(len(line))
 
         for rank in ranks:
-            rank.connection_made(SimpleNamespace(is_closing=bool, get_write_buffer_size=int, write=len))  # type: ignore[arg-type]
+            pipe = SimpleNamespace(is_closing=bool, get_write_buffer_size=int, write=len, get_extra_info={}.get)
+            rank.connection_made(pipe)  # type: ignore[arg-type]
         receive(type="hello")
         exposition = Exposition()
         per_frame = per_scrape = 0

@@ -45,6 +45,11 @@ def moving_rows() -> Iterator[tuple[str, Moving]]:
     for phase, seconds in PHASES.items():
         yield rf'tachograph_train_phase_seconds_total\{{.*phase="{phase}"', Moving(per_step=seconds, noise=0.01)
     yield r"tachograph_train_collective_wait_seconds_total\{", Moving(per_step=WAIT_SECONDS, noise=0.03)
+    yield r"tachograph_train_recent_step_seconds\{", Moving(offset=STEP_SECONDS)
+    yield r"tachograph_train_recent_steps\{", Moving(offset=20 / STEP_SECONDS)
+    yield r"tachograph_train_recent_wait_seconds\{", Moving(offset=WAIT_SECONDS)
+    for phase, seconds in (PHASES | {"backward": PHASES["backward"] - WAIT_SECONDS}).items():
+        yield rf'tachograph_train_recent_phase_seconds\{{.*phase="{phase}"', Moving(offset=seconds)
     yield r"tachograph_train_collective_seconds_total\{", Moving(per_step=0.6, noise=0.03)
     yield r"tachograph_train_collective_bus_bytes_total\{", Moving(per_step=140.0, exponent=9)
     yield r"tachograph_train_collective_enqueued\{", Moving(per_step=4)
@@ -112,9 +117,11 @@ class Page:
         self._base += [epoch if TIMESTAMP.match(sample) else 0.0 for sample in self.samples]
 
     def bend(self, pattern: str, factor: float, steps: float) -> None:
-        """From now on, `steps` into the run, make samples grow by another factor per step."""
+        """From now on, `steps` into the run, multiply what samples grow by per step; of constant ones, their values."""
         for index, sample in enumerate(self.samples):
             if re.search(pattern, sample):
+                if not self._per_step[index]:
+                    self._base[index] *= factor
                 self._base[index] += self._per_step[index] * (1 - factor) * steps
                 self._per_step[index] *= factor
 

@@ -26,7 +26,7 @@ GROUPS: dict[str, list[str]] = {
 }
 
 REPOSITORY = ("exporter", "lab", "tools", "tests", "bench", "grafana", "examples")
-OWN = {"tachograph", "tachograph_lab", "tools", "tests"} | {
+OWN = {"tachograph", "tachograph_lab", "tools", "tests", "prometheus"} | {
     path.stem for folder in ("bench", "grafana") for path in (ROOT / folder).glob("*.py")
 }
 FROM_THE_TRAINING_SCRIPT = {"torch", "transformers"}

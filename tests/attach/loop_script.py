@@ -64,3 +64,8 @@ if KIND == "ddp":
 print(f"{sum(parameter.double().sum().item() for parameter in model.parameters()):.9f}")
 if KIND == "fails":
     raise ValueError("mine")
+if KIND == "exits":
+    try:
+        raise ValueError("mine")
+    except ValueError as error:
+        sys.exit(f"training failed: {error}")

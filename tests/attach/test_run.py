@@ -83,3 +83,11 @@ def test_a_script_that_fails_is_a_rank_that_failed(scraped: Any) -> None:
     assert "ValueError: mine" in done.errors
     assert os.fspath(Path("tachograph", "attach")) not in done.errors
     assert done.value("failures_total", run="fails", rank=0, category="exception") == 1
+
+
+def test_a_script_that_catches_its_error_and_exits_is_a_rank_that_failed(scraped: Any) -> None:
+    """As launch scripts do: the exception is printed, and the status is not 0."""
+    done = scraped.run(*RUN, "--run", "exits", SCRIPT, "exits")
+    assert done.status == 1
+    assert "training failed: mine" in done.errors
+    assert done.value("failures_total", run="exits", rank=0, category="exit_code") == 1

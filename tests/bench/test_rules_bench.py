@@ -25,13 +25,14 @@ def samples(page: bytes) -> dict[str, float]:
 
 
 def test_a_page_shows_each_node_its_own_ranks_and_numbers_that_move(pages: ModuleType) -> None:
-    """Ranks are counted through, steps and clock move what they should, and a fault bends a counter without a jump."""
+    """Ranks are counted through; steps and clock move what they should; a fault bends a counter without a jump."""
     pattern = (
         'tachograph_rank_info{run="bench",rank="3",local_rank="3",uuid="GPU-fa4e0000-0000-4000-8000-000000000003"} 1\n'
         'tachograph_rank_heartbeat_timestamp_seconds{run="bench",rank="3"} 1795273135.3\n'
         'tachograph_train_steps_total{run="bench",rank="3"} 480\n'
         'tachograph_train_flops_total{run="bench",rank="3"} 1.5e18\n'
         'tachograph_train_collective_wait_seconds_total{run="bench",rank="3",op="all_reduce"} 3.2\n'
+        'tachograph_train_recent_wait_seconds{run="bench",rank="3"} 0.006\n'
         'tachograph_train_learning_rate{run="bench",rank="3"} 0.0003\n'
     )
     lines = [*pages.exporter_lines(pattern, 27)]
@@ -47,9 +48,12 @@ def test_a_page_shows_each_node_its_own_ranks_and_numbers_that_move(pages: Modul
     assert late[f"tachograph_train_learning_rate{{{own}}}"] == 0.0003
     wait = f'tachograph_train_collective_wait_seconds_total{{{own},op="all_reduce"}}'
     grown = late[wait] - early[wait]
-    page.bend("collective_wait", 0.5, 110)
+    recent = f"tachograph_train_recent_wait_seconds{{{own}}}"
+    assert early[recent] == late[recent] == pages.WAIT_SECONDS
+    page.bend("collective_wait|recent_wait", 0.5, 110)
     bent, later = samples(page.render(110, 220.5)), samples(page.render(120, 240.5))
     assert bent[wait] == pytest.approx(late[wait], abs=0.002)
+    assert bent[recent] == later[recent] == pages.WAIT_SECONDS / 2
     assert later[wait] - bent[wait] == pytest.approx(grown / 2, abs=0.002)
 
 

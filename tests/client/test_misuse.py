@@ -95,7 +95,11 @@ def test_the_log_does_not_grow_with_made_up_words(record: Callable[..., Recorder
 
 MISUSED = (
     (lambda recorder: recorder.step().log(los=1.0), "unknown_name", "step.log(los=…) is dropped: did you mean loss?"),
-    (lambda recorder: recorder.step().log(expert_load=1.0), "unknown_name", "Recorder(metrics="),
+    (
+        lambda recorder: recorder.step().log(expert_load=1.0),
+        "unknown_name",
+        'declare it: Recorder(metrics={"expert_load": "…"})',
+    ),
     (lambda recorder: recorder.step().log(loss="abc"), "wrong_type", "step.log(loss=…) is dropped: the value is not"),
     (lambda recorder: recorder.phase("forwrd"), "unknown_phase", "phase('forwrd') is dropped: did you mean forward?"),
     (lambda recorder: recorder.threshold("hang_second", 30), "unknown_threshold", "did you mean hang_seconds?"),

@@ -1,4 +1,4 @@
-"""The real stack, once per session, and one real PyTorch job in it."""
+"""The real stack, once per module, and one real PyTorch job in it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def wait_for() -> Callable[[Callable[[], Any], float, str], Any]:
     return _wait_for
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pager() -> Iterator[Pager]:
     with Pager() as receiver:
         yield receiver
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack(pager: Pager, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     try:
         with Stack(tmp_path_factory.mktemp("stack"), pager.url) as running:
@@ -48,7 +48,7 @@ def stack(pager: Pager, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
         pytest.fail(str(error))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def job(stack: Stack) -> Job:
     """Four ranks that train and that Prometheus has seen for a while; the stack ends them."""
     started = launch(stack.children, RUN, RANKS, stack.socket)

@@ -24,6 +24,8 @@ from tachograph.node.clock import Clock
 from tachograph.node.config import read_config
 from tachograph.node.exposition import OPENMETRICS, TEXT, render
 from tachograph.node.ranks.frames import Peer
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.process_end import ProcessEnds
 from tachograph.node.ranks.rank_connection import RankConnection
 from tachograph.wire import MAX_FRAME_BYTES
 
@@ -44,6 +46,9 @@ class Pipe:
 
     def __init__(self) -> None:
         self.written, self.closing, self.reading = bytearray(), False, True
+
+    def get_extra_info(self, name: str) -> None:
+        return None
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -121,7 +126,7 @@ class Speaker:
             self.close()
             self._pipe = Pipe()
             self._connection = RankConnection(
-                self._node.exporter.table, self._node.time, self._peer, lambda _: None
+                self._node.exporter.table, self._node.time, self._peer, lambda _: None, ProcessEnds(Limits())
             )  # fmt: skip
             self._connection.connection_made(self._pipe)  # type: ignore[arg-type]
         for start in range(0, len(data), MAX_FRAME_BYTES):

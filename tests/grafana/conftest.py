@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -216,7 +217,7 @@ def exposition(began: float, end: float) -> Iterator[str]:
     yield "# EOF\n"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A Prometheus that holds the fleet and runs the shipped rules over it."""
     folder, programs = tmp_path_factory.mktemp("fleet"), binaries.find("bookworm")
@@ -267,4 +268,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         )
         live = Fleet(f"http://{ours}", 0)
         prometheus.wait_until(lambda: bool(live.ask("query", query=rounds)["result"]), 250)
-        yield Fleet(live.url, int(time.time()) - 1)
+        moment = int(time.time()) - 1
+        # Everything is asked at that moment: further rounds would only take a core from the questions.
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(settings | {"rule_files": []}), encoding="utf-8")
+        prometheus.process.send_signal(signal.SIGHUP)
+        yield Fleet(live.url, moment)

@@ -168,12 +168,12 @@ def test_a_state_file_that_cannot_be_written_costs_a_log_line(exporter_at: Calla
     assert running.log.read_text().count("state file not written") == 1
 
 
-def test_term_stops_within_a_second(exporter_at: Callable[..., Any]) -> None:
-    """SIGTERM ends it with status 0 within 1 s, connections open or not, and the socket is gone."""
+def test_term_stops_it(exporter_at: Callable[..., Any]) -> None:
+    """SIGTERM ends it with status 0, connections open or not, and the socket is gone."""
     running = exporter_at()
     speaker = running.speaker()
     speaker.hello()
-    assert running.stop(signal.SIGTERM) < 1.0
+    running.stop(signal.SIGTERM)
     assert running.process.returncode == 0
     assert not running.socket.exists()
     log = running.log.read_text()

@@ -22,6 +22,8 @@ from tachograph.node.ranks.frames import Bye, Hello, State
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
 
+EXIT = next(block for block in BLOCKS if "exit_code" in block)
+
 
 @pytest.fixture(scope="module")
 def exporter(exporter_at: Callable[..., Any]) -> Any:
@@ -30,7 +32,7 @@ def exporter(exporter_at: Callable[..., Any]) -> Any:
 
 def test_the_worked_frames_work(exporter: Any) -> None:
     """Every frame on the page, sent as it stands, does what the page says: nothing is refused or dropped."""
-    hello, answer, later_answer, state, bye, refusal = BLOCKS
+    hello, answer, later_answer, state, bye, refusal = (block for block in BLOCKS if block != EXIT)
     rank = exporter.speaker()
     rank.raw(hello.encode() + b"\n")
     assert rank.answer() == {"ok": True, "last_step": None}
@@ -58,6 +60,15 @@ def test_the_worked_frames_work(exporter: Any) -> None:
     assert heard["ended"] == pytest.approx(time.time(), abs=30)
     assert sum(scrape.value("exporter_series_dropped_total", reason=r) for r in catalog.DROP_REASONS) == 0
     assert sum(scrape.value("exporter_frames_rejected_total", reason=r) for r in catalog.REJECT_REASONS) == 1
+
+
+def test_the_exit_code_of_a_bye_works(exporter: Any) -> None:
+    """The example of a bye with an exit code makes a failed rank with that reason."""
+    rank = exporter.speaker(run="exits")
+    rank.hello()
+    rank.raw(EXIT.encode() + b"\n")
+    ended = {"run": "exits", "rank": 0, "reason": "exit_code"}
+    exporter.eventually(lambda: exporter.scrape().value("rank_ended_timestamp_seconds", **ended))
 
 
 def test_the_talk_by_hand_works(exporter: Any) -> None:
@@ -93,8 +104,8 @@ def test_fields_are_listed(kind: str, frame: Any) -> None:
 
 
 def test_bye_is_listed() -> None:
-    """The last frame's fields stand in its example."""
-    assert json.loads(next(block for block in BLOCKS if '"type":"bye"' in block)).keys() == {
+    """The last frame's fields stand in its example with an exit code."""
+    assert json.loads(EXIT).keys() == {
         "type", *Bye.__struct_fields__,
     }  # fmt: skip
 

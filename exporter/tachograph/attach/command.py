@@ -16,6 +16,7 @@ from tachograph.attach.summary import Summary
 from tachograph.attach.torch_hooks import attach
 from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder, on_created
+from tachograph.client.transport.shutdown import note_exit
 
 USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
        tachograph run [options] -m MODULE [argument ...]
@@ -78,10 +79,10 @@ def main(arguments: Sequence[str]) -> int:
         notice("run", "nothing is recorded", error)
     try:
         chosen.run(rest)
-    except (Exception, KeyboardInterrupt) as error:
-        if observer is not None:
-            observer.failed(error)  # the script may have a hook for exceptions in place of ours
+    except SystemExit as error:  # also one that was not raised by sys.exit
+        note_exit(error)
         raise
+    note_exit(SystemExit(0))  # not one that the script has caught
     return 0
 
 

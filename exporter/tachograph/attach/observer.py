@@ -133,12 +133,6 @@ class Observer:
             self.loop = None
 
     @contained
-    def failed(self, error: BaseException) -> None:
-        """End the record with what ends the script."""
-        if self.active and self.loop is not None:
-            self.loop.recorder.close(error)
-
-    @contained
     def finish(self) -> int:
         """Report what the script's end leaves open, the last checkpoint; return this process's rank."""
         if self.loop is None:

@@ -46,9 +46,16 @@ ThresholdName = Literal[
 THRESHOLDS: tuple[str, ...] = get_args(ThresholdName)
 """Thresholds that a run may set in place of the rules' defaults (`run:…_threshold:…` in rules/runs.yml)."""
 
-FAILURE_CATEGORIES = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", "exception")
-"""Reasons a rank gives for its failure: `terminated` by SIGTERM, `interrupted` from the keyboard, `exception` for
-any other."""
+EXIT_CODE = "exit_code"
+FAILURE_CATEGORIES = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", EXIT_CODE, "exception")
+"""Reasons a rank gives for its failure: `terminated` by SIGTERM, `interrupted` from the keyboard, `exit_code` if all
+that is known is a process's exit code other than 0, `exception` for any other."""
+
+SIGNAL_EXIT_CODES: Mapping[int, str] = MappingProxyType({130: "interrupted", 143: "terminated"})
+"""Exit codes by which a program that handles SIGINT or SIGTERM says so, 128 plus the signal's number, as in a shell."""
+
+END_REASONS = ("finished", "died", *FAILURE_CATEGORIES)
+"""How the process of a rank ended: as it should, without a word, or as a failure of one of the categories."""
 
 MISUSES = ("unknown_name", "wrong_type", "unknown_phase", "unknown_tier", "unknown_threshold", "no_steps")
 """Wrong uses of the client. `unknown_name`: of a logged value, an argument, a tag or an operation; `wrong_type`: a
@@ -92,6 +99,12 @@ RANK_STATE = _row(
 RANK_HEARTBEAT = _row(
     "rank_heartbeat_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time of the rank's last frame, or of its death."
 )
+RANK_ENDED = _row(
+    "rank_ended_timestamp_seconds", GAUGE, "seconds", (*RANK, "reason"),
+    "Unix time at which the rank ended, and why: finished, died, or the category of its failure; absent until then. "
+    "It is that of its bye, else that at which its connection ended.",
+    vocabulary=END_REASONS,
+)  # fmt: skip
 RANK_PROGRESS = _row(
     "rank_progress_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time at which the rank completed its last step."
 )

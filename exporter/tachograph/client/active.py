@@ -24,7 +24,7 @@ from tachograph.client.no_op import NoOpCalls
 from tachograph.client.signals.goodput import Goodput
 from tachograph.client.torch.collectives import Collective, watch_buckets
 from tachograph.client.transport import shutdown
-from tachograph.client.transport.failure_reason import describe
+from tachograph.client.transport.failure_reason import FINISHED, end_by
 from tachograph.client.transport.outputs import Outputs
 from tachograph.client.transport.rank_state import RankState
 from tachograph.client.transport.sender import Sender
@@ -215,10 +215,10 @@ class ActiveCalls(NoOpCalls):
 
     def close(self, error: BaseException | None) -> None:
         try:
-            if self.sender is not None and issubclass(type(error), BaseException):
-                shutdown.shut_down("failed", *describe(cast("BaseException", error)), only=self.sender)
-            elif self.sender is not None:
-                shutdown.shut_down("finished", only=self.sender)
+            if self.sender is not None:
+                failed = issubclass(type(error), BaseException)
+                end = end_by(cast("BaseException", error)) if failed else FINISHED
+                shutdown.shut_down(end, only=self.sender)
         finally:
             self.release(close=True)
 

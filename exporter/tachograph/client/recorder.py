@@ -341,7 +341,10 @@ class Recorder(Uncopied):
 
     @contained
     def close(self, error: BaseException | None = None) -> None:
-        """End the record as finished, or as failed by `error`; takes at most 0.2 s. Called automatically at exit."""
+        """End the record as finished, or as failed by `error`; takes at most 0.2 s. Called automatically at exit.
+
+        Then the exit code decides, as far as it is known: until all recorders are closed, `sys.exit` is hooked.
+        """
         self._calls.close(error)
 
     def _use(self, calls: NoOpCalls) -> None:

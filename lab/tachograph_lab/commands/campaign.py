@@ -47,7 +47,7 @@ def findings(outcome: Outcome) -> Iterator[Finding]:
     for result in outcome.verdict.expectations:
         wanted = f"{result.expected.receiver} {result.expected.alert} {_labels(result.expected.labels)}"
         if result.received is not None:
-            late = result.delay is not None and result.delay > result.expected.within
+            late = result.delay is not None and result.delay > result.limit
             kind = LATE if late else WRONG if result.wrong else RIGHT
             yield Finding(kind, title, wanted + (f": {result.wrong}" if result.wrong else ""))
             continue

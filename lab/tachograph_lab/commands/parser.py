@@ -6,6 +6,7 @@ import argparse
 from typing import NoReturn
 
 from tachograph_lab import binaries
+from tachograph_lab.scenario.values import some_time
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -22,9 +23,42 @@ class CommandParser(argparse.ArgumentParser):
         """Add `--jobs`, the number of replays in parallel."""
         self.add_argument("--jobs", type=at_least_one, default=1, metavar="N", help="replays in parallel (1)")
 
+    def add_intervals(self) -> None:
+        """Add `--scrape`, `--evaluation` and `--intervals`; `intervals` returns what they ask for."""
+        self.add_argument("--scrape", type=seconds, metavar="TIME", help="scrape interval (the scenario's own)")
+        self.add_argument("--evaluation", type=seconds, metavar="TIME", help="evaluation interval (its own)")
+        self.add_argument(
+            "--intervals", type=several_seconds, metavar="TIME,…",
+            help="replay at each of these scrape intervals in turn, which is also that of evaluations",
+        )  # fmt: skip
+
+    def intervals(self, options: argparse.Namespace) -> list[tuple[float | None, float | None]]:
+        """Return the scrape and evaluation intervals to replay at, None where they are the scenario's own."""
+        if options.intervals is None:
+            return [(options.scrape, options.evaluation)]
+        if options.scrape is not None or options.evaluation is not None:
+            self.error("give --intervals, or --scrape and --evaluation")
+        return [(each, each) for each in options.intervals]
+
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and the message in one line."""
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def seconds(text: str) -> float:
+    """Read an interval: whole seconds, above zero."""
+    try:
+        found = some_time(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {error}") from error
+    if found % 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole seconds")
+    return found
+
+
+def several_seconds(text: str) -> list[float]:
+    """Read intervals, separated by commas."""
+    return list(dict.fromkeys(map(seconds, text.split(","))))
 
 
 def at_least_one(text: str) -> int:

@@ -25,6 +25,7 @@ from tachograph_lab.commands.parser import CommandParser
 from tachograph_lab.processes import ProcessError
 from tachograph_lab.replay.batch import Outcome, replay_all, workers
 from tachograph_lab.scenario import INCIDENTS, Scenario, ScenarioError, load
+from tachograph_lab.scenario.definition import EVALUATION_SECONDS, SCRAPE_SECONDS
 
 WIDTH = 110
 _NUMBER = re.compile(r"0*(\d+)([a-z]?)")
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scenarios = [load(path) for path in paths]
         if options.live:
             scenarios = [one.for_live() for one in scenarios if one.live is not None or not options.all]
+        scenarios = [one.at_intervals(*each) for one in scenarios for each in options.at]
     except ScenarioError as error:
         for line in error.lines:
             print(f"tachograph-lab replay: {line}", file=sys.stderr)
@@ -94,8 +96,16 @@ def _replay(scenarios: Sequence[Scenario], options: argparse.Namespace) -> int:
     for outcome in (_play if options.live else _compute)(scenarios, options, console):
         outcomes.append(outcome)
         _show(console, outcome)
+    if len(options.at) > 1:
+        console.print()
+        for line in table(outcomes):
+            console.print(Text(printable(line)), soft_wrap=True)
     if len(outcomes) > 1:
-        failed = [outcome.verdict.title for outcome in outcomes if not outcome.verdict.ok]
+        failed = [
+            outcome.verdict.title + (f", at {_interval(outcome)}" if len(options.at) > 1 else "")
+            for outcome in outcomes
+            if not outcome.verdict.ok
+        ]
         took = span(time.monotonic() - began)
         console.print(Text(f"\n{len(outcomes) - len(failed)} of {len(outcomes)} as expected, in {took}"))
         for title in failed:
@@ -149,7 +159,41 @@ def _introduce(console: Console, scenario: Scenario) -> None:
     console.print(Text(f"\n{number}{scenario.title}", "bold"))
     console.print(Text(scenario.story))
     shape = f"{plural(fleet.ranks, 'rank')} on {plural(fleet.nodes, 'node')}, {span(scenario.lasts)}"
+    if scenario.scrape != SCRAPE_SECONDS or scenario.evaluation is not None:
+        evaluation = EVALUATION_SECONDS if scenario.evaluation is None else scenario.evaluation
+        shape += f", scraped every {scenario.scrape:g} s, evaluated every {evaluation:g} s"
     console.print(Text(shape, "dim"))
+
+
+def table(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return a Markdown table: a row for each scenario, a column for each interval, seconds found / allowed."""
+    cells: dict[str, dict[str, str]] = {}
+    for outcome in outcomes:
+        cells.setdefault(outcome.verdict.title, {})[_interval(outcome)] = _cell(outcome)
+    columns = sorted({name for row in cells.values() for name in row}, key=lambda name: (len(name), name))
+    lines = [f"| scenario | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
+    for title, row in sorted(cells.items(), key=lambda pair: _by_number(pair[0])):
+        lines.append(f"| {title} | {' | '.join(row.get(name, '–') for name in columns)} |")
+    return lines
+
+
+def _interval(outcome: Outcome) -> str:
+    return f"{outcome.scenario.scrape:g} s"
+
+
+def _cell(outcome: Outcome) -> str:
+    verdict = outcome.verdict
+    parts = [
+        f"{one.expected.alert} " + ("missing" if one.delay is None else f"{one.delay:.0f} / {one.limit:.0f}")
+        for one in verdict.expectations
+    ]
+    parts += dict.fromkeys(f"extra {one.alert}" for one in verdict.extra)
+    return ("" if verdict.ok else "FAIL ") + (", ".join([*parts, *verdict.errors[:1]]) or "quiet")
+
+
+def _by_number(title: str) -> tuple[int, str]:
+    match = _NUMBER.match(title)
+    return (int(match[1]) if match else 0, title)
 
 
 def _show(console: Console, outcome: Outcome) -> None:
@@ -170,8 +214,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--live", action="store_true", help="in real time, with real exporters, Prometheus and Alertmanager"
     )
+    parser.add_intervals()
     parser.add_jobs()
     options = parser.parse_args(arguments)
+    options.at = parser.intervals(options)
     if bool(options.scenarios) == options.all:
         parser.error("give scenario files, incident numbers, or --all")
     return options

@@ -13,14 +13,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tachograph_lab.fleet.aside import RanksAside
 from tachograph_lab.fleet.pace import PARTS, Pace, Seconds
-from tachograph_lab.scenario.faults import Freeze, SkipCollective
+from tachograph_lab.scenario.faults import Freeze, PauseOnce, SkipCollective, Stuck
 
-CYCLE = ("optimizer", "checkpoint", "eval", "init", *PARTS[:-1])
+CYCLE = ("optimizer", "checkpoint", "eval", "other", "init", *PARTS[:-1])
 """The phases of a rank between two all-reduces, in order; the wait for the next all-reduce belongs to backward."""
 
-OPTIMIZER, CHECKPOINT, EVAL, INIT, DATA = range(5)
+OPTIMIZER, CHECKPOINT, EVAL, OTHER, INIT, DATA = range(6)
 BACKWARD = CYCLE.index("backward")
+
+_PAUSED_IN = {"other": OTHER, "checkpoint": CHECKPOINT, "eval": EVAL, "data": DATA}
+"""The part of the cycle that a pause in this phase lengthens."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class Attempt:
 
     def __init__(
         self, pace: Pace, ranks: int, *, began: float, first_step: int, init: float,
-        freezes: Sequence[Freeze], skips: Sequence[SkipCollective],
+        freezes: Sequence[Freeze], skips: Sequence[SkipCollective], pauses: Sequence[PauseOnce] = (),
+        stuck_saves: Sequence[Stuck] = (),
     ) -> None:  # fmt: skip
         self.first_step = first_step
         self.cycles = 0
@@ -54,6 +59,9 @@ class Attempt:
         self._skips = [each for each in skips if each.at >= began]
         self._skipped = np.zeros(ranks, dtype=np.int64)
         self._optimizer = np.zeros(ranks)
+        self._pauses = [each for each in pauses if each.at >= began and not each.alone]
+        self.aside = RanksAside([each for each in pauses if each.alone], _PAUSED_IN)
+        self._stuck_saves = [each for each in stuck_saves if each.until > began]
         self._hung = False
         self.begin(began, init=init)
 
@@ -70,15 +78,21 @@ class Attempt:
         spent = np.zeros_like(self.seconds)
         spent[OPTIMIZER] = self._optimizer
         spent[CHECKPOINT], spent[EVAL], spent[INIT] = checkpoint, evaluation, init
+        restarting = self._pause(at, spent)
         step = self._pace.step(self.computing, at + spent[:DATA].sum(0), first=self.cycles == 0)
         spent[DATA:], self._optimizer = step[:-1], step[-1]
+        spent[DATA] += restarting
         for freeze in self._freezes:
             self._freeze(freeze, spent[:, freeze.rank])
+        barrier = self._barrier(at, spent) if np.ndim(checkpoint) else None
+        self.aside.plan(at, self.cycles, spent)
         ends = np.cumsum(spent, axis=0)
         self.spent = spent
         self.starts = np.vstack([np.zeros(len(self.waits)), ends[:-1]])
-        self.arrivals: Seconds = at + ends[-1]
+        self.arrivals: Seconds = at + ends[-1] if barrier is None else barrier
+        self.arrivals[self.aside.ranks] = -math.inf
         latest = float(self.arrivals.max())
+        self.arrivals[self.aside.ranks] = math.inf
         self.completion = latest + self._pace.collective(latest) if math.isfinite(latest) else math.inf
         for skip in self._skips:
             if not self._hung and at + self.starts[DATA, skip.rank] >= skip.at:
@@ -95,12 +109,15 @@ class Attempt:
 
     def add_cycle(self) -> None:
         """Add the cycle's seconds to the totals, once its all-reduce has ended."""
-        waits = self.completion - self.arrivals
+        waits = np.maximum(0.0, self.completion - self.arrivals)
+        self.aside.cut(self.completion - self.at, self.spent, BACKWARD)
         self.seconds += self.spent
         self.seconds[BACKWARD] += waits
         self.waits = self.waits + waits
         if self.cycles:
             self.ended = self.at + self.spent[OPTIMIZER]
+            for rank, aside in self.aside.now.items():
+                self.ended[rank] = aside.ended
         self.step_began = self.at + self.starts[DATA + 1]
         self.cycles += 1
 
@@ -114,14 +131,47 @@ class Attempt:
         stepped = (elapsed >= self.spent[OPTIMIZER]) & (self.cycles > 0)
         # A sum may round to slightly less than before, and these are counters.
         self._reported = np.maximum(self._reported, self.seconds + seconds)
+        since = self.at + self.starts[place, np.arange(len(place))]
+        completed = np.where(stepped, self.cycles, max(0, self.cycles - 1))
+        ended = np.where(stepped, self.at + self.spent[OPTIMIZER], self.ended)
+        entered = self.cycles + (now >= self.arrivals) - self._skipped
+        for rank in self.aside.before:
+            aside = self.aside.now[rank]
+            since[rank] = ended[rank] = aside.ended
+            completed[rank] = aside.cycles
+            entered[rank] = aside.cycles - self._skipped[rank]
         return Position(
             seconds=self._reported,
             place=place.tolist(),
-            since=(self.at + self.starts[place, np.arange(len(place))]).tolist(),
-            completed=np.where(stepped, self.cycles, max(0, self.cycles - 1)).tolist(),
-            ended=np.where(stepped, self.at + self.spent[OPTIMIZER], self.ended).tolist(),
-            entered=(self.cycles + (now >= self.arrivals) - self._skipped).tolist(),
+            since=since.tolist(),
+            completed=completed.tolist(),
+            ended=ended.tolist(),
+            entered=entered.tolist(),
         )
+
+    def cycles_of(self, rank: int) -> int:
+        """Return the number of all-reduces that a rank took part in and that have ended."""
+        return self.aside.now[rank].cycles if rank in self.aside.now else self.cycles
+
+    def _pause(self, at: float, spent: Seconds) -> Seconds:
+        """Lengthen the cycle by the pauses that are due; return what each rank's loader takes longer."""
+        restarting = np.zeros(len(self.waits))
+        for pause in [each for each in self._pauses if each.at <= at]:
+            self._pauses.remove(pause)
+            into = restarting if pause.phase == "data" else spent[_PAUSED_IN[pause.phase]]
+            into[list(pause.ranks)] += pause.until - pause.at
+        return restarting
+
+    def _barrier(self, at: float, spent: Seconds) -> Seconds | None:
+        """Keep every rank in a checkpoint that one does not end; return when the others enter the barrier behind it."""
+        for stuck in self._stuck_saves:
+            if stuck.at <= at < stuck.until:
+                written: Seconds = at + spent[: CHECKPOINT + 1].sum(0)
+                spent[CHECKPOINT] = stuck.until - at - spent[OPTIMIZER]
+                if math.isinf(stuck.until):
+                    written[stuck.rank] = math.inf
+                    return written
+        return None
 
     def _freeze(self, freeze: Freeze, spent: Seconds) -> None:
         """Lengthen the part of the cycle in which a rank is frozen."""

@@ -55,7 +55,10 @@ class Pace:
         self._noise: Seconds = np.empty((0, len(PARTS), scenario.fleet.ranks))
         self._drawn = 0
         self._base = np.array([[getattr(scenario.step, part)] for part in PARTS])
-        self._faults = [each for each in scenario.faults if isinstance(each, _TIMED)]
+        if scenario.step.stages is not None:
+            stages = np.array([scenario.step.stages[scenario.fleet.stage_of(rank)] for rank in range(len(self._ranks))])
+            self._base = np.where(np.isin(np.arange(len(PARTS)), COMPUTE)[:, None], self._base * stages, self._base)
+        self._faults = [each for each in scenario.faults if isinstance(each, _TIMED) and _is_in_step(each)]
         self._changes = [each for each in scenario.faults if isinstance(each, BatchChange)]
         self._masks = {fault: self._concerned(fault) for fault in self._faults}
         self._collectives = [each for each in scenario.faults if isinstance(each, (SlowCollective, LinkDown))]
@@ -67,7 +70,9 @@ class Pace:
             seconds: Seconds = self._base / self._base.sum() * compute
         else:
             seconds = self._base * np.maximum(LEAST_FACTOR, 1 + self._step.noise * self._next_noise())
-            if first:
+            if first and self._step.first is not None:
+                seconds[_FORWARD] = self._step.first
+            elif first:
                 seconds[_FORWARD] *= WARM_UP_FACTOR
         earliest, latest = float(begins.min()), float(begins.max())
         for row in (_FORWARD, _BACKWARD):
@@ -128,6 +133,11 @@ class Pace:
 
 
 _TIMED = (SlowPhase, ThrottledGpus, SlowLoader, Stuck, LostGpu, HungGpu)
+
+
+def _is_in_step(fault: Fault) -> bool:
+    """Return whether a fault is within a step: a rank that is stuck in a checkpoint is not."""
+    return not (isinstance(fault, Stuck) and fault.phase == "checkpoint")
 
 
 def _row(phase: str) -> int:

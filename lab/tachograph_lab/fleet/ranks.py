@@ -10,6 +10,7 @@ import numpy as np
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.checkpoints import Checkpoints
+from tachograph.client.signals.recent_steps import RecentSteps
 from tachograph.client.torch.bus_factor import bus_factor
 from tachograph_lab.fleet.accounting import RankAccounting
 from tachograph_lab.fleet.attempt import CHECKPOINT, CYCLE, DATA, EVAL, OPTIMIZER, Attempt, Position
@@ -19,7 +20,15 @@ from tachograph_lab.fleet.pace import Pace, batch_factor
 from tachograph_lab.fleet.pauses import PauseSchedule
 from tachograph_lab.fleet.simulated_memory import SimulatedMemory
 from tachograph_lab.scenario import Scenario
-from tachograph_lab.scenario.faults import BatchChange, Freeze, SkipBatches, SkipCollective, SlowLoader
+from tachograph_lab.scenario.faults import (
+    BatchChange,
+    PauseOnce,
+    SkipBatches,
+    SkipCollective,
+    SlowLoader,
+    Stuck,
+    freezes,
+)
 
 QUEUE = 16
 """Batches that a healthy loader has prefetched: 8 workers, 2 each."""
@@ -27,7 +36,9 @@ QUEUE = 16
 SAMPLE_SECONDS = 2.0
 """Shorter pauses change neither a GPU's temperature nor the driver's averages of power and utilization."""
 
-_ROWS = [PHASES.index(name) for name in CYCLE]
+_UNMARKED = ("checkpoint", "eval", "init")
+"""What a basic loop does not mark: it is phase `other`."""
+
 _GROUP = "0"
 
 
@@ -45,17 +56,26 @@ class AttemptRanks:
         self._first_step = pauses.saved
         self._attempt = Attempt(
             pace, fleet.ranks, began=began, first_step=self._first_step, init=init,
-            freezes=[each for each in faults if isinstance(each, Freeze) and each.until > began],
+            freezes=[each for each in freezes(faults) if each.until > began],
             skips=[each for each in faults if isinstance(each, SkipCollective)],
+            pauses=[each for each in faults if isinstance(each, PauseOnce)],
+            stuck_saves=[each for each in faults if isinstance(each, Stuck) and each.phase == "checkpoint"],
         )  # fmt: skip
+        self._is_basic = scenario.loop == "basic"
+        self._shown = ["other" if self._is_basic and name in _UNMARKED else name for name in CYCLE]
+        self._rows = [PHASES.index(name) for name in self._shown]
+        self._waiting = frozenset(range(fleet.ranks) if scenario.waits is None else scenario.waits)
         self._memory = SimulatedMemory(scenario)
         self._logged = LoggedByRank(scenario, curves, resumed=number > 0 and pauses.saved > 0)
         self._classes = [_class(scenario, rank) for rank in range(fleet.ranks)]
         self._heads = {key: rank for rank, key in reversed(list(enumerate(self._classes)))}
         unix_ended = None if ended is None else epoch + ended
         self._accounting = {key: RankAccounting(epoch + began, last_step, unix_ended) for key in self._heads}
+        self._accounted = {rank: self._accounting[key] for key, rank in self._heads.items()}
+        self._now = began
+        self._recent = [RecentSteps(lambda: self._now) for _ in range(fleet.ranks)]
         self._savers = Checkpoints(), Checkpoints()
-        if number > 0 and pauses.saved > 0:
+        if number > 0 and pauses.saved > 0 and not self._is_basic:
             for each in self._savers:
                 each.resumed(pauses.saved, 0.6 * init)
                 each.events[-1]["time"] = epoch + began + init
@@ -65,7 +85,9 @@ class AttemptRanks:
             "samples_total": work.global_batch / fleet.ranks,
             "flops_total": work.tokens * work.flops_per_token / fleet.ranks,
         }
-        self._thresholds = {"threshold": limits} if (limits := scenario.thresholds.set()) else {}
+        self._constants: dict[str, object] = {"threshold": limits} if (limits := scenario.thresholds.set()) else {}
+        if scenario.total_steps is not None:
+            self._constants["total_steps"] = scenario.total_steps
         self._payload = round(2 * work.flops_per_token / 6 / fleet.tensor_parallel)
         self._bus = bus_factor("all_reduce", fleet.ranks) or 0.0
         self._batch_changes = [each for each in faults if isinstance(each, BatchChange)]
@@ -76,7 +98,7 @@ class AttemptRanks:
         self._worked = (0.0, 0.0)
         self._step_observed = True
         self._saves_at: float | None = None
-        self._open: list[tuple[Any, int]] = []
+        self._open = np.zeros(fleet.ranks, dtype=bool)
 
     @property
     def cycle_ends(self) -> float:
@@ -112,53 +134,57 @@ class AttemptRanks:
         if np.ndim(checkpoint):
             self._saves_at = at + float(attempt.spent[: CHECKPOINT + 1, 0].sum())
         self._step_observed = False
-        self._open = list(self._heads.items())
+        self._open[:] = True
+        self._open[list(attempt.aside.before)] = False
 
     def settle(self, now: float) -> None:
         """Record everything that has been completed up to `now`, within the cycle."""
         attempt = self._attempt
-        if self._open:
+        if self._open.any():
             self._observe(now)
         if not self._step_observed and now >= attempt.at + attempt.spent[OPTIMIZER, 0]:
             self._step_observed = True
             self._logged.observe(attempt.computing - 1, float(attempt.step_began[0]))
         if self._saves_at is not None and now >= self._saves_at:
             spent = float(attempt.seconds[CHECKPOINT, 0] + attempt.spent[CHECKPOINT, 0])
-            self._savers[0].add(self._epoch + self._saves_at, attempt.computing, self._checkpoint_bytes, spent)
+            if not self._is_basic:
+                self._savers[0].add(self._epoch + self._saves_at, attempt.computing, self._checkpoint_bytes, spent)
             self._pauses.saved = attempt.computing
             self._saves_at = None
 
     def _observe(self, now: float) -> None:
-        """Account for the completed step of every rank whose optimizer step is over."""
+        """Have the completed step observed of every rank whose optimizer step is over."""
         attempt = self._attempt
         ends = attempt.at + attempt.spent[OPTIMIZER]
-        done = [(key, rank) for key, rank in self._open if ends[rank] <= now]
-        if not done:
+        done = np.flatnonzero(self._open & (ends <= now))
+        if not len(done):
             return
-        heads = [rank for _, rank in done]
-        seconds = np.zeros((len(PHASES), len(heads)))
-        seconds[_ROWS] = attempt.seconds[:, heads]
-        seconds[_ROWS[OPTIMIZER]] += attempt.spent[OPTIMIZER, heads]
+        self._open[done] = False
+        seconds = np.zeros((len(PHASES), len(done)))
+        np.add.at(seconds, self._rows, attempt.seconds[:, done])
+        seconds[self._rows[OPTIMIZER]] += attempt.spent[OPTIMIZER, done]
         number, tag = attempt.computing - 1, "warm-up" if attempt.cycles == 1 else None
         rows = zip(
-            done, attempt.step_began[heads].tolist(), ends[heads].tolist(), seconds.T.tolist(),
-            attempt.waits[heads].tolist(), strict=True,
+            done.tolist(), attempt.step_began[done].tolist(), ends[done].tolist(), seconds.T.tolist(),
+            attempt.waits[done].tolist(), strict=True,
         )  # fmt: skip
-        for (key, _), began, ended, spent, wait in rows:
-            self._accounting[key].observe(StepRecord(number, began, ended, tag, tuple(spent), wait))
-        self._open = [each for each in self._open if each not in done] if len(done) < len(self._open) else []
+        for rank, began, ended, spent, wait in rows:
+            record = StepRecord(number, began, ended, tag, tuple(spent), wait if rank in self._waiting else 0.0)
+            self._recent[rank].observe(record)
+            if (accounting := self._accounted.get(rank)) is not None:
+                accounting.observe(record)
 
     def states(self, ranks: Iterable[int], now: float) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield the fields of each rank's state frame at `now`, except its sequence number."""
         attempt, position = self._attempt, self._attempt.position(now)
+        self._now = now
         seconds = position.seconds.T.tolist()
         waits = attempt.waits.tolist()
         read: dict[Any, tuple[dict[str, object], dict[str, object]]] = {}
         unix = self._epoch + now
         starved = any(fault.at <= now < fault.until for fault in self._slow_loaders)
         for rank in ranks:
-            phases = dict.fromkeys(PHASES, 0.0) | dict(zip(CYCLE, seconds[rank], strict=True))
-            phase = CYCLE[position.place[rank]]
+            phases = self._by_phase(seconds[rank])
             key = self._classes[rank]
             if key not in read:
                 read[key] = self._read(self._heads[key], position, seconds)
@@ -168,12 +194,13 @@ class AttemptRanks:
                 **self._logged.of(rank).metrics(),
                 **worked,
                 **self._own(rank, position, completed, waits[rank], now),
+                **self._recent[rank].metrics(),
                 "data_queue_size": 0 if starved or position.place[rank] == DATA else QUEUE - (rank + completed) % 3,
                 "phase_seconds_total": phases,
                 "checkpoint_seconds_total": phases["checkpoint"],
             }
             frame = {
-                "time": unix, "step": self._first_step + completed, "phase": phase,
+                "time": unix, "step": self._first_step + completed, "phase": self._shown[position.place[rank]],
                 "phase_since": self._epoch + position.since[rank], "metrics": metrics,
                 "histograms": {"step_seconds": histogram},
                 "events": list(self._savers[rank > 0].events), "dropped": 0,
@@ -206,28 +233,36 @@ class AttemptRanks:
         return [self._memory.reserved(rank, now, CYCLE[position.place[rank]]) for rank in range(self.ranks)]
 
     def _read(self, head: int, position: Position, seconds: list[list[float]]) -> tuple[Any, Any]:
-        phases = dict.fromkeys(PHASES, 0.0) | dict(zip(CYCLE, seconds[head], strict=True))
+        phases = self._by_phase(seconds[head])
         step = self._first_step + position.completed[head]
-        metrics, histogram = self._accounting[self._classes[head]].read(CYCLE[position.place[head]], phases, step)
+        metrics, histogram = self._accounting[self._classes[head]].read(self._shown[position.place[head]], phases, step)
         return {key: encoded(value) for key, value in metrics.items()}, histogram
+
+    def _by_phase(self, seconds: Iterable[float]) -> dict[str, float]:
+        """Return a rank's seconds in each phase as its loop marks them, given those by part of the cycle."""
+        phases = dict.fromkeys(PHASES, 0.0)
+        for name, spent in zip(self._shown, seconds, strict=True):
+            phases[name] += spent
+        return phases
 
     def _own(self, rank: int, position: Position, completed: int, wait: float, now: float) -> dict[str, object]:
         """Return the metrics that are this rank's own."""
-        cycles = self._attempt.cycles
-        worked = self._worked[1] if completed == cycles else self._worked[0]
+        cycles = self._attempt.cycles_of(rank)
+        worked = self._worked[1] if completed == self._attempt.cycles else self._worked[0]
+        if rank in self._attempt.aside.before:
+            worked *= completed / (self._attempt.cycles - 1)
         drawn = position.place[rank] > DATA and rank not in self._skipping
         own: dict[str, object] = {
             "steps_total": completed,
             "batches_total": cycles + drawn - self._skipped[rank],
             "checkpoint_failures_total": 0,
-            "collective_enqueued": {_GROUP: position.entered[rank]},
-            "collective_completed": {_GROUP: cycles},
+            **self._sequence_numbers(rank, position),
             **{key: _whole(worked * amount) for key, amount in self._per_step.items()},
             **self._savers[rank > 0].metrics(),
             **self._memory.metrics(rank, now, CYCLE[position.place[rank]]),
-            **self._thresholds,
+            **self._constants,
         }
-        if cycles:
+        if cycles and rank in self._waiting:
             own |= {
                 "collectives_total": {"all_reduce": cycles},
                 "collective_bytes_total": {"all_reduce": cycles * self._payload},
@@ -237,18 +272,31 @@ class AttemptRanks:
             }
         return own
 
+    def _sequence_numbers(self, rank: int, position: Position) -> dict[str, object]:
+        if rank not in self._waiting:
+            return {}
+        return {
+            "collective_enqueued": {_GROUP: position.entered[rank]},
+            "collective_completed": {_GROUP: self._attempt.cycles_of(rank)},
+        }
+
 
 _IDLE = (DATA, CHECKPOINT, CYCLE.index("init"))
 
 
-def _class(scenario: Scenario, rank: int) -> tuple[int, tuple[int, ...]]:
-    """Return what ranks that share one accounting have in common: their node, and the faults that affect only them."""
+def _class(scenario: Scenario, rank: int) -> tuple[int, int, bool, tuple[int, ...]]:
+    """Return what ranks that share one accounting have in common.
+
+    Their node, their pipeline stage, whether they report waits, and the faults that affect only them.
+    """
     touching = tuple(
         number
         for number, fault in enumerate(scenario.faults)
         if rank == getattr(fault, "rank", None) or rank in getattr(fault, "ranks", ())
     )
-    return scenario.fleet.node_of(rank), touching if scenario.fleet.nodes > 1 or rank else (*touching, -1)
+    touching = touching if scenario.fleet.nodes > 1 or rank else (*touching, -1)
+    waits = scenario.waits is None or rank in scenario.waits
+    return scenario.fleet.node_of(rank), scenario.fleet.stage_of(rank), waits, touching
 
 
 def _whole(number: float) -> float | int:

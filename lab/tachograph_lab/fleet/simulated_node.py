@@ -6,15 +6,20 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tachograph_lab.fleet.simulated_gpus import SimulatedGpus
 from tachograph_lab.scenario import Scenario
-from tachograph_lab.scenario.faults import Kill, Leak, LinkDown, ScrapeBlocked, ScrapeFailure, SlowCollective
+from tachograph_lab.scenario.faults import (
+    Kill,
+    Leak,
+    LinkDown,
+    ScrapeBlocked,
+    ScrapeFailure,
+    ScrapeLost,
+    SlowCollective,
+)
 
 MEMORY_BYTES = 2.16e12
 USED_BYTES = 3.5e11
 PORT_BYTES_PER_SECOND = 50e9
 """400 Gb/s; each GPU has a port of its own, as in a DGX."""
-
-SCRAPE_SECONDS = 5.0
-"""The length of a failed scrape: the time between two scrapes."""
 
 _Labels = Mapping[str, str]
 _ERRORS = (
@@ -114,11 +119,14 @@ class SimulatedNode:
         return self._host.samples()
 
 
-def is_unreachable(fault: ScrapeFailure | ScrapeBlocked, node: int, now: float) -> bool:
-    """Return whether a fault keeps Prometheus from scraping a node at a second."""
-    if fault.node != node or not fault.at <= now < fault.until:
+def is_unreachable(
+    fault: ScrapeFailure | ScrapeLost | ScrapeBlocked, node: int, now: float, scrape_seconds: float
+) -> bool:
+    """Return whether a fault keeps Prometheus from scraping a node; a scrape that fails lasts until the next one."""
+    if node not in fault.where or not fault.at <= now < fault.until:
         return False
     if isinstance(fault, ScrapeBlocked):
         return True
-    since = (now - fault.at) % fault.every if fault.every is not None else now - fault.at
-    return since < SCRAPE_SECONDS
+    every = fault.every if isinstance(fault, ScrapeFailure) else None
+    since = (now - fault.at) % every if every is not None else now - fault.at
+    return since < scrape_seconds

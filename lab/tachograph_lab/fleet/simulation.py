@@ -21,13 +21,14 @@ from tachograph_lab.scenario.faults import (
     BatchChange,
     ExporterDown,
     Finish,
-    Freeze,
     Kill,
     NodeDown,
     PlannedRestart,
     RestartLoop,
     ScrapeBlocked,
     ScrapeFailure,
+    ScrapeLost,
+    freezes,
 )
 
 EPOCH = 1_763_690_000.0
@@ -83,8 +84,10 @@ class Simulation:
             )
             for node, name in enumerate(self._names)
         )
-        self._freezes = {each.rank: each for each in scenario.faults if isinstance(each, Freeze)}
-        self._scrapes = [each for each in scenario.faults if isinstance(each, (ScrapeFailure, ScrapeBlocked))]
+        self._freezes = freezes(scenario.faults)
+        self._scrapes = [
+            each for each in scenario.faults if isinstance(each, (ScrapeFailure, ScrapeLost, ScrapeBlocked))
+        ]
         self._batches = [each for each in scenario.faults if isinstance(each, BatchChange)]
         self._outbox: list[RankMessage] = []
         self._events: list[tuple[float, int, Action]] = []
@@ -116,7 +119,9 @@ class Simulation:
         if self._training is not None:
             self._training.settle(now)
         for number, node in enumerate(self.nodes):
-            node.reachable = not any(is_unreachable(fault, number, now) for fault in self._scrapes)
+            node.reachable = not any(
+                is_unreachable(fault, number, now, self._scenario.scrape) for fault in self._scrapes
+            )
 
     def messages(self, nodes: Container[str] | None = None) -> list[RankMessage]:
         """Return all messages from ranks since the last call, in order, ending with the present state of each rank.
@@ -353,8 +358,7 @@ class Simulation:
         return self.nodes[self._fleet.node_of(rank)].exporter_up
 
     def _frozen(self, rank: int, now: float) -> bool:
-        fault = self._freezes.get(rank)
-        return fault is not None and fault.at <= now < fault.until
+        return any(fault.rank == rank and fault.at <= now < fault.until for fault in self._freezes)
 
     def _ranks_of(self, node: int) -> range:
         first = node * self._fleet.gpus_per_node

@@ -17,6 +17,7 @@ from tachograph_lab.pager import PagedAlert, Pager
 from tachograph_lab.processes import Child, Children, ProcessError
 from tachograph_lab.replay.verdict import ReceivedAlert, ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
+from tachograph_lab.scenario.definition import EVALUATION_SECONDS
 
 OPENING_SECONDS = 60.0
 POLL_SECONDS = 0.25
@@ -49,14 +50,16 @@ class WatchedFleet(Monitoring):
     """A scenario's fleet with Prometheus and Alertmanager watching it; `announcement` has the nodes' addresses."""
 
     def __init__(self, scenario: Scenario, folder: Path, pager_url: str, *, suite: str = binaries.SYSTEM) -> None:
-        super().__init__(folder, pager_url, suite=suite)
+        intervals = {"scrape": scenario.scrape, "evaluation": scenario.evaluation or EVALUATION_SECONDS}
+        super().__init__(folder, pager_url, suite=suite, intervals=intervals)
         self._scenario = scenario
         self.announcement: Announcement
 
     def _start_nodes(self) -> None:
         self.announcement = start_fleet(self.children, self.scratch, self._scenario)
         self.aim("tachograph", {name: node.exporter for name, node in self.announcement.nodes.items()})
-        self.aim("node", {name: node.host for name, node in self.announcement.nodes.items()})
+        if self._scenario.node_exporter:
+            self.aim("node", {name: node.host for name, node in self.announcement.nodes.items()})
 
 
 def start_fleet(children: Children, folder: Path, scenario: Scenario) -> Announcement:

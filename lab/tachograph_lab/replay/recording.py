@@ -1,14 +1,17 @@
 """The recording of everything that Prometheus would scrape from a simulated fleet, node by node.
 
 Prometheus scrapes its targets at different moments of the interval, by a hash of each. So does a recording, on a grid
-of one second: node i's exporter at (i mod 5) seconds of every five, its host's page two seconds later. A rule then sees
-nodes as they were 0 to 4 s ago, with the samples' real timestamps, some of them before a fault and some after.
+of one second: node i's exporter at (i mod 5) seconds of every five, its host's page two seconds later; of longer
+intervals at (11 i) seconds, which spreads few nodes over all of it. A rule then sees nodes as they were up to an
+interval ago, with the samples' real timestamps, some of them before a fault and some after.
 Gaps make promtool read more text; in a recording of more than `STAGGERED_RANK_SECONDS` all targets share one moment.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph_lab.fleet.messages import RankMessage
@@ -26,8 +29,14 @@ STAGGERED_RANK_SECONDS = 400_000
 """Up to here – ranks times seconds of the scenario – each target has its own moment; beyond, all share one."""
 
 GRID_SECONDS = 1.0
-HOST_LATER = 2
-"""Grid steps from the scrape of a node's exporter to that of its host's page."""
+HOST_LATER = 0.4
+"""The part of an interval from the scrape of a node's exporter to that of its host's page."""
+
+STATE_SECONDS = 5.0
+"""The longest time between two states that a rank sends here; a real one sends one a second."""
+
+APART = 11
+"""Grid steps from the scrape of a node to that of the next one, where an interval is longer than `STATE_SECONDS`."""
 
 
 class Recording:
@@ -61,27 +70,34 @@ class _Now:
         return self.seconds
 
 
-class _RecordedNode:
-    """A node, the exporter that is running on it, if any, and its two scraped pages.
+class _Rhythm(NamedTuple):
+    """When a node is scraped, in steps: its exporter's page at `moment` of every `spacing`, its host's at `later`.
 
-    `moment` is the grid step of its exporter's scrape, among the `spacing` steps of an interval.
+    Its ranks send their states at least every `states` steps.
     """
 
-    def __init__(
-        self, node: SimulatedNode, clock: Callable[[], float], kept: Collection[str], moment: int, spacing: int
-    ) -> None:
+    moment: int
+    later: int
+    spacing: int
+    states: int
+
+
+class _RecordedNode:
+    """A node, the exporter that is running on it, if any, and its two scraped pages."""
+
+    def __init__(self, node: SimulatedNode, clock: Callable[[], float], kept: Collection[str], rhythm: _Rhythm) -> None:
         self._node = node
         self._start: Callable[[SavedTotals | None], VirtualNode] = lambda memory: VirtualNode(node, clock, memory)
         self._exporter: VirtualNode | None = None
         self._memory: SavedTotals | None = None
-        self._spacing = spacing
-        self._exporter_page = Target(EXPORTER_JOB, node.name, kept, moment)
-        self._node_page = Target(NODE_JOB, node.name, kept, (moment + HOST_LATER) % spacing)
+        self._rhythm = rhythm
+        self._exporter_page = Target(EXPORTER_JOB, node.name, kept, rhythm.moment)
+        self._node_page = Target(NODE_JOB, node.name, kept, rhythm.later)
         self.targets = (self._exporter_page, self._node_page)
 
     def is_due(self, step: int) -> bool:
-        """Return whether its exporter is scraped at a grid step."""
-        return step % self._spacing == self._exporter_page.first
+        """Return whether its ranks send their states at a step: before each scrape, and in between."""
+        return (step % self._rhythm.spacing - self._rhythm.moment) % self._rhythm.states == 0
 
     def receive(self, messages: Sequence[RankMessage]) -> None:
         """Pass the ranks' messages to the exporter, which is started if it was down; one that is down gets none."""
@@ -99,37 +115,43 @@ class _RecordedNode:
     def scrape(self, step: int) -> None:
         """Scrape the pages that are due, if they can be reached."""
         reachable = self._node.up and self._node.reachable
-        if self.is_due(step):
+        if step % self._rhythm.spacing == self._rhythm.moment:
             if self._exporter is not None:
                 self._exporter.tick()
             exporter = self._exporter if reachable else None
             self._exporter_page.scrape_exporter(None if exporter is None else exporter.samples())
-        if step % self._spacing == self._node_page.first:
+        if step % self._rhythm.spacing == self._rhythm.later:
             self._node_page.scrape(self._node.host_samples() if reachable else None)
 
 
 def is_staggered(scenario: Scenario) -> bool:
     """Return whether each target of a scenario's recording has its own moment."""
-    return scenario.fleet.ranks * scenario.lasts <= STAGGERED_RANK_SECONDS
+    return scenario.ranks * scenario.lasts <= STAGGERED_RANK_SECONDS
 
 
-def record(scenario: Scenario, kept: Collection[str], scrape_seconds: float = 5.0) -> Recording:
+def record(scenario: Scenario, kept: Collection[str]) -> Recording:
     """Simulate a scenario and scrape its nodes' exporters and hosts; keep the metrics named in `kept`.
 
-    Ranks send their state once per scrape, right before it, and their exporter ticks; other messages, such as a bye,
-    arrive within a second. Scenario second 0 is Unix time 0, where promtool's clock starts.
+    Ranks send their state right before each scrape, and every five seconds where scrapes are rarer, and their exporter
+    ticks; other messages, such as a bye, arrive within a second, or five where all targets share one moment. Scenario
+    second 0 is Unix time 0, where promtool's clock starts.
     """
-    grid_seconds = GRID_SECONDS if is_staggered(scenario) else scrape_seconds
+    scrape_seconds, staggered = scenario.scrape, is_staggered(scenario)
+    step_seconds = GRID_SECONDS if staggered else scrape_seconds / math.ceil(scrape_seconds / STATE_SECONDS)
     now = _Now()
     simulation = Simulation(scenario, epoch=0.0)
-    spacing = round(scrape_seconds / grid_seconds)
+    spacing = round(scrape_seconds / step_seconds)
+    states = min(spacing, round(STATE_SECONDS / step_seconds))
+    apart = 0 if not staggered else APART if spacing > states else 1
+    later = round(HOST_LATER * spacing) if staggered else 0
+    moments = [number * apart % spacing for number in range(len(simulation.nodes))]
     nodes = {
-        node.name: _RecordedNode(node, now, kept, number % spacing, spacing)
-        for number, node in enumerate(simulation.nodes)
+        node.name: _RecordedNode(node, now, kept, _Rhythm(moment, (moment + later) % spacing, spacing, states))
+        for node, moment in zip(simulation.nodes, moments, strict=True)
     }
-    steps = int(scenario.lasts // grid_seconds)
+    steps = int(scenario.lasts // step_seconds)
     for step in range(steps + 1):
-        now.seconds = step * grid_seconds
+        now.seconds = step * step_seconds
         simulation.advance(now.seconds)
         received: dict[str, list[RankMessage]] = {name: [] for name in nodes}
         for message in simulation.messages({name for name, node in nodes.items() if node.is_due(step)}):
@@ -137,5 +159,6 @@ def record(scenario: Scenario, kept: Collection[str], scrape_seconds: float = 5.
         for name, node in nodes.items():
             node.receive(received[name])
             node.scrape(step)
-    targets = [target for node in nodes.values() for target in node.targets]
-    return Recording(targets, scrape_seconds, steps * grid_seconds, grid_seconds)
+    pages = 2 if scenario.node_exporter else 1
+    targets = [target for node in nodes.values() for target in node.targets[:pages]]
+    return Recording(targets, scrape_seconds, steps * step_seconds, GRID_SECONDS if staggered else scrape_seconds)

@@ -42,11 +42,12 @@ class ReceivedAlert(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpectationResult:
-    """An expectation, the alert that met it, the delay after its fault, and what is wrong; empty if nothing is."""
+    """An expectation, the alert that met it, its delay, its limit, and what is wrong; empty if nothing is."""
 
     expected: Expected
     received: ReceivedAlert | None
     delay: float | None
+    limit: float
     wrong: str
 
 
@@ -78,7 +79,7 @@ class ReplayVerdict:
             yield f"  error     {error}"
         for one in self.expectations:
             what = f"{one.expected.receiver} {_described(one.expected.alert, one.expected.labels)}"
-            limit = span(one.expected.within)
+            limit = span(one.limit)
             if one.received is None:
                 yield f"  MISSING   {what} within {limit}: {one.wrong}"
                 continue
@@ -100,7 +101,8 @@ def judge(scenario: Scenario, received: Iterable[ReceivedAlert], errors: Sequenc
 
     An expectation is met by the first alert with its receiver, name, labels (a subset) and texts that was sent after
     its fault, and by all such alerts of the same notification. Everything else – another alert, another rank in the
-    same notification, a second notification for the same alert – is extra, unless the scenario tolerates it.
+    same notification, a second notification for the same alert – is extra, unless the scenario tolerates it. One that
+    does not resolve is not met if it was resolved.
     """
     alerts = sorted(received, key=lambda one: (one.time, one.receiver, one.alert, sorted(one.labels.items())))
     firing = [one for one in alerts if one.status == FIRING]
@@ -111,12 +113,13 @@ def judge(scenario: Scenario, received: Iterable[ReceivedAlert], errors: Sequenc
             claimed |= {i for i, other in enumerate(firing) if _together(one, other) and not _differs(expected, other)}
     rest = [one for i, one in enumerate(firing) if i not in claimed]
     silent = tuple(one for one in rest if one.receiver in NOBODY)
+    ended = [one for one in alerts if one.status == RESOLVED]
     tolerated = tuple(one for one in rest if one not in silent and any(_tolerates(may, one) for may in scenario.may))
     extra = tuple(one for one in rest if one not in silent and one not in tolerated)
     return ReplayVerdict(
         title=scenario.title if scenario.incident is None else f"{scenario.incident}. {scenario.title}",
         expectations=tuple(
-            _result(scenario, expected, one, rest) for expected, one in zip(scenario.expect, taken, strict=True)
+            _result(scenario, expected, one, rest, ended) for expected, one in zip(scenario.expect, taken, strict=True)
         ),
         extra=extra,
         tolerated=tolerated,
@@ -129,17 +132,12 @@ def judge(scenario: Scenario, received: Iterable[ReceivedAlert], errors: Sequenc
 def _claim(
     scenario: Scenario, expected: Expected, firing: Sequence[ReceivedAlert], claimed: set[int]
 ) -> ReceivedAlert | None:
-    since = began(scenario, expected)
+    since = scenario.began(expected)
     for i, one in enumerate(firing):
         if i not in claimed and one.time >= since and not _differs(expected, one):
             claimed.add(i)
             return one
     return None
-
-
-def began(scenario: Scenario, expected: Expected) -> float:
-    """Return the second from which an expectation's time counts: that of its fault, 0 without faults."""
-    return scenario.faults[expected.of - 1].at if scenario.faults else 0.0
 
 
 def _together(one: ReceivedAlert, other: ReceivedAlert) -> bool:
@@ -171,18 +169,29 @@ def _tolerates(may: Tolerated, one: ReceivedAlert) -> bool:
 
 
 def _result(
-    scenario: Scenario, expected: Expected, one: ReceivedAlert | None, rest: Iterable[ReceivedAlert]
+    scenario: Scenario,
+    expected: Expected,
+    one: ReceivedAlert | None,
+    rest: Iterable[ReceivedAlert],
+    ended: Iterable[ReceivedAlert],
 ) -> ExpectationResult:
-    since = began(scenario, expected)
+    since, limit = scenario.began(expected), scenario.limit(expected)
     if one is not None:
         delay = one.time - since
-        late = f"late by {span(delay - expected.within)}" if delay > expected.within else ""
-        return ExpectationResult(expected, one, delay, late)
+        wrong = []
+        if delay > limit:
+            wrong.append(f"late by {span(delay - limit)}")
+        if delay < expected.not_before:
+            wrong.append(f"early by {span(expected.not_before - delay)}")
+        if not expected.resolves:
+            same = (other for other in ended if (other.receiver, other.labels) == (one.receiver, one.labels))
+            wrong += [f"resolved {span(other.time - one.time)} later" for other in same]
+        return ExpectationResult(expected, one, delay, limit, "; ".join(wrong))
     near = [other for other in rest if other.alert == expected.alert]
     if not near:
-        return ExpectationResult(expected, None, None, "never received")
+        return ExpectationResult(expected, None, None, limit, "never received")
     reasons = dict.fromkeys(_differs(expected, other) or f"sent {span(since - other.time)} before" for other in near)
-    return ExpectationResult(expected, None, None, "received, but " + "; ".join(list(reasons)[:3]))
+    return ExpectationResult(expected, None, None, limit, "received, but " + "; ".join(list(reasons)[:3]))
 
 
 def _described(alert: str, labels: Mapping[str, str]) -> str:

@@ -19,12 +19,13 @@ from tachograph_lab.replay.scraped import ScrapedSeries
 from tachograph_lab.replay.shipped import shipped
 from tachograph_lab.replay.verdict import ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
+from tachograph_lab.scenario.definition import EVALUATION_SECONDS
 
 EPOCH = 1_767_607_200.0
 """The time of second 0 for Alertmanager's time intervals: Monday 2026-01-05, 10:00 UTC, in working hours."""
 
-EVALUATION_SECONDS, FINE_SECONDS, COARSE_SECONDS = 5.0, 2.5, 15.0
-"""The evaluation interval: in general, for an alert that is due soon in a small fleet, and in a long scenario."""
+FINE_SECONDS, COARSE_SECONDS = 2.5, 15.0
+"""The evaluation interval for an alert that is due soon in a small fleet, and in a long scenario."""
 
 SOON_SECONDS, SMALL_RANKS = 15.0, 256
 """An alert is due soon if it must come within this time and a step; the largest fleet for the finer interval."""
@@ -42,7 +43,7 @@ MOST_SCENARIOS, MOST_RANK_SECONDS = 12, 4_000_000
 def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
     """Return the scenarios in groups to replay together, with one interval and similar length; largest first."""
     found: list[list[Scenario]] = []
-    for _, alike in groupby(sorted(scenarios, key=_kind), key=lambda one: _kind(one)[:2]):
+    for _, alike in groupby(sorted(scenarios, key=_kind), key=lambda one: _kind(one)[0]):
         pack: list[Scenario] = []
         for scenario in alike:
             if pack and (len(pack) == MOST_SCENARIOS or _size([*pack, scenario]) > MOST_RANK_SECONDS):
@@ -53,33 +54,36 @@ def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
     return sorted(found, key=_size, reverse=True)
 
 
-def _kind(scenario: Scenario) -> tuple[float, bool, float]:
-    return interval(scenario), is_staggered(scenario), scenario.lasts
+def _kind(scenario: Scenario) -> tuple[tuple[float, float, bool], float]:
+    """Return what the scenarios of a pack have in common, and the length of this one."""
+    return (interval(scenario), scenario.scrape, is_staggered(scenario)), scenario.lasts
 
 
 def _size(pack: Sequence[Scenario]) -> float:
-    return max(one.lasts for one in pack) * sum(one.fleet.ranks for one in pack)
+    return max(one.lasts for one in pack) * sum(one.ranks for one in pack)
 
 
 def interval(scenario: Scenario) -> float:
-    """Return the seconds between two evaluations in a scenario's replay.
+    """Return the seconds between two evaluations in a scenario's replay: its own, unless that is Prometheus' usual one.
 
     Fast groups, which Prometheus evaluates every 2 s, are evaluated every 2.5 s where that decides whether an alert is
     in time: in small fleets with an alert that is due soon.
     """
+    if scenario.evaluation is not None and scenario.evaluation != EVALUATION_SECONDS:
+        return scenario.evaluation
     if scenario.lasts >= LONG_SECONDS:
         return COARSE_SECONDS
-    soon = any(expected.within <= SOON_SECONDS + scenario.step.seconds for expected in scenario.expect)
-    return FINE_SECONDS if soon and scenario.fleet.ranks <= SMALL_RANKS else EVALUATION_SECONDS
+    soon = any(scenario.limit(expected) <= SOON_SECONDS + scenario.step.seconds for expected in scenario.expect)
+    return FINE_SECONDS if soon and scenario.ranks <= SMALL_RANKS else EVALUATION_SECONDS
 
 
-def replay(pack: Sequence[Scenario], suite: str, scrape_seconds: float = 5.0) -> list[ReplayVerdict]:
+def replay(pack: Sequence[Scenario], suite: str) -> list[ReplayVerdict]:
     """Return the verdict on each scenario of a pack; the same pack always gives the same verdicts.
 
     A failing rule is an error of every verdict. Raises BinariesUnavailable.
     """
     rules = shipped()
-    parts = {f"c{number}x-": record(one, rules.words, scrape_seconds) for number, one in enumerate(pack)}
+    parts = {f"c{number}x-": record(one, rules.words) for number, one in enumerate(pack)}
     try:
         firings = evaluate(_Cluster(parts), rules, interval(pack[0]), suite)
     except EvaluationError as error:

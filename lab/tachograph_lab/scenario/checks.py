@@ -18,11 +18,17 @@ from tachograph_lab.scenario.faults import (
     NoCheckpoint,
     PlannedRestart,
     RestartLoop,
+    Sigterm,
     SlowCheckpoint,
+    Stuck,
 )
 
 WATCHDOG = "watchdog"
 """The receiver of the watchdog alert, which always fires; `null` means that nobody is notified."""
+
+
+_OF_NODES = ("collective", "reach", "link", "scrape failure", "discovery", "wall clock")
+"""The quantities that are set for nodes."""
 
 
 class ScenarioProblem(NamedTuple):
@@ -36,27 +42,56 @@ class ScenarioProblem(NamedTuple):
 
 def check(scenario: Scenario, faults: int | None = None) -> Iterator[ScenarioProblem]:
     """Yield everything that does not fit together; `faults` is their number, if not all of them could be read."""
-    faults = len(scenario.faults) if faults is None else faults
-    fleet = scenario.fleet
-    if fleet.ranks % fleet.tensor_parallel:
-        allowed = f"a divisor of {fleet.ranks}, the number of ranks"
-        yield ScenarioProblem("fleet", None, f"tensor_parallel is {fleet.tensor_parallel}", allowed)
+    others = len(scenario.every_fault) - len(scenario.faults)
+    faults = others + (len(scenario.faults) if faults is None else faults)
+    yield from _shape(scenario)
     yield from _places(scenario)
     yield from _times(scenario)
     yield from _contradictions(scenario)
+    yield from _shared_gpus(scenario)
     for part in ("expect", "may"):
         for index, entry in enumerate(getattr(scenario, part)):
             yield from _names(scenario, part, index, entry)
     for index, expected in enumerate(scenario.expect):
         if expected.of > max(faults, 1):
             yield ScenarioProblem(
-                "expect", index, f"there is no fault {expected.of}", f"allowed: 1 to {max(faults, 1)}"
+                "expect", index, f"there is no fault {expected.of}", f"allowed: 0 to {max(faults, 1)}"
             )
             continue
-        since = scenario.faults[expected.of - 1].at if faults == len(scenario.faults) > 0 else 0.0
-        if since + expected.within > scenario.lasts:
+        since = scenario.began(expected) if faults == len(scenario.every_fault) else 0.0
+        if since + scenario.limit(expected) > scenario.lasts:
             what = f"the scenario ends after {scenario.lasts:g} s, before {expected.alert} is due"
             yield ScenarioProblem("expect", index, what, "give a longer `lasts` or a shorter `within`")
+
+
+def _shape(scenario: Scenario) -> Iterator[ScenarioProblem]:
+    """Yield what does not fit the number of ranks and stages, and intervals off the recording's grid."""
+    fleet, stages = scenario.fleet, scenario.step.stages
+    for name, parts in (("tensor_parallel", fleet.tensor_parallel), ("pipeline", fleet.pipeline)):
+        if fleet.ranks % parts:
+            allowed = f"a divisor of {fleet.ranks}, the number of ranks"
+            yield ScenarioProblem("fleet", None, f"{name} is {parts}", allowed)
+    if stages is not None and len(stages) != fleet.pipeline:
+        allowed = f"as many as the fleet's `pipeline`: {fleet.pipeline}"
+        yield ScenarioProblem("step", None, f"`stages` has {len(stages)} factors", allowed)
+    if outside := [rank for rank in scenario.waits or () if rank >= fleet.ranks]:
+        yield ScenarioProblem(
+            "waits", None, f"rank {outside[0]} is outside the fleet", f"allowed: 0 to {fleet.ranks - 1}"
+        )
+    if scenario.scrape % 1:
+        yield ScenarioProblem("scrape", None, f"`scrape` is {scenario.scrape:g} s", "allowed: whole seconds")
+
+
+def _shared_gpus(scenario: Scenario) -> Iterator[ScenarioProblem]:
+    """Yield runs of a cluster that sit on the same GPU."""
+    for first, second in combinations([run.fleet for run in scenario.every_run], 2):
+        node, gpu = max(first.first_node, second.first_node), max(first.first_gpu, second.first_gpu)
+        if all(
+            node < fleet.first_node + fleet.nodes and gpu < fleet.first_gpu + fleet.gpus_per_node
+            for fleet in (first, second)
+        ):
+            what = f"two runs are on GPU {gpu} of {first.node_name(node - first.first_node)}"
+            yield ScenarioProblem("runs", None, what, "give one of them another `first_node` or `first_gpu`")
 
 
 def _places(scenario: Scenario) -> Iterator[ScenarioProblem]:
@@ -83,14 +118,17 @@ def _times(scenario: Scenario) -> Iterator[ScenarioProblem]:
         elif finish is not None and fault.at >= finish and not isinstance(fault, Finish):
             what = f"`{fault.word}` begins at {fault.at:g} s, after the run has finished"
             yield ScenarioProblem("faults", index, what, f"allowed: before {finish:g} s")
-        if isinstance(fault, (SlowCheckpoint, NoCheckpoint)) and scenario.checkpoint is None:
+        saves = isinstance(fault, (SlowCheckpoint, NoCheckpoint)) or (
+            isinstance(fault, Stuck) and fault.phase == "checkpoint"
+        )
+        if saves and scenario.checkpoint is None:
             allowed = "give the scenario `checkpoint: {every: …, takes: …}`"
             yield ScenarioProblem("faults", index, f"`{fault.word}` in a run that saves no checkpoints", allowed)
 
 
 def _contradictions(scenario: Scenario) -> Iterator[ScenarioProblem]:
     """Yield faults that set the same quantity at the same place and time; a restart starts every process anew."""
-    restarts = [fault.at for fault in scenario.faults if isinstance(fault, (PlannedRestart, RestartLoop))]
+    restarts = [fault.at for fault in scenario.faults if isinstance(fault, (PlannedRestart, RestartLoop, Sigterm))]
     finishes = [index for index, fault in enumerate(scenario.faults) if isinstance(fault, Finish)]
     for index in finishes[1:]:
         yield ScenarioProblem("faults", index, "the run finishes twice", "give one `finish`")
@@ -122,12 +160,12 @@ def _meet(places: frozenset[int], others: frozenset[int]) -> bool:
 def _where(quantity: str, places: frozenset[int], others: frozenset[int]) -> str:
     if RUN in places or RUN in others:
         return f"the run's {quantity}"
-    kind = "node" if quantity in ("collective", "reach", "link", "scrape failure") else "rank"
+    kind = "node" if quantity in _OF_NODES else "rank"
     return f"the {quantity} of {kind} {min(places & others)}"
 
 
 def _names(scenario: Scenario, part: str, index: int, entry: Tolerated) -> Iterator[ScenarioProblem]:
-    fleet = scenario.fleet
+    fleets = [run.fleet for run in scenario.every_run]
     if entry.alert not in shipped_alerts():
         close = ", ".join(sorted(shipped_alerts()))
         yield ScenarioProblem(part, index, f"unknown alert `{entry.alert}`", f"the rules have: {close}")
@@ -135,14 +173,18 @@ def _names(scenario: Scenario, part: str, index: int, entry: Tolerated) -> Itera
         allowed = "alertmanager.yml has: " + ", ".join(sorted(shipped_receivers()))
         yield ScenarioProblem(part, index, f"unknown receiver `{entry.receiver}`", allowed)
     rank = entry.labels.get("rank")
-    if rank is not None and not (rank.isdigit() and int(rank) < fleet.ranks):
-        yield ScenarioProblem(part, index, f"rank {rank} is outside the fleet", f"allowed: 0 to {fleet.ranks - 1}")
+    ranks = max(fleet.ranks for fleet in fleets)
+    if rank is not None and not (rank.isdigit() and int(rank) < ranks):
+        yield ScenarioProblem(part, index, f"rank {rank} is outside the fleet", f"allowed: 0 to {ranks - 1}")
     node = entry.labels.get("instance")
-    if node is not None and node not in {fleet.node_name(number) for number in range(fleet.nodes)}:
-        allowed = f"allowed: {fleet.node_name(0)} to {fleet.node_name(fleet.nodes - 1)}"
-        yield ScenarioProblem(part, index, f"instance {node} is outside the fleet", allowed)
-    if entry.labels.get("run", fleet.run) != fleet.run:
-        yield ScenarioProblem(part, index, f"unknown run `{entry.labels['run']}`", f"allowed: {fleet.run}")
+    nodes = sorted({fleet.node_name(number) for fleet in fleets for number in range(fleet.nodes)})
+    if node is not None and node not in nodes:
+        yield ScenarioProblem(
+            part, index, f"instance {node} is outside the fleet", f"allowed: {nodes[0]} to {nodes[-1]}"
+        )
+    runs = list(dict.fromkeys(fleet.run for fleet in fleets))
+    if entry.labels.get("run", runs[0]) not in runs:
+        yield ScenarioProblem(part, index, f"unknown run `{entry.labels['run']}`", f"allowed: {', '.join(runs)}")
 
 
 @cache

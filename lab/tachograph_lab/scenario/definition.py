@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tachograph_lab.scenario import values
 from tachograph_lab.scenario.faults import Fault
-from tachograph_lab.scenario.values import optional, size
+from tachograph_lab.scenario.values import optional, several, size
 
 INCIDENTS = Path(__file__).parents[1] / "incidents"
 """The folder of the shipped scenarios."""
+
+SCRAPE_SECONDS = EVALUATION_SECONDS = 5.0
+"""The intervals of the shipped prometheus.yml."""
 
 
 class ScenarioError(Exception):
@@ -27,7 +30,10 @@ class ScenarioError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """One run on `nodes` nodes of `gpus_per_node` GPUs, a rank on each."""
+    """One run on `nodes` nodes of `gpus_per_node` GPUs, a rank on each.
+
+    Nodes are numbered within the run from 0; in the cluster, of `cluster_nodes` nodes, they begin at `first_node`.
+    """
 
     run: str = optional(values.text, "llama-70b")
     tier: str = optional(values.choice("hero", "standard", "dev"), "standard")
@@ -35,6 +41,10 @@ class Fleet:
     gpus_per_node: int = optional(values.count, 8)
     gpu: str = optional(values.text, "NVIDIA H100 80GB HBM3")
     tensor_parallel: int = optional(values.count, 1)
+    pipeline: int = optional(values.count, 1)
+    first_node: int = optional(values.whole, 0)
+    first_gpu: int = optional(values.whole, 0)
+    cluster_nodes: int = 0
 
     @property
     def ranks(self) -> int:
@@ -43,7 +53,8 @@ class Fleet:
 
     def node_name(self, node: int) -> str:
         """Return a node's name, which is also its `instance`: `node-09` where there are 10 to 100."""
-        return f"node-{node:0{len(str(self.nodes - 1))}d}"
+        last = max(self.cluster_nodes, self.first_node + self.nodes) - 1
+        return f"node-{self.first_node + node:0{len(str(last))}d}"
 
     def node_of(self, rank: int) -> int:
         """Return the node that a rank runs on."""
@@ -51,7 +62,11 @@ class Fleet:
 
     def gpu_of(self, rank: int) -> int:
         """Return the index of a rank's GPU on its node."""
-        return rank % self.gpus_per_node
+        return self.first_gpu + rank % self.gpus_per_node
+
+    def stage_of(self, rank: int) -> int:
+        """Return the pipeline stage of a rank: stages are blocks of ranks, as in Megatron."""
+        return rank * self.pipeline // self.ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +74,8 @@ class StepTimes:
     """The seconds of each phase of an ordinary step; `collective` is the exposed wait of a run without faults.
 
     `noise` is the standard deviation of a rank's phase as a share of it. The textbook formula replaces all of them: a
-    rank's step computes for 0.50 s + 0.01·((7·rank + step) mod 5).
+    rank's step computes for 0.50 s + 0.01·((7·rank + step) mod 5). `first` are the seconds of an attempt's first
+    forward, `stages` the factor of each pipeline stage on its compute.
     """
 
     data: float = optional(values.duration, 0.01)
@@ -69,6 +85,8 @@ class StepTimes:
     optimizer: float = optional(values.duration, 0.06)
     collective: float = optional(values.duration, 0.12)
     noise: float = optional(values.not_negative, 0.03)
+    first: float | None = optional(values.some_time, None)
+    stages: tuple[float, ...] | None = several(values.positive, None)
     formula: str = optional(values.choice("", "textbook"), "")
 
     @property
@@ -76,7 +94,8 @@ class StepTimes:
         """The duration of a step without faults and noise."""
         if self.formula:
             return 0.54
-        return self.data + self.copy + self.forward + self.backward + self.optimizer + self.collective
+        slowest = max(self.stages or (1.0,))
+        return self.data + self.copy + (self.forward + self.backward + self.optimizer) * slowest + self.collective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,19 +179,28 @@ class Tolerated:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected(Tolerated):
-    """A notification that must be received within `within` seconds of fault number `of` (from 1).
+    """A notification that must be received within `within` seconds of fault number `of` (from 1; 0: of the start).
 
-    `text` lists parts of the alert's description.
+    So many scrape and evaluation intervals are added to `within`. Earlier than `not_before` seconds it is wrong, and so
+    is the notification that it is over, unless it `resolves`. `text` lists parts of the alert's description.
     """
 
     within: float = size(values.some_time)
-    of: int = optional(values.count, 1)
+    plus_scrapes: int = optional(values.whole, 0)
+    plus_evaluations: int = optional(values.whole, 0)
+    not_before: float = optional(values.duration, 0.0)
+    resolves: bool = optional(values.flag, True)
+    of: int = optional(values.whole, 1)
     text: tuple[str, ...] = field(default=(), metadata={"texts": "list"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A whole scenario; `live` is its variant for replay in real time, None if there is none."""
+    """A whole scenario; `live` is its variant for replay in real time, None if there is none.
+
+    `runs` are the other runs of its cluster, each with a fleet, steps and faults of its own. `waits` are the ranks that
+    report waits for collectives, None: all. Without `evaluation`, the replay chooses how often rules are evaluated.
+    """
 
     path: Path | None = None
     incident: int | None = optional(values.count, None)
@@ -180,7 +208,14 @@ class Scenario:
     story: str = size(values.text)
     seed: int = optional(values.whole, 0)
     lasts: float = size(values.some_time)
+    scrape: float = optional(values.some_time, SCRAPE_SECONDS)
+    evaluation: float | None = optional(values.some_time, None)
+    node_exporter: bool = optional(values.flag, True)
     fleet: Fleet = field(default_factory=Fleet, metadata={"section": Fleet})
+    runs: tuple[Scenario, ...] = ()
+    loop: str = optional(values.choice("marked", "basic"), "marked")
+    waits: tuple[int, ...] | None = several(values.whole, None, {"all": None, "none": ()})
+    total_steps: int | None = optional(values.count, None)
     step: StepTimes = field(default_factory=StepTimes, metadata={"section": StepTimes})
     work: Work = field(default_factory=Work, metadata={"section": Work})
     learning: Learning = field(default_factory=Learning, metadata={"section": Learning})
@@ -192,6 +227,37 @@ class Scenario:
     expect: tuple[Expected, ...] = ()
     may: tuple[Tolerated, ...] = ()
     live: Scenario | None = None
+
+    @property
+    def every_run(self) -> tuple[Scenario, ...]:
+        """The run itself and the others of its cluster."""
+        return (self, *self.runs)
+
+    @property
+    def every_fault(self) -> tuple[Fault, ...]:
+        """The faults of all runs, in the order in which `of` numbers them."""
+        return tuple(fault for run in self.every_run for fault in run.faults)
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks of all runs."""
+        return sum(run.fleet.ranks for run in self.every_run)
+
+    def began(self, expected: Expected) -> float:
+        """Return the second from which an expectation's time counts: that of its fault, 0 without one."""
+        faults = self.every_fault
+        return faults[expected.of - 1].at if faults and expected.of else 0.0
+
+    def limit(self, expected: Expected) -> float:
+        """Return the seconds from its fault within which an expectation must be met."""
+        evaluation = EVALUATION_SECONDS if self.evaluation is None else self.evaluation
+        return expected.within + expected.plus_scrapes * self.scrape + expected.plus_evaluations * evaluation
+
+    def at_intervals(self, scrape: float | None, evaluation: float | None) -> Scenario:
+        """Return it with other intervals (None: its own), as much longer as its expectations may take."""
+        changed = replace(self, scrape=scrape or self.scrape, evaluation=evaluation or self.evaluation)
+        more = [changed.limit(expected) - self.limit(expected) for expected in self.expect]
+        return replace(changed, lasts=self.lasts + max([0.0, *more]))
 
     def for_live(self) -> Scenario:
         """Return the variant for replay in real time; raise ScenarioError if there is none."""

@@ -6,10 +6,11 @@ A fault that changes steps takes effect with the first step that begins at or af
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from tachograph.catalog.gpu import RECOVERY_ACTIONS
 from tachograph.catalog.rank import PHASES
 from tachograph_lab.scenario import values
 from tachograph_lab.scenario.values import optional, place, places, size
@@ -92,12 +93,27 @@ class SlowCollective(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Stuck(Fault):
-    """A rank enters a phase and does not leave it; the others wait in the collective that it never enters."""
+    """A rank enters a phase and does not leave it; the others wait in the collective that it never enters.
+
+    In phase checkpoint that is the barrier behind the next save, in which the others wait in phase checkpoint, too.
+    """
 
     word = "stuck"
     sets = ("process",)
     rank: int = place("rank")
-    phase: str = size(values.choice(*STEP_PHASES))
+    phase: str = size(values.choice(*STEP_PHASES, "checkpoint"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PauseOnce(Fault):
+    """Ranks pause between two steps; the others wait for them in the next collective, or go on without them."""
+
+    word = "pause"
+    sets = ("process",)
+    one_of = ("for",)
+    ranks: tuple[int, ...] = places("ranks")
+    phase: str = optional(values.choice("other", "checkpoint", "eval", "data"), "other")
+    alone: bool = optional(values.flag, False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,12 +188,69 @@ class Kill(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Exit(Fault):
+    """Ranks catch an exception and leave with an exit status; 2 s later the others fail, or they hang forever."""
+
+    word = "exit"
+    sets = ("process",)
+    lasting = False
+    ranks: tuple[int, ...] = places("ranks")
+    code: int = size(values.whole)
+    others: str = optional(values.choice("end", "hang"), "end")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sigterm(Fault):
+    """Ranks end on SIGTERM, the others without them; the next attempt starts `requeued` seconds later, or never."""
+
+    word = "sigterm"
+    sets = ("attempt",)
+    lasting = False
+    ranks: tuple[int, ...] = places("ranks")
+    requeued: float = size(values.some_time_or_never)
+
+    @property
+    def until(self) -> float:
+        """The second at which the next attempt begins."""
+        return self.at + self.requeued
+
+    def claims(self, gpus_per_node: int) -> Iterator[Claim]:
+        """Yield the whole run's attempt."""
+        yield "attempt", frozenset({RUN})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaveEarly(Fault):
+    """A rank leaves the loop after its next step and says that it has finished; the others wait for it."""
+
+    word = "leave_early"
+    sets = ("process",)
+    lasting = False
+    rank: int = place("rank")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Freeze(Fault):
     """A rank's process is frozen: its connection stays open, and nothing is sent on it."""
 
     word = "freeze"
     sets = ("process",)
     rank: int = place("rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gil(Fault):
+    """A thread of these ranks holds the interpreter's lock: they compute and send nothing, still connected."""
+
+    word = "gil"
+    sets = ("process",)
+    one_of = ("for",)
+    ranks: tuple[int, ...] = places("ranks")
+
+    def freezes(self) -> Iterator[Freeze]:
+        """Yield it as a freeze of each rank, which it is to everyone else."""
+        for rank in self.ranks:
+            yield Freeze(at=self.at, lasts=self.lasts, rank=rank)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,6 +421,71 @@ class ScrapeFailure(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScrapeLost(Fault):
+    """One scrape of each of these nodes fails: the first from `at` on."""
+
+    word = "scrape_lost"
+    sets = ("scrape failure",)
+    lasting = False
+    nodes: tuple[int, ...] = places("nodes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vanish(Fault):
+    """Service discovery drops the exporters of these nodes: Prometheus does not scrape them, nor miss them."""
+
+    word = "vanish"
+    sets = ("discovery",)
+    nodes: tuple[int, ...] = places("nodes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout(Fault):
+    """The exporters of these nodes are replaced one after the other, `between` apart, each gone for `each`."""
+
+    word = "rollout"
+    sets = ("reach",)
+    lasting = False
+    nodes: tuple[int, ...] = places("nodes")
+    each: float = size(values.some_time)
+    between: float = size(values.duration)
+
+    @property
+    def until(self) -> float:
+        """The second at which the last new exporter is up."""
+        return self.at + (len(self.nodes) - 1) * self.between + self.each
+
+    def downs(self) -> Iterator[ExporterDown]:
+        """Yield it as what happens to each node's exporter."""
+        for number, node in enumerate(self.nodes):
+            yield ExporterDown(at=self.at + number * self.between, lasts=self.each, node=node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrometheusRestart(Fault):
+    """Prometheus starts anew, without its data."""
+
+    word = "prometheus_restart"
+    sets = ("Prometheus",)
+    lasting = False
+
+    @property
+    def until(self) -> float:
+        """The second at which it is over; another may follow."""
+        return self.at
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockSkew(Fault):
+    """The clocks of these nodes are ahead by `by` seconds, or behind."""
+
+    word = "clock_skew"
+    sets = ("wall clock",)
+    nodes: tuple[int, ...] = places("nodes")
+    by: float = size(values.offset)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExporterDown(Fault):
     """A node's exporter is killed while its ranks train; after `for` a new one starts, and the ranks reconnect."""
 
@@ -389,11 +527,39 @@ class LinkDown(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
+class IdlePortDown(Fault):
+    """A network port of a node that no rank uses goes down."""
+
+    word = "idle_port_down"
+    sets = ("port {device}",)
+    node: int = place("node")
+    device: str = size(values.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveryAction(Fault):
+    """NVML says that a rank's GPU needs this."""
+
+    word = "recovery_action"
+    sets = ("recovery action",)
+    rank: int = place("rank")
+    action: str = size(values.choice(*RECOVERY_ACTIONS[1:]))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finish(Fault):
     """All ranks say bye: the run is finished."""
 
     word = "finish"
     lasting = False
+
+
+def freezes(faults: Iterable[Fault]) -> list[Freeze]:
+    """Return everything that freezes a rank, one by one."""
+    found: list[Freeze] = []
+    for fault in faults:
+        found += [fault] if isinstance(fault, Freeze) else fault.freezes() if isinstance(fault, Gil) else []
+    return found
 
 
 FAULTS: dict[str, type[Fault]] = {kind.word: kind for kind in Fault.__subclasses__()}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,8 @@ _PLACE_KEYS = {
 
 _LISTS = ("faults", "expect", "may")
 _NOT_LIVE = ("incident", "title", "story", "live")
+_NOT_OF_A_RUN = (*_NOT_LIVE, "lasts", "scrape", "evaluation", "node_exporter", "runs", "expect", "may")
+"""The keys that another run of the cluster does not have."""
 
 
 class _UnreadableError(Exception):
@@ -56,6 +59,11 @@ def load(path: Path | str) -> Scenario:
 
 def _top_keys() -> list[str]:
     return [_key(part) for part in fields(Scenario) if part.name != "path"]
+
+
+def _parts(kind: type[Any]) -> list[Field[Any]]:
+    """Return the fields of a section that a file can give."""
+    return [part for part in fields(kind) if part.metadata]
 
 
 def _key(part: Field[Any]) -> str:
@@ -88,25 +96,62 @@ class _Reading:
         for key, (node, _) in self.pairs(live[1], _top_keys()).items():
             if key in _NOT_LIVE:
                 self.wrong(node, f"`live` cannot change `{key}`", "remove it")
-        found, self.lines = self.lines, []
-        changed = self.scenario(_merged(pairs, live[1]), root)
-        only_live = [(line, text) for line, text in self.lines if (line, text) not in found]
-        self.lines = found + [(line, text.replace(": ", ": live: ", 1)) for line, text in only_live]
+        changed = self.variant("live", partial(self.scenario, _merged(pairs, live[1]), root))
         return replace(scenario, live=changed) if scenario else None
 
+    def variant(self, name: str, read: Callable[[], Made]) -> Made:
+        """Read a variant of the scenario; mistakes that are only in it are reported as its own."""
+        found, self.lines = self.lines, []
+        made = read()
+        own = [(line, text) for line, text in self.lines if (line, text) not in found]
+        self.lines = found + [(line, text.replace(": ", f": {name}: ", 1)) for line, text in own]
+        return made
+
     def scenario(self, pairs: Pairs, root: yaml.Node) -> Scenario | None:
-        """Read everything except `live`, and check that the parts that could be read fit together."""
+        """Read everything except `live`: the first run, and the others of its cluster."""
+        shared = {key: pair for key, pair in pairs.items() if key not in _NOT_OF_A_RUN}
+        changes = [node for node in map(self.other_run, self.items(pairs.get("runs"))) if node is not None]
+        others = [_merged(shared, node) for node in changes]
+        timed = {key: pairs[key] for key in ("title", "story", "lasts") if key in pairs}
+        cluster = max(map(self.nodes_up_to, [pairs, *others]))
+        runs = []
+        for number, (node, other) in enumerate(zip(changes, others, strict=True), start=1):
+            run = self.variant("runs", partial(self.run, other | timed, root, cluster))
+            if run is not None:
+                has_seed = any(key.value == "seed" for key, _ in node.value)
+                runs.append(run if has_seed else replace(run, seed=run.seed + number))
+        return self.run(pairs, root, cluster, tuple(runs))
+
+    def other_run(self, node: yaml.Node) -> yaml.MappingNode | None:
+        """Return an entry of `runs`; record what it cannot have, and return None then."""
+        allowed = [key for key in _top_keys() if key not in _NOT_OF_A_RUN]
+        if not isinstance(node, yaml.MappingNode):
+            self.wrong(node, "not a mapping", "give what differs from the first run, such as {fleet: {run: other}}")
+            return None
+        return node if len(self.pairs(node, allowed)) == len(node.value) else None
+
+    def nodes_up_to(self, pairs: Pairs) -> int:
+        """Return how many nodes a cluster must have for a run, 0 if its fleet cannot be read."""
+        found = [*self.lines]
+        fleet = self.section(pairs["fleet"][1], Fleet) if "fleet" in pairs else None
+        self.lines = found
+        return 0 if fleet is None else fleet.first_node + fleet.nodes
+
+    def run(self, pairs: Pairs, root: yaml.Node, cluster: int, runs: tuple[Scenario, ...] = ()) -> Scenario | None:
+        """Read one run, and check that the parts that could be read fit together."""
         if "fleet" not in pairs:
             self.wrong(root, "`fleet` is missing", "give the number of nodes: {nodes: 4}")
         fleet = self.section(pairs["fleet"][1], Fleet) if "fleet" in pairs else None
+        if fleet is not None and cluster > fleet.first_node + fleet.nodes:
+            fleet = replace(fleet, cluster_nodes=cluster)
         nodes: dict[str, list[yaml.Node]] = {}
-        read: dict[str, Any] = {"path": self.path}
+        read: dict[str, Any] = {"path": self.path, "runs": runs}
         for part in _LISTS:
             entries = [(node, self.entry(part, node, fleet)) for node in self.items(pairs.get(part))]
             read[part] = tuple(entry for _, entry in entries if entry is not None)
             nodes[part] = [node for node, entry in entries if entry is not None]
         rest = {key: pair for key, pair in pairs.items() if key not in (*_LISTS, "fleet")}
-        read |= self.values(rest, root, Scenario, skip=(*_LISTS, "fleet", "path", "live"))
+        read |= self.values(rest, root, Scenario, skip=(*_LISTS, "fleet", "path", "live", "runs"))
         if fleet is None:
             return None
         unread: dict[str, Any] = {"title": "", "story": "", "lasts": math.inf}
@@ -212,9 +257,9 @@ class _Reading:
         """Read a mapping as a dataclass; None if it cannot be read."""
         before = len(self.lines)
         if not isinstance(node, yaml.MappingNode):
-            self.wrong(node, "not a mapping", "allowed: " + ", ".join(_key(part) for part in fields(kind)))  # type: ignore[arg-type]
+            self.wrong(node, "not a mapping", "allowed: " + ", ".join(map(_key, _parts(kind))))
             return None
-        pairs = self.pairs(node, [_key(part) for part in fields(kind)])  # type: ignore[arg-type]
+        pairs = self.pairs(node, [*map(_key, _parts(kind))])
         given = self.values(pairs, node, kind)
         return kind(**given) if len(self.lines) == before else None
 
@@ -222,7 +267,7 @@ class _Reading:
         """Read the fields of a dataclass from a mapping; record missing ones."""
         given: dict[str, Any] = {}
         for part in fields(kind):
-            if part.name in skip:
+            if part.name in skip or (not part.metadata and part.default is not MISSING):
                 continue
             if _key(part) in pairs:
                 try:
@@ -242,11 +287,27 @@ class _Reading:
             return made
         if "texts" in part.metadata:
             return self.texts(node, part)
+        if "each" in part.metadata:
+            return self.several(node, part)
         if not isinstance(node, yaml.ScalarNode):
             self.wrong(node, f"`{_key(part)}` is not a single value", "give one")
             raise _UnreadableError
+        return self.scalar(node, part, part.metadata["read"])
+
+    def several(self, node: yaml.Node, part: Field[Any]) -> object:
+        """Read a list of values, or a word that stands for one."""
+        words = part.metadata["words"]
+        if isinstance(node, yaml.ScalarNode) and node.value in words:
+            return words[node.value]
+        if not isinstance(node, yaml.SequenceNode) or not all(isinstance(each, yaml.ScalarNode) for each in node.value):
+            self.wrong(node, f"`{_key(part)}` has the wrong form", "allowed: " + ", ".join([*words, "a list"]))
+            raise _UnreadableError
+        return tuple(self.scalar(each, part, part.metadata["each"]) for each in node.value)
+
+    def scalar(self, node: yaml.ScalarNode, part: Field[Any], read: Callable[[str], object]) -> object:
+        """Read a single value."""
         try:
-            value: object = part.metadata["read"](node.value)
+            value = read(node.value)
         except ValueError as error:
             self.wrong(node, f"`{_key(part)}` is {node.value!r}", f"allowed: {error}")
             raise _UnreadableError from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Literal, TypeVar
 
@@ -38,6 +38,16 @@ def some_time(value: str) -> float:
     if seconds == 0:
         raise ValueError("a duration above 0")
     return seconds
+
+
+def offset(value: str) -> float:
+    """Read a duration that may be negative: `40s`, `-40s`."""
+    return -duration(value[1:]) if value.startswith("-") else duration(value)
+
+
+def some_time_or_never(value: str) -> float:
+    """Read a duration above zero, or `never`."""
+    return math.inf if value == "never" else some_time(value)
 
 
 def _number(value: str, allowed: str) -> float:
@@ -124,6 +134,14 @@ def optional(read: Callable[[str], Kind], default: Default, key: str = "") -> Ki
     """Declare a field with a default; `key` is its name in the file if that is a reserved word in Python."""
     metadata = {"read": read, "key": key} if key else {"read": read}
     made: Kind | Default = field(default=default, metadata=metadata)
+    return made
+
+
+def several(
+    read: Callable[[str], Kind], default: tuple[Kind, ...] | None, words: Mapping[str, tuple[Kind, ...] | None] = {}
+) -> tuple[Kind, ...] | None:
+    """Declare a list with a default; `words` stand for whole lists."""
+    made: tuple[Kind, ...] | None = field(default=default, metadata={"each": read, "words": words})
     return made
 
 

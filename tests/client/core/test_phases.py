@@ -111,8 +111,8 @@ def test_a_phase_left_twice_is_harmless() -> None:
 
 def test_read_by_another_thread_never_falls_and_ends_exact() -> None:
     """While phases change, no reading is below the last, none runs ahead by more than a moment; the sum is exact."""
-    began = time.perf_counter()
     clock = PhaseClock()
+    began = clock.since
     stop = threading.Event()
 
     def train() -> None:

@@ -52,17 +52,24 @@ def nobody(operation: str, group: str) -> bool:
     return False
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize("form", ["pickle", "json"])
-def test_a_real_dump_of_gloo(tmp_path: Path, form: str) -> None:
-    """Both formats say the same: operation and payload of each entry, once; gloo's have no length, and none is made."""
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a real job's dump in both formats."""
+    folder = tmp_path_factory.mktemp("dumps")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2",
                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
-    subprocess.run([sys.executable, "-W", "ignore", "-c", JOB, tmp_path], env=environment, check=True, timeout=60)
-    data = (tmp_path / form).read_bytes()
+    subprocess.run([sys.executable, "-W", "ignore", "-c", JOB, folder], env=environment, check=True, timeout=60)
+    return folder
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("form", ["pickle", "json"])
+def test_a_real_dump_of_gloo(dumps: Path, form: str) -> None:
+    """Both formats say the same: operation and payload of each entry, once; gloo's have no length, and none is made."""
+    data = (dumps / form).read_bytes()
     dump = parse_pickle(data) if form == "pickle" else json.loads(data)
     poll = FlightRecorderPoll()
     for _ in range(2):  # what was seen is not seen again

@@ -14,7 +14,8 @@ import pytest
 
 from tachograph.catalog.rank import NONFINITE_SOURCES, PHASES, TRAIN_METRICS
 from tachograph.client.recorder import Recorder
-from tachograph.wire import MAX_EVENTS, MAX_FRAME_BYTES, MAX_RATE_HZ, bucket_index
+from tachograph.client.transport import sender as module
+from tachograph.wire import MAX_EVENTS, MAX_FRAME_BYTES, bucket_index
 
 Make = Callable[..., Recorder]
 Train = Callable[[Recorder, int], None]
@@ -99,14 +100,19 @@ def test_nonfinite_values_travel_as_strings(exporter: Any, record: Make) -> None
     assert metrics["nonfinite_step"] == {"loss": 1, "grad_norm": 1}
 
 
-def test_a_heartbeat_every_second_and_an_event_at_once(exporter: Any, record: Make) -> None:
-    """A silent rank speaks at 1 Hz; a saved checkpoint is heard of within the rate limit; never above 10 Hz."""
+def test_an_event_does_not_wait_for_the_heartbeat(exporter: Any, record: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A saved checkpoint is heard of although the next heartbeat is an hour away."""
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 3600.0)
     recorder = record()
     exporter.wait_for()
-    began = time.time()
     recorder.checkpoint_saved(step=1)
-    heard = exporter.wait_for(where=lambda frame: frame["events"])
-    assert heard["time"] - began < 2 / MAX_RATE_HZ + 0.1
+    exporter.wait_for(where=lambda frame: frame["events"])
+
+
+def test_a_heartbeat_every_second_and_never_above_ten(exporter: Any, record: Make) -> None:
+    """A silent rank speaks at 1 Hz, one with many events at 10 Hz."""
+    recorder = record()
+    exporter.wait_for()
     for step in range(200):
         recorder.checkpoint_saved(step=step)
         time.sleep(0.005)
@@ -114,7 +120,7 @@ def test_a_heartbeat_every_second_and_an_event_at_once(exporter: Any, record: Ma
     assert min(after - before for before, after in pairwise(beats)) > 0.09
     last = exporter.next_state()["time"]
     following = exporter.wait_for(where=lambda frame: frame["time"] > last)["time"]
-    assert following - last == pytest.approx(1.0, abs=0.3)
+    assert following - last > 0.7
 
 
 def test_it_speaks_while_the_main_thread_is_stuck(exporter: Any, start: Callable[..., Any]) -> None:

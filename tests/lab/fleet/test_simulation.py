@@ -112,6 +112,30 @@ def test_a_straggler_makes_all_steps_long_and_its_own_wait_short(play: Play) -> 
     assert played.rank("train_steps_total", 0) < 0.85 * healthy.rank("train_steps_total", 0)
 
 
+def test_each_rank_says_what_its_last_steps_were_like(play: Play) -> None:
+    """The straggler waits least and works most in its phase, and its waits are its own, not those of its class."""
+    played = play(SlowPhase(at=20, ranks=(5,), phase="backward", factor=2.0), until=15)
+    assert not played.series("train_recent_steps")
+    played.until(45)
+    waits = [played.rank("train_recent_wait_seconds", rank) for rank in range(8)]
+    backward = [played.rank("train_recent_phase_seconds", rank)["backward",] for rank in range(8)]
+    assert min(waits) == waits[5] < 0.5 * sorted(waits)[1]
+    assert max(backward) == backward[5] > 1.5 * sorted(backward)[-2]
+    assert len(set(waits)) == 8
+    for rank in range(8):
+        length, count = (played.rank(f"train_recent_{name}", rank) for name in ("step_seconds", "steps"))
+        assert length * count == pytest.approx(20, rel=0.15)
+        own = sum(played.rank("train_recent_phase_seconds", rank).values())
+        assert own + waits[rank] == pytest.approx(length, rel=0.05)
+
+
+def test_recent_steps_end_with_a_hang(play: Play) -> None:
+    """20 s and two steps after the last step there is nothing that would still be judged."""
+    played = play(Stuck(at=30, rank=5, phase="data"), until=50)
+    assert len(played.series("train_recent_step_seconds")) == 4
+    assert not played.until(60).series("train_recent_step_seconds")
+
+
 def test_the_textbook_steps(play: Play) -> None:
     """INCIDENTS 1: from step 7 on rank 5 computes for 2.7 × 0.50 s and imposes 0.83 s of wait on the median rank."""
     late = SlowPhase(at=3.5, ranks=(5,), phase="backward", takes=1.35)

@@ -46,6 +46,29 @@ def test_the_expected_page_alone_passes() -> None:
     assert any("after 1 min 40 s, limit 3 min" in line for line in found.lines)
 
 
+def test_what_does_not_resolve_must_not_be_over() -> None:
+    """`resolves: false`: a notification that it is over is wrong; that another alert is over is not."""
+    scenario = replace(SCENARIO, expect=(replace(LATE, resolves=False),))
+    assert verdict(told(400), told(500, "Slow", status="resolved"), scenario=scenario).ok
+    (one,) = verdict(told(400), told(430, status="resolved"), scenario=scenario).expectations
+    assert one.wrong == "resolved 30 s later"
+
+
+@pytest.mark.parametrize(("after", "why"), [(59, "early by 1.0 s"), (60, "")])
+def test_what_is_due_later_must_not_be_early(after: float, why: str) -> None:
+    """`not_before` counts from the fault, as `within` does."""
+    scenario = replace(SCENARIO, expect=(replace(LATE, not_before=60),))
+    (one,) = verdict(told(300 + after), scenario=scenario).expectations
+    assert one.wrong == why
+
+
+def test_time_can_count_from_the_start() -> None:
+    """`of: 0` is second 0: what is received before the first fault meets it."""
+    scenario = replace(SCENARIO, expect=(replace(LATE, of=0),))
+    (one,) = verdict(told(100), scenario=scenario).expectations
+    assert (one.delay, one.wrong) == (100, "")
+
+
 @pytest.mark.parametrize(
     ("received", "why"),
     [

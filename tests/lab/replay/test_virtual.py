@@ -13,7 +13,7 @@ from tachograph_lab.replay.recording import record
 from tachograph_lab.replay.shipped import shipped
 from tachograph_lab.replay.verdict import ReplayVerdict
 from tachograph_lab.scenario import Expected, Fleet, Scenario
-from tachograph_lab.scenario.faults import ExporterDown, Fault, Kill
+from tachograph_lab.scenario.faults import ExporterDown, Fault, Kill, ScrapeFailure, ScrapeLost
 
 RUN = "small"
 
@@ -59,6 +59,13 @@ def test_a_killed_rank_is_the_one_page(verdicts: list[ReplayVerdict]) -> None:
     assert verdicts[0].ok, "\n".join(verdicts[0].lines)
 
 
+@pytest.mark.parametrize(("there", "jobs"), [(True, {"tachograph", "node"}), (False, {"tachograph"})])
+def test_a_cluster_can_be_without_node_exporters(there: bool, jobs: set[str]) -> None:
+    """`node_exporter: false`: Prometheus has no such target, `up` of it included."""
+    one = replace(KILLED, lasts=30, node_exporter=there)
+    assert {series.labels["job"] for series in record(one, shipped().words).series()} == jobs
+
+
 def test_the_same_scenario_records_the_same() -> None:
     """No clock, no process and no order of a set influences a series."""
     written = []
@@ -81,11 +88,48 @@ def test_nodes_are_scraped_one_after_the_other() -> None:
     assert (1 - ups["tachograph", "node-1"].values).nonzero()[0].tolist() == [12, 13]  # at 61 s and 66 s
 
 
+@pytest.mark.parametrize(("scrape", "moments"), [(15, [0, 11, 7]), (30, [0, 11, 22]), (60, [0, 11, 22])])
+def test_slower_scrapes_are_spread_over_their_interval(scrape: float, moments: list[int]) -> None:
+    """A node's two pages are scraped apart, and its ranks are no more silent than with fast scrapes."""
+    story = replace(scenario(expect=()), scrape=scrape, lasts=300, fleet=Fleet(nodes=3, gpus_per_node=1))
+    found = [*record(story, shipped().words | {"tachograph_rank_silent_seconds"}).series()]
+    first = {(one.labels["job"], one.labels["instance"]): one.first for one in found if one.name == "up"}
+    assert [first["tachograph", f"node-{number}"] for number in range(3)] == moments
+    assert [first["node", f"node-{number}"] for number in range(3)] == [
+        (moment + round(0.4 * scrape)) % scrape for moment in moments
+    ]
+    assert {len(one.values) for one in found if one.name == "up"} <= {300 // scrape, 300 // scrape + 1}
+    states = [one for one in found if one.name == "tachograph_rank_state" and one.labels["state"] != "running"]
+    assert not [one for one in states if one.values[1:].max() > 0]
+
+
+def test_a_failed_scrape_is_one_scrape_at_any_interval() -> None:
+    """It lasts until the target's next one."""
+    for scrape in (5.0, 15.0, 30.0):
+        for fault in (ScrapeLost(at=61, nodes=(1,)), ScrapeFailure(at=61, node=1)):
+            found = record(replace(scenario(fault, expect=()), scrape=scrape, lasts=300), shipped().words)
+            ups = [one for one in found.series() if one.name == "up"]
+            lost = {(one.labels["job"], one.labels["instance"]): int((one.values == 0).sum()) for one in ups}
+            assert lost == {
+                ("tachograph", "node-0"): 0, ("node", "node-0"): 0, ("tachograph", "node-1"): 1, ("node", "node-1"): 1,
+            }  # fmt: skip
+
+
+def test_a_given_evaluation_interval_is_kept() -> None:
+    """Whatever is due when, and however long the scenario is."""
+    wanted = Expected(alert="RankDead", receiver="page", within=10)
+    for lasts in (120, 86400):
+        assert virtual.interval(replace(scenario(expect=(wanted,)), lasts=lasts, evaluation=30)) == 30
+
+
 def test_a_large_story_is_scraped_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then nothing has gaps, and promtool's grid is the interval."""
     monkeypatch.setattr(recording, "STAGGERED_RANK_SECONDS", 0)
     found = record(scenario(expect=()), shipped().words)
     assert (found.grid_seconds, {one.first for one in found.series()}) == (5.0, {0})
+    slow = record(replace(scenario(expect=()), scrape=30.0), shipped().words)
+    assert (slow.grid_seconds, slow.spacing, {one.first for one in slow.series()}) == (30.0, 1, {0})
+    assert [len(one.values) for one in slow.series() if one.name == "up"] == [5] * 4
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,67 @@
-"""The shipped incidents: there are all twenty, each readable and complete."""
+"""The shipped incidents: there are all forty-five, each readable and complete."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tachograph_lab.scenario import INCIDENTS, load
+from tachograph_lab.scenario import INCIDENTS, ScenarioError, load
 
 FILES = sorted(INCIDENTS.glob("*.yaml"))
-LIVE = {1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 15, 19, 20}
+LIVE = {1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 15, 19, 20, 22, 24, 25, 31, 33}
+
+AWAITED = {
+    "23": "RunEndedEarly",
+    "34a": "RanksMissing",
+    "34b": "RunBlind RanksMissing",
+    "39b": "RunNotRequeued",
+    "42b": "GpuRecoveryNeeded",
+    "42c": "NodeGpuMissing",
+    "43": "StorageSlow",
+    "44": "NodeClockSkewed",
+    "45": "RuleEvaluationFailing duplicate_target",
+}
+"""Incidents that name an alert or a fault which does not exist yet; each leaves the list when it can be read."""
 
 
-def test_all_twenty_are_there() -> None:
+def number(path: Path) -> str:
+    """Return the number at the beginning of a file's name: `15b`."""
+    return path.name.partition("-")[0]
+
+
+READABLE = [path for path in FILES if number(path) not in AWAITED]
+
+
+def test_all_are_there() -> None:
     """Every incident has a file, and those replayed in real time have a `live` section."""
-    scenarios = [load(path) for path in FILES]
-    assert {scenario.incident for scenario in scenarios} == set(range(1, 21))
+    assert {int(number(path).rstrip("abcde")) for path in FILES} == set(range(1, 46))
+    assert {number(path) for path in FILES} >= set(AWAITED)
+    scenarios = [load(path) for path in READABLE]
     assert {scenario.incident for scenario in scenarios if scenario.live} == LIVE
     assert len({scenario.seed for scenario in scenarios}) == len(scenarios)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", READABLE, ids=lambda path: path.stem)
 def test_an_incident_is_sound(path: Path) -> None:
     """Its number begins its name, and each tolerated alert has its reason in a comment above."""
     scenario = load(path)
-    assert path.name.partition("-")[0].rstrip("abcde") == f"{scenario.incident:02d}"
-    assert len(scenario.may) <= 1
+    assert number(path).rstrip("abcde") == f"{scenario.incident:02d}"
+    for variant in filter(None, (scenario, scenario.live)):
+        assert len(variant.may) <= 1
     if scenario.may:
         assert path.read_text().partition("\nmay:\n")[2].lstrip().startswith("# ")
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if number(path) in AWAITED], ids=lambda path: path.stem)
+def test_an_awaited_incident_lacks_what_is_said(path: Path) -> None:
+    """The alert or fault that does not exist yet is all that keeps it from being read."""
+    with pytest.raises(ScenarioError) as caught:
+        load(path)
+    unknown = {name for line in caught.value.lines for name in re.findall(r"unknown \w+ `(\w+)`", line)}
+    assert unknown == set(AWAITED[number(path)].split())
+    assert all("unknown" in line for line in caught.value.lines)
 
 
 def test_hour_40_is_large_enough_live() -> None:

@@ -220,7 +220,7 @@ def test_a_restart_brings_a_process_back(tmp_path: Path) -> None:
         ("alert: RankDead, receiver: pager, within: 1m", "unknown receiver `pager`; alertmanager.yml has: "),
         ("alert: TachographWatchdog, receiver: watchdog, within: 1m", "unknown receiver `watchdog`"),
         ("alert: RankDead, receiver: page", "`within` is missing; it is required"),
-        ("alert: RankDead, receiver: page, within: 1m, of: 2", "there is no fault 2; allowed: 1 to 1"),
+        ("alert: RankDead, receiver: page, within: 1m, of: 2", "there is no fault 2; allowed: 0 to 1"),
         ("alert: RankDead, receiver: page, within: 9m", "the scenario ends after 600 s, before RankDead is due"),
         ('alert: RankDead, receiver: page, within: 1m, labels: {rank: "200"}', "rank 200 is outside the fleet"),
         (

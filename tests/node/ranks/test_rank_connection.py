@@ -19,6 +19,7 @@ from tachograph.catalog.rank import PHASES, TRAIN_METRICS
 from tachograph.node.exposition import OPENMETRICS, TEXT, render
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.process_end import ProcessEnds
 from tachograph.node.ranks.rank_connection import BURST, RankConnection
 from tachograph.node.ranks.table import RankTable
 from tachograph.wire import MAX_FRAME_BYTES
@@ -29,6 +30,9 @@ class Pipe:
 
     def __init__(self) -> None:
         self.written, self.closing, self.aborted, self.paused, self.unread = bytearray(), False, False, 0, 0
+
+    def get_extra_info(self, name: str) -> None:
+        return None
 
     def get_write_buffer_size(self) -> int:
         return self.unread
@@ -61,7 +65,7 @@ class Wire:
     def __init__(self, table: RankTable, clock: Any, sock: socket.socket) -> None:
         self.pipe = Pipe()
         pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        self.connection = RankConnection(table, clock, Peer(uid, pid), lambda _: None)
+        self.connection = RankConnection(table, clock, Peer(uid, pid), lambda _: None, ProcessEnds(Limits()))
         self.connection.connection_made(self.pipe)  # type: ignore[arg-type]
 
     def feed(self, data: bytes, chunk: int = 65536) -> None:

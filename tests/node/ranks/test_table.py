@@ -78,6 +78,63 @@ def test_bye_is_neither_dead_nor_frozen(table: Any, hand: Any, outcome: Any, up:
     assert table.shown()["rank_up", "r", "0"] == up
 
 
+@pytest.mark.parametrize(
+    ("bye", "ended"),
+    [
+        (None, ("dead", "died", "")),
+        ({"outcome": "finished"}, ("finished", "finished", "")),
+        ({"outcome": "finished", "exit_code": 0}, ("finished", "finished", "")),
+        ({"outcome": "finished", "exit_code": 3}, ("failed", "exit_code", "exit code 3")),
+        ({"outcome": "finished", "exit_code": 143}, ("failed", "terminated", "exit code 143")),
+        ({"outcome": "failed", "category": "exit_code", "message": "exit code 1: no data", "exit_code": 1},
+         ("failed", "exit_code", "exit code 1: no data")),
+        ({"outcome": "failed", "category": "exit_code", "message": "gone", "exit_code": -11},
+         ("failed", "exit_code", "exit code -11: gone")),
+        ({"outcome": "failed", "category": "oom", "message": "exit code 1 after MemoryError", "exit_code": 1},
+         ("failed", "oom", "oom: exit code 1 after MemoryError")),
+        ({"outcome": "failed", "category": "terminated", "message": "SIGTERM"},
+         ("failed", "terminated", "terminated: SIGTERM")),
+        ({"outcome": "failed", "category": "my own", "message": "word"}, ("failed", "exception", "my own: word")),
+    ],
+)  # fmt: skip
+def test_how_and_when_a_rank_ended(table: Any, hand: Any, bye: Any, ended: tuple[str, str, str]) -> None:
+    """One series with the time and the reason, from the end on: an exit code other than 0 is a failure."""
+    state, reason, words = ended
+    table.greet(link := Link())
+    table.tell(link)
+    hand.turn(5.0)
+    assert not [key for key in table.shown() if key[0] == "rank_ended_timestamp_seconds"]
+    if bye is None:
+        table.lost(link)
+    else:
+        table.bye(link, Bye(v=1, **bye))
+    hand.turn(7.0, table.tick)
+    shown = {key: value for key, value in table.shown().items() if key[0] == "rank_ended_timestamp_seconds"}
+    assert shown == {("rank_ended_timestamp_seconds", "r", "0", reason): hand.epoch + 5.0}
+    assert table.states() == [state]
+    assert [rank.last_words for rank in table.ranks()] == [words]
+    table.greet(Link(), table.OTHER)
+    assert not [key for key in table.shown() if key[0] == "rank_ended_timestamp_seconds"]
+
+
+def test_the_exit_code_of_a_finished_rank_decides(table: Any, hand: Any) -> None:
+    """A process that ends with a code other than 0 has failed, at the time of its bye; no other end is changed."""
+    table.greet(link := Link())
+    table.tell(link)
+    rank = table.bye(link, Bye(v=1, outcome="finished"))
+    hand.turn(3.0)
+    assert not table.exited(rank, 0)
+    assert table.states() == ["finished"]
+    assert table.exited(rank, 1)
+    shown = table.shown()
+    assert table.states() == ["failed"]
+    assert shown["rank_up", "r", "0"] == 0
+    assert shown["train_failures_total", "r", "0", "exit_code"] == 1
+    assert shown["rank_ended_timestamp_seconds", "r", "0", "exit_code"] == hand.epoch
+    assert not table.exited(rank, 1)
+    assert table.shown()["train_failures_total", "r", "0", "exit_code"] == 1
+
+
 @pytest.mark.parametrize(("end", "seconds"), [("dead", 900), ("failed", 900), ("finished", 120)])
 def test_retention(table: Any, hand: Any, end: Any, seconds: int) -> None:
     """Dead and failed ranks stay visible for 15 minutes, finished ones for 2; then nothing of the run is left."""

@@ -190,6 +190,22 @@ def test_ends_and_silence_are_told_once_for_all_ranks(node: Node) -> None:
     assert "<title>3 problems – node-27</title>" in node.page()
 
 
+def test_an_exit_code_is_a_reason(node: Node) -> None:
+    """A rank that left with an exit code failed for it, whether it said so or the exporter saw it afterwards."""
+    for rank in range(2):
+        node.hello(rank)
+    code = {"category": "exit_code", "message": "exit code 1 after ValueError: mine", "exit_code": 1}
+    node.table.bye(("llama-7b", 0), Bye(v=1, outcome="failed", **code))
+    node.hand.turn(3.0, node.table.tick)
+    assert node.problems() == [
+        "Rank failed Rank 0 of run llama-7b failed 3.0 s ago: exit code 1 after ValueError: mine",
+    ]
+    finished = node.table.bye(("llama-7b", 1), Bye(v=1, outcome="finished"))
+    node.table.exited(finished, 3)
+    assert finished.last_words == "exit code 3"
+    assert node.problems()[0].startswith("Rank failed Ranks 0, 1 of run llama-7b failed, rank 0 first, 3.0 s ago")
+
+
 def test_who_waits_least_arrives_last(node: Node) -> None:
     """The rank that the others wait for is named, and its lag stands in its row."""
     for rank in range(4):

@@ -414,7 +414,6 @@ def test_no_descriptor_is_left(exporter: Any) -> None:
     """Out of descriptors the log has one line and no traceback, a scrape gets in all the same, and nothing spins."""
     spare = len(os.listdir(f"/proc/{exporter.process.pid}/fd")) + 8  # noqa: PTH208
     with descriptors(exporter, spare), contextlib.ExitStack() as crowd:
-        before = exporter.scrape()
         for _ in range(40):
             crowd.enter_context(socket.create_connection(address(exporter), LIMIT)).send(b"GET")
 
@@ -424,8 +423,7 @@ def test_no_descriptor_is_left(exporter: Any) -> None:
             return 0
 
         exporter.eventually(lambda: refused() > 3)
-    cpu = exporter.scrape().value("process_cpu_seconds_total") - before.value("process_cpu_seconds_total")
-    assert cpu < 2
+    assert refused() < 1000, "each turn of a loop that spins is a refusal"
     log = exporter.log.read_text()
     assert log.count("HTTP connections cannot be accepted") == 1
     assert "Traceback" not in log

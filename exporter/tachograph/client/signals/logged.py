@@ -6,14 +6,12 @@ from collections.abc import Callable, Collection
 from weakref import ref
 
 from tachograph.catalog.rank import LOGGABLE
-from tachograph.client.core.misuse import Misuse, named
+from tachograph.client.core.misuse import WORD_LENGTH, Misuse, named
 from tachograph.client.core.scalars import number, read
 from tachograph.client.core.steps import Step
 from tachograph.client.signals.grad_norm import GradNormWatch
 from tachograph.client.signals.learning_rate import LearningRateWatch
 from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
-
-DECLARE = 'no such name; declare it, as in Recorder(metrics={"expert_load": "what it means"})'
 
 
 class Logged:
@@ -88,9 +86,9 @@ class Logged:
 
     def _refuse_name(self, key: str) -> None:
         self.refused += 1
-        self._misuse.note(
-            "unknown_name", named("step.log", key), wrong=key, right=(*sorted(LOGGABLE), *self._own), other=DECLARE
-        )
+        declare = f'no such name: see docs/metrics.md, or declare it: Recorder(metrics={{"{key[:WORD_LENGTH]}": "…"}})'
+        right = (*sorted(LOGGABLE), *self._own)
+        self._misuse.note("unknown_name", named("step.log", key), wrong=key, right=right, other=declare)
 
     def _rate_of_optimizer(self) -> float | None:
         optimizer = self.optimizer() if self.optimizer is not None else None

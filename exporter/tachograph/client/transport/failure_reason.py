@@ -1,11 +1,13 @@
-"""The failure reason in a bye frame: one of a fixed set of categories, and one line of text."""
+"""How a process ends, as a bye frame says it: the outcome, the category of a failure, and one line of text."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
+from tachograph.catalog.rank import EXIT_CODE, SIGNAL_EXIT_CODES
 from tachograph.client.core import batches
 
 MESSAGE_LIMIT = 512
@@ -14,6 +16,7 @@ _LOADER_FILES = (f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}", batches.__fi
 _COLLECTIVE = r"\bNCCL\b|nccl[A-Z]\w+Error|\b[Gg]loo\b|ProcessGroup|Connection closed by peer"
 _NONFINITE = r"(?i)\b(nan|nans|inf|infinite|non-?finite)\b"
 
+_CATEGORY_OF_OTHERS = "exception"
 _CATEGORIES: tuple[tuple[str, Callable[[BaseException, str], bool]], ...] = (
     ("interrupted", lambda error, text: isinstance(error, KeyboardInterrupt)),
     ("data", lambda error, text: "DataLoader worker" in text or _came_through_loader(error)),
@@ -24,18 +27,73 @@ _CATEGORIES: tuple[tuple[str, Callable[[BaseException, str], bool]], ...] = (
 """First match wins. A loader that runs out of memory is a data fault: that is where to look."""
 
 
+class End(NamedTuple):
+    """How a process ends; `exit_code` is given only where it ended by one, and not by an exception or a signal."""
+
+    outcome: str
+    category: str = ""
+    message: str = ""
+    exit_code: int | None = None
+
+
+FINISHED = End("finished")
+
+
+def end_by(error: BaseException) -> End:
+    """Return how a process ends because of this exception; never raises."""
+    if isinstance(error, SystemExit):
+        try:
+            return _end_by_exit(error)
+        except Exception:  # noqa: BLE001 - as in `describe`
+            return End("failed", EXIT_CODE, "exit code unknown")
+    return End("failed", *describe(error))
+
+
+def _end_by_exit(error: SystemExit) -> End:
+    """Return how a process ends by `sys.exit`: as failed if its exit code is not 0.
+
+    The exception that was being handled is the likely reason, if it has a category of its own; it may also be an
+    earlier one, inside whose handler the program went on. So it is only named after the exit code.
+    """
+    code = exit_code(error.code)
+    if code == 0:
+        return FINISHED
+    category, text = SIGNAL_EXIT_CODES.get(code, EXIT_CODE), f"exit code {code}"
+    cause = error.__cause__ or error.__context__
+    if cause is not None:
+        cause_category, cause_text = describe(cause)
+        if category == EXIT_CODE and cause_category != _CATEGORY_OF_OTHERS:
+            category = cause_category
+        text = f"{text} after {cause_text}"
+    elif isinstance(error.code, str) and (line := _first_line(error.code)):
+        text = f"{text}: {line}"
+    return End("failed", category, text[:MESSAGE_LIMIT], code)
+
+
+def exit_code(given: object) -> int:
+    """Return the exit code that Python makes of the argument of `sys.exit`: 1 for what is neither a number nor None."""
+    if given is None:
+        return 0
+    return given & 0xFF if isinstance(given, int) else 1
+
+
 def describe(error: BaseException) -> tuple[str, str]:
     """Return the category of an exception, and its type and first line in at most 512 characters; never raises."""
     try:
         return _describe(error, str.strip(str(error)))
     except Exception:  # noqa: BLE001 - a user's exception may do anything, and a process may be out of stack
-        return "exception", type(error).__name__[:MESSAGE_LIMIT]
+        return _CATEGORY_OF_OTHERS, type(error).__name__[:MESSAGE_LIMIT]
 
 
 def _describe(error: BaseException, text: str) -> tuple[str, str]:
-    line = text.splitlines()[0].rstrip() if text else ""
+    line = _first_line(text)
     message = (f"{type(error).__name__}: {line}" if line else type(error).__name__)[:MESSAGE_LIMIT]
-    return next((category for category, matches in _CATEGORIES if matches(error, text)), "exception"), message
+    return next((category for category, matches in _CATEGORIES if matches(error, text)), _CATEGORY_OF_OTHERS), message
+
+
+def _first_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[0].rstrip() if lines else ""
 
 
 def _came_through_loader(error: BaseException) -> bool:

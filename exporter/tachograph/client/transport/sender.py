@@ -21,6 +21,7 @@ from tachograph.client.core.arguments import whole
 from tachograph.client.core.notice import notice, raised_by_signal, shown
 from tachograph.client.core.scalars import number
 from tachograph.client.transport.exporter_socket import ExporterSocket, why_unreachable
+from tachograph.client.transport.failure_reason import End
 from tachograph.client.transport.rank_state import Frame, RankState
 from tachograph.wire import HEARTBEAT_SECONDS, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION
 
@@ -94,10 +95,22 @@ class Sender:
             if raised_by_signal(error):  # a watchdog's TimeoutError is an OSError
                 raise
 
-    def shut_down(self, outcome: str, category: str = "", message: str = "") -> None:
+    @property
+    def steps(self) -> int:
+        """Steps that the rank has completed in this process."""
+        return self._state.step.completed
+
+    def shut_down(self, end: End) -> None:
         """Request a last state and a bye; only the first request counts."""
         if self._bye is None:
-            self._bye = {"v": VERSION, "type": "bye", "outcome": outcome, "category": category, "message": message}
+            bye = {
+                "v": VERSION,
+                "type": "bye",
+                "outcome": end.outcome,
+                "category": end.category,
+                "message": end.message,
+            }
+            self._bye = bye if end.exit_code is None else {**bye, "exit_code": end.exit_code}
         self.wake()
 
     def release(self) -> None:

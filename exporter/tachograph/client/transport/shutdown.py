@@ -1,8 +1,9 @@
-"""Shutdown: a bye frame is sent at a normal exit, on an unhandled exception, and on SIGTERM.
+"""Shutdown: a bye frame is sent at exit, on an unhandled exception, and on SIGTERM.
 
 `os._exit` and SIGKILL leave no time; the exporter sees the connection end without a bye and reports the rank as
-dead. The same happens if a stopped exporter does not accept the bye within 0.2 s. `sys.exit(3)` looks like a normal
-exit to Python's hooks and counts as finished; call `recorder.close(error)` if an exception is turned into a status.
+dead. The same happens if a stopped exporter does not accept the bye within 0.2 s. The exit code is that of the last
+`sys.exit` in the main thread; what passes its hook (`exit_hook.install`), such as a `SystemExit` raised by hand, looks
+like a normal end, unless `tachograph run` or multiprocessing runs the program. The exporter may see it from outside.
 """
 
 from __future__ import annotations
@@ -14,18 +15,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
 from tachograph.client.core.notice import notice, raised_by_signal
-from tachograph.client.transport.failure_reason import describe
+from tachograph.client.transport import exit_hook
+from tachograph.client.transport.failure_reason import FINISHED, End, end_by
 from tachograph.client.transport.sender import Sender, fork_lock
 
 LIMIT_SECONDS = 0.2
 """The longest that sending the bye delays the end of a process."""
 
+_TERMINATED = End("failed", "terminated", "SIGTERM")
+
 _registered: dict[Sender, Callable[[], None]] = {}
+_exit: tuple[End, dict[Sender, int]] | None = None
+"""The last `sys.exit`, and the steps that each rank had completed by then."""
 _previous_hook: Callable[..., Any] = sys.__excepthook__
 _hooked = False
 _hooked_process = -1
@@ -36,6 +42,7 @@ def register(sender: Sender, forked: Callable[[], None]) -> None:
     """Have `sender` send a bye when the process ends; `forked` is called in every child made by fork."""
     _registered[sender] = forked
     _hook_interpreter()
+    exit_hook.install(note_exit)
     try:
         _hook_process()
     except Exception as error:
@@ -44,17 +51,28 @@ def register(sender: Sender, forked: Callable[[], None]) -> None:
         notice("terminate", "SIGTERM will not be reported as the failure reason", error)
 
 
-def shut_down(outcome: str, category: str = "", message: str = "", only: Sender | None = None) -> None:
+def shut_down(end: End, only: Sender | None = None) -> None:
     """Send a bye, for one sender or for all; return when that is done, after `LIMIT_SECONDS` at the latest."""
-    leaving = [sender for sender in tuple(_registered) if only in (None, sender)]
-    for sender in leaving:
-        sender.shut_down(outcome, category, message)
+    _leave({sender: end for sender in tuple(_registered) if only in (None, sender)})
+
+
+def note_exit(error: SystemExit) -> None:
+    """Have this exit be the end of the process, unless another one follows or a rank completes another step."""
+    global _exit
+    _exit = end_by(error), {sender: sender.steps for sender in tuple(_registered)}
+
+
+def _leave(leaving: Mapping[Sender, End]) -> None:
+    for sender, end in leaving.items():
+        sender.shut_down(end)
     deadline = time.monotonic() + LIMIT_SECONDS
     # No lock and no condition: this may run in a signal handler that interrupted another call of this function.
     while not all(sender.over for sender in leaving) and time.monotonic() < deadline:
         time.sleep(0.002)
     for sender in leaving:
         _registered.pop(sender, None)
+    if not _registered:
+        exit_hook.remove()
 
 
 def _hook_interpreter() -> None:
@@ -86,30 +104,34 @@ def _hook_process() -> None:
 
 
 def _at_exit() -> None:
-    shut_down("finished")
+    _leave({sender: _end_at_exit(sender) for sender in tuple(_registered)})
+
+
+def _end_at_exit(sender: Sender) -> End:
+    if _exit is not None and _exit[1].get(sender) == sender.steps:
+        return _exit[0]
+    unhandled = (
+        None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    )  # past `_on_exception`: it was replaced
+    return FINISHED if unhandled is None else end_by(unhandled)
 
 
 def _at_process_end() -> None:
     """End a child of multiprocessing: it runs this in a `finally`, so a failure is the exception on its way."""
     error = sys.exc_info()[1]
-    if isinstance(error, SystemExit):
-        error = None if error.code in (None, 0) else error.__context__ or error
-    if error is None:
-        shut_down("finished")
-    else:
-        shut_down("failed", *describe(error))
+    shut_down(FINISHED if error is None else end_by(error))
 
 
 def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not hasattr(sys, "ps1"):  # at a prompt an exception ends a line, not the run
         with contextlib.suppress(Exception):
-            shut_down("failed", *describe(error))
+            shut_down(end_by(error))
     _previous_hook(kind, error, trace)
 
 
 def _on_terminate(number: int, frame: FrameType | None) -> None:
     """Send a bye, then die of the signal as the process would have without us."""
-    shut_down("failed", "terminated", "SIGTERM")
+    shut_down(_TERMINATED)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -146,7 +168,7 @@ def _listen(receiver: int) -> None:
 def _terminate_on_signal(receiver: int) -> None:
     while numbers := os.read(receiver, 64):
         if signal.SIGTERM in numbers and signal.getsignal(signal.SIGTERM) is _on_terminate:
-            shut_down("failed", "terminated", "SIGTERM")
+            shut_down(_TERMINATED)
             import ctypes  # only a process about to die pays for it
 
             # signal.signal works in the main thread only; this is the C function behind it.
@@ -172,3 +194,4 @@ def _in_child() -> None:
         sender.release()
         forked()
     _registered.clear()
+    exit_hook.remove()

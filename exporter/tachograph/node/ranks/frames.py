@@ -11,6 +11,7 @@ from tachograph.wire import MAX_EVENTS, MAX_NAME_BYTES, VERSION, is_name
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 # Unix seconds until the year 4147: milliseconds given by mistake are refused.
 Instant = Annotated[float, msgspec.Meta(ge=0, le=2**36)]
+ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 
 
@@ -91,6 +92,7 @@ class Bye(msgspec.Struct, tag="bye", frozen=True):
     outcome: Literal["finished", "failed"]
     category: str = ""
     message: str = ""
+    exit_code: ExitCode | None = None
 
 
 Frame = Hello | State | Bye

@@ -21,6 +21,7 @@ from tachograph.node.clock import Clock
 from tachograph.node.log import OncePerMinute
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.process_end import ProcessEnds
 from tachograph.node.ranks.rank_connection import RankConnection
 from tachograph.node.ranks.shares import CONNECTION_COST
 from tachograph.node.ranks.table import RankTable
@@ -59,6 +60,7 @@ class Listener:
         self._table = table
         self._shares = table.shares
         self._connections: dict[RankConnection, None] = {}
+        self._ends = ProcessEnds(limits)
         self._making: set[asyncio.Task[object]] = set()
         self._socket: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
@@ -115,6 +117,7 @@ class Listener:
         sock, self._socket = self._socket, None
         asyncio.get_running_loop().remove_reader(sock)
         sock.close()
+        self._ends.close()
         for connection in list(self._connections):
             connection.leave()
         await asyncio.sleep(0)  # lets the transports close
@@ -166,7 +169,7 @@ class Listener:
             return
         self._shares.connect(uid)
         share.spend(CONNECTION_COST)
-        connection = RankConnection(self._table, self._clock.monotonic, Peer(uid, pid), self._forget)
+        connection = RankConnection(self._table, self._clock.monotonic, Peer(uid, pid), self._forget, self._ends)
         self._connections[connection] = None
         making = asyncio.get_running_loop().create_task(self._make(connection, sock))
         self._making.add(making)

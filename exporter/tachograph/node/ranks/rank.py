@@ -85,7 +85,8 @@ class Rank:
         grant, job, own = DeviceGrant(*devices), self._job(hello.job), self._own_metrics(hello.metrics)
         self.hello, self.peer, self.link = hello, peer, link
         self.ended: float | None = None
-        self.outcome = self.last_words = ""
+        self.ended_at = 0.0
+        self.outcome = self.end_reason = self.last_words = ""
         self.key = (hello.run, str(hello.rank))
         self.restarts = max(self.restarts, hello.attempt)
         self.config, self.peak_flops, self.grant, self.job = config, peak_flops, grant, job
@@ -135,9 +136,15 @@ class Rank:
             observed={key: (dict(seen.counts), seen.sum) for key, seen in self._observed.items()},
         )
 
-    def end(self, outcome: str, now: float, last_words: str = "") -> None:
-        """End the rank as dead, failed or finished."""
-        self.link, self.outcome, self.ended, self.last_words = None, outcome, now, last_words
+    def end(self, outcome: str, now: float, wall: float) -> None:
+        """End the rank as dead or finished, at a time of the monotonic clock and of the day."""
+        self.link, self.outcome, self.ended, self.ended_at = None, outcome, now, wall
+        self.end_reason = "died" if outcome == "dead" else outcome
+
+    def fail(self, category: str, last_words: str) -> None:
+        """Make the end of the rank a failure; its time stays."""
+        self.outcome, self.last_words = "failed", last_words
+        self.end_reason = self.series.fail(category)
 
     def apply(self, state: State, now: float, most: int) -> list[CounterDelta]:
         """Apply a state, with at most `most` series; return what it adds to the run's merged families."""
@@ -226,6 +233,8 @@ class Rank:
             Sample(catalog.TRAIN_CONFIG_INFO, (*key, *self.config), 1),
             Sample(catalog.TRAIN_RESTARTS, key, self.restarts),
         ]
+        if self.outcome:
+            shown.append(Sample(catalog.RANK_ENDED, (*key, self.end_reason), self.ended_at))
         if self.seq < 0:
             return shown  # zeros before the first state would look like counters that fell
         if self.progress is not None:

@@ -11,6 +11,8 @@ from typing import cast
 import msgspec
 
 from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, decode
+from tachograph.node.ranks.process_end import PeerProcess, ProcessEnds
+from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.table import RankTable
 from tachograph.wire import MAX_FRAME_BYTES, MAX_RATE_HZ
 
@@ -45,11 +47,18 @@ class RankConnection(asyncio.BufferedProtocol):
     _incoming = bytearray(_READ_BYTES)
 
     def __init__(
-        self, table: RankTable, clock: Callable[[], float], peer: Peer, closed: Callable[[RankConnection], None]
+        self,
+        table: RankTable,
+        clock: Callable[[], float],
+        peer: Peer,
+        closed: Callable[[RankConnection], None],
+        ends: ProcessEnds,
     ) -> None:
         self._table = table
         self._clock = clock
         self._closed = closed
+        self._ends = ends
+        self._process: PeerProcess | None = None
         self._share = table.shares.of(peer.uid)
         self._transport: asyncio.Transport | None = None
         self._partial = bytearray()
@@ -75,6 +84,7 @@ class RankConnection(asyncio.BufferedProtocol):
         self._held = b""
         self._partial.clear()
         self._count_kept()
+        self._release_process()
         self._closed(self)
         if self._leaving:
             return
@@ -193,7 +203,8 @@ class RankConnection(asyncio.BufferedProtocol):
             rank = self._table.bye(self, frame)
             self._table.frames += 1
             self.greeted = False
-            _log.info(f"rank {frame.outcome}", extra={"run": rank.hello.run, "rank": rank.hello.rank})
+            _log.info(f"rank {rank.outcome}", extra={"run": rank.hello.run, "rank": rank.hello.rank})
+            self._watch_end(rank)
         else:
             self._table.state(self, frame)
             self._table.frames += 1
@@ -204,7 +215,11 @@ class RankConnection(asyncio.BufferedProtocol):
         except FrameError as error:
             self.refuse_and_close(error.reason, str(error))
             return
+        self._ends.forget(self.peer)
         if not self.greeted:
+            self._release_process()
+            if self._transport is not None:
+                self._process = PeerProcess.of(self._transport.get_extra_info("socket"), self.peer)
             _log.info("rank connected", extra={"run": hello.run, "rank": hello.rank, "pid": self.peer.pid})
         self.greeted = True
         self._table.frames += 1
@@ -213,6 +228,25 @@ class RankConnection(asyncio.BufferedProtocol):
         if isinstance(welcome.superseded, RankConnection):
             welcome.superseded.answer(ok=False, error="another connection speaks for this rank now")
             welcome.superseded.close()
+
+    def _watch_end(self, rank: Rank) -> None:
+        """Look at the exit code of a process whose rank says that it finished."""
+        process = self._process
+        if process is None or rank.outcome != "finished":
+            return
+
+        def exited(code: int) -> None:
+            if self._table.exited(rank, code):
+                where = {"run": rank.hello.run, "rank": rank.hello.rank}
+                _log.info("rank failed after it said that it finished", extra={**where, "exit_code": code})
+
+        self._process = None
+        self._ends.watch(process, exited)
+
+    def _release_process(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
     def _too_many(self, frames: int) -> None:
         self._partial.clear()

@@ -111,11 +111,12 @@ class RankSeries:
             return "bad_label"
         return "label_limit" if siblings >= self._limits.label_values else ""
 
-    def fail(self, category: str) -> None:
-        """Count a failure of the rank's process; an unknown category counts as `exception`."""
+    def fail(self, category: str) -> str:
+        """Count a failure of the rank's process and return its category; an unknown one counts as `exception`."""
         counts = self.counters.setdefault(TRAIN_FAILURES.key, {})
         known = category if category in FAILURE_CATEGORIES else FAILURE_CATEGORIES[-1]
         counts[known] = counts.get(known, 0.0) + 1
+        return known
 
     def total(self, key: str) -> float | None:
         """Return a counter summed over its label, or None if the rank never sent it."""

@@ -181,18 +181,26 @@ class RankTable:
         """End a rank that shuts down in an orderly way, and return it; the connection may say hello again."""
         rank = self._speaker(link)
         del self._by_link[link]
-        words = ": ".join(text[:MAX_LAST_WORDS] for text in (bye.category, bye.message) if text)
-        rank.end(bye.outcome, self._clock.monotonic(), words)
+        rank.end("finished", self._clock.monotonic(), self._clock.wall())
         if bye.outcome == "failed":
-            rank.series.fail(bye.category)
+            rank.fail(bye.category, _last_words(bye))
+        elif bye.exit_code is not None:
+            self.exited(rank, bye.exit_code)
         return rank
+
+    def exited(self, rank: Rank, code: int) -> bool:
+        """Note with which exit code the process of a rank ended; return whether a finished rank is a failed one now."""
+        failed = rank.outcome == "finished" and code != 0
+        if failed:
+            rank.fail(catalog.SIGNAL_EXIT_CODES.get(code, catalog.EXIT_CODE), f"exit code {code}")
+        return failed
 
     def lost(self, link: object) -> Rank | None:
         """Note the end of a connection; return the rank that died with it, if one did."""
         rank = self._by_link.pop(link, None)
         if rank is not None:
-            rank.end("dead", self._clock.monotonic())
-            rank.heartbeat = self._clock.wall()  # its last sign of life: shows which rank ended first
+            rank.end("dead", self._clock.monotonic(), self._clock.wall())
+            rank.heartbeat = rank.ended_at  # its last sign of life: shows which rank ended first
         return rank
 
     def heard(self, link: object) -> None:
@@ -347,3 +355,13 @@ class RankTable:
         for metric, counts in ((catalog.FRAMES_REJECTED, self.rejected), (catalog.SERIES_DROPPED, self.dropped)):
             for reason, count in counts.items():
                 yield Sample(metric, (reason,), count)
+
+
+def _last_words(bye: Bye) -> str:
+    """Return why a rank failed as a person reads it: its category, or the exit code where that is all, and its text."""
+    category, message = bye.category[:MAX_LAST_WORDS], bye.message[:MAX_LAST_WORDS]
+    if category == catalog.EXIT_CODE and bye.exit_code is not None:
+        category = f"exit code {bye.exit_code}"
+        if message.startswith(category):  # as our client writes it
+            return message
+    return ": ".join(text for text in (category, message) if text)

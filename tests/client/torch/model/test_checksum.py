@@ -102,7 +102,7 @@ def train(rank, path):
     dist.barrier()
     dist.destroy_process_group()
 if __name__ == "__main__":
-    processes.spawn(train, (sys.argv[1],), 2)
+    processes.start_processes(train, (sys.argv[1],), 2, start_method="fork")  # PyTorch is imported once, not thrice
 """
 
 

@@ -1,0 +1,151 @@
+"""The exit code of a rank's process, where the kernel tells it to somebody who is not its parent.
+
+A pidfd, opened while the process lives, means that process for ever. After its parent has collected it,
+`PIDFD_GET_INFO` tells its exit code to anybody (Linux 6.15, `include/uapi/linux/pidfd.h`). Until then it is a zombie,
+whose `/proc/PID/stat` tells it to root and to its own user (proc(5)); before 6.15 that moment is the only one, and a
+parent that waits leaves none. Where neither is to be had, the exit code is not known, and nothing follows from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from tachograph.backoff import Backoff
+from tachograph.node.ranks.frames import Peer
+from tachograph.node.ranks.limits import Limits
+
+WATCH_SECONDS = 60.0
+"""A process that ends later after its rank has finished did something else meanwhile."""
+
+FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.02, 1.0
+"""Between a process's end and the moment at which its parent collects it, its exit code is looked for this often."""
+
+SO_PEERPIDFD = 77
+"""Linux 6.5; Python does not name it."""
+
+INFO = struct.Struct("=QQ11Ii")
+"""The first version of `struct pidfd_info`: mask, cgroup, eleven ids, and the exit code in the form of wait(2)."""
+GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
+INFO_EXIT = 1 << 3
+
+_STATE, _START, _EXIT_CODE = 3 - 3, 22 - 3, 52 - 3  # fields of proc_pid_stat(5), counted from the state
+_log = logging.getLogger(__name__)
+
+
+class PeerProcess:
+    """The process at the other end of a connection."""
+
+    def __init__(self, peer: Peer, pidfd: int, proc: Path = Path("/proc")) -> None:
+        self.peer = peer
+        self._pidfd = pidfd
+        self._stat = proc / str(peer.pid) / "stat"
+        fields = self._fields()
+        self._started = fields[_START] if fields else None
+
+    @classmethod
+    def of(cls, sock: socket.socket | None, peer: Peer) -> PeerProcess | None:
+        """Return the process of `peer`, None where the kernel gives no pidfd of it; to be closed."""
+        if sock is None or not peer.pid:  # of another pid namespace
+            return None
+        try:
+            try:
+                pidfd = sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+            except OSError as error:
+                if error.errno != errno.ENOPROTOOPT:
+                    raise
+                pidfd = os.pidfd_open(peer.pid)
+        except (OSError, AttributeError) as error:  # a Python built for an older kernel has no pidfd_open
+            _log.debug("no exit code of a rank's process", extra={"error": error, **peer._asdict()})
+            return None
+        return cls(peer, pidfd)
+
+    def fileno(self) -> int:
+        """Return the pidfd, which is readable once the process has ended."""
+        return self._pidfd
+
+    def close(self) -> None:
+        """Close the pidfd."""
+        os.close(self._pidfd)
+
+    def wait_status(self) -> int | None:
+        """Return how the process ended, in the form of wait(2); None if it has not, or if that is not known."""
+        info = bytearray(INFO.pack(INFO_EXIT, *[0] * 13))
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self._pidfd, GET_INFO, info)
+            mask, *_, status = INFO.unpack(info)
+            if mask & INFO_EXIT:
+                return int(status)
+        fields = self._fields()
+        if fields and fields[_STATE] == b"Z" and fields[_START] == self._started:
+            return int(fields[_EXIT_CODE]) or None  # 0 is also what those see who may not see it
+        return None
+
+    def _fields(self) -> list[bytes]:
+        try:
+            return self._stat.read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            return []
+
+
+class ProcessEnds:
+    """Waits for the processes of finished ranks to end: one pidfd for each, for a minute at most."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._waiting: dict[Peer, asyncio.Task[None]] = {}
+
+    def watch(self, process: PeerProcess, exited: Callable[[int], None]) -> None:
+        """Call `exited` with the exit code of a process, unless a signal ends it or it does so too late; close it."""
+        self.forget(process.peer)
+        own = sum(peer.uid == process.peer.uid for peer in self._waiting)
+        if own >= self._limits.ranks or len(self._waiting) >= self._limits.node_ranks:
+            process.close()
+            return
+        task = asyncio.get_running_loop().create_task(_wait(process, exited))
+        self._waiting[process.peer] = task
+        task.add_done_callback(lambda done: self._done(process, done))
+
+    def forget(self, peer: Peer) -> None:
+        """Wait no more for a process: it goes on, and its end will be that of something else."""
+        if (task := self._waiting.pop(peer, None)) is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """Wait for none any more."""
+        for peer in list(self._waiting):
+            self.forget(peer)
+
+    def _done(self, process: PeerProcess, task: asyncio.Task[None]) -> None:
+        process.close()
+        if self._waiting.get(process.peer) is task:
+            del self._waiting[process.peer]
+
+
+async def _wait(process: PeerProcess, exited: Callable[[int], None]) -> None:
+    with contextlib.suppress(asyncio.TimeoutError):
+        status = await asyncio.wait_for(_ended(process), WATCH_SECONDS)
+        if os.WIFEXITED(status):
+            exited(os.WEXITSTATUS(status))
+
+
+async def _ended(process: PeerProcess) -> int:
+    """Return how a process ended, once that can be read."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(process, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(process)
+    pause = Backoff(FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS)
+    while (status := process.wait_status()) is None:
+        await asyncio.sleep(pause.next())
+    return status

@@ -1,0 +1,268 @@
+"""Exit codes that the exporter sees from outside: real processes, and the kernel's own answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.node.ranks import process_end
+from tachograph.node.ranks.frames import Peer
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.process_end import GET_INFO, INFO, PeerProcess, ProcessEnds
+
+SCRIPT = """
+import os, signal, sys, time
+from tachograph.client.recorder import Recorder
+def record(run):
+    recorder = Recorder(run=run)
+    while not recorder._calls.sender._answered: time.sleep(0.01)
+    with recorder.step(): pass
+    return recorder
+recorder = record(sys.argv[1])
+"""
+
+
+def spawn(code: str) -> subprocess.Popen[bytes]:
+    """Start a process that does this once a byte comes in."""
+    program = f"import os, signal, sys; sys.stdin.buffer.read(1); {code}"
+    return subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE)
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[[str], tuple[subprocess.Popen[bytes], PeerProcess]]]:
+    """Start such a process, and hold it by a pidfd."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(code: str, proc: Path = Path("/proc")) -> tuple[subprocess.Popen[bytes], PeerProcess]:
+        process = spawn(code)
+        made.append(process)
+        return process, PeerProcess(Peer(os.getuid(), process.pid), os.pidfd_open(process.pid), proc)
+
+    yield start
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+def release(process: subprocess.Popen[bytes]) -> None:
+    """Have a process end, and leave it a zombie."""
+    assert process.stdin is not None
+    process.stdin.write(b".")
+    process.stdin.flush()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+def kernel_tells_exit_codes() -> bool:
+    """Whether this kernel is Linux 6.15 or later."""
+    major, minor = os.uname().release.split(".")[:2]
+    return (int(major), int(minor)) >= (6, 15)
+
+
+def test_a_zombie_tells_its_exit_code(child: Any) -> None:
+    """A process that its parent has not collected yet has its status in /proc; before that it has none."""
+    process, held = child("sys.exit(3)")
+    assert held.wait_status() is None
+    release(process)
+    assert held.wait_status() == 3 << 8
+    held.close()
+
+
+@pytest.mark.skipif(not kernel_tells_exit_codes(), reason="PIDFD_INFO_EXIT is of Linux 6.15")
+@pytest.mark.parametrize(
+    ("code", "status"), [("sys.exit(3)", 3 << 8), ("os._exit(0)", 0), ("os.kill(os.getpid(), 9)", 9)]
+)
+def test_a_collected_process_tells_its_exit_code(child: Any, tmp_path: Path, code: str, status: int) -> None:
+    """The pidfd tells it as long as it is open, without /proc."""
+    process, held = child(code, tmp_path)
+    release(process)
+    assert held.wait_status() is None
+    process.wait()
+    assert held.wait_status() == status
+    held.close()
+
+
+def test_the_kernels_numbers() -> None:
+    """include/uapi/linux/pidfd.h: struct pidfd_info has 64 bytes in its first version, and _IOWR(0xFF, 11, …)."""
+    assert INFO.size == 64
+    assert GET_INFO == 0xC040FF0B
+
+
+def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
+    """A zombie that began at another time is not that process; what an older kernel does not tell is not known."""
+    stat = tmp_path / "77" / "stat"
+    stat.parent.mkdir()
+    fields = ["Z"] + ["0"] * 18 + ["5000"] + ["0"] * 29 + ["256"]
+    stat.write_text("77 (a ) Z 1) " + " ".join(fields))
+    receiver, sender = os.pipe()  # no pidfd: the ioctl fails, as on an older kernel
+    held = PeerProcess(Peer(0, 77), receiver, tmp_path)
+    assert held.wait_status() == 256
+    fields[19] = "5001"
+    stat.write_text("77 (a ) Z 1) " + " ".join(fields))
+    assert held.wait_status() is None
+    fields[19], fields[49] = "5000", "0"
+    stat.write_text("77 (a ) Z 1) " + " ".join(fields))
+    assert held.wait_status() is None
+    held.close()
+    os.close(sender)
+
+
+def test_the_process_of_a_connection() -> None:
+    """The kernel gives a pidfd of the peer; none of a process in another pid namespace, none of a closed socket."""
+    here, there = socket.socketpair()
+    mine = Peer(os.getuid(), os.getpid())
+    held = PeerProcess.of(here, mine)
+    assert held is not None
+    assert held.wait_status() is None
+    held.close()
+    assert PeerProcess.of(here, Peer(os.getuid(), 0)) is None
+    assert PeerProcess.of(None, mine) is None
+    here.close()
+    assert PeerProcess.of(here, mine) is None
+    there.close()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_what_is_told_of_an_end(child: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of a process that exits; nothing of one that a signal ends or that goes on; each pidfd is closed."""
+    before = descriptors()
+    told: list[tuple[str, int]] = []
+
+    async def main() -> None:
+        ends = ProcessEnds(Limits())
+        exits, killed, forgotten, late = (child(code) for code in ("sys.exit(4)", "os.kill(os.getpid(), 9)", "", ""))
+        for name, (_, held) in zip(("exits", "killed", "forgotten"), (exits, killed, forgotten), strict=True):
+            ends.watch(held, lambda code, name=name: told.append((name, code)))  # type: ignore[misc]
+        ends.forget(forgotten[1].peer)
+        for process, _ in (exits, killed):
+            release(process)
+        while ends._waiting:
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(process_end, "WATCH_SECONDS", 0.01)
+        ends.watch(late[1], lambda code: told.append(("late", code)))
+        while ends._waiting:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    assert told == [("exits", 4)]
+    assert descriptors() == before + 4  # the children's standard inputs
+
+
+def test_watched_processes_are_bounded(child: Any) -> None:
+    """A user has no more pidfds than ranks, one for each process; what is closed leaves none."""
+    before = descriptors()
+
+    async def main() -> None:
+        ends = ProcessEnds(Limits(ranks=2))
+        started = [child("") for _ in range(4)]
+        held = descriptors()
+        for _, process in started:
+            ends.watch(process, print)
+        again = PeerProcess(started[0][1].peer, os.pidfd_open(started[0][0].pid))
+        ends.watch(again, print)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert set(ends._waiting) == {process.peer for _, process in started[:2]}
+        assert descriptors() <= held - 2
+        ends.close()
+
+    asyncio.run(main())
+    assert descriptors() == before + 4
+
+
+@pytest.fixture(scope="module")
+def running(exporter_at: Callable[..., Any]) -> Any:
+    return exporter_at("--no-gpu")
+
+
+def script(running: Any, run: str, code: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "TACHOGRAPH_SOCKET": str(running.socket)}
+    return subprocess.Popen([sys.executable, "-c", SCRIPT + code, run], env=environment, stderr=subprocess.DEVNULL)
+
+
+def reason(running: Any, run: str) -> str | None:
+    """The reason that a run's rank ended for, None if it has not."""
+    found = [
+        dict(labels)["reason"]
+        for (name, labels), _ in running.scrape().values.items()
+        if name == "tachograph_rank_ended_timestamp_seconds" and ("run", run) in labels
+    ]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "expected"),
+    [
+        ("raised", "raise SystemExit(1)", "exit_code"),
+        ("bound", "from os import _exit; recorder.close(); _exit(1)", "exit_code"),
+        ("signalled", "raise SystemExit(143)", "terminated"),
+        ("called", "sys.exit(1)", "exit_code"),
+        ("finished", "raise SystemExit(0)", "finished"),
+        ("exited", "os._exit(1)", "died"),
+        ("killed", "os.kill(os.getpid(), signal.SIGKILL)", "died"),
+        ("crashed", "import ctypes; ctypes.string_at(0)", "died"),
+        ("sigterm", "os.kill(os.getpid(), signal.SIGTERM)", "terminated"),
+    ],
+)
+def test_how_processes_end(running: Any, run: str, code: str, expected: str) -> None:
+    """An exit code that the client could not see is a failure all the same; deaths stay deaths."""
+    process = script(running, run, code)
+    try:
+        running.eventually(lambda: reason(running, run) == expected)
+    finally:
+        process.kill()
+        process.wait()
+    assert reason(running, run) == expected
+    up = running.scrape().value("rank_up", run=run, rank=0)
+    assert up == (expected == "finished")
+
+
+def test_a_process_that_goes_on_with_another_run(running: Any) -> None:
+    """Its exit code belongs to the run it ends in, and says nothing about the one that it finished."""
+    process = script(running, "first", "recorder.close(); recorder = record('second'); raise SystemExit(1)")
+    running.eventually(lambda: reason(running, "second") == "exit_code")
+    process.wait()
+    assert reason(running, "first") == "finished"
+
+
+def test_no_pidfd_is_left(running: Any) -> None:
+    """However ranks come and go, the exporter has as many descriptors as before."""
+    running.get("/metrics")
+
+    def used() -> int:
+        return len(list(Path(f"/proc/{running.process.pid}/fd").iterdir()))
+
+    running.eventually(lambda: not any("pidfd" in link for link in links(running.process.pid)))
+    before = used()
+    for number, code in enumerate(("raise SystemExit(1)", "os._exit(1)", "sys.exit(1)", "")):
+        script(running, f"left-{number}", code).wait()
+    with_words = running.speaker(run="left-words")
+    with_words.hello()
+    with_words.hello()
+    with_words.bye()
+    with_words.hello()
+    assert any("pidfd" in link for link in links(running.process.pid))
+    with_words.close()
+    running.eventually(lambda: used() <= before and not any("pidfd" in link for link in links(running.process.pid)))
+
+
+def links(pid: int) -> list[str]:
+    found = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.append(str(entry.readlink()))
+        except FileNotFoundError:
+            continue
+    return found
