@@ -159,6 +159,18 @@ def test_distributed_saves_are_checkpoints(scraped: Any) -> None:
     assert done.value("checkpoint_failures_total", run="distributed_saves", rank=0) == 1
 
 
+def test_the_save_at_the_end_is_reported(scraped: Any, tmp_path: Path) -> None:
+    """No step follows it: the end of the script reports it."""
+    script = tmp_path / "last.py"
+    script.write_text(
+        "import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "model(torch.ones(2)).sum().backward()\noptimizer.step()\ntorch.save(model.state_dict(), 'last.pt')\n"
+    )
+    done = scraped.run(*RUN, "--name", "last", script, folder=tmp_path)
+    assert done.status == 0, done.errors
+    assert done.value("checkpoints_total", run="last", rank=0) == 1
+
+
 def test_a_framework_is_seen_as_its_parts(scraped: Any) -> None:
     """Under Lightning a step is two batches, and its validations are neither batches nor tags of steps."""
     done = run(scraped, "lightning_fit.py")
