@@ -432,8 +432,7 @@ class Observer:
         count, self._restored = int(number(self._restored) or 0), None
         if count > 0:
             loop.recorder.resumed(count)
-            loop.recorder.step(accumulating=True)  # what is open becomes the first part of the step with that number
-            loop.end_accumulating()
+            loop.end_accumulating()  # what is open becomes the first part of the step with that number
             loop.begin(count + self.summary.steps)
 
     # Models and schedules
