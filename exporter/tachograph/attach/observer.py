@@ -97,6 +97,10 @@ class Observer:
             self._making = False
         return self.loop
 
+    def _begun(self) -> Loop | None:
+        """Return the loop to report to, if there is one already: what does not train begins no record."""
+        return self.here() if self.loop is not None else None
+
     def stop(self) -> None:
         """Observe nothing any more."""
         self.active = False
@@ -115,7 +119,7 @@ class Observer:
     @contained
     def joined(self) -> None:
         """Take over the rank and the world size that only the script knew, once its process group is there."""
-        loop = self.here()
+        loop = self._begun()
         if loop is None:
             return
         before, now = loop.recorder.identity, discover({}, os.environ)
@@ -212,7 +216,7 @@ class Observer:
     @contained
     def exhausted(self) -> None:
         """Note the end of a loader: with it ends an evaluation that nothing else marks."""
-        loop = self.here()
+        loop = self._begun()
         if loop is not None and not self._is_evaluating():
             self._go_on(loop, "eval")
 
@@ -221,7 +225,7 @@ class Observer:
     @contained
     def evaluation_begins(self, module: Any) -> bool:
         """Note that a module is put into evaluation mode; return whether it is a model that the script trains."""
-        loop = self.here()
+        loop = self._begun()
         if loop is None or not self._optimizers.train(module):
             return False
         if not self._is_evaluating():
@@ -233,7 +237,7 @@ class Observer:
     @contained
     def evaluation_ends(self, module: Any) -> bool:
         """Note that a module is put into training mode; return whether no evaluation is under way any more."""
-        loop = self.here()
+        loop = self._begun()
         if self._evaluated is not None and loop is not None and self._optimizers.train(module):
             self._evaluated = None
             self._go_on(loop, "eval")
@@ -248,7 +252,7 @@ class Observer:
     @contained
     def saving(self) -> bool:
         """Enter phase `checkpoint`; return whether `saved` is to be called for it."""
-        loop = self.here()
+        loop = self._begun()
         if loop is None:
             return False
         self._saving += 1
@@ -341,7 +345,7 @@ class Observer:
     @contained
     def clipped(self, norm: Any) -> None:
         """Note the gradient norm that clipping has computed."""
-        if self.here() is not None:
+        if self._begun() is not None:
             self.summary.see("gradient norm")
             self._values.clipped(norm)
 
