@@ -164,7 +164,7 @@ class LiveFleet:
         rank.send(message.frame)
 
     def _refusal(self, message: RankMessage) -> Callable[[str], None]:
-        run, number, attempt = message.connection
+        run, number, attempt, _ = message.connection
         return lambda text: self._error(f"rank {number} of {run}, attempt {attempt}, was refused: {text}")
 
     def _error(self, text: str) -> None:
@@ -206,7 +206,7 @@ def subnet_of_loopback() -> Iterator[int]:
 
 def main() -> None:
     """Play a scenario until SIGTERM or SIGINT."""
-    from tachograph_lab.fleet import Simulation
+    from tachograph_lab.fleet import simulate
 
     logging.basicConfig(level=logging.WARNING)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -214,7 +214,7 @@ def main() -> None:
     scenario = pickle.loads(Path(sys.argv[1]).read_bytes())
     epoch = time.time() + LEAD_SECONDS
     with subnet_of_loopback() as subnet:
-        asyncio.run(_serve(Simulation(scenario, epoch), epoch, Path(sys.argv[2]), subnet))
+        asyncio.run(_serve(simulate(scenario, epoch), epoch, Path(sys.argv[2]), subnet))
 
 
 async def _serve(fleet: SimulatedFleet, epoch: float, folder: Path, subnet: int) -> None:
