@@ -31,7 +31,7 @@ STEPS = (0.4, 1.0, 1.0, 2.5, 12.0)
 WARM_UP, BASELINE = 240.0, 1080.0
 """Seconds before the fault: for alerts without a baseline, and for those that compare a run with its own past."""
 
-FATAL_XIDS = (48, 62, 64, 74, 79, 95, 119, 120)
+FATAL_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140, 143, 144, 145, 146, 147, 148, 149, 150, 155, 158)
 PROGRAM_XIDS = (13, 31, 43, 45)
 
 
