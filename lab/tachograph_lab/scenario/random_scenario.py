@@ -45,7 +45,7 @@ SWIFT_SECONDS = 10.0
 WARM_UP, BASELINE = 240.0, 1080.0
 """Seconds before the fault: for alerts without a baseline, and for those that compare a run with its own past."""
 
-FATAL_XIDS = (48, 62, 64, 74, 79, 95, 119, 120)
+FATAL_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140, 143, 144, 145, 146, 147, 148, 149, 150, 155, 158)
 PROGRAM_XIDS = (13, 31, 43, 45)
 
 
