@@ -12,6 +12,7 @@ import pytest
 
 from tachograph.attach.observer import LoaderState, Observer
 from tachograph.attach.summary import Summary
+from tachograph.client.core.steps import StepRecord
 from tachograph.client.recorder import Recorder
 
 
@@ -20,9 +21,14 @@ class Optimizer:
 
     param_groups = ({"lr": 0.5},)
 
+    def __init__(self, steps: int = 0) -> None:
+        self.state = {"a parameter": {"step": steps}} if steps else {}
 
-class Scalar:
-    """A tensor of one number."""
+
+class Tensor:
+    """A tensor of one number, by PyTorch's own name."""
+
+    __module__ = "torch"
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -44,6 +50,22 @@ def observer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Observ
         made.loop.recorder.close()
 
 
+class Records(list[StepRecord]):
+    """Every completed step; the recorder's thread hands them over, `told` the last ones."""
+
+    def observe(self, record: StepRecord) -> None:
+        """Keep a step."""
+        self.append(record)
+
+
+def records_of(observer: Observer) -> Records:
+    loop = observer.here()
+    assert loop is not None
+    records = Records()
+    loop.recorder._calls.state.observers.add(records)
+    return records
+
+
 def told(observer: Observer) -> dict[str, Any]:
     assert observer.loop is not None
     observer.loop.recorder.close()  # its thread takes from the same rings
@@ -61,6 +83,14 @@ def backward(observer: Observer) -> None:
     observer.backward_ends()
 
 
+def fetch(observer: Observer, feed: LoaderState, *, learning: bool) -> str:
+    """Fetch a batch; return the phase in which it was waited for."""
+    observer.fetching(feed, learning)
+    waited_in = phase(observer) if observer.loop is not None else "none"
+    observer.delivered(feed, learning)
+    return waited_in
+
+
 def step(observer: Observer, optimizer: Any) -> None:
     observer.optimizer_begins(optimizer)
     observer.optimizer_ends(optimizer)
@@ -69,8 +99,14 @@ def step(observer: Observer, optimizer: Any) -> None:
 def test_nothing_is_recorded_before_something_is_trained(observer: Observer) -> None:
     """The recorder begins with the first event: a script that makes one of its own comes first."""
     assert observer.loop is None
+    observer.joined()
+    assert not observer.saving()
+    assert not observer.evaluation_begins(object())
+    observer.clipped(1.0)
+    observer.exhausted()
+    assert observer.loop is None
     observer.script_records()
-    observer.delivered(LoaderState(), learning=True)
+    fetch(observer, LoaderState(), learning=True)
     assert observer.loop is None
     assert observer.summary.own_recorder
 
@@ -86,7 +122,7 @@ def test_a_script_that_records_later_ends_our_record(observer: Observer) -> None
 def test_each_phase_is_where_it_says(observer: Observer) -> None:
     """From the batch to backward is forward; then backward, and the optimizer; between them and after is other."""
     optimizer = Optimizer()
-    observer.delivered(LoaderState(), learning=True)
+    fetch(observer, LoaderState(), learning=True)
     assert phase(observer) == "forward"
     observer.backward_begins(None)
     assert phase(observer) == "backward"
@@ -106,11 +142,11 @@ def test_accumulated_batches_are_one_step(observer: Observer) -> None:
     """Batches and backwards before an optimizer step belong to it."""
     feed, optimizer = LoaderState(), Optimizer()
     for _ in range(3):
-        observer.delivered(feed, learning=True)
+        fetch(observer, feed, learning=True)
         first = perf_counter()
         backward(observer)
         for _ in range(3):
-            observer.delivered(feed, learning=True)
+            fetch(observer, feed, learning=True)
             backward(observer)
         step(observer, optimizer)
         assert observer.loop is not None
@@ -122,13 +158,13 @@ def test_accumulated_batches_are_one_step(observer: Observer) -> None:
 def test_the_loss_is_what_the_outer_backward_began_from(observer: Observer) -> None:
     """Activation checkpointing calls backward from within, on other tensors; a loss of 0 is one."""
     optimizer = Optimizer()
-    observer.backward_begins(Scalar(0.0))
-    observer.backward_begins(Scalar(7.0))
+    observer.backward_begins(Tensor(0.0))
+    observer.backward_begins(Tensor(7.0))
     observer.backward_ends()
     observer.backward_ends()
     step(observer, optimizer)
     assert told(observer)["loss"] == 0.0
-    raw, scaled = Scalar(float("nan")), Scalar(65536.0)
+    raw, scaled = Tensor(float("nan")), Tensor(65536.0)
     observer.scaled(object(), raw, scaled)
     observer.backward_begins((scaled,))
     observer.backward_ends()
@@ -136,13 +172,70 @@ def test_the_loss_is_what_the_outer_backward_began_from(observer: Observer) -> N
     assert told(observer)["loss"] == "NaN"
 
 
+def test_the_loss_of_a_step_is_the_sum_of_its_micro_batches(observer: Observer) -> None:
+    """A script divides the loss of each micro-batch; what precedes another optimizer's step belongs to that one."""
+    first, second = Optimizer(), Optimizer()
+    for _ in range(2):
+        for value in (1.0, 2.5):
+            observer.backward_begins(Tensor(value))
+            observer.backward_ends()
+        step(observer, first)
+        observer.backward_begins(Tensor(100.0))
+        observer.backward_ends()
+        step(observer, second)
+    assert told(observer)["loss"] == 3.5
+
+
+def test_a_restored_optimizer_says_where_the_count_goes_on(observer: Observer) -> None:
+    """The state of an optimizer that was restored holds the steps it has made: the first one has that number."""
+    optimizer, records = Optimizer(150), records_of(observer)
+    observer.delivered(LoaderState(), learning=True)
+    began = perf_counter()
+    for _ in range(3):
+        backward(observer)
+        step(observer, optimizer)
+    metrics = told(observer)
+    assert [record.number for record in records] == [150, 151, 152]
+    assert records[0].began < began
+    assert (metrics["resume_step"], metrics["tagged_steps_total"]) == (150, {"warm-up": 1})
+
+
+def test_a_step_without_a_loader_begins_where_the_last_one_ended(observer: Observer) -> None:
+    """There is no batch to begin it; a save or an evaluation in between is no part of it."""
+    optimizer, records, ends = Optimizer(), records_of(observer), []
+    for _ in range(3):
+        backward(observer)
+        backward(observer)
+        step(observer, optimizer)
+        assert phase(observer) == "forward"
+        ends.append(perf_counter())
+    assert observer.saving()
+    assert observer.saving()
+    assert phase(observer) == "checkpoint"
+    observer.saved(None, kept=True)
+    assert phase(observer) == "checkpoint"
+    observer.saved(None, kept=True)
+    assert phase(observer) == "forward"
+    saved = perf_counter()
+    backward(observer)
+    assert phase(observer) == "forward"  # the steps before had two backwards
+    backward(observer)
+    assert phase(observer) == "other"
+    step(observer, optimizer)
+    metrics = told(observer)
+    assert records[1].ended < records[2].began < ends[1]
+    assert ends[2] < records[3].began < saved
+    assert metrics["checkpoints_total"] == 1
+    assert metrics["tagged_steps_total"] == {"warm-up": 1}
+
+
 def test_two_loaders_at_once_and_one_ahead_make_no_more_steps(observer: Observer) -> None:
     """A batch that comes before another one is no step of its own: zipped loaders, prefetching by one."""
     first, second, optimizer = LoaderState(), LoaderState(), Optimizer()
-    observer.delivered(second, learning=True)
+    fetch(observer, second, learning=True)
     for _ in range(5):
-        observer.delivered(first, learning=True)
-        observer.delivered(second, learning=True)
+        fetch(observer, first, learning=True)
+        fetch(observer, second, learning=True)
         backward(observer)
         step(observer, optimizer)
     assert told(observer)["steps_total"] == 5
@@ -151,28 +244,40 @@ def test_two_loaders_at_once_and_one_ahead_make_no_more_steps(observer: Observer
 def test_evaluation_is_told_by_gradients_or_by_batches_never_trained_on(observer: Observer) -> None:
     """Without gradients at once, with gradients from the third batch on; training goes on as a step of its own."""
     training, validation, optimizer = LoaderState(), LoaderState(), Optimizer()
-    observer.delivered(training, learning=True)
+    fetch(observer, training, learning=True)
     backward(observer)
     step(observer, optimizer)
-    observer.delivered(validation, learning=False)
+    fetch(observer, validation, learning=False)
     assert phase(observer) == "eval"
     observer.exhausted()
     assert phase(observer) == "other"
     for _ in range(3):
-        observer.delivered(validation, learning=True)
+        fetch(observer, validation, learning=True)
     assert phase(observer) == "eval"
-    observer.delivered(training, learning=True)
+    fetch(observer, training, learning=True)
     assert phase(observer) == "forward"
     backward(observer)
     step(observer, optimizer)
     assert told(observer)["steps_total"] == 2
 
 
+def test_a_validation_that_is_broken_off_ends_with_the_next_batch_to_train_on(observer: Observer) -> None:
+    """Each batch is judged as it is asked for: a validation left by `break` does not make the epoch an evaluation."""
+    training, validation, optimizer = LoaderState(), LoaderState(), Optimizer()
+    assert fetch(observer, validation, learning=False) == "eval"
+    for _ in range(3):
+        assert fetch(observer, training, learning=True) != "eval"
+        assert phase(observer) == "forward"
+        backward(observer)
+        step(observer, optimizer)
+    assert told(observer)["tagged_steps_total"] == {"warm-up": 1}
+
+
 def test_the_first_optimizer_makes_the_steps(observer: Observer) -> None:
     """Two optimizers in one iteration (a GAN) are one step; once the first is gone another one counts."""
     feed, first, second = LoaderState(), Optimizer(), Optimizer()
     for _ in range(3):
-        observer.delivered(feed, learning=True)
+        fetch(observer, feed, learning=True)
         for optimizer in (first, second):
             backward(observer)
             step(observer, optimizer)
@@ -196,7 +301,7 @@ def test_a_closure_runs_inside_the_optimizer(observer: Observer) -> None:
 def test_other_threads_are_not_watched(observer: Observer) -> None:
     """Phases belong to the training thread: what a prefetching thread fetches is not told."""
     backward(observer)
-    thread = threading.Thread(target=observer.delivered, args=(LoaderState(), True))
+    thread = threading.Thread(target=observer.fetching, args=(LoaderState(), False))
     thread.start()
     thread.join()
     assert phase(observer) == "other"
@@ -210,7 +315,7 @@ def test_a_fault_of_the_recorder_is_no_fault_of_the_script() -> None:
 
     observer = Observer(broken, Summary())
     assert observer.here() is None
-    observer.delivered(LoaderState(), learning=True)
+    fetch(observer, LoaderState(), learning=True)
     backward(observer)
     step(observer, Optimizer())
     assert observer.loop is None

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tachograph.attach.observer import EVALUATING
+
 SCRIPT = Path(__file__).with_name("loop_script.py")
 RUN = ("-m", "tachograph", "run")
 STEPS, MICRO, EVALUATIONS, SLEEP = 60, 120, 3, 0.01
@@ -28,9 +30,9 @@ def test_a_plain_loop_is_seen_and_unchanged(scraped: Any) -> None:
 
     assert done.value("steps_total", run="seen", rank=0) == STEPS
     assert done.value("samples_total", run="seen", rank=0) == STEPS * 8
-    assert done.value("batches_total", run="seen", rank=0) == MICRO + EVALUATIONS * 4
+    assert done.value("batches_total", run="seen", rank=0) == MICRO + EVALUATING  # its evaluation is marked by nothing
     seconds = {name: done.value("phase_seconds_total", run="seen", rank=0, phase=name) or 0.0 for name in PHASES}
-    assert seconds["data"] > (MICRO + EVALUATIONS * 4) * SLEEP
+    assert seconds["data"] > MICRO * SLEEP
     assert all(seconds[name] > 0 for name in PHASES)
     loss = done.value("loss", run="seen", rank=0)
     assert loss is not None
@@ -40,7 +42,7 @@ def test_a_plain_loop_is_seen_and_unchanged(scraped: Any) -> None:
     said = [line for line in done.errors.splitlines() if line.startswith("tachograph run: ")]
     assert len(said) == 2
     assert said[0].startswith(f"tachograph run: recorded {STEPS} steps: the wait for data")
-    assert said[1].startswith("tachograph run: not seen: checkpoints")
+    assert said[1].startswith("tachograph run: not seen: saves (a long one may page RunHung: --hang-seconds)")
 
 
 def test_under_torchrun_each_rank_is_seen_with_its_collectives(scraped: Any) -> None:

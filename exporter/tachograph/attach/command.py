@@ -15,7 +15,6 @@ from tachograph.attach.on_import import when_imported
 from tachograph.attach.summary import Summary
 from tachograph.attach.torch_hooks import attach
 from tachograph.client.core.notice import notice
-from tachograph.client.hello.identity import discover
 from tachograph.client.recorder import Recorder, on_created
 from tachograph.client.transport.shutdown import note_exit
 
@@ -33,6 +32,8 @@ options:
   --flops-per-token N   the model's operations per token, forward and backward
   --flops-per-step N    the same for a step, over all ranks
   --precision NAME      what products are computed in: bf16, fp16, tf32, fp8, ...
+  --hang-seconds N      what the run takes longer for than that, without a step, is a hang
+                        (else TACHOGRAPH_HANG_SECONDS, else the rules' own limit)
   --quiet               do not print a summary at the end
 """
 
@@ -44,8 +45,9 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--flops-per-token": ("flops_per_token", float),
     "--flops-per-step": ("flops_per_step", float),
     "--precision": ("precision", str),
+    "--hang-seconds": ("hang_seconds", float),
 }
-"""Options with a value: the argument of `Recorder` that it is, and how its text is read."""
+"""Options with a value: the argument of `Recorder` or the threshold that it is, and how its text is read."""
 
 AMOUNTS = {"tokens_per_step", "flops_per_token", "flops_per_step"}
 
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"tachograph run: {error}\n")
         return error.status
     try:
-        _watch(given, quiet)
+        _watch(given, quiet, at_once=not chosen.mentions("tachograph"))
     except Exception as error:  # noqa: BLE001 - the script runs, recorded or not
         notice("run", "nothing is recorded", error)
     try:
@@ -109,19 +111,34 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], bool, tuple[str, str], lis
     raise UsageError("no script was given")
 
 
-def _watch(given: dict[str, Any], quiet: bool) -> None:
-    """Have PyTorch observed once the script imports it, and the summary printed by rank 0."""
+def _watch(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
+    """Have PyTorch observed once the script imports it, and the summary printed by rank 0.
+
+    The record begins `at_once`, so that a crash before the first batch is a run, too; else with the first event.
+    """
     if os.environ.get("TACHOGRAPH_DISABLED", "") not in ("", "0"):
         return
+    hang_seconds = given.pop("hang_seconds", None)
+
+    def make() -> Recorder:
+        recorder = Recorder(**given)
+        if hang_seconds is not None:
+            recorder.threshold("hang_seconds", hang_seconds)
+        return recorder
+
     summary = Summary()
-    observer = Observer(lambda: Recorder(**given), summary)
+    observer = Observer(make, summary)
     on_created(observer.script_records)
     when_imported("torch", lambda torch: attach(torch, observer))
     process = os.getpid()
 
-    def print_summary() -> None:
-        if os.getpid() == process and not quiet and discover({}, os.environ).rank == 0:
+    def finish() -> None:
+        if os.getpid() != process:
+            return
+        if observer.finish() == 0 and not quiet:
             with contextlib.suppress(OSError, ValueError):  # stderr may be closed by now
                 sys.stderr.write(summary.text(given=bool(AMOUNTS & given.keys())))
 
-    atexit.register(print_summary)
+    if at_once:
+        observer.here()
+    atexit.register(finish)  # after the recorder's own, so that it runs before

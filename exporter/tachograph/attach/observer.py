@@ -1,8 +1,9 @@
 """Steps and phases of a training script, derived from the parts of PyTorch that it uses.
 
 A step ends with the step of the first optimizer that ever made one. It begins with the last batch that a `DataLoader`
-delivered before the step's first backward (else with that backward), so a batch that is not trained on makes no step.
-Forward is the time from that batch to backward: what it holds besides the model's forward is not known.
+delivered before the step's first backward, so a batch that is not trained on makes no step; without a loader it begins
+where the last one ended. An evaluation or a save before that backward is no part of it: the step begins after them.
+Forward is the time from the step's begin to backward: what it holds besides the model's forward is not known.
 """
 
 # ruff: noqa: ANN401 - what PyTorch hands over has no type here
@@ -15,9 +16,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import ref
 
+from tachograph.attach.optimizers import Optimizers, steps_made
+from tachograph.attach.step_values import StepValues
 from tachograph.attach.summary import Summary
+from tachograph.catalog.rank import PhaseName
 from tachograph.client.core.contained import contained
 from tachograph.client.core.notice import notice
+from tachograph.client.core.scalars import Copy, Reading, number
+from tachograph.client.hello.identity import discover
 from tachograph.client.recorder import Recorder
 from tachograph.integrations.loop import Loop
 
@@ -44,7 +50,7 @@ class LoaderState:
 
 
 class Observer:
-    """Turns what happens into steps and phases of a recorder that begins with the first thing that happens.
+    """Turns what happens into steps and phases of a recorder that begins with the first call of `here`.
 
     Only the thread that made it is watched: phases belong to one thread. `active` is False where there is nothing to
     record: the script has a recorder of its own, or this is a forked child.
@@ -58,11 +64,20 @@ class Observer:
         self._thread = threading.get_ident()
         self._making = False
         self._pending: LoaderState | None = None
+        self._fed = False
+        self._evaluated: Any = None
+        self._saving = 0
+        self._saved: int | None = None
+        self._uploads: list[tuple[int, Any]] = []
+        self._begins_again = False
         self._backward_seen = False
         self._depth = 0
-        self._primary: ref[Any] | None = None
-        self._loss: Any = None
-        self._scaled: tuple[int, Any] | None = None
+        self._backwards = 0
+        self._usual_backwards = 0
+        self._values = StepValues()
+        self._optimizers = Optimizers()
+        self._restored: Reading = None
+        self._compiled_steps = False
         self._scaler: Any = None
         self._models: list[ref[Any]] = []
         self._schedules: list[ref[Any]] = []
@@ -82,6 +97,10 @@ class Observer:
             self._making = False
         return self.loop
 
+    def _begun(self) -> Loop | None:
+        """Return the loop to report to, if there is one already: what does not train begins no record."""
+        return self.here() if self.loop is not None else None
+
     def stop(self) -> None:
         """Observe nothing any more."""
         self.active = False
@@ -97,34 +116,183 @@ class Observer:
             self.loop.abandon()
             self.loop.recorder.close()
 
+    @contained
+    def joined(self) -> None:
+        """Take over the rank and the world size that only the script knew, once its process group is there."""
+        loop = self._begun()
+        if loop is None:
+            return
+        before, now = loop.recorder.identity, discover({}, os.environ)
+        if not self.summary.steps and (before.rank, before.world_size) != (now.rank, now.world_size):
+            self.summary.launched = before.world_size == 1
+            self.starts_others()
+            self.here()
+
+    @contained
+    def starts_others(self) -> None:
+        """End a record without a step: the processes that this one starts train; what it does later makes another."""
+        if self.active and self.loop is not None and not self.summary.steps:
+            self.loop.abandon()
+            self.loop.recorder.close()
+            self.loop = None
+
+    @contained
+    def finish(self) -> int:
+        """Report what the script's end leaves open, the last checkpoint; return this process's rank."""
+        if self.loop is None:
+            return discover({}, os.environ).rank
+        if self.active:
+            if self._compiled_steps:
+                self._find_step(self.loop)
+            self._report_saved(self.loop)
+        self.summary.ranks = self.loop.recorder.identity.world_size
+        return self.loop.recorder.identity.rank
+
+    def _begin(self, loop: Loop) -> None:
+        """Begin a step with its forward."""
+        self._begins_again = False
+        if self._saved is not None or self._uploads:
+            self._report_saved(loop)
+        loop.begin()
+        loop.enter("forward")
+
+    def _pause(self, loop: Loop, phase: PhaseName) -> None:
+        """Enter a phase that is no part of training; a step of which no backward was seen begins again after it."""
+        if loop.stepping and not self._backward_seen:
+            loop.abandon()
+            self._begins_again = True
+        loop.enter(phase)
+
+    def _go_on(self, loop: Loop, phase: PhaseName, error: BaseException | None = None) -> None:
+        """Leave such a phase."""
+        loop.leave(phase, error)
+        if self._begins_again and not loop.in_phase("eval") and not loop.in_phase("checkpoint"):
+            self._begin(loop)
+
     # Batches
+
+    def starting(self, learning: bool) -> PhaseName:
+        """Return the phase in which a loader is started: its workers take their time."""
+        return "data" if learning and not self._is_evaluating() else "eval"
+
+    @contained
+    def fetching(self, feed: LoaderState, learning: bool) -> None:
+        """Note that a batch is asked for; `learning` is whether gradients are on."""
+        loop = self.here()
+        if loop is None:
+            return
+        if self._compiled_steps:
+            self._find_step(loop)
+        learning = learning and not self._is_evaluating()
+        if learning and self._pending is not None:
+            self._pending.unused += 1
+            self._pending = None
+        if learning and not feed.evaluates:
+            self._begins_again = False  # the batch will begin it
+            loop.leave("eval")
+            return
+        self.summary.see("eval")
+        self._pause(loop, "eval")
 
     @contained
     def delivered(self, feed: LoaderState, learning: bool) -> None:
-        """Note a batch; `learning` is whether gradients were on when it was asked for."""
+        """Note the batch: one to train on begins a step, or a micro-batch of one."""
         loop = self.here()
         if loop is None:
             return
         self.summary.see("data")
-        if self._pending is not None:
-            self._pending.unused += 1
-        self._pending = feed
+        if learning and not self._is_evaluating():
+            self._pending = feed
+        if loop.in_phase("eval"):
+            return
+        self._fed = True
         if not self._backward_seen:
             loop.abandon()
-        if not learning or feed.evaluates:
-            self.summary.see("eval")
-            loop.enter("eval")
-            return
-        loop.leave("eval")
-        if not loop.stepping:
-            loop.begin()
-        loop.enter("forward")
+        if loop.stepping:
+            loop.enter("forward")
+        else:
+            self._begin(loop)
 
     @contained
     def exhausted(self) -> None:
-        """Note the end of a loader: an evaluation is over."""
-        if self.active and self.loop is not None and threading.get_ident() == self._thread:
-            self.loop.leave("eval")
+        """Note the end of a loader: with it ends an evaluation that nothing else marks."""
+        loop = self._begun()
+        if loop is not None and not self._is_evaluating():
+            self._go_on(loop, "eval")
+
+    # Evaluations and saves
+
+    @contained
+    def evaluation_begins(self, module: Any) -> bool:
+        """Note that a module is put into evaluation mode; return whether it is a model that the script trains."""
+        loop = self._begun()
+        if loop is None or not self._optimizers.train(module):
+            return False
+        if not self._is_evaluating():
+            self._evaluated = ref(module)
+            self.summary.see("eval")
+            self._pause(loop, "eval")
+        return True
+
+    @contained
+    def evaluation_ends(self, module: Any) -> bool:
+        """Note that a module is put into training mode; return whether no evaluation is under way any more."""
+        loop = self._begun()
+        if self._evaluated is not None and loop is not None and self._optimizers.train(module):
+            self._evaluated = None
+            self._go_on(loop, "eval")
+        return self._evaluated is None
+
+    def _is_evaluating(self) -> bool:
+        """Whether the model is in evaluation mode; some put it back into training mode without `train()`."""
+        if self._evaluated is not None and getattr(self._evaluated(), "training", True):
+            self._evaluated = None
+        return self._evaluated is not None
+
+    @contained
+    def saving(self) -> bool:
+        """Enter phase `checkpoint`; return whether `saved` is to be called for it."""
+        loop = self._begun()
+        if loop is None:
+            return False
+        self._saving += 1
+        if self._saving == 1:  # a distributed save calls torch.save, too
+            self.summary.see("checkpoint")
+            self._pause(loop, "checkpoint")
+        return True
+
+    @contained
+    def saved(self, error: BaseException | None, kept: bool, upload: Any = None) -> None:
+        """Leave it; `kept` is whether the script can go on from what was saved, `upload` the future of a later end.
+
+        Files saved between two steps are one checkpoint, which is reported as the next step begins.
+        """
+        self._saving -= 1
+        loop = self.here()
+        if self._saving or loop is None:
+            return
+        step, _ = loop.recorder.position()
+        self._go_on(loop, "checkpoint", error if kept else None)
+        if upload is not None:
+            self._uploads.append((step, upload))
+        elif kept and error is None:
+            self._saved = step
+
+    def _report_saved(self, loop: Loop) -> None:
+        if self._saved is not None:
+            saved, self._saved = self._saved, None
+            loop.recorder.checkpoint_saved(saved)
+        for step, upload in [each for each in self._uploads if each[1].done()]:
+            self._uploads.remove((step, upload))
+            if upload.cancelled() or upload.exception() is not None:
+                loop.recorder.checkpoint_failed()
+            else:
+                loop.recorder.checkpoint_saved(step)
+
+    def compiling(self) -> None:
+        """Tag the step in which PyTorch compiles something; called in the thread that compiles."""
+        if self.active and self.loop is not None and self.loop.stepping and self.summary.steps:
+            self.loop.recorder.tag("compile")
 
     # Backward
 
@@ -138,44 +306,55 @@ class Observer:
         if self._depth > 1:  # activation checkpointing calls it again from within
             return
         self.summary.see("backward")
+        if self._compiled_steps:
+            self._find_step(loop)
         if self._pending is not None:
             self._pending.trained = True
             self._pending = None
         self._watch_models(loop)
+        self._evaluated = None  # the model trains in evaluation mode, or the script forgot to end it
+        loop.leave("eval")
         if not loop.stepping:
-            loop.begin()
+            self._begin(loop)
         self._backward_seen = True
         loop.leave("forward")
         loop.enter("backward")
-        self._keep_loss(tensors)
+        if self._values.backward(tensors):
+            self.summary.see("loss")
 
     @contained
     def backward_ends(self) -> None:
         """Leave phase `backward`."""
         loop = self.here()
-        if loop is not None and self._depth:
-            self._depth -= 1
-            if not self._depth:
-                loop.leave("backward")
-
-    def _keep_loss(self, tensors: Any) -> None:
-        tensor = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
-        scaled, self._scaled = self._scaled, None
-        if scaled is not None and scaled[0] == id(tensor):
-            tensor = scaled[1]
-        numel = getattr(tensor, "numel", None)
-        if numel is not None and numel() == 1:
-            self.summary.see("loss")
-            self._loss = tensor.detach()
+        if loop is None or not self._depth:
+            return
+        self._depth -= 1
+        if not self._depth:
+            loop.leave("backward")
+            self._backwards += 1
+            if self._backwards < self._usual_backwards and not loop.in_phase("optimizer"):
+                loop.enter("forward")  # another micro-batch is to come
 
     @contained
     def scaled(self, scaler: Any, loss: Any, result: Any) -> None:
         """Note that mixed precision scaled a loss: the one before is the loss."""
         if self.here() is not None and result is not loss:
-            self._scaled = id(result), loss
+            self._values.scaled(loss, result)
             self._scaler = scaler
 
+    @contained
+    def clipped(self, norm: Any) -> None:
+        """Note the gradient norm that clipping has computed."""
+        if self._begun() is not None:
+            self.summary.see("gradient norm")
+            self._values.clipped(norm)
+
     # The optimizer
+
+    @contained
+    def optimizer_made(self, optimizer: Any) -> None:
+        """Remember an optimizer: whose parameters it holds is a model that trains."""
+        self._optimizers.made(optimizer)
 
     @contained
     def optimizer_begins(self, optimizer: Any) -> None:
@@ -184,18 +363,13 @@ class Observer:
         if loop is None:
             return
         self.summary.see("optimizer")
-        if self._primary is None or self._primary() is None:
-            self._primary = ref(optimizer)
-            mine = (schedule() for schedule in self._schedules)
-            schedule = next((each for each in mine if getattr(each, "optimizer", None) is optimizer), None)
-            loop.recorder.watch(None, optimizer, scheduler=schedule, scaler=self._scaler)
-            self.summary.see("learning rate")
-            for name, found in (("schedule", schedule), ("loss scale", self._scaler)):
-                if found is not None:
-                    self.summary.see(name)
+        if self._optimizers.is_first(optimizer):
+            self._watch_optimizer(loop, optimizer)
         if not loop.stepping:  # nothing came before: a closure will run the model inside
             loop.begin()
         loop.leave("forward")
+        if self._restored is not None:
+            self._number(loop)
         loop.enter("optimizer")
 
     @contained
@@ -205,17 +379,65 @@ class Observer:
         if loop is None:
             return
         loop.leave("optimizer")
-        if self._primary is not None and self._primary() is optimizer and loop.stepping:
-            loss, self._loss = self._loss, None
-            loop.end(**({} if loss is None else {"loss": loss}))
+        if self._optimizers.is_first(optimizer):  # its begin was in a graph
+            self._watch_optimizer(loop, optimizer)
+        if not self._optimizers.counts(optimizer):
+            self.summary.see("optimizers")
+            self._values.discard()
+        elif loop.stepping:
+            rate = {"learning_rate": optimizer.param_groups[0]["lr"]} if self._compiled_steps else {}
+            loop.end(**self._values.take(), **rate)
             self.summary.steps += 1
             self._backward_seen = False
+            self._usual_backwards, self._backwards = self._backwards, 0
+            if not self._fed:
+                self._begin(loop)
+            self._fed = False
+
+    @contained
+    def step_compiled(self, begins: bool) -> None:
+        """Note, while its begin or its end is traced, that an optimizer's step is compiled.
+
+        From now on steps are found by updated parameters.
+        """
+        self._compiled_steps = True
+        if begins:
+            self._optimizers.updated()
+
+    def _find_step(self, loop: Loop) -> None:
+        """Complete the step that a graph has made without its hooks, late: at the next batch or backward."""
+        optimizer = self._optimizers.updated()
+        if optimizer is not None and self._backward_seen:
+            self.optimizer_ends(optimizer)
 
     @contained
     def optimizer_skipped(self, optimizer: Any) -> None:
         """Complete a step that mixed precision has skipped."""
-        if self._primary is not None and self._backward_seen:
+        if self._backward_seen:
             self.optimizer_ends(optimizer)
+
+    def _watch_optimizer(self, loop: Loop, optimizer: Any) -> None:
+        if not self.summary.steps:
+            self._restored = steps_made(optimizer)
+        self.summary.see("learning rate")
+        if self._compiled_steps:  # hooks of its own would have it compiled again
+            return
+        mine = (schedule() for schedule in self._schedules)
+        schedule = next((each for each in mine if getattr(each, "optimizer", None) is optimizer), None)
+        loop.recorder.watch(None, optimizer, scheduler=schedule, scaler=self._scaler)
+        for name, found in (("schedule", schedule), ("loss scale", self._scaler)):
+            if found is not None:
+                self.summary.see(name)
+
+    def _number(self, loop: Loop) -> None:
+        """Continue the count of an optimizer that was restored, once it is known: a GPU's comes some steps later."""
+        if isinstance(self._restored, Copy) and not self._restored.ready():
+            return
+        count, self._restored = int(number(self._restored) or 0), None
+        if count > 0:
+            loop.recorder.resumed(count)
+            loop.end_accumulating()  # what is open becomes the first part of the step with that number
+            loop.begin(count + self.summary.steps)
 
     # Models and schedules
 

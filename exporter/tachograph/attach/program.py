@@ -24,11 +24,16 @@ class NotFoundError(Exception):
 class Program:
     """The code of a program, and what its `__main__` has to be."""
 
-    def __init__(self, make: Callable[[], CodeType], module: ModuleType, argument: str, folder: str) -> None:
+    def __init__(self, make: Callable[[], CodeType], module: ModuleType, argument: str, folder: str, text: str) -> None:
         self._make = make  # called late: a syntax error is the program's own, too
+        self._text = text
         self._module = module
         self._argument = argument
         self._folder = folder
+
+    def mentions(self, word: str) -> bool:
+        """Whether a word stands in its text."""
+        return word in self._text
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run it to its end; whatever it raises goes through, with a traceback that begins in the program."""
@@ -54,7 +59,8 @@ def script(path: str) -> Program:
     module = _main(name, None)
     module.__loader__ = SourceFileLoader("__main__", name)
     folder = os.path.realpath(path) if file != Path(path) else str(Path(os.path.realpath(path)).parent)
-    return Program(lambda: compile(source, name, "exec", dont_inherit=True), module, path, folder)
+    text = source.decode("utf-8", "replace")
+    return Program(lambda: compile(source, name, "exec", dont_inherit=True), module, path, folder, text)
 
 
 def module(name: str) -> Program:
@@ -72,7 +78,8 @@ def module(name: str) -> Program:
     loader, file = spec.loader, spec.origin or name
     if isinstance(loader, ExtensionFileLoader):
         raise NotFoundError(f"No code object available for {name}", 1)
-    return Program(lambda: cast("CodeType", loader.get_code(name)), _main(file, spec), file, str(Path.cwd()))
+    main, folder = _main(file, spec), str(Path.cwd())
+    return Program(lambda: cast("CodeType", loader.get_code(name)), main, file, folder, loader.get_source(name) or "")
 
 
 def _main(file: str, spec: ModuleSpec | None) -> ModuleType:

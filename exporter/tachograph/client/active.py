@@ -14,7 +14,6 @@ from tachograph.catalog.rank import STEP_TAGS, THRESHOLDS
 from tachograph.client.core.arguments import LARGEST, count, flag, one_of, path_of, whole
 from tachograph.client.core.batches import Batches
 from tachograph.client.core.compiled import NOTHING
-from tachograph.client.core.counters import Counter
 from tachograph.client.core.garbage import GarbageTag
 from tachograph.client.core.misuse import WORD_LENGTH, Misuse, named
 from tachograph.client.core.notice import notice, raised_by_signal, shown
@@ -117,10 +116,8 @@ class ActiveCalls(NoOpCalls):
             self.drop("tag() outside a step")
 
     def data(self, loader: Iterable[Any]) -> Batches[Any]:
-        # One rank that evaluates alone has not drifted from the others: its batches are not counted.
-        if self.clock.current.name == "eval":
-            return Batches(loader, cast("Phase", self.phases["eval"]), Counter())
-        return Batches(loader, cast("Phase", self.phases["data"]), self.state.batches, self.state.loaders)
+        phase = cast("Phase", self.phases["data"])
+        return Batches(loader, phase, self.clock, self.state.batches, self.state.loaders)
 
     def collective(self, operation: str, payload: int) -> AbstractContextManager[None]:
         size = whole(payload, LARGEST)

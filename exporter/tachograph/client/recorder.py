@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from tachograph.catalog.rank import OPERATIONS, PHASES, OperationName, PhaseName, StepTag, ThresholdName, TierName
 from tachograph.client.active import ActiveCalls
-from tachograph.client.core.arguments import flag
+from tachograph.client.core.arguments import decimal, flag
 from tachograph.client.core.batches import Batches
 from tachograph.client.core.compiled import NOTHING, unseen
 from tachograph.client.core.contained import contained, parameters, report_fault
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DISABLE_ENVIRONMENT = "TACHOGRAPH_DISABLED"
 TIER_ENVIRONMENT = "TACHOGRAPH_TIER"
+HANG_ENVIRONMENT = "TACHOGRAPH_HANG_SECONDS"
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class Recorder(Uncopied):
     - `tier`: `hero`, `standard` or `dev`, else `$TACHOGRAPH_TIER`: decides who is paged when the run is in trouble.
     - `metrics`: names that `step.log` is to take besides those of the catalog, with what they mean:
       `{"expert_load": "Tokens per expert, highest over mean"}`; at most 16, of a-z, 0-9 and _.
+    - `$TACHOGRAPH_HANG_SECONDS`: the run's threshold `hang_seconds` (see `threshold`).
     - `device_time=False`: no CUDA events around phases.
     - `sinks`: other places to send the metrics to (`tachograph.export.sinks`); `trace`: where sampled steps are traced
       (`tachograph.export.traces`). Both are closed at `close` or at exit, which takes as long as they do.
@@ -127,6 +129,8 @@ class Recorder(Uncopied):
             active = ActiveCalls(
                 identity, workload, misuse, device_time=flag(device_time) is not False, total_steps=total_steps
             )
+            if limit := os.environ.get(HANG_ENVIRONMENT):
+                active.threshold("hang_seconds", decimal(limit))
             try:
                 active.start(sinks, trace, socket)
                 self._use(active)
@@ -210,7 +214,7 @@ class Recorder(Uncopied):
     def data(self, loader: Iterable[T], *excess: NoReturn, **unknown: NoReturn) -> Batches[T]:
         """Return `loader` with every wait for a batch booked as phase `data`: iterate over it, take its length.
 
-        If it is made inside phase `eval`, waiting counts as evaluation, too, and its batches are not counted.
+        Each batch fetched inside phase `eval` belongs to the evaluation: its wait stays there, and it is not counted.
         """
         try:
             return cast("Batches[T]", self._calls.data(loader))

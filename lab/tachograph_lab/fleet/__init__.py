@@ -3,6 +3,8 @@
 `Simulation` runs a scenario; `VirtualNode` is the real exporter on one of its nodes, with the simulation's clock.
 """
 
+from tachograph_lab.fleet.cluster import SimulatedCluster as SimulatedCluster
+from tachograph_lab.fleet.cluster import simulate as simulate
 from tachograph_lab.fleet.messages import RankMessage as RankMessage
 from tachograph_lab.fleet.simulated_node import SimulatedNode as SimulatedNode
 from tachograph_lab.fleet.simulation import EPOCH as EPOCH

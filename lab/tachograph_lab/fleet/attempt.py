@@ -153,6 +153,10 @@ class Attempt:
         """Return the number of all-reduces that a rank took part in and that have ended."""
         return self.aside.now[rank].cycles if rank in self.aside.now else self.cycles
 
+    def next_optimizer_ends(self, rank: int) -> float:
+        """Return the second at which a rank has made the optimizer step that follows this cycle's all-reduce."""
+        return self.completion + float(self._optimizer[rank])
+
     def _pause(self, at: float, spent: Seconds) -> Seconds:
         """Lengthen the cycle by the pauses that are due; return what each rank's loader takes longer."""
         restarting = np.zeros(len(self.waits))

@@ -9,8 +9,8 @@ import msgspec
 
 from tachograph.wire import VERSION, encode_number
 
-Link = tuple[str, int, int]
-"""Run, rank and attempt: one process of a rank."""
+Link = tuple[str, int, int, int]
+"""Run, rank, attempt, and the run's number among those of the cluster: one process of a rank."""
 
 _encode = msgspec.json.encode
 

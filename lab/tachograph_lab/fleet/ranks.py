@@ -36,6 +36,9 @@ QUEUE = 16
 SAMPLE_SECONDS = 2.0
 """Shorter pauses change neither a GPU's temperature nor the driver's averages of power and utilization."""
 
+MOMENT = 1e-6
+"""Seconds after which something that has just ended has surely ended, however sums are rounded."""
+
 _UNMARKED = ("checkpoint", "eval", "init")
 """What a basic loop does not mark: it is phase `other`."""
 
@@ -113,6 +116,14 @@ class AttemptRanks:
     def hang(self, at: float) -> None:
         """Make every all-reduce from now on hang: one of the ranks is gone."""
         self._attempt.hang(at)
+
+    def next_step_end(self, rank: int, now: float) -> float:
+        """Return the second at which a rank ends the step that it is in; inf: never, as things are."""
+        attempt = self._attempt
+        ends = attempt.at + float(attempt.spent[OPTIMIZER, rank])
+        if not attempt.cycles or ends <= now:
+            ends = attempt.next_optimizer_ends(rank)
+        return ends + MOMENT
 
     def end_cycle(self) -> None:
         """Begin the next cycle at the end of an all-reduce, when every rank has the step's gradients."""

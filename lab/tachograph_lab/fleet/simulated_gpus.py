@@ -19,8 +19,8 @@ from tachograph.catalog.metric import Metric
 from tachograph.node.peaks import achievable_of, dtype_of, peaks_of
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.node.xid import table
-from tachograph_lab.scenario import Scenario
-from tachograph_lab.scenario.faults import Ecc, Fault, HungGpu, LoggedXid, LostGpu, ThrottledGpus
+from tachograph_lab.scenario import Fleet, Scenario
+from tachograph_lab.scenario.faults import Ecc, Fault, HungGpu, LoggedXid, LostGpu, RecoveryAction, ThrottledGpus
 
 CLOCK, CLOCK_MAX, MEMORY_CLOCK = 1.755e9, 1.98e9, 2.619e9
 SM_COUNT = 132
@@ -56,8 +56,10 @@ def memory_of(name: str) -> float:
     return next((size for part, size in _MEMORY_BYTES if part in name), 85.5e9)
 
 
-def uuid_of(run: str, rank: int) -> str:
-    """Return the UUID of a rank's GPU, derived from run and rank."""
+def uuid_of(fleet: Fleet, rank: int) -> str:
+    """Return the UUID of a rank's GPU, derived from run and rank, and where the run does not begin at node 0, GPU 0."""
+    begins = fleet.first_node, fleet.first_gpu
+    run = fleet.run if begins == (0, 0) else f"{fleet.run} {begins}"
     number = sum(ord(letter) * 31**place for place, letter in enumerate(run)) * 100_003 + rank
     digits = f"{number * 0x9E3779B97F4A7C15 % 2**128:032x}"
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
@@ -80,7 +82,7 @@ class SimulatedGpus:
         first = node * fleet.gpus_per_node
         self._ranks = range(first, first + fleet.gpus_per_node)
         self._identities = tuple(
-            GpuIdentity(str(index), uuid_of(fleet.run, rank), fleet.gpu) for index, rank in enumerate(self._ranks)
+            GpuIdentity(str(fleet.gpu_of(rank)), uuid_of(fleet, rank), fleet.gpu) for rank in self._ranks
         )
         spread = np.random.default_rng([scenario.seed, 3, node]).standard_normal((len(self._ranks), 3)).clip(-2, 2)
         self._spread = spread.tolist()
@@ -202,7 +204,12 @@ class SimulatedGpus:
         yield catalog.GPU_ECC_ERRORS, ("uncorrected", "volatile"), float(len(ecc))
         yield catalog.GPU_REMAPPED_ROWS, ("uncorrected",), 0.0
         yield catalog.GPU_ROW_REMAP_PENDING, (), float(bool(ecc))
-        yield catalog.GPU_RECOVERY_ACTION, ("gpu_reset" if ecc else "none",), 1.0
+        needed = [
+            each.action
+            for each in self._faults[rank]
+            if isinstance(each, RecoveryAction) and each.at <= work.now < each.until
+        ]
+        yield catalog.GPU_RECOVERY_ACTION, (needed[0] if needed else "gpu_reset" if ecc else "none",), 1.0
 
     def _constant(self, place: int) -> Iterator[Sample]:
         """Yield the samples of a GPU that never change, GPU_INFO first."""
@@ -249,10 +256,10 @@ class SimulatedGpus:
                 yield Sample(catalog.GPU_XID_INFO, (*labels, row.action, row.meaning), 1.0)
 
 
-_KINDS = (ThrottledGpus, Ecc, LoggedXid, LostGpu, HungGpu)
+_KINDS = (ThrottledGpus, Ecc, LoggedXid, LostGpu, HungGpu, RecoveryAction)
 
 
 def _ranks(fault: Fault) -> Sequence[int]:
     if isinstance(fault, ThrottledGpus):
         return fault.ranks
-    return (fault.rank,) if isinstance(fault, (Ecc, LoggedXid, LostGpu, HungGpu)) else ()
+    return (fault.rank,) if isinstance(fault, (Ecc, LoggedXid, LostGpu, HungGpu, RecoveryAction)) else ()

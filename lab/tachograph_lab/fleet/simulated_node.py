@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tachograph_lab.fleet.simulated_gpus import SimulatedGpus
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.faults import (
+    IdlePortDown,
     Kill,
     Leak,
     LinkDown,
@@ -22,6 +23,8 @@ PORT_BYTES_PER_SECOND = 50e9
 """400 Gb/s; each GPU has a port of its own, as in a DGX."""
 
 _Labels = Mapping[str, str]
+HostSample = tuple[str, _Labels, float]
+FREE_MEMORY = "node_memory_MemAvailable_bytes"
 _ERRORS = (
     "node_infiniband_link_error_recovery_total", "node_infiniband_local_link_integrity_errors_total",
     "node_infiniband_local_ack_timeout_errors_total", "node_infiniband_port_errors_received_total",
@@ -40,11 +43,14 @@ class SimulatedHost:
         ranks = range(first, first + fleet.gpus_per_node)
         faults = scenario.faults
         self._ranks = ranks
+        self._first_gpu = fleet.first_gpu
+        self._epoch = epoch
         self._booted = epoch - 30 * 86400
         self._now = now
         self._sent = sent
         self._noisy = [each for each in faults if isinstance(each, SlowCollective) and node in each.nodes]
         self._downs = [each for each in faults if isinstance(each, LinkDown) and each.node == node]
+        self._idle_downs = [each for each in faults if isinstance(each, IdlePortDown) and each.node == node]
         kills = [each for each in faults if isinstance(each, Kill) and each.rank in ranks]
         self._killed = [each for each in kills if each.cause == "oom"]
         self._leaks = [
@@ -53,16 +59,17 @@ class SimulatedHost:
             if isinstance(each, Leak) and each.kind == "host" and any(rank in ranks for rank in each.ranks)
         ]
 
-    def samples(self) -> Iterator[tuple[str, _Labels, float]]:
-        """Yield name, labels and value of every sample now."""
+    def samples(self, ahead: float) -> Iterator[tuple[str, _Labels, float]]:
+        """Yield name, labels and value of every sample now; the node's clock is `ahead` seconds ahead."""
         now = self._now()
-        yield "node_boot_time_seconds", {}, self._booted
+        yield "node_boot_time_seconds", {}, self._booted + ahead
+        yield "node_time_seconds", {}, self._epoch + now + ahead
         yield "node_vmstat_oom_kill", {}, float(sum(each.at <= now for each in self._killed))
         leaked = sum(
             ranks * each.bytes_per_hour * max(0.0, min(now, each.until) - each.at) / 3600 for each, ranks in self._leaks
         )
         yield "node_memory_MemTotal_bytes", {}, MEMORY_BYTES
-        yield "node_memory_MemAvailable_bytes", {}, max(0.0, MEMORY_BYTES - USED_BYTES - leaked)
+        yield FREE_MEMORY, {}, max(0.0, MEMORY_BYTES - USED_BYTES - leaked)
         for name, share in (("cpu_waiting", 0.02), ("memory_stalled", 0.0), ("io_stalled", 0.001)):
             yield f"node_pressure_{name}_seconds_total", {}, share * now
         disk = {"device": "/dev/nvme0n1p2", "fstype": "ext4", "mountpoint": "/"}
@@ -81,9 +88,12 @@ class SimulatedHost:
             ("node_network_receive_errs_total", 0.0), ("node_network_receive_frame_total", 0.0),
         ):  # fmt: skip
             yield name, labels, value
+        for device in dict.fromkeys(each.device for each in self._idle_downs):
+            down = any(each.device == device and each.at <= now < each.until for each in self._idle_downs)
+            yield "node_network_up", {"device": device}, float(not down)
 
     def _port(self, place: int, rank: int, now: float) -> Iterator[tuple[str, _Labels, float]]:
-        device = f"mlx5_{place}"
+        device = f"mlx5_{self._first_gpu + place}"
         labels = {"device": device, "port": "1"}
         down = place == 0 and any(each.at <= now < each.until for each in self._downs)
         errors = sum(each.nic_errors * (min(now, each.until) - each.at) for each in self._noisy if each.at <= now)
@@ -103,7 +113,8 @@ class SimulatedNode:
     """One node, at the second to which its simulation was last advanced.
 
     `exporter_up`: the node's exporter is running; after a restart it is a new one. `up`: the node itself is running.
-    `reachable`: Prometheus can scrape it.
+    `reachable`: Prometheus can scrape it. `listed`: service discovery names its exporter. `ahead`: the seconds by which
+    its clock is ahead.
     """
 
     def __init__(self, name: str, gpus: SimulatedGpus, host: SimulatedHost) -> None:
@@ -112,11 +123,13 @@ class SimulatedNode:
         self.exporter_up = True
         self.up = True
         self.reachable = True
+        self.listed = True
+        self.ahead = 0.0
         self._host = host
 
     def host_samples(self) -> Iterator[tuple[str, _Labels, float]]:
         """Yield the node_exporter samples that our rules and dashboards read."""
-        return self._host.samples()
+        return self._host.samples(self.ahead)
 
 
 def is_unreachable(

@@ -19,15 +19,22 @@ from tachograph_lab.fleet.simulated_node import SimulatedHost, SimulatedNode, is
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.faults import (
     BatchChange,
+    ClockSkew,
+    Exit,
     ExporterDown,
+    Fault,
     Finish,
     Kill,
+    LeaveEarly,
     NodeDown,
     PlannedRestart,
     RestartLoop,
+    Rollout,
     ScrapeBlocked,
     ScrapeFailure,
     ScrapeLost,
+    Sigterm,
+    Vanish,
     freezes,
 )
 
@@ -43,6 +50,9 @@ GIVING_UP_SECONDS = 10.0
 
 PEER_LOST_SECONDS = 0.1, 1.0
 """The range within which a rank's failure makes its peers' collectives fail."""
+
+ABORT_SECONDS = 2.0
+"""Until the peers of a rank that has left fail in the collective in which they wait for it."""
 
 REQUEUE_SECONDS = 10.0
 """The pause between two attempts of a restart loop."""
@@ -61,10 +71,14 @@ class _Process:
 
 
 class Simulation:
-    """Runs a scenario; `epoch` is the Unix time of second 0. The same scenario always sends the same messages."""
+    """Runs one run of a scenario; `epoch` is the Unix time of second 0, `number` its own among the runs of a cluster.
 
-    def __init__(self, scenario: Scenario, epoch: float = EPOCH) -> None:
+    The same scenario always sends the same messages.
+    """
+
+    def __init__(self, scenario: Scenario, epoch: float = EPOCH, number: int = 0) -> None:
         self.now = 0.0
+        self._number = number
         self._scenario = scenario
         self._fleet = fleet = scenario.fleet
         self._epoch = epoch
@@ -88,6 +102,8 @@ class Simulation:
         self._scrapes = [
             each for each in scenario.faults if isinstance(each, (ScrapeFailure, ScrapeLost, ScrapeBlocked))
         ]
+        self._vanished = [each for each in scenario.faults if isinstance(each, Vanish)]
+        self._skews = [each for each in scenario.faults if isinstance(each, ClockSkew)]
         self._batches = [each for each in scenario.faults if isinstance(each, BatchChange)]
         self._outbox: list[RankMessage] = []
         self._events: list[tuple[float, int, Action]] = []
@@ -122,6 +138,8 @@ class Simulation:
             node.reachable = not any(
                 is_unreachable(fault, number, now, self._scenario.scrape) for fault in self._scrapes
             )
+            node.listed = not any(number in each.nodes and each.at <= now < each.until for each in self._vanished)
+            node.ahead = sum(each.by for each in self._skews if number in each.nodes and each.at <= now < each.until)
 
     def messages(self, nodes: Container[str] | None = None) -> list[RankMessage]:
         """Return all messages from ranks since the last call, in order, ending with the present state of each rank.
@@ -145,23 +163,35 @@ class Simulation:
     def _schedule(self) -> None:
         """Schedule the scenario's faults that happen at a time of their own."""
         for fault in self._scenario.faults:
+            self._schedule_nodes(fault)
             if isinstance(fault, Kill):
                 self._at(fault.at, self._killing(fault))
-            elif isinstance(fault, NodeDown):
-                self._at(fault.at, self._node_goes(fault.node))
-                self._at(fault.until, self._node_comes(fault.node))
-            elif isinstance(fault, ExporterDown):
-                self._at(fault.at, self._exporter_goes(fault.node))
-                self._at(fault.until, self._exporter_comes(fault.node))
             elif isinstance(fault, PlannedRestart):
                 self._at(fault.at, self._ending("failed", "terminated", "SIGTERM"))
                 self._at(fault.until, self._start)
             elif isinstance(fault, RestartLoop):
                 self._loop(fault)
+            elif isinstance(fault, Exit):
+                self._at(fault.at, self._exiting(fault))
+            elif isinstance(fault, Sigterm):
+                self._at(fault.at, self._terminating(fault))
+                self._at(fault.until, self._start)
+            elif isinstance(fault, LeaveEarly):
+                self._at(fault.at, self._leaving(fault.rank))
             elif isinstance(fault, Finish):
                 self._at(fault.at, self._ending("finished", "", ""))
             elif isinstance(fault, BatchChange):
                 self._at(fault.at, self._repeat_hello)
+
+    def _schedule_nodes(self, fault: Fault) -> None:
+        """Schedule what happens to nodes and their exporters."""
+        if isinstance(fault, NodeDown):
+            self._at(fault.at, self._node_goes(fault.node))
+            self._at(fault.until, self._node_comes(fault.node))
+        for down in fault.downs() if isinstance(fault, Rollout) else [fault]:
+            if isinstance(down, ExporterDown):
+                self._at(down.at, self._exporter_goes(down.node))
+                self._at(down.until, self._exporter_comes(down.node))
 
     def _loop(self, fault: RestartLoop) -> None:
         """Schedule the ends and starts of a restart loop; the attempt after the last failed one goes well."""
@@ -199,8 +229,7 @@ class Simulation:
             training = self._training
             if training is not None:
                 self._leave(training, range(self._fleet.ranks), now, _bye(outcome, category, message))
-                self._last_step, self._ended = training.step_of(now), now
-                self._training = None
+                self._end_attempt(training, now)
 
         return end
 
@@ -220,6 +249,58 @@ class Simulation:
             self._at(now + PEER_LOST_SECONDS[1], self._ending(*lost))
 
         return fail
+
+    def _exiting(self, fault: Exit) -> Action:
+        """Return the action by which ranks leave with an exit status; the others lose them, or wait for them."""
+
+        def leave(now: float) -> None:
+            if self._training is not None:
+                bye = {"outcome": "finished", "exit_code": fault.code}
+                self._part(self._training, fault.ranks, now, bye, hang=fault.others == "hang")
+
+        return leave
+
+    def _terminating(self, fault: Sigterm) -> Action:
+        """Return the action by which ranks end on SIGTERM; the others lose them."""
+
+        def terminate(now: float) -> None:
+            if self._training is not None:
+                self._part(self._training, fault.ranks, now, _bye("failed", "terminated", "SIGTERM"), hang=False)
+
+        return terminate
+
+    def _part(
+        self, training: AttemptRanks, ranks: Iterable[int], now: float, bye: dict[str, object], *, hang: bool
+    ) -> None:
+        """End these ranks of an attempt; a little later the others fail in a collective, unless they hang in it."""
+        training.hang(now)
+        self._leave(training, ranks, now, bye)
+        if not any(process.alive for process in self._processes):
+            self._end_attempt(training, now)
+        elif not hang:
+            gone = f"RuntimeError: connection closed by peer, rank {min(ranks)}"
+            self._at(now + ABORT_SECONDS, self._ending("failed", "collective", gone))
+
+    def _leaving(self, rank: int) -> Action:
+        """Return the action by which a rank leaves the loop at the end of its next step, and its peers wait for it."""
+
+        def leave(now: float) -> None:
+            training = self._training
+            if training is None:
+                return
+
+            def bye(later: float) -> None:
+                if self._training is training:
+                    self._part(training, [rank], later, _bye("finished", "", ""), hang=True)
+
+            self._at(training.next_step_end(rank, now), bye)
+
+        return leave
+
+    def _end_attempt(self, training: AttemptRanks, now: float) -> None:
+        """Note that nothing of an attempt is left."""
+        self._last_step, self._ended = training.step_of(now), now
+        self._training = None
 
     def _leave(self, training: AttemptRanks, ranks: Iterable[int], now: float, bye: dict[str, object]) -> None:
         """End these ranks of an attempt with a bye, unless the attempt is over already."""
@@ -250,8 +331,7 @@ class Simulation:
             self._leave(training, range(self._fleet.ranks), now, _bye("failed", "collective", message))
         else:
             self._disconnect(range(self._fleet.ranks), now)
-        self._last_step, self._ended = training.step_of(now), now
-        self._training = None
+        self._end_attempt(training, now)
 
     def _node_goes(self, node: int) -> Action:
         def go(now: float) -> None:
@@ -322,7 +402,8 @@ class Simulation:
         for rank, frame in self._training.states(ranks, now):
             process = self._processes[rank]
             process.sequence += 1
-            yield self._message(rank, encode_frame("state", {"seq": process.sequence, **frame}))
+            told = _by_clock(frame, self.nodes[self._fleet.node_of(rank)].ahead)
+            yield self._message(rank, encode_frame("state", {"seq": process.sequence, **told}))
 
     def _hello(self, rank: int) -> bytes:
         scenario, fleet = self._scenario, self._fleet
@@ -336,14 +417,14 @@ class Simulation:
         return encode_frame(
             "hello",
             {
-                "run": fleet.run, "rank": rank, "local_rank": fleet.gpu_of(rank), "world_size": fleet.ranks,
+                "run": fleet.run, "rank": rank, "local_rank": rank % fleet.gpus_per_node, "world_size": fleet.ranks,
                 "attempt": number, "pid": 10_000 + 1000 * number + fleet.gpu_of(rank), "facts": facts,
-                "uuid": uuid_of(fleet.run, rank),
+                "uuid": uuid_of(fleet, rank),
             },
         )  # fmt: skip
 
     def _message(self, rank: int, text: bytes | None) -> RankMessage:
-        link: Link = (self._fleet.run, rank, self._attempts - 1)
+        link: Link = (self._fleet.run, rank, self._attempts - 1, self._number)
         return RankMessage(self._node_name(rank), link, text)
 
     def _node_name(self, rank: int) -> str:
@@ -397,6 +478,17 @@ class Simulation:
 
     def _unix(self) -> float:
         return self._epoch + self.now
+
+
+def _by_clock(frame: dict[str, object], ahead: float) -> dict[str, object]:
+    """Return a state by a clock that is so many seconds ahead."""
+    if not ahead:
+        return frame
+    shifted = dict(frame)
+    for name in ("time", "phase_since", "progress_time"):
+        if isinstance(moment := frame.get(name), float):
+            shifted[name] = moment + ahead
+    return shifted
 
 
 def _bye(outcome: str, category: str, message: str) -> dict[str, object]:

@@ -11,6 +11,7 @@ from tachograph.node.histograms import HistogramSample
 from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, decode
 from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph.node.samples import Sample
+from tachograph_lab.fleet.cluster_node import ClusterNode
 from tachograph_lab.fleet.messages import RankMessage
 from tachograph_lab.fleet.simulated_node import SimulatedNode
 
@@ -26,10 +27,12 @@ class VirtualNode:
     However far the clock advances between two calls, the exporter ticks in between, so that silent ranks are noticed.
     """
 
-    def __init__(self, node: SimulatedNode, clock: Callable[[], float], memory: SavedTotals | None = None) -> None:
+    def __init__(
+        self, node: SimulatedNode | ClusterNode, clock: Callable[[], float], memory: SavedTotals | None = None
+    ) -> None:
         self._clock = clock
         self._now = self._ticked = clock()
-        own = Clock(monotonic=self._time, wall=self._time)
+        own = Clock(monotonic=self._time, wall=lambda: self._now + node.ahead)
         self._exporter = Exporter(read_config(("--socket=/nowhere/rank.sock",), {}), node.gpus, own)
         if memory is not None:
             self._exporter.table.restore(memory)

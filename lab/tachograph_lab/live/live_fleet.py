@@ -100,9 +100,8 @@ class LiveFleet:
         self._folder = folder
         self._epoch = epoch
         self._zero = time.monotonic() + epoch - time.time()
-        clock = Clock(monotonic=self._unix)  # GPU readings carry the simulation's time
         self._nodes = {
-            node.name: LiveNode(node, host, folder / f"{node.name}.sock", clock)
+            node.name: LiveNode(node, host, folder / f"{node.name}.sock", self._clock(node))
             for node, host in zip(fleet.nodes, _hosts(subnet), strict=False)
         }
         self._ranks: dict[Link, LiveRank] = {}
@@ -137,6 +136,10 @@ class LiveFleet:
         for rank in self._ranks.values():
             rank.end()
 
+    def _clock(self, node: Node) -> Clock:
+        """Return a node's clock; GPU readings carry the simulation's time."""
+        return Clock(monotonic=self._unix, wall=lambda: time.time() + node.ahead)
+
     def _now(self) -> float:
         """Return the scenario's second."""
         return time.monotonic() - self._zero
@@ -164,7 +167,7 @@ class LiveFleet:
         rank.send(message.frame)
 
     def _refusal(self, message: RankMessage) -> Callable[[str], None]:
-        run, number, attempt = message.connection
+        run, number, attempt, _ = message.connection
         return lambda text: self._error(f"rank {number} of {run}, attempt {attempt}, was refused: {text}")
 
     def _error(self, text: str) -> None:
@@ -206,7 +209,7 @@ def subnet_of_loopback() -> Iterator[int]:
 
 def main() -> None:
     """Play a scenario until SIGTERM or SIGINT."""
-    from tachograph_lab.fleet import Simulation
+    from tachograph_lab.fleet import simulate
 
     logging.basicConfig(level=logging.WARNING)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -214,7 +217,7 @@ def main() -> None:
     scenario = pickle.loads(Path(sys.argv[1]).read_bytes())
     epoch = time.time() + LEAD_SECONDS
     with subnet_of_loopback() as subnet:
-        asyncio.run(_serve(Simulation(scenario, epoch), epoch, Path(sys.argv[2]), subnet))
+        asyncio.run(_serve(simulate(scenario, epoch), epoch, Path(sys.argv[2]), subnet))
 
 
 async def _serve(fleet: SimulatedFleet, epoch: float, folder: Path, subnet: int) -> None:

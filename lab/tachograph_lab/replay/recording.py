@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from tachograph.node.ranks.saved_totals import SavedTotals
+from tachograph_lab.fleet.cluster import simulate
+from tachograph_lab.fleet.cluster_node import ClusterNode
 from tachograph_lab.fleet.messages import RankMessage
 from tachograph_lab.fleet.simulated_node import SimulatedNode
-from tachograph_lab.fleet.simulation import Simulation
 from tachograph_lab.fleet.virtual_node import VirtualNode
 from tachograph_lab.replay.scraped import ScrapedSeries, Target
 from tachograph_lab.scenario import Scenario
@@ -85,7 +86,9 @@ class _Rhythm(NamedTuple):
 class _RecordedNode:
     """A node, the exporter that is running on it, if any, and its two scraped pages."""
 
-    def __init__(self, node: SimulatedNode, clock: Callable[[], float], kept: Collection[str], rhythm: _Rhythm) -> None:
+    def __init__(
+        self, node: SimulatedNode | ClusterNode, clock: Callable[[], float], kept: Collection[str], rhythm: _Rhythm
+    ) -> None:
         self._node = node
         self._start: Callable[[SavedTotals | None], VirtualNode] = lambda memory: VirtualNode(node, clock, memory)
         self._exporter: VirtualNode | None = None
@@ -119,7 +122,10 @@ class _RecordedNode:
             if self._exporter is not None:
                 self._exporter.tick()
             exporter = self._exporter if reachable else None
-            self._exporter_page.scrape_exporter(None if exporter is None else exporter.samples())
+            if self._node.listed:
+                self._exporter_page.scrape_exporter(None if exporter is None else exporter.samples())
+            else:
+                self._exporter_page.leave()
         if step % self._rhythm.spacing == self._rhythm.later:
             self._node_page.scrape(self._node.host_samples() if reachable else None)
 
@@ -139,7 +145,7 @@ def record(scenario: Scenario, kept: Collection[str]) -> Recording:
     scrape_seconds, staggered = scenario.scrape, is_staggered(scenario)
     step_seconds = GRID_SECONDS if staggered else scrape_seconds / math.ceil(scrape_seconds / STATE_SECONDS)
     now = _Now()
-    simulation = Simulation(scenario, epoch=0.0)
+    simulation = simulate(scenario, epoch=0.0)
     spacing = round(scrape_seconds / step_seconds)
     states = min(spacing, round(STATE_SECONDS / step_seconds))
     apart = 0 if not staggered else APART if spacing > states else 1

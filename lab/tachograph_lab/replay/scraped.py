@@ -81,6 +81,13 @@ class Target:
             self._put((name, *sorted(labels.items())), name, labels, value, row)
         self._close(row)
 
+    def leave(self) -> None:
+        """Note that the page is no target at this moment: its series end, `up` included, and no scrape is missed."""
+        was_target = bool(self._up) and not (is_a(MISSING, last := np.array(self._up[-1:])) | is_a(STALE, last))[0]
+        row = self._row(False)
+        self._up[-1] = STALE if was_target else MISSING
+        self._close(row)
+
     def series(self) -> Iterator[ScrapedSeries]:
         """Yield `up` and every kept series."""
         yield ScrapedSeries("up", self._labels, np.array(self._up), self.first)

@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
+import numpy as np
+
 from tachograph_lab.checkout import root
 from tachograph_lab.replay import alertmanager_config
 from tachograph_lab.replay.alertmanager import AlertmanagerModel, Firing
 from tachograph_lab.replay.evaluation import EvaluationError, evaluate
 from tachograph_lab.replay.recording import Recording, is_staggered, record
-from tachograph_lab.replay.scraped import ScrapedSeries
-from tachograph_lab.replay.shipped import shipped
+from tachograph_lab.replay.scraped import MISSING, ScrapedSeries
+from tachograph_lab.replay.shipped import ShippedRules, shipped
 from tachograph_lab.replay.verdict import ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS
+from tachograph_lab.scenario.faults import PrometheusRestart
 
 EPOCH = 1_767_607_200.0
 """The time of second 0 for Alertmanager's time intervals: Monday 2026-01-05, 10:00 UTC, in working hours."""
@@ -32,6 +35,10 @@ SOON_SECONDS, SMALL_RANKS = 15.0, 256
 
 LONG_SECONDS = 3 * 3600.0
 """The shortest long scenario; Prometheus, too, evaluates most groups no more often than every 15 s."""
+
+GIVEN_UP_SECONDS = 240.0
+"""Until Alertmanager resolves an alert of which it hears no more: four times as long as Prometheus takes to repeat it.
+"""
 
 PREFIXED = ("run", "instance", "uuid")
 """The labels whose values get a scenario's prefix."""
@@ -54,9 +61,9 @@ def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
     return sorted(found, key=_size, reverse=True)
 
 
-def _kind(scenario: Scenario) -> tuple[tuple[float, float, bool], float]:
+def _kind(scenario: Scenario) -> tuple[tuple[float, float, bool, tuple[float, ...]], float]:
     """Return what the scenarios of a pack have in common, and the length of this one."""
-    return (interval(scenario), scenario.scrape, is_staggered(scenario)), scenario.lasts
+    return (interval(scenario), scenario.scrape, is_staggered(scenario), restarts(scenario)), scenario.lasts
 
 
 def _size(pack: Sequence[Scenario]) -> float:
@@ -85,7 +92,7 @@ def replay(pack: Sequence[Scenario], suite: str) -> list[ReplayVerdict]:
     rules = shipped()
     parts = {f"c{number}x-": record(one, rules.words) for number, one in enumerate(pack)}
     try:
-        firings = evaluate(_Cluster(parts), rules, interval(pack[0]), suite)
+        firings = _firings(_Cluster(parts), rules, pack[0], suite)
     except EvaluationError as error:
         return [judge(scenario, (), error.lines) for scenario in pack]
     routes = alertmanager_config.read(root() / "alertmanager/alertmanager.yml")
@@ -94,6 +101,40 @@ def replay(pack: Sequence[Scenario], suite: str) -> list[ReplayVerdict]:
         own = of_part(firings, prefix, recording.seconds)
         verdicts.append(judge(scenario, AlertmanagerModel(routes, EPOCH).notifications(own, recording.seconds)))
     return verdicts
+
+
+def _firings(cluster: _Cluster, rules: ShippedRules, scenario: Scenario, suite: str) -> list[Firing]:
+    """Return what fires, evaluated anew from each restart of Prometheus on."""
+    found: list[Firing] = []
+    starts = [0.0, *restarts(scenario)]
+    for start, end in zip(starts, [*starts[1:], cluster.seconds], strict=True):
+        known = cluster if len(starts) == 1 else _KnownSince(cluster, start, end)
+        found = after_restart(found, evaluate(known, rules, interval(scenario), suite), start)
+    return found
+
+
+def restarts(scenario: Scenario) -> tuple[float, ...]:
+    """Return the seconds at which Prometheus starts anew."""
+    return tuple(sorted(fault.at for fault in scenario.every_fault if isinstance(fault, PrometheusRestart)))
+
+
+def after_restart(before: Iterable[Firing], after: Iterable[Firing], start: float) -> list[Firing]:
+    """Return firings over a restart of Prometheus at second `start`.
+
+    An alert that fires again before Alertmanager gives it up has never ended; one that does not ends then.
+    """
+    new = [one._replace(start=max(start, one.start)) for one in after if one.end is None or one.end > start]
+    found: list[Firing] = []
+    for one in before:
+        if one.end is not None:
+            found.append(one)
+            continue
+        same = (each for each in new if each.labels == one.labels and each.start <= start + GIVEN_UP_SECONDS)
+        again = next(same, None)
+        if again is not None:
+            new.remove(again)
+        found.append(one._replace(end=start + GIVEN_UP_SECONDS if again is None else again.end))
+    return sorted([*found, *new], key=lambda one: one.start)
 
 
 def of_part(firings: Iterable[Firing], prefix: str, seconds: float) -> list[Firing]:
@@ -109,6 +150,20 @@ def of_part(firings: Iterable[Firing], prefix: str, seconds: float) -> list[Firi
 
 def _bare(texts: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {name: text.replace(prefix, "") for name, text in texts.items()}
+
+
+class _KnownSince(Recording):
+    """A recording of which Prometheus knows nothing from before second `start`, up to `end`."""
+
+    def __init__(self, whole: Recording, start: float, end: float) -> None:
+        super().__init__((), whole.scrape_seconds, end, whole.grid_seconds)
+        self._whole, self._start = whole, start
+
+    def series(self) -> Iterator[ScrapedSeries]:
+        """Yield every series."""
+        for one in self._whole.series():
+            moments = (one.first + np.arange(len(one.values)) * self.spacing) * self.grid_seconds
+            yield one._replace(values=np.where(moments >= self._start, one.values, MISSING))
 
 
 class _Cluster(Recording):

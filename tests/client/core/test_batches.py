@@ -23,7 +23,7 @@ def clock() -> PhaseClock:
 
 def batches(clock: PhaseClock, loader: object, counter: Counter | None = None) -> Batches[object]:
     """Wrap a loader."""
-    return Batches(loader, clock.phases["data"], counter or Counter())  # type: ignore[arg-type]
+    return Batches(loader, clock.phases["data"], clock, counter or Counter(), LoaderWatch())  # type: ignore[arg-type]
 
 
 def test_every_batch_passes_and_is_counted(clock: PhaseClock) -> None:
@@ -40,6 +40,21 @@ def test_every_batch_passes_and_is_counted(clock: PhaseClock) -> None:
     for _ in wrapped:
         names.append(clock.current.name)
     assert (counter.count, set(seen), set(names)) == (3, {"data"}, {"init"})
+
+
+def test_a_batch_belongs_to_evaluation_if_it_is_fetched_there(clock: PhaseClock) -> None:
+    """Whether a batch is trained on is decided as it is fetched: an iterator may be made and drawn from anywhere."""
+    counter = Counter()
+    with clock.phases["eval"]:
+        made_there = iter(batches(clock, [1, 2, 3], counter))
+        assert next(made_there) == 1
+    assert counter.count == 0
+    assert next(made_there) == 2
+    assert counter.count == 1
+    with clock.phases["eval"]:
+        assert list(made_there) == [3]
+        assert list(batches(clock, [1], counter)) == [1]
+    assert counter.count == 1
 
 
 def test_length_and_attributes_are_the_loaders(clock: PhaseClock) -> None:
@@ -174,7 +189,7 @@ def test_real_workers(clock: PhaseClock) -> None:
     torch = pytest.importorskip("torch")
     loader = torch.utils.data.DataLoader(list(range(8)), num_workers=2, prefetch_factor=2)
     watch, counter = LoaderWatch(), Counter()
-    wrapped = Batches(loader, clock.phases["data"], counter, watch)
+    wrapped = Batches(loader, clock.phases["data"], clock, counter, watch)
     for epoch in range(2):
         for position, _ in enumerate(wrapped):
             if position == 0:  # of the four that are prefetched some may come out of turn, and wait elsewhere
@@ -207,7 +222,7 @@ class Corrupt:
 def test_a_loop_may_go_on_after_a_batch_that_failed() -> None:
     """A generator would be over with its first exception, and the rest of the epoch lost without a word."""
     counter, clock = Counter(), PhaseClock()
-    batches = iter(Batches(Corrupt(), clock.phases["data"], counter))
+    batches = iter(Batches(Corrupt(), clock.phases["data"], clock, counter, LoaderWatch()))
     seen = []
     while True:
         try:

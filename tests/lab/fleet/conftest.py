@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph.node.samples import Sample
-from tachograph_lab.fleet import EPOCH, RankMessage, Simulation, VirtualNode
+from tachograph_lab.fleet import EPOCH, RankMessage, VirtualNode, simulate
 from tachograph_lab.scenario import Fleet, Pause, Scenario
 from tachograph_lab.scenario.faults import (
     BatchChange,
@@ -41,7 +41,7 @@ class Played:
     """A scenario as far as it was played: all messages, and the exporter of each node."""
 
     def __init__(self, story: Scenario) -> None:
-        self.simulation = Simulation(story)
+        self.simulation = simulate(story)
         self.messages: list[RankMessage] = []
         self._exporters: dict[str, VirtualNode | None] = {node.name: None for node in self.simulation.nodes}
         self.until(0.0)

@@ -5,15 +5,26 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tachograph_lab import binaries
 from tachograph_lab.replay import input_series, recording, virtual
+from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.replay.recording import record
+from tachograph_lab.replay.scraped import MISSING, STALE, is_a
 from tachograph_lab.replay.shipped import shipped
 from tachograph_lab.replay.verdict import ReplayVerdict
 from tachograph_lab.scenario import Expected, Fleet, Scenario
-from tachograph_lab.scenario.faults import ExporterDown, Fault, Kill, ScrapeFailure, ScrapeLost
+from tachograph_lab.scenario.faults import (
+    ExporterDown,
+    Fault,
+    Kill,
+    PrometheusRestart,
+    ScrapeFailure,
+    ScrapeLost,
+    Vanish,
+)
 
 RUN = "small"
 
@@ -147,3 +158,64 @@ def test_the_rules_are_evaluated_as_often_as_a_time_asks_for(
 def test_an_exporter_that_is_down_is_that_and_no_dead_run(verdicts: list[ReplayVerdict]) -> None:
     """Its scrapes fail, its series end, and the node answers: the page says so."""
     assert verdicts[1].ok, "\n".join(verdicts[1].lines)
+
+
+def test_a_target_that_vanishes_is_not_missed() -> None:
+    """Its series end, `up` included, and no scrape fails; the node's own page goes on; then it is back."""
+    found = record(scenario(Vanish(at=60, lasts=20, nodes=(1,)), expect=()), shipped().words)
+    ups = {(one.labels["job"], one.labels["instance"]): one for one in found.series() if one.name == "up"}
+    gone = ups["tachograph", "node-1"].values
+    assert is_a(STALE, gone).nonzero()[0].tolist() == [12]
+    assert is_a(MISSING, gone).nonzero()[0].tolist() == [13, 14, 15]
+    assert set(gone[:12]) | set(gone[16:]) == {1}
+    assert set(ups["node", "node-1"].values) == {1}
+    (state, *_) = [
+        one for one in found.series() if one.name == "tachograph_rank_up" and one.labels["instance"] == "node-1"
+    ]
+    assert is_a(STALE, state.values).nonzero()[0].tolist() == [12]
+
+
+def test_a_prometheus_that_is_new_has_a_past_of_its_own() -> None:
+    """It knows nothing from before, so it is evaluated alone, and what fires on both sides has never ended."""
+    story = scenario(PrometheusRestart(at=60), expect=())
+    whole = record(story, shipped().words)
+    known = [*virtual._KnownSince(whole, 60.0, 120.0).series()]
+    assert {one.first for one in known} == {0, 1, 2, 3}
+    for one in known:
+        moments = one.first + 5.0 * np.arange(len(one.values))
+        assert is_a(MISSING, one.values[moments < 60]).all(), one.name
+    assert any(not is_a(MISSING, one.values).all() for one in known)
+
+    def fires(name: str, start: float, end: float | None) -> Firing:
+        return Firing({"alertname": name}, start, end, {"at": f"{start:g}"})
+
+    before = [fires("Over", 10, 20), fires("Goes on", 30, None), fires("Healed", 40, None)]
+    after = [fires("Blank", 0, 60), fires("Goes on", 90, 100), fires("New", 95, None)]
+    assert virtual.after_restart(before, after, 60) == [
+        fires("Over", 10, 20), fires("Goes on", 30, 100), fires("Healed", 40, 300), fires("New", 95, None),
+    ]  # fmt: skip
+
+
+def test_a_restarted_prometheus_still_pages() -> None:
+    """An exporter that was down before is down for the new one, too: one page, not two."""
+    story = replace(
+        scenario(ExporterDown(at=60, node=1), PrometheusRestart(at=150), expect=EXPORTER_DOWN.expect), lasts=300
+    )
+    (verdict,) = virtual.replay([story], "bookworm")
+    assert verdict.ok, "\n".join(verdict.lines)
+    assert not verdict.resolved
+
+
+def test_two_runs_on_one_cluster_are_judged_together() -> None:
+    """The page names the run whose rank died, and its own node and GPU."""
+    other = replace(
+        scenario(Kill(at=61, rank=1), expect=()),
+        fleet=Fleet(run="other", nodes=2, gpus_per_node=1, first_node=1, first_gpu=2, cluster_nodes=3),
+    )
+    named = {"run": "other", "rank": "1", "instance": "node-2", "gpu": "2"}
+    story = replace(
+        scenario(expect=(Expected(alert="RankDead", receiver="page", within=15, labels=named),)),
+        fleet=Fleet(run=RUN, nodes=2, gpus_per_node=2, cluster_nodes=3), runs=(other,),
+    )  # fmt: skip
+    (verdict,) = virtual.replay([story], "bookworm")
+    assert verdict.ok, "\n".join(verdict.lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 
@@ -54,6 +55,14 @@ def count(value: object) -> int | None:
     if type(value) is not int and (text := name(value)) is not None and text.isdecimal():
         value = int(text)
     return whole(value, COUNT_LIMIT - 1)
+
+
+def decimal(text: str) -> float:
+    """Return the number that a text says, NaN for any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def whole(value: object, limit: int) -> int | None:

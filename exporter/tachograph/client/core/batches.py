@@ -1,4 +1,8 @@
-"""A data loader whose waits are timed, and the state of its worker processes."""
+"""A data loader whose waits are timed, and the state of its worker processes.
+
+Each batch that is fetched during phase `eval` belongs to the evaluation: its wait stays there, and it is not counted,
+since one rank that evaluates alone has not drifted from the others.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from weakref import ref
 
 from tachograph.client.core.counters import Counter
 from tachograph.client.core.notice import raised_by_signal
-from tachograph.client.core.phases import Phase
+from tachograph.client.core.phases import Phase, PhaseClock
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -56,14 +60,17 @@ class LoaderWatch:
 class _Waits(Iterator[T_co]):
     """An iterator with its waits booked. No generator: that would be over with the first batch that raises."""
 
-    __slots__ = ("_batches", "_counter", "_phase")
+    __slots__ = ("_batches", "_clock", "_counter", "_phase")
 
-    def __init__(self, batches: Iterator[T_co], phase: Phase, counter: Counter) -> None:
+    def __init__(self, batches: Iterator[T_co], phase: Phase, clock: PhaseClock, counter: Counter) -> None:
         self._batches = batches
         self._phase = phase
+        self._clock = clock
         self._counter = counter
 
     def __next__(self) -> T_co:
+        if self._clock.current.name == "eval":
+            return next(self._batches)
         with self._phase:
             try:
                 batch = next(self._batches)
@@ -79,27 +86,30 @@ class _Waits(Iterator[T_co]):
 
 
 class Batches(Generic[T_co]):
-    """The loader it was given, with the wait for each batch booked as phase `data`; everything else is the loader's.
+    """The loader it was given, with the wait for each batch of training booked as `phase`; the rest is the loader's.
 
     So are exceptions; and a copy or a pickle of it is one of the loader.
     """
 
-    __slots__ = ("_counter", "_loader", "_phase", "_watch")
+    __slots__ = ("_clock", "_counter", "_loader", "_phase", "_watch")
 
     def __init__(
-        self, loader: Iterable[T_co], phase: Phase, counter: Counter, watch: LoaderWatch | None = None
+        self, loader: Iterable[T_co], phase: Phase, clock: PhaseClock, counter: Counter, watch: LoaderWatch
     ) -> None:
         self._loader = loader
         self._phase = phase
+        self._clock = clock
         self._counter = counter
         self._watch = watch
 
     def __iter__(self) -> Iterator[T_co]:
-        with self._phase:  # starting the workers is waiting for data, too
+        if self._clock.current.name == "eval":
             batches = iter(self._loader)
-        if self._watch is not None:
+        else:
+            with self._phase:  # starting the workers is waiting for data, too
+                batches = iter(self._loader)
             self._watch.began(self._loader, batches)
-        return _Waits(batches, self._phase, self._counter)
+        return _Waits(batches, self._phase, self._clock, self._counter)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]

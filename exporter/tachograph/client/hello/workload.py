@@ -60,12 +60,10 @@ class Workload:
             "hardware_flops_total": _product(hardware, tokens),
         }
         self.per_step = {key: _share(total, world_size) for key, total in totals.items() if isinstance(total, float)}
-        version = getattr(loaded_torch(), "__version__", None)
         facts = {
             "precision": take("precision", name),
             "global_batch": take("global_batch", count),
             "peak_flops": take("peak_flops", amount),
-            "framework": None if version is None else name(f"pytorch {version}"),
             "flops_convention": stated or (GIVEN if "flops_total" in self.per_step else None),
             "tier": take("tier", _tier),
         }
@@ -80,6 +78,13 @@ class Workload:
             self.facts["flops_convention"] = MEASURED
         for key in ("flops_total", "hardware_flops_total"):
             self.per_step.setdefault(key, _share(flops, 1))
+
+
+def framework() -> dict[str, str]:
+    """Return the fact of which PyTorch is loaded; empty while there is none."""
+    version = getattr(loaded_torch(), "__version__", None)
+    fact = None if version is None else name(f"pytorch {version}")
+    return {} if fact is None else {"framework": fact}
 
 
 def amount(value: object) -> float | None:

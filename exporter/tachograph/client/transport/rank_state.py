@@ -23,7 +23,7 @@ from tachograph.client.hello.batch_job import batch_job
 from tachograph.client.hello.groups import GroupProgress
 from tachograph.client.hello.identity import Identity
 from tachograph.client.hello.visible_devices import visible_devices
-from tachograph.client.hello.workload import Workload
+from tachograph.client.hello.workload import Workload, framework
 from tachograph.client.signals.checkpoints import Checkpoints
 from tachograph.client.signals.logged import Logged
 from tachograph.client.signals.phase_excess import PhaseExcess
@@ -106,7 +106,7 @@ class RankState:
         who = self.identity
         frame: Frame = {
             "v": VERSION, "type": "hello", "run": who.run, "rank": who.rank, "local_rank": who.local_rank,
-            "world_size": who.world_size, "attempt": who.attempt, "pid": os.getpid(), "facts": self.workload.facts,
+            "world_size": who.world_size, "attempt": who.attempt, "pid": os.getpid(), "facts": self._facts(),
             **visible_devices(os.environ),
         }  # fmt: skip
         if self.accelerator.uuid is not None:
@@ -160,7 +160,10 @@ class RankState:
 
     def hello_state(self) -> object:
         """Return what of the hello may change later: the device and the facts."""
-        return self.accelerator.uuid, dict(self.workload.facts)
+        return self.accelerator.uuid, self._facts()
+
+    def _facts(self) -> dict[str, object]:
+        return {**framework(), **self.workload.facts}
 
     def idle(self) -> None:
         """Do what a frame would: while there is no exporter, rings are emptied and sinks written all the same."""

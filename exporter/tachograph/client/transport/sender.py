@@ -274,6 +274,9 @@ class Sender:
                     if left <= 0 or not poll.poll(left * 1000):
                         return
                     connection.flush()
+            if not self._answered:  # else the answer to the hello would meet a closed socket, and the bye be lost
+                poll.modify(connection, select.POLLIN)
+                poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
 
     def _schedule_retry(self, now: float, error: OSError) -> None:
         """Schedule the next attempt: exponential back-off, with jitter, so that ranks do not retry in step."""

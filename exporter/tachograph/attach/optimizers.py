@@ -1,0 +1,67 @@
+"""The optimizers of a script: which of them makes its steps, which models they train, how many steps they made."""
+
+# ruff: noqa: ANN401 - what PyTorch hands over has no type here
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from tachograph.client.core.scalars import Reading, read
+
+
+class Optimizers:
+    """The optimizers that a script has made, none of which is kept alive."""
+
+    def __init__(self) -> None:
+        self._made: list[ref[Any]] = []
+        self._trained: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+        self._primary: ref[Any] | None = None
+        self._versions: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+    def made(self, optimizer: Any) -> None:
+        """Remember an optimizer."""
+        self._made = [each for each in self._made if each() is not None]
+        self._made.append(ref(optimizer))
+        self._trained.clear()
+
+    def is_first(self, optimizer: Any) -> bool:
+        """Whether this is now the one that counts: the first that makes a step, or that does once the first is gone."""
+        if self._primary is not None and self._primary() is not None:
+            return False
+        self._primary = ref(optimizer)
+        return True
+
+    def counts(self, optimizer: Any) -> bool:
+        """Whether a step of this optimizer is a step of the training."""
+        return self._primary is not None and self._primary() is optimizer
+
+    def updated(self) -> Any:
+        """Return the optimizer that counts, else another, if its parameters were updated since the last call."""
+        found = None
+        for optimizer in [each() for each in self._made]:
+            if optimizer is not None:
+                version = next(parameter for group in optimizer.param_groups for parameter in group["params"])._version
+                if self._versions.get(optimizer) != version and (found is None or self.counts(optimizer)):
+                    found = optimizer
+                self._versions[optimizer] = version
+        return found
+
+    def train(self, module: Any) -> bool:
+        """Whether a module holds everything that one of them trains: neither a teacher nor a part of the model does."""
+        known = self._trained.get(module)
+        if known is None:
+            own = {id(parameter) for parameter in module.parameters()}
+            known = self._trained[module] = any(
+                all(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
+                for optimizer in (each() for each in self._made)
+                if optimizer is not None
+            )
+        return known
+
+
+def steps_made(optimizer: Any) -> Reading:
+    """Return how many steps the state says that the optimizer has made, None where it does not; waits for no device."""
+    states = getattr(optimizer, "state", {}).values()
+    state = next((state for state in states if "step" in state), None)
+    return None if state is None else read(state["step"])
