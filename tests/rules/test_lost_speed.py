@@ -5,8 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ RuleTests = Callable[..., None]
 
 @dataclass(frozen=True)
 class Pace:
-    """A run of one rank: its usual step, and the step after half an hour, of which the rank waits for data; what it counts.
+    """A run of one rank: its usual step, and that after half an hour with its wait for data; the work that it counts.
 
     `once` if only one step is like that.
     """
@@ -54,7 +56,7 @@ def series(pace: Pace, interval: int, until: float) -> Iterator[dict[str, str]]:
         slow = ends[-1] >= HEALTHY and (not pace.once or ends[-1] - HEALTHY < pace.step)
         ends.append(ends[-1] + (pace.after if slow else pace.step))
         waits.append(pace.data if slow else 0.01 * pace.step)
-    lengths = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    lengths = [after - before for before, after in pairwise(ends)]
     shown: dict[str, list[str]] = {}
     for now in range(0, int(until), interval):
         steps = bisect_right(ends, now) - 1
@@ -81,7 +83,8 @@ def series(pace: Pace, interval: int, until: float) -> Iterator[dict[str, str]]:
 @pytest.mark.parametrize("interval", [5, 15, 30, 60])
 def test_lost_speed_is_found_at_any_interval_and_any_step(rule_tests: RuleTests, interval: int) -> None:
     """Within two minutes, three scrapes and three steps; a tenth of the speed, and one stall, are nothing."""
-    given, checks = [], []
+    given: list[dict[str, str]] = []
+    checks: list[dict[str, Any]] = []
     for step in (0.3, 7.0, 40.0, 200.0):
         limit = HEALTHY + 120 + 3 * interval + 3 * 1.6 * step
         for pace in paces(step):
