@@ -108,6 +108,12 @@ class Monitoring:
         fresh.write_text(json.dumps(groups), encoding="utf-8")
         fresh.replace(path)
 
+    def start_anew(self, part: str) -> None:
+        """Stop a program and start it again without its data."""
+        self.children.end(part)
+        shutil.rmtree(self._data(part), ignore_errors=True)
+        self._start(binaries.find(self._suite))
+
     def _scratch(self, starting: ExitStack) -> Path:
         """Make the folder for sockets and the children's temporary files; it is removed after they have ended."""
         folder = self.folder / "tmp"

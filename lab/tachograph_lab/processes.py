@@ -104,6 +104,13 @@ class Children:
         self._write_record()
         return child
 
+    def end(self, name: str) -> None:
+        """Stop the processes of this name."""
+        for child in [each for each in self.running if each.name == name]:
+            self.running.remove(child)
+            child.stop()
+        self._write_record()
+
     def stop(self) -> None:
         """Stop every process, the last one first."""
         while self.running:

@@ -99,6 +99,12 @@ def step(observer: Observer, optimizer: Any) -> None:
 def test_nothing_is_recorded_before_something_is_trained(observer: Observer) -> None:
     """The recorder begins with the first event: a script that makes one of its own comes first."""
     assert observer.loop is None
+    observer.joined()
+    assert not observer.saving()
+    assert not observer.evaluation_begins(object())
+    observer.clipped(1.0)
+    observer.exhausted()
+    assert observer.loop is None
     observer.script_records()
     fetch(observer, LoaderState(), learning=True)
     assert observer.loop is None

@@ -139,3 +139,42 @@ def test_a_process_that_only_starts_others_is_no_rank_that_hangs(scraped: Any, t
         for (name, labels) in done.series
         if name == "tachograph_rank_state" and ("run", "spawns") in labels
     } == {"running", "finished"}
+
+
+def test_dynamo_sees_nothing_of_us(scraped: Any) -> None:
+    """A compiled optimizer step has no more graph breaks than without us; its steps are counted, recompilations tag."""
+    done = run(scraped, "compiled.py")
+    assert done.out.endswith(" graph breaks\n")
+    assert done.value("steps_total", run="compiled", rank=0) == 40
+    assert done.value("tagged_steps_total", run="compiled", rank=0, tag="compile") == 1
+    assert done.value("loss", run="compiled", rank=0) == pytest.approx(float(done.out.splitlines()[-2]), rel=1e-5)
+    assert "could not" not in done.errors
+
+
+def test_distributed_saves_are_checkpoints(scraped: Any) -> None:
+    """One is saved when its call returns, one when its upload is complete; one that raises has failed."""
+    done = run(scraped, "distributed_saves.py")
+    assert done.value("checkpoints_total", run="distributed_saves", rank=0) == 2
+    assert done.value("checkpoint_step", run="distributed_saves", rank=0) == 16
+    assert done.value("checkpoint_failures_total", run="distributed_saves", rank=0) == 1
+
+
+def test_the_save_at_the_end_is_reported(scraped: Any, tmp_path: Path) -> None:
+    """No step follows it: the end of the script reports it."""
+    script = tmp_path / "last.py"
+    script.write_text(
+        "import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "model(torch.ones(2)).sum().backward()\noptimizer.step()\ntorch.save(model.state_dict(), 'last.pt')\n"
+    )
+    done = scraped.run(*RUN, "--name", "last", script, folder=tmp_path)
+    assert done.status == 0, done.errors
+    assert done.value("checkpoints_total", run="last", rank=0) == 1
+
+
+def test_a_framework_is_seen_as_its_parts(scraped: Any) -> None:
+    """Under Lightning a step is two batches, and its validations are neither batches nor tags of steps."""
+    done = run(scraped, "lightning_fit.py")
+    assert done.value("steps_total", run="lightning_fit", rank=0) == 60
+    assert done.value("batches_total", run="lightning_fit", rank=0) == 120
+    assert phase_seconds(done, "lightning_fit", "eval") > 0
+    assert not done.having("tagged_steps_total", run="lightning_fit", rank=0, tag="eval")

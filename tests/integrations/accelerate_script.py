@@ -70,3 +70,11 @@ with training(loader, model=model, optimizer=optimizer, run="left") as batches:
         optimizer.step()
         if count == 2:
             break  # after its step: it does
+
+model, optimizer, loader = parts()
+with training(loader, model=model, optimizer=optimizer, run="own-accumulation") as batches:
+    for count, batch in enumerate(batches):
+        model(batch).square().mean().backward()
+        if count % 2 or count == len(batches) - 1:
+            optimizer.step()
+            optimizer.zero_grad()

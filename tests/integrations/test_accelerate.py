@@ -37,6 +37,12 @@ def test_accumulated_batches_are_one_step(done: Any) -> None:
         assert done.value(gauge, run="accelerate", rank=0) > 0
 
 
+def test_a_loop_that_accumulates_by_itself_has_the_steps_of_its_optimizer(done: Any) -> None:
+    """The optimizer's own hook tells which batches complete a step; nobody says how many make one."""
+    assert done.value("steps_total", run="own-accumulation", rank=0) == BATCHES // 2 + 1
+    assert done.value("batches_total", run="own-accumulation", rank=0) == BATCHES
+
+
 def test_what_was_wrapped_is_put_back(done: Any) -> None:
     """After the `with` the accelerator and the model are as they were, and the length is the loader's."""
     assert done.out.splitlines() == [str(BATCHES), "restored True 0", "mine"]

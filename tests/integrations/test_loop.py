@@ -50,7 +50,7 @@ def test_the_loss_of_a_step_is_the_sum_of_its_micro_batches(recorder: Recorder) 
     """Micro-batches make one step, and their shares of the loss add up; the next step begins from nothing."""
     loop = Loop(recorder)
     for accumulating in (True, True, False):
-        loop.begin(7, accumulating=accumulating)
+        loop.begin(7)
         loop.add_loss(3.0, 1 / 3)
         if accumulating:
             loop.end_accumulating()
@@ -146,7 +146,7 @@ def test_a_fault_of_a_hook_stays_in_it(caplog: pytest.LogCaptureFixture) -> None
 def test_a_recorder_that_does_nothing_takes_the_same_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disabled: a loop calls what it calls, and nothing happens."""
     loop = Loop(Recorder(enabled=False))
-    loop.begin(3, accumulating=True)
+    loop.begin(3)
     loop.enter("forward")
     loop.add_loss(1.0)
     loop.end_accumulating()

@@ -293,6 +293,13 @@ def test_an_alert_of_two_severities_has_the_same_annotations(rules: Rules) -> No
         severities.add((name, rule["labels"]["severity"]))
 
 
+def test_every_group_has_an_interval() -> None:
+    """Its own, so that windows over recorded series hold whatever evaluation interval a Prometheus is set to."""
+    for path in sorted((ROOT / "prometheus/rules").glob("*.yml")):
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            assert group.get("interval"), f"{path.name}: {group['name']} has no interval"
+
+
 @cache
 def cases_of(subject: str) -> list[dict[str, Any]]:
     """Return what the rule tests of a subject assert of alerts."""

@@ -70,21 +70,14 @@ def main(arguments: Sequence[str]) -> int:
     except program.NotFoundError as error:
         sys.stderr.write(f"tachograph run: {error}\n")
         return error.status
-    observer = None
     try:
-        observer = _watch(given, quiet)
-        if observer is not None and not chosen.mentions("tachograph"):
-            observer.here()  # a crash before the first batch is one of this run, too
+        _watch(given, quiet, at_once=not chosen.mentions("tachograph"))
     except Exception as error:  # noqa: BLE001 - the script runs, recorded or not
         notice("run", "nothing is recorded", error)
     try:
         chosen.run(rest)
     except SystemExit as error:  # also one that was not raised by sys.exit
         note_exit(error)
-        raise
-    except (Exception, KeyboardInterrupt) as error:
-        if observer is not None:
-            observer.failed(error)  # the script may have a hook for exceptions in place of ours
         raise
     note_exit(SystemExit(0))  # not one that the script has caught
     return 0
@@ -118,10 +111,13 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], bool, tuple[str, str], lis
     raise UsageError("no script was given")
 
 
-def _watch(given: dict[str, Any], quiet: bool) -> Observer | None:
-    """Have PyTorch observed once the script imports it, and the summary printed by rank 0; None where disabled."""
+def _watch(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
+    """Have PyTorch observed once the script imports it, and the summary printed by rank 0.
+
+    The record begins `at_once`, so that a crash before the first batch is a run, too; else with the first event.
+    """
     if os.environ.get("TACHOGRAPH_DISABLED", "") not in ("", "0"):
-        return None
+        return
     hang_seconds = given.pop("hang_seconds", None)
 
     def make() -> Recorder:
@@ -143,5 +139,6 @@ def _watch(given: dict[str, Any], quiet: bool) -> Observer | None:
             with contextlib.suppress(OSError, ValueError):  # stderr may be closed by now
                 sys.stderr.write(summary.text(given=bool(AMOUNTS & given.keys())))
 
-    atexit.register(finish)
-    return observer
+    if at_once:
+        observer.here()
+    atexit.register(finish)  # after the recorder's own, so that it runs before

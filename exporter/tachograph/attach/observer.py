@@ -65,7 +65,7 @@ class Observer:
         self._making = False
         self._pending: LoaderState | None = None
         self._fed = False
-        self._evaluating = False
+        self._evaluated: Any = None
         self._saving = 0
         self._saved: int | None = None
         self._uploads: list[tuple[int, Any]] = []
@@ -77,6 +77,7 @@ class Observer:
         self._values = StepValues()
         self._optimizers = Optimizers()
         self._restored: Reading = None
+        self._compiled_steps = False
         self._scaler: Any = None
         self._models: list[ref[Any]] = []
         self._schedules: list[ref[Any]] = []
@@ -96,6 +97,10 @@ class Observer:
             self._making = False
         return self.loop
 
+    def _begun(self) -> Loop | None:
+        """Return the loop to report to, if there is one already: what does not train begins no record."""
+        return self.here() if self.loop is not None else None
+
     def stop(self) -> None:
         """Observe nothing any more."""
         self.active = False
@@ -114,7 +119,7 @@ class Observer:
     @contained
     def joined(self) -> None:
         """Take over the rank and the world size that only the script knew, once its process group is there."""
-        loop = self.here()
+        loop = self._begun()
         if loop is None:
             return
         before, now = loop.recorder.identity, discover({}, os.environ)
@@ -132,17 +137,13 @@ class Observer:
             self.loop = None
 
     @contained
-    def failed(self, error: BaseException) -> None:
-        """End the record with what ends the script."""
-        if self.active and self.loop is not None:
-            self.loop.recorder.close(error)
-
-    @contained
     def finish(self) -> int:
         """Report what the script's end leaves open, the last checkpoint; return this process's rank."""
         if self.loop is None:
             return discover({}, os.environ).rank
         if self.active:
+            if self._compiled_steps:
+                self._find_step(self.loop)
             self._report_saved(self.loop)
         self.summary.ranks = self.loop.recorder.identity.world_size
         return self.loop.recorder.identity.rank
@@ -172,7 +173,7 @@ class Observer:
 
     def starting(self, learning: bool) -> PhaseName:
         """Return the phase in which a loader is started: its workers take their time."""
-        return "data" if learning and not self._evaluating else "eval"
+        return "data" if learning and not self._is_evaluating() else "eval"
 
     @contained
     def fetching(self, feed: LoaderState, learning: bool) -> None:
@@ -180,7 +181,9 @@ class Observer:
         loop = self.here()
         if loop is None:
             return
-        learning = learning and not self._evaluating
+        if self._compiled_steps:
+            self._find_step(loop)
+        learning = learning and not self._is_evaluating()
         if learning and self._pending is not None:
             self._pending.unused += 1
             self._pending = None
@@ -198,7 +201,7 @@ class Observer:
         if loop is None:
             return
         self.summary.see("data")
-        if learning and not self._evaluating:
+        if learning and not self._is_evaluating():
             self._pending = feed
         if loop.in_phase("eval"):
             return
@@ -213,8 +216,8 @@ class Observer:
     @contained
     def exhausted(self) -> None:
         """Note the end of a loader: with it ends an evaluation that nothing else marks."""
-        loop = self.here()
-        if loop is not None and not self._evaluating:
+        loop = self._begun()
+        if loop is not None and not self._is_evaluating():
             self._go_on(loop, "eval")
 
     # Evaluations and saves
@@ -222,11 +225,11 @@ class Observer:
     @contained
     def evaluation_begins(self, module: Any) -> bool:
         """Note that a module is put into evaluation mode; return whether it is a model that the script trains."""
-        loop = self.here()
+        loop = self._begun()
         if loop is None or not self._optimizers.train(module):
             return False
-        if not self._evaluating:
-            self._evaluating = True
+        if not self._is_evaluating():
+            self._evaluated = ref(module)
             self.summary.see("eval")
             self._pause(loop, "eval")
         return True
@@ -234,16 +237,22 @@ class Observer:
     @contained
     def evaluation_ends(self, module: Any) -> bool:
         """Note that a module is put into training mode; return whether no evaluation is under way any more."""
-        loop = self.here()
-        if self._evaluating and loop is not None and self._optimizers.train(module):
-            self._evaluating = False
+        loop = self._begun()
+        if self._evaluated is not None and loop is not None and self._optimizers.train(module):
+            self._evaluated = None
             self._go_on(loop, "eval")
-        return not self._evaluating
+        return self._evaluated is None
+
+    def _is_evaluating(self) -> bool:
+        """Whether the model is in evaluation mode; some put it back into training mode without `train()`."""
+        if self._evaluated is not None and getattr(self._evaluated(), "training", True):
+            self._evaluated = None
+        return self._evaluated is not None
 
     @contained
     def saving(self) -> bool:
         """Enter phase `checkpoint`; return whether `saved` is to be called for it."""
-        loop = self.here()
+        loop = self._begun()
         if loop is None:
             return False
         self._saving += 1
@@ -297,11 +306,13 @@ class Observer:
         if self._depth > 1:  # activation checkpointing calls it again from within
             return
         self.summary.see("backward")
+        if self._compiled_steps:
+            self._find_step(loop)
         if self._pending is not None:
             self._pending.trained = True
             self._pending = None
         self._watch_models(loop)
-        self._evaluating = False  # the model trains in evaluation mode, or the script forgot to end it
+        self._evaluated = None  # the model trains in evaluation mode, or the script forgot to end it
         loop.leave("eval")
         if not loop.stepping:
             self._begin(loop)
@@ -334,7 +345,7 @@ class Observer:
     @contained
     def clipped(self, norm: Any) -> None:
         """Note the gradient norm that clipping has computed."""
-        if self.here() is not None:
+        if self._begun() is not None:
             self.summary.see("gradient norm")
             self._values.clipped(norm)
 
@@ -368,11 +379,14 @@ class Observer:
         if loop is None:
             return
         loop.leave("optimizer")
+        if self._optimizers.is_first(optimizer):  # its begin was in a graph
+            self._watch_optimizer(loop, optimizer)
         if not self._optimizers.counts(optimizer):
             self.summary.see("optimizers")
             self._values.discard()
         elif loop.stepping:
-            loop.end(**self._values.take())
+            rate = {"learning_rate": optimizer.param_groups[0]["lr"]} if self._compiled_steps else {}
+            loop.end(**self._values.take(), **rate)
             self.summary.steps += 1
             self._backward_seen = False
             self._usual_backwards, self._backwards = self._backwards, 0
@@ -381,21 +395,39 @@ class Observer:
             self._fed = False
 
     @contained
+    def step_compiled(self, begins: bool) -> None:
+        """Note, while its begin or its end is traced, that an optimizer's step is compiled.
+
+        From now on steps are found by updated parameters.
+        """
+        self._compiled_steps = True
+        if begins:
+            self._optimizers.updated()
+
+    def _find_step(self, loop: Loop) -> None:
+        """Complete the step that a graph has made without its hooks, late: at the next batch or backward."""
+        optimizer = self._optimizers.updated()
+        if optimizer is not None and self._backward_seen:
+            self.optimizer_ends(optimizer)
+
+    @contained
     def optimizer_skipped(self, optimizer: Any) -> None:
         """Complete a step that mixed precision has skipped."""
         if self._backward_seen:
             self.optimizer_ends(optimizer)
 
     def _watch_optimizer(self, loop: Loop, optimizer: Any) -> None:
+        if not self.summary.steps:
+            self._restored = steps_made(optimizer)
+        self.summary.see("learning rate")
+        if self._compiled_steps:  # hooks of its own would have it compiled again
+            return
         mine = (schedule() for schedule in self._schedules)
         schedule = next((each for each in mine if getattr(each, "optimizer", None) is optimizer), None)
         loop.recorder.watch(None, optimizer, scheduler=schedule, scaler=self._scaler)
-        self.summary.see("learning rate")
         for name, found in (("schedule", schedule), ("loss scale", self._scaler)):
             if found is not None:
                 self.summary.see(name)
-        if not self.summary.steps:
-            self._restored = steps_made(optimizer)
 
     def _number(self, loop: Loop) -> None:
         """Continue the count of an optimizer that was restored, once it is known: a GPU's comes some steps later."""
@@ -404,8 +436,7 @@ class Observer:
         count, self._restored = int(number(self._restored) or 0), None
         if count > 0:
             loop.recorder.resumed(count)
-            loop.recorder.step(accumulating=True)  # what is open becomes the first part of the step with that number
-            loop.end_accumulating()
+            loop.end_accumulating()  # what is open becomes the first part of the step with that number
             loop.begin(count + self.summary.steps)
 
     # Models and schedules

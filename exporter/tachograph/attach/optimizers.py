@@ -17,6 +17,7 @@ class Optimizers:
         self._made: list[ref[Any]] = []
         self._trained: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._primary: ref[Any] | None = None
+        self._versions: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def made(self, optimizer: Any) -> None:
         """Remember an optimizer."""
@@ -34,6 +35,17 @@ class Optimizers:
     def counts(self, optimizer: Any) -> bool:
         """Whether a step of this optimizer is a step of the training."""
         return self._primary is not None and self._primary() is optimizer
+
+    def updated(self) -> Any:
+        """Return the optimizer that counts, else another, if its parameters were updated since the last call."""
+        found = None
+        for optimizer in [each() for each in self._made]:
+            if optimizer is not None:
+                version = next(parameter for group in optimizer.param_groups for parameter in group["params"])._version
+                if self._versions.get(optimizer) != version and (found is None or self.counts(optimizer)):
+                    found = optimizer
+                self._versions[optimizer] = version
+        return found
 
     def train(self, module: Any) -> bool:
         """Whether a module holds everything that one of them trains: neither a teacher nor a part of the model does."""

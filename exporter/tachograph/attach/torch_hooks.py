@@ -12,11 +12,13 @@ import importlib
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import CodeType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from tachograph.attach.observer import LoaderState, Observer
 from tachograph.attach.on_import import when_imported
+from tachograph.client.core.contained import contained
 from tachograph.client.core.notice import notice
 
 
@@ -71,12 +73,32 @@ class ObservedIterator:
         return getattr(self._iterator, name)
 
 
+_frames: list[CodeType] = []
+"""The code of our wrappers and hooks, whose frames Dynamo is to leave alone."""
+
+IN_A_STEP = (
+    "backward_begins", "backward_ends", "scaled", "clipped", "optimizer_begins", "optimizer_ends", "optimizer_skipped",
+)  # fmt: skip
+"""Calls of an observer that a compiled function may come to where its graph is broken."""
+
+
+def _in_place_of(original: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Decorate the wrapper of a function: to Dynamo it is the function itself, in whose graph nothing can be timed."""
+
+    def decorate(wrapper: Any) -> Any:
+        wrapper._torchdynamo_inline = original
+        _frames.append(wrapper.__code__)
+        return functools.update_wrapper(wrapper, original)
+
+    return decorate
+
+
 def _loaders(torch: Any, observer: Observer) -> None:
     loader_class = torch.utils.data.DataLoader
     original = loader_class.__iter__
     feeds: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
 
-    @functools.wraps(original)
+    @_in_place_of(original)
     def iterate(loader: Any) -> Any:
         loop = observer.here()
         if loop is None:
@@ -94,7 +116,7 @@ def _loaders(torch: Any, observer: Observer) -> None:
 def _backward(torch: Any, observer: Observer) -> None:
     original = torch.autograd.backward  # Tensor.backward calls it, too
 
-    @functools.wraps(original)
+    @_in_place_of(original)
     def backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
         observer.backward_begins(tensors)
         try:
@@ -108,8 +130,40 @@ def _backward(torch: Any, observer: Observer) -> None:
 def _optimizers(torch: Any, observer: Observer) -> None:
     hooks = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the name
     _call_when_made(hooks.Optimizer, observer.optimizer_made)
-    hooks.register_optimizer_step_pre_hook(lambda optimizer, *_: observer.optimizer_begins(optimizer))
-    hooks.register_optimizer_step_post_hook(lambda optimizer, *_: observer.optimizer_ends(optimizer))
+
+    def begins(optimizer: Any, *_: Any) -> None:
+        observer.optimizer_begins(optimizer)
+
+    def ends(optimizer: Any, *_: Any) -> None:
+        observer.optimizer_ends(optimizer)
+
+    _observers.append(observer)
+    for hook, stand_in in ((begins, _begins_in_graph), (ends, _ends_in_graph)):
+        hook._torchdynamo_inline = stand_in  # type: ignore[attr-defined]
+        _frames.append(hook.__code__)
+    hooks.register_optimizer_step_pre_hook(begins)
+    hooks.register_optimizer_step_post_hook(ends)
+
+
+_observers: list[Observer] = []
+
+
+def _begins_in_graph(*_: Any) -> None:
+    """Stand in for the hook where an optimizer's step is compiled; no closure: see `client.core.compiled`."""
+    _step_compiled(True)
+
+
+def _ends_in_graph(*_: Any) -> None:
+    _step_compiled(False)
+
+
+def _step_compiled(begins: bool) -> None:
+    """Tell that a step is in a graph; called by Dynamo itself, as it traces."""
+    for observer in _observers:
+        observer.step_compiled(begins)
+
+
+_step_compiled._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _call_when_made(owner: Any, tell: Callable[[Any], None]) -> None:
@@ -135,13 +189,13 @@ def _scalers(torch: Any, observer: Observer) -> None:
     scaler_class = torch.amp.GradScaler
     scale, step = scaler_class.scale, scaler_class.step
 
-    @functools.wraps(scale)
+    @_in_place_of(scale)
     def scaled(scaler: Any, outputs: Any) -> Any:
         result = scale(scaler, outputs)
         observer.scaled(scaler, outputs, result)
         return result
 
-    @functools.wraps(step)
+    @_in_place_of(step)
     def stepped(scaler: Any, optimizer: Any, *arguments: Any, **named: Any) -> Any:
         result = step(scaler, optimizer, *arguments, **named)
         observer.optimizer_skipped(optimizer)
@@ -155,14 +209,14 @@ def _evaluations(torch: Any, observer: Observer) -> None:
     module_class = torch.nn.Module
     evaluate, train = module_class.eval, module_class.train
 
-    @functools.wraps(evaluate)
+    @_in_place_of(evaluate)
     def evaluating(module: Any) -> Any:
         result = evaluate(module)
         if observer.evaluation_begins(module):
             module_class.train = training
         return result
 
-    @functools.wraps(train)
+    @_in_place_of(train)
     def training(module: Any, mode: bool = True) -> Any:
         if mode and observer.evaluation_ends(module):
             module_class.train = train
@@ -192,7 +246,7 @@ def _distributed_saves(saver: Any, observer: Observer) -> None:
 def _observed_save(original: Callable[..., Any], observer: Observer, is_kept: Callable[..., bool]) -> Any:
     """Return `original` as phase `checkpoint`; a future that it returns is the end of the upload."""
 
-    @functools.wraps(original)
+    @_in_place_of(original)
     def save(*arguments: Any, **named: Any) -> Any:
         if not observer.saving():
             return original(*arguments, **named)
@@ -209,17 +263,36 @@ def _observed_save(original: Callable[..., Any], observer: Observer, is_kept: Ca
 
 
 def _compilations(torch: Any, observer: Observer) -> None:
-    def listen(callback: Any) -> None:
-        callback.callback_handler.register_start_callback(lambda *_: observer.compiling())
+    when_imported("torch._dynamo.callback", lambda callback: _listen(torch, observer, callback.callback_handler))
 
-    when_imported("torch._dynamo.callback", listen)
+
+def _listen(torch: Any, observer: Observer, handler: Any) -> None:
+    """Hear of compilations; with the first one our calls become invisible to Dynamo, which costs each a microsecond."""
+    hidden = False
+
+    def starts(*_: Any) -> None:
+        nonlocal hidden
+        observer.compiling()
+        if not hidden:
+            hidden = True
+            _hide(torch, observer)
+
+    handler.register_start_callback(starts)
+
+
+@contained
+def _hide(torch: Any, observer: Observer) -> None:
+    for code in _frames:
+        torch._dynamo.decorators.skip_code(code)
+    for name in IN_A_STEP:
+        setattr(observer, name, torch._dynamo.disable(getattr(observer, name)))
 
 
 def _clipping(torch: Any, observer: Observer) -> None:
     clip: Any = importlib.import_module("torch.nn.utils.clip_grad")
     original = clip.clip_grad_norm_
 
-    @functools.wraps(original)
+    @_in_place_of(original)
     def clipped(*arguments: Any, **named: Any) -> Any:
         norm = original(*arguments, **named)
         observer.clipped(norm)
@@ -234,13 +307,13 @@ def _ranks(torch: Any, observer: Observer) -> None:
     spawn: Any = sys.modules["torch.multiprocessing.spawn"]
     join, start = distributed.init_process_group, spawn.start_processes
 
-    @functools.wraps(join)
+    @_in_place_of(join)
     def joined(*arguments: Any, **named: Any) -> Any:
         result = join(*arguments, **named)
         observer.joined()
         return result
 
-    @functools.wraps(start)
+    @_in_place_of(start)
     def starting(*arguments: Any, **named: Any) -> Any:
         observer.starts_others()
         return start(*arguments, **named)

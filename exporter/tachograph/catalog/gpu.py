@@ -280,7 +280,7 @@ GPU_RECOVERY_ACTION = _row(
 GPU_XID_ERRORS = _row(
     "gpu_xid_errors_total", COUNTER, "", (*GPU, "xid"),
     "Xid errors that the driver reported for this GPU, from NVML events and the kernel log; a burst of one counts "
-    "once. Xids that page exist from the start.",
+    "once. Absent until there is one.",
 )  # fmt: skip
 GPU_XID_TIMESTAMP = _row(
     "gpu_xid_timestamp_seconds", GAUGE, "seconds", (*GPU, "xid"),

@@ -45,8 +45,9 @@ def training(
 ) -> Training[T]:
     """Return a context manager that yields `loader`'s batches, and makes one step of what is done with each.
 
-    `model` shows phase forward, `optimizer` phase optimizer and the learning rate, `accelerator` phase backward, the
-    loss and how many micro-batches make a step; without one, `accumulate` says how many. What is left in `given` are
+    `model` shows phase forward, `optimizer` phase optimizer, the learning rate and which batches complete a step,
+    `accelerator` phase backward and the loss. Without an optimizer the accelerator says how many micro-batches make a
+    step; without either, `accumulate` does. What is left in `given` are
     arguments of `tachograph.Recorder`; a `recorder` made earlier is the caller's to close.
     """
     if recorder is None:
@@ -82,6 +83,7 @@ class Training(Generic[T]):
         self._undo: list[Callable[[], None]] = []
         self._values: dict[str, object] = {}
         self._seen = 0
+        self._hooked = False
         self._stepped = False
 
     def __enter__(self) -> Training[T]:
@@ -104,7 +106,7 @@ class Training(Generic[T]):
         for batch in self._batches:
             accumulating = self._is_accumulating()
             self._stepped = False
-            self._loop.begin(accumulating=accumulating)
+            self._loop.begin()
             try:
                 yield batch
             except GeneratorExit:
@@ -124,11 +126,17 @@ class Training(Generic[T]):
 
     @contained
     def _complete(self, accumulating: bool) -> None:
+        if self._hooked:  # the optimizer knows, also in a loop that accumulates by itself
+            accumulating = not self._stepped and (accumulating or not self._skipped())
         if accumulating:
             self._loop.end_accumulating()
         else:
             values, self._values = self._values, {}
             self._loop.end(**values)
+
+    def _skipped(self) -> bool:
+        """Return whether mixed precision skipped the optimizer's step."""
+        return bool(_ask(self._trained.accelerator, "optimizer_step_was_skipped"))
 
     def _is_accumulating(self) -> bool:
         """Return whether the next micro-batch leaves the optimizer alone, as `Accelerator.accumulate` will decide."""
@@ -155,6 +163,7 @@ class Training(Generic[T]):
         if inner is not None:
             self._keep(inner.register_step_pre_hook(self._optimizer_begins))
             self._keep(inner.register_step_post_hook(self._optimizer_ends))
+            self._hooked = True
         if accelerator is not None:
             self._wrap("backward", self._backward)
             self._wrap("clip_grad_norm_", self._clip)

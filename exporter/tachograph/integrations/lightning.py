@@ -114,7 +114,7 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         if self._loop is not None:
             every = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
             self._accumulating = bool((batch_idx + 1) % every) and not trainer.is_last_batch
-            self._loop.begin(trainer.global_step, accumulating=self._accumulating)
+            self._loop.begin(trainer.global_step)
 
     @contained
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

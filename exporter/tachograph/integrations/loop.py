@@ -34,12 +34,12 @@ class Loop:
         """Whether a step is open."""
         return self._step is not None
 
-    def begin(self, number: int | None = None, *, accumulating: bool = False) -> None:
-        """Begin a step (a micro-batch where `accumulating`); one that is open is void, phases outside end."""
+    def begin(self, number: int | None = None) -> None:
+        """Begin a step, or a micro-batch of one; one that is open is void, phases outside end."""
         if self._step is not None:
             self.abandon()
         self._close(0)
-        step = self.recorder.step(number, accumulating=accumulating)
+        step = self.recorder.step(number)
         step.__enter__()
         self._step = step
 
@@ -58,9 +58,10 @@ class Loop:
         step.__exit__(None, None, None)
 
     def end_accumulating(self) -> None:
-        """End a micro-batch: its loss is kept for the step that completes."""
+        """End it as a micro-batch: its loss is kept for the step that completes."""
         if self._step is not None:
             self._close(0)
+            self.recorder.step(accumulating=True)
             step, self._step = self._step, None
             step.__exit__(None, None, None)
 

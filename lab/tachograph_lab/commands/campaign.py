@@ -104,12 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a campaign; return the exit status."""
     options = _parse(arguments)
     if options.only is None:
-        drawn = (random_scenario.generate(number, options.seed) for number in count())
+        drawn = (random_scenario.generate(number, options.seed, options.field) for number in count())
         scenarios = list(islice((one for one in drawn if one.fleet.ranks <= options.ranks), options.count))
         which = f"--count {options.count} --ranks {options.ranks}"
     else:
-        scenarios = [random_scenario.generate(number, options.seed) for number in options.only]
+        scenarios = [random_scenario.generate(number, options.seed, options.field) for number in options.only]
         which = "--only " + " ".join(map(str, options.only))
+    which += " --field" * options.field
     command = f"tachograph-lab campaign {which} --seed {options.seed}"
     began = time.monotonic()
     outcomes: list[Outcome] = []
@@ -142,6 +143,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the campaign (1)")
     parser.add_argument("--only", type=int, nargs="+", metavar="N", help="replay only these scenarios, by number")
+    parser.add_argument(
+        "--field", action="store_true",
+        help="habits of the field: steps of 50 ms to 200 s, scrapes every 5 to 30 s, basic loops, uneven stages",
+    )  # fmt: skip
     parser.add_jobs()
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the report to this file, as Markdown")
     return parser.parse_args(arguments)

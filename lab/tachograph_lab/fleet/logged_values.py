@@ -24,6 +24,7 @@ from tachograph_lab.fleet.messages import encoded
 from tachograph_lab.fleet.pace import batch_factor
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.faults import (
+    CHECKSUM_EVERY,
     BatchChange,
     LossClimb,
     LossSpike,
@@ -35,9 +36,6 @@ from tachograph_lab.scenario.faults import (
 
 WARM_UP_STEPS = 200
 """Steps over which the learning rate rises."""
-
-CHECKSUM_EVERY = 10
-"""Steps between two checksums of the parameters."""
 
 _BLOCK = 1024
 

@@ -246,14 +246,11 @@ class SimulatedGpus:
         for fault in self._faults[rank]:
             if isinstance(fault, LoggedXid) and fault.at <= now:
                 seen.setdefault(fault.number, []).append(fault.at)
-        for number in sorted({*self._xids.paging, *seen}):
-            times = seen.get(number, [])
-            labels = (*gpu, str(number))
+        for number, times in sorted(seen.items()):
+            labels, row = (*gpu, str(number)), self._xids.of(number)
             yield Sample(catalog.GPU_XID_ERRORS, labels, float(len(times)))
-            if times:
-                row = self._xids.of(number)
-                yield Sample(catalog.GPU_XID_TIMESTAMP, labels, self._epoch + max(times))
-                yield Sample(catalog.GPU_XID_INFO, (*labels, row.action, row.meaning), 1.0)
+            yield Sample(catalog.GPU_XID_TIMESTAMP, labels, self._epoch + max(times))
+            yield Sample(catalog.GPU_XID_INFO, (*labels, row.action, row.meaning), 1.0)
 
 
 _KINDS = (ThrottledGpus, Ecc, LoggedXid, LostGpu, HungGpu, RecoveryAction)

@@ -100,9 +100,8 @@ class LiveFleet:
         self._folder = folder
         self._epoch = epoch
         self._zero = time.monotonic() + epoch - time.time()
-        clock = Clock(monotonic=self._unix)  # GPU readings carry the simulation's time
         self._nodes = {
-            node.name: LiveNode(node, host, folder / f"{node.name}.sock", clock)
+            node.name: LiveNode(node, host, folder / f"{node.name}.sock", self._clock(node))
             for node, host in zip(fleet.nodes, _hosts(subnet), strict=False)
         }
         self._ranks: dict[Link, LiveRank] = {}
@@ -136,6 +135,10 @@ class LiveFleet:
                 await self._pass_on()
         for rank in self._ranks.values():
             rank.end()
+
+    def _clock(self, node: Node) -> Clock:
+        """Return a node's clock; GPU readings carry the simulation's time."""
+        return Clock(monotonic=self._unix, wall=lambda: time.time() + node.ahead)
 
     def _now(self) -> float:
         """Return the scenario's second."""

@@ -48,6 +48,9 @@ class Node(Protocol):
     @property
     def reachable(self) -> bool: ...  # noqa: D102
 
+    @property
+    def ahead(self) -> float: ...  # noqa: D102
+
     def host_samples(self) -> Iterator[HostSample]:
         """Yield the samples that node_exporter would expose: name, labels, value."""
         ...

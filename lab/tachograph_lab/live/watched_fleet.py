@@ -18,6 +18,7 @@ from tachograph_lab.processes import Child, Children, ProcessError
 from tachograph_lab.replay.verdict import ReceivedAlert, ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS
+from tachograph_lab.scenario.faults import Fault, PrometheusRestart, Vanish
 
 OPENING_SECONDS = 60.0
 POLL_SECONDS = 0.25
@@ -39,6 +40,9 @@ def replay_live(scenario: Scenario, suite: str = binaries.SYSTEM, note: Note | N
     ):
         epoch, nodes = watched.announcement.epoch, len(watched.announcement.nodes)
         say(f"{watched.description()}, {nodes} exporters; second 0 in {epoch - time.time():.0f} s")
+        for second in watched.moments():
+            wait(watched.children.running, until=epoch + second)
+            watched.meet(second)
         wait(watched.children.running, until=epoch + scenario.lasts)
         received = [_received(page, epoch) for page in pager.pages()]
         say(_cost(watched))
@@ -60,6 +64,28 @@ class WatchedFleet(Monitoring):
         self.aim("tachograph", {name: node.exporter for name, node in self.announcement.nodes.items()})
         if self._scenario.node_exporter:
             self.aim("node", {name: node.host for name, node in self.announcement.nodes.items()})
+
+    def moments(self) -> list[float]:
+        """Return the seconds at which something happens to Prometheus or to what it scrapes, in order."""
+        seconds = {moment for fault in self._of_prometheus() for moment in (fault.at, fault.until)}
+        return sorted(second for second in seconds if second < self._scenario.lasts)
+
+    def meet(self, second: float) -> None:
+        """Make happen what a moment brings: a target that vanishes or is back, a Prometheus that starts anew."""
+        gone = {
+            run.fleet.node_name(node)
+            for run in self._scenario.every_run
+            for fault in run.faults
+            if isinstance(fault, Vanish) and fault.at <= second < fault.until
+            for node in fault.nodes
+        }
+        exporters = {name: node.exporter for name, node in self.announcement.nodes.items() if name not in gone}
+        self.aim("tachograph", exporters)
+        if any(isinstance(fault, PrometheusRestart) and fault.at == second for fault in self._of_prometheus()):
+            self.start_anew("prometheus")
+
+    def _of_prometheus(self) -> list[Fault]:
+        return [fault for fault in self._scenario.every_fault if isinstance(fault, (PrometheusRestart, Vanish))]
 
 
 def start_fleet(children: Children, folder: Path, scenario: Scenario) -> Announcement:

@@ -18,6 +18,9 @@ from tachograph_lab.scenario.values import optional, place, places, size
 STEP_PHASES = tuple(phase for phase in PHASES if phase not in ("init", "checkpoint", "eval", "other"))
 """The phases of an ordinary step, which a fault can lengthen."""
 
+CHECKSUM_EVERY = 10
+"""Steps between two checksums of the parameters, of which one may be wrong."""
+
 RUN = -1
 """The place of a fault that affects the whole run."""
 

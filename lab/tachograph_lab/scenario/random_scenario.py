@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from tachograph.client.torch.model.model_watch import OPTIMIZER_STEP_EVERY
 from tachograph.humanize import duration, plural
 from tachograph_lab.scenario import (
     Expected,
@@ -19,7 +20,8 @@ from tachograph_lab.scenario import (
     Work,
     faults,
 )
-from tachograph_lab.scenario.faults import Fault
+from tachograph_lab.scenario.definition import EVALUATION_SECONDS
+from tachograph_lab.scenario.faults import CHECKSUM_EVERY, Fault
 
 RUN = "campaign"
 SHAPES = ((1, 2), (1, 4), (1, 8), (2, 8), (3, 4), (4, 8), (8, 8), (16, 8), (32, 8))
@@ -28,10 +30,22 @@ SHAPES = ((1, 2), (1, 4), (1, 8), (2, 8), (3, 4), (4, 8), (8, 8), (16, 8), (32, 
 STEPS = (0.4, 1.0, 1.0, 2.5, 12.0)
 """Seconds per step; the last is a slow run, for which the rules use longer windows."""
 
+FIELD_STEPS = (0.05, 0.4, 1.0, 2.5, 12.0, 40.0, 200.0)
+FIELD_INTERVALS = (5.0, 15.0, 30.0)
+FIELD_STAGES = 4
+"""What a campaign of the field draws beside loops that mark everything or nothing: steps, intervals, uneven stages."""
+
+FAST_STEP, FAST_RANKS = 0.1, 64
+"""The largest fleet with steps below this: the simulation of each takes its time, however short it is."""
+
+SWIFT = ("RankDead", "LossNotFinite", "GpuXidFatal", "GpuEccUncorrected", "GpuLost")
+SWIFT_SECONDS = 10.0
+"""Alerts whose usual budget is this; with slower scrapes it is 2 s, two scrapes and two evaluations."""
+
 WARM_UP, BASELINE = 240.0, 1080.0
 """Seconds before the fault: for alerts without a baseline, and for those that compare a run with its own past."""
 
-FATAL_XIDS = (48, 62, 64, 74, 79, 95, 119, 120)
+FATAL_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140, 143, 144, 145, 146, 147, 148, 149, 150, 155, 158)
 PROGRAM_XIDS = (13, 31, 43, 45)
 
 
@@ -69,7 +83,11 @@ class FaultSite:
     @property
     def straggler(self) -> float:
         """The budget for a straggler; for steps of more than 8 s the rules use windows of minutes."""
-        return 90.0 if self.step <= 8 else 300.0
+        return 90.0 if self.step <= 8 else 300.0 + self.steps(6)
+
+    def steps(self, number: int) -> float:
+        """Return the seconds that so many steps take beyond the usual budgets, which hold for steps of up to 12 s."""
+        return number * self.step if self.step > STEPS[-1] else 0.0
 
 
 @dataclass(frozen=True)
@@ -92,6 +110,7 @@ class IncidentKind:
     ranks: int = 2
     nodes: int = 1
     slow_steps: bool = True
+    slowest: float = FIELD_STEPS[-1]
     loss: Loss = field(default_factory=Loss)
 
 
@@ -169,7 +188,8 @@ def _nan(place: FaultSite) -> RandomIncident:
 
 def _checksum(place: FaultSite) -> RandomIncident:
     fault = faults.WrongChecksum(at=place.at, rank=place.rank)
-    return RandomIncident(fault, page("SilentDataCorruptionSuspected", 300, place.who, f"Rank {place.rank} "))
+    within = 300 + place.steps(CHECKSUM_EVERY + 3)
+    return RandomIncident(fault, page("SilentDataCorruptionSuspected", within, place.who, f"Rank {place.rank} "))
 
 
 def _batches(place: FaultSite) -> RandomIncident:
@@ -180,12 +200,14 @@ def _batches(place: FaultSite) -> RandomIncident:
 
 def _optimizer(place: FaultSite) -> RandomIncident:
     fault = faults.StaleOptimizer(at=place.at, rank=place.rank)
-    return RandomIncident(fault, page("InvariantBroken", 300, place.who, "optimizer_step"))
+    within = 300 + place.steps(OPTIMIZER_STEP_EVERY + 3)
+    return RandomIncident(fault, page("InvariantBroken", within, place.who, "optimizer_step"))
 
 
 def _global_batch(place: FaultSite) -> RandomIncident:
     return RandomIncident(
-        faults.WrongGlobalBatch(at=place.at), page("InvariantBroken", 300, {"run": RUN}, "global batch")
+        faults.WrongGlobalBatch(at=place.at),
+        page("InvariantBroken", 300 + place.steps(5), {"run": RUN}, "global batch"),
     )
 
 
@@ -297,7 +319,7 @@ KINDS = (
     IncidentKind("late node", _late_node, nodes=4),
     IncidentKind("NaN", _nan),
     IncidentKind("wrong checksum", _checksum, ranks=4),
-    IncidentKind("skipped batches", _batches, ranks=4, warm_up=600, after=1500),
+    IncidentKind("skipped batches", _batches, ranks=4, warm_up=600, after=1500, slowest=12.0),
     IncidentKind("stale optimizer", _optimizer, ranks=4),
     IncidentKind("wrong global batch", _global_batch),
     IncidentKind("uncorrectable error", _ecc),
@@ -309,11 +331,11 @@ KINDS = (
     IncidentKind("node out of sight", _scrape_blocked, after=600, nodes=4),
     IncidentKind("node down", _node_down, nodes=2),
     IncidentKind("link down", _link_down, nodes=2),
-    IncidentKind("spike that heals", _healing_spike, warm_up=600),
-    IncidentKind("spike that stays", _lasting_spike, warm_up=600),
+    IncidentKind("spike that heals", _healing_spike, warm_up=600, slowest=12.0),
+    IncidentKind("spike that stays", _lasting_spike, warm_up=600, slowest=12.0),
     IncidentKind("slow loader", _hungry, warm_up=BASELINE, slow_steps=False),
     IncidentKind("slow network", _slow_network, warm_up=BASELINE, nodes=8, slow_steps=False),
-    IncidentKind("restart loop", _loop, warm_up=600, after=960),
+    IncidentKind("restart loop", _loop, warm_up=600, after=960, slowest=12.0),
     # Late in training: earlier, the loss falls faster than the fault makes it climb.
     IncidentKind("climbing loss", _climb, warm_up=3000, after=1800, slow_steps=False, loss=Loss(start=2.4)),
     IncidentKind("leak", _leak, warm_up=3600, after=7500, slow_steps=False),
@@ -323,39 +345,100 @@ KINDS = (
 """Used in turn, so that every kind is equally frequent."""
 
 
-def step_times(seconds: float, noise: float) -> StepTimes:
+@dataclass(frozen=True)
+class FieldHabits:
+    """How the field runs a training: how long a step takes, how often Prometheus looks, what the loop marks."""
+
+    step: float
+    interval: float = EVALUATION_SECONDS
+    loop: str = "marked"
+    stages: tuple[float, ...] | None = None
+
+    @property
+    def words(self) -> str:
+        """The unusual ones, for a title."""
+        parts = [f"{self.interval:g} s scrapes"] * (self.interval != EVALUATION_SECONDS)
+        parts += ["basic loop"] * (self.loop == "basic") + ["uneven stages"] * (self.stages is not None)
+        return "".join(f", {part}" for part in parts)
+
+
+def field_habits(dice: Random, kind: IncidentKind, fleet: Fleet) -> FieldHabits:
+    """Draw habits that a kind of incident and a fleet allow."""
+    slowest = kind.slowest if kind.slow_steps else 2.5
+    steps = [step for step in FIELD_STEPS if step <= slowest and (step >= FAST_STEP or fleet.ranks <= FAST_RANKS)]
+    # A node must lie within a stage: else a late one is late in one stage and not in the other.
+    can_be_uneven = fleet.nodes % FIELD_STAGES == 0 or (fleet.nodes == 1 and fleet.ranks % FIELD_STAGES == 0)
+    uneven = dice.random() < 0.5 and can_be_uneven
+    stages = (*[1.0] * (FIELD_STAGES - 1), round(dice.uniform(1.1, 1.3), 2)) if uneven else None
+    return FieldHabits(
+        step=dice.choice(steps),
+        interval=dice.choice(FIELD_INTERVALS),
+        loop=dice.choice(("marked", "basic")),
+        stages=stages,
+    )
+
+
+def _patient(expected: Expected, habits: FieldHabits) -> Expected:
+    """Return an expectation with the budget of these scrapes."""
+    if habits.interval == EVALUATION_SECONDS:
+        return expected
+    if expected.alert in SWIFT:
+        within = expected.within - SWIFT_SECONDS + 2
+        return replace(expected, within=within, plus_scrapes=2, plus_evaluations=2)
+    return replace(expected, plus_scrapes=3)
+
+
+def step_times(seconds: float, noise: float, stages: tuple[float, ...] | None = None) -> StepTimes:
     """Return the phases of an ordinary step of this length."""
-    shape = StepTimes()
+    shape = StepTimes(stages=stages)
     scale = seconds / shape.seconds
     return StepTimes(
         data=shape.data * scale, copy=shape.copy * scale, forward=shape.forward * scale,
         backward=shape.backward * scale, optimizer=shape.optimizer * scale, collective=shape.collective * scale,
-        noise=noise,
+        noise=noise, stages=stages,
     )  # fmt: skip
 
 
-def generate(number: int, seed: int) -> Scenario:
-    """Return scenario `number` of a campaign; the same number and seed always give the same scenario."""
+def generate(number: int, seed: int, field: bool = False) -> Scenario:
+    """Return scenario `number` of a campaign; the same arguments always give the same scenario.
+
+    `field`: with habits of the field, that is any step, slower scrapes, basic loops, and uneven pipeline stages.
+    """
     dice = Random(f"{seed}/{number}")
     kind = KINDS[number % len(KINDS)]
     nodes, gpus = dice.choice([s for s in SHAPES if s[0] >= kind.nodes and s[0] * s[1] >= kind.ranks])
-    step = dice.choice(STEPS if kind.slow_steps else STEPS[:-1])
+    habits = FieldHabits(dice.choice(STEPS if kind.slow_steps else STEPS[:-1]))
     fleet = Fleet(run=RUN, nodes=nodes, gpus_per_node=gpus)
-    at = kind.warm_up + dice.uniform(0, 60) + 20 * step
-    place = FaultSite(dice, fleet, step, at, dice.randrange(fleet.ranks))
+    if field:
+        habits = field_habits(Random(f"field/{seed}/{number}"), kind, fleet)
+        fleet = replace(fleet, pipeline=FIELD_STAGES if habits.stages else 1)
+    at = kind.warm_up + dice.uniform(0, 60) + 20 * habits.step
+    place = FaultSite(dice, fleet, habits.step, at, _culprit(dice, fleet))
     incident = kind.make(place)
-    after = max(kind.after, *(expected.within + 120 for expected in incident.expect), 0)
-    return Scenario(
-        title=f"{number}: {kind.word}, {fleet.ranks} ranks on {plural(nodes, 'node')}, {duration(step)} per step",
+    drawn_seed = dice.randrange(2**31)
+    scenario = Scenario(
+        title=f"{number}: {kind.word}, {fleet.ranks} ranks on {plural(nodes, 'node')}, "
+        f"{duration(habits.step)} per step{habits.words}",
         story=f"{kind.word} at {at:.0f} s; culprit rank {place.rank} on {fleet.node_name(place.node)}",
-        seed=dice.randrange(2**31),
-        lasts=round(at + after),
+        seed=drawn_seed,
+        lasts=at,
+        scrape=habits.interval,
+        evaluation=habits.interval if field else None,
         fleet=fleet,
-        step=step_times(step, dice.choice((0.01, 0.02, 0.03))),
-        work=Work(tokens=8192.0 * fleet.ranks * step),
-        learning=Learning(loss=replace(kind.loss, halves=max(350.0, 600 / step))),
+        loop=habits.loop,
+        step=step_times(habits.step, dice.choice((0.01, 0.02, 0.03)), habits.stages),
+        work=Work(tokens=8192.0 * fleet.ranks * habits.step),
+        learning=Learning(loss=replace(kind.loss, halves=max(350.0, 600 / habits.step))),
         checkpoint=Pause(every=7200.0, takes=30.0),
         faults=(incident.fault,),
-        expect=incident.expect,
+        expect=tuple(_patient(expected, habits) for expected in incident.expect),
         may=incident.may,
     )
+    after = max(kind.after, *(scenario.limit(expected) + 120 for expected in scenario.expect), 0)
+    return replace(scenario, lasts=round(at + after + place.steps(3)))
+
+
+def _culprit(dice: Random, fleet: Fleet) -> int:
+    """Draw a rank: of uneven stages one of the last, as only what makes the slowest slower is anybody's concern."""
+    of_a_stage = fleet.ranks // fleet.pipeline
+    return fleet.ranks - of_a_stage + dice.randrange(of_a_stage)

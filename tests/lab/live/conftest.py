@@ -29,6 +29,7 @@ class StillNode:
         self.name = name
         self.gpus = NoGpus()
         self.exporter_up = self.up = self.reachable = True
+        self.ahead = 0.0
 
     def host_samples(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
         yield "node_memory_MemAvailable_bytes", {}, 5e9

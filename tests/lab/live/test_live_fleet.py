@@ -31,7 +31,7 @@ class Kill:
 
     def messages(self) -> Iterator[RankMessage]:
         for rank in range(RANKS_OF_A_NODE * len(self.nodes)):
-            node, connection = self.nodes[rank // RANKS_OF_A_NODE].name, (self._frames.run, rank, 0)
+            node, connection = self.nodes[rank // RANKS_OF_A_NODE].name, (self._frames.run, rank, 0, 0)
             if rank not in self._greeted:
                 self._greeted.add(rank)
                 yield RankMessage(node, connection, self._frames.hello(rank))

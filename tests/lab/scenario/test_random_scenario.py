@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tachograph_lab.commands import campaign, healthy
 from tachograph_lab.replay.batch import Outcome
 from tachograph_lab.replay.verdict import ReceivedAlert, judge
@@ -21,6 +23,32 @@ def test_what_is_made_up_is_sound() -> None:
     scenarios = [generate(number, seed) for seed in range(3) for number in range(len(KINDS) * 4)]
     assert not [problem for scenario in scenarios for problem in check(scenario)]
     assert {scenario.fleet.ranks for scenario in scenarios} >= {2, 8, 64, 256}
+
+
+def test_a_campaign_of_the_field_draws_its_habits() -> None:
+    """Any step, slower scrapes, basic loops, uneven stages: all of them, all sound, and budgets to match."""
+    drawn = [generate(number, seed, field=True) for seed in range(3) for number in range(len(KINDS) * 4)]
+    assert not [problem for scenario in drawn for problem in check(scenario)]
+    assert {scenario.scrape for scenario in drawn} == {scenario.evaluation for scenario in drawn} == {5, 15, 30}
+    assert {scenario.loop for scenario in drawn} == {"marked", "basic"}
+    assert {round(scenario.step.seconds, 2) for scenario in drawn} >= {0.05, 1.0, 40.0, 200.0}
+    uneven = [scenario for scenario in drawn if scenario.step.stages]
+    assert 0.1 < len(uneven) / len(drawn) < 0.5
+    for scenario in drawn:
+        assert scenario.lasts >= max([0.0, *(scenario.began(one) + scenario.limit(one) for one in scenario.expect)])
+    swift = [(story.scrape, one) for story in drawn for one in story.expect if one.alert == "RankDead"]
+    assert {(scrape, one.within, one.plus_scrapes, one.plus_evaluations) for scrape, one in swift} == {
+        (5, 10, 0, 0), (15, 2, 2, 2), (30, 2, 2, 2),
+    }  # fmt: skip
+
+
+def test_of_uneven_stages_one_of_the_last_is_to_blame() -> None:
+    """What makes another stage slower holds up nobody."""
+    for number in range(len(KINDS) * 4):
+        scenario = generate(number, 1, field=True)
+        rank = getattr(scenario.faults[0], "rank", None)
+        if scenario.step.stages and rank is not None:
+            assert scenario.fleet.stage_of(rank) == scenario.fleet.pipeline - 1
 
 
 def test_faults_at_ranks_expect_that_rank() -> None:
@@ -71,8 +99,9 @@ def test_a_page_that_blames_another_rank_is_wrong() -> None:
 def test_a_healthy_day_of_any_fleet_is_sound() -> None:
     """A day's events are within its hours, whatever its length, and nothing is expected of it."""
     for ranks in healthy.FLEETS:
-        for hours in (1, 24):
-            scenario = healthy.day(ranks, 3, hours * 3600)
+        for hours, rollout in ((1, False), (24, False), (24, True)):
+            scenario = healthy.day(ranks, 3, hours * 3600, step_seconds=40.0, loop="basic", rollout=rollout)
+            assert scenario.step.seconds == pytest.approx(40)
             assert scenario.fleet.ranks == ranks
             assert not scenario.expect
             assert not list(check(scenario))

@@ -11,12 +11,12 @@ from tachograph.node.samples import Sample
 from tachograph.node.shown_gpus import shown
 
 NOT_SUPPORTED = 3
-FATAL_XIDS = 8
+FIRST_XID = 3
 OneGpu = Callable[..., Any]
 
 
 def test_a_gpu_has_at_most_60_series_unless_detail_is_asked_for(fake: Any, one_gpu: OneGpu) -> None:
-    """These are shown by default, and with the fatal Xids they keep the budget."""
+    """These are shown by default, and with an Xid they keep the budget."""
     collector = one_gpu()
     told = collector.at(0, 1)
     assert {(name, *labels) for name, *labels in told.shown if name != "info"} == {
@@ -40,7 +40,7 @@ def test_a_gpu_has_at_most_60_series_unless_detail_is_asked_for(fake: Any, one_g
         ("nvlink_errors_total", "crc_flit"), ("nvlink_errors_total", "replay"), ("nvlink_errors_total", "recovery"),
         ("peak_flops", "fp16"), ("peak_flops", "bf16"), ("peak_flops", "fp8"), ("achievable_flops", "bf16"),
     }  # fmt: skip
-    assert len(told.shown) + FATAL_XIDS <= 60
+    assert len(told.shown) + FIRST_XID <= 60
 
 
 def test_what_stands_in_is_shown_where_the_better_is_absent(fake: Any, one_gpu: OneGpu) -> None:

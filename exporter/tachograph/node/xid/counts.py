@@ -128,7 +128,6 @@ class XidWatch:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._started = clock()
-        self._quiet: dict[str, tuple[GpuIdentity, list[Row]]] = {}  # by UUID: the rows while nothing happened
 
     def start(self) -> None:
         """Begin to watch, in threads that end with the process."""
@@ -159,25 +158,16 @@ class XidWatch:
             self._thread.join(1.0)
 
     def rows(self, identities: Sequence[GpuIdentity]) -> list[Row]:
-        """Return the samples of every GPU that has a UUID: those that page also at 0, the others once they happened."""
+        """Return the samples of every GPU that has a UUID: of an Xid from its first on."""
         return [row for gpu in identities if gpu.uuid for row in self._gpu_rows(gpu)]
 
     def _gpu_rows(self, gpu: GpuIdentity) -> list[Row]:
-        known, rows = self._quiet.get(gpu.uuid, (None, []))
-        if known != gpu:
-            rows = [((catalog.GPU_XID_ERRORS, (gpu.index, gpu.uuid, str(xid))), 0.0) for xid in self._table.paging]
-            self._quiet[gpu.uuid] = gpu, rows
-        if not (seen := self._counts.of(gpu.uuid)):
-            return rows
-        rows = []
-        for xid in sorted({*self._table.paging, *seen}):
-            labels = (gpu.index, gpu.uuid, str(xid))
-            count, unix = seen.get(xid, (0, None))
+        rows: list[Row] = []
+        for xid, (count, unix) in self._counts.of(gpu.uuid).items():
+            labels, row = (gpu.index, gpu.uuid, str(xid)), self._table.of(xid)
             rows.append(((catalog.GPU_XID_ERRORS, labels), float(count)))
-            if unix is not None:
-                row = self._table.of(xid)
-                rows.append(((catalog.GPU_XID_TIMESTAMP, labels), unix))
-                rows.append(((catalog.GPU_XID_INFO, (*labels, row.action, row.meaning)), 1.0))
+            rows.append(((catalog.GPU_XID_TIMESTAMP, labels), unix))
+            rows.append(((catalog.GPU_XID_INFO, (*labels, row.action, row.meaning)), 1.0))
         return rows
 
     @property
