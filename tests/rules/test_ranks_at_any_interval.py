@@ -228,6 +228,6 @@ def test_the_lock_is_frozen_after_half_a_minute(rule_tests: RuleTests, scrape: i
         shows(Fleet(scrape, silent={1: (T, T + 100)}, phase="init"), alerts(T + 61, "10m"),
              alerts(T + 106, "10m", named("RankFrozen", 1))),
         shows(Fleet(scrape, silent={1: (T, T + 60)}, ahead={1: 40.0}),
-             alerts(T + 66, "10m", named("RankFrozen", 1))),
+             alerts(T + 66, "10m", named("RankFrozen", 1), 'alertname="NodeClockSkewed"')),
         interval=f"{EVALUATION}s",
     )  # fmt: skip
