@@ -54,7 +54,7 @@ class Fleet:
                     pages[name][moment] = "stale"
                 for name, value in page.items():
                     pages.setdefault(name, {})[moment] = f"{value:.10g}"
-                up = 'up{job="tachograph",instance="node-%d"}' % rank
+                up = f'up{{job="tachograph",instance="node-{rank}"}}'
                 pages.setdefault(up, {})[moment] = "0" if fails else "1"
                 before = page
             for name, values in pages.items():
@@ -74,7 +74,7 @@ class Fleet:
         if ended:
             state = {"died": "dead", "finished": "finished"}.get(reason, "failed")
         shown = {
-            ("rank_info", 'gpu="0",uuid="U%d"' % rank): 1.0,
+            ("rank_info", f'gpu="0",uuid="U{rank}"'): 1.0,
             ("rank_up", ""): float(not ended or reason == "finished"),
             ("rank_state", f'state="{state}"'): 1.0,
             ("rank_heartbeat_timestamp_seconds", ""): heard + ahead,
@@ -106,12 +106,10 @@ def named(alert: str, rank: int) -> str:
     return f'alertname="{alert}",rank="{rank}"'
 
 
-def test(fleet: Fleet, *expected: Mapping[str, Any]) -> dict[str, Any]:
+def shows(fleet: Fleet, *expected: Mapping[str, Any]) -> dict[str, Any]:
     """Return a rule test over a fleet."""
     return {"interval": "1s", "input_series": list(fleet.series()), "promql_expr_test": list(expected)}
 
-
-test.__test__ = False  # type: ignore[attr-defined]
 
 RuleTests = Callable[..., None]
 at_any_interval = pytest.mark.parametrize("scrape", SCRAPES)
@@ -124,12 +122,12 @@ def died(first: int, later: float = 1.5, reason: str = "died") -> dict[int, tupl
 
 @at_any_interval
 def test_the_first_to_die_is_named_in_time_and_nobody_else(rule_tests: RuleTests, scrape: int) -> None:
-    """Within two scrapes, two evaluations and 2 s, wherever its node is in the turn, and whatever its peers say of it."""
+    """Within two scrapes, two evaluations and 2 s, wherever its node is in the turn, and whatever its peers say."""
     due = T + 2 * scrape + 2 * EVALUATION + 2
     rule_tests(
         FILES,
         *(
-            test(
+            shows(
                 Fleet(scrape, ends=died(first, later, reason)),
                 alerts(due, "10m", named("RankDead", first)),
                 alerts(300, "10m", named("RankDead", first)),
@@ -145,7 +143,7 @@ def test_a_lost_scrape_names_no_innocent(rule_tests: RuleTests, scrape: int) -> 
     """The scrape that would have shown the first death fails: nobody is named until the next."""
     due = T + 2 * scrape + 2 * EVALUATION + 2
     tests = [
-        test(
+        shows(
             Fleet(scrape, ends=died(first), lost=(first,)),
             alerts(due, "10m", named("RankDead", first)),
             alerts(300, "10m", named("RankDead", first)),
@@ -163,12 +161,12 @@ def test_a_node_that_stays_away_is_waited_for_three_scrapes(rule_tests: RuleTest
     cap = next(moment for moment in range(1, 480, scrape) if moment > end) + 3 * scrape + 5
     rule_tests(
         FILES,
-        test(away, alerts(cap - 4, "10m"), alerts(cap + 6, "10m", named("RankDead", 0))),
+        shows(away, alerts(cap - 4, "10m"), alerts(cap + 6, "10m", named("RankDead", 0))),
         interval=f"{EVALUATION}s",
     )
 
 
-@pytest.mark.parametrize("scrape", (5, 60))
+@pytest.mark.parametrize("scrape", [5, 60])
 def test_an_exit_code_names_the_rank_that_left(rule_tests: RuleTests, scrape: int) -> None:
     """Its peers fail in the collective 2 s later, or hang; nobody comes back, and the run is down."""
     due = T + 2 * scrape + 2 * EVALUATION + 2
@@ -177,16 +175,16 @@ def test_an_exit_code_names_the_rank_that_left(rule_tests: RuleTests, scrape: in
     lost = Fleet(scrape, ends=dict(failed.ends), lost=(0,), lasts=460)
     rule_tests(
         FILES,
-        test(failed, alerts(due, "10m", named("RankFailed", 0)),
+        shows(failed, alerts(due, "10m", named("RankFailed", 0)),
              alerts(T + 180 + 2 * scrape + 10, "10m", named("RankFailed", 0), 'alertname="RunDown"')),
-        test(hung, alerts(due, "10m", named("RankFailed", 0)), alerts(380, "10m", named("RankFailed", 0))),
-        test(lost, alerts(due, "10m", named("RankFailed", 0)),
+        shows(hung, alerts(due, "10m", named("RankFailed", 0)), alerts(380, "10m", named("RankFailed", 0))),
+        shows(lost, alerts(due, "10m", named("RankFailed", 0)),
              alerts(T + 180 + 2 * scrape + 10, "10m", named("RankFailed", 0), 'alertname="RunDown"')),
         interval=f"{EVALUATION}s",
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("scrape", (15, 60))
+@pytest.mark.parametrize("scrape", [15, 60])
 def test_a_wrong_clock_names_nobody(rule_tests: RuleTests, scrape: int) -> None:
     """A node whose clock is 40 s off, either way, is neither first for that, nor waited for; it is a ticket."""
     due = T + 2 * scrape + 2 * EVALUATION + 2
@@ -194,7 +192,7 @@ def test_a_wrong_clock_names_nobody(rule_tests: RuleTests, scrape: int) -> None:
     rule_tests(
         FILES,
         *(
-            test(
+            shows(
                 Fleet(scrape, ends=died(first), ahead={1: ahead}),
                 alerts(due, "10m", named("RankDead", first)),
                 alerts(310, "10m", named("RankDead", first), ticket),
@@ -210,9 +208,9 @@ def test_a_page_that_ends_does_not_come_back(rule_tests: RuleTests) -> None:
     ended = ('alertname="RunDown"',)
     rule_tests(
         FILES,
-        test(Fleet(30, ends=died(2), lasts=1500), alerts(1490, "30m", named("RankDead", 2), *ended),
+        shows(Fleet(30, ends=died(2), lasts=1500), alerts(1490, "30m", named("RankDead", 2), *ended),
              alerts(1490, "5m", *ended)),
-        test(Fleet(30, ends=died(2), restarted={2: 400.0}, lasts=1500),
+        shows(Fleet(30, ends=died(2), restarted={2: 400.0}, lasts=1500),
              alerts(1490, "30m", named("RankDead", 2), *ended)),
         interval="10s",
     )  # fmt: skip
@@ -223,13 +221,13 @@ def test_the_lock_is_frozen_after_half_a_minute(rule_tests: RuleTests, scrape: i
     """12 s of Python's lock are nothing, nor 45 s while saving; a minute of it while training is a page."""
     rule_tests(
         FILES,
-        test(Fleet(scrape, silent={1: (T, T + 12)}), alerts(300, "10m")),
-        test(Fleet(scrape, silent={1: (T, T + 45)}, phase="checkpoint"), alerts(300, "10m")),
-        test(Fleet(scrape, silent={1: (T, T + 60)}), alerts(T + 31, "10m"),
+        shows(Fleet(scrape, silent={1: (T, T + 12)}), alerts(300, "10m")),
+        shows(Fleet(scrape, silent={1: (T, T + 45)}, phase="checkpoint"), alerts(300, "10m")),
+        shows(Fleet(scrape, silent={1: (T, T + 60)}), alerts(T + 31, "10m"),
              alerts(T + 66, "10m", named("RankFrozen", 1))),
-        test(Fleet(scrape, silent={1: (T, T + 100)}, phase="init"), alerts(T + 61, "10m"),
+        shows(Fleet(scrape, silent={1: (T, T + 100)}, phase="init"), alerts(T + 61, "10m"),
              alerts(T + 106, "10m", named("RankFrozen", 1))),
-        test(Fleet(scrape, silent={1: (T, T + 60)}, ahead={1: 40.0}),
-             alerts(T + 66, "10m", named("RankFrozen", 1))),
+        shows(Fleet(scrape, silent={1: (T, T + 60)}, ahead={1: 40.0}),
+             alerts(T + 66, "10m", named("RankFrozen", 1), 'alertname="NodeClockSkewed"')),
         interval=f"{EVALUATION}s",
     )  # fmt: skip
