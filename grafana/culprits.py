@@ -24,7 +24,7 @@ from tachograph.catalog import index as c
 
 ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16,384
 
-WAIT, LAG = of_ranks("rank:collective_wait_per_step_seconds:mean"), of_ranks("rank:lag_seconds:mean")
+WAIT, LAG = of_ranks(c.TRAIN_RECENT_WAIT), of_ranks("rank:lag_seconds:mean")
 BEHIND = f"max by (rank) ({of_ranks('rank:collectives_behind:max')})"
 
 UNWATCHED = "no step completed, or not collected: recorder.watch is not called"

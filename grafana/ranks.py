@@ -87,7 +87,7 @@ def parts_table() -> Json:
         f"{spent('data')} / on (rank) {steps}",
         f"{spent('checkpoint|eval|init')} / on (rank) {steps}",
         f"max by (rank) ({of_ranks('rank:mfu:ratio')})",
-        f"max by (rank, phase) ({of_ranks('rank:straggler_phase:ratio')})",
+        f"max by (rank, phase) ({of_ranks('rank:straggler_phase:seconds')})",
     )
     columns = {"rank": "Rank", "instance": "Node", "gpu": "GPU", "Value #B": "Compute", "Value #C": "Waits for others"}
     columns |= {"Value #D": "Waits for data", "Value #E": "Saves and evaluates", "Value #F": "MFU", "phase": "Late in"}

@@ -26,7 +26,7 @@ CROWD = 8
 """More suspects than this, or than half of the ranks, are no culprit: rank:hang_culprit:behind."""
 
 LAG_WINDOW_SECONDS = 20.0
-"""The window of the mean wait: rank:collective_wait_per_step_seconds:mean."""
+"""The window of the mean wait, as of a rank's own figures: tachograph_train_recent_wait_seconds."""
 LAG_SECONDS, LAG_RATIO = 0.005, 0.06
 """A smaller lag, in seconds and as a share of the step, is noise: rank:lag:ratio."""
 STRAGGLER_RATIO = 0.2

@@ -197,7 +197,7 @@ def checker(rules: Rules) -> Checker:
         if name not in expressions:
             return None
         if name not in known:
-            known[name] = outline(p.parse(expressions[name])) or LEVELS[name.partition(":")[0]]
+            known[name] = outline(p.parse(expressions[name])) | LEVELS[name.partition(":")[0]]
             known[name] = made.check(expressions[name]) | added[name]
         return known[name]
 

@@ -68,7 +68,9 @@ PATIENT = {
     "nccl": "minutes of bandwidth",
     "network": "labels of faults of real ports",
     "pace": "a start of half an hour, last seen within 15 s",
-    "skew": "6 of 7 evaluations, windows",
+    "skew": "20 s and a scrape",
+    "skew-baseline": "half an hour",
+    "skew-phases": "text of an alert",
     "slowdown": "text of an alert after minutes",
     "step-desync": "a minute",
 }

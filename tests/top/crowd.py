@@ -60,7 +60,7 @@ def rank(at: dict[str, object], now: float, *, state: str, phase: str, step: int
         yield c.RANK_PHASE.name, at | {"phase": phase}, 41.5
         yield c.TRAIN_LOSS.name, at, loss
         own = {"run": at["run"], "rank": number, "instance": at["instance"]}
-        yield "rank:collective_wait_per_step_seconds:mean", own, wait
+        yield c.TRAIN_RECENT_WAIT.name, own, wait
         yield "rank:lag_seconds:mean", own, lag
         if lag > 0.06:
             yield "rank:lag:ratio", own, lag

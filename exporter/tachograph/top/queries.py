@@ -22,8 +22,8 @@ HISTORIES = ("run:loss:median", "run:step_mfu:ratio")
 
 OF_RANKS = (
     c.RANK_INFO.name, c.RANK_STATE.name, c.RANK_PHASE.name, c.RANK_PROGRESS.name, c.TRAIN_STEP.name, c.TRAIN_LOSS.name,
-    "rank:lag_seconds:mean", "rank:lag:ratio", "rank:collective_wait_per_step_seconds:mean",
-    "rank:straggler_cause:info", "rank:straggler_phase:ratio",
+    c.TRAIN_RECENT_WAIT.name, "rank:lag_seconds:mean", "rank:lag:ratio", "rank:straggler_cause:info",
+    "rank:straggler_phase:seconds",
 )  # fmt: skip
 
 OF_GPUS = (

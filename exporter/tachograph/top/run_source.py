@@ -130,7 +130,7 @@ class RunSource:
             step=values.get(c.TRAIN_STEP.name),
             lag_seconds=values.get("rank:lag_seconds:mean"),
             lag_ratio=values.get("rank:lag:ratio"),
-            wait_seconds=values.get("rank:collective_wait_per_step_seconds:mean"),
+            wait_seconds=values.get(c.TRAIN_RECENT_WAIT.name),
             progress_seconds=None if progress is None else max(0.0, now - progress),
             loss=values.get(c.TRAIN_LOSS.name),
             marks=in_order({*why.marks, *(["late"] if "rank:lag:ratio" in values else [])}),
@@ -215,7 +215,7 @@ def _cause(found: Iterable[TimeSeries], marks: Mapping[str, float]) -> str:
         return f"{plural(marks['off step'], 'step')} off"
     if "straggler" in marks:
         cause = _label(found, "rank:straggler_cause:info", "cause")
-        return cause or _label(found, "rank:straggler_phase:ratio", "phase")
+        return cause or _label(found, "rank:straggler_phase:seconds", "phase")
     return ""
 
 
