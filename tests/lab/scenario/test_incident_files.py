@@ -17,8 +17,6 @@ AWAITED = {
     "34a": "RanksMissing",
     "34b": "RunBlind RanksMissing",
     "39b": "RunNotRequeued",
-    "42b": "GpuRecoveryNeeded",
-    "42c": "NodeGpuMissing",
     "43": "StorageSlow",
     "44": "NodeClockSkewed",
     "45": "RuleEvaluationFailing duplicate_target",
