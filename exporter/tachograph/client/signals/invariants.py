@@ -22,7 +22,7 @@ MODULUS = 1 << 53
 """Integers below it are exact in JSON and in Prometheus."""
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 62.0, 248.0
-"""How long a block lasts: two scrapes of 30 s and the frames between them at least; the factor of four keeps n steady."""
+"""How long a block lasts: two scrapes of 30 s and a frame between at least; the factor of four keeps n steady."""
 
 
 class _Shown:
