@@ -64,7 +64,8 @@ SYMPTOMS: list[Labels] = [
     *of("hero-night", "LossDiverging", severity="warning", tier="hero"),
     *of("hero-day", "LossPlateau", severity="warning", tier="hero"),
     *of("dead-node", "RunHung", "MfuDropped", "RunDown"),
-    {"alertname": "ExporterDown", "instance": "node-40"},
+    {"alertname": "ExporterDown", "instance": "node-40", "severity": "warning"},
+    *of("blind", "RanksMissing", severity="warning"),
     *of("no-room", "CheckpointFailed", severity="warning", rank="4", instance="node-32"),
 ]
 CAUSES: list[Labels] = [
@@ -82,8 +83,8 @@ CAUSES: list[Labels] = [
     *({"alertname": "GpuXidFatal", **NOBODYS, "gpu": gpu, "uuid": f"GPU-{gpu}"} for gpu in "67"),
     *of("link", "NicLinkDown", instance="node-7"),
     *of("hot", "GpuThermalThrottling", rank="2", severity="warning", **GPU | {"uuid": "GPU-hot"}),
-    {"alertname": "ExporterDown", "instance": "node-20"},
-    {"alertname": "ExporterDown", "instance": "node-21"},
+    *({"alertname": "ExporterDown", "instance": f"node-{n}", "severity": "warning"} for n in (20, 21)),
+    *of("blind", "RunBlind"),
     *of("stalled", "DataStall"),
     *of("slow-node", "StragglerNode", instance="node-8"),
     *of("loop", "RestartLoop"),
@@ -94,7 +95,7 @@ CAUSES: list[Labels] = [
     *of("dead-node", "NodeDown", "NicLinkDown", instance="node-40"),
     *of("dead-node", "RankDead", rank="9", instance="node-41"),
     *of("unreachable", "RankFrozen", rank="0", instance="node-42"),
-    {"alertname": "TelemetryLost", "instance": "node-42"},
+    {"alertname": "TelemetryLost", "instance": "node-42", "severity": "warning"},
     *of("nobody-came", "RankDead", rank="4", instance="node-43"),
     *of("nobody-came", "RunDown"),
     *of("no-room", "RankDead", rank="4", instance="node-32"),
@@ -151,6 +152,7 @@ def received(pages: list[PagedAlert], run: str) -> set[str]:
         ("liar-learns", "SilentDataCorruptionSuspected"),
         ("no-room", "RankDead"),
         ("dead-node", "NodeDown"),
+        ("blind", "RunBlind"),
     ],
 )
 def test_the_cause_pages_and_its_symptoms_do_not(pages: list[PagedAlert], run: str, cause: str) -> None:
@@ -192,10 +194,11 @@ def test_a_gpu_without_a_run_is_paged_by_node_and_excuses_no_run(pages: list[Pag
 
 @pytest.mark.e2e
 def test_what_has_no_cause_is_paged(pages: list[PagedAlert]) -> None:
-    """Faults of another run inhibit nothing here; a node that is gone inhibits only the last alerts of that node."""
+    """Faults of another run inhibit nothing here, and neither does the ticket for an exporter that is gone."""
     assert received(pages, "bystander") == {"MfuDropped"}
     assert received(pages, "out-of-sight") == {"RunHung"}
-    assert received(pages, "last-words") == received(pages, "unreachable") == set()
+    assert received(pages, "last-words") == {"StragglerRank"}
+    assert received(pages, "unreachable") == {"RankFrozen"}
     assert received(pages, "nobody-came") == {"RankDead", "RunDown"}
 
 
@@ -204,6 +207,7 @@ def test_exporters_that_go_dark_together_are_one_notification(pages: list[PagedA
     """A rack is one incident; the exporter of a node that is down is not reported."""
     down = [page for page in pages if page.alert == "ExporterDown"]
     assert {page.labels["instance"] for page in down} == {"node-20", "node-21"}
+    assert {page.receiver for page in down} == {"ticket"}
     assert len({page.time for page in down}) == 1
 
 
@@ -221,5 +225,6 @@ def test_the_tier_of_a_run_decides_who_is_woken(pages: list[PagedAlert]) -> None
 
 @pytest.mark.e2e
 def test_all_of_it_went_to_the_pager(pages: list[PagedAlert]) -> None:
-    """Only the receiver `page` is notified, except for runs of another tier."""
+    """Only the receiver `page` is notified, except for runs of another tier and of tickets."""
+    pages = [page for page in pages if page.labels["severity"] == "critical"]
     assert {page.receiver for page in pages if "tier" not in page.labels} == {"page"}

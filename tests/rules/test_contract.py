@@ -62,6 +62,7 @@ NCCL_LABELS = frozenset({
 OUTSIDE: Mapping[str, frozenset[str]] = {
     "up": TARGET,
     "scrape_duration_seconds": TARGET,
+    "prometheus_rule_evaluation_failures_total": TARGET | {"rule_group"},
     "scrape_samples_scraped": TARGET,
     "ALERTS": ALERT_LABELS | {"alertname", "alertstate"},
     **{f"node_{name}": TARGET | set(labels) for labels, names in NODE_EXPORTER.items() for name in names.split()},

@@ -109,8 +109,9 @@ def deaths(ranks: int, first: Collection[int]) -> Iterator[Series]:
         at, shown = (62, HANGS_AFTER + 1) if rank in first else (72, HANGS_AFTER + 3)
         yield series("tachograph_rank_info", rank, f"1x{SAMPLES}", gpu=str(rank % GPUS_PER_NODE))
         yield series("tachograph_rank_up", rank, f"1x{shown - 1} 0x{SAMPLES - shown}")
-        yield series("tachograph_rank_state", rank, f"_x{shown} 1x{SAMPLES - shown}", state="dead")
-        yield series("tachograph_rank_heartbeat_timestamp_seconds", rank, f"0+5x{shown - 1} {at}x{SAMPLES - shown}")
+        yield series(
+            "tachograph_rank_ended_timestamp_seconds", rank, f"_x{shown} {at}x{SAMPLES - shown}", reason="died"
+        )
 
 
 @pytest.mark.slow

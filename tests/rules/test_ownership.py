@@ -171,7 +171,7 @@ def liar(seat: Labels) -> list[dict[str, str]]:
     return rank(
         seat, info=f"{late} 1x100", rank_up=f"{late} 1x{alive} 0x60",
         rank_state__state_running=f"{late} 1x{alive} 0x60",
-        rank_state__state_dead=f"{late} _x{alive + 1} 1x60",
+        rank_ended_timestamp_seconds__reason_died=f"{late} _x{alive + 1} 300x60",
         rank_heartbeat_timestamp_seconds=f"{late} {STRANGER_AT}+5x{alive} 300x60",
         rank_progress_timestamp_seconds=f"{late} 1000000+5x100", train_step=f"{late} 1000000+5x100",
         train_steps_total=f"{late} 0+5x100", rank_phase_seconds__phase_eval=f"{late} 1000+5x{alive}",
@@ -258,12 +258,11 @@ def test_the_dead_keep_their_run(rule_tests: Any) -> None:
             {"rank": str(i), "instance": f"n{i // 2}", "owner": "1000", "world_size": "4"},
             rank_up="1x20 0x180",
             rank_state__state_running="1x20 0x180",
-            rank_state__state_dead="_x21 1x180",
-            rank_heartbeat_timestamp_seconds="0+5x20 100x180",
+            rank_ended_timestamp_seconds__reason_died="_x21 100x180",
         )
     ]
     left = rank(ANOTHER_USER, info="_x40 1x160", rank_up="_x40 1x160", rank_state__state_running="_x40 1x20 0x140",
-                rank_state__state_finished="_x61 1x140")  # fmt: skip
+                rank_ended_timestamp_seconds__reason_finished="_x61 300x140")  # fmt: skip
     rule_tests(FILES, {
         "interval": "5s", "input_series": [*died, *left],
         "promql_expr_test": [

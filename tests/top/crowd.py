@@ -127,7 +127,7 @@ def sick(now: float) -> Iterator[Line]:
     dead, straggler, nan = (
         {key: value for key, value in seat(SICK, one, 20).items() if key != "job"} for one in (DEAD, STRAGGLER, NAN)
     )
-    yield "rank:ended_timestamp_seconds:max", dead | {"state": "dead"}, now - 12
+    yield "rank:ended_timestamp_seconds:max", dead | {"reason": "died"}, now - 12
     yield "rank:died_first:timestamp", dead, now - 12
     yield "rank:straggler:level", straggler, 2
     yield "rank:straggler_cause:info", straggler | {"cause": "thermal"}, 1

@@ -34,6 +34,10 @@ ROWS = Rows()
 _row = ROWS.add
 
 EXPORTER_INFO = _row("exporter_info", INFO, "", ("version", "python"), "The exporter that serves this page: always 1.")
+EXPORTER_TIME = _row(
+    "exporter_time_seconds", GAUGE, "seconds", (),
+    "Unix time of this page by the node's clock; beside the time of the scrape it shows a clock that is wrong.",
+)  # fmt: skip
 COLLECTOR_SUCCESS = _row(
     "exporter_collector_success", GAUGE, "", ("collector",),
     "1 if the collector's last collection succeeded, 0 if it failed or there is nothing it could read. gpu: NVML; gpm: "

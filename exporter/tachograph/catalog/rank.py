@@ -295,7 +295,7 @@ TRAIN_SCHEDULE_STEP = _row(
 )  # fmt: skip
 TRAIN_TOTAL_STEPS = _row(
     "train_total_steps", GAUGE, "", RANK,
-    "Optimizer step at which the run is to end; absent if not given.", loggable=True,
+    "Optimizer step at which the run is to end; absent if not given.", loggable=True, lasts=True,
 )  # fmt: skip
 TRAIN_AMP_LOSS_SCALE = _row(
     "train_amp_loss_scale", GAUGE, "", RANK,

@@ -158,6 +158,7 @@ class Exporter:
             *self._listener.samples(),
             *self._server.samples(),
             Sample(catalog.EXPORTER_INFO, (__version__, platform.python_version()), 1),
+            Sample(catalog.EXPORTER_TIME, (), self._clock.wall()),
             *process_samples(),
         ]
 

@@ -54,9 +54,10 @@ def histories(run: str) -> str:
 
 def states(run: str) -> str:
     """Count a run's ranks by state: five series; what a node still shows of a rank that lives elsewhere is left out."""
+    ended = f'label_replace(rank:ended_timestamp_seconds:max{{run={quoted(run)}}}, "state", "failed", "", "")'
     return (
         f'count by (state) ({c.RANK_STATE.name}{{run={quoted(run)},state!~"dead|failed"}} == 1) or '
-        f"count by (state) (rank:ended_timestamp_seconds:max{{run={quoted(run)}}})"
+        f'count by (state) (label_replace({ended}, "state", "dead", "reason", "died"))'
     )
 
 

@@ -235,15 +235,15 @@ def _gpu_hung(place: FaultSite) -> RandomIncident:
 
 
 def _exporter_down(place: FaultSite) -> RandomIncident:
-    fault = faults.ExporterDown(at=place.at, lasts=place.dice.choice((180.0, 300.0)), node=place.node)
+    fault = faults.ExporterDown(at=place.at, lasts=place.dice.choice((400.0, 500.0)), node=place.node)
     labels = {"instance": place.whose_node["instance"]}
-    return RandomIncident(fault, page("ExporterDown", 90, labels, labels["instance"]))
+    return RandomIncident(fault, ticket("ExporterDown", 360, labels, labels["instance"]))
 
 
 def _scrape_blocked(place: FaultSite) -> RandomIncident:
-    fault = faults.ScrapeBlocked(at=place.at, lasts=place.dice.choice((180.0, 300.0)), node=place.node)
+    fault = faults.ScrapeBlocked(at=place.at, lasts=place.dice.choice((400.0, 500.0)), node=place.node)
     labels = {"instance": place.whose_node["instance"]}
-    return RandomIncident(fault, page("TelemetryLost", 90, labels, labels["instance"]))
+    return RandomIncident(fault, ticket("TelemetryLost", 360, labels, labels["instance"]))
 
 
 def _node_down(place: FaultSite) -> RandomIncident:
@@ -327,8 +327,8 @@ KINDS = (
     IncidentKind("program's Xid", _program_xid),
     IncidentKind("lost GPU", _gpu_lost),
     IncidentKind("hung driver", _gpu_hung),
-    IncidentKind("exporter down", _exporter_down),
-    IncidentKind("node out of sight", _scrape_blocked, nodes=2),
+    IncidentKind("exporter down", _exporter_down, after=600, nodes=4),
+    IncidentKind("node out of sight", _scrape_blocked, after=600, nodes=4),
     IncidentKind("node down", _node_down, nodes=2),
     IncidentKind("link down", _link_down, nodes=2),
     IncidentKind("spike that heals", _healing_spike, warm_up=600, slowest=12.0),

@@ -55,14 +55,19 @@ KILLED = scenario(
         ),
     ),
 )  # fmt: skip
-EXPORTER_DOWN = scenario(
-    ExporterDown(at=60, node=1),
-    expect=(
-        Expected(
-            alert="ExporterDown", receiver="page", within=55, text=("The node is up",), labels={"instance": "node-1"}
+EXPORTER_DOWN = replace(
+    scenario(
+        ExporterDown(at=60, node=1),
+        expect=(
+            Expected(alert="RunBlind", receiver="page", within=265, text=("1 of 2 nodes: node-1",), labels={"run": RUN}),
+            Expected(
+                alert="ExporterDown", receiver="ticket", within=345, text=("The node is up",),
+                labels={"instance": "node-1"},
+            ),
         ),
     ),
-)
+    lasts=420,
+)  # fmt: skip
 
 
 def test_a_killed_rank_is_the_one_page(verdicts: list[ReplayVerdict]) -> None:
@@ -199,7 +204,7 @@ def test_a_prometheus_that_is_new_has_a_past_of_its_own() -> None:
 def test_a_restarted_prometheus_still_pages() -> None:
     """An exporter that was down before is down for the new one, too: one page, not two."""
     story = replace(
-        scenario(ExporterDown(at=60, node=1), PrometheusRestart(at=150), expect=EXPORTER_DOWN.expect), lasts=300
+        scenario(ExporterDown(at=60, node=1), PrometheusRestart(at=450), expect=EXPORTER_DOWN.expect), lasts=900
     )
     (verdict,) = virtual.replay([story], "bookworm")
     assert verdict.ok, "\n".join(verdict.lines)
