@@ -13,8 +13,6 @@ FILES = sorted(INCIDENTS.glob("*.yaml"))
 LIVE = {1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 15, 19, 20, 22, 24, 25, 31, 33}
 
 AWAITED = {
-    "42b": "GpuRecoveryNeeded",
-    "42c": "NodeGpuMissing",
     "43": "StorageSlow",
     "45": "duplicate_target",
 }

@@ -1,8 +1,8 @@
 """Numbers that all ranks of a run must share: set by the training code, or found by `ModelWatch`.
 
-Ranks are compared where they report the same name at the same step. They are scraped seconds apart, so a step must be
-on show for longer than that. A name that is set often is therefore reported only at the first set of each block of 2^n
-steps, with n such that a block lasts 12 s or more: ranks in step choose the same n, without communicating, and a
+Ranks are compared where they report the same name at the same step. They are scraped up to an interval apart, so a step
+must be on show for longer than that. A name that is set often is therefore reported only at the first set of each block
+of 2^n steps, with n such that a block lasts 62 s or more: ranks in step choose the same n, without communicating, and a
 rank whose n is one off still shares every second block.
 """
 
@@ -21,8 +21,8 @@ NAME_LENGTH = 64
 MODULUS = 1 << 53
 """Integers below it are exact in JSON and in Prometheus."""
 
-SHORTEST_SECONDS, LONGEST_SECONDS = 12.0, 48.0
-"""How long a block lasts: two scrapes and the frames between them at least; the factor of four keeps n steady."""
+SHORTEST_SECONDS, LONGEST_SECONDS = 62.0, 248.0
+"""How long a block lasts: two scrapes of 30 s and a frame between at least; the factor of four keeps n steady."""
 
 
 class _Shown:
