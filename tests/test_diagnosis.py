@@ -45,7 +45,7 @@ LIMITS = {
         rf"> on \(run\) group_left \(\) \({NUMBER} \* run:collective_wait_per_step_seconds:median\)",
     ),
     "SLOWDOWN_RATIO": ("node:gpu_slow:info", rf"node:gpu_(?:thermal_slowdown|power_braked):ratio > {NUMBER}\)"),
-    "READINGS_STALE_SECONDS": ("NvmlCollectorStale", rf'collector="gpu"}}\[20s\]\)\) > {NUMBER}'),
+    "READINGS_STALE_SECONDS": ("NvmlCollectorStale", rf'collector="gpu"}}\) > {NUMBER}'),
 }
 """Threshold -> the rule that holds it, and where in the rule."""
 
