@@ -56,7 +56,8 @@ def hours(rate: str) -> str:
 
 def top() -> list[Json]:
     """Return the band that answers in five seconds: is the cluster doing useful work, and what is on fire."""
-    mfu = f"sum({of_runs('run:known_flops:increase1m')}) / 60 / sum({of_runs('run:known_peak_flops:sum')})"
+    peak = of_runs("run:known_peak_flops:sum")
+    mfu = f"sum({of_runs('run:mfu:ratio')} * {peak}) / sum({peak})"
     critical = of_runs("ALERTS", alertstate="firing", severity="critical")
     delivered, scheduled = hours(f"sum({WORTH})"), hours(f"sum({GPUS})")
     return [
