@@ -59,7 +59,7 @@ EXPORTER_DOWN = replace(
     scenario(
         ExporterDown(at=60, node=1),
         expect=(
-            Expected(alert="RunBlind", receiver="page", within=265, text=("1 of 2 nodes: node-1",), labels={"run": RUN}),
+            Expected(alert="RunBlind", receiver="page", within=265, text=("1 of 2 nodes: node-1",)),
             Expected(
                 alert="ExporterDown", receiver="ticket", within=345, text=("The node is up",),
                 labels={"instance": "node-1"},
