@@ -32,7 +32,9 @@ def rules() -> dict[str, str]:
 
 LIMITS = {
     "HANG_SECONDS": ("run:hang_threshold:seconds", rf"or on \(run\) {NUMBER} \+ 0 \*"),
-    "HANG_STEPS": ("run:hung_seconds:min", rf"{NUMBER} \* run:step_interval_seconds:p50"),
+    "HANG_STEPS": ("run:hang_limit_seconds:min", rf"{NUMBER} \* run:step_interval_seconds:p50"),
+    "FIRST_STEPS_SECONDS": ("run:patience_seconds:max", rf"^ {NUMBER} \+ 0 \*"),
+    "PAUSE_SECONDS": ("run:patience_seconds:max", rf"or on \(run\) {NUMBER} \+ 0 \* run:overdue_seconds:min"),
     "CROWD": ("rank:hang_culprit:behind", rf"count by \(run\) \(rank:hang_suspect:behind\) <= {NUMBER}\)"),
     "LAG_WINDOW_SECONDS": ("rank:collective_wait_per_step_seconds:mean", rf"_wait_seconds_total\[{NUMBER}s\]"),
     "LAG_SECONDS": ("rank:lag:ratio", rf"rank:lag_seconds:mean > {NUMBER}\)"),
@@ -56,9 +58,8 @@ def test_a_threshold_is_that_of_its_rule(name: str) -> None:
 
 
 def test_every_number_has_its_rule() -> None:
-    """A number that comes from no rule is one that this list names."""
-    numbers = {name for name, value in vars(d).items() if name.isupper() and isinstance(value, int | float)}
-    assert numbers - set(LIMITS) == {"FIRST_STEPS_SECONDS"}
+    """Each number of the diagnosis comes from a rule."""
+    assert {name for name, value in vars(d).items() if name.isupper() and isinstance(value, int | float)} == set(LIMITS)
 
 
 def test_words_are_those_of_the_rules() -> None:
@@ -107,7 +108,11 @@ def test_limits_follow_the_run() -> None:
     """A hang is measured in the run's own steps and threshold, the most tolerant rank's; zero is no threshold."""
     assert d.hang_limit(2.0) == 21.0
     assert d.hang_limit(2.0, [0.0, 30.0, 40.0]) == 46.0
-    assert (d.hang_limit(None), d.hang_limit(None, [90.0])) == (60.0, 90.0)
+    assert (d.hang_limit(None), d.hang_limit(None, [2000.0])) == (1800.0, 2000.0)
+    assert (d.hang_limit(2.0, pauses=True), d.hang_limit(2.0, [600.0], pauses=True)) == (306.0, 606.0)
+    for phases in (["backward", "other"], ["backward", "eval"], ["data", "forward"]):
+        assert d.is_pause(phases)
+    assert not d.is_pause(["backward", "data", None])
     assert [d.usual_wait(waits) for waits in ([], [1.0], [1.0, 3.0], [1.0, 2.0, 9.0])] == [None, None, 3.0, 2.0]
     assert d.is_straggler(0.38, 0.02)
     assert not d.is_straggler(0.38, 0.02, [0.5])

@@ -13,9 +13,11 @@ from typing import TypeVar
 K = TypeVar("K", bound=Hashable)
 
 HANG_SECONDS, HANG_STEPS = 15.0, 3
-"""A run hangs without a step for longer than its threshold and three of its usual steps: run:hung_seconds:min."""
-FIRST_STEPS_SECONDS = 60.0
-"""The same for a run whose usual step is not known yet; the rules wait until it is."""
+"""A run hangs without a step for longer than its threshold and three of its usual steps: run:hang_limit_seconds:min."""
+FIRST_STEPS_SECONDS = 1800.0
+"""The same for a run whose usual step is not known yet: run:patience_seconds:max."""
+PAUSE_SECONDS = 300.0
+"""The same, with the three steps, where ranks pause: run:patience_seconds:max."""
 QUIET_PHASES = frozenset({"init", "checkpoint", "eval"})
 """Phases in which a rank makes no step for good reason: run:excused_timestamp_seconds:max."""
 WAITING_PHASES = frozenset({"backward", "collective"})
@@ -44,9 +46,15 @@ STATES = ("dead", "failed", "frozen", "running", "finished")
 """The states of a rank, the worst first."""
 
 
-def hang_limit(step_seconds: float | None, thresholds: Iterable[float] = ()) -> float:
+def is_pause(phases: Collection[str | None]) -> bool:
+    """Return whether ranks without a step may be pausing: one is outside a step's phases, or none waits."""
+    return not QUIET_PHASES.isdisjoint(phases) or "other" in phases or WAITING_PHASES.isdisjoint(phases)
+
+
+def hang_limit(step_seconds: float | None, thresholds: Iterable[float] = (), *, pauses: bool = False) -> float:
     """Return how long a run may go without a step, given its usual step and the thresholds that its ranks set."""
     own = max((threshold for threshold in thresholds if threshold > 0), default=HANG_SECONDS)
+    own = max(own, PAUSE_SECONDS) if pauses else own
     return max(own, FIRST_STEPS_SECONDS) if step_seconds is None else own + HANG_STEPS * step_seconds
 
 

@@ -261,7 +261,9 @@ def test_a_run_sets_its_own_thresholds(node: Node) -> None:
     def say(waited: float = 0.0, **thresholds: float) -> list[str]:
         for rank, share in enumerate((1.0, 0.05)):
             limits = thresholds if rank else {}
-            node.say(rank, wait=share * waited, progress=node.hand.clock.wall() - 73, threshold=limits)
+            steps = {"steps_total": 100, "phase_seconds_total": {"backward": 50.0}}
+            progress = node.hand.clock.wall() - 73
+            node.say(rank, wait=share * waited, progress=progress, threshold=limits, **steps)
             node.table.heard(("llama-7b", rank))
         return node.problems()
 

@@ -122,11 +122,13 @@ def _thresholds(ranks: Iterable[Rank], threshold: str) -> list[float]:
 def stalled_seconds(running: Sequence[Rank], wall: float) -> float | None:
     """Return for how long no rank of a run has completed a step, None while that is no longer than usual."""
     made = [rank.progress for rank in running if rank.progress is not None]
-    if not made or any(rank.phase in diagnosis.QUIET_PHASES for rank in running):
+    phases = [rank.phase for rank in running]
+    if not made or 2 * sum(phase in diagnosis.QUIET_PHASES for phase in phases) > len(phases):
         return None
     seconds = wall - max(made)
     steps = [step for rank in running if (step := _step_seconds(rank)) is not None]
-    limit = diagnosis.hang_limit(median(steps) if steps else None, _thresholds(running, "hang_seconds"))
+    own, pauses = _thresholds(running, "hang_seconds"), diagnosis.is_pause(phases)
+    limit = diagnosis.hang_limit(median(steps) if steps else None, own, pauses=pauses)
     return seconds if seconds > limit else None
 
 
