@@ -57,6 +57,7 @@ OVER_TWO_SAMPLES = {"rate", "increase", "delta", "resets"}
 PATIENT = {
     "amp": "five minutes of skipped steps, the highest scale of a minute",
     "batches": "three evaluations within a minute",
+    "data": "the median of two minutes",
     "efficiency": "an alert's minute, sums and averages over one",
     "efficiency-detail": "panels",
     "goodput": "an hour, and three",
@@ -65,6 +66,7 @@ PATIENT = {
     "gpu-ranks": "labels of faults of real GPUs",
     "invariants": "three evaluations within a minute",
     "memory": "half an hour of a leak, ten minutes of retries",
+    "misuse": "a minute",
     "nccl": "minutes of bandwidth",
     "network": "labels of faults of real ports",
     "pace": "a start of half an hour, last seen within 15 s",

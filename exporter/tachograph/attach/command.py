@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging  # noqa: F401 - its first import, while an interrupted script ends, would turn its status into 1
 import os
 import sys
 from collections.abc import Callable, Sequence

@@ -79,7 +79,7 @@ class RunSource:
         now = next((one.samples[-1][0] for one in (*states_found, *figures.values())), time.time())
         alerts = sorted((_alert(one) for one in ask(queries.alerts(run))), key=_severity)
         ranks = self._ranks(wanted, alerts, now)
-        misused = misuse_note(run, {one.labels["kind"]: one.value for one in ask(queries.misuses(run))})
+        misused = misuse_note(run, {one.labels.get("kind", ""): one.value for one in ask(queries.misuses(run))})
         return Overview(
             view=self.view,
             source=self.url,

@@ -34,12 +34,14 @@ NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_exporter_collector_unavailable_info": "every collector has something to read",
     "tachograph_gpu_unavailable_info": "every GPU can be read",
     "tachograph_rank_beyond_world_info": "every number is below the world size",
+    "tachograph_rank_ended_timestamp_seconds": "no rank has ended",
     "tachograph_rank_new_info": "every rank is older than a minute",
     "tachograph_gpu_xid_errors_total": "there was no Xid",
     "tachograph_gpu_xid_info": "there was no Xid",
     "tachograph_gpu_xid_timestamp_seconds": "there was no Xid",
     "tachograph_train_failures_total": "no rank said that it failed",
     "tachograph_train_memory_retries_total": "born with the first retry",
+    "tachograph_train_misuse_total": "the loop uses its recorder as it should",
     "tachograph_train_nonfinite_step": "nothing was NaN",
 }
 NOT_ON_THIS_FLEET = {
@@ -51,6 +53,7 @@ NOT_ON_THIS_FLEET = {
     "tachograph_train_checkpoint_bytes": "detail, which exporters do not show by default",
     "tachograph_train_hardware_flops_total": "the loop does not say what it computes again",
     "tachograph_train_schedule_step": "the loop has no watched schedule",
+    "tachograph_train_total_steps": "the run has no plan",
     "tachograph_train_threshold": "the run sets no limits of its own",
 }
 

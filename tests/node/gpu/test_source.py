@@ -19,7 +19,7 @@ from tachograph.node.gpu.source import LEFT_LIMIT
 Sources = Callable[..., Any]
 Logged = Callable[..., list[str]]
 
-DOWN = {catalog.GPU_UP, catalog.GPU_UNAVAILABLE, catalog.GPU_INFO, catalog.GPU_XID_ERRORS}
+DOWN = {catalog.GPU_UP, catalog.GPU_UNAVAILABLE, catalog.GPU_INFO}
 """What is shown of a GPU that is down while the worker speaks."""
 
 INTERVAL = 0.2  # seconds; three of them are what a busy machine may delay a worker without a false alarm
@@ -42,7 +42,7 @@ def test_readings_arrive_with_identities_and_peaks(node: Any, a_source: Sources,
     assert snapshot.reason == ""
     assert source.ups() == [1] * 8
     assert snapshot.duration > 0
-    assert source.metrics() >= {catalog.GPU_INFO, catalog.GPU_POWER, catalog.GPU_PEAK_FLOPS, catalog.GPU_XID_ERRORS}
+    assert source.metrics() >= {catalog.GPU_INFO, catalog.GPU_POWER, catalog.GPU_PEAK_FLOPS}
     assert all(len(sample.labels) == len(sample.metric.labels) for sample in snapshot.samples)
     assert [gpu.index for gpu in source.gpus()] == list("01234567")
     uuid = source.gpus()[3].uuid

@@ -107,7 +107,8 @@ def train(table: RankTable, hand: Any, entered: float) -> None:
     for rank in range(3):
         table.hello(rank, Hello(v=1, run="r", rank=rank, world_size=3), Peer(0, 1 + rank))
         frame = {"v": 1, "type": "state", "seq": 1, "time": wall, "progress_time": wall, "phase": "collective",
-                 "metrics": {"collective_enqueued": {"0": entered if rank else -entered}}}  # fmt: skip
+                 "metrics": {"steps_total": 100, "phase_seconds_total": {"backward": 50.0},
+                             "collective_enqueued": {"0": entered if rank else -entered}}}  # fmt: skip
         table.state(rank, decode(json.dumps(frame).encode()))
     hand.turn(90.0)
     for rank in range(3):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import os
 import signal
 import sys
@@ -82,7 +81,6 @@ def _hook_interpreter() -> None:
     if _hooked:
         return
     _hooked = True
-    importlib.import_module("logging")  # its first import, while an interrupted process ends, turns its status into 1
     atexit.register(_at_exit)
     os.register_at_fork(before=fork_lock.acquire, after_in_parent=fork_lock.release, after_in_child=_in_child)
     _previous_hook, sys.excepthook = sys.excepthook, _on_exception
