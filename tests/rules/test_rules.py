@@ -13,6 +13,15 @@ ROOT = HERE.parents[1]
 Promtool = Callable[..., str]
 FILES = sorted(HERE.glob("*/*.yml"))
 NAMES = [f"{path.parent.name}/{path.stem}" for path in FILES]
+LONG = {
+    "data/slow_for_good",
+    "efficiency/slow_for_good",
+    "progress/any_interval",
+    "progress/pauses",
+    "skew/any_interval",
+    "skew/uneven_stages",
+}
+"""Half a minute of promtool and more for each: left to `make test-all`."""
 BOTH = pytest.mark.parametrize("programs", ["bookworm", "sid"], indirect=True)
 
 
@@ -30,7 +39,13 @@ def test_rules_are_valid_and_none_stands_twice(promtool: Promtool) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=name, marks=pytest.mark.slow if name in LONG else ())
+        for path, name in zip(FILES, NAMES, strict=True)
+    ],
+)
 def test_rules_behave(promtool: Promtool, path: Path) -> None:
     """Every scenario of the file holds."""
     promtool("test", "rules", path)
