@@ -33,6 +33,7 @@ GPUS_PER_NODE = 8
 RANKS = 64  # more than the 50 series that a panel may draw
 PAST, FUTURE, STEP = 900, 120, 10  # seconds of samples before and after now: the rules run live, over 20 s and more
 SLOW, DEAD = 5, 11
+DIED = PAST - 30
 WINDOW = {"__rate_interval": "30s", "__interval": "15s", "__range": "300s"}
 
 
@@ -103,6 +104,7 @@ OWN_LABELS = {
 
 Moment = Callable[[int, float, float], float | None]
 VALUES: dict[str, Moment] = {
+    c.EXPORTER_TIME.name: lambda _, now, __: now,  # else every clock is decades behind, and each end decades ahead
     c.RANK_UP.name: lambda place, _, age: float(not dead(place, age)),
     c.RANK_HEARTBEAT.name: lambda _, now, __: now,
     c.RANK_PROGRESS.name: lambda _, now, __: now,
@@ -124,13 +126,15 @@ VALUES: dict[str, Moment] = {
 
 def dead(place: int, age: float) -> bool:
     """Whether the rank at this place has died by now."""
-    return place == DEAD and age > PAST - 30
+    return place == DEAD and age > DIED
 
 
 def value(metric: c.Metric, labels: dict[str, str], place: int, now: float, age: float) -> float | None:
     """Return a sample's value, or None where there is no sample."""
     if metric is c.RANK_STATE:
         return float(labels["state"] == ("dead" if dead(place, age) else "running"))
+    if metric is c.RANK_ENDED:
+        return now - age + DIED if dead(place, age) and labels["reason"] == "died" else None
     if metric is c.RANK_PHASE:
         here = not dead(place, age) and labels["phase"] == ("forward" if place == SLOW else "backward")
         return age % 0.5 if here else None
