@@ -95,7 +95,7 @@ OWN_LABELS = {
     "group": ("0",),
     "op": ("all_reduce",),
     "world_size": (str(RANKS),),
-    "phase": ("forward", "backward"),
+    "phase": ("data", "forward", "backward"),
     "error": ("corrected", "uncorrected"),
     "scope": ("volatile",),
 }
