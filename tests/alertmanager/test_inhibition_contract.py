@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import promql_parser
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,19 +83,7 @@ def test_no_circle_of_inhibitions() -> None:
 @pytest.fixture(scope="module")
 def labels(rules: list[dict[str, Any]]) -> Mapping[tuple[str, str], frozenset[str]]:
     """The labels that each alert and severity can have, from its expression."""
-    contract = load(ROOT / "tests/rules/test_contract.py")
-    expressions = {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
-    known: dict[str, frozenset[str]] = {}
-
-    def recorded(name: str) -> frozenset[str] | None:
-        if name in expressions and name not in known:
-            known[name] = (
-                contract.outline(promql_parser.parse(expressions[name])) or contract.LEVELS[name.partition(":")[0]]
-            )
-            known[name] = checker.check(expressions[name])
-        return known.get(name)
-
-    checker = contract.Checker(recorded)
+    checker = load(ROOT / "tests/rules/test_contract.py").checker_of(rules)
     found: dict[tuple[str, str], frozenset[str]] = {}
     for rule in rules:
         if "alert" in rule:

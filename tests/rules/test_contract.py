@@ -186,9 +186,8 @@ def outline(node: object) -> frozenset[str]:
 Rules = list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def checker(rules: Rules) -> Checker:
-    """Knows every metric, and every recorded series by working out its expression."""
+def checker_of(rules: Rules) -> Checker:
+    """Return one that knows every metric, and every recorded series by working out its expression."""
     expressions = {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
     added = {rule["record"]: frozenset(rule.get("labels", {})) for rule in rules if "record" in rule}
     known: dict[str, frozenset[str]] = {}
@@ -203,6 +202,12 @@ def checker(rules: Rules) -> Checker:
 
     made = Checker(recorded)
     return made
+
+
+@pytest.fixture(scope="module")
+def checker(rules: Rules) -> Checker:
+    """Knows every metric and every recorded series."""
+    return checker_of(rules)
 
 
 def alerts(rules: Rules) -> list[tuple[str, dict[str, Any]]]:
