@@ -216,7 +216,8 @@ def test_a_restarted_prometheus_still_pages() -> None:
     )  # fmt: skip
     again = replace(down, of=2, not_before=300)
     story = replace(
-        scenario(ExporterDown(at=60, node=1), PrometheusRestart(at=450), expect=(blind, down, missing, again)), lasts=900
+        scenario(ExporterDown(at=60, node=1), PrometheusRestart(at=450), expect=(blind, down, missing, again)),
+        lasts=900,
     )
     (verdict,) = virtual.replay([story], "bookworm")
     assert verdict.ok, "\n".join(verdict.lines)
