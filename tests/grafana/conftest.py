@@ -98,6 +98,7 @@ OWN_LABELS = {
     "phase": ("data", "forward", "backward"),
     "error": ("corrected", "uncorrected"),
     "scope": ("volatile",),
+    "reason": ("died",),
 }
 """Values of labels that the catalog leaves open; any other label is "x"."""
 
@@ -134,7 +135,7 @@ def value(metric: c.Metric, labels: dict[str, str], place: int, now: float, age:
     if metric is c.RANK_STATE:
         return float(labels["state"] == ("dead" if dead(place, age) else "running"))
     if metric is c.RANK_ENDED:
-        return now - age + DIED if dead(place, age) and labels["reason"] == "died" else None
+        return now - age + DIED if dead(place, age) else None
     if metric is c.RANK_PHASE:
         here = not dead(place, age) and labels["phase"] == ("forward" if place == SLOW else "backward")
         return age % 0.5 if here else None

@@ -206,8 +206,8 @@ def test_a_prometheus_that_is_new_has_a_past_of_its_own() -> None:
 def test_a_restarted_prometheus_still_pages() -> None:
     """An exporter that was down before is down for the new one, too: one page, not two.
 
-    Which run it served nobody can know who never saw it answer: when Alertmanager gives the page up, only a ticket for the
-    run whose ranks are missing says that it is still not watched, and another one names the exporter.
+    Which run it served nobody can know who never saw it answer: when Alertmanager gives the page up, only a ticket for
+    the run whose ranks are missing says that it is still not watched, and another one names the exporter.
     """
     blind, down = EXPORTER_DOWN.expect
     missing = Expected(
