@@ -79,7 +79,7 @@ test-unit: $(READY)      ## a minute of tests without PyTorch, Prometheus and ot
 replay: binaries         ## one incident in virtual time: make replay STORY=9
 	$(BIN)/tachograph-lab replay $(STORY)
 
-incidents: binaries      ## the forty-five incidents in virtual time: each must bring its pages and no other
+incidents: binaries      ## the incidents in virtual time: each must bring its pages and no other
 	$(BIN)/tachograph-lab replay --all --jobs 2
 
 incidents-live: binaries ## those that real time can show, against the real Prometheus and Alertmanager: two hours and a half
