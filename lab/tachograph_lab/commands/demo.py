@@ -68,7 +68,7 @@ def _play(folder: Path, options: argparse.Namespace) -> int:
     with Screen() as screen, Pager() as pager:
         screen.title("Tachograph demo", SUBJECT)
         if options.only is None:
-            screen.note("this takes about five minutes")
+            screen.note("this takes about seven minutes")
         screen.waiting("starting Prometheus, Alertmanager, node_exporter and the exporter")
         with Stack(folder, pager.url, suite=options.suite, keep=options.keep) as stack:
             screen.note(f"{stack.description()}, ready in {duration(time.monotonic() - began)}")
