@@ -31,6 +31,9 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command(
         "tachograph.report.command:main", "write a page about a run and a time window, for a post-mortem"
     ),
+    "bundle": Command(
+        "tachograph.bundle.command:main", "write rules, routes, dashboards and runbooks for Prometheus and Kubernetes"
+    ),
     "capture": Command(
         "tachograph.node.gpu.capture:main", "record what NVML returns here, for tests and bug reports", "exporter"
     ),

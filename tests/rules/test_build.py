@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from prometheus import build
+from tachograph.bundle import rules
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_RENDERED = {"dcgm.yml"}
@@ -25,37 +26,37 @@ def source(folder: Path, text: str) -> Path:
 
 def test_the_rules_are_what_their_sources_make() -> None:
     """`make rules` was run after the last change; no rule file is without a source."""
-    for path in build.SOURCES:
-        made = build.rendered(path, build.parameters())
+    for path in rules.sources():
+        made = rules.rendered(path, rules.parameters())
         assert made == (ROOT / "prometheus/rules" / path.name).read_text(encoding="utf-8"), f"{path.name}: make rules"
     written = {path.name for path in ROOT.glob("prometheus/rules/*.yml")}
-    assert written == {path.name for path in build.SOURCES} | NOT_RENDERED
+    assert written == {path.name for path in rules.sources()} | NOT_RENDERED
 
 
 def test_a_source_is_yaml() -> None:
     """An editor understands it, with a name where a text will stand."""
-    for path in build.SOURCES:
+    for path in rules.sources():
         assert yaml.safe_load(path.read_text(encoding="utf-8"))["groups"], path
 
 
 def test_every_macro_and_parameter_is_used() -> None:
     """By a source, or by another macro."""
-    texts = [path.read_text(encoding="utf-8") for path in (*build.SOURCES, ROOT / "prometheus/macros.yml")]
+    texts = [path.read_text(encoding="utf-8") for path in (*rules.sources(), ROOT / "prometheus/macros.yml")]
     used = set(re.findall(r"\$\((\w+)", "\n".join(texts)))
-    assert build.macros().keys() | build.parameters().keys() <= used
+    assert rules.macros().keys() | rules.parameters().keys() <= used
 
 
 def test_the_dashboards_look_for_the_same_jobs() -> None:
     """The table of nodes finds node_exporter where the rules find it."""
     text = (ROOT / "grafana/dashboards/monitoring.json").read_text(encoding="utf-8")
-    jobs = {build.parameters()[f"{name}_job"] for name in ("exporter", "node")}
+    jobs = {rules.parameters()[f"{name}_job"] for name in ("exporter", "node")}
     assert jobs <= set(re.findall(r'job=~\\"([^"]+)\\"', text))
 
 
 def test_texts_are_indented_like_their_line(tmp_path: Path) -> None:
     """A macro of several lines is a list item, an expression or a block, as the line that it stands in."""
     path = source(tmp_path, "rules:\n  - $(stranger_rule here)\n  - record: a\n    expr: |\n      $(limit x; 2)\n")
-    found = yaml.safe_load(build.rendered(path, {}))["rules"]
+    found = yaml.safe_load(rules.rendered(path, {}))["rules"]
     assert found[0]["labels"] == {"judge": "here"}
     assert found[0]["expr"].startswith("group by (run, rank, instance) (\n  tachograph_rank_new_info")
     first, *_, last = found[1]["expr"].splitlines()
@@ -66,7 +67,7 @@ def test_texts_are_indented_like_their_line(tmp_path: Path) -> None:
 def test_a_rule_knows_its_name(tmp_path: Path) -> None:
     """Of the alert or the series nearest above."""
     path = source(tmp_path, "- record: run:a:max\n  expr: $(remembered 5m; b)\n- alert: Odd\n  at: $(runbook)\n")
-    assert yaml.safe_load(build.rendered(path, {"runbook_url": "http://book"})) == [
+    assert yaml.safe_load(rules.rendered(path, {"runbook_url": "http://book"})) == [
         {"record": "run:a:max", "expr": "(last_over_time(run:a:max[5m]) and on (run) b)"},
         {"alert": "Odd", "at": "http://book/Odd.md"},
     ]
@@ -86,16 +87,16 @@ def test_a_rule_knows_its_name(tmp_path: Path) -> None:
 def test_a_mistake_is_named_with_file_and_line(tmp_path: Path, text: str, words: str) -> None:
     """All of a file at once."""
     path = source(tmp_path, f"# fine\n- alert: A\n  expr: {text}\n\n  for: {text}\n")
-    with pytest.raises(build.SourceError) as caught:
-        build.rendered(path, {})
+    with pytest.raises(rules.SourceError) as caught:
+        rules.rendered(path, {})
     assert str(caught.value).splitlines() == [f"{path}:{line}: {words}" for line in (3, 5)]
 
 
 def test_a_macro_within_itself_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no endless rendering."""
-    monkeypatch.setattr(build, "macros", lambda: {"a": build.Macro((), "$(b)"), "b": build.Macro((), "$(a)")})
-    with pytest.raises(build.SourceError, match="`a`"):
-        build.rendered(source(tmp_path, "$(a)\n"), {})
+    monkeypatch.setattr(rules, "macros", lambda: {"a": rules.Macro((), "$(b)"), "b": rules.Macro((), "$(a)")})
+    with pytest.raises(rules.SourceError, match="`a`"):
+        rules.rendered(source(tmp_path, "$(a)\n"), {})
 
 
 def test_rules_for_a_site_of_ones_own(tmp_path: Path) -> None:

@@ -1,0 +1,157 @@
+"""`tachograph bundle --out DIR`: write what Prometheus, Alertmanager and Grafana need; or check an Alertmanager."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tachograph.printable import printable
+
+if TYPE_CHECKING:
+    from tachograph.bundle.site import Site
+
+RECEIVERS = ("webhook", "slack", "pagerduty", "email")
+PARAMETERS = {
+    "node_job": ("REGEX", "the name of node_exporter's scrape job"),
+    "runbook_url": ("URL", "the folder with <Alert>.md, to which alerts link"),
+    "grafana_url": ("URL", "where the dashboards are, to which alerts link"),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tachograph bundle",
+        description="Write rules, Alertmanager's routes and templates, dashboards and runbooks to a folder.",
+    )
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--out", type=Path, metavar="DIR", help="the folder to write to: a new or an empty one")
+    action.add_argument(
+        "--check", type=Path, metavar="ALERTMANAGER.yml", help="say what a configuration of Alertmanager lacks"
+    )
+    parser.add_argument(
+        "--format", choices=("prometheus",), default="prometheus", help="default: prometheus (plain files)"
+    )
+    for name, (metavar, text) in PARAMETERS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+    parser.add_argument(
+        "--thresholds", type=Path, metavar="FILE", help="YAML with limits of your own, such as `hang_seconds: 30`"
+    )
+    parser.add_argument(
+        "--receiver",
+        action="append",
+        default=[],
+        choices=RECEIVERS,
+        help="how people are notified (repeatable); secrets are files or Kubernetes secrets, named at the end",
+    )
+    parser.add_argument("--force", action="store_true", help="write to a folder that is not empty")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status: 0, 1 if something is missing or not written, 2 for wrong arguments."""
+    try:
+        given = _parser().parse_args(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return _check(given.check) if given.check else _write(given)
+
+
+def _check(path: Path) -> int:
+    from tachograph.bundle.merged import MergeError, lacks  # YAML is in an extra
+
+    try:
+        found = lacks(path)
+    except MergeError as error:
+        return _fail(str(error), 2)
+    except OSError as error:
+        return _fail(f"{path}: {error.strerror}", 2)
+    for lack in found:
+        _print(f"# missing in {lack.what}:\n{lack.lines}")
+    if found:
+        return _fail(f"{path} lacks what is listed above ({len(found)}); docs/deploy/alertmanager.md has the order", 1)
+    _print(f"{path} has our route, inhibitions and templates. Next: amtool check-config {path}")
+    return 0
+
+
+def _write(given: argparse.Namespace) -> int:
+    from tachograph.bundle import rules
+    from tachograph.bundle.site import Site
+
+    out: Path = given.out
+    try:
+        site = Site(_values(given), tuple(dict.fromkeys(given.receiver)))
+        if out.exists() and not out.is_dir():
+            return _fail(f"{out} is not a folder", 2)
+        if not given.force and out.is_dir() and any(out.iterdir()):
+            return _fail(f"{out} is not empty: choose another folder, or write into it with --force", 2)
+        files, said = FORMATS[given.format](site, out)
+        for name, text in files.items():
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            (out / name).write_text(text, encoding="utf-8")
+    except rules.SourceError as error:
+        return _fail(str(error), 2)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}", 1)
+    for line in said:
+        _print(line)
+    return 0
+
+
+def _values(given: argparse.Namespace) -> dict[str, str]:
+    """Return the parameters and thresholds that were given; raise SourceError or OSError."""
+    from tachograph.bundle import rules
+
+    values = rules.read_thresholds(given.thresholds) if given.thresholds else {}
+    for name in PARAMETERS:
+        if (text := getattr(given, name)) is not None:
+            try:
+                values[name] = rules.value(text)
+            except argparse.ArgumentTypeError as error:
+                raise rules.SourceError(f"--{name.replace('_', '-')}: {error}") from error
+    return values
+
+
+Written = tuple[Mapping[str, str], Sequence[str]]
+"""Files by their path in the folder, and what to say when they are written."""
+
+
+def _plain(site: Site, out: Path) -> Written:
+    files = site.files()
+    said = [
+        f"{out}/rules: {_count(files, 'rules/')} rule files; in prometheus.yml: rule_files: [{out}/rules/*.yml]",
+        f"{out}/alertmanager: alertmanager.yml for an Alertmanager of our own, subroute.yml to merge into yours",
+        f"{out}/dashboards: {_count(files, 'dashboards/')} dashboards; the data source's uid is `prometheus`",
+        f"{out}/runbooks: {_count(files, 'runbooks/')} runbooks; serve them at --runbook-url",
+        *_secrets(site, files["alertmanager/alertmanager.yml"]),
+        f"next: promtool check rules {out}/rules/*.yml && tachograph bundle --check YOUR-ALERTMANAGER.yml",
+    ]
+    return files, said
+
+
+def _secrets(site: Site, text: str) -> list[str]:
+    """Return what is still to be filled in for the chosen receivers."""
+    if not site.receivers:
+        return ["receivers: webhooks on this machine; --receiver slack, pagerduty or email writes others"]
+    files = sorted({line.split()[-1] for line in text.splitlines() if "_file: " in line})
+    wanted = f"create {', '.join(files)}, and " if files else ""
+    return [f"receivers: {wanted}put your addresses into `receivers:` of both files, the watchdog's too"]
+
+
+def _count(files: Mapping[str, str], folder: str) -> int:
+    return sum(name.startswith(folder) for name in files)
+
+
+FORMATS: Mapping[str, Callable[[Site, Path], Written]] = {"prometheus": _plain}
+
+
+def _print(text: str) -> None:
+    print("\n".join(printable(line) for line in text.splitlines()))
+
+
+def _fail(text: str, status: int) -> int:
+    for line in text.splitlines():
+        print(printable(f"tachograph bundle: {line}"), file=sys.stderr)
+    return status

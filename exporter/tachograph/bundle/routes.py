@@ -1,0 +1,119 @@
+"""Alertmanager's configuration: as shipped, with a site's kinds of receivers, and as a sub-route for another's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from tachograph import shipped
+
+COMPONENT = 'component="tachograph"'
+"""The matcher of every alert of ours."""
+
+KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "webhook": frozenset({"page", "escalation", "ticket", "chat"}),
+        "pagerduty": frozenset({"page", "escalation"}),
+        "slack": frozenset({"page", "chat"}),
+        "email": frozenset({"ticket"}),
+    }
+)
+"""Kinds of receivers, and the receivers that each serves; one that no chosen kind serves gets them all."""
+
+_HEADER = """\
+# For an Alertmanager that has other alerts, too: merge these four parts into its configuration, the route before all
+# others. `tachograph bundle --check` says what is missing then. Names that are taken there need others here.
+"""
+
+
+def kinds_of(receiver: str, chosen: Sequence[str]) -> list[str]:
+    """Return which of the chosen kinds notify a receiver."""
+    return [kind for kind in chosen if receiver in KINDS[kind]] or list(chosen)
+
+
+def shipped_configuration() -> dict[str, Any]:
+    """Return the shipped configuration."""
+    found: dict[str, Any] = yaml.safe_load(_text("alertmanager.yml"))
+    return found
+
+
+def configuration(chosen: Sequence[str]) -> str:
+    """Return the whole configuration with receivers of the chosen kinds; as shipped where none is chosen."""
+    text = _text("alertmanager.yml")
+    if not chosen:
+        return text
+    head, _, _ = text.partition("\nreceivers:\n")
+    return head + "\n" + _dumped({"receivers": _receivers(chosen)})
+
+
+def subroute(chosen: Sequence[str]) -> str:
+    """Return the configuration of an Alertmanager that sends nothing but our alerts."""
+    ours = shipped_configuration()
+    route = {"matchers": [COMPONENT]} | ours["route"]
+    parts = {
+        "templates": ours["templates"],
+        "route": {"receiver": "null", "routes": [route]},
+        "inhibit_rules": [of_ours(rule) for rule in ours["inhibit_rules"]],
+        "receivers": _receivers(chosen) if chosen else ours["receivers"],
+    }
+    return _HEADER + _dumped(parts)
+
+
+def of_ours(inhibition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an inhibition that neither silences others' alerts nor is caused by them."""
+    sides = ("source_matchers", "target_matchers")
+    return {**inhibition, **{side: [COMPONENT, *inhibition[side]] for side in sides}}
+
+
+def parsed(matcher: str) -> tuple[str, str, str]:
+    """Return name, operator and value of a matcher; raise ValueError."""
+    found = re.fullmatch(r"""\s*([\w.:-]+)\s*(=~|!~|!=|=)\s*(?:"((?:[^"\\]|\\.)*)"|([^\s"]*))\s*""", matcher)
+    if not found:
+        raise ValueError(f"{matcher!r} is not a matcher")
+    return found[1], found[2], found[3] if found[3] is not None else found[4]
+
+
+def _receivers(chosen: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a receiver of each name that the routes know; the watchdog's and the empty one as in the examples."""
+    examples = {one["name"]: one for one in yaml.safe_load(_text("examples/receivers.yml"))["receivers"]}
+    plain = {one["name"]: one for one in shipped_configuration()["receivers"]}
+    found = []
+    for name in plain:
+        if name in ("watchdog", "null"):
+            found.append(examples[name])
+            continue
+        made: dict[str, Any] = {"name": name}
+        for kind in kinds_of(name, chosen):
+            key = f"{kind}_configs"
+            made[key] = plain[name][key] if kind == "webhook" else _example(examples, name, key)
+        found.append(made)
+    return found
+
+
+def _example(examples: Mapping[str, Mapping[str, Any]], name: str, key: str) -> object:
+    """Return the example of this receiver, else that of the first one with such a configuration."""
+    return next(one[key] for one in (examples[name], *examples.values()) if key in one)
+
+
+def _text(name: str) -> str:
+    return (shipped.folder() / "alertmanager" / name).read_text(encoding="utf-8")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes every use of a value in full."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _dumped(document: object) -> str:
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def dumped(*documents: object) -> str:
+    """Return documents as YAML, in the order of their keys and without anchors."""
+    return "---\n".join(_dumped(document) for document in documents)

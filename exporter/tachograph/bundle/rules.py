@@ -1,0 +1,167 @@
+"""The rules of Prometheus, made from their sources for the addresses, job names and thresholds of a site.
+
+In a source, `$(name argument; argument)` stands for a text of macros.yml or a value of parameters.yml or
+thresholds.yml; nothing else differs from a rule file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tachograph import shipped
+
+HEADER = "# Made by `make rules` from prometheus/src/{}: edit that.\n"
+TITLE = re.compile(r" *- (?:alert|record): (\S+)")
+VALUE = re.compile(r"""[^\s"'\\{}$]+""")
+"""What a parameter may be: it stands in labels, in PromQL and in templates alike."""
+
+
+class MacroError(Exception):
+    """A use of a macro that cannot be replaced; the text says why."""
+
+
+class SourceError(Exception):
+    """Every fault of a rendering, each with its file and line."""
+
+
+@dataclass(frozen=True)
+class Macro:
+    """A text with the names that each use of it fills in."""
+
+    names: tuple[str, ...]
+    text: str
+
+
+def expand(text: str, macros: Mapping[str, Macro]) -> str:
+    """Return the text with every use of a macro replaced; raise MacroError."""
+    return "\n".join(_line(line, macros) for line in text.split("\n"))
+
+
+def _line(line: str, macros: Mapping[str, Macro]) -> str:
+    start = line.find("$(")
+    if start < 0:
+        return line
+    end = _closing(line, start + 2)
+    indent = " " * (len(line) - len(line.lstrip(" -")))
+    text = _use(line[start + 2 : end], macros).replace("\n", "\n" + indent)
+    return line[:start] + text + _line(line[end + 1 :], macros)
+
+
+def _closing(line: str, start: int) -> int:
+    """Return the place of the parenthesis that closes the one before `start`."""
+    depth = 1
+    for place in range(start, len(line)):
+        depth += {"(": 1, ")": -1}.get(line[place], 0)
+        if not depth:
+            return place
+    raise MacroError(f"`{line[start - 2 :].strip()}` is not closed on its line")
+
+
+def _use(use: str, macros: Mapping[str, Macro]) -> str:
+    name, _, rest = use.partition(" ")
+    given = [expand(one.strip(), macros) for one in rest.split(";")] if rest else []
+    macro = macros.get(name)
+    if macro is None:
+        raise MacroError(f"there is no macro or parameter `{name}`")
+    if len(given) != len(macro.names):
+        wanted = "; ".join(macro.names) or "no argument"
+        raise MacroError(f"`{name}` takes {wanted}, and is given {'; '.join(given) or 'none'}")
+    arguments = {one: Macro((), text) for one, text in zip(macro.names, given, strict=True)}
+    others = {one: other for one, other in macros.items() if other is not macro}  # a macro that used itself never ended
+    return expand(macro.text, others | arguments)
+
+
+def sources() -> list[Path]:
+    """Return the sources, one for each subject."""
+    return sorted(_folder().glob("src/*.yml"))
+
+
+def _folder() -> Path:
+    return shipped.folder() / "prometheus"
+
+
+def macros() -> dict[str, Macro]:
+    """Return the macros by name."""
+    found = {}
+    for title, text in yaml.safe_load((_folder() / "macros.yml").read_text(encoding="utf-8")).items():
+        name, *names = re.split(r"; | ", title)
+        found[name] = Macro(tuple(names), text)
+    return found
+
+
+def parameters() -> dict[str, str]:
+    """Return the parameters and thresholds as shipped, by name."""
+    found: dict[str, str] = yaml.safe_load((_folder() / "parameters.yml").read_text(encoding="utf-8"))
+    return found | {name: str(value) for name, value in _thresholds().items()}
+
+
+def _thresholds() -> dict[str, float]:
+    found: dict[str, float] = yaml.safe_load((_folder() / "thresholds.yml").read_text(encoding="utf-8"))
+    return found
+
+
+def read_thresholds(path: Path) -> dict[str, str]:
+    """Return the thresholds that a file sets, by name; raise SourceError with each of its faults, or OSError."""
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(given, dict):
+        raise SourceError(f"{path}: expected lines such as `hang_seconds: 30`")
+    known, faults = _thresholds(), []
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean `{near[0]}`?" if near else f"expected one of {', '.join(known)}"
+            faults.append(f"{path}: there is no threshold `{name}`; {hint}")
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            faults.append(f"{path}: `{name}` must be a finite number above 0, not {value!r}")
+    if faults:
+        raise SourceError("\n".join(faults))
+    return {name: str(value) for name, value in given.items()}
+
+
+def rendered(source: Path, values: Mapping[str, str]) -> str:
+    """Return the rule file that a source makes with these parameters; raise SourceError."""
+    known = macros() | {name: Macro((), value) for name, value in values.items()}
+    lines, faults = [], []
+    for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), start=1):
+        if title := TITLE.match(line):
+            known["rule"] = Macro((), title[1])
+        try:
+            lines.append(_line(line, known))
+        except MacroError as error:
+            faults.append(f"{source}:{number}: {error}")
+    if faults:
+        raise SourceError("\n".join(faults))
+    return HEADER.format(source.name) + "\n".join(lines) + "\n"
+
+
+def value(text: str) -> str:
+    """Return a parameter as a flag gives it, without a slash at its end; raise ArgumentTypeError."""
+    if not VALUE.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is empty, or has a space, a quote, a brace, a backslash or a dollar sign"
+        )
+    return text.rstrip("/")
+
+
+def all_rendered(values: Mapping[str, str]) -> dict[str, str]:
+    """Return every rule file by name, made with these parameters in place of the shipped ones; raise SourceError."""
+    texts, faults = {}, []
+    for source in sources():
+        try:
+            texts[source.name] = rendered(source, {**parameters(), **values})
+        except SourceError as found:
+            faults.append(str(found))
+    if faults:
+        raise SourceError("\n".join(faults))
+    return texts

@@ -1,0 +1,63 @@
+"""The files of a bundle, by their paths in it, for the addresses, job names, thresholds and receivers of a site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tachograph import shipped
+from tachograph.bundle import routes, rules
+
+
+@dataclass(frozen=True)
+class Site:
+    """The choices of a site: parameters of the rules by name, and kinds of receivers."""
+
+    values: Mapping[str, str]
+    receivers: Sequence[str] = ()
+
+    def rules(self) -> dict[str, str]:
+        """Return the rule files by name."""
+        dcgm = (shipped.folder() / "prometheus/rules/dcgm.yml").read_text(encoding="utf-8")
+        return rules.all_rendered(self.values) | {"dcgm.yml": dcgm}
+
+    def dashboards(self) -> dict[str, str]:
+        """Return the dashboards by name of file, with the site's runbooks and the job of its node_exporter."""
+        usual = rules.parameters()
+        changed = {**usual, **self.values}
+        found = {}
+        for name, text in _read("grafana/dashboards/*.json").items():
+            text = text.replace(rf"job=~\"{usual['node_job']}\"", rf"job=~\"{changed['node_job']}\"")  # noqa: PLW2901
+            found[name] = text.replace(usual["runbook_url"] + "/", changed["runbook_url"] + "/")
+        return found
+
+    def alertmanager(self) -> dict[str, str]:
+        """Return the configuration of an Alertmanager of our own, and what to merge into another's."""
+        return {
+            "alertmanager.yml": routes.configuration(self.receivers),
+            "subroute.yml": routes.subroute(self.receivers),
+        }
+
+    def files(self) -> dict[str, str]:
+        """Return every file, for programs that read files."""
+        return (
+            {f"rules/{name}": text for name, text in self.rules().items()}
+            | {f"alertmanager/{name}": text for name, text in self.alertmanager().items()}
+            | {f"alertmanager/templates/{name}": text for name, text in templates().items()}
+            | {f"dashboards/{name}": text for name, text in self.dashboards().items()}
+            | runbooks()
+        )
+
+
+def templates() -> dict[str, str]:
+    """Return Alertmanager's templates by name of file."""
+    return _read("alertmanager/templates/*.tmpl")
+
+
+def runbooks() -> dict[str, str]:
+    """Return the runbooks by path."""
+    return {f"runbooks/{name}": text for name, text in _read("runbooks/*.md").items()}
+
+
+def _read(pattern: str) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(shipped.folder().glob(pattern))}

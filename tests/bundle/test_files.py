@@ -1,0 +1,146 @@
+"""The files that a bundle holds: the committed ones unless a flag says otherwise, each accepted by its program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tachograph.bundle import command
+
+ROOT = Path(__file__).resolve().parents[2]
+Write = Callable[..., Path]
+COMMITTED = {
+    "rules": "prometheus/rules",
+    "alertmanager/templates": "alertmanager/templates",
+    "dashboards": "grafana/dashboards",
+    "runbooks": "runbooks",
+}
+SITE = ["--node-job", "hosts", "--runbook-url", "https://b.example/", "--grafana-url", "https://g.example"]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def accepted(*command: str | Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_flags_the_files_are_the_committed_ones(write: Write) -> None:
+    """Byte by byte, and none is missing."""
+    out = write()
+    for there, here in COMMITTED.items():
+        assert files(out / there) == files(ROOT / here)
+    assert (out / "alertmanager/alertmanager.yml").read_bytes() == (ROOT / "alertmanager/alertmanager.yml").read_bytes()
+
+
+@pytest.mark.parametrize("flags", [[], SITE], ids=["shipped", "site"])
+def test_prometheus_accepts_the_rules(programs: Mapping[str, Path], write: Write, flags: list[str]) -> None:
+    """As shipped, and with a site's own names."""
+    accepted(programs["promtool"], "check", "rules", *(write(*flags) / "rules").glob("*.yml"))
+
+
+def test_flags_reach_rules_and_dashboards(write: Write) -> None:
+    """Addresses and the job of node_exporter; a dashboard stays JSON."""
+    out = write(*SITE)
+    rules = "".join(path.read_text(encoding="utf-8") for path in (out / "rules").glob("*.yml"))
+    boards = "".join(path.read_text(encoding="utf-8") for path in (out / "dashboards").glob("*.json"))
+    assert 'up{job=~"hosts"}' in rules
+    assert "https://g.example/d/tachograph-run/run" in rules
+    for text in (rules, boards):
+        assert "https://b.example/" in text
+        assert "node|node-exporter" not in text
+    assert r"job=~\"hosts\"" in boards
+    assert "github.com/tachograph" not in boards
+    for path in (out / "dashboards").glob("*.json"):
+        assert json.loads(path.read_text(encoding="utf-8"))["uid"].startswith("tachograph-")
+
+
+def test_thresholds_reach_the_rules(programs: Mapping[str, Path], write: Write, tmp_path: Path) -> None:
+    """A run that sets no limit of its own has the site's; what the file does not name stays."""
+    (tmp_path / "limits.yml").write_text("hang_seconds: 45\ndata_stall_ratio: 0.35\n", encoding="utf-8")
+    path = write("--thresholds", str(tmp_path / "limits.yml")) / "rules/runs.yml"
+    accepted(programs["promtool"], "check", "rules", path)
+    found = {
+        rule["record"]: rule["expr"].split()[-5]
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+        for rule in group["rules"]
+        if "_threshold:" in rule["record"] and "+ 0 *" in rule["expr"]
+    }
+    assert found == {
+        "run:hang_threshold:seconds": "45",
+        "run:straggler_threshold:ratio": "0.2",
+        "run:throughput_threshold:ratio": "0.15",
+        "run:data_stall_threshold:ratio": "0.35",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hang_second: 45\n", "there is no threshold `hang_second`; did you mean `hang_seconds`?"),
+        ("x: 1\n", "there is no threshold `x`; expected one of hang_seconds, straggler_ratio, "),
+        ("hang_seconds: soon\n", "`hang_seconds` must be a finite number above 0, not 'soon'"),
+        ("hang_seconds: true\n", "`hang_seconds` must be a finite number above 0, not True"),
+        ("hang_seconds: .nan\n", "`hang_seconds` must be a finite number above 0, not nan"),
+        ("hang_seconds: 0\n", "`hang_seconds` must be a finite number above 0, not 0"),
+        ("- 3\n", "expected lines such as `hang_seconds: 30`"),
+        ("a: [\n", "not YAML: "),
+    ],
+)
+def test_a_faulty_threshold_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+    """With its file and what was expected; nothing is written."""
+    path = tmp_path / "limits.yml"
+    path.write_text(text, encoding="utf-8")
+    assert command.main(["--out", str(tmp_path / "out"), "--thresholds", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"tachograph bundle: {path}: {said}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--grafana-url", "http://a b"], "--grafana-url: 'http://a b' is empty, or has a space"),
+        (["--node-job", ""], "--node-job: '' is empty"),
+        (["--thresholds", "/nonexistent"], "/nonexistent: No such file or directory"),
+    ],
+)
+def test_a_faulty_flag_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+) -> None:
+    """In one line; nothing is written."""
+    assert command.main(["--out", str(tmp_path / "out"), *flags]) in (1, 2)
+    error = capsys.readouterr().err
+    assert error.startswith(f"tachograph bundle: {said}")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless --force is given, which keeps what else is there; a file is no folder."""
+    kept = tmp_path / "mine.yml"
+    kept.touch()
+    assert command.main(["--out", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [kept]
+    assert command.main(["--out", str(kept), "--force"]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+    assert command.main(["--out", str(tmp_path), "--force"]) == 0
+    assert kept.exists()
+    assert (tmp_path / "rules/runs.yml").exists()
+
+
+def test_what_was_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, the files that are still to be created, and the next command last."""
+    assert command.main(["--out", str(tmp_path / "out"), "--receiver", "slack"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[0].rpartition("/")[2] for line in lines] == [
+        "rules", "alertmanager", "dashboards", "runbooks", "receivers", "next",
+    ]  # fmt: skip
+    assert "create /etc/alertmanager/secrets/slack-webhook-url," in lines[4]
