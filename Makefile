@@ -10,7 +10,7 @@ CHECK_READY := .venv-check/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
 
-.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview screenshots rules docs clean help
+.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview wheel screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -132,6 +132,12 @@ dashboards: $(READY)   ## render grafana/dashboards/ from grafana/build.py
 
 preview:         ## build the viewer of the dashboards (needs Node.js 20)
 	cd grafana/preview && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
+
+wheel: $(READY)  ## dist/tachograph-*.whl, with the viewer of the dashboards if Node.js is here to build it
+	@command -v npm >/dev/null && $(MAKE) --no-print-directory preview || \
+	  echo "no Node.js: a wheel without the viewer, so without \`tachograph dashboards\`" >&2
+	rm -rf build  # or what an earlier build left goes in, too
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 screenshots: binaries preview ## play incidents 3 and 2 and write docs/img (needs Chromium): half an hour
 	$(BIN)/python grafana/preview/screenshots.py incident-3 incident-2

@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     output: Path = values.pop("output")
     try:
         texts = rules.all_rendered(values)
-    except rules.SourceError as error:
+    except rules.RuleSourceError as error:
         print(error, file=sys.stderr)
         return 1
     output.mkdir(parents=True, exist_ok=True)

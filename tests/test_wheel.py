@@ -26,6 +26,7 @@ NEEDS = {
     "silence": ["--list"],
     "top": ["--once"],
     "report": ["a-run", "--out", "-"],
+    "bundle": ["--out", "/nonexistent/bundle"],
 }
 """Arguments with which a command cannot do without its extra."""
 
@@ -34,9 +35,12 @@ NEEDS = {
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy of the sources."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    shutil.copytree(ROOT / "exporter", folder / "exporter", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("exporter", "prometheus", "alertmanager", "grafana/dashboards", "runbooks"):
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "viewer")
+        )
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(folder))
     return next(folder.glob("*.whl"))
 
@@ -104,6 +108,22 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
     modules = {f"tachograph/{path.relative_to(package)}" for path in package.rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules
     assert {"tachograph/py.typed", "tachograph/report/report.html"} <= names
+    shipped = {name.removeprefix("tachograph/shipped_files/") for name in names if "/shipped_files/" in name}
+    for folder in ("prometheus/src", "grafana/dashboards", "alertmanager/templates", "runbooks"):
+        assert {path.name for path in (ROOT / folder).iterdir()} == {
+            name.rpartition("/")[2] for name in shipped if name.startswith(f"{folder}/")
+        }
+
+
+def test_the_bundle_needs_no_checkout(tools: Path, tmp_path: Path) -> None:
+    """From the wheel alone: the rules are the committed ones, and the others are there."""
+    done = run(tools, "bundle", "--out", tmp_path / "bundle")
+    assert (done.returncode, done.stderr) == (0, "")
+    for path in (ROOT / "prometheus/rules").glob("*.yml"):
+        assert (tmp_path / "bundle/rules" / path.name).read_bytes() == path.read_bytes()
+    for name in ("alertmanager/subroute.yml", "dashboards/run.json", "runbooks/RankDead.md"):
+        assert (tmp_path / "bundle" / name).is_file()
+    assert run(tools, "bundle", "--check", tmp_path / "bundle/alertmanager/subroute.yml").returncode == 0
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -144,7 +164,7 @@ def test_the_extra_exporter_is_enough_for_the_exporter(exporter: Path) -> None:
     assert done.stderr.startswith("tachograph exporter: 2 faults in the configuration\n")
 
 
-@pytest.mark.parametrize("package", ["silence", "top", "report", "dashboards"])
+@pytest.mark.parametrize("package", ["silence", "top", "report", "dashboards", "bundle"])
 def test_the_extra_tools_is_enough_for_a_command(tools: Path, package: str) -> None:
     """Each of its modules can be imported, and its help is shown."""
     assert imports(tools, package) == ""

@@ -211,7 +211,12 @@ def test_build_context_is_a_list_of_what_goes_in() -> None:
     assert rules[0] == "*"
     assert {rule[1:] for rule in rules if rule.startswith("!")} == {
         "pyproject.toml",
+        "setup.py",
         "README.md",
         "LICENSE",
         "exporter",
+        "prometheus",
+        "alertmanager",
+        "grafana/dashboards",
+        "runbooks",
     }

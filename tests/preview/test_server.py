@@ -208,7 +208,7 @@ def test_without_a_viewer_the_next_step_is_said(tmp_path: Any) -> None:
     assert find(tmp_path / "viewer", tmp_path / "grafana").dashboards == tmp_path / "grafana" / "dashboards"
     (tmp_path / "viewer").mkdir()
     (tmp_path / "viewer" / "index.html").touch()
-    assert find(tmp_path / "viewer", tmp_path / "grafana").dashboards == tmp_path / "viewer" / "dashboards"
+    assert find(tmp_path / "viewer", tmp_path / "grafana").viewer == tmp_path / "viewer"
 
 
 @pytest.mark.parametrize(

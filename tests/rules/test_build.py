@@ -87,7 +87,7 @@ def test_a_rule_knows_its_name(tmp_path: Path) -> None:
 def test_a_mistake_is_named_with_file_and_line(tmp_path: Path, text: str, words: str) -> None:
     """All of a file at once."""
     path = source(tmp_path, f"# fine\n- alert: A\n  expr: {text}\n\n  for: {text}\n")
-    with pytest.raises(rules.SourceError) as caught:
+    with pytest.raises(rules.RuleSourceError) as caught:
         rules.rendered(path, {})
     assert str(caught.value).splitlines() == [f"{path}:{line}: {words}" for line in (3, 5)]
 
@@ -95,7 +95,7 @@ def test_a_mistake_is_named_with_file_and_line(tmp_path: Path, text: str, words:
 def test_a_macro_within_itself_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no endless rendering."""
     monkeypatch.setattr(rules, "macros", lambda: {"a": rules.Macro((), "$(b)"), "b": rules.Macro((), "$(a)")})
-    with pytest.raises(rules.SourceError, match="`a`"):
+    with pytest.raises(rules.RuleSourceError, match="`a`"):
         rules.rendered(source(tmp_path, "$(a)\n"), {})
 
 

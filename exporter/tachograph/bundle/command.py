@@ -91,7 +91,7 @@ def _write(given: argparse.Namespace) -> int:
         for name, text in files.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_text(text, encoding="utf-8")
-    except rules.SourceError as error:
+    except rules.RuleSourceError as error:
         return _fail(str(error), 2)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}", 1)
@@ -101,7 +101,7 @@ def _write(given: argparse.Namespace) -> int:
 
 
 def _values(given: argparse.Namespace) -> dict[str, str]:
-    """Return the parameters and thresholds that were given; raise SourceError or OSError."""
+    """Return the parameters and thresholds that were given; raise RuleSourceError or OSError."""
     from tachograph.bundle import rules
 
     values = rules.read_thresholds(given.thresholds) if given.thresholds else {}
@@ -110,7 +110,7 @@ def _values(given: argparse.Namespace) -> dict[str, str]:
             try:
                 values[name] = rules.value(text)
             except argparse.ArgumentTypeError as error:
-                raise rules.SourceError(f"--{name.replace('_', '-')}: {error}") from error
+                raise rules.RuleSourceError(f"--{name.replace('_', '-')}: {error}") from error
     return values
 
 

@@ -28,7 +28,7 @@ class MacroError(Exception):
     """A use of a macro that cannot be replaced; the text says why."""
 
 
-class SourceError(Exception):
+class RuleSourceError(Exception):
     """Every fault of a rendering, each with its file and line."""
 
 
@@ -109,13 +109,13 @@ def _thresholds() -> dict[str, float]:
 
 
 def read_thresholds(path: Path) -> dict[str, str]:
-    """Return the thresholds that a file sets, by name; raise SourceError with each of its faults, or OSError."""
+    """Return the thresholds that a file sets, by name; raise RuleSourceError with each of its faults, or OSError."""
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        raise RuleSourceError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(given, dict):
-        raise SourceError(f"{path}: expected lines such as `hang_seconds: 30`")
+        raise RuleSourceError(f"{path}: expected lines such as `hang_seconds: 30`")
     known, faults = _thresholds(), []
     for name, value in given.items():
         if name not in known:
@@ -125,12 +125,12 @@ def read_thresholds(path: Path) -> dict[str, str]:
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             faults.append(f"{path}: `{name}` must be a finite number above 0, not {value!r}")
     if faults:
-        raise SourceError("\n".join(faults))
+        raise RuleSourceError("\n".join(faults))
     return {name: str(value) for name, value in given.items()}
 
 
 def rendered(source: Path, values: Mapping[str, str]) -> str:
-    """Return the rule file that a source makes with these parameters; raise SourceError."""
+    """Return the rule file that a source makes with these parameters; raise RuleSourceError."""
     known = macros() | {name: Macro((), value) for name, value in values.items()}
     lines, faults = [], []
     for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), start=1):
@@ -141,7 +141,7 @@ def rendered(source: Path, values: Mapping[str, str]) -> str:
         except MacroError as error:
             faults.append(f"{source}:{number}: {error}")
     if faults:
-        raise SourceError("\n".join(faults))
+        raise RuleSourceError("\n".join(faults))
     return HEADER.format(source.name) + "\n".join(lines) + "\n"
 
 
@@ -155,13 +155,13 @@ def value(text: str) -> str:
 
 
 def all_rendered(values: Mapping[str, str]) -> dict[str, str]:
-    """Return every rule file by name, made with these parameters in place of the shipped ones; raise SourceError."""
+    """Return every rule file by name, with these parameters in place of the shipped ones; raise RuleSourceError."""
     texts, faults = {}, []
     for source in sources():
         try:
             texts[source.name] = rendered(source, {**parameters(), **values})
-        except SourceError as found:
+        except RuleSourceError as found:
             faults.append(str(found))
     if faults:
-        raise SourceError("\n".join(faults))
+        raise RuleSourceError("\n".join(faults))
     return texts

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from tachograph import shipped
+
 INSTALLED = Path(__file__).parent / "viewer"
 CHECKOUT = Path(__file__).parents[3] / "grafana"
 
@@ -43,7 +45,7 @@ class Bundle:
 def find(installed: Path = INSTALLED, checkout: Path = CHECKOUT) -> Bundle:
     """Return the viewer of the wheel, else of the checkout. Raises BundleError."""
     if (installed / "index.html").is_file():
-        return Bundle(installed, installed / "dashboards")
+        return Bundle(installed, shipped.folder() / "grafana/dashboards")
     if (built := checkout / "preview" / "out") and (built / "index.html").is_file():
         return Bundle(built, checkout / "dashboards")
     if (checkout / "preview").is_dir():

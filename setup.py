@@ -1,0 +1,47 @@
+"""The part of the build that pyproject.toml cannot say: rules, routes, dashboards and runbooks go into the wheel.
+
+A checkout, and an installation with `-e`, read the same files where they are (`exporter/tachograph/shipped.py`).
+"""
+
+from pathlib import Path
+from shutil import copy, copytree
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+HERE = Path(__file__).parent
+SHIPPED = (
+    "prometheus/*.yml",
+    "prometheus/src/*.yml",
+    "prometheus/rules/dcgm.yml",
+    "alertmanager/*.yml",
+    "alertmanager/examples/receivers.yml",
+    "alertmanager/templates/*.tmpl",
+    "grafana/dashboards/*.json",
+    "runbooks/*.md",
+)
+VIEWER = HERE / "grafana/preview/out"
+
+
+class WithShippedFiles(build_py):
+    """Builds the package, the shipped files, and the viewer of the dashboards where `make preview` has built one."""
+
+    def run(self) -> None:
+        """Build the package, then copy the files into it; raise FileNotFoundError if some are not there."""
+        super().run()
+        if self.editable_mode:
+            return
+        package = Path(self.build_lib) / "tachograph"
+        for pattern in SHIPPED:
+            found = sorted(HERE.glob(pattern))
+            if not found:
+                raise FileNotFoundError(f"{HERE / pattern}: nothing to ship")
+            for path in found:
+                target = package / "shipped_files" / path.relative_to(HERE)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                copy(path, target)
+        if (VIEWER / "index.html").is_file():
+            copytree(VIEWER, package / "dashboards/viewer", dirs_exist_ok=True)
+
+
+setup(cmdclass={"build_py": WithShippedFiles})
