@@ -32,7 +32,10 @@ def _parser() -> argparse.ArgumentParser:
         "--check", type=Path, metavar="ALERTMANAGER.yml", help="say what a configuration of Alertmanager lacks"
     )
     parser.add_argument(
-        "--format", choices=("prometheus",), default="prometheus", help="default: prometheus (plain files)"
+        "--format",
+        choices=("prometheus", "operator", "configmap"),
+        default="prometheus",
+        help="plain files (the default), objects of the Prometheus operator, or plain ConfigMaps",
     )
     for name, (metavar, text) in PARAMETERS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
@@ -144,7 +147,42 @@ def _count(files: Mapping[str, str], folder: str) -> int:
     return sum(name.startswith(folder) for name in files)
 
 
-FORMATS: Mapping[str, Callable[[Site, Path], Written]] = {"prometheus": _plain}
+def _operator(site: Site, out: Path) -> Written:
+    from tachograph.bundle import kubernetes
+
+    files = kubernetes.operator(site)
+    keys = ", ".join(kubernetes.secret_keys(site.receivers))
+    return files, [
+        f"{out}/rules: {_count(files, 'rules/')} PrometheusRules, one for each subject",
+        f"{out}/podmonitor.yml: pods with the label app.kubernetes.io/name=tachograph and a port `metrics`",
+        f"{out}/alertmanagerconfig.yml: create the Secret {kubernetes.SECRET} with {keys}; put in your addresses",
+        "  and set alertmanagerConfigMatcherStrategy: {type: None} in the Alertmanager: our alerts have no namespace",
+        f"{out}/alertmanager-templates.yml: for an Alertmanager's alertmanagerConfiguration.templates",
+        f"{out}/dashboards: {_count(files, 'dashboards/')} ConfigMaps with the label grafana_dashboard=1",
+        f"{out}/runbooks: {_count(files, 'runbooks/')} runbooks; serve them at --runbook-url",
+        f"next: kubectl apply --recursive --namespace monitoring --filename {out}",
+    ]
+
+
+def _config_maps(site: Site, out: Path) -> Written:
+    from tachograph.bundle import kubernetes
+
+    files = kubernetes.config_maps(site)
+    return files, [
+        f"{out}/rules.yml: mount it into Prometheus and name its files in rule_files",
+        f"{out}/alertmanager.yml, alertmanager-templates.yml: mount the second as `templates` beside the first",
+        f"{out}/dashboards: {_count(files, 'dashboards/')} ConfigMaps with the label grafana_dashboard=1",
+        f"{out}/runbooks: {_count(files, 'runbooks/')} runbooks; serve them at --runbook-url",
+        *_secrets(site, files["alertmanager.yml"]),
+        f"next: kubectl apply --server-side --recursive --namespace monitoring --filename {out}",
+    ]
+
+
+FORMATS: Mapping[str, Callable[[Site, Path], Written]] = {
+    "prometheus": _plain,
+    "operator": _operator,
+    "configmap": _config_maps,
+}
 
 
 def _print(text: str) -> None:

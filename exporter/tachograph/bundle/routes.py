@@ -47,7 +47,7 @@ def configuration(chosen: Sequence[str]) -> str:
     if not chosen:
         return text
     head, _, _ = text.partition("\nreceivers:\n")
-    return head + "\n" + _dumped({"receivers": _receivers(chosen)})
+    return head + "\n" + dumped({"receivers": _receivers(chosen)})
 
 
 def subroute(chosen: Sequence[str]) -> str:
@@ -60,7 +60,7 @@ def subroute(chosen: Sequence[str]) -> str:
         "inhibit_rules": [of_ours(rule) for rule in ours["inhibit_rules"]],
         "receivers": _receivers(chosen) if chosen else ours["receivers"],
     }
-    return _HEADER + _dumped(parts)
+    return _HEADER + dumped(parts)
 
 
 def of_ours(inhibition: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,16 +104,19 @@ def _text(name: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes every use of a value in full."""
+    """Writes every use of a value in full, and a text of several lines as such."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
-def _dumped(document: object) -> str:
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text_node)
+
+
+def dumped(document: object) -> str:
+    """Return a document as YAML, in the order of its keys and without anchors."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
-
-
-def dumped(*documents: object) -> str:
-    """Return documents as YAML, in the order of their keys and without anchors."""
-    return "---\n".join(_dumped(document) for document in documents)
