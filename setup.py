@@ -1,8 +1,9 @@
-"""The part of the build that pyproject.toml cannot say: rules, routes, dashboards and runbooks go into the wheel.
+"""The part of the build that pyproject.toml cannot say: what goes into the wheel beside the package, and its README.
 
 A checkout, and an installation with `-e`, read the same files where they are (`exporter/tachograph/shipped.py`).
 """
 
+import re
 from pathlib import Path
 from shutil import copy, copytree
 
@@ -20,6 +21,7 @@ SHIPPED = (
     "grafana/dashboards/*.json",
     "runbooks/*.md",
 )
+REPOSITORY = "https://github.com/tachograph/tachograph"
 VIEWER = HERE / "grafana/preview/out"
 
 
@@ -44,4 +46,11 @@ class WithShippedFiles(build_py):
             copytree(VIEWER, package / "dashboards/viewer", dirs_exist_ok=True)
 
 
-setup(cmdclass={"build_py": WithShippedFiles})
+def readme() -> str:
+    """Return the README with links that lead to the repository: on PyPI there are no files beside it."""
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{REPOSITORY}/raw/main/", text)
+    return re.sub(r"(\]\()(?!https?:|#)", rf"\1{REPOSITORY}/blob/main/", text)
+
+
+setup(cmdclass={"build_py": WithShippedFiles}, long_description=readme(), long_description_content_type="text/markdown")

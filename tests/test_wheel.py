@@ -5,11 +5,13 @@ No index is asked: an extra is what is installed here, linked into an environmen
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import venv
 import zipfile
+from email import message_from_string
 from importlib.metadata import distribution, requires
 from pathlib import Path
 
@@ -113,6 +115,20 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
         assert {path.name for path in (ROOT / folder).iterdir()} == {
             name.rpartition("/")[2] for name in shipped if name.startswith(f"{folder}/")
         }
+
+
+def test_the_metadata_is_complete(wheel: Path) -> None:
+    """What PyPI shows: the README, whose links all lead somewhere, addresses, keywords and classifiers."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+        metadata = message_from_string(archive.read(name).decode("utf-8"))
+    links = re.findall(r"\]\(([^)]+)\)", metadata.get_payload())
+    assert links
+    assert all(link.startswith(("https://", "http://", "#")) for link in links)
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata["Keywords"]
+    assert "Typing :: Typed" in metadata.get_all("Classifier", ())
+    assert {text.split(",")[0] for text in metadata.get_all("Project-URL", ())} >= {"Source", "Changelog", "Issues"}
 
 
 def test_the_bundle_needs_no_checkout(tools: Path, tmp_path: Path) -> None:
