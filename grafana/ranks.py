@@ -71,39 +71,29 @@ def waiting() -> list[Json]:
 def parts_table() -> Json:
     """Return where the step of each conspicuous rank goes: its own work, waiting for others, waiting for data."""
     chosen = conspicuous(ROWS)
-    steps = f"(max by (rank) (rate({of_ranks(c.TRAIN_STEPS)}[1m])) > 0)"
-
-    def spent(phases: str) -> str:
-        return f"sum by (rank) (rate({of_ranks(c.TRAIN_PHASE_SECONDS, phase=phases)}[1m]))"
-
-    waited = f"sum by (rank) (rate({of_ranks(c.TRAIN_COLLECTIVE_WAIT)}[1m]))"
-    inside = spent("collective")  # the part of the wait that was marked as a phase; the rest lies in backward
-    hidden = f"({waited} - on (rank) {inside} or {waited} or 0 * {inside})"
-    busy = f"{spent('copy|forward|backward|optimizer|other')} - on (rank) {hidden}"
     asked = (
         f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({of_ranks(c.RANK_INFO)})",
-        f"({busy}) / on (rank) {steps}",
-        f"{waited} / on (rank) {steps}",
-        f"{spent('data')} / on (rank) {steps}",
-        f"{spent('checkpoint|eval|init')} / on (rank) {steps}",
+        f"sum by (rank) ({of_ranks(c.TRAIN_RECENT_PHASE, phase='copy|forward|backward|optimizer|other')})",
+        f"max by (rank) ({of_ranks(c.TRAIN_RECENT_WAIT)})",
+        f"max by (rank) ({of_ranks(c.TRAIN_RECENT_PHASE, phase='data')})",
         f"max by (rank) ({of_ranks('rank:mfu:ratio')})",
         f"max by (rank, phase) ({of_ranks('rank:straggler_phase:seconds')})",
     )
     columns = {"rank": "Rank", "instance": "Node", "gpu": "GPU", "Value #B": "Compute", "Value #C": "Waits for others"}
-    columns |= {"Value #D": "Waits for data", "Value #E": "Saves and evaluates", "Value #F": "MFU", "phase": "Late in"}
+    columns |= {"Value #D": "Waits for data", "Value #E": "MFU", "phase": "Late in"}
     return table(
         "Where the step of each rank goes",
-        "Seconds of a step, over the last minute, for the ranks of the first table: work, waits for other ranks, waits "
-        "for data. Alike on all is good. The late rank computes longer and waits less: its phase stands at the end.",
+        "Seconds of a step, over the last 20 s or three steps, for the ranks of the first table: work, waits for other "
+        "ranks, waits for data. Alike on all is good. The late rank computes longer and waits less: its phase stands "
+        "at the end.",
         one_by_one(asked, "rank", chosen),
-        "No step within a minute.",
+        "No step lately.",
         columns,
         join="rank",
         overrides=[
             override("Rank", custom__width=60),
             override("GPU", custom__width=50),
             *(bar_cells(name, unit="s", decimals=2) for name in ("Compute", "Waits for others", "Waits for data")),
-            override("Saves and evaluates", unit="s", decimals=2),
             override("MFU", unit=UNITS["ratio"], decimals=1),
         ],
         w=24,

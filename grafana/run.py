@@ -84,7 +84,7 @@ USUAL = [
 
 def efficiency() -> list[Json]:
     """Return how fast the run really goes, against itself."""
-    phases = f"sum by (phase) ({of_run('run:phase_seconds:rate1m')})"
+    phases = f"sum by (phase) ({of_run('run:phase_seconds:median')})"
     buckets = f"sum by (le) (rate({of_run(c.TRAIN_STEP_SECONDS.name + '_bucket')}[$__rate_interval]))"
     past = f"{of_run('run:step_mfu:ratio')}[1h] offset 5m"
     worth, lost = of_run("run:productive_seconds:rate2m"), of_run("run:lost_seconds:rate2m")
@@ -109,8 +109,9 @@ def efficiency() -> list[Json]:
               [query(f"histogram_quantile(1, {buckets})", "max"), query(f"histogram_quantile(0.9, {buckets})", "p90"),
                query(f"histogram_quantile(0.5, {buckets})", "p50"), query(of_run("run:step_seconds:mean1m"), "mean")],
               "no step completed in this range", min=0, w=8),
-        lines("Where the time goes", UNITS["ratio"], "Share of all ranks' time by phase. Forward and backward should "
-              "fill it. A growing data share starves the GPUs: look at the loader and its storage.",
+        lines("Where the time goes", UNITS["ratio"], "Share of the median rank's step by phase; collective is its "
+              "wait for other ranks. Forward and backward should fill it. A growing data share starves the GPUs: look "
+              "at the loader and its storage.",
               [query(f"{phases} / ignoring (phase) group_left () sum({phases}) > 0", "{{phase}}")],
               "not collected: the loop marks no phase", stack=True, overrides=coloured(PHASES), min=0, max=1, w=8),
         lines("Goodput, and what the rest is lost to", UNITS["ratio"], "Share of all rank-time that is new training "

@@ -90,6 +90,8 @@ def top() -> list[Json]:
 def data() -> list[Json]:
     """Return whether the loader keeps up, and what it reads from."""
     excess = of_run("run:phase_excess:ratio", phase="data|copy")
+    waited = of_ranks(c.TRAIN_RECENT_PHASE, phase="data")
+    data_share = f"clamp_max({waited} / ignoring (phase) ({of_ranks(c.TRAIN_RECENT_STEP)} > 0), 1)"
     return [
         lines("Wait for data", UNITS["ratio"], "Share of its time that the median rank waits for data, and the usual "
               "share. Near 0 is good. A step up: the store, the network or the loader became slower; see which rank "
@@ -97,9 +99,10 @@ def data() -> list[Json]:
               [query(of_run("run:data_wait:median"), "median rank"), query(of_run("run:data_wait:baseline"), "usual"),
                query(of_run("run:data_stall_threshold:ratio"), "the run's own limit")], NO_LOADER, overrides=USUAL,
               min=0),
-        lines("Wait for data, by rank", UNITS["ratio"], "The same for each rank. A narrow band is good. One rank far "
-              "above: its node's loader or disk, or longer samples; it holds the others up. By name: who waits most.",
-              rate_spread(c.TRAIN_PHASE_SECONDS, "topk", phase="data"), NO_LOADER, overrides=BAND, min=0),
+        lines("Wait for data, by rank", UNITS["ratio"], "Share of its usual step, for each rank. A narrow band is "
+              "good. One rank far above: its node's loader or disk, or longer samples; it holds the others up. By "
+              "name: who waits most.",
+              spread(data_share, "topk", RANK), NO_LOADER, overrides=BAND, min=0),
         lines("Batches ready", "none", "Batches that loader workers have ready. Above 0 is good. 0 most of the time: "
               "more workers, a faster store or cheaper preparation. By name: the fewest.",
               spread(of_ranks(c.TRAIN_DATA_QUEUE), "bottomk", RANK),
