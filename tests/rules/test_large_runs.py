@@ -37,7 +37,7 @@ def hang(ranks: int, culprits: Collection[int]) -> Iterator[Series]:
         yield series("tachograph_rank_up", rank, steady)
         yield series("tachograph_rank_state", rank, steady, state="running")
         yield series("tachograph_rank_progress_timestamp_seconds", rank, stops)
-        yield series("tachograph_train_steps_total", rank, stops)
+        yield series("tachograph_train_recent_step_seconds", rank, steady)
         yield series("tachograph_train_step", rank, f"48201x{SAMPLES}")
         yield series("tachograph_train_collective_enqueued", rank, f"{9876543 - behind}x{SAMPLES}", group="0")
         since = late.replace("0.2+", "0.3+") if rank == 0 else late  # it waits longest, and is asked for what
