@@ -7,7 +7,7 @@ An expression can bring something if each side can that it cannot do without: bo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from itertools import chain, combinations
 from typing import Any, NamedTuple
@@ -74,6 +74,16 @@ def _cell(alert: str, way: str) -> str:
 
 def possible(alert: str, sources: tuple[Source, ...]) -> bool:
     """Return whether an alert can fire where ranks give these metrics."""
+    given = {key for source in sources for key in source.given}
+    return (alert not in MORE or MORE[alert] in given) and _brings(Selected(alert, frozenset()), sources)
+
+
+def brings(expression: str, sources: tuple[Source, ...]) -> bool:
+    """Return whether an expression can bring something where ranks give these metrics."""
+    return _brings(_parts(p.parse(expression), frozenset()), sources)
+
+
+def _brings(whole: Parts | Selected, sources: tuple[Source, ...]) -> bool:
     offered: dict[str, set[frozenset[str]]] = {}
     for key, values in chain.from_iterable(source.given.items() for source in sources):
         offered.setdefault(TRAIN_PREFIX + key, set()).add(values)
@@ -84,10 +94,10 @@ def possible(alert: str, sources: tuple[Source, ...]) -> bool:
             return part.enough(map(can, part.parts))
         return part in alive or (part.name not in _rules() and _offers(part, offered))
 
-    read = _read(alert)
+    read = _read(whole)
     while fresh := [one for one in read if one not in alive and any(map(can, _recorded(one)))]:
         alive.update(fresh)
-    return read[0] in alive and (alert not in MORE or TRAIN_PREFIX + MORE[alert] in offered)
+    return can(whole)
 
 
 def _offers(selected: Selected, offered: Mapping[str, Collection[frozenset[str]]]) -> bool:
@@ -114,10 +124,10 @@ def _rules() -> Mapping[str, list[dict[str, Any]]]:
 
 
 @cache
-def _read(alert: str) -> Sequence[Selected]:
-    """Return the alert itself, then what is read of recorded series for it, through however many of them."""
+def _read(whole: Parts | Selected) -> Collection[Selected]:
+    """Return what is read of recorded series and alerts, through however many of them."""
     found: dict[Selected, None] = {}
-    parts: list[Parts | Selected] = [Selected(alert, frozenset())]
+    parts = [whole]
     while parts:
         part = parts.pop()
         if isinstance(part, Parts):
@@ -125,7 +135,7 @@ def _read(alert: str) -> Sequence[Selected]:
         elif part.name in _rules() and part not in found:
             found[part] = None
             parts += _recorded(part)
-    return tuple(found)
+    return found
 
 
 @cache
