@@ -70,6 +70,7 @@ def test_it_never_fails(tmp_path: Path, job: Mapping[str, str]) -> None:
     for context in ("prolog", "epilog", "unknown"):
         for folder in (tmp_path / "new", tmp_path / "file", Path("/proc/nothing")):
             assert hook(folder, context, **job) == 0
+    assert {path.name for path in tmp_path.iterdir()} <= {"new", "file"}
 
 
 @pytest.mark.parametrize(
