@@ -45,7 +45,7 @@ class Done:
 
 
 class Scraped:
-    """Runs scripts against one exporter process, and scrapes it ten times a second until they have ended."""
+    """Runs scripts against one exporter process, and scrapes it twice a second until they have ended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class Scraped:
                 while process.poll() is None:
                     assert time.monotonic() < end, (self.folder / "errors").read_text()
                     series.update(self._scrape())
-                    time.sleep(0.1)
+                    time.sleep(0.5)
             finally:
                 if process.poll() is None:
                     process.kill()
