@@ -58,10 +58,9 @@ class Fleet:
     def _slow_down(self, steps: float, *, back: bool) -> None:
         page = self.exporters[CULPRIT // RANKS_PER_NODE]
         waits = (WAIT_SECONDS - LAG_SECONDS) / WAIT_SECONDS
-        pattern = rf'(collective_wait_seconds_total|recent_wait_seconds).*rank="{CULPRIT}"'
-        page.bend(pattern, 1 / waits if back else waits, steps)
+        page.bend(rf'recent_wait_seconds.*rank="{CULPRIT}"', 1 / waits if back else waits, steps)
         works = (0.5 + LAG_SECONDS) / 0.5
-        pattern = rf'(_phase_seconds_total|recent_phase_seconds).*rank="{CULPRIT}".*phase="forward"'
+        pattern = rf'recent_phase_seconds.*rank="{CULPRIT}".*phase="forward"'
         page.bend(pattern, 1 / works if back else works, steps)
 
 

@@ -23,7 +23,7 @@ SLOT = b"0" * WIDTH
 
 PHASES = {"data": 0.04, "copy": 0.02, "forward": 0.5, "backward": 1.3, "optimizer": 0.12, "other": 0.02}
 WAIT_SECONDS = 0.6
-TIMESTAMP = re.compile(r"tachograph_rank_(heartbeat|progress)_timestamp_seconds")
+TIMESTAMP = re.compile(r"tachograph_rank_(heartbeat|progress|start)_timestamp_seconds")
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,9 @@ def moving_rows() -> Iterator[tuple[str, Moving]]:
     """Yield the samples of a page that change: a pattern for name and labels, and how they change."""
     yield r"tachograph_rank_heartbeat_timestamp_seconds\{", Moving(per_second=1)
     yield r"tachograph_rank_progress_timestamp_seconds\{", Moving(per_step=STEP_SECONDS)
+    yield r"tachograph_rank_start_timestamp_seconds\{", Moving()
     yield r"tachograph_train_(step|steps_total|batches_total)\{", Moving(per_step=1)
-    for phase, seconds in PHASES.items():
-        yield rf'tachograph_train_phase_seconds_total\{{.*phase="{phase}"', Moving(per_step=seconds, noise=0.01)
-    yield r"tachograph_train_collective_wait_seconds_total\{", Moving(per_step=WAIT_SECONDS, noise=0.03)
     yield r"tachograph_train_recent_step_seconds\{", Moving(offset=STEP_SECONDS)
-    yield r"tachograph_train_recent_steps\{", Moving(offset=20 / STEP_SECONDS)
     yield r"tachograph_train_recent_wait_seconds\{", Moving(offset=WAIT_SECONDS)
     for phase, seconds in (PHASES | {"backward": PHASES["backward"] - WAIT_SECONDS}).items():
         yield rf'tachograph_train_recent_phase_seconds\{{.*phase="{phase}"', Moving(offset=seconds)
@@ -140,8 +137,6 @@ def exporter_lines(pattern: str, node: int) -> Iterator[str]:
     text = re.sub(r'([{,])rank="(\d+)"', lambda m: f'{m[1]}rank="{node * RANKS_PER_NODE + int(m[2])}"', text)
     text = re.sub(r'precision="",global_batch=""', 'precision="bf16",global_batch="2048"', text)
     for line in text.splitlines():
-        if line.startswith("tachograph_train_phase_seconds_total") and 'phase="backward"' in line:
-            yield line.replace('phase="backward"', 'phase="collective"').rpartition(" ")[0] + " 0"
         if line.startswith("tachograph_train_batches_total"):  # what all ranks share: the rules compare it
             labels = line[line.index("{") + 1 : line.index("}")]
             for name, value in INVARIANTS.items():

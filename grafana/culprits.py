@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from absences import NO_WAITS
 from panels import (
     PHASES,
     STATES,
@@ -26,8 +27,6 @@ ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16
 
 WAIT, LAG = of_ranks(c.TRAIN_RECENT_WAIT), of_ranks("rank:lag_seconds:mean")
 BEHIND = f"max by (rank) ({of_ranks('rank:collectives_behind:max')})"
-
-UNWATCHED = "no step completed, or not collected: recorder.watch is not called"
 
 RANK_VERDICTS = (
     ("died first", "rank:died_first:timestamp"),
@@ -240,7 +239,7 @@ def lag_heat(rows: int = 30, **more: object) -> Json:
         f"How much later than the median rank a rank arrives at each step: the {rows} ranks that lagged most within "
         "the range. All pale is good. One red row: that rank; rows in turns: what differs from step to step.",
         [query(f"max by (rank) ({LAG}) and on (rank) {worst}", "rank {{rank}}")],
-        UNWATCHED,
+        NO_WAITS,
         **{"w": 12, "h": 12, **more},
     )
 
@@ -256,7 +255,7 @@ def node_heat(rows: int = 40, **more: object) -> Json:
         "the longest within the range. All of one colour is good. A few red rows: what these nodes share, a switch or "
         "a rail, is slow.",
         [query(f"max by (instance) ({took}) and on (instance) {worst}", "{{instance}}")],
-        UNWATCHED,
+        NO_WAITS,
         **{"w": 12, "h": 12, **more},
     )
 

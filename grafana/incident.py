@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shell
+from absences import NO_LOSS, NO_MFU, NO_RANK
 from condition import CONDITION, CONDITION_WORDS
 from culprits import error_heat, lag_heat, node_heat, node_table, phases_over_time, rank_table, ranks_by_phase
 from panels import (
@@ -99,7 +100,7 @@ def what_happened() -> list[Json]:
     return [
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
                  "Where it turns: the alerts below show why, from that moment on.", [query(CONDITION, "run")],
-                 "no rank seen", mappings=CONDITION_WORDS, w=24, h=3),
+                 NO_RANK, mappings=CONDITION_WORDS, w=24, h=3),
         timeline("Alerts", "none", "What fired, and from when to when: red is critical, orange a warning, blue for "
                  "information. Nothing is good. Start with the row that begins first.",
                  [query(graded("alertname"), "{{alertname}}")], "nothing fired", mappings=GRADE_WORDS, w=24, h=6),
@@ -109,7 +110,7 @@ def what_happened() -> list[Json]:
                  "nobody is named", mappings=GRADE_WORDS, w=24, h=8, show="never"),
         heat("Attempts, saves, evaluations", "none", "How many ranks an attempt has, and how many start up, save or "
              "evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
-             [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], "no rank seen", merge=True,
+             [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], NO_RANK, merge=True,
              show="auto", color={"mode": "fixed", "fixedColor": BLUE}, w=24, h=5),
         heat("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. Nothing is "
              "good. What begins before the run slows down or stops is the likely cause: the tables name it.", events,
@@ -126,11 +127,11 @@ def what_it_cost() -> list[Json]:
               "in the hour before. On the dashed line is good. Where it leaves the line, money is being lost.",
               [query(of_run("run:step_mfu:ratio"), "of completed steps"),
                query(of_run("run:step_mfu:baseline"), "baseline")],
-              "not collected: needs flops_per_token and a known peak", overrides=[BASELINE], min=0, w=24, h=6),
+              NO_MFU, overrides=[BASELINE], min=0, w=24, h=6),
         ranks_by_phase(w=24, h=6),
         lines("Loss", "none", "Median training loss over ranks; red points: a spike goes on. Falling is good. A jump "
               "after a restart or a new learning rate: compare with the rows above.",
-              [query(of_run("run:loss:median"), "loss"), query(spiking, "spike")], "not collected: no loss is logged",
+              [query(of_run("run:loss:median"), "loss"), query(spiking, "spike")], NO_LOSS,
               overrides=[SPIKE], w=24, h=6),
         lines("GPUs lost, by cause", "none", "GPUs' worth of time that brought no new work, by cause: GPU-hours lost "
               "an hour. Near 0 is good, but for collectives, which are part of how a run is built.",

@@ -31,7 +31,12 @@ from shell import MANY, field, link
 from tachograph.catalog import index as c
 
 GROUPS = 8  # rule groups that are drawn, of some forty
-ABOUT = "NodeDown|TelemetryLost|ExporterDown|NvmlCollectorStale|DriverMismatch|ExporterOverloaded"
+ABOUT = (
+    "NodeDown|TelemetryLost|ExporterDown|NvmlCollectorStale|DriverMismatch|ExporterOverloaded|RunBlind|RanksMissing"
+    "|NodeClockSkewed|RuleEvaluationFailing"
+)
+"""What cannot be seen, or not be judged by."""
+
 NODE = variable("instance", "Node", f"label_values({of_cluster('up', job='tachograph')}, instance)", **MANY)
 
 WHO = "{{instance}}"
@@ -74,7 +79,7 @@ def top() -> list[Json]:
              "dead exporter.", [query(f"sum({host})", "answer", instant=True),
                            query(f"count({host})", "known", instant=True)], "no node_exporter is scraped",
              show="value_and_name"),
-        firing_table(firing, "Alerts about nodes that cannot be seen.", ON_HOSTS, w=9),
+        firing_table(firing, "Alerts about what cannot be seen: nodes, ranks, clocks and rules.", ON_HOSTS, w=9),
         stat("Evaluations missed", "none", "Times in the range a rule group began late because the last time took too "
              "long. 0 is good. Above: the row Prometheus names the group; give Prometheus more CPU.",
              [query(since_start("prometheus_rule_group_iterations_missed_total"), instant=True)], NO_SELF, decimals=0),

@@ -7,6 +7,7 @@ make the same panel. What a part does not measure is no line and says so; it is 
 from __future__ import annotations
 
 import shell
+from absences import NO_HOST, NO_PRESSURE
 from condition import ON_HOSTS, firing_table
 from culprits import ROWS
 from hosts import GPU, LATELY, NODE, RUN, WHERE, alerts, of_gpus, of_hosts, rated
@@ -39,7 +40,6 @@ BUSY = 16  # rows of the timeline
 ONE = "by (instance, gpu, uuid)"
 WHO = "{{instance}} GPU {{gpu}}"
 UNREAD = "not collected: no GPU, no driver or not supported; see GPUs read"
-NO_HOST = "not collected: no node_exporter is scraped"
 
 CONDITIONS = (
     ("fine", GREEN, c.GPU_UP.name),
@@ -327,13 +327,16 @@ def host() -> list[Json]:
               min=0, max=1),
         lines("Waiting for CPU", UNITS["ratio"], "Share of time in which some task was ready but got no CPU. Low is "
               "good. High on one node: too many loader workers, or a stranger on the machine. By name: the highest.",
-              spread(of_hosts("node:pressure_cpu_waiting:ratio1m"), "topk", who), NO_HOST, overrides=BAND, min=0),
+              spread(of_hosts("node:pressure_cpu_waiting:ratio1m"), "topk", who), NO_PRESSURE, overrides=BAND,
+              min=0),
         lines("Stalled on memory", UNITS["ratio"], "Share of time in which all tasks waited for memory at once. 0 is "
               "good. Above: the node swaps or reclaims, and its ranks are blocked. By name: the highest.",
-              spread(of_hosts("node:pressure_memory_stalled:ratio1m"), "topk", who), NO_HOST, overrides=BAND, min=0),
+              spread(of_hosts("node:pressure_memory_stalled:ratio1m"), "topk", who), NO_PRESSURE, overrides=BAND,
+              min=0),
         lines("Stalled on disks", UNITS["ratio"], "Share of time in which all tasks waited for input or output at "
               "once. Low is good; checkpoints raise it. By name: the highest.",
-              spread(of_hosts("node:pressure_io_stalled:ratio1m"), "topk", who), NO_HOST, overrides=BAND, min=0),
+              spread(of_hosts("node:pressure_io_stalled:ratio1m"), "topk", who), NO_PRESSURE, overrides=BAND,
+              min=0),
         lines("Disks used", UNITS["ratio"], "Share of each file system in use. Flat is good. Near 1 a checkpoint "
               "fails: free space on the named mount.",
               spread(of_hosts("node:filesystem_used:ratio"), "topk", "{{instance}} {{mountpoint}}"), NO_HOST,

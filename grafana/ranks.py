@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shell
+from absences import NO_WAITS
 from culprits import (
     LAG,
     ROWS,
-    UNWATCHED,
     WAIT,
     conspicuous,
     error_heat,
@@ -53,15 +53,15 @@ def waiting() -> list[Json]:
         bars("Waited for", "s", "Seconds by which a rank arrives later at each step than the median rank: all others "
              "wait that long for it. Near 0 for all is good. One long bar: the table names its phase and its node.",
              [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({LAG})))", who, instant=True)],
-             UNWATCHED, links=[here], decimals=2, w=8, h=9),
+             NO_WAITS, links=[here], decimals=2, w=8, h=9),
         bars("Waits longest", "s", "Seconds of a step in which a rank can only wait for others. What the longest bar "
              "loses, it loses to those on the left. Alike on all is good, and is how a run is built.",
              [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({WAIT})))", who, instant=True)],
-             UNWATCHED, links=[here], decimals=2, w=8, h=9),
+             NO_WAITS, links=[here], decimals=2, w=8, h=9),
         table("Stalled process groups", "While the run hangs: who is behind in which process group, and by "
               "how many collectives. Empty is good. Start with the rank that is behind most: the others of its group "
               "wait for it, other groups wait for them.", [query(groups, table=True)],
-              "No process group is stalled.",
+              "No process group is stalled, or none reports sequence numbers.",
               {"group": "Group", "rank": "Rank", "instance": "Node", "Value": "Behind"},
               overrides=[override("Rank", links=[link("Only this rank", "ranks", run=SAME, rank=field("Rank"))])],
               w=8, h=9),
@@ -71,39 +71,29 @@ def waiting() -> list[Json]:
 def parts_table() -> Json:
     """Return where the step of each conspicuous rank goes: its own work, waiting for others, waiting for data."""
     chosen = conspicuous(ROWS)
-    steps = f"(max by (rank) (rate({of_ranks(c.TRAIN_STEPS)}[1m])) > 0)"
-
-    def spent(phases: str) -> str:
-        return f"sum by (rank) (rate({of_ranks(c.TRAIN_PHASE_SECONDS, phase=phases)}[1m]))"
-
-    waited = f"sum by (rank) (rate({of_ranks(c.TRAIN_COLLECTIVE_WAIT)}[1m]))"
-    inside = spent("collective")  # the part of the wait that was marked as a phase; the rest lies in backward
-    hidden = f"({waited} - on (rank) {inside} or {waited} or 0 * {inside})"
-    busy = f"{spent('copy|forward|backward|optimizer|other')} - on (rank) {hidden}"
     asked = (
         f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({of_ranks(c.RANK_INFO)})",
-        f"({busy}) / on (rank) {steps}",
-        f"{waited} / on (rank) {steps}",
-        f"{spent('data')} / on (rank) {steps}",
-        f"{spent('checkpoint|eval|init')} / on (rank) {steps}",
+        f"sum by (rank) ({of_ranks(c.TRAIN_RECENT_PHASE, phase='copy|forward|backward|optimizer|other')})",
+        f"max by (rank) ({of_ranks(c.TRAIN_RECENT_WAIT)})",
+        f"max by (rank) ({of_ranks(c.TRAIN_RECENT_PHASE, phase='data')})",
         f"max by (rank) ({of_ranks('rank:mfu:ratio')})",
         f"max by (rank, phase) ({of_ranks('rank:straggler_phase:seconds')})",
     )
     columns = {"rank": "Rank", "instance": "Node", "gpu": "GPU", "Value #B": "Compute", "Value #C": "Waits for others"}
-    columns |= {"Value #D": "Waits for data", "Value #E": "Saves and evaluates", "Value #F": "MFU", "phase": "Late in"}
+    columns |= {"Value #D": "Waits for data", "Value #E": "MFU", "phase": "Late in"}
     return table(
         "Where the step of each rank goes",
-        "Seconds of a step, over the last minute, for the ranks of the first table: work, waits for other ranks, waits "
-        "for data. Alike on all is good. The late rank computes longer and waits less: its phase stands at the end.",
+        "Seconds of a step, over the last 20 s or three steps, for the ranks of the first table: work, waits for other "
+        "ranks, waits for data. Alike on all is good. The late rank computes longer and waits less: its phase stands "
+        "at the end.",
         one_by_one(asked, "rank", chosen),
-        "No step within a minute.",
+        "No step lately.",
         columns,
         join="rank",
         overrides=[
             override("Rank", custom__width=60),
             override("GPU", custom__width=50),
             *(bar_cells(name, unit="s", decimals=2) for name in ("Compute", "Waits for others", "Waits for data")),
-            override("Saves and evaluates", unit="s", decimals=2),
             override("MFU", unit=UNITS["ratio"], decimals=1),
         ],
         w=24,
@@ -120,14 +110,14 @@ def over_time() -> list[Json]:
         phases_over_time(12),
         lines("Lag per step", UNITS["seconds"], "How much later than the median rank a rank arrives: band over all "
               "ranks, and the three that are latest now. Near zero is good. One that stays above: see its row above.",
-              spread(LAG, "topk", "rank {{rank}}"), UNWATCHED, overrides=BAND, w=8),
+              spread(LAG, "topk", "rank {{rank}}"), NO_WAITS, overrides=BAND, w=8),
         lines("Collective wait per step", UNITS["seconds"], "Time per step in which a rank can only wait for the "
               "others. A narrow band is good. The ranks named wait least: they arrive last and hold up the others.",
-              spread(WAIT, "bottomk", "rank {{rank}}"), UNWATCHED, overrides=BAND, min=0, w=8),
+              spread(WAIT, "bottomk", "rank {{rank}}"), NO_WAITS, overrides=BAND, min=0, w=8),
         lines("Parts of a step", UNITS["seconds"], "What the median rank spends a step on. Flat is good. Compute grows "
               "on all: clocks, power; communication: the network, or one late rank; data: storage and loader.",
-              [query(of_run("run:step_part_seconds:median"), "{{cause}}")], UNWATCHED, overrides=coloured(PARTS), min=0,
-              w=8),
+              [query(of_run("run:step_part_seconds:median"), "{{cause}}")],
+              "no ordinary step completed lately", overrides=coloured(PARTS), min=0, w=8),
         sequence_spread(w=12),
         lines("Steps between the first and the last rank", "none", "How many optimizer steps the rank furthest ahead "
               "is beyond the last one, as of their last reports. What fits between two reports is good. A climb: each "

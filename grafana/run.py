@@ -7,8 +7,9 @@ catalog, finished figures from the recording rules. Every panel draws fewer than
 from __future__ import annotations
 
 import shell
+from absences import NO_LOSS, NO_MFU, NO_RANK, NO_WAITS
 from condition import CONDITION, CONDITION_WORDS, ON_A_RUN, firing_table
-from culprits import LAG, UNWATCHED, WAIT, node_table, rank_table, ranks_by_phase, sequence_spread
+from culprits import LAG, WAIT, node_table, rank_table, ranks_by_phase, sequence_spread
 from panels import (
     BAND,
     BASELINE,
@@ -43,11 +44,11 @@ def top() -> list[Json]:
     return [
         stat("Run", "none", "The worst condition that holds for any rank. Running is good. Hung, dead, failed or "
              "frozen: the alerts next to it and the tables below name the rank.",
-             [query(CONDITION, instant=True)], "no rank seen", mappings=CONDITION_WORDS, w=4),
+             [query(CONDITION, instant=True)], NO_RANK, mappings=CONDITION_WORDS, w=4),
         stat("Ranks reporting", "none", "Ranks whose process is alive, out of the world size they were started with. "
              "Fewer than the world size: the table of ranks shows which node's are missing.",
              [query(f'count_values by (world_size) ("up", {up})', "{{up}} of {{world_size}}", instant=True)],
-             "no rank seen", show="name", w=4),
+             NO_RANK, show="name", w=4),
         stat("Alerts", "none", "Alerts that fire for this run and its nodes, by severity. None is good. Critical: a "
              "person is being paged now.", [query(f"count by (severity) ({FIRING})", "{{severity}}", instant=True)],
              "none", show="value_and_name", overrides=coloured(SEVERITIES), w=4),
@@ -84,7 +85,7 @@ USUAL = [
 
 def efficiency() -> list[Json]:
     """Return how fast the run really goes, against itself."""
-    phases = f"sum by (phase) ({of_run('run:phase_seconds:rate1m')})"
+    phases = f"sum by (phase) ({of_run('run:phase_seconds:median')})"
     buckets = f"sum by (le) (rate({of_run(c.TRAIN_STEP_SECONDS.name + '_bucket')}[$__rate_interval]))"
     past = f"{of_run('run:step_mfu:ratio')}[1h] offset 5m"
     worth, lost = of_run("run:productive_seconds:rate2m"), of_run("run:lost_seconds:rate2m")
@@ -98,10 +99,10 @@ def efficiency() -> list[Json]:
                query(of_run("run:mfu:ratio"), "by the clock"), query(of_run("run:step_mfu:baseline"), "baseline"),
                query(f"quantile_over_time(0.9, {past})", "usual, high"),
                query(f"quantile_over_time(0.1, {past})", "usual, low")],
-              "not collected: needs flops_per_token and a known peak", overrides=USUAL, min=0, w=8),
+              NO_MFU, overrides=USUAL, min=0, w=8),
         lines("Tokens per second", "si:tok/s", "Tokens all ranks trained on. Flat is good. A step down that stays: "
               "MFU next to it shows whether the model or the machines changed.",
-              [query(of_run("run:tokens:rate1m"), "tokens")], "not collected: tokens_per_step is not given", min=0,
+              [query(of_run("run:tokens:rate1m"), "tokens")], "not collected: needs tokens_per_step", min=0,
               w=8),
         lines("Step time", UNITS["seconds"], "Wall time of an ordinary step, all ranks together. The mean is exact, "
               "the others come from buckets 41 % apart. p90 far above p50: some steps stall; look for data, "
@@ -109,10 +110,11 @@ def efficiency() -> list[Json]:
               [query(f"histogram_quantile(1, {buckets})", "max"), query(f"histogram_quantile(0.9, {buckets})", "p90"),
                query(f"histogram_quantile(0.5, {buckets})", "p50"), query(of_run("run:step_seconds:mean1m"), "mean")],
               "no step completed in this range", min=0, w=8),
-        lines("Where the time goes", UNITS["ratio"], "Share of all ranks' time by phase. Forward and backward should "
-              "fill it. A growing data share starves the GPUs: look at the loader and its storage.",
+        lines("Where the time goes", UNITS["ratio"], "Share of the median rank's step by phase; collective is its "
+              "wait for other ranks. Forward and backward should fill it. A growing data share starves the GPUs: look "
+              "at the loader and its storage.",
               [query(f"{phases} / ignoring (phase) group_left () sum({phases}) > 0", "{{phase}}")],
-              "not collected: the loop marks no phase", stack=True, overrides=coloured(PHASES), min=0, max=1, w=8),
+              NO_RANK, stack=True, overrides=coloured(PHASES), min=0, max=1, w=8),
         lines("Goodput, and what the rest is lost to", UNITS["ratio"], "Share of all rank-time that is new training "
               "work, and of what is lost, by cause. A goodput that stays is good. Collective: waits of ranks for each "
               "other; data: storage and loader; checkpoint: save less often or in the background; rework: more often.",
@@ -136,23 +138,24 @@ def learning() -> list[Json]:
         lines("Loss", "none", "Training loss over ranks: the median, and the band from lowest to highest. Falling is "
               "good. Red points: a spike goes on. A gap where steps go on: the loss is not finite.",
               [*spread(loss), query(spiking, "spike")],
-              "not collected: no loss is logged", overrides=[*BAND, SPIKE]),
+              NO_LOSS, overrides=[*BAND, SPIKE]),
         lines("Validation loss", "none", "Loss on held-out data, over the ranks that log it. Falling with the loss is "
               "good. Rising while the loss falls: the run overfits, or the two sets differ.", spread(validation),
-              "not collected: no val_loss is logged", overrides=BAND),
+              "no finite val_loss, or none is logged: needs step.log(val_loss=…)", overrides=BAND),
         lines("Gradient norm", "none", "Gradient norm over ranks. Steady is good. If it jumps with the loss, the spike "
               "is real: look at the batch, the learning rate, the last restart.", spread(norm),
-              "not collected: no grad_norm is logged", overrides=BAND),
-        lines("Learning rate", "sci", "The schedule as the loop logs it. A step here explains a step in the loss.",
+              "no finite grad_norm, or none is logged: needs step.log(grad_norm=…)", overrides=BAND),
+        lines("Learning rate", "sci", "The rate of the first parameter group, or what the loop logs. A step here "
+              "explains a step in the loss.",
               [query(f"max({of_ranks(c.TRAIN_LEARNING_RATE)})", "learning rate")],
-              "not collected: no learning_rate is logged", min=0),
+              "not collected: needs watch(model, optimizer) or step.log(learning_rate=…)", min=0),
         lines("Spikes and non-finite steps", "none", "Counts since the attempt began, on the rank with most. Flat is "
               "good. A spike that heals needs nothing. If steps in spike climb it does not heal: go back to the last "
               "good checkpoint and skip the batch.",
               [query(f"max({of_ranks(c.TRAIN_LOSS_SPIKES)})", "loss spikes"),
                query(f"max by (source) ({of_ranks(c.TRAIN_NONFINITE)})", "non-finite {{source}}"),
                query(of_run("run:loss_spike_steps:median"), "steps in spike")],
-              "not collected: no loss is logged", min=0, decimals=0, soft_max=4),
+              NO_RANK, min=0, decimals=0, soft_max=4),
         lines("Metrics of its own", "none", "What the run declared with `Recorder(metrics=…)`: the median over ranks. "
               "Each has a scale of its own: click a name to see it alone. What each means is on the exporter's page.",
               [query(f"quantile by (name) (0.5, {of_ranks(c.TRAIN_CUSTOM)})", "{{name}}")],
@@ -172,10 +175,10 @@ def ranks() -> list[Json]:
               min=0),
         lines("Collective wait per step", UNITS["seconds"], "Time per step in which a rank can only wait for the "
               "others. A narrow band is good. The ranks named wait least: they arrive last and hold up the others.",
-              spread(WAIT, "bottomk", "rank {{rank}}"), UNWATCHED, overrides=BAND, min=0),
+              spread(WAIT, "bottomk", "rank {{rank}}"), NO_WAITS, overrides=BAND, min=0),
         lines("Lag per step", UNITS["seconds"], "How much later than the median rank a rank arrives. Near zero is "
               "good. One that stays above: see its phase, its GPU's clock and temperature.",
-              spread(LAG, "topk", "rank {{rank}}"), UNWATCHED, overrides=BAND),
+              spread(LAG, "topk", "rank {{rank}}"), NO_WAITS, overrides=BAND),
         sequence_spread(),
     ]  # fmt: skip
 

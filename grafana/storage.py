@@ -7,6 +7,7 @@ own series.
 from __future__ import annotations
 
 import shell
+from absences import DETAIL, NO_HOST, NO_LOADER, NO_PRESSURE, NO_RANK, UNSAVED, UNTIMED
 from condition import ON_HOSTS, firing_table
 from culprits import ROWS
 from panels import (
@@ -36,10 +37,9 @@ from tachograph.catalog import index as c
 
 ABOUT = "Data.*|Checkpoint.*|LossNotFinite|LossSpikeNotRecovering|LossDiverging"
 RANK = "rank {{rank}}"
-UNSAVED = "none reported: no checkpoint has been saved, or the loop does not report it"
-NO_LOADER = "not collected: recorder.data is not used"
-NO_HOST = "not collected: no node_exporter is scraped"
-DETAIL = "not collected: the exporter runs without --rank.detail"
+NO_QUEUE = "the loader has no workers, or is not recorded: needs data(loader) or attach(trainer)"
+NO_WORKERS = f"{DETAIL}, or the loader has no workers"
+NO_SIZE = f"{DETAIL}, or no size is given: needs checkpoint_saved(bytes=…)"
 
 DASHES = {"fill": "dash", "dash": [8, 8]}
 USUAL = [
@@ -90,6 +90,8 @@ def top() -> list[Json]:
 def data() -> list[Json]:
     """Return whether the loader keeps up, and what it reads from."""
     excess = of_run("run:phase_excess:ratio", phase="data|copy")
+    waited = of_ranks(c.TRAIN_RECENT_PHASE, phase="data")
+    data_share = f"clamp_max({waited} / ignoring (phase) ({of_ranks(c.TRAIN_RECENT_STEP)} > 0), 1)"
     return [
         lines("Wait for data", UNITS["ratio"], "Share of its time that the median rank waits for data, and the usual "
               "share. Near 0 is good. A step up: the store, the network or the loader became slower; see which rank "
@@ -97,23 +99,23 @@ def data() -> list[Json]:
               [query(of_run("run:data_wait:median"), "median rank"), query(of_run("run:data_wait:baseline"), "usual"),
                query(of_run("run:data_stall_threshold:ratio"), "the run's own limit")], NO_LOADER, overrides=USUAL,
               min=0),
-        lines("Wait for data, by rank", UNITS["ratio"], "The same for each rank. A narrow band is good. One rank far "
-              "above: its node's loader or disk, or longer samples; it holds the others up. By name: who waits most.",
-              rate_spread(c.TRAIN_PHASE_SECONDS, "topk", phase="data"), NO_LOADER, overrides=BAND, min=0),
+        lines("Wait for data, by rank", UNITS["ratio"], "Share of its usual step, for each rank. A narrow band is "
+              "good. One rank far above: its node's loader or disk, or longer samples; it holds the others up. By "
+              "name: who waits most.",
+              spread(data_share, "topk", RANK), NO_LOADER, overrides=BAND, min=0),
         lines("Batches ready", "none", "Batches that loader workers have ready. Above 0 is good. 0 most of the time: "
               "more workers, a faster store or cheaper preparation. By name: the fewest.",
               spread(of_ranks(c.TRAIN_DATA_QUEUE), "bottomk", RANK),
-              "not collected: the loader has no workers, or recorder.data is not used", overrides=BAND, min=0,
-              soft_max=4),
+              NO_QUEUE, overrides=BAND, min=0, soft_max=4),
         lines("Slow fetches", UNITS["ratio"], "Share of time by which single steps waited longer for data than their "
               "rank usually does. 0 is good. Above while the median wait is low: now and then one fetch takes long.",
-              [query(excess, "{{phase}}")], NO_LOADER, overrides=coloured(PHASES), min=0),
+              [query(excess, "{{phase}}")], NO_RANK, overrides=coloured(PHASES), min=0),
         lines("Batches a second", "none", "Batches that the loader delivered to a rank. All alike is good. One below: "
               "its shard or its loader is slower. By name: the fewest.",
-              rate_spread(c.TRAIN_BATCHES, "bottomk"), NO_LOADER, overrides=BAND, min=0),
+              rate_spread(c.TRAIN_BATCHES, "bottomk"), NO_RANK, overrides=BAND, min=0),
         lines("Samples a second", "none", "Samples the whole run trained on. Steady is good. Falling with the wait for "
               "data: data is the cause; falling without: see Run.",
-              [query(of_run("run:samples:rate1m"), "samples")], "not collected: samples are not reported", min=0),
+              [query(of_run("run:samples:rate1m"), "samples")], "not collected: needs samples_per_step", min=0),
         lines("Read from disks", "Bps", "What a node reads from its own disks. Steady is good. Near the disk's limit "
               "while ranks wait for data: cache more, or spread the data. By name: the most.",
               [*spread(of_disks()), query(f"{of_disks()} and topk(3, {of_disks(' @ end()')})", "{{instance}}")],
@@ -124,11 +126,11 @@ def data() -> list[Json]:
               overrides=BAND, min=0),
         lines("Loader workers started again", "none", "Times a rank's loader workers were restarted, over all "
               "ranks. Flat is good; a step each epoch is what a loader without persistent workers does.",
-              [query(f"sum({of_ranks(c.TRAIN_DATA_WORKER_RESTARTS)})", "restarts")], DETAIL, min=0, decimals=0,
+              [query(f"sum({of_ranks(c.TRAIN_DATA_WORKER_RESTARTS)})", "restarts")], NO_WORKERS, min=0, decimals=0,
               soft_max=4),
         lines("Stalled on disks", UNITS["ratio"], "Share of time in which all tasks of a node waited for input or "
               "output. Low is good; checkpoints raise it. By name: the highest.",
-              spread(of_hosts("node:pressure_io_stalled:ratio1m"), "topk", "{{instance}}"), NO_HOST, overrides=BAND,
+              spread(of_hosts("node:pressure_io_stalled:ratio1m"), "topk", "{{instance}}"), NO_PRESSURE, overrides=BAND,
               min=0),
         lines("Time lost", UNITS["ratio"], "Share of the run's time that data, checkpoints and evaluation cost. What "
               "the schedule plans is good: the rest is what to gain.",
@@ -156,10 +158,10 @@ def checkpoints() -> list[Json]:
         lines("Checkpoint duration", "s", "How long the last checkpoint took the slowest rank, and how long is usual. "
               "Steady is good. Rising: the store is busy or nearly full.",
               [query(of_run("run:checkpoint_duration_seconds:max"), "last"),
-               query(of_run("run:checkpoint_duration_seconds:median1d"), "usual")], UNSAVED, overrides=USUAL, min=0),
+               query(of_run("run:checkpoint_duration_seconds:median1d"), "usual")], UNTIMED, overrides=USUAL, min=0),
         lines("Checkpoint duration, by rank", "s", "The same for each rank. A narrow band is good. One far above: its "
               "node's path to the store. By name: the longest.",
-              spread(of_ranks(c.TRAIN_CHECKPOINT_DURATION), "topk", RANK), UNSAVED, overrides=BAND, min=0),
+              spread(of_ranks(c.TRAIN_CHECKPOINT_DURATION), "topk", RANK), UNTIMED, overrides=BAND, min=0),
         lines("Saving now", "s", "How long the ranks that save have been at it. Nothing between checkpoints, and no "
               "more than the usual duration, is good. Climbing: it hangs; see who climbed first.",
               spread(of_ranks(c.RANK_PHASE, phase="checkpoint"), "topk", RANK), "no rank saves in this time range",
@@ -167,15 +169,15 @@ def checkpoints() -> list[Json]:
         lines("Steps", "locale", "The step of the run, of its newest checkpoint and of the newest good one. Three "
               "lines close together are good. Good stays behind saved: the loss is not healthy, go back to it.",
               [query(of_run("run:train_step:max"), "run"), query(of_run("run:checkpoint_step:max"), "saved"),
-               query(of_run("run:good_checkpoint_step:max"), "good")], UNSAVED, min=0),
+               query(of_run("run:good_checkpoint_step:max"), "good")], NO_RANK, min=0),
         lines("Failed checkpoints, by rank", "none", "Checkpoints that ended with an exception in this attempt. 0 is "
               "good. One rank: its disk or its node. All: the store. By name: the most.",
               spread(of_ranks(c.TRAIN_CHECKPOINT_FAILURES), "topk", RANK), "not collected", overrides=BAND, min=0,
               decimals=0, soft_max=4),
         lines("Checkpoint size", "bytes", "Bytes of the last checkpoint, all ranks together. Flat is good. Half of "
-              "before: ranks did not save their part.", [query(size, "size")], DETAIL, min=0),
+              "before: ranks did not save their part.", [query(size, "size")], NO_SIZE, min=0),
         lines("Write rate", "Bps", "Bytes of the last checkpoint over the duration of its slowest rank. Steady is "
-              "good; compare with what the store can do.", [query(f"{size} / {took}", "rate")], DETAIL, min=0),
+              "good; compare with what the store can do.", [query(f"{size} / {took}", "rate")], NO_SIZE, min=0),
     ]  # fmt: skip
 
 

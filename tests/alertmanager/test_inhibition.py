@@ -45,6 +45,9 @@ SYMPTOMS: list[Labels] = [
     *of("last-words", "StragglerRank", rank="1", instance="node-20"),
     *of("no-gpu", "RankFailed", rank="0", instance="node-1"),
     *of("bus", "RunHung", "StragglerRank", "MfuDropped"),
+    *of("trains-on", "StragglerRank", rank="2", instance="node-51"),
+    *of("trains-on", "RunHung", rank="2", instance="node-51"),
+    *of("gpu-hangs-run", "RunHung", "MfuDropped", "RestartLoop"),
     {"alertname": "GpuLost", **NOBODYS},
     *of("elsewhere", "RunHung", "RankFrozen", rank="0", instance="node-6"),
     *of("link", "RunHung", "MfuDropped"),
@@ -80,6 +83,8 @@ CAUSES: list[Labels] = [
     *({"alertname": alert, **OFF_THE_BUS} for alert in ("GpuLost", "GpuEccUncorrected", "RankDead", "RankFrozen")),
     *of("bus", "RankDead", rank="9", instance="node-5", uuid="GPU-z"),
     {"alertname": "GpuXidFatal", **OFF_THE_BUS},
+    *of("trains-on", "GpuXidFatal", rank="0", instance="node-50", gpu="0", uuid="GPU-t"),
+    *of("gpu-hangs-run", "GpuHung", rank="0", instance="node-52", gpu="0", uuid="GPU-h"),
     *({"alertname": "GpuXidFatal", **NOBODYS, "gpu": gpu, "uuid": f"GPU-{gpu}"} for gpu in "67"),
     *of("link", "NicLinkDown", instance="node-7"),
     *of("hot", "GpuThermalThrottling", rank="2", severity="warning", **GPU | {"uuid": "GPU-hot"}),
@@ -180,6 +185,13 @@ def test_broken_memory_explains_the_rank_on_that_gpu_and_no_other(pages: list[Pa
 def test_several_faults_of_one_gpu_are_one_page(pages: list[PagedAlert]) -> None:
     """A GPU that has fallen off the bus is one page, not others for its dead rank and the run that follows."""
     assert received(pages, "bus") == {"GpuXidFatal"}
+
+
+@pytest.mark.e2e
+def test_a_broken_gpu_explains_its_node_and_a_run_that_stands_still(pages: list[PagedAlert]) -> None:
+    """A rank that another node is blamed for is paged beside it; a hang without a name, or a restart loop, is not."""
+    assert received(pages, "trains-on") == {"GpuXidFatal", "RunHung"}
+    assert received(pages, "gpu-hangs-run") == {"GpuHung"}
 
 
 @pytest.mark.e2e

@@ -171,6 +171,7 @@ def test_the_save_at_the_end_is_reported(scraped: Any, tmp_path: Path) -> None:
     assert done.value("checkpoints_total", run="last", rank=0) == 1
 
 
+@pytest.mark.slow
 def test_a_framework_is_seen_as_its_parts(scraped: Any) -> None:
     """Under Lightning a step is two batches, and its validations are neither batches nor tags of steps."""
     done = run(scraped, "lightning_fit.py")

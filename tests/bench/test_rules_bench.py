@@ -31,7 +31,7 @@ def test_a_page_shows_each_node_its_own_ranks_and_numbers_that_move(pages: Modul
         'tachograph_rank_heartbeat_timestamp_seconds{run="bench",rank="3"} 1795273135.3\n'
         'tachograph_train_steps_total{run="bench",rank="3"} 480\n'
         'tachograph_train_flops_total{run="bench",rank="3"} 1.5e18\n'
-        'tachograph_train_collective_wait_seconds_total{run="bench",rank="3",op="all_reduce"} 3.2\n'
+        'tachograph_train_collective_seconds_total{run="bench",rank="3",op="all_reduce"} 3.2\n'
         'tachograph_train_recent_wait_seconds{run="bench",rank="3"} 0.006\n'
         'tachograph_train_learning_rate{run="bench",rank="3"} 0.0003\n'
     )
@@ -46,11 +46,11 @@ def test_a_page_shows_each_node_its_own_ranks_and_numbers_that_move(pages: Modul
     assert early[f"tachograph_train_steps_total{{{own}}}"] == 100
     assert early[f"tachograph_train_flops_total{{{own}}}"] == 8e16
     assert late[f"tachograph_train_learning_rate{{{own}}}"] == 0.0003
-    wait = f'tachograph_train_collective_wait_seconds_total{{{own},op="all_reduce"}}'
+    wait = f'tachograph_train_collective_seconds_total{{{own},op="all_reduce"}}'
     grown = late[wait] - early[wait]
     recent = f"tachograph_train_recent_wait_seconds{{{own}}}"
     assert early[recent] == late[recent] == pages.WAIT_SECONDS
-    page.bend("collective_wait|recent_wait", 0.5, 110)
+    page.bend("collective_seconds|recent_wait", 0.5, 110)
     bent, later = samples(page.render(110, 220.5)), samples(page.render(120, 240.5))
     assert bent[wait] == pytest.approx(late[wait], abs=0.002)
     assert bent[recent] == later[recent] == pages.WAIT_SECONDS / 2

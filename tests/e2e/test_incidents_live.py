@@ -1,6 +1,6 @@
 """Incidents replayed in real time, in small: simulated ranks on real exporters, the real Prometheus and Alertmanager.
 
-The whole stories are replayed by `make incidents-live`. Here three run side by side, each in a stack of its own.
+The whole stories are replayed by `make incidents-live`. Here five run side by side, each in a stack of its own.
 """
 
 from __future__ import annotations
@@ -45,6 +45,18 @@ SHORT = {
         58,
         "{fault: freeze, at: 16, rank: 2}",
         '{alert: RankFrozen, receiver: page, within: 40, labels: {run: frozen, rank: "2", instance: node-1}}',
+    ),
+    "caught": (
+        2,
+        50,
+        "{fault: exit, at: 16, ranks: [0], code: 1, others: end}",
+        '{alert: RankFailed, receiver: page, within: 32, labels: {run: caught, rank: "0", instance: node-0}}',
+    ),
+    "new": (
+        2,
+        100,
+        "{fault: stuck, at: 24, rank: 1, phase: data}, {fault: prometheus_restart, at: 30}",
+        '{alert: RunHung, receiver: page, within: 65, of: 2, labels: {run: new, rank: "1", instance: node-0}}',
     ),
 }
 """Name -> how many nodes, how long it lasts, what happens, and what must be received; nothing else may be."""

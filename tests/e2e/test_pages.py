@@ -81,12 +81,7 @@ def test_a_straggler_is_named_although_all_step_alike(stack: Stack, job: Job, pa
     job.control.inject(InjectedFault(fault_injection.SLOW, rank=SLOW))
     try:
         page = the_page(pager, "StragglerRank", since)
-        # Of one frame, both of them: steps alone would also tell how old each rank's last frame is.
-        step_seconds = by_rank(
-            stack,
-            f'sum by (rank) (increase(tachograph_train_phase_seconds_total{{run="{job.run}"}}[30s]))'
-            f' / sum by (rank) (increase(tachograph_train_steps_total{{run="{job.run}"}}[30s]))',
-        )
+        step_seconds = by_rank(stack, f'max by (rank) (tachograph_train_recent_step_seconds{{run="{job.run}"}})')
     finally:
         job.control.heal(fault_injection.SLOW)
     assert names_culprit(page, SLOW), page.annotations

@@ -108,6 +108,7 @@ VALUES: dict[str, Moment] = {
     c.EXPORTER_TIME.name: lambda _, now, __: now,  # else every clock is decades behind, and each end decades ahead
     c.RANK_UP.name: lambda place, _, age: float(not dead(place, age)),
     c.RANK_HEARTBEAT.name: lambda _, now, __: now,
+    c.RANK_START.name: lambda _, now, age: now - age,
     c.RANK_PROGRESS.name: lambda _, now, __: now,
     c.TRAIN_CHECKPOINT_TIMESTAMP.name: lambda _, now, age: now - age % 300,
     c.TRAIN_STEP.name: lambda _, __, age: age // 0.5,
@@ -115,7 +116,7 @@ VALUES: dict[str, Moment] = {
     c.TRAIN_STEPS.name: lambda _, __, age: age // 0.5,
     c.TRAIN_COLLECTIVE_ENQUEUED.name: lambda place, _, age: age // 0.5 - (place == SLOW),
     c.TRAIN_COLLECTIVE_COMPLETED.name: lambda _, __, age: age // 0.5 - 1,
-    c.TRAIN_COLLECTIVE_WAIT.name: lambda place, _, age: age * (0.02 if place == SLOW else 0.3),
+    c.TRAIN_RECENT_WAIT.name: lambda place, _, __: 0.02 if place == SLOW else 0.3,
     c.TRAIN_FLOPS.name: lambda _, __, age: age * 4e14,
     c.RANK_PEAK_FLOPS.name: lambda _, __, ___: 989e12,
     c.TRAIN_LOSS_SPIKE_STEPS.name: lambda _, __, ___: 0.0,

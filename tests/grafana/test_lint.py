@@ -34,12 +34,6 @@ SINCE_THE_START = {
 """Panels that draw a counter as it stands, and why."""
 
 
-FIXED_RANGE = {
-    ("ranks", "Where the step of each rank goes"): "a table asked once: its minute is what the title of a column says",
-}
-"""Panels whose rates have a range of their own, and why."""
-
-
 def parts(node: object, inside: str = "") -> Iterator[tuple[promql_parser.VectorSelector, str]]:
     """Yield every selector below a parsed expression with the function that takes its range."""
     if isinstance(node, promql_parser.VectorSelector):
@@ -98,13 +92,12 @@ def fixed_ranges(expression: str) -> list[str]:
     return [one for one in ranges if one not in ("$__rate_interval", "$__range")]
 
 
-def test_target_rate_interval(dashboard: Json, panels: list[Json]) -> None:
+def test_target_rate_interval(panels: list[Json]) -> None:
     """target-rate-interval-rule: a fixed range would be too short for another scrape interval."""
-    name = dashboard["uid"].removeprefix("tachograph-")
     for panel in panels:
         for target in panel.get("targets", []):
             fixed = fixed_ranges(target["expr"])
-            assert not fixed or (name, panel["title"]) in FIXED_RANGE, f"{panel['title']}: {fixed}"
+            assert not fixed, f"{panel['title']}: {fixed}"
             if "[$__range" in target["expr"]:  # sums of the range are asked once, or of its end
                 assert target["instant"] or "@ end()" in target["expr"], panel["title"]
 
@@ -127,7 +120,7 @@ def test_target_counter_agg(dashboard: Json, expressions: ModuleType, fill: Any)
 def test_exceptions_are_still_there(dashboards: dict[str, Json], expressions: ModuleType) -> None:
     """An exception for a panel that no longer exists would hide the next mistake of that name."""
     there = {(name, one.place) for name, found in dashboards.items() for one in expressions.asked(found)}
-    assert {*SINCE_THE_START, *FIXED_RANGE} <= there
+    assert set(SINCE_THE_START) <= there
 
 
 @pytest.mark.parametrize(("check", "expression"), [

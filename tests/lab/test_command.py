@@ -40,6 +40,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         ([], "tachograph-lab: no command given"),
         (["gremlins"], "tachograph-lab: unknown command 'gremlins'"),
         (["demo", "--only", "gremlins"], "tachograph-lab demo: argument --only: invalid choice"),
+        (["demo", "--scrape", "0.5s"], "tachograph-lab demo: argument --scrape: '0.5s': expected whole seconds"),
         (["demo", "now"], "tachograph-lab demo: unrecognized arguments: now"),
         (["replay"], "tachograph-lab replay: give scenario files"),
         (["replay", "--all", "4"], "tachograph-lab replay: give scenario files"),

@@ -173,7 +173,7 @@ def test_openmetrics_types(node: Exporter) -> None:
     assert lines[-1] == "# EOF"
     for line in (
         "# TYPE tachograph_rank info", "# TYPE tachograph_train_tokens counter",
-        "# TYPE tachograph_train_step_seconds histogram", "# UNIT tachograph_train_phase_seconds seconds",
+        "# TYPE tachograph_train_step_seconds histogram", "# UNIT tachograph_rank_phase_seconds seconds",
     ):  # fmt: skip
         assert line in lines
 

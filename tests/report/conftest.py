@@ -129,9 +129,9 @@ def of_alerts(began: float) -> Iterator[tuple[str, dict[str, str], Moment]]:
         yield "ALERTS_FOR_STATE", labels, within(first, last, began + first - 12)
 
 
-def in_phase(share: float, age: int, *, stuck: bool) -> float:
-    """Return the seconds in a phase: a share of the time with steps, and all of the hang if the rank is stuck in it."""
-    return share * trained(age) + (min(max(age - HANG, 0), END - HANG) if stuck else 0)
+def lately(value: float) -> Moment:
+    """Return a figure of a rank's recent steps, which a hang has none of."""
+    return lambda age: None if hung(age) else value
 
 
 def of_ranks() -> Iterator[tuple[str, dict[str, str], Moment]]:
@@ -141,13 +141,12 @@ def of_ranks() -> Iterator[tuple[str, dict[str, str], Moment]]:
         yield "tachograph_rank_info", own | {"gpu": str(rank % 8), "attempt": "0"}, lambda _: 1
         yield "tachograph_rank_up", own, lambda _: 1
         yield "rank:lag_seconds:mean", own, within(0, LENGTH + 1, 0.3 if rank == LATE else 0.001 * rank)
-        for phase, share in (("backward", 0.7), (stuck, 0.3)):
-            total = partial(in_phase, share, stuck=phase == stuck)
-            yield "tachograph_train_phase_seconds_total", own | {"phase": phase}, total
+        for phase, seconds in (("backward", 0.25), ("data", 0.1)):
+            yield "tachograph_train_recent_phase_seconds", own | {"phase": phase}, lately(seconds)
         yield "tachograph_rank_phase_seconds", own | {"phase": stuck}, lambda age: age - HANG if hung(age) else None
         yield "tachograph_rank_phase_seconds", own | {"phase": "backward"}, lambda age: None if hung(age) else 0.2
-        waits = partial(lambda share, age: share * age, 0.02 if rank == LATE else 0.3)
-        yield "tachograph_train_collective_wait_seconds_total", own | {"op": "all_reduce"}, waits
+        yield "tachograph_train_recent_step_seconds", own, lately(0.5)
+        yield "tachograph_train_recent_wait_seconds", own, lately(0.01 if rank == LATE else 0.15)
     late = {"run": RUN, "rank": str(LATE), "instance": "node-0"}
     yield "rank:lateness:ratio", late, within(900, 1500, 0.4)
     behind = {"run": RUN, "rank": str(CULPRIT), "instance": "node-2"}

@@ -37,13 +37,13 @@ def hang(ranks: int, culprits: Collection[int]) -> Iterator[Series]:
         yield series("tachograph_rank_up", rank, steady)
         yield series("tachograph_rank_state", rank, steady, state="running")
         yield series("tachograph_rank_progress_timestamp_seconds", rank, stops)
-        yield series("tachograph_train_steps_total", rank, stops)
+        yield series("tachograph_train_recent_step_seconds", rank, steady)
         yield series("tachograph_train_step", rank, f"48201x{SAMPLES}")
         yield series("tachograph_train_collective_enqueued", rank, f"{9876543 - behind}x{SAMPLES}", group="0")
         since = late.replace("0.2+", "0.3+") if rank == 0 else late  # it waits longest, and is asked for what
         yield series("tachograph_rank_phase_seconds", rank, since, phase="data" if behind else "backward")
     waits = f"0+0.5x{HANGS_AFTER} {HANGS_AFTER / 2:g}x{SAMPLES - HANGS_AFTER}"
-    yield series("tachograph_train_collective_wait_seconds_total", 0, waits, op="all_reduce")
+    yield series("tachograph_train_collective_seconds_total", 0, waits, op="all_reduce")
 
 
 def firing(samples: Mapping[str, int], by: str) -> dict[str, Any]:

@@ -105,4 +105,4 @@ def test_lost_speed_is_found_at_any_interval_and_any_step(rule_tests: RuleTests,
     })  # fmt: skip
     checks.append({"expr": "count(count_over_time(ALERTS[1h]))", "eval_time": f"{HEALTHY:.0f}s"})
     test = {"interval": f"{interval}s", "input_series": given, "promql_expr_test": checks}
-    rule_tests([RULES / f"{subject}.yml" for subject in SUBJECTS], test)
+    rule_tests([RULES / f"{subject}.yml" for subject in SUBJECTS], test, interval="7s")

@@ -37,4 +37,4 @@ def test_noise_is_no_decline_and_a_decline_shows_through_noise(rule_tests: RuleT
         "exp_samples": [{"labels": f'{{run="{run}"}}', "value": 1} for run in ("fast", "slow")],
     }
     rules = [RULES / "efficiency.yml", RULES / "efficiency_trend.yml"]
-    rule_tests(rules, {"interval": "1m", "input_series": given, "promql_expr_test": [expected]}, interval="1m")
+    rule_tests(rules, {"interval": "1m", "input_series": given, "promql_expr_test": [expected]}, interval="2m")

@@ -165,7 +165,7 @@ def own(*, hangs: bool, ranks: int = 4) -> Iterator[dict[str, str]]:
             {"rank": str(i), "instance": f"n{i // 2}", "owner": "1000", "world_size": "4"},
             rank_up="1x200", rank_state__state_running="1x200", rank_heartbeat_timestamp_seconds="0+5x200",
             rank_progress_timestamp_seconds=steps, train_steps_total=steps, train_step=steps, train_loss="2x200",
-            rank_phase_seconds__phase_backward=phase,
+            train_recent_step_seconds="1x200", rank_phase_seconds__phase_backward=phase,
         )  # fmt: skip
 
 
@@ -181,6 +181,7 @@ def liar(seat: Labels) -> list[dict[str, str]]:
         train_steps_total=f"{late} 0+5x100", rank_phase_seconds__phase_eval=f"{late} 1000+5x{alive}",
         train_threshold__name_hang_seconds=f"{late} 1000000000x100", train_loss=late + " NaN" * 100,
         train_nonfinite_step__source_loss=f"{late} 1x100", train_restarts_total=f"{late} 0+1x100",
+        train_recent_step_seconds=f"{late} 1000x100",
     )  # fmt: skip
 
 

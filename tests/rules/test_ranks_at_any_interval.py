@@ -13,7 +13,7 @@ RULES = Path(__file__).resolve().parents[2] / "prometheus/rules"
 FILES = [RULES / f"{name}.yml" for name in ("clocks", "exporter", "runs", "progress", "ranks")]
 RETENTION, RETENTION_FINISHED = 900.0, 120.0
 """For how long exporters show a rank that ended (exporter/tachograph/node/ranks/limits.py)."""
-EVALUATION = 2
+EVALUATION = 4
 SCRAPES = (5, 15, 30, 60)
 DEFAULT = 30
 """The one that every run of the tests takes; the others are for `make test-all`."""

@@ -295,7 +295,7 @@ def at(name: str, *steps: str, state: str = "running") -> Iterator[Series]:
         yield series("tachograph_rank_up", name, rank, "1x60")
         yield series("tachograph_rank_state", name, rank, "1x60", state=own)
         yield series("tachograph_train_step", name, rank, values)
-        yield series("tachograph_train_steps_total", name, rank, values)
+        yield series("tachograph_train_recent_step_seconds", name, rank, "0.2x60")
 
 
 def test_step_desync(rule_tests: RuleTests) -> None:

@@ -7,8 +7,10 @@ import re
 import pytest
 
 from tachograph.catalog.index import METRICS
+from tools.pages import alerts
 from tools.pages.__main__ import PAGES, ROOT
 from tools.pages.metrics import metrics_page
+from tools.pages.ways_in import SOURCES
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -20,3 +22,16 @@ def test_a_page_is_current(path: str) -> None:
 def test_the_metrics_page_has_every_metric_once() -> None:
     """Each row of the catalog is one row of the page."""
     assert re.findall(r"^\| `(tachograph_\w+)`", metrics_page(), re.MULTILINE) == [metric.name for metric in METRICS]
+
+
+def test_an_alert_is_possible_with_all_that_its_expression_cannot_do_without() -> None:
+    """Both sides of a comparison or `and`, one of `or`, and never what is behind `unless`; labels are looked at."""
+    data, logged = (next(one for one in SOURCES if key in one.given) for key in ("batches_total", "grad_norm"))
+    every = tuple(one for one in SOURCES if "step" in one.given)
+    assert alerts.possible("DataStall", (*every, data))
+    assert not alerts.possible("DataStall", every)
+    assert not alerts.possible("DataStall", (data,))
+    assert not alerts.possible("DataStall", (*every, data._replace(keys="recent_phase_seconds{forward}")))
+    assert alerts.possible("GradientNormSpike", (*every, logged))
+    assert not alerts.possible("GradientNormSpike", every)
+    assert alerts.possible("GpuLost", ())

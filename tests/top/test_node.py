@@ -35,7 +35,7 @@ def train(exporter: Any, source: NodeSource) -> None:
             wait = 0.02 if rank == 2 else 0.2
             metrics = {
                 "steps_total": done, "tokens_total": 100 * done, "loss": 2.5,
-                "collective_wait_seconds_total": {"all_reduce": wait * done},
+                "recent_step_seconds": 0.5, "recent_wait_seconds": wait,
             }  # fmt: skip
             phase = "data" if rank == 2 else "backward"
             speaker.state(metrics, step=480 + done, phase=phase, phase_since=now, progress_time=now - 10 + done / 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tools.pages.alerts import pages_page
 from tools.pages.dcgm_rules import rules_page
 from tools.pages.floors import contributing_page, design_page
 from tools.pages.metrics import metrics_page
@@ -17,6 +18,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "CONTRIBUTING.md": contributing_page,
     "docs/design.md": design_page,
     "docs/metrics.md": metrics_page,
+    "docs/pages.md": pages_page,
     "docs/xids.md": xids_page,
     "prometheus/rules/dcgm.yml": rules_page,
     "runbooks/README.md": index_page,

@@ -27,7 +27,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         (TRAIN_PREFIX,),
         "Of a rank that has ended, counters, `tachograph_train_step` and the info families stay; other gauges go.\n"
         "What has no label `rank` is added up by the exporter over the ranks of a run on its node. *Detail* is shown\n"
-        "with `--rank.detail` only, as is a phase that a rank never entered.",
+        "with `--rank.detail` only.",
     ),
     (
         "A GPU",

@@ -5,9 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-import yaml
-
 from tools.pages.section import ROOT, with_sections
+from tools.pages.shipped_rules import shipped_rules
 
 SYMPTOMS = (
     "no steps",
@@ -72,11 +71,9 @@ def _link(alert: str) -> str:
 def _severities() -> Mapping[str, set[str]]:
     """Return every alert with the severities of its rules."""
     found: dict[str, set[str]] = {}
-    for path in (ROOT / "prometheus/rules").glob("*.yml"):
-        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
-            for rule in group["rules"]:
-                if "alert" in rule:
-                    found.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
+    for rule in shipped_rules():
+        if "alert" in rule:
+            found.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
     return found
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from weakref import ref
 
 from tachograph.attach.optimizers import Optimizers, steps_made
+from tachograph.attach.saves import Saves
 from tachograph.attach.step_values import StepValues
 from tachograph.attach.summary import Summary
 from tachograph.catalog.rank import PhaseName
@@ -66,9 +67,7 @@ class Observer:
         self._pending: LoaderState | None = None
         self._fed = False
         self._evaluated: Any = None
-        self._saving = 0
-        self._saved: int | None = None
-        self._uploads: list[tuple[int, Any]] = []
+        self._saves = Saves()
         self._begins_again = False
         self._backward_seen = False
         self._depth = 0
@@ -144,15 +143,14 @@ class Observer:
         if self.active:
             if self._compiled_steps:
                 self._find_step(self.loop)
-            self._report_saved(self.loop)
+            self._saves.report(self.loop.recorder)
         self.summary.ranks = self.loop.recorder.identity.world_size
         return self.loop.recorder.identity.rank
 
     def _begin(self, loop: Loop) -> None:
         """Begin a step with its forward."""
         self._begins_again = False
-        if self._saved is not None or self._uploads:
-            self._report_saved(loop)
+        self._saves.report(loop.recorder)
         loop.begin()
         loop.enter("forward")
 
@@ -255,8 +253,7 @@ class Observer:
         loop = self._begun()
         if loop is None:
             return False
-        self._saving += 1
-        if self._saving == 1:  # a distributed save calls torch.save, too
+        if self._saves.begin():
             self.summary.see("checkpoint")
             self._pause(loop, "checkpoint")
         return True
@@ -267,27 +264,14 @@ class Observer:
 
         Files saved between two steps are one checkpoint, which is reported as the next step begins.
         """
-        self._saving -= 1
+        outermost = self._saves.end()
         loop = self.here()
-        if self._saving or loop is None:
+        if not outermost or loop is None:
             return
         step, _ = loop.recorder.position()
         self._go_on(loop, "checkpoint", error if kept else None)
-        if upload is not None:
-            self._uploads.append((step, upload))
-        elif kept and error is None:
-            self._saved = step
-
-    def _report_saved(self, loop: Loop) -> None:
-        if self._saved is not None:
-            saved, self._saved = self._saved, None
-            loop.recorder.checkpoint_saved(saved)
-        for step, upload in [each for each in self._uploads if each[1].done()]:
-            self._uploads.remove((step, upload))
-            if upload.cancelled() or upload.exception() is not None:
-                loop.recorder.checkpoint_failed()
-            else:
-                loop.recorder.checkpoint_saved(step)
+        if upload is not None or (kept and error is None):
+            self._saves.keep(step, upload)
 
     def compiling(self) -> None:
         """Tag the step in which PyTorch compiles something; called in the thread that compiles."""

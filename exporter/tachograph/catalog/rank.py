@@ -99,6 +99,10 @@ RANK_STATE = _row(
 RANK_HEARTBEAT = _row(
     "rank_heartbeat_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time of the rank's last frame, or of its death."
 )
+RANK_START = _row(
+    "rank_start_timestamp_seconds", GAUGE, "seconds", RANK,
+    "Unix time from which on the rank's process has accounted for its time; absent once it ended.",
+)  # fmt: skip
 RANK_ENDED = _row(
     "rank_ended_timestamp_seconds", GAUGE, "seconds", (*RANK, "reason"),
     "Unix time at which the rank ended, and why: finished, died, or the category of its failure; absent until then. "
@@ -130,7 +134,7 @@ TRAIN_STEP_SECONDS = _row(
 )
 TRAIN_PHASE_SECONDS = _row(
     "train_phase_seconds_total", COUNTER, "seconds", (*RANK, "phase"),
-    "Wall seconds spent in each phase; nested phases are never counted twice.", PHASES,
+    "Wall seconds spent in each phase; nested phases are never counted twice.", PHASES, detail=True,
 )  # fmt: skip
 TRAIN_TAGGED_STEPS = _row(
     "train_tagged_steps_total", COUNTER, "", (*RANK, "tag"),
@@ -154,7 +158,7 @@ TRAIN_RECENT_STEP = _row(
 )  # fmt: skip
 TRAIN_RECENT_STEPS = _row(
     "train_recent_steps", GAUGE, "", RANK,
-    "Ordinary steps that the rank's recent step, wait and phase seconds rest on; absent where those are.",
+    "Ordinary steps that the rank's recent step, wait and phase seconds rest on; absent where those are.", detail=True,
 )  # fmt: skip
 TRAIN_RECENT_PHASE = _row(
     "train_recent_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
@@ -170,7 +174,7 @@ TRAIN_RECENT_WAIT = _row(
 TRAIN_COLLECTIVE_WAIT = _row(
     "train_collective_wait_seconds_total", COUNTER, "seconds", (*RANK, "op"),
     "Exposed wait: seconds in which the rank could do nothing but wait for a collective. The rank that waits least "
-    "arrived last.", vocabulary=OPERATIONS,
+    "arrived last.", vocabulary=OPERATIONS, detail=True,
 )  # fmt: skip
 TRAIN_COLLECTIVES = _row(
     "train_collectives_total", COUNTER, "", (*RANK, "op"),
@@ -182,7 +186,7 @@ TRAIN_COLLECTIVE_BYTES = _row(
 )  # fmt: skip
 TRAIN_COLLECTIVE_FAILURES = _row(
     "train_collective_failures_total", COUNTER, "", (*RANK, "op"),
-    "Collectives that ended with an error on this rank.", vocabulary=OPERATIONS,
+    "Collectives that ended with an error on this rank.", vocabulary=OPERATIONS, detail=True,
 )  # fmt: skip
 TRAIN_COLLECTIVE_SECONDS = _row(
     "train_collective_seconds_total", COUNTER, "seconds", (*RANK, "op"),

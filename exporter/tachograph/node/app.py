@@ -29,6 +29,7 @@ from tachograph.node.ranks.state_keeper import StateKeeper
 from tachograph.node.ranks.table import RankTable
 from tachograph.node.recent_peak import RecentPeak
 from tachograph.node.samples import Sample
+from tachograph.node.service_manager import ServiceManager
 from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
 from tachograph.node.status_page.page import Sections, status_page
 from tachograph.node.web.http_log import quiet_loop
@@ -73,6 +74,7 @@ class Exporter:
             web_config=config.web_config,
             inherited=inherited_sockets if config.web_systemd_socket else None,
         )
+        self._service_manager = ServiceManager()
         self._ranks_failed = False
 
     @property
@@ -97,8 +99,10 @@ class Exporter:
             if self._keeper is not None:
                 self._keeper.restore()  # the socket is ours, so no other exporter writes the file
             _log.info("serving", extra={"address": address})
+            self._service_manager.ready()
             await self._work(stop)
         finally:
+            self._service_manager.stopping()
             await self._listener.close()
             await self._server.close()
 
@@ -138,6 +142,7 @@ class Exporter:
 
     def _tick(self) -> None:
         self._ticks += 1
+        self._service_manager.alive()
         self._server.tick()
         self._listener.tick()
         if self._keeper is not None:

@@ -21,7 +21,7 @@ BANDS = 96
 STATES = ("frozen", "dead", "failed", "finished")
 """States in which a rank is in no phase."""
 WIDTH = 30
-"""Minimum of seconds over which the longest phase is determined: a step may take ten, and must not be split."""
+"""Minimum of seconds over which the longest phase is determined, so that several scrapes have a say."""
 SHORT = 2
 """Bars of at most this many cells have no title of their own: there may be hundreds."""
 
@@ -33,9 +33,10 @@ def phases(queries: SectionQueries, ranks: Sequence[ChosenRank], episodes: Seque
     """Return the timeline of the chosen ranks."""
     figure = Figure(
         "Ranks over time",
-        "The longest phase of each rank in each interval; the pale upper part of a row is the share of time that it "
-        "waited for other ranks. The culprit is the row that differs, or the one that does not wait; a red line below "
-        "a row marks where the rank was late. Ranks that alerts named come first, then the worst of the others.",
+        "The longest phase of each rank in each interval, waits left out; the pale upper part of a row is the share of "
+        "its steps that it waited for other ranks. The culprit is the row that differs, or the one that does not wait; "
+        "a red line below a row marks where the rank was late. Ranks that alerts named come first, then the worst of "
+        "the others.",
         queries,
     )
     if not ranks:
@@ -46,14 +47,17 @@ def phases(queries: SectionQueries, ranks: Sequence[ChosenRank], episodes: Seque
         chosen = question.replace("$chosen", '$run,rank=~"$ranks"')
         return queries.range(chosen, ranks="|".join(each.rank for each in ranks), width=width)
 
-    most = "sum by (rank, phase) (increase(tachograph_train_phase_seconds_total{$chosen}[$width])) > 0"
+    most = "max by (rank, phase) (avg_over_time(tachograph_train_recent_phase_seconds{$chosen}[$width]))"
     did = _cells(ask(f"topk by (rank) (1, {most})"), "phase")
-    # The counter of a rank that is stuck throughout a cell may not move: its exporter still reports the phase.
-    stuck = _cells(ask("max by (rank, phase) (tachograph_rank_phase_seconds{$chosen}) > " + str(step)), "phase")
+    # A rank that is stuck makes no step that could say so: its exporter reports the phase, for half a cell or more.
+    stuck = _cells(ask(f"max by (rank, phase) (tachograph_rank_phase_seconds{{$chosen}}) >= {step / 2:g}"), "phase")
     state = f'tachograph_rank_state{{$chosen,state=~"{gone}"}} == 1'
     ended = _cells(ask(f"max by (rank, state) ({state})"), "state")
     late = _cells(ask(f"max by (rank) {held('rank:lateness:ratio{$chosen}')}"), "")
-    waited = "sum by (rank) (rate(tachograph_train_collective_wait_seconds_total{$chosen}[$rated]))"
+    waited = (
+        "max by (rank) (avg_over_time(tachograph_train_recent_wait_seconds{$chosen}[$width])"
+        " / (avg_over_time(tachograph_train_recent_step_seconds{$chosen}[$width]) > 0))"
+    )
     waits = {
         series.labels["rank"]: [(time, min(value, 1.0)) for time, value in series.samples] for series in ask(waited)
     }

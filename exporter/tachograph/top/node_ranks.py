@@ -35,9 +35,6 @@ def counters(page: ExporterPage, known: RankInfos) -> Mapping[AttemptKey, RankCo
         _values(page, each) for each in (c.TRAIN_STEPS, c.RANK_PROGRESS, c.TRAIN_TOKENS, c.TRAIN_FLOPS)
     )
     phases = {_rank_key(sample.labels): sample.labels["phase"] for sample in page.of(c.RANK_PHASE)}
-    waits: dict[RankKey, float] = defaultdict(float)
-    for sample in page.of(c.TRAIN_COLLECTIVE_WAIT):
-        waits[_rank_key(sample.labels)] += sample.value
     entered: dict[RankKey, dict[str, float]] = defaultdict(dict)
     for sample in page.of(c.TRAIN_COLLECTIVE_ENQUEUED):
         entered[_rank_key(sample.labels)][sample.labels["group"]] = sample.value
@@ -47,7 +44,6 @@ def counters(page: ExporterPage, known: RankInfos) -> Mapping[AttemptKey, RankCo
             progress[rank_key],
             tokens.get(rank_key),
             flops.get(rank_key),
-            waits.get(rank_key),
             entered.get(rank_key, {}),
             phases.get(rank_key, ""),
         )
@@ -61,21 +57,17 @@ def ranks(page: ExporterPage, known: RankInfos, history: CounterHistory, now: fl
     states = {_rank_key(s.labels): s.labels["state"] for s in page.of(c.RANK_STATE) if s.value == 1}
     phases = {_rank_key(s.labels): (s.labels["phase"], s.value) for s in page.of(c.RANK_PHASE)}
     steps, losses, progress = (_values(page, each) for each in (c.TRAIN_STEP, c.TRAIN_LOSS, c.RANK_PROGRESS))
-    rates = _rates(known, history)
-    waits = {key: rate.wait_seconds for key, rate in rates.items()}
+    waits, usual_steps = (_values(page, each) for each in (c.TRAIN_RECENT_WAIT, c.TRAIN_RECENT_STEP))
     names = {run for run, _ in known}
-    usual = {
-        run: diagnosis.usual_wait([wait for key, wait in waits.items() if key[0] == run and wait is not None])
-        for run in names
-    }
+    usual = {run: diagnosis.usual_wait([wait for key, wait in waits.items() if key[0] == run]) for run in names}
     behind = {key: gap for run in names for key, gap in history.behind(run).items()}
     found = []
     for rank_key, labels in known.items():
         key, state, loss = _attempt_key(rank_key, labels), states.get(rank_key, ""), losses.get(rank_key)
         gap = behind.get(key, 0.0) if state == "running" else 0.0
-        wait, median = waits.get(key), usual[rank_key[0]]
+        wait, median, step_seconds = waits.get(rank_key), usual[rank_key[0]], usual_steps.get(rank_key)
         lag = None if wait is None or median is None else median - wait
-        ratio = None if lag is None else lag / rates[key].step_seconds
+        ratio = lag / step_seconds if lag is not None and step_seconds else None
         phase, seconds = phases.get(rank_key, ("", None))
         marks = {
             "NaN loss": loss is not None and not math.isfinite(loss),

@@ -25,7 +25,6 @@ class RankCounters:
     progress: float
     tokens: float | None
     flops: float | None
-    wait: float | None
     entered: Mapping[str, float]
     phase: str = ""
 
@@ -38,17 +37,11 @@ class RankRates:
     seconds: float
     tokens: float | None
     flops: float | None
-    wait: float | None
 
     @property
     def step_seconds(self) -> float:
         """Seconds per step."""
         return self.seconds / self.steps
-
-    @property
-    def wait_seconds(self) -> float | None:
-        """Exposed wait per step."""
-        return None if self.wait is None else self.wait / self.steps
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,6 @@ class CounterHistory:
             now.progress - then.progress,
             _rise(now.tokens, then.tokens),
             _rise(now.flops, then.flops),
-            _rise(now.wait, then.wait),
         )
 
     def gpu(self, key: GpuKey) -> tuple[float, GpuCounters] | None:

@@ -23,7 +23,7 @@ from tachograph.humanize import duration, plural, span
 from tachograph.signals import signals_as_exit
 from tachograph_lab import binaries
 from tachograph_lab.checkout import root
-from tachograph_lab.commands.parser import CommandParser
+from tachograph_lab.commands.parser import CommandParser, seconds
 from tachograph_lab.demo.demo_run import RANKS, DemoRun
 from tachograph_lab.demo.demo_scenarios import FIRST_RUN, SCENARIOS
 from tachograph_lab.demo.launch import launch
@@ -31,9 +31,7 @@ from tachograph_lab.demo.screen import Screen
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.pager import Pager
 from tachograph_lab.processes import ProcessError, stop_recorded
-
-HEALTHY_SECONDS = 30.0
-"""Long enough for the rules to learn the run's usual step time and for the loss detector to learn its usual loss."""
+from tachograph_lab.scenario.definition import SCRAPE_SECONDS
 
 PAGES_FILE = "pages.jsonl"
 SUMMARY_FILE = "summary.json"
@@ -67,17 +65,18 @@ def _play(folder: Path, options: argparse.Namespace) -> int:
     scenarios = [scenario for scenario in SCENARIOS if options.only in (None, scenario.fault.kind)]
     with Screen() as screen, Pager() as pager:
         screen.title("Tachograph demo", SUBJECT)
-        if options.only is None:
+        if options.only is None and options.scrape is None:
             screen.note("this takes about seven minutes")
         screen.waiting("starting Prometheus, Alertmanager, node_exporter and the exporter")
-        with Stack(folder, pager.url, suite=options.suite, keep=options.keep) as stack:
+        intervals = {} if options.scrape is None else {"scrape": options.scrape, "evaluation": options.scrape}
+        with Stack(folder, pager.url, suite=options.suite, keep=options.keep, intervals=intervals) as stack:
             screen.note(f"{stack.description()}, ready in {duration(time.monotonic() - began)}")
             screen.note(f"status page with every rank: {stack.url('exporter')}/")
             if stack.simulated_gpus:
                 screen.note(
                     f"this machine has no GPU: the exporter shows {plural(stack.simulated_gpus, 'simulated GPU')}"
                 )
-            demo = DemoRun(stack, pager, screen)
+            demo = DemoRun(stack, pager, screen, options.scrape or SCRAPE_SECONDS)
             demo.run(scenarios, options.healthy)
             extra = demo.surplus()
             if options.keep:
@@ -121,8 +120,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--stop", action="store_true", help="stop what an earlier --keep left running, then exit")
     parser.add_argument("--folder", type=lambda text: Path(text).resolve(), help="where everything is written (.demo)")
+    parser.add_argument("--healthy", type=float, help="seconds of healthy training before the first fault (6 scrapes)")
     parser.add_argument(
-        "--healthy", type=float, default=HEALTHY_SECONDS, help="seconds of healthy training before the first fault (30)"
+        "--scrape",
+        type=seconds,
+        metavar="TIME",
+        help="interval of scrapes and evaluations (5s); pages have 2 or 3 to come",
     )
     parser.add_argument("--only", choices=[scenario.fault.kind for scenario in SCENARIOS], help="inject one fault only")
     return parser.parse_args(arguments)

@@ -21,7 +21,10 @@ T = TypeVar("T")
 
 RANKS = 4
 POLL_SECONDS = 0.5
-SECOND_RUN_HEALTHY_SECONDS = 10.0
+HEALTHY_SCRAPES = 6
+"""The rules learn the run's usual step from so many scrapes, and the loss detector its usual loss meanwhile."""
+
+SECOND_RUN_HEALTHY_SCRAPES = 2
 START_SECONDS = 60.0
 RESOLVE_SECONDS = 150.0
 QUIET_SECONDS = 15.0
@@ -34,22 +37,24 @@ LATE_SECONDS = 30.0
 class DemoRun:
     """One run of the demo: the stack, the pager, the screen it is shown on, and the results so far."""
 
-    def __init__(self, stack: Stack, pager: Pager, screen: Screen) -> None:
+    def __init__(self, stack: Stack, pager: Pager, screen: Screen, scrape_seconds: float) -> None:
         self.stack = stack
         self.pager = pager
         self.screen = screen
+        self._scrape_seconds = scrape_seconds
         self.results: list[DemoResult] = []
         self._shown = 0
         self._since = time.time()
         self._expected = ""
         self._job: Job | None = None
 
-    def run(self, scenarios: Sequence[DemoScenario], healthy_seconds: float) -> None:
-        """Inject every fault in turn and collect the results."""
+    def run(self, scenarios: Sequence[DemoScenario], healthy_seconds: float | None) -> None:
+        """Inject every fault in turn and collect the results; None: the first run is healthy as long as rules learn."""
         for number, scenario in enumerate(scenarios, start=1):
             first = scenario.run == FIRST_RUN
             if self._job is None or self._job.run != scenario.run:
-                self._train(scenario.run, healthy_seconds if first else SECOND_RUN_HEALTHY_SECONDS)
+                needed = (HEALTHY_SCRAPES if first else SECOND_RUN_HEALTHY_SCRAPES) * self._scrape_seconds
+                self._train(scenario.run, needed if healthy_seconds is None or not first else healthy_seconds)
             self.screen.chapter(scenario.title, f"{number}/{len(scenarios)}")
             self.results.append(self._break(scenario))
         self._end()
@@ -77,7 +82,7 @@ class DemoRun:
     def _break(self, scenario: DemoScenario) -> DemoResult:
         """Inject a fault into the job, wait for its page, heal the job, wait until the page is resolved."""
         job = self._running()
-        budget = scenario.budget(self._step_seconds())
+        budget = scenario.budget(self._step_seconds(), self._scrape_seconds)
         self._since, self._expected = time.time(), scenario.alert
         if scenario.fault.kind == fault_injection.KILLED:
             fault_injection.kill(job.pid(scenario.fault.rank or 0))
@@ -136,11 +141,8 @@ class DemoRun:
             self.screen.show(self._job.run, vitals(self.stack, self._job.run))
 
     def _step_seconds(self) -> float:
-        """Return the mean duration of recent steps, 0 without any; Prometheus extrapolates both sides of it alike."""
-        run = self._running().run
-        steps, when = "tachograph_train_steps_total", "tachograph_rank_progress_timestamp_seconds"
-        pace = f'avg(delta({when}{{run="{run}"}}[20s])) / (avg(increase({steps}{{run="{run}"}}[20s])) > 0)'
-        samples = self.stack.query(pace)
+        """Return the usual duration of a recent step, 0 without any."""
+        samples = self.stack.query(f'avg(tachograph_train_recent_step_seconds{{run="{self._running().run}"}})')
         return samples[0].value if samples else 0.0
 
     def _running(self) -> Job:

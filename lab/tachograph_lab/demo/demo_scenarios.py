@@ -8,33 +8,40 @@ from typing import Any
 
 from tachograph_lab.demo.fault_injection import HANG, KILLED, NAN, SLOW, SPIKE, InjectedFault
 from tachograph_lab.pager import PagedAlert
+from tachograph_lab.scenario.definition import SCRAPE_SECONDS
 
 FIRST_RUN, SECOND_RUN = "demo", "demo-nan"
 
 
 @dataclass(frozen=True)
 class DemoScenario:
-    """One fault and the one page that it must cause within `seconds` + `steps` × the run's step time."""
+    """One fault and the one page that it must cause within `seconds` + `steps` × the run's step time.
+
+    Of scrapes that are further apart than every 5 s, `scrapes` times what they are more is added.
+    """
 
     title: str
     fault: InjectedFault
     alert: str
     seconds: float
     steps: int = 0
+    scrapes: int = 3
     run: str = FIRST_RUN
     heals: bool = True
 
-    def budget(self, step_seconds: float) -> float:
+    def budget(self, step_seconds: float, scrape_seconds: float = SCRAPE_SECONDS) -> float:
         """Return the seconds within which the page must be received."""
-        return self.seconds + self.steps * step_seconds
+        return self.seconds + self.steps * step_seconds + self.scrapes * max(scrape_seconds - SCRAPE_SECONDS, 0)
 
 
 SCENARIOS = (
     DemoScenario("rank 2 slow in backward", InjectedFault(SLOW, rank=2), "StragglerRank", 90),
     DemoScenario("a loss spike that stays", InjectedFault(SPIKE), "LossSpikeNotRecovering", 15, steps=20),
     DemoScenario("rank 3 stuck in loader", InjectedFault(HANG, rank=3), "RunHung", 30, steps=3),
-    DemoScenario("rank 1 gets SIGKILL", InjectedFault(KILLED, rank=1), "RankDead", 10, heals=False),
-    DemoScenario("NaN loss on rank 2", InjectedFault(NAN, rank=2), "LossNotFinite", 10, run=SECOND_RUN, heals=False),
+    DemoScenario("rank 1 gets SIGKILL", InjectedFault(KILLED, rank=1), "RankDead", 10, scrapes=2, heals=False),
+    DemoScenario(
+        "NaN loss on rank 2", InjectedFault(NAN, rank=2), "LossNotFinite", 10, scrapes=2, run=SECOND_RUN, heals=False
+    ),
 )
 """In order. The kill ends the first run, and nothing recovers from the NaN, so that one gets a second run, at last."""
 

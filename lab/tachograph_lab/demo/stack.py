@@ -32,8 +32,9 @@ class Stack(Monitoring):
         suite: str = binaries.SYSTEM,
         keep: bool = False,
         gpus: Mapping[str, str] | None = None,
+        intervals: Mapping[str, float] | None = None,
     ) -> None:
-        super().__init__(folder, pager_url, suite=suite, keep=keep)
+        super().__init__(folder, pager_url, suite=suite, keep=keep, intervals=intervals)
         self.simulated_gpus = SIMULATED_GPUS if gpus is None and lacks_nvml() else 0
         self.exporter: Child
         self._gpu_environment = gpus or {}

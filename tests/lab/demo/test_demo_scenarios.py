@@ -23,6 +23,13 @@ def test_the_budget_counts_steps() -> None:
     assert HANGS.budget(0.5) == 31.5
 
 
+def test_slower_scrapes_make_budgets_longer() -> None:
+    """By three scrapes, of a death or a NaN by two, as far as they are longer than 5 s."""
+    budgets = {one.alert: one.budget(0.5, 15) - one.budget(0.5) for one in SCENARIOS}
+    assert budgets == dict.fromkeys(budgets, 30.0) | dict.fromkeys(("RankDead", "LossNotFinite"), 20.0)
+    assert HANGS.budget(0.5, 1) == HANGS.budget(0.5)
+
+
 @pytest.mark.parametrize(
     ("received", "delay", "resolved", "fault"),
     [

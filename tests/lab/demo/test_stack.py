@@ -105,3 +105,15 @@ def test_the_demo_refuses_a_folder_in_use(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("tachograph-lab demo: another demo is using ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.e2e
+def test_a_stack_scrapes_and_evaluates_as_often_as_asked(tmp_path: Path) -> None:
+    """Nothing but these intervals is different from what is shipped."""
+    with Pager() as pager, Stack(tmp_path / "stack", pager.url, intervals={"scrape": 15, "evaluation": 15}) as stack:
+        used = (stack.folder / "prometheus/prometheus.yml").read_text().splitlines()
+        shipped = (ROOT / "prometheus/prometheus.yml").read_text().splitlines()
+        assert [line.strip() for line in used if line not in shipped] == [
+            "scrape_interval: 15000ms", "scrape_timeout: 12000ms", "evaluation_interval: 15000ms",
+        ]  # fmt: skip
+        assert [sample.value for sample in stack.query("vector(1)")] == [1]

@@ -94,6 +94,10 @@ class Played:
         ]
         return [frame for frame in lines if frame["type"] == kind]
 
+    def said(self, key: str, rank: int) -> Any:
+        """Return what a rank's last frame says under a key, None if nothing: exporters do not show all of it."""
+        return self.frames(rank=rank)[-1]["metrics"].get(key)
+
     def host(self, name: str, node: int = 0) -> list[tuple[dict[str, str], float]]:
         """Return a family of node_exporter."""
         samples = self.simulation.nodes[node].host_samples()

@@ -17,7 +17,7 @@ QUIET = {"checkpoint": None, "eval": None}
 
 def phases(played: Any, rank: int) -> dict[str, float]:
     """Return a rank's seconds by phase as it said them last."""
-    told: dict[str, float] = played.frames(rank=rank)[-1]["metrics"]["phase_seconds_total"]
+    told: dict[str, float] = played.said("phase_seconds_total", rank)
     return told
 
 
@@ -107,8 +107,8 @@ def test_a_rank_that_is_stuck_in_its_save(play: Play) -> None:
 def test_which_ranks_report_waits(play: Play, waits: tuple[int, ...] | None, ranks: set[int]) -> None:
     """The others say nothing of collectives: neither waits nor sequence numbers; their steps take as long."""
     played = play(until=40, waits=waits, **QUIET)
-    for name in ("collective_wait_seconds_total", "collective_enqueued"):
-        assert {rank for rank in range(8) if played.rank(f"train_{name}", rank) is not None} == ranks
+    for key in ("collective_wait_seconds_total", "collective_enqueued"):
+        assert {rank for rank in range(8) if played.said(key, rank) is not None} == ranks
     assert played.rank("train_steps_total", 5) == play(until=40, **QUIET).rank("train_steps_total", 5)
 
 
@@ -119,7 +119,7 @@ def test_uneven_stages_compute_for_longer(play: Play) -> None:
     steps = played.rank("train_steps_total", 0)
     compute = [phases(played, rank)["optimizer"] for rank in range(8)]
     assert compute[6] == compute[7] == pytest.approx(1.3 * compute[0])
-    waits = [played.rank("train_collective_wait_seconds_total", rank)["all_reduce",] for rank in range(8)]
+    waits = [played.said("collective_wait_seconds_total", rank)["all_reduce"] for rank in range(8)]
     assert waits[0] - waits[7] == pytest.approx(0.3 * 0.86 * steps, rel=0.1)
 
 

@@ -132,7 +132,7 @@ def test_throttling_shows_in_clock_and_reason(play: Play, cause: str, reason: st
     assert sum(gpu(played, "clock_event_seconds_total", 4).values()) == 0
     assert (gpu(played, "temperature_celsius", 5)["gpu",] == 84) == (cause == "thermal")
     assert {gpu(played, "utilization_ratio", rank) for rank in range(8)} == {1}
-    waits = [played.rank("train_collective_wait_seconds_total", rank)["all_reduce",] for rank in range(8)]
+    waits = [played.said("collective_wait_seconds_total", rank)["all_reduce"] for rank in range(8)]
     assert min(waits) == waits[5]
 
 
@@ -195,11 +195,11 @@ def test_a_slow_phase_can_be_any_of_a_step(play: Play) -> None:
     """Also a phase at the end of a step, and what a rank does before it enters the all-reduce."""
     for phase in ("copy", "optimizer", "collective"):
         played = play(SlowPhase(at=15, ranks=(5,), phase=phase, adds=0.4), until=40)
-        waits = [played.rank("train_collective_wait_seconds_total", rank)["all_reduce",] for rank in range(8)]
+        waits = [played.said("collective_wait_seconds_total", rank)["all_reduce"] for rank in range(8)]
         assert min(waits) == waits[5], phase
-        seconds = played.rank("train_phase_seconds_total", 5)
+        seconds = played.said("phase_seconds_total", 5)
         if phase not in {"backward", "collective"}:
-            assert seconds[phase,] > played.rank("train_phase_seconds_total", 4)[phase,] + 5, phase
+            assert seconds[phase] > played.said("phase_seconds_total", 4)[phase] + 5, phase
 
 
 def test_memory_in_use_is_the_scenarios(play: Play) -> None:

@@ -133,11 +133,13 @@ def test_a_failed_scrape_is_one_scrape_at_any_interval() -> None:
             }  # fmt: skip
 
 
-def test_a_given_evaluation_interval_is_kept() -> None:
-    """Whatever is due when, and however long the scenario is."""
-    wanted = Expected(alert="RankDead", receiver="page", within=10)
-    for lasts in (120, 86400):
-        assert virtual.interval(replace(scenario(expect=(wanted,)), lasts=lasts, evaluation=30)) == 30
+def test_rules_are_evaluated_at_their_own_interval_whatever_prometheus_has() -> None:
+    """Every group has one; a long story is evaluated so only where an interval is given."""
+    wanted = Expected(alert="MfuDropped", receiver="page", within=300)
+    story = scenario(expect=(wanted,))
+    assert virtual.interval(replace(story, evaluation=30)) == 5
+    assert virtual.interval(replace(story, lasts=86400, evaluation=30)) == 5
+    assert virtual.interval(replace(story, lasts=86400)) == 15
 
 
 def test_a_large_story_is_scraped_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ FILES = sorted(INCIDENTS.glob("*.yaml"))
 LIVE = {1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 15, 19, 20, 22, 24, 25, 31, 33}
 
 AWAITED = {
-    "43": "StorageSlow",
     "45": "duplicate_target",
 }
 """Incidents in incidents/awaited/, which name an alert or a fault that does not exist yet: no replay plays them."""

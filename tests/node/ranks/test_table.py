@@ -24,6 +24,21 @@ def test_a_speaking_rank_runs(table: Any, hand: Any) -> None:
     assert table.shown()["rank_heartbeat_timestamp_seconds", "r", "0"] == hand.epoch + 30
 
 
+def test_a_process_shows_since_when_it_accounts_for_its_time(table: Any) -> None:
+    """The time of the first frame seen less all that it accounts for; of another process anew; gone with it."""
+    start = ("rank_start_timestamp_seconds", "r", "0")
+    table.greet(link := Link())
+    assert start not in table.shown()
+    table.tell(link, 7, time=1000.0, metrics={"phase_seconds_total": {"init": 10.0, "forward": 30.5, "eval": 0.0}})
+    assert table.shown()[start] == 959.5
+    table.tell(link, 8, time=1100.0, metrics={"phase_seconds_total": {"init": 10.0, "forward": 60.0}})
+    assert table.shown()[start] == 959.5
+    table.tell(link, 1, time=2000.0, metrics={"phase_seconds_total": {"init": 2.0}})
+    assert table.shown()[start] == 1998.0
+    table.bye(link, Bye(v=1, outcome="finished"))
+    assert start not in table.shown()
+
+
 def test_silence_is_frozen_not_dead(table: Any, hand: Any) -> None:
     """Connected and silent for more than 10 s is frozen; the rank stays up, and one frame brings it back."""
     table.greet(link := Link())

@@ -37,6 +37,7 @@ WAIT_WINDOW = 10
 """Frames over which the landing page computes the share of exposed wait: ten seconds at the usual 1 Hz."""
 
 _NOTHING = Buckets()
+_PHASES = catalog.TRAIN_PHASE_SECONDS.key
 _STEP = catalog.TRAIN_STEP.key
 _WAIT = catalog.TRAIN_COLLECTIVE_WAIT.key
 
@@ -100,6 +101,7 @@ class Rank:
         self._catching_up = False
         self.step: int | None = None
         self.progress: float | None = None
+        self._started: float | None = None
         self.phase: str | None = None
         self._phase_seconds = self._said = 0.0
         self._dropped = 0
@@ -169,6 +171,8 @@ class Rank:
         deltas = self.series.take(state.metrics, most)
         if self._catching_up:
             deltas = [delta._replace(number=0.0) for delta in deltas]
+        if self._started is None:
+            self._started = state.time - (self.series.total(_PHASES) or 0.0)
         if state.step is not None:
             self.series.gauges[_STEP] = {"": state.step}
         if (wait := self.series.total(_WAIT)) is not None:
@@ -237,6 +241,8 @@ class Rank:
             shown.append(Sample(catalog.RANK_ENDED, (*key, self.end_reason), self.ended_at))
         if self.seq < 0:
             return shown  # zeros before the first state would look like counters that fell
+        if self._started is not None and not self.outcome:
+            shown.append(Sample(catalog.RANK_START, key, self._started))
         if self.progress is not None:
             shown.append(Sample(catalog.RANK_PROGRESS, key, self.progress))
         if self.phase is not None and (seconds := self.phase_seconds(now)) is not None:

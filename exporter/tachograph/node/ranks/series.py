@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from tachograph.catalog.metric import COUNTER, Metric
-from tachograph.catalog.rank import FAILURE_CATEGORIES, TRAIN_FAILURES, TRAIN_METRICS, TRAIN_PHASE_SECONDS
+from tachograph.catalog.rank import FAILURE_CATEGORIES, TRAIN_FAILURES, TRAIN_METRICS
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.samples import Sample
@@ -130,8 +130,7 @@ class RankSeries:
     def samples(self, rank: tuple[str, str], *, alive: bool, detail: bool = True) -> list[Sample]:
         """Return the samples of the rank (its run and rank labels), alive or ended, with or without detail.
 
-        Without detail a rank has at most 45 series, so that a cluster's Prometheus can hold every rank; a phase that it
-        never entered is left out.
+        Without detail a rank has at most 45 series, so that a cluster's Prometheus can hold every rank.
         """
         shown: list[Sample] = []
         for families in (self.counters, self.gauges):
@@ -139,8 +138,6 @@ class RankSeries:
                 row = TRAIN_METRICS[key]
                 if (row.detail and not detail) or not (alive or row.lasts or families is self.counters):
                     continue
-                every = detail or row is not TRAIN_PHASE_SECONDS
                 for label, value in values.items():
-                    if value or every:
-                        shown.append(Sample(row, rank if row.own_label is None else (*rank, label), value))
+                    shown.append(Sample(row, rank if row.own_label is None else (*rank, label), value))
         return shown

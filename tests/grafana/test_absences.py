@@ -1,0 +1,32 @@
+"""A panel without data blames nothing that is not missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tools.pages.alerts import brings
+from tools.pages.ways_in import SOURCES, WAYS
+
+Json = dict[str, Any]
+
+CALL = re.compile(r"(\w+)\([\w …(),.=\"]*\)|\w+_per_\w+")
+FREE = {("run", "Validation loss"), ("storage", "Batches ready"), ("storage", "Checkpoint size")}
+FREE |= {("run", "Learning rate"), ("storage", "Write rate")}
+"""Panels of metrics or arguments that no alert needs, so that tools/pages/ways_in.py does not have them, and of the
+learning rate, which `watch` gives in the README's loop only because it is called."""
+
+
+def test_a_panel_names_a_call_only_where_some_way_in_lacks_it(
+    dashboard: Json, panels: list[Json], fill: Callable[..., str]
+) -> None:
+    """What every way in gives is there without a call: then the run, its steps or its exporter are what is missing."""
+    for panel in panels:
+        words = panel["fieldConfig"]["defaults"].get("noValue", "")
+        name = dashboard["uid"].removeprefix("tachograph-"), panel["title"]
+        if CALL.search(words) and name not in FREE:
+            asked = fill(dashboard, panel["targets"][0]["expr"])
+            ways = [tuple(source for source in SOURCES if way in source.ways) for way in WAYS]
+            assert not all(brings(asked, given) for given in ways), f"{name}: {words}"
+            assert brings(asked, SOURCES), f"{name}: no call brings it"

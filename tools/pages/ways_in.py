@@ -1,0 +1,96 @@
+"""The ways in, the metrics for alerts that each of them gives, and the calls that give the rest.
+
+tests/integrations/test_ways_in.py trains with each of them and compares what it showed with this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import NamedTuple
+
+WAYS: Mapping[str, str] = {
+    "loop": "[README's loop](../README.md#your-loop)",
+    "huggingface": "[Hugging Face](front-doors.md#hugging-face), attached",
+    "callback": "its callback alone",
+    "lightning": "[Lightning](front-doors.md#lightning)",
+    "run": "[`tachograph run`](front-doors.md#tachograph-run)",
+}
+"""Key of each way in -> its column."""
+
+EVERY = frozenset(WAYS)
+SCRIPT = EVERY - {"callback"}
+"""Those that see each batch, each loss and the model as DistributedDataParallel wraps it."""
+
+TRAINERS = EVERY - {"loop"}
+HUGGING_FACE = frozenset({"huggingface", "callback"})
+
+ATTACH = "`.attach(trainer)`"
+"""What the callback alone needs for what it has when attached."""
+
+
+class Source(NamedTuple):
+    """Metrics of a rank that come together."""
+
+    keys: str
+    """Wire keys, some with the values of their own label that are meant: `invariant{global_batch}`."""
+    ways: Set[str]
+    """The ways in that give them by themselves."""
+    call: str = ""
+    """What gives them elsewhere."""
+    option: str = ""
+    """The same as an option of `tachograph run`, where there is one."""
+
+    @property
+    def given(self) -> Mapping[str, frozenset[str]]:
+        """Each wire key with the values of its own label; none stands for any."""
+        parts = (each.rstrip("}").partition("{") for each in self.keys.split())
+        return {key: frozenset(filter(None, values.split("|"))) for key, _, values in parts}
+
+
+SOURCES = (
+    Source(
+        "step steps_total step_seconds phase_seconds_total phase_excess_seconds_total recent_step_seconds "
+        "productive_seconds_total lost_seconds_total restarts_total host_memory_bytes learning_rate misuse_total "
+        "loss loss_spikes_total loss_spike_steps collective_enqueued",
+        EVERY,
+    ),
+    Source("batches_total recent_phase_seconds{data}", SCRIPT, "`data(loader)`"),
+    Source("recent_phase_seconds{optimizer}", TRAINERS, '`phase("optimizer")`'),
+    Source("nonfinite_total{loss} nonfinite_step{loss}", SCRIPT, "`step.log(loss=…)`"),
+    Source(
+        "recent_wait_seconds collective_seconds_total collective_bus_bytes_total", SCRIPT, "`watch(model)`",
+    ),
+    Source("invariant{optimizer_step} invariant_step{optimizer_step}", EVERY, "`watch(model, optimizer)`"),
+    Source("tokens_total", HUGGING_FACE | {"loop"}, "`tokens_per_step=…`", "`--tokens-per-step`"),
+    Source("flops_total", HUGGING_FACE | {"loop"}, "`flops_per_step=…`", "`--flops-per-step`"),
+    Source("samples_total", HUGGING_FACE | {"lightning"}, "`samples_per_step=…`", "`--samples-per-step`"),
+    Source("hardware_flops_total", frozenset(), "`hardware_flops_per_token=…`"),
+    Source("schedule_step", TRAINERS, "`watch(scheduler=…)`"),
+    Source("total_steps", HUGGING_FACE | {"lightning"}, "`total_steps=…`"),
+    Source(
+        "grad_norm grad_norm_level grad_norm_spike_steps", HUGGING_FACE | {"run"}, "`step.log(grad_norm=…)`",
+    ),
+    Source(
+        "checkpoint_step checkpoint_timestamp_seconds", TRAINERS, "`checkpoint_saved(…)`",
+    ),
+    Source("checkpoint_duration_seconds", TRAINERS, '`phase("checkpoint")`'),
+    Source("checkpoint_failures_total", frozenset({"lightning", "run"}), "`checkpoint_failed()`"),
+    Source(
+        "invariant{global_batch} invariant_step{global_batch}", HUGGING_FACE | {"lightning"},
+        '`invariant("global_batch", …)`',
+    ),
+    Source(
+        "invariant{parameter_checksum|known_product} invariant_step{parameter_checksum|known_product}", frozenset(),
+        "`watch(checksum_every=…)`",
+    ),
+    Source("threshold", frozenset(), "`threshold(…)`", "`--hang-seconds`"),
+)  # fmt: skip
+
+NOT_ON_A_CPU = (
+    Source("memory_reserved_bytes memory_inactive_bytes memory_peak_bytes memory_retries_total", EVERY),
+    Source("amp_loss_scale amp_skipped_steps_total", TRAINERS, "`watch(scaler=…)`"),
+)
+"""What takes a GPU, or mixed precision on one: tests/client/torch has it."""
+
+MORE: Mapping[str, str] = {"LossNotFinite": "nonfinite_total"}
+"""Alerts that need more than their expression tells: the mean that the Trainer logs leaves NaN out."""
