@@ -134,8 +134,8 @@ preview:         ## build the viewer of the dashboards (needs Node.js 20)
 	cd grafana/preview && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
 
 wheel: $(READY)  ## dist/tachograph-*.whl, with the viewer of the dashboards if Node.js is here to build it
-	@command -v npm >/dev/null && $(MAKE) --no-print-directory preview || \
-	  echo "no Node.js: a wheel without the viewer, so without \`tachograph dashboards\`" >&2
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory preview; \
+	  else echo "no Node.js: a wheel without the viewer, so without \`tachograph dashboards\`" >&2; fi
 	rm -rf build  # or what an earlier build left goes in, too
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
