@@ -48,7 +48,12 @@ def screen(app: TopApp) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["r", "a-very-long-name-of-a-run-" * 8, "大\u202e模型\x1b[" * 9], ids=["short", "long", "wide"]
+    "name",
+    [
+        pytest.param("r", id="short", marks=pytest.mark.slow),
+        pytest.param("a-very-long-name-of-a-run-" * 8, id="long", marks=pytest.mark.slow),
+        pytest.param("大\u202e模型\x1b[" * 9, id="wide"),
+    ],
 )
 @pytest.mark.parametrize(
     ("size", "count"), [((20, 6), 9), ((40, 10), 3), ((80, 24), 0), ((80, 24), 64), ((200, 50), 9)]
@@ -76,7 +81,12 @@ def test_every_picture_fits(name: str, size: tuple[int, int], count: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["r", "a-very-long-name-of-a-run-" * 8, "大\u202e模型\x1b[" * 9], ids=["short", "long", "wide"]
+    "name",
+    [
+        pytest.param("r", id="short", marks=pytest.mark.slow),
+        pytest.param("a-very-long-name-of-a-run-" * 8, id="long", marks=pytest.mark.slow),
+        pytest.param("大\u202e模型\x1b[" * 9, id="wide"),
+    ],
 )
 def test_one_picture_has_every_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a pipe every rank and GPU is there, no line is wider than asked for, and there are no keys."""
