@@ -18,7 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Write every rule file; return the exit status."""
     parser = argparse.ArgumentParser(prog="prometheus/build.py", description=(__doc__ or "").split("\n\n")[0])
     for name, value in rules.parameters().items():
-        parser.add_argument(f"--{name.replace('_', '-')}", default=value, type=rules.value, help=f"default: {value}")
+        kind = rules.job if name.endswith("_job") else rules.value
+        parser.add_argument(f"--{name.replace('_', '-')}", default=value, type=kind, help=f"default: {value}")
     parser.add_argument("--output", type=Path, default=HERE / "rules", metavar="DIR", help="default: prometheus/rules")
     values = vars(parser.parse_args(arguments))
     output: Path = values.pop("output")

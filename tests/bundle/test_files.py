@@ -106,6 +106,7 @@ def test_a_faulty_threshold_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        (["--node-job", "a(b"], "--node-job: 'a(b' is not a regular expression: "),
         (["--grafana-url", "http://a b"], "--grafana-url: 'http://a b' is empty, or has a space"),
         (["--node-job", ""], "--node-job: '' is empty"),
         (["--thresholds", "/nonexistent"], "/nonexistent: No such file or directory"),

@@ -111,7 +111,7 @@ def _values(given: argparse.Namespace) -> dict[str, str]:
     for name in PARAMETERS:
         if (text := getattr(given, name)) is not None:
             try:
-                values[name] = rules.value(text)
+                values[name] = rules.job(text) if name == "node_job" else rules.value(text)
             except argparse.ArgumentTypeError as error:
                 raise rules.RuleSourceError(f"--{name.replace('_', '-')}: {error}") from error
     return values

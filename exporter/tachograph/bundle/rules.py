@@ -154,6 +154,15 @@ def value(text: str) -> str:
     return text.rstrip("/")
 
 
+def job(text: str) -> str:
+    """Return the name of a scrape job, a regular expression, as a flag gives it; raise ArgumentTypeError."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
+    return value(text)
+
+
 def all_rendered(values: Mapping[str, str]) -> dict[str, str]:
     """Return every rule file by name, with these parameters in place of the shipped ones; raise RuleSourceError."""
     texts, faults = {}, []
