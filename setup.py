@@ -5,7 +5,7 @@ A checkout, and an installation with `-e`, read the same files where they are (`
 
 import re
 from pathlib import Path
-from shutil import copy, copytree
+from shutil import copy, copytree, rmtree
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
@@ -34,6 +34,8 @@ class WithShippedFiles(build_py):
         if self.editable_mode:
             return
         package = Path(self.build_lib) / "tachograph"
+        for folder in ("shipped_files", "dashboards/viewer"):  # an earlier build may have left files that are gone
+            rmtree(package / folder, ignore_errors=True)
         for pattern in SHIPPED:
             found = sorted(HERE.glob(pattern))
             if not found:

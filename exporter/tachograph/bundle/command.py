@@ -83,7 +83,7 @@ def _write(given: argparse.Namespace) -> int:
     from tachograph.bundle import rules
     from tachograph.bundle.site import Site
 
-    out: Path = given.out
+    out: Path = given.out.resolve()  # Prometheus reads a relative path from its own folder
     try:
         site = Site(_values(given), tuple(dict.fromkeys(given.receiver)))
         if out.exists() and not out.is_dir():
@@ -97,7 +97,7 @@ def _write(given: argparse.Namespace) -> int:
     except rules.RuleSourceError as error:
         return _fail(str(error), 2)
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}", 1)
+        return _fail(f"{error.filename or out}: {error.strerror}", 1)
     for line in said:
         _print(line)
     return 0
@@ -125,7 +125,7 @@ def _plain(site: Site, out: Path) -> Written:
     files = site.files()
     said = [
         f"{out}/rules: {_count(files, 'rules/')} rule files; in prometheus.yml: rule_files: [{out}/rules/*.yml]",
-        f"{out}/alertmanager: alertmanager.yml for an Alertmanager of our own, subroute.yml to merge into yours",
+        f"{out}/alertmanager: alertmanager.yml for a dedicated Alertmanager, subroute.yml to merge into yours",
         f"{out}/dashboards: {_count(files, 'dashboards/')} dashboards; the data source's uid is `prometheus`",
         f"{out}/runbooks: {_count(files, 'runbooks/')} runbooks; serve them at --runbook-url",
         *_secrets(site, files["alertmanager/alertmanager.yml"]),

@@ -68,6 +68,7 @@ def pod_monitor() -> dict[str, Any]:
         ],
     }
     spec = {
+        "namespaceSelector": {"any": True},
         "selector": {"matchLabels": LABELS},
         "podMetricsEndpoints": [endpoint],
         "sampleLimit": 10000,

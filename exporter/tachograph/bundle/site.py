@@ -32,7 +32,7 @@ class Site:
         return found
 
     def alertmanager(self) -> dict[str, str]:
-        """Return the configuration of an Alertmanager of our own, and what to merge into another's."""
+        """Return the configuration of a dedicated Alertmanager, and what to merge into another's."""
         return {
             "alertmanager.yml": routes.configuration(self.receivers),
             "subroute.yml": routes.subroute(self.receivers),

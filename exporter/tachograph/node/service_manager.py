@@ -1,4 +1,4 @@
-"""Reports to systemd, for a service of type `notify`: it is ready, it lives, it stops."""
+"""Reports to systemd, for a service of type `notify`: ready, alive, stopping."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ServiceManager:
         self._send("READY=1")
 
     def alive(self) -> None:
-        """Report that the event loop turns, where the unit has a WatchdogSec."""
+        """Report that the event loop is running, where the unit has a WatchdogSec."""
         if self._wants_life:
             self._send("WATCHDOG=1")
 
