@@ -110,7 +110,7 @@ def by_coordinate() -> Json:
                      f"{dimension} {{{{{dimension}}}}}", instant=True)  # fmt: skip
 
     return bars("Waits by place in the parallelism", "s", "Mean seconds of a step that the ranks of a pipeline stage "
-                "(pp), a tensor part (tp) or an expert part (ep) wait for others. Alike is good, or how the stages were "
+                "(pp), a tensor part (tp) or an expert part (ep) wait for others. Alike is good, or how the stages are "
                 "cut. The one that waits least is the one the others wait for.",
                 [waits("pp"), waits("tp"), waits("ep")], NO_COORDINATES, decimals=3, w=24, h=8)  # fmt: skip
 
