@@ -148,6 +148,8 @@ class ActiveCalls(NoOpCalls):
         except Exception as error:  # noqa: BLE001 - neither has the expected type, and may raise anything
             self._refuse_watch("nothing", error)
             return
+        if model is not None or optimizer is not None:
+            state.collectives.watch_waits(self.clock)
         if optimizer_ref is not None:
             state.logged.optimizer = optimizer_ref
         if known:
@@ -233,6 +235,7 @@ class ActiveCalls(NoOpCalls):
 
     def release(self, *, close: bool) -> None:
         self._garbage.stop()
+        self.state.collectives.release()
         if self.outputs is not None:
             (self.outputs.close if close else self.outputs.release)()
 

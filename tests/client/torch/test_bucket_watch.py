@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.torch.bucket_watch import PENDING_LIMIT, BucketTotals, BucketWatch, GpuWait
+from tachograph.client.torch.bucket_watch import BucketTotals, BucketWatch, GpuWait
 from tachograph.client.torch.collectives import Collectives
+from tachograph.client.torch.waits.stream_wait import PENDING_LIMIT
 
 
 class Future:
