@@ -96,8 +96,9 @@ class Rank:
         self.cuda = Cuda(now)
 
         class Work:
-            def wait(self, seconds: float, error: Exception | None = None) -> str:
+            def wait(self, seconds: float, error: Exception | None = None, on_gpu: float = 0.0) -> str:
                 now.passes(seconds)
+                now.gpu += on_gpu
                 if error is not None:
                     raise error
                 return "done"
@@ -261,12 +262,11 @@ class TestOnAGpu:
 
     @pytest.fixture
     def group(self, rank: Rank) -> Any:
-        """A group of FSDP2 whose unsharding makes the stream wait, and on the way waits for a `Work`."""
+        """A group of FSDP2 whose unsharding waits for a `Work`, which makes the stream wait."""
 
         class FSDPParamGroup:
             def wait_for_unshard(self, seconds: float) -> None:
-                rank.work.wait(0.0)
-                rank.now.gpu += seconds
+                rank.work.wait(0.0, on_gpu=seconds)
 
             post_backward = finalize_backward = wait_for_unshard
 
@@ -320,15 +320,14 @@ class TestOnAGpu:
             elsewhere()
         assert rank.collectives.wait.total() == 1.0
 
-    def test_a_gpu_far_behind_costs_waits_not_memory(
-        self, rank: Rank, group: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_gpu_far_behind_costs_waits_not_memory(self, rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
         """Beyond a bound of waits on their way nothing more is noted."""
         monkeypatch.setattr(stream_wait, "PENDING_LIMIT", 3)
+        rank.cuda.in_use = True
         rank.watch()
         with rank.step:
             for _ in range(5):
-                group.wait_for_unshard(1.0)
+                rank.work.wait(0.0, on_gpu=1.0)
         assert rank.collectives.wait.total() == 3.0
 
     def test_a_broken_gpu_is_the_training_codes_to_meet(self, rank: Rank, group: Any) -> None:
