@@ -28,9 +28,14 @@ class Slow(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 torch.manual_seed(0)
 model: torch.nn.Module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
-if KIND == "ddp":
+if KIND in ("ddp", "fsdp2"):
     torch.distributed.init_process_group("gloo")
+if KIND == "ddp":
     model = torch.nn.parallel.DistributedDataParallel(model)
+if KIND == "fsdp2":
+    from torch.distributed.fsdp import fully_shard
+
+    model = fully_shard(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=STEPS)
 scaler = torch.amp.GradScaler("cpu", enabled=KIND == "amp", init_scale=1024.0)
@@ -58,10 +63,11 @@ for micro, (features, target) in enumerate(training, 1):
         for unseen, _ in validation:
             with torch.no_grad():
                 model(unseen)
-if KIND == "ddp":
+if torch.distributed.is_initialized():
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-print(f"{sum(parameter.double().sum().item() for parameter in model.parameters()):.9f}")
+if KIND != "fsdp2":
+    print(f"{sum(parameter.double().sum().item() for parameter in model.parameters()):.9f}")
 if KIND == "fails":
     raise ValueError("mine")
 if KIND == "exits":
