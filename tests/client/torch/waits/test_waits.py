@@ -43,10 +43,6 @@ class Cuda:
         self.stream = 0
         self.broken = False
 
-    def is_available(self) -> bool:
-        """Tell whether there is one."""
-        return True
-
     def is_initialized(self) -> bool:
         """Tell whether the job uses it."""
         return self.in_use

@@ -18,7 +18,7 @@ from typing import Any
 from tachograph.client.core.notice import notice
 from tachograph.client.core.phases import OURS, PhaseClock
 from tachograph.client.core.steps import ExposedWait
-from tachograph.client.torch.loaded_torch import in_use, loaded_torch
+from tachograph.client.torch.loaded_torch import loaded_torch
 from tachograph.client.torch.operation_totals import OperationTotals
 from tachograph.client.torch.waits.doors import DOORS, Attached, Door, attach
 from tachograph.client.torch.waits.stream_wait import StreamWait
@@ -59,9 +59,9 @@ class Waits:
         """Attach to every door whose module is loaded by now; what PyTorch does not have is logged once."""
         if self._thread == NOBODY:
             return
-        if self._torch is None and (cuda := in_use("cuda")) is not None:
-            self._streams = {operation: StreamWait(cuda) for operation in self._totals}
-            self._torch = loaded_torch()
+        if self._torch is None and (torch := _torch_on_gpu()) is not None:
+            self._streams = {operation: StreamWait(torch.cuda) for operation in self._totals}
+            self._torch = torch
             self._gpu_found()
         if self._left and _has_distributed():
             with self._lock:
@@ -186,6 +186,15 @@ class Waits:
     def _in_backward(self) -> bool:
         """Return whether this is a thread of autograd's engine: on a GPU they run the backward pass."""
         return bool(self._torch._C._current_graph_task_id() != NO_BACKWARD)
+
+
+def _torch_on_gpu() -> Any:  # noqa: ANN401 - a module
+    """Return torch once the training code has initialised CUDA; asked so that nothing here initialises it."""
+    torch = loaded_torch()
+    try:
+        return torch if torch.cuda.is_initialized() else None
+    except AttributeError:  # torch absent, or half imported
+        return None
 
 
 def _has_distributed() -> bool:
