@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -128,6 +129,33 @@ def fsdp2_tensor() -> tuple[nn.Module, Train]:
     return model, by_phases(model)
 
 
+def hsdp() -> tuple[nn.Module, Train]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = sharded(blocks(), mesh)
+    return model, by_phases(model)
+
+
+class Experts(nn.Module):
+    """A block on what all ranks sent to this one, whose results go back."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return exchanged(self.block(exchanged(x)))
+
+
+def exchanged(x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = all_to_all_single_autograd(x, None, None, dist.group.WORLD)
+    return result
+
+
+def experts() -> tuple[nn.Module, Train]:
+    model = nn.Sequential(*map(Experts, blocks()))
+    return model, by_phases(model)
+
+
 def pipeline(kind: Any) -> tuple[nn.Module, Train]:
     """One block on each rank; forward and backward of micro-batches take turns, so that all of it is `backward`."""
     rank = dist.get_rank()
@@ -154,6 +182,8 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, Train]]] = {
     "fsdp2": fsdp2,
     "tensor": tensor,
     "fsdp2_tensor": fsdp2_tensor,
+    "hsdp": hsdp,
+    "experts": experts,
     "gpipe": lambda: pipeline(ScheduleGPipe),
     "1f1b": lambda: pipeline(Schedule1F1B),
     "all_reduce": all_reduce,
@@ -166,7 +196,7 @@ def run(kind: str, recorded: bool) -> tuple[list[float], list[torch.Tensor], dic
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     recorder = Recorder(run=kind, enabled=recorded)
     recorder.watch(model, optimizer)
-    torch.manual_seed(1 + dist.get_rank() if kind in ("ddp", "fsdp2", "all_reduce") else 1)
+    torch.manual_seed(1 + dist.get_rank() if kind in ("ddp", "fsdp2", "hsdp", "all_reduce") else 1)
     calls: Any = recorder._calls
     seen: dict[str, Any] = {"wait": [], "backward": []}
     losses, gradients = [], []

@@ -30,7 +30,9 @@ Seen = dict[str, list[dict[str, Any]]]
     scope="module",
     params=[
         ("fsdp2", "1f1b"),
-        pytest.param(("ddp", "tensor", "fsdp2_tensor", "gpipe", "all_reduce"), marks=pytest.mark.slow),
+        pytest.param(
+            ("ddp", "hsdp", "tensor", "fsdp2_tensor", "experts", "gpipe", "all_reduce"), marks=pytest.mark.slow
+        ),
     ],
     ids=" ".join,
 )
