@@ -95,6 +95,13 @@ class Site:
         command = [self.tachograph.with_name("python"), self.folder / "train.py"]
         return children.start(f"rank-{number}", command, {**OUTSIDE, **identity})
 
+    def doctor(self) -> str:
+        """Return what `tachograph doctor` says of the site."""
+        where = [f"--{name}=http://{self._at(name, '')}" for name in ("prometheus", "alertmanager")]
+        command = [self.tachograph, "doctor", f"--exporter={self._at('tachograph', '')}", *where]
+        environment = {**os.environ, **OUTSIDE, "TACHOGRAPH_SOCKET": str(self.folder / "rank.sock")}
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment).stdout
+
     def value(self, expression: str) -> float | None:
         """Return the value of the first series of an instant query."""
         response = ask(f"http://{self._at('prometheus', '/api/v1/query?query=')}{expression}", 10)
@@ -122,6 +129,13 @@ def test_a_killed_rank_is_paged(environment: Callable[[str], Path], programs: Ma
             ranks = [site.rank(children, number) for number in (0, 1)]
             ranks[1].wait_until(lambda: site.value("count(tachograph_train_steps_total>20)") == 2, 60)
             ranks[0].wait_until(lambda: site.value('count(up{job="node-exporter"}==1)') == 1, 30)
+            asked = site.doctor()
+            for words in (
+                "job node-exporter: 1 up",
+                "`instance` names 1 node",
+                "our routes and inhibitions, and our templates",
+            ):
+                assert f"\nok   {words}" in asked.replace("it has ", ""), asked
             since = time.time()
             os.kill(ranks[1].pid, signal.SIGKILL)
             page = pager.wait_for(lambda page: page.critical and page.receiver == "page", 90, after=since)

@@ -22,6 +22,7 @@ NEEDS = {
     "top": ["--once"],
     "report": ["a-run", "--out", "-"],
     "bundle": ["--out", "/nonexistent/bundle"],
+    "doctor": [],
 }
 """Arguments with which a command cannot do without its extra."""
 
@@ -126,7 +127,7 @@ def test_the_extra_exporter_is_enough_for_the_exporter(exporter: Path) -> None:
     assert done.stderr.startswith("tachograph exporter: 2 faults in the configuration\n")
 
 
-@pytest.mark.parametrize("package", ["silence", "top", "report", "dashboards", "bundle"])
+@pytest.mark.parametrize("package", ["silence", "top", "report", "dashboards", "bundle", "doctor"])
 def test_the_extra_tools_is_enough_for_a_command(tools: Path, package: str) -> None:
     """Each of its modules can be imported, and its help is shown."""
     assert imports(tools, package) == ""
