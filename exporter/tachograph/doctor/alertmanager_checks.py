@@ -12,6 +12,7 @@ from typing import Any
 from tachograph.alertmanager_api import Alertmanager
 from tachograph.bundle import merged
 from tachograph.doctor.check_result import CheckResult, fail, named, ok, unknown
+from tachograph.humanize import plural
 
 WATCHDOG = "TachographWatchdog"
 TEST_PAGE = "TachographTestPage"
@@ -28,9 +29,9 @@ def checks(alertmanager: Alertmanager, *, send_test_page: bool) -> Iterator[Chec
     theirs = merged.document(text, alertmanager.url)
     here = not theirs.get("templates") or any(merged.template_files(Path("/"), theirs))
     found = merged.lacks_in(theirs, alertmanager.url, Path("/") if here else None)
-    for lack in found:
-        yield fail(f"it lacks {lack.what}", _COMPARE)
-    if not found:
+    if found:
+        yield fail(f"it lacks {plural(len(found), 'part')} of our configuration, first {found[0].what}", _COMPARE)
+    else:
         yield ok("it has our routes and inhibitions" + (", and our templates" if here else ""))
     if not here:
         yield unknown("templates: those of its configuration are not on this machine", f"there, {_COMPARE}")
@@ -75,7 +76,7 @@ def _test_page(alertmanager: Alertmanager, theirs: Mapping[str, Any]) -> CheckRe
     }  # fmt: skip
     alertmanager.ask("POST", "alerts", lambda _: None, [alert])
     sent = _alerts(alertmanager, TEST_PAGE)
-    notifying = {one["name"] for one in theirs.get("receivers") or () if len(one) > 1}
+    notifying = {one["name"] for one in theirs.get("receivers") or () if any(key.endswith("_configs") for key in one)}
     if not any(receiver["name"] in notifying for one in sent for receiver in one["receivers"]):
         return fail(f"the test page goes to {_receivers(sent) or 'nobody'}, which notifies nobody", _COMPARE)
     return unknown(
