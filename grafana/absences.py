@@ -7,6 +7,9 @@ from __future__ import annotations
 
 NO_RANK = "no rank seen"
 NO_WAITS = "no step completed, or no waits measured: needs watch(model), collective(…) or attach(trainer)"
+NO_COORDINATES = (
+    "no such parallelism, or no waits measured: needs watch(model) of a model on a named mesh, or Recorder(mesh=…)"
+)
 NO_LOADER = "no step completed lately, or no loader recorded: needs data(loader) or attach(trainer)"
 NO_LOSS = "not collected: no finite loss is logged"
 NO_MFU = "no step completed, or not collected: needs flops_per_token or flops_per_step, and a known peak"

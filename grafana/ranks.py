@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shell
-from absences import NO_WAITS
+from absences import NO_COORDINATES, NO_WAITS
 from culprits import (
     LAG,
     ROWS,
@@ -101,6 +101,20 @@ def parts_table() -> Json:
     )
 
 
+def by_coordinate() -> Json:
+    """Return the mean wait of each pipeline stage, tensor part and expert part, by the ranks' own coordinates."""
+
+    def waits(dimension: str) -> Json:
+        place = f"max by (run, rank, instance, {dimension}) ({of_ranks(c.RANK_COORDINATES, **{dimension: '.+'})})"
+        return query(f"avg by ({dimension}) ({WAIT} * on (run, rank, instance) group_left ({dimension}) {place})",
+                     f"{dimension} {{{{{dimension}}}}}", instant=True)  # fmt: skip
+
+    return bars("Waits by place in the parallelism", "s", "Mean seconds of a step that the ranks of a pipeline stage "
+                "(pp), a tensor part (tp) or an expert part (ep) wait for others. Alike is good, or how the stages are "
+                "cut. The one that waits least is the one the others wait for.",
+                [waits("pp"), waits("tp"), waits("ep")], NO_COORDINATES, decimals=3, w=24, h=8)  # fmt: skip
+
+
 def over_time() -> list[Json]:
     """Return the same over time: who stood out, and since when."""
     return [
@@ -138,6 +152,7 @@ def dashboard() -> Json:
             row("Who waits for whom"),
             *waiting(),
             parts_table(),
+            by_coordinate(),
             row("Over time"),
             *over_time(),
         ],

@@ -34,6 +34,9 @@ OperationName = Literal[
 OPERATIONS: tuple[str, ...] = get_args(OperationName)
 """Collective operations, in PyTorch's words."""
 
+DIMENSIONS = ("pp", "tp", "cp", "ep", "dp", "fsdp")
+"""Dimensions of a run's parallelism: pipeline, tensor, context, expert, data, and data with sharded parameters."""
+
 NONFINITE_SOURCES = ("loss", "grad_norm")
 
 TierName = Literal["hero", "standard", "dev"]
@@ -74,6 +77,11 @@ RANK_INFO = _row(
 RANK_BEYOND_WORLD = _row(
     "rank_beyond_world_info", INFO, "", (*RANK, "world_size", "owner"),
     "A rank whose number is not less than its own world size: always 1, absent for all others.",
+)  # fmt: skip
+RANK_COORDINATES = _row(
+    "rank_coordinates_info", INFO, "", (*RANK, *DIMENSIONS),
+    "Where a rank is in the run's parallelism, by dimension: always 1, absent if nothing is known; empty: no such "
+    "dimension.",
 )  # fmt: skip
 RANK_JOB_INFO = _row(
     "rank_job_info", INFO, "", (*RANK, "scheduler", "job_id", "namespace", "pod"),

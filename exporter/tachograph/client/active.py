@@ -47,10 +47,18 @@ class ActiveCalls(NoOpCalls):
     records = True
 
     def __init__(
-        self, identity: Identity, workload: Workload, misuse: Misuse, *, device_time: bool, total_steps: object
+        self,
+        identity: Identity,
+        workload: Workload,
+        misuse: Misuse,
+        *,
+        device_time: bool,
+        total_steps: object,
+        mesh: object = None,
     ) -> None:
         self.state = state = RankState(identity, workload, misuse, device_time=device_time)
         self.step, self.clock, self.dropped = state.step, state.clock, state.dropped
+        state.coordinates.take(mesh, misuse)
         if total_steps is not None:
             state.step.log(total_steps=total_steps)
         self.sender: Sender | None = None
@@ -150,6 +158,7 @@ class ActiveCalls(NoOpCalls):
                     state.collectives.watch(totals)
             except Exception as error:  # noqa: BLE001 - PyTorch may refuse in any way; training goes on without
                 self._refuse_watch("no collective wait", error)
+            state.coordinates.find(model)
         scheduler, scaler = wanted["scheduler"], wanted["scaler"]
         if model is None and optimizer is None and scheduler is None and scaler is None:
             return

@@ -60,6 +60,8 @@ class Recorder(Uncopied):
     - `metrics`: names that `step.log` is to take besides those of the catalog, with what they mean:
       `{"expert_load": "Tokens per expert, highest over mean"}`; at most 16, of a-z, 0-9 and _.
     - `$TACHOGRAPH_HANG_SECONDS`: the run's threshold `hang_seconds` (see `threshold`).
+    - `mesh`: where this rank is in the run's parallelism: a `DeviceMesh` with named dimensions, or
+      `{"pp": 3, "tp": 1}`; else that of a watched model's sharded parameters, or Megatron-Core's parallel state.
     - `device_time=False`: no CUDA events around phases.
     - `sinks`: other places to send the metrics to (`tachograph.export.sinks`); `trace`: where sampled steps are traced
       (`tachograph.export.traces`). Both are closed at `close` or at exit, which takes as long as they do.
@@ -93,6 +95,7 @@ class Recorder(Uncopied):
         total_steps: int | None = None,
         tier: TierName | None = None,
         metrics: dict[str, str] | None = None,
+        mesh: object = None,
         device_time: bool = True,
         sinks: Sequence[Sink] = (),
         trace: Trace | None = None,
@@ -127,7 +130,12 @@ class Recorder(Uncopied):
                 metrics=metrics,
             )
             active = ActiveCalls(
-                identity, workload, misuse, device_time=flag(device_time) is not False, total_steps=total_steps
+                identity,
+                workload,
+                misuse,
+                device_time=flag(device_time) is not False,
+                total_steps=total_steps,
+                mesh=mesh,
             )
             if limit := os.environ.get(HANG_ENVIRONMENT):
                 active.threshold("hang_seconds", decimal(limit))

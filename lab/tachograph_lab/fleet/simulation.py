@@ -413,13 +413,14 @@ class Simulation:
             "flops_convention": "causal",
             **({"tier": fleet.tier} if fleet.tier != "standard" else {}),
         }  # fmt: skip
+        coordinates = fleet.coordinates_of(rank)
         number = self._attempts - 1
         return encode_frame(
             "hello",
             {
                 "run": fleet.run, "rank": rank, "local_rank": rank % fleet.gpus_per_node, "world_size": fleet.ranks,
                 "attempt": number, "pid": 10_000 + 1000 * number + fleet.gpu_of(rank), "facts": facts,
-                "uuid": uuid_of(fleet, rank),
+                "uuid": uuid_of(fleet, rank), **({"coordinates": coordinates} if coordinates else {}),
             },
         )  # fmt: skip
 

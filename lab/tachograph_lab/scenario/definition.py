@@ -68,6 +68,19 @@ class Fleet:
         """Return the pipeline stage of a rank: stages are blocks of ranks, as in Megatron."""
         return rank * self.pipeline // self.ranks
 
+    def coordinates_of(self, rank: int) -> dict[str, int]:
+        """Return a rank's coordinates, in Megatron's order: neighbours share a tensor, then a replica, then a stage."""
+        replicas = self.ranks // self.pipeline // self.tensor_parallel
+        groups = {"tp": self.tensor_parallel, "dp": replicas, "pp": self.pipeline}
+        if replicas == self.ranks:
+            return {}  # nothing but data parallelism: its rank says it all
+        found = {}
+        for dimension, ranks in groups.items():
+            rank, number = divmod(rank, ranks)
+            if ranks > 1:
+                found[dimension] = number
+        return found
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:

@@ -166,6 +166,35 @@ def test_job_facts(table: Any) -> None:
     assert not any(table.dropped.values())
 
 
+def coordinates(table: Any) -> set[tuple[str, ...]]:
+    return {key[2:] for key in table.shown() if key[0] == "rank_coordinates_info"}
+
+
+def test_coordinates(table: Any) -> None:
+    """Where a rank is in the run's parallelism is one series; a dimension of a later version is left out."""
+    table.greet(object(), rank=0, coordinates={"tp": 1, "pp": 3, "hyper": 9})
+    table.greet(object(), rank=1, coordinates={})
+    table.greet(object(), rank=2)
+    assert coordinates(table) == {("0", "3", "1", "", "", "", "")}
+    assert not any(table.dropped.values())
+
+
+@pytest.mark.parametrize("wrong", [-1, True, "3", 1.5, None, [3], 2**53 + 1])
+def test_a_wrong_coordinate_costs_itself(table: Any, wrong: object) -> None:
+    """The others stand, and so does the hello."""
+    table.greet(object(), coordinates={"pp": wrong, "tp": 1})
+    assert coordinates(table) == {("0", "", "1", "", "", "", "")}
+    assert table.dropped["wrong_type"] == (wrong is not None)
+
+
+@pytest.mark.parametrize("wrong", ["pp", 3, [], True])
+def test_coordinates_that_are_no_object_are_counted(table: Any, wrong: object) -> None:
+    """They cost themselves."""
+    table.greet(object(), coordinates=wrong)
+    assert coordinates(table) == set()
+    assert table.dropped["wrong_type"] == 1
+
+
 @pytest.mark.parametrize("wrong", [7, True, ["4711"], {"id": 1}, "x" * 129, "a\nb", "\x1b[31m", "a\u2028b"])
 def test_a_wrong_fact_costs_itself(table: Any, wrong: object) -> None:
     """A job id, or a list of devices, that is no short printable text is left out and counted; the rest stands."""

@@ -20,6 +20,7 @@ from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.step_histogram import StepHistogram
 from tachograph.client.core.steps import Step, step_record
 from tachograph.client.hello.batch_job import batch_job
+from tachograph.client.hello.coordinates import Coordinates
 from tachograph.client.hello.groups import GroupProgress
 from tachograph.client.hello.identity import Identity
 from tachograph.client.hello.visible_devices import visible_devices
@@ -74,6 +75,7 @@ class RankState:
         self.step = Step(self.clock, self.dropped, self.collectives.wait)
         self.checkpoints = Checkpoints()
         self.accelerator = Accelerator()
+        self.coordinates = Coordinates()
         self.logged = Logged(self.step, self.misuse, workload.own_metrics)
         self._histogram = StepHistogram()
         self._groups = GroupProgress()
@@ -113,6 +115,8 @@ class RankState:
             frame["uuid"] = self.accelerator.uuid
         if job := batch_job(os.environ):
             frame["job"] = job
+        if coordinates := self.coordinates.read():
+            frame["coordinates"] = coordinates
         if self.workload.own_metrics:
             frame["metrics"] = self.workload.own_metrics
         return frame
@@ -159,8 +163,8 @@ class RankState:
         self.checkpoints.sent()
 
     def hello_state(self) -> object:
-        """Return what of the hello may change later: the device and the facts."""
-        return self.accelerator.uuid, self._facts()
+        """Return what of the hello may change later: the device, the coordinates and the facts."""
+        return self.accelerator.uuid, self.coordinates.read(), self._facts()
 
     def _facts(self) -> dict[str, object]:
         return {**framework(), **self.workload.facts}

@@ -31,7 +31,7 @@ class FrameError(Exception):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """The first frame of a connection: who is speaking. The last four fields are ignored if they are invalid."""
+    """The first frame of a connection: who is speaking. The last five fields are ignored if they are invalid."""
 
     v: int
     run: str
@@ -46,6 +46,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     granted_devices: Any = None
     job: Any = None
     metrics: Any = None
+    coordinates: Any = None
 
     def __post_init__(self) -> None:
         if not is_name(self.run):

@@ -84,6 +84,7 @@ class Rank:
         peak_flops = self._peak_fact(hello.facts)
         devices = (self._text(each, MAX_DEVICES_BYTES) for each in (hello.visible_devices, hello.granted_devices))
         grant, job, own = DeviceGrant(*devices), self._job(hello.job), self._own_metrics(hello.metrics)
+        coordinates = self._coordinates(hello.coordinates)
         self.hello, self.peer, self.link = hello, peer, link
         self.ended: float | None = None
         self.ended_at = 0.0
@@ -91,7 +92,7 @@ class Rank:
         self.key = (hello.run, str(hello.rank))
         self.restarts = max(self.restarts, hello.attempt)
         self.config, self.peak_flops, self.grant, self.job = config, peak_flops, grant, job
-        self.own_metrics = own
+        self.own_metrics, self.coordinates = own, coordinates
         self.precision = config[0] or DEFAULT_PRECISION
 
     def _start_again(self) -> None:
@@ -226,6 +227,8 @@ class Rank:
             shown.append(Sample(catalog.RANK_NEW, (*key, owner), 1))
         if hello.rank >= hello.world_size:
             shown.append(Sample(catalog.RANK_BEYOND_WORLD, (*key, str(hello.world_size), owner), 1))
+        if any(self.coordinates):
+            shown.append(Sample(catalog.RANK_COORDINATES, (*key, *self.coordinates), 1))
         if any(self.job):
             shown.append(Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1))
         shown.append(Sample(catalog.RANK_UP, key, state not in ("dead", "failed")))
@@ -265,6 +268,16 @@ class Rank:
             self._drops["wrong_type"] += 1
             job = None
         return tuple(self._text((job or {}).get(name), MAX_NAME_BYTES) for name in catalog.RANK_JOB_INFO.labels[2:])
+
+    def _coordinates(self, given: object) -> tuple[str, ...]:
+        """Return a label value for each dimension, empty where the rank has none."""
+        if given is not None and not isinstance(given, dict):
+            self._drops["wrong_type"] += 1
+            given = None
+        numbers = [(given or {}).get(dimension) for dimension in catalog.DIMENSIONS]
+        known = [type(number) is int and 0 <= number <= MOST for number in numbers]
+        self._drops["wrong_type"] += len(numbers) - numbers.count(None) - sum(known)
+        return tuple(str(number) if right else "" for number, right in zip(numbers, known, strict=True))
 
     def _own_metrics(self, metrics: object) -> dict[str, str]:
         """Return the descriptions of the metrics that the run declared, by name."""

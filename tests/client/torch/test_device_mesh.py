@@ -1,0 +1,63 @@
+"""A rank's coordinates from PyTorch's own device meshes: whole ones, slices, and what sharded models lie on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tachograph.client.core.misuse import Misuse
+from tachograph.client.hello.coordinates import Coordinates
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """Rank 13 of 16 in two stages of two replicas of two shards of two tensor parts; nothing is ever sent."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=13, world_size=16, store=FakeStore())
+    try:
+        yield torch.distributed.device_mesh.init_device_mesh(
+            "cpu", (2, 2, 2, 2), mesh_dim_names=("pp", "dp_replicate", "dp_shard", "tp")
+        )
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_mesh_that_is_given(mesh: Any) -> None:
+    """By the names of its dimensions; a slice knows what it was cut from."""
+    for given in (mesh, mesh["tp"], mesh["dp_replicate", "dp_shard"]):
+        misuse, coordinates = Misuse(), Coordinates()
+        coordinates.take(given, misuse)
+        assert coordinates.read() == {"pp": 1, "dp": 1, "fsdp": 0, "tp": 1}
+        assert not misuse.notices()
+
+
+def test_the_mesh_of_a_sharded_model(mesh: Any) -> None:
+    """FSDP2 and tensor parallelism leave it on the parameters; a plain model has none."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    coordinates = Coordinates()
+    coordinates.find(torch.nn.Linear(4, 4))
+    assert coordinates.read() == {}
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    parallelize_module(model[1], mesh["tp"], ColwiseParallel())
+    fully_shard(model, mesh=mesh["dp_shard"])
+    coordinates.find(model)
+    assert coordinates.read() == {"pp": 1, "dp": 1, "fsdp": 0, "tp": 1}
+    coordinates.find(object())
+    assert coordinates.read()["pp"] == 1
+
+
+def test_a_mesh_without_names_says_nothing(mesh: Any) -> None:
+    """What `fully_shard` makes itself numbers the ranks as the run does."""
+    from torch.distributed.fsdp import fully_shard
+
+    coordinates = Coordinates()
+    coordinates.find(fully_shard(torch.nn.Linear(4, 4)))
+    assert coordinates.read() == {}
