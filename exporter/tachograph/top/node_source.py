@@ -51,12 +51,19 @@ class NodeSource:
 
     def fetch(self, wanted: str = "") -> Overview:
         """Return the node as it is now; `wanted` is for sources that do not fetch all ranks."""
+        return self.overview(self.page(), time.time())
+
+    def overview(self, page: ExporterPage, now: float) -> Overview:
+        """Return the node as a page shows it, with rates since the pages before; raise SourceError."""
         try:
-            return self._overview(self._page(), time.time())
+            return self._overview(page, now)
         except UNREADABLE as error:
-            raise SourceError(
-                f"{self.url} is not a page of a tachograph exporter: {error!r:.200}; --exporter names another"
-            ) from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> SourceError:
+        return SourceError(
+            f"{self.url} is not a page of a tachograph exporter: {error!r:.200}; --exporter names another"
+        )
 
     def _overview(self, page: ExporterPage, now: float) -> Overview:
         infos = node_ranks.infos(page)
@@ -74,7 +81,8 @@ class NodeSource:
             notes=(*_notes(page), *_misuses(page)),
         )
 
-    def _page(self) -> ExporterPage:
+    def page(self) -> ExporterPage:
+        """Return the exporter's page; raise SourceError."""
         try:
             answer = ask(self._address, self._timeout, most=MOST_BYTES)
             if answer.status != 200:
@@ -84,7 +92,10 @@ class NodeSource:
                 f"no exporter at {self.url.removesuffix('/metrics')}: {error}; is `tachograph exporter` running "
                 "there? --exporter names another"
             ) from error
-        page = ExporterPage(answer.body.decode())
+        try:
+            page = ExporterPage(answer.body.decode())
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
         if not page.of(c.EXPORTER_INFO):
             raise SourceError(
                 f"{self.url} is not a page of a tachograph exporter: it has no {c.EXPORTER_INFO.name}; --exporter "
