@@ -6,11 +6,11 @@ import pytest
 
 from tachograph.attach.summary import figures_text
 from tachograph.top.page import ExporterPage
-from tachograph.watch.figures import Record
+from tachograph.watch.figures import LastValues
 
 
-def recorded(*pages: str) -> Record:
-    record = Record()
+def recorded(*pages: str) -> LastValues:
+    record = LastValues()
     for page in pages:
         record.add(ExporterPage("".join(f"tachograph_{line}\n" for line in page.splitlines() if line)))
     return record

@@ -219,6 +219,13 @@ def test_what_is_not_installed_is_named_with_its_command(tmp_path: Path, module:
     assert done.stderr.count("\n") == 1
 
 
+def test_without_a_script_nothing_is_started(tmp_path: Path) -> None:
+    done = watched(tmp_path, tmp_path / "missing.py")
+    assert done.returncode == 2
+    assert "missing.py" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_each_rank_of_a_launcher_has_no_exporter_of_its_own(tmp_path: Path) -> None:
     done = watched(tmp_path, script(tmp_path, ""), LOCAL_RANK="1")
     assert done.returncode == 2

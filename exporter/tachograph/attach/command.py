@@ -74,6 +74,8 @@ def main(arguments: Sequence[str], watch: Callable[[Sequence[str], bool], int] |
         if "--watch" in flags and watch is not None:
             if "LOCAL_RANK" in os.environ:
                 raise UsageError(f"--watch starts one exporter for all ranks: {BEFORE_LAUNCHER}")
+            if target[0] == "script":  # to find a module would import what it is in
+                program.script(target[1])
             words = list(arguments)
             words.remove("--watch")
             return watch(words, "--quiet" in flags)

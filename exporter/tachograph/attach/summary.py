@@ -94,7 +94,7 @@ NO_RANK = "no rank connected: nothing was measured (a script that trains without
 
 @dataclass(frozen=True)
 class Figures:
-    """What an exporter measured of a run. Times are in seconds; by rank, or added up over the ranks.
+    """The measurements of a run. Times are in seconds; by rank, or added up over the ranks.
 
     `seconds` is how long it trained, start-up left out; `phases` are shares of it; `lags` are by how much later than
     the median rank each came to its collectives, in each step.

@@ -12,7 +12,7 @@ from tachograph.signals import signals_as_exit
 from tachograph.top.header import figures_of
 from tachograph.top.node_source import NodeSource
 from tachograph.top.overview import Overview, SourceError, harmless
-from tachograph.watch.figures import Record
+from tachograph.watch.figures import LastValues
 from tachograph.watch.private_exporter import NotServingError, PrivateExporter, private_exporter
 from tachograph.watch.program import end_as, run_watched
 
@@ -52,7 +52,7 @@ class Watched:
     """The exporter's pages, read one after the other."""
 
     def __init__(self, exporter: PrivateExporter) -> None:
-        self.record = Record()
+        self.record = LastValues()
         self._source = NodeSource(exporter.url, timeout=1.0)
         self._next_line = time.monotonic() + LINE_SECONDS
 

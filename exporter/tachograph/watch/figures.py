@@ -1,4 +1,4 @@
-"""What an exporter showed of a run, from its first page to its last, as the figures of the summary."""
+"""Figures of a run for the summary, from the pages that an exporter showed, the first to the last."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KEPT = (
 Labels = Mapping[str, str]
 
 
-class Record:
-    """The last value of each series: gauges of a rank leave the page as it ends, or while it is out of sight."""
+class LastValues:
+    """The last value of each series, since gauges of a rank leave the page as it ends, or while it is out of sight."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, frozenset[tuple[str, str]]], tuple[Labels, float]] = {}
