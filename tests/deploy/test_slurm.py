@@ -158,6 +158,13 @@ class Cluster:
         assert status == 0
         return out.strip()
 
+    def cancel_all(self) -> None:
+        """End what a test that failed has left: jobs outlive the daemons."""
+        self("scancel", "--user=root")
+        deadline = time.monotonic() + DEADLINE
+        while self("squeue", "-h")[1] and time.monotonic() < deadline:
+            time.sleep(0.2)
+
     def shows(self, *parts: str) -> str:
         """Wait for a line of the exporter's page that has all parts; return it."""
         deadline = time.monotonic() + DEADLINE
@@ -180,7 +187,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator
         pytest.skip("needs root and a Slurm: apt-get install slurm-wlm munge")
     folder = tmp_path_factory.mktemp("slurm")
     with Children(folder) as children:
-        yield Cluster(folder, children, FakeNvml(library, folder / "nvml").environment())
+        found = Cluster(folder, children, FakeNvml(library, folder / "nvml").environment())
+        yield found
+        found.cancel_all()
 
 
 @pytest.mark.slow
