@@ -85,10 +85,18 @@ class NodeSource:
 
     def fetch(self, wanted: str = "") -> Overview:
         """Return the node as it is now; `wanted` is for sources that do not fetch all ranks."""
+        return self.overview(self.page(), time.time())
+
+    def overview(self, page: ExporterPage, now: float) -> Overview:
+        """Return the node as a page shows it, with rates since the pages before; raise SourceError."""
         try:
-            return self._overview(exporter_page(self._address, self._timeout), time.time())
+            return self._overview(page, now)
         except UNREADABLE as error:
             raise _not_ours(self.url, f"{error!r:.200}") from error
+
+    def page(self) -> ExporterPage:
+        """Return the exporter's page; raise SourceError."""
+        return exporter_page(self._address, self._timeout)
 
     def _overview(self, page: ExporterPage, now: float) -> Overview:
         infos = node_ranks.infos(page)
