@@ -8,7 +8,7 @@ measures where that stream is the device's default one; the host's phases stay a
 from __future__ import annotations
 
 import sys
-import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
@@ -50,9 +50,8 @@ class Waits:
         self._torch: Any = None  # once a GPU is in use
         self._streams: dict[str, StreamWait] = {}
         self._inside = False
-        self._lock = threading.Lock()  # the sender thread attaches, too
         self._attached: list[Attached] = []
-        self._left = list(DOORS)
+        self._left = deque(DOORS)  # the sender thread attaches, too: whoever takes a door from here
         self._frames = [call.__code__ for call in (Waits._on_stream, Waits._begin, Waits._in_backward)]
 
     def attach(self) -> None:
@@ -64,21 +63,27 @@ class Waits:
             self._torch = torch
             self._gpu_found()
         if self._left and _has_distributed():
-            with self._lock:
-                for door in tuple(self._left):
-                    self._attach(door)
+            for _ in range(len(self._left)):
+                self._attach_next()
         self._hide()
 
-    def _attach(self, door: Door) -> None:
+    def _attach_next(self) -> None:
+        """Attach to one door, unless another thread took the last; no lock, or a fork could leave it taken for good."""
+        try:
+            door = self._left.popleft()
+        except IndexError:
+            return
         try:
             attached = attach(door, partial(self._measured, door))
         except (AttributeError, KeyError, TypeError) as error:
             notice(f"door {door.name}", f"waits for collectives in {door.name} are not measured", error)
-            self._left.remove(door)
+            return
+        if attached is None:
+            self._left.append(door)
+        elif self._thread == NOBODY:
+            attached.detach()
         else:
-            if attached is not None:
-                self._attached.append(attached)
-                self._left.remove(door)
+            self._attached.append(attached)
 
     def _hide(self) -> None:
         """Have Dynamo, if it is loaded, not compile our frames; before that it compiles nothing."""
@@ -89,11 +94,9 @@ class Waits:
 
     def detach(self) -> None:
         """Measure nothing any more, and leave PyTorch as it was."""
-        with self._lock:
-            self._thread = NOBODY
-            self._left.clear()
-            while self._attached:
-                self._attached.pop().detach()
+        self._thread = NOBODY
+        while self._attached:
+            self._attached.pop().detach()
 
     def seconds(self) -> dict[str, float]:
         """Return all wait so far by operation; those never waited for are absent. Called by the sender thread."""
