@@ -1,4 +1,4 @@
-"""The lines of docs/deploy/kubernetes.md for a job's pod spec: they are valid and allowed, and the client reads them."""
+"""The lines of docs/deploy/kubernetes.md for a job's pod spec: valid, allowed, and understood by the client."""
 
 from __future__ import annotations
 
