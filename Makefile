@@ -56,7 +56,7 @@ programs: $(READY)   ## Prometheus and Alertmanager for the demo: from the PATH,
 binaries: $(READY)   ## Prometheus, Alertmanager and node_exporter, both generations, and Helm, into .tools/
 	$(BIN)/python -m tools.binaries bookworm
 	-$(BIN)/python -m tools.binaries sid
-	$(BIN)/python -m tools.helm
+	-$(BIN)/python -m tools.helm
 
 check: $(CHECK_READY)  ## formatting, lint, types, floors: in a small environment of its own, without PyTorch
 	$(CHECK_BIN)/ruff format --check .

