@@ -34,6 +34,9 @@ COMMANDS: Mapping[str, Command] = {
     "bundle": Command(
         "tachograph.bundle.command:main", "write rules, routes, dashboards and runbooks for Prometheus and Kubernetes"
     ),
+    "doctor": Command(
+        "tachograph.doctor.command:main", "say what is wrong with an installation, and what to do about it"
+    ),
     "capture": Command(
         "tachograph.node.gpu.capture:main", "record what NVML returns here, for tests and bug reports", "exporter"
     ),

@@ -143,7 +143,8 @@ Written = tuple[Mapping[str, str], Sequence[str]]
 def _plain(site: Site, out: Path) -> Written:
     files = site.files()
     said = [
-        f"{out}/rules: {_count(files, 'rules/')} rule files; in prometheus.yml: rule_files: [{out}/rules/*.yml]",
+        f"{out}/prometheus.yml: for a new Prometheus; its first lines say how to start it, targets/ names the nodes",
+        f"{out}/rules: {_count(files, 'rules/')} rule files; in a Prometheus of yours: rule_files: [{out}/rules/*.yml]",
         f"{out}/alertmanager: alertmanager.yml for a dedicated Alertmanager, subroute.yml to merge into yours",
         f"{out}/dashboards: {_count(files, 'dashboards/')} dashboards; the data source's uid is `prometheus`",
         f"{out}/runbooks: {_count(files, 'runbooks/')} runbooks; serve them at --runbook-url",
