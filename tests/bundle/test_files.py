@@ -129,7 +129,7 @@ def test_a_faulty_flag_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
 ) -> None:
     """In one line; nothing is written."""
-    assert command.main(["--out", str(tmp_path / "out"), *flags]) in (1, 2)
+    assert command.main(["--out", str(tmp_path / "out"), *flags]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"tachograph bundle: {said}")
     assert error.count("\n") == 1
@@ -148,6 +148,22 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path, capsys: pytest.Captur
     assert command.main(["--out", str(tmp_path), "--force"]) == 0
     assert kept.exists()
     assert (tmp_path / "rules/runs.yml").exists()
+
+
+def test_a_bundle_replaces_an_earlier_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the new one does not have is removed, and nothing that was not part of the earlier one."""
+    out = tmp_path / "out"
+    assert command.main(["--out", str(out), "--format", "operator"]) == 0
+    kept = [out / "rules/mine.yml", tmp_path / "outside.yml"]
+    for path in kept:
+        path.touch()
+    with (out / command.WRITTEN).open("a", encoding="utf-8") as file:
+        file.write("../outside.yml\n")
+    assert command.main(["--out", str(out), "--force"]) == 0
+    assert all(path.exists() for path in kept)
+    assert not (out / "podmonitor.yml").exists()
+    assert not list((out / "dashboards").glob("*.yml"))
+    capsys.readouterr()
 
 
 def test_what_was_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
