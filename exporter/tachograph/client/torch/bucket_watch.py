@@ -89,7 +89,8 @@ class BucketWatch:
     def step_aside(self, hook: Callable[[object, Bucket], Future], state: object) -> None:
         """Reduce with the training code's own hook from now on, and measure no more."""
         self.measuring = False
-        self.totals.wait = self.totals.seconds = None
+        with self._lock:
+            self.totals.wait = self.totals.seconds = None
         self.reduce, self.group = hook, state
 
     def launched(self, bucket: Bucket, called: float, future: Future) -> None:
@@ -132,8 +133,9 @@ class BucketWatch:
             elif totals.seconds is not None:
                 totals.seconds += now - called
                 totals.timed_bytes += size
-            if backward.waits_since is not None and backward.completed == backward.launched:
-                totals.wait = (totals.wait or 0.0) + backward.last_completion - backward.waits_since
+            all_done = backward.completed == backward.launched
+            if backward.waits_since is not None and all_done and totals.wait is not None:
+                totals.wait += backward.last_completion - backward.waits_since
 
 
 def _reduce(group: Any, bucket: Any) -> Any:  # noqa: ANN401 - PyTorch's own types
