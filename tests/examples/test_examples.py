@@ -23,8 +23,9 @@ CASES = {
 }
 """Run's name -> script, ranks, steps (enough for the sender's second), phases it must show."""
 
-SLOW = ("example", "huggingface", "lightning")
-"""Examples left to `make test-all`: tests/attach and tests/e2e run DDP, tests/integrations the trainers' callbacks."""
+SLOW = ("example", "fsdp2", "huggingface", "lightning")
+"""Examples left to `make test-all`: tests/attach and tests/e2e run DDP, tests/integrations the trainers' callbacks,
+tests/client/torch a sharded model."""
 
 
 def slow(*values: object) -> Any:
@@ -47,7 +48,7 @@ def done(scraped: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize("name", ["plain", "fsdp2", *map(slow, SLOW)])
+@pytest.mark.parametrize("name", ["plain", *map(slow, SLOW)])
 def test_an_example_shows_its_steps_loss_and_phases(done: Any, name: str) -> None:
     """All steps of all ranks are counted once, the loss is there, and time is in the phases that the script has."""
     _, ranks, steps, phases = CASES[name]
@@ -83,6 +84,7 @@ def test_the_collectives_of_ddp_are_there(done: Any) -> None:
         assert (seen.value("collective_wait_seconds_total", run="example", rank=rank, op="all_reduce") or 0) > 0
 
 
+@pytest.mark.slow
 def test_the_collectives_of_fsdp_are_there(done: Any) -> None:
     """FSDP2 has no hook: its process group's sequence numbers move on both ranks."""
     seen = done("fsdp2")
