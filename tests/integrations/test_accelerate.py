@@ -95,13 +95,3 @@ def test_one_accelerator_in_two_loops_is_put_back() -> None:
             assert accelerator.backward is not outer
         assert accelerator.backward is outer
     assert not vars(accelerator)
-
-
-def test_a_model_compiled_in_place_gets_no_hooks() -> None:
-    """They would be compiled with it: a graph break at each phase, and an error under `fullgraph`."""
-    torch = pytest.importorskip("torch")
-    model = torch.nn.Linear(1, 1)
-    model._compiled_call_impl = model._call_impl  # as `model.compile()` leaves it
-    with training([1], model=model, socket="/nowhere"):
-        assert not model._forward_hooks
-        assert not model._forward_pre_hooks

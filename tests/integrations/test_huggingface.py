@@ -48,14 +48,15 @@ def test_steps_evaluation_and_checkpoints_need_the_callback_alone(done: Any, run
     assert done.having("config_info", run=run, global_batch=4)
 
 
-def test_data_forward_and_backward_need_the_trainer(done: Any) -> None:
-    """Attached, each wait for a batch is booked; the callback alone claims nothing of what it cannot see."""
+def test_data_needs_the_trainer(done: Any) -> None:
+    """Attached, each wait for a batch is booked. The callback alone sees phases by the hooks of model and optimizer."""
     assert seconds(done, "attached", "data") > STEPS * 4 * SLEEP
     assert seconds(done, "attached", "forward") > 0
     assert seconds(done, "attached", "backward") > 0
     assert done.value("batches_total", run="attached", rank=0) >= STEPS * 2
-    for phase in ("data", "forward", "backward"):
-        assert seconds(done, "callback", phase) == 0
+    assert seconds(done, "callback", "data") == 0
+    assert seconds(done, "callback", "forward") > 0
+    assert seconds(done, "callback", "backward") > 0
 
 
 def test_tokens_are_counted_where_they_are_known(done: Any) -> None:

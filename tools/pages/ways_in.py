@@ -55,7 +55,7 @@ SOURCES = (
         EVERY,
     ),
     Source("batches_total recent_phase_seconds{data}", SCRIPT, "`data(loader)`"),
-    Source("recent_phase_seconds{optimizer}", TRAINERS, '`phase("optimizer")`'),
+    Source("recent_phase_seconds{optimizer}", EVERY, "`watch(model, optimizer)`"),
     Source("nonfinite_total{loss} nonfinite_step{loss}", SCRIPT, "`step.log(loss=…)`"),
     Source(
         "recent_wait_seconds collective_seconds_total collective_bus_bytes_total", SCRIPT, "`watch(model)`",

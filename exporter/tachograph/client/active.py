@@ -64,6 +64,7 @@ class ActiveCalls(NoOpCalls):
         self.sender: Sender | None = None
         self.outputs: Outputs | None = None
         self._watched: WeakSet[Any] = WeakSet()
+        self._detach: list[Callable[[], None]] = []
         self._invariants: Invariants | None = None
         self._thresholds = AlertThresholds()
         state.sources.add(self._thresholds)
@@ -163,7 +164,8 @@ class ActiveCalls(NoOpCalls):
         if model is None and optimizer is None and scheduler is None and scaler is None:
             return
         try:
-            from tachograph.client.torch.model.model_watch import ModelWatch  # late: only a watched model needs it
+            from tachograph.client.torch.model.model_watch import ModelWatch  # late: only a watched model needs them
+            from tachograph.client.torch.model.unmarked_phases import UnmarkedPhases
 
             watch = ModelWatch(
                 model, optimizer, scheduler=scheduler, scaler=scaler,
@@ -175,6 +177,9 @@ class ActiveCalls(NoOpCalls):
             )  # fmt: skip
             watch.attach()
             state.sources.add(watch)
+            phases = UnmarkedPhases(state.clock, state.step)
+            self._detach.append(phases.detach)
+            phases.attach(model, optimizer)
         except Exception as error:  # noqa: BLE001 - as above
             self._refuse_watch("nothing of model and optimizer", error)
 
@@ -233,6 +238,8 @@ class ActiveCalls(NoOpCalls):
 
     def release(self, *, close: bool) -> None:
         self._garbage.stop()
+        while self._detach:
+            self._detach.pop()()
         if self.outputs is not None:
             (self.outputs.close if close else self.outputs.release)()
 

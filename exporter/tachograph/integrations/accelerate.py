@@ -23,9 +23,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from tachograph.catalog.rank import PhaseName
 from tachograph.client.core.contained import contained
-from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder
-from tachograph.client.torch.model.layers import ModelHook
 from tachograph.integrations.loop import Loop
 
 T = TypeVar("T")
@@ -154,22 +152,13 @@ class Training(Generic[T]):
     def _attach(self) -> None:
         accelerator, model, optimizer, scheduler, scaler = self._trained
         self.recorder.watch(model, optimizer, scheduler=scheduler, scaler=scaler)
-        if getattr(model, "_compiled_call_impl", None) is not None:
-            notice("compiled", "the model is compiled in place: phase forward is not measured")
-        elif model is not None:
-            self._keep(model.register_forward_pre_hook(ModelHook(self._forward_begins)))
-            self._keep(model.register_forward_hook(ModelHook(self._forward_ends), always_call=True))
         inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has no hooks
         if inner is not None:
-            self._keep(inner.register_step_pre_hook(self._optimizer_begins))
-            self._keep(inner.register_step_post_hook(self._optimizer_ends))
+            self._undo.append(inner.register_step_post_hook(self._optimizer_ends).remove)
             self._hooked = True
         if accelerator is not None:
             self._wrap("backward", self._backward)
             self._wrap("clip_grad_norm_", self._clip)
-
-    def _keep(self, handle: Any) -> None:
-        self._undo.append(handle.remove)
 
     def _wrap(self, name: str, around: Callable[..., Any]) -> None:
         accelerator = self._trained.accelerator
@@ -188,22 +177,7 @@ class Training(Generic[T]):
     # Hooks of PyTorch and Accelerate: none returns anything of its own, none raises.
 
     @contained
-    def _forward_begins(self, module: Any, inputs: Any) -> None:
-        if self._loop.stepping:
-            self._loop.enter("forward")
-
-    @contained
-    def _forward_ends(self, module: Any, inputs: Any, output: Any) -> None:
-        self._loop.leave("forward")
-
-    @contained
-    def _optimizer_begins(self, optimizer: Any, inputs: Any, named: Any) -> None:
-        if self._loop.stepping:
-            self._loop.enter("optimizer")
-
-    @contained
     def _optimizer_ends(self, optimizer: Any, inputs: Any, named: Any) -> None:
-        self._loop.leave("optimizer")
         self._stepped = True
 
     def _backward(self, method: Callable[..., Any], loss: Any, *arguments: Any, **named: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -57,21 +58,27 @@ def local(tensor: Any) -> Tensor:  # noqa: ANN401 - a Tensor, or a DTensor, whic
 class ModelHook:
     """Calls what it was given. A copy of it, made by `copy.deepcopy` or pickle with its model, does nothing.
 
-    Without it the copy of a model would take along whatever the hook belongs to, or fail on a lock or a socket in it.
+    Without it the copy of a model would take along whatever the hook belongs to, or fail on a lock or a socket in it;
+    and a pickled model would load only where this package is installed.
     """
 
     __slots__ = ("_call",)
 
-    def __init__(self, call: Callable[..., object] | None = None) -> None:
+    def __init__(self, call: Callable[..., object]) -> None:
         self._call = call
 
     def __call__(self, *arguments: object) -> None:
         """Do as the hook does, and answer nothing: an answer would change what the model computes."""
-        if self._call is not None:
-            self._call(*arguments)
+        self._call(*arguments)
 
-    def __reduce__(self) -> tuple[type[ModelHook], tuple[()]]:
-        return ModelHook, ()
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return getattr, (nullcontext(), "__exit__")  # takes anything, does nothing, answers None
+
+
+def unwrapped(optimizer: Any) -> Any:  # noqa: ANN401 - Accelerate's and Lightning's wrappers have the real one inside
+    """Return the optimizer that has hooks."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if hasattr(inner, "register_step_pre_hook") else optimizer
 
 
 def _path(name: str) -> list[str]:

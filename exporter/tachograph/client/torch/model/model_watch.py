@@ -23,6 +23,7 @@ from tachograph.client.torch.model.checksum import Checksum
 from tachograph.client.torch.model.device_readings import DeviceReadings
 from tachograph.client.torch.model.layer_memory import LayerMemory
 from tachograph.client.torch.model.layer_norms import LayerNorms
+from tachograph.client.torch.model.layers import unwrapped
 from tachograph.client.torch.model.matmul_check import MatmulCheck
 from tachograph.client.torch.model.scaler import ScalerWatch
 from tachograph.client.torch.model.update_ratio import UpdateRatio
@@ -81,7 +82,7 @@ class ModelWatch:
         dropped: Counter,
     ) -> None:
         self._model: Any = None if model is None else ref(model)
-        self._optimizer = _unwrapped(optimizer)
+        self._optimizer = unwrapped(optimizer)
         self._scheduler = scheduler
         self._scaler = scaler
         self._layers = layers if rank == 0 else 0
@@ -254,11 +255,6 @@ class OptimizerStep:
         count = next((state["step"] for state in states if "step" in state), None)
         if count is not None and getattr(count, "is_cpu", isinstance(count, int)):
             self._invariants.set(OPTIMIZER_STEP, int(count), step)
-
-
-def _unwrapped(optimizer: Any) -> Any:  # noqa: ANN401 - Accelerate's and Lightning's wrappers have the real one inside
-    inner = getattr(optimizer, "optimizer", None)
-    return inner if hasattr(inner, "register_step_pre_hook") else optimizer
 
 
 def _is_compiled(model: Any) -> bool:  # noqa: ANN401
