@@ -93,7 +93,8 @@ def test_the_collectives_of_fsdp_are_there(done: Any) -> None:
         assert max(groups.values(), default=0) > 0
 
 
-@pytest.mark.parametrize("name", ["plain", slow("lightning")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain", "lightning"])
 def test_an_example_runs_without_an_exporter(name: str, tmp_path: Path) -> None:
     """No exporter: the script does the same, and says so in one line."""
     nobody = {"TACHOGRAPH_SOCKET": str(tmp_path / "nobody.sock"), "OMP_NUM_THREADS": "1", "PATH": ""}
