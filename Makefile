@@ -9,8 +9,9 @@ CHECK_BIN := .venv-check/bin
 CHECK_READY := .venv-check/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
+KUBERNETES_READY := $(VENV)/.kubernetes-ready
 
-.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries dashboards preview wheel screenshots rules docs clean help
+.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -42,15 +43,20 @@ $(SUPPLY_READY): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --group supply
 	@touch $@
 
+$(KUBERNETES_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --group kubernetes
+	@touch $@
+
 demo: programs   ## a real training job, five faults, every page as it arrives (KEEP=1 leaves it running)
 	$(BIN)/tachograph-lab demo $(if $(KEEP),--keep)
 
 programs: $(READY)   ## Prometheus and Alertmanager for the demo: from the PATH, else this release's, into .tools/
 	@$(BIN)/python -m tools.binaries >/dev/null
 
-binaries: $(READY)   ## Prometheus, Alertmanager and node_exporter, both generations, into .tools/
+binaries: $(READY)   ## Prometheus, Alertmanager and node_exporter, both generations, and Helm, into .tools/
 	$(BIN)/python -m tools.binaries bookworm
 	-$(BIN)/python -m tools.binaries sid
+	-$(BIN)/python -m tools.helm
 
 check: $(CHECK_READY)  ## formatting, lint, types, floors: in a small environment of its own, without PyTorch
 	$(CHECK_BIN)/ruff format --check .
@@ -70,7 +76,7 @@ UNIT := $(addprefix tests/,catalog client/core client/flops client/hello client/
 test: check binaries   ## all checks, and all tests but the slow ones: what CI runs
 	$(PYTEST)
 
-test-all: check binaries ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
+test-all: check binaries $(KUBERNETES_READY) ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
 	$(PYTEST) -m 'not hardware'
 
 test-unit: $(READY)      ## a minute of tests without PyTorch, Prometheus and other programs
@@ -129,6 +135,9 @@ rules: $(READY)        ## render prometheus/rules/ from prometheus/src/, its mac
 
 dashboards: $(READY)   ## render grafana/dashboards/ from grafana/build.py
 	$(BIN)/python grafana/build.py
+
+chart: $(READY)   ## what the Helm chart takes from code, and deploy/kubernetes/, its default rendering
+	$(BIN)/python -m tools.chart
 
 preview:         ## build the viewer of the dashboards (needs Node.js 20)
 	cd grafana/preview && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build

@@ -15,6 +15,7 @@ SHIPPED = (
     "prometheus/*.yml",
     "prometheus/src/*.yml",
     "prometheus/rules/dcgm.yml",
+    "prometheus/targets/*.yml",
     "alertmanager/*.yml",
     "alertmanager/examples/receivers.yml",
     "alertmanager/templates/*.tmpl",

@@ -6,6 +6,7 @@ The flags set parameters for rules of your own, which `--output` writes elsewher
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Write every rule file; return the exit status."""
     parser = argparse.ArgumentParser(prog="prometheus/build.py", description=(__doc__ or "").split("\n\n")[0])
     for name, value in rules.parameters().items():
-        kind = rules.job if name.endswith("_job") else rules.value
+        kind = functools.partial(rules.parameter, name)
         parser.add_argument(f"--{name.replace('_', '-')}", default=value, type=kind, help=f"default: {value}")
     parser.add_argument("--output", type=Path, default=HERE / "rules", metavar="DIR", help="default: prometheus/rules")
     values = vars(parser.parse_args(arguments))

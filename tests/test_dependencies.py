@@ -46,6 +46,8 @@ RUN = {
     "cyclonedx-bom": ("Makefile", "/cyclonedx-py"),
     "pip-audit": ("Makefile", "/pip-audit"),
     "uv": ("Makefile", "/uv"),
+    "kubernetes-validate": ("tests/deploy/test_helm.py", '"kubernetes_validate"'),
+    "cloudcoil-models-prometheus-operator": ("tests/deploy/test_helm.py", '"cloudcoil.models.prometheus_operator"'),
 }
 """Distributions that no file imports by name: where each is run or configured, and the text that does it."""
 

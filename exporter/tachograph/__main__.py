@@ -21,7 +21,11 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
-    "run": Command("tachograph.attach.command:main", "run a training script and record it without changing it", ""),
+    "run": Command(
+        "tachograph.attach.command:main",
+        "run a training script and record it without changing it",
+        "exporter,tools",  # for --watch alone
+    ),
     "exporter": Command(
         "tachograph.node.command:main", "export metrics of this node's GPUs and training ranks", "exporter"
     ),
@@ -34,6 +38,9 @@ COMMANDS: Mapping[str, Command] = {
     "bundle": Command(
         "tachograph.bundle.command:main", "write rules, routes, dashboards and runbooks for Prometheus and Kubernetes"
     ),
+    "doctor": Command(
+        "tachograph.doctor.command:main", "say what is wrong with an installation, and what to do about it"
+    ),
     "capture": Command(
         "tachograph.node.gpu.capture:main", "record what NVML returns here, for tests and bug reports", "exporter"
     ),
@@ -44,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status; 141, as for a program that SIGPIPE ends, if its output is closed."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] == "run":  # what it raises is the script's
-        return _run("run", given[1:])
+        status = resolve_name(COMMANDS["run"].main)(given[1:], _watch)
+        return int(status)
     try:
         status = _command(given)
         print(end="", flush=True)  # where standard output is closed there is none to flush
@@ -70,11 +78,25 @@ def _command(given: Sequence[str]) -> int:
     try:
         return _run(given[0], given[1:])
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("tachograph"):
-            raise  # a fault of ours, not a missing extra
-        missing = f"{error.name} is not installed: pip install 'tachograph[{COMMANDS[given[0]].extra}]'"
-        print(f"tachograph {given[0]}: {missing}", file=sys.stderr)
-        return 1
+        return _missing(given[0], error)
+
+
+def _watch(arguments: Sequence[str], quiet: bool) -> int:
+    """Run what `tachograph run --watch` watches; its exporter and its figures need what the client does not."""
+    try:
+        watch = resolve_name("tachograph.watch.command:main")
+    except ModuleNotFoundError as error:
+        return _missing("run --watch", error)
+    return int(watch(arguments, quiet))
+
+
+def _missing(command: str, error: ModuleNotFoundError) -> int:
+    """Say which extra a command needs; return its exit status."""
+    if (error.name or "").startswith("tachograph"):
+        raise error  # a fault of ours, not a missing extra
+    extra = COMMANDS[command.partition(" ")[0]].extra
+    print(f"tachograph {command}: {error.name} is not installed: pip install 'tachograph[{extra}]'", file=sys.stderr)
+    return 1
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:

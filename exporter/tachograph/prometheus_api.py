@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tachograph import duration
 from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
 
 T = TypeVar("T")
@@ -49,6 +50,28 @@ class TimeSeries:
         return self.samples[-1][1]
 
 
+@dataclass(frozen=True)
+class LoadedRule:
+    """A rule as Prometheus has it; `health` is ok, err or unknown, which is: not yet evaluated."""
+
+    group: str
+    name: str
+    query: str
+    health: str
+    error: str
+
+
+@dataclass(frozen=True)
+class ScrapeTarget:
+    """A target of a scrape job; `health` is up, down or unknown, `interval` seconds."""
+
+    labels: Mapping[str, str]
+    url: str
+    interval: float
+    health: str
+    error: str
+
+
 def default_url() -> str:
     """Return `$PROMETHEUS_URL`, else the default address on this machine."""
     return os.environ.get(ENVIRONMENT) or DEFAULT_URL
@@ -82,14 +105,35 @@ class Prometheus:
         """Return all alerting rules in order; a page and a ticket may share a name."""
         return self._ask("rules", {"type": "alert"}, _rules, method="GET")
 
-    def check(self) -> None:
-        """Raise unless this is a Prometheus of a supported version that has our rules."""
+    def version(self) -> str:
+        """Return the version; raise PrometheusError if it is too old for our rules."""
         version = self._ask("status/buildinfo", {}, lambda data: str(data.get("version", "")), method="GET")
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isascii() and part.isdigit())
         if numbers and numbers < OLDEST:
             raise PrometheusError(
                 f"Prometheus {version} at {self.url} is too old: {'.'.join(map(str, OLDEST))} or later is needed"
             )
+        return version
+
+    def rules(self) -> list[LoadedRule]:
+        """Return every rule, recording and alerting."""
+        return self._ask("rules", {}, _loaded, method="GET")
+
+    def targets(self) -> list[ScrapeTarget]:
+        """Return the targets of all scrape jobs."""
+        return self._ask(
+            "targets", {"state": "active"}, lambda data: [_target(one) for one in data["activeTargets"]], method="GET"
+        )
+
+    def alertmanagers(self) -> list[str]:
+        """Return the URLs to which it posts alerts, one for each Alertmanager."""
+        return self._ask(
+            "alertmanagers", {}, lambda data: [_text(one["url"]) for one in data["activeAlertmanagers"]], method="GET"
+        )
+
+    def check(self) -> None:
+        """Raise unless this is a Prometheus of a supported version that has our rules."""
+        self.version()
         recorded = self._ask("rules", {"type": "record"}, _rules, method="GET")
         if not any(rule["name"] == MARK for rule in recorded):
             raise PrometheusError(
@@ -175,6 +219,23 @@ def _instant(at: float) -> float:
 
 def _number(text: str) -> float:
     return {"+Inf": math.inf, "-Inf": -math.inf}.get(text) or float(text)
+
+
+def _loaded(data: Mapping[str, Any]) -> list[LoadedRule]:
+    return [
+        LoadedRule(
+            _text(group["name"]), _text(rule["name"]), _text(rule["query"]), _text(rule["health"]),
+            " ".join(str(rule.get("lastError", "")).split()),
+        )
+        for group in data["groups"]
+        for rule in group["rules"]
+    ]  # fmt: skip
+
+
+def _target(one: Mapping[str, Any]) -> ScrapeTarget:
+    labels = {_text(name): _text(value) for name, value in one["labels"].items()}
+    interval = duration.parse(_text(one["scrapeInterval"]))
+    return ScrapeTarget(labels, _text(one["scrapeUrl"]), interval, _text(one["health"]), str(one.get("lastError", "")))
 
 
 def _rules(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 Write = Callable[..., Path]
 COMMITTED = {
     "rules": "prometheus/rules",
+    "targets": "prometheus/targets",
     "alertmanager/templates": "alertmanager/templates",
     "dashboards": "grafana/dashboards",
     "runbooks": "runbooks",
@@ -37,13 +38,25 @@ def test_without_flags_the_files_are_the_committed_ones(write: Write) -> None:
     out = write()
     for there, here in COMMITTED.items():
         assert files(out / there) == files(ROOT / here)
-    assert (out / "alertmanager/alertmanager.yml").read_bytes() == (ROOT / "alertmanager/alertmanager.yml").read_bytes()
+    for name in ("prometheus/prometheus.yml", "alertmanager/alertmanager.yml"):
+        assert (out / name.removeprefix("prometheus/")).read_bytes() == (ROOT / name).read_bytes()
 
 
-@pytest.mark.parametrize("flags", [[], SITE], ids=["shipped", "site"])
-def test_prometheus_accepts_the_rules(programs: Mapping[str, Path], write: Write, flags: list[str]) -> None:
-    """As shipped, and with a site's own names."""
-    accepted(programs["promtool"], "check", "rules", *(write(*flags) / "rules").glob("*.yml"))
+@pytest.mark.parametrize(
+    ("flags", "job"), [([], "node"), (SITE, "hosts"), (["--node-job", "a-1|b"], "a-1"), (["--node-job", "a.+"], "node")]
+)
+def test_prometheus_accepts_rules_and_configuration(
+    programs: Mapping[str, Path], write: Write, flags: list[str], job: str
+) -> None:
+    """As shipped, and with a site's own names; a pattern is no name of a job."""
+    out = write(*flags)
+    accepted(programs["promtool"], "check", "rules", *(out / "rules").glob("*.yml"))
+    accepted(programs["promtool"], "check", "config", out / "prometheus.yml")
+    jobs = [
+        one["job_name"]
+        for one in yaml.safe_load((out / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
+    ]
+    assert jobs == ["tachograph", job, "dcgm", "prometheus", "alertmanager"]
 
 
 def test_flags_reach_rules_and_dashboards(write: Write) -> None:
@@ -116,7 +129,7 @@ def test_a_faulty_flag_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
 ) -> None:
     """In one line; nothing is written."""
-    assert command.main(["--out", str(tmp_path / "out"), *flags]) in (1, 2)
+    assert command.main(["--out", str(tmp_path / "out"), *flags]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"tachograph bundle: {said}")
     assert error.count("\n") == 1
@@ -137,11 +150,27 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path, capsys: pytest.Captur
     assert (tmp_path / "rules/runs.yml").exists()
 
 
+def test_a_bundle_replaces_an_earlier_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the new one does not have is removed, and nothing that was not part of the earlier one."""
+    out = tmp_path / "out"
+    assert command.main(["--out", str(out), "--format", "operator"]) == 0
+    kept = [out / "rules/mine.yml", tmp_path / "outside.yml"]
+    for path in kept:
+        path.touch()
+    with (out / command.WRITTEN).open("a", encoding="utf-8") as file:
+        file.write("../outside.yml\n")
+    assert command.main(["--out", str(out), "--force"]) == 0
+    assert all(path.exists() for path in kept)
+    assert not (out / "podmonitor.yml").exists()
+    assert not list((out / "dashboards").glob("*.yml"))
+    capsys.readouterr()
+
+
 def test_what_was_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line each, the files that are still to be created, and the next command last."""
     assert command.main(["--out", str(tmp_path / "out"), "--receiver", "slack"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[0].rpartition("/")[2] for line in lines] == [
-        "rules", "alertmanager", "dashboards", "runbooks", "receivers", "next",
+        "prometheus.yml", "rules", "alertmanager", "dashboards", "runbooks", "receivers", "next",
     ]  # fmt: skip
-    assert "create /etc/alertmanager/secrets/slack-webhook-url," in lines[4]
+    assert "create /etc/alertmanager/secrets/slack-webhook-url," in lines[5]

@@ -55,14 +55,6 @@ def test_each_gpu_has_a_file_with_its_jobs_until_they_end(tmp_path: Path) -> Non
     assert jobs(folder) == {}
 
 
-def test_a_task_of_an_array_is_named_as_squeue_prints_it(tmp_path: Path) -> None:
-    array = {"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "10", "SLURM_ARRAY_TASK_ID": "2"}
-    hook(tmp_path, "prolog", SLURM_JOB_GPUS="0", **array)
-    assert jobs(tmp_path) == {"0": ["10_2"]}
-    hook(tmp_path, "epilog", **array)
-    assert jobs(tmp_path) == {}
-
-
 @pytest.mark.parametrize("job", [{}, {"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "../0,x y"}])
 def test_it_never_fails(tmp_path: Path, job: Mapping[str, str]) -> None:
     """A prolog that fails drains the node."""
@@ -127,7 +119,8 @@ class Cluster:
         settings = {
             "ClusterName": "test", "SlurmctldHost": f"{HOST}(127.0.0.1)", "SlurmUser": "root", "AuthType": "auth/munge",
             "AuthInfo": f"socket={self.folder / 'munge.socket'}", "ProctrackType": "proctrack/linuxproc",
-            "TaskPlugin": "task/none", "SelectType": "select/cons_tres", "GresTypes": "gpu", "ReturnToService": 2,
+            "TaskPlugin": "task/none", "SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CPU",
+            "GresTypes": "gpu", "ReturnToService": 2,
             "SlurmctldPort": free_port(), "SlurmdPort": free_port(), "StateSaveLocation": self.folder / "state",
             "SlurmdSpoolDir": self.folder / "spool", "SlurmctldPidFile": self.folder / "ctld.pid",
             "SlurmdPidFile": self.folder / "d.pid", "Prolog": self.folder / "prolog", "Epilog": self.folder / "prolog",
@@ -165,6 +158,13 @@ class Cluster:
         assert status == 0
         return out.strip()
 
+    def cancel_all(self) -> None:
+        """End what a test that failed has left: jobs outlive the daemons."""
+        self("scancel", "--user=root")
+        deadline = time.monotonic() + DEADLINE
+        while self("squeue", "-h")[1] and time.monotonic() < deadline:
+            time.sleep(0.2)
+
     def shows(self, *parts: str) -> str:
         """Wait for a line of the exporter's page that has all parts; return it."""
         deadline = time.monotonic() + DEADLINE
@@ -187,7 +187,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator
         pytest.skip("needs root and a Slurm: apt-get install slurm-wlm munge")
     folder = tmp_path_factory.mktemp("slurm")
     with Children(folder) as children:
-        yield Cluster(folder, children, FakeNvml(library, folder / "nvml").environment())
+        found = Cluster(folder, children, FakeNvml(library, folder / "nvml").environment())
+        yield found
+        found.cancel_all()
 
 
 @pytest.mark.slow
@@ -200,6 +202,33 @@ def test_a_job_is_seen_with_its_gpu_and_its_name(cluster: Cluster) -> None:
     assert re.search(r'gpu="[01]"', gpu)
     cluster("scancel", job)
     cluster.shows("tachograph_rank_ended_timestamp_seconds{", run, 'reason="terminated"')
+
+
+@pytest.mark.slow
+def test_the_first_minute_of_a_hang_leads_to_the_rank(cluster: Cluster) -> None:
+    """RunHung's line for Slurm opens a shell beside the rank, where `scontrol listpids` has its process."""
+    job = cluster.submit("hung")
+    cluster.shows("tachograph_rank_up{", f'run="hung-{job}"', " 1")
+    (line,) = re.findall(r"^(srun .+?)  +# Slurm$", (ROOT / "runbooks/RunHung.md").read_text(), re.MULTILINE)
+    words = line.replace("<job>", job).replace("<node>", HOST).split()
+    _, listed = cluster(*words, "-c", f"scontrol listpids {job}")
+    ranks = [row.split()[0] for row in listed.splitlines() if row.split()[3:] == ["0", "0"]]
+    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in ranks if Path(f"/proc/{pid}").exists()]
+    assert any(str(cluster.script) in command for command in commands), listed
+    cluster("scancel", job)
+
+
+@pytest.mark.slow
+def test_each_task_of_an_array_is_a_run_with_its_own_gpu(cluster: Cluster) -> None:
+    """Slurmd does not give its prolog the array: rank and GPU are joined by the task's own job id."""
+    array = cluster.submit("sweep", "--array=3-4")
+    gpus = set()
+    for task in (3, 4):
+        rank = cluster.shows("tachograph_rank_job_info{", f'run="sweep-{array}_{task}"', 'scheduler="slurm"')
+        (job,) = re.findall(r'job_id="(\d+)"', rank)
+        gpus |= set(re.findall(r'gpu="([01])"', cluster.shows("tachograph_gpu_job_info{", f'job_id="{job}"')))
+    assert gpus == {"0", "1"}
+    cluster("scancel", array)
 
 
 @pytest.mark.slow

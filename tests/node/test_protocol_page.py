@@ -48,7 +48,7 @@ def test_the_worked_frames_work(exporter: Any) -> None:
     exporter.eventually(lambda: exporter.scrape().value("rank_state", state="failed", **labels) == 1)
     scrape = exporter.scrape()
     assert scrape.value("train_tokens_total", **labels) == 983040
-    assert scrape.value("rank_job_info", scheduler="slurm", job_id="4711_3", namespace="", pod="", **labels) == 1
+    assert scrape.value("rank_job_info", scheduler="slurm", job_id="4711", namespace="", pod="", **labels) == 1
     exporter.eventually(lambda: exporter.scrape().value("train_productive_seconds_total", run="llama-7b") == 96.4)
     assert exporter.scrape().value("train_lost_seconds_total", run="llama-7b", cause="init") == 20.5
     assert scrape.value("train_tagged_steps_total", tag="gc", **labels) == 1

@@ -1,41 +1,20 @@
 """The contract of the runbooks: one page per alert, one form, and nothing in it that does not exist.
 
-What their PromQL may use is checked in tests/rules/test_contract.py, beside what the rules may.
+What their commands may be is checked in test_commands.py, what their PromQL may use in tests/rules/test_contract.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import io
 import re
-import sys
-from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 
-from tachograph import __main__ as program
 from tachograph.catalog import rank as training_catalog
-from tachograph_lab import __main__ as lab
-
-ROOT = Path(__file__).resolve().parents[2]
-RUNBOOKS = ROOT / "runbooks"
-INDEX = RUNBOOKS / "README.md"
-INCIDENTS = ROOT / "lab/tachograph_lab/incidents"
-PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(RUNBOOKS.glob("*.md")) if path != INDEX}
-COMMANDS = yaml.safe_load(Path(__file__).with_name("commands.yml").read_text(encoding="utf-8"))
-EVERYDAY = set(COMMANDS["everyday"].split())
-REVIEWED: Mapping[str, Mapping[str, Any]] = COMMANDS["programs"]
-"""Program -> what may stand behind it in a runbook, and where that is documented."""
+from tests.runbooks.page import INDEX, PAGES, ROOT, RUNBOOKS, blocks, prose, rows, sections, text_of
 
 HEADINGS = [
     "Meaning", "Cost of delay", "First minute", "Decide", "Commands", "Safe and destructive", "False alarms", "Tune",
-    "Replay",
 ]  # fmt: skip
 PLATFORMS = ["Kubernetes", "Slurm", "Bare metal"]
 SEVERITIES = {"critical": "Page", "warning": "Ticket", "info": "Info", "none": "Heartbeat"}
@@ -43,19 +22,6 @@ WHO = {"you", "run", "hardware", "network", "storage", "facility", "cluster"}
 LINES = 90
 
 Rules = list[dict[str, Any]]
-
-
-def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"runbooks_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-shell = _load(Path(__file__).with_name("shell.py"))
 
 
 def alerts(rules: Rules) -> dict[str, dict[str, Any]]:
@@ -68,25 +34,6 @@ def alerts(rules: Rules) -> dict[str, dict[str, Any]]:
                 one["severities"].append(rule["labels"]["severity"])
             one["url"] = rule["annotations"].get("runbook_url", "")
     return found
-
-
-def sections(text: str) -> dict[str, str]:
-    """Return a page's text by its headings of the second level, in order."""
-    parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def blocks(text: str, kind: str) -> Iterator[str]:
-    """Yield the lines of all fenced blocks of a kind that hold more than a comment."""
-    for block in re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        yield from (line for line in block.splitlines() if line.strip() and not line.lstrip().startswith("#"))
-
-
-def rows(text: str) -> list[list[str]]:
-    """Return the cells of the first table of a text, its head included."""
-    lines = re.findall(r"^\|(.+)\|$", text, re.MULTILINE)
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)] for line in lines]
-    return [row for row in cells if not all(set(cell) <= {"-"} and cell for cell in row)]
 
 
 def anchors(text: str) -> set[str]:
@@ -143,87 +90,9 @@ def test_the_roles_are_told() -> None:
 
 
 @pytest.mark.parametrize("name", [*PAGES, "README"])
-def test_every_command_exists(name: str) -> None:
-    """Programs, subcommands, options and fields are reviewed ones; what `tachograph` takes, its own help says."""
-    text = PAGES.get(name) or INDEX.read_text(encoding="utf-8")
-    assert list(blocks(sections(text).get("Commands", text), "sh"))
-    for line in written(text):
-        for words in shell.commands(line):
-            fault = judge(words)
-            assert fault is None, f"{line}\n{fault}"
-    for option in re.findall(r"`(--\w+\.[\w.-]+)`", text):  # a dot: the exporter's own
-        assert option in help_of("tachograph", "exporter"), option
-
-
-def written(text: str) -> Iterator[str]:
-    """Yield what a reader may copy into a shell: lines of the blocks, and in the text what begins with a program."""
-    yield from blocks(text, "sh")
-    spans = re.findall(r"`([^`\n]+)`", prose(text))
-    yield from (span for span in spans if span.split()[0] in {*OURS, *REVIEWED})
-
-
-def prose(text: str) -> str:
-    """Return a page without its fenced blocks."""
-    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-
-
-def judge(words: list[str]) -> str | None:
-    """Return what is wrong with a command."""
-    name, *rest = words
-    if name in OURS:
-        return judge_ours(name, rest)
-    if name in EVERYDAY:
-        return None
-    if name not in REVIEWED:
-        return f"{name} is not in commands.yml"
-    allowed = REVIEWED[name]
-    options = {word.partition("=")[0] for word in rest if word.startswith("-") and word.strip("-")}
-    plain = {word for word in rest if not word.startswith("-")}
-    fields = {field for word in rest if word.startswith("--query-") for field in word.partition("=")[2].split(",")}
-    unknown = (options - set(allowed.get("options", ()))) | (fields - set(allowed.get("fields", ())))
-    if plain and not options and not plain & set(allowed.get("subcommands", plain)):
-        unknown |= plain
-    return f"{name}: {sorted(unknown)} not in commands.yml" if unknown else None
-
-
-OURS = {"tachograph": program, "tachograph-lab": lab}
-
-
-def judge_ours(name: str, rest: list[str]) -> str | None:
-    """Return what our own programs would say against a command; options are looked for in its help."""
-    subcommand = rest[0] if rest else ""
-    if subcommand not in OURS[name].COMMANDS:
-        return f"{name} has no command {subcommand!r}"
-    options = {word.partition("=")[0] for word in rest if word.startswith("-")}
-    unknown = {option for option in options if not re.search(rf"(?<![\w-]){option}\b", help_of(name, subcommand))}
-    return f"{name} {subcommand} has no option {unknown}" if unknown else None
-
-
-@cache
-def help_of(name: str, subcommand: str) -> str:
-    """Return what `NAME SUBCOMMAND --help` prints."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-        OURS[name].main([subcommand, "--help"])
-    return said.getvalue()
-
-
-def test_nothing_is_reviewed_that_nobody_uses() -> None:
-    """Each program in the table of commands is used in a runbook and has the source of its documentation."""
-    texts = (*PAGES.values(), INDEX.read_text(encoding="utf-8"))
-    used = [words for text in texts for line in written(text) for words in shell.commands(line)]
-    assert {words[0] for words in used} - OURS.keys() == REVIEWED.keys() | EVERYDAY
-    for name, allowed in REVIEWED.items():
-        assert allowed["source"], name
-        said = " ".join(word for words in used if words[0] == name for word in words[1:])
-        for word in (*allowed.get("options", []), *allowed.get("subcommands", []), *allowed.get("fields", [])):
-            assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", said), f"{name}: nobody uses {word}"
-
-
-@pytest.mark.parametrize("name", [*PAGES, "README"])
 def test_every_link_leads_somewhere(name: str) -> None:
     """Files exist, and so do the headings that links point to."""
-    text = PAGES.get(name) or INDEX.read_text(encoding="utf-8")
+    text = text_of(name)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith("https://"):
             continue
@@ -236,7 +105,7 @@ def test_every_link_leads_somewhere(name: str) -> None:
 @pytest.mark.parametrize("name", [*PAGES, "README"])
 def test_other_alerts_and_files_are_named_rightly(name: str, rules: Rules) -> None:
     """A name that looks like an alert's or a file's in this repository is one."""
-    text = PAGES.get(name) or INDEX.read_text(encoding="utf-8")
+    text = text_of(name)
     said = re.sub(r"`[^`\n]+`", "", prose(text))
     families = {re.match(r"[A-Z][a-z]+", alert)[0] for alert in PAGES}  # type: ignore[index]
     named = {word for word in re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b", said) if re.match(r"[A-Z][a-z]+", word)}
@@ -285,44 +154,6 @@ def test_each_how_to_covers_every_platform() -> None:
         assert all(list(blocks(part, "sh")) for part in parts[1::2]), title
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_replay_shows_the_alert(name: str) -> None:
-    """Each line names a rule test that makes it fire or an incident that expects it; every such incident is named."""
-    lines = list(blocks(sections(PAGES[name])["Replay"], "sh"))
-    assert lines
-    expecting = incidents_of(name)
-    shown = set()
-    for line in lines:
-        *_, argument = next(shell.commands(line))
-        if line.startswith("tachograph-lab replay"):
-            assert argument in expecting, f"{argument} does not expect {name}; {sorted(expecting)} do"
-            shown.add(argument)
-            continue
-        assert re.fullmatch(r"promtool test rules tests/rules/\w+/\w+\.yml", line.partition("#")[0].strip()), line
-        assert name in firing_in(argument), f"{argument} does not make {name} fire"
-    assert shown == expecting, f"not listed: {sorted(expecting - shown)}"
-
-
-@cache
-def firing_in(path: str) -> frozenset[str]:
-    """Return the alerts that a rule test makes fire."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
-    tests = yaml.load((ROOT / path).read_text(encoding="utf-8"), loader)["tests"]
-    cases = [case for test in tests for case in test.get("alert_rule_test", [])]
-    return frozenset(case["alertname"] for case in cases if case.get("exp_alerts"))
-
-
-def incidents_of(alert: str) -> set[str]:
-    """Return the scenario files, as seen from the repository's root, that must end in an alert."""
-    return {str(path.relative_to(ROOT)) for path, ends in _endings() if alert in ends}
-
-
-@cache
-def _endings() -> tuple[tuple[Path, frozenset[str]], ...]:
-    scenarios = [(path, yaml.safe_load(path.read_text(encoding="utf-8"))) for path in sorted(INCIDENTS.glob("*.yaml"))]
-    return tuple((path, frozenset(one["alert"] for one in told.get("expect") or ())) for path, told in scenarios)
-
-
 def test_the_index_holds_every_alert(rules: Rules) -> None:
     """By severity each stands exactly where it belongs, by symptom at least once."""
     parts = sections(INDEX.read_text(encoding="utf-8"))
@@ -345,5 +176,5 @@ def test_the_index_holds_every_alert(rules: Rules) -> None:
 @pytest.mark.parametrize("name", [*PAGES, "README"])
 def test_runbooks_hold_no_place_of_ours(name: str) -> None:
     """No path of a home or of a workplace, no address of a network, nothing left to be done."""
-    text = PAGES.get(name) or INDEX.read_text(encoding="utf-8")
+    text = text_of(name)
     assert not re.search(r"/work/|/home/|/root/|/tmp/|\bTODO\b|\bTBD\b|\bFIXME\b|\b\d+\.\d+\.\d+\.\d+\b", text)

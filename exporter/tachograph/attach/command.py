@@ -22,6 +22,7 @@ from tachograph.client.transport.shutdown import note_exit
 USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
        tachograph run [options] -m MODULE [argument ...]
        torchrun [options] -m tachograph run [options] SCRIPT [argument ...]
+       tachograph run --watch [options] SCRIPT [argument ...]
 
 Runs a PyTorch training script as Python would, and records it without an edit.
 
@@ -35,6 +36,7 @@ options:
   --precision NAME      what products are computed in: bf16, fp16, tf32, fp8, ...
   --hang-seconds N      what the run takes longer for than that, without a step, is a hang
                         (else TACHOGRAPH_HANG_SECONDS, else the rules' own limit)
+  --watch               start an exporter for this program alone, and measure the run until it ends
   --quiet               do not print a summary at the end
 """
 
@@ -50,6 +52,8 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 """Options with a value: the argument of `Recorder` or the threshold that it is, and how its text is read."""
 
+FLAGS = {"--watch", "--quiet"}
+BEFORE_LAUNCHER = "tachograph run --watch -m torch.distributed.run [options] -m tachograph run SCRIPT"
 AMOUNTS = {"tokens_per_step", "flops_per_token", "flops_per_step"}
 
 
@@ -57,13 +61,24 @@ class UsageError(Exception):
     """The command line is invalid; the text says why."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run a script; returns only where there is none to run, and after one that ended normally."""
+def main(arguments: Sequence[str], watch: Callable[[Sequence[str], bool], int] | None = None) -> int:
+    """Run a script; returns only where there is none to run, and after one that ended normally.
+
+    `watch` runs the arguments without `--watch`, quietly or not, beside an exporter, and returns their status.
+    """
     if arguments and arguments[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0
     try:
-        given, quiet, target, rest = _parse(list(arguments))
+        given, flags, target, rest = _parse(list(arguments))
+        if "--watch" in flags and watch is not None:
+            if "LOCAL_RANK" in os.environ:
+                raise UsageError(f"--watch starts one exporter for all ranks: {BEFORE_LAUNCHER}")
+            if target[0] == "script":  # to find a module would import what it is in
+                program.script(target[1])
+            words = list(arguments)
+            words.remove("--watch")
+            return watch(words, "--quiet" in flags)
         chosen = program.module(target[1]) if target[0] == "-m" else program.script(target[1])
     except UsageError as error:
         sys.stderr.write(f"tachograph run: {error}; see tachograph run --help\n")
@@ -72,7 +87,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"tachograph run: {error}\n")
         return error.status
     try:
-        _watch(given, quiet, at_once=not chosen.mentions("tachograph"))
+        if not _launches(rest):
+            _record(given, "--quiet" in flags, at_once=not chosen.mentions("tachograph"))
     except Exception as error:  # noqa: BLE001 - the script runs, recorded or not
         notice("run", "nothing is recorded", error)
     try:
@@ -84,22 +100,27 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parse(words: list[str]) -> tuple[dict[str, Any], bool, tuple[str, str], list[str]]:
-    """Return the recorder's arguments, whether to be quiet, what to run, and its arguments, which are not looked at."""
+def _launches(words: Sequence[str]) -> bool:
+    """Return whether a program's arguments are to start ranks under `tachograph run`: they are what is recorded."""
+    return any(tuple(words[i : i + 3]) == ("-m", "tachograph", "run") for i in range(len(words)))
+
+
+def _parse(words: list[str]) -> tuple[dict[str, Any], set[str], tuple[str, str], list[str]]:
+    """Return the recorder's arguments, flags, what to run, and its arguments, which are not looked at."""
     given: dict[str, Any] = {}
-    quiet = False
+    flags: set[str] = set()
     while words:
         word = words.pop(0)
         option, equals, value = word.partition("=")
-        if word == "--quiet":
-            quiet = True
+        if word in FLAGS:
+            flags.add(word)
         elif option in OPTIONS or word == "-m":
             if not equals:
                 if not words:
                     raise UsageError(f"{word} needs a value")
                 value = words.pop(0)
             if word == "-m":
-                return given, quiet, ("-m", value), words
+                return given, flags, ("-m", value), words
             try:
                 argument, read = OPTIONS[option]
                 given[argument] = read(value)
@@ -108,11 +129,11 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], bool, tuple[str, str], lis
         elif word.startswith("-"):
             raise UsageError(f"unknown option {word}")
         else:
-            return given, quiet, ("script", word), words
+            return given, flags, ("script", word), words
     raise UsageError("no script was given")
 
 
-def _watch(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
+def _record(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
     """Have PyTorch observed once the script imports it, and the summary printed by rank 0.
 
     The record begins `at_once`, so that a crash before the first batch is a run, too; else with the first event.

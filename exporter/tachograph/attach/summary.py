@@ -1,6 +1,15 @@
-"""The summary that `tachograph run` prints at the end: what it could see of a script, and what it could not."""
+"""The summary that `tachograph run` prints at the end: what it could see of a script, and what it could not.
+
+With `--watch` what was measured follows.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tachograph import humanize
+from tachograph.printable import printable
 
 SEEN = {
     "data": "the wait for data",
@@ -75,3 +84,89 @@ class Summary:
             f"tachograph run: recorded {self.steps} steps: {', '.join(seen)}\n"
             f"tachograph run: not seen: {'; '.join(unseen) or 'nothing'}\n"
         )
+
+
+LAG_SHARE = 0.02
+"""Of a step: what ranks differ by anyway."""
+
+NO_RANK = "no rank connected: nothing was measured (a script that trains without PyTorch needs a Recorder)"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The measurements of a run. Times are in seconds; by rank, or added up over the ranks.
+
+    `seconds` is how long it trained, start-up left out; `phases` are shares of it; `lags` are by how much later than
+    the median rank each came to its collectives, in each step.
+    """
+
+    run: str
+    ranks: int
+    steps: float
+    seconds: float
+    phases: Mapping[str, float]
+    tokens: float
+    samples: float
+    flops: float
+    mfu: float | None
+    lags: Mapping[int, float]
+    gpu_memory: Mapping[int, float]
+    host_memory: Mapping[int, float]
+    productive: float
+    lost: Mapping[str, float]
+
+
+def figures_text(runs: Iterable[Figures]) -> str:
+    """Return a few lines for a person on each run."""
+    found = [f"tachograph run: {printable(line)}\n" for one in runs for line in _lines(one)]
+    return "".join(found) or f"tachograph run: {NO_RANK}\n"
+
+
+def _lines(one: Figures) -> Iterator[str]:
+    """Yield a line for each question: how fast, where the time went, who was slow, how much memory, what is missing."""
+    if not one.steps or not one.seconds:
+        yield f"{one.run}: no step was completed"
+        return
+    step = one.seconds / one.steps
+    speed = [f"{humanize.plural(one.steps, 'step')} on {humanize.plural(one.ranks, 'rank')}"]
+    speed.append(f"{humanize.duration(step)} each, pauses included")
+    for amount, unit in ((one.tokens, "tokens/s"), (one.samples, "samples/s")):
+        speed += [f"{humanize.short(amount / one.seconds)} {unit}"] if amount else []
+    speed += [] if one.mfu is None else [f"MFU {humanize.percent(one.mfu, 1)}"]
+    yield f"{one.run}: {', '.join(speed)}"
+    yield "where a step's time went: " + _shares(one.phases)
+    known = one.productive + sum(one.lost.values())
+    if one.lost and known:
+        causes = _shares({cause: seconds / known for cause, seconds in one.lost.items()})
+        yield f"of the run's whole time {humanize.percent(one.productive / known)} was training; lost: {causes}"
+    if one.ranks > 1 and one.lags:
+        slowest = max(one.lags, key=lambda rank: one.lags[rank])
+        lag = one.lags[slowest]
+        said = f"rank {slowest}, which the others waited {humanize.duration(lag)} for in each step"
+        yield f"slowest rank: {said if lag > LAG_SHARE * step else 'none: they are equally fast'}"
+    memory = [
+        f"{humanize.gibibytes(sizes[most])} GiB {what}" + f" (rank {most})" * (one.ranks > 1)
+        for sizes, what in (
+            (one.gpu_memory, "of GPU tensors at most"),
+            (one.host_memory, "of host memory near the end"),
+        )
+        if sizes
+        for most in [max(sizes, key=lambda rank: sizes[rank])]
+    ]
+    if memory:
+        yield f"memory: {', '.join(memory)}"
+    missing = {
+        "MFU (no FLOPs given: --tokens-per-step with --flops-per-token, or --flops-per-step)": not one.flops,
+        "MFU (the device's peak FLOP/s are not known)": one.flops and one.mfu is None,
+        "throughput (--tokens-per-step or --samples-per-step)": not one.tokens and not one.samples,
+        "GPU memory (no CUDA device was used)": not one.gpu_memory,
+        "the slowest rank (no waits for collectives were seen)": one.ranks > 1 and not one.lags,
+    }
+    if words := [word for word, is_missing in missing.items() if is_missing]:
+        yield f"not measured: {'; '.join(words)}"
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    """Return shares of a time by name, the largest first; those below a percent are left out."""
+    named = sorted(shares.items(), key=lambda one: -one[1])
+    return ", ".join(f"{name} {humanize.percent(share)}" for name, share in named if share >= 0.01) or "nothing of note"

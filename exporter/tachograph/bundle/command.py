@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tachograph.bundle.site import Site
 
 RECEIVERS = ("webhook", "slack", "pagerduty", "email")
+WRITTEN = ".bundle"
+"""The list of a bundle's files, from which the next one knows which of them are obsolete."""
 PARAMETERS = {
     "node_job": ("REGEX", "the name of node_exporter's scrape job"),
     "runbook_url": ("URL", "the folder with <Alert>.md, to which alerts link"),
@@ -49,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=RECEIVERS,
         help="how people are notified (repeatable); secrets are files or Kubernetes secrets, named at the end",
     )
-    parser.add_argument("--force", action="store_true", help="write to a folder that is not empty")
+    parser.add_argument(
+        "--force", action="store_true", help="write to a folder that is not empty, in place of an earlier bundle"
+    )
     return parser
 
 
@@ -91,9 +95,7 @@ def _write(given: argparse.Namespace) -> int:
         if not given.force and out.is_dir() and any(out.iterdir()):
             return _fail(f"{out} is not empty: choose another folder, or write into it with --force", 2)
         files, said = FORMATS[given.format](site, out)
-        for name, text in files.items():
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            (out / name).write_text(text, encoding="utf-8")
+        _replace(out, files)
     except rules.RuleSourceError as error:
         return _fail(str(error), 2)
     except OSError as error:
@@ -103,15 +105,32 @@ def _write(given: argparse.Namespace) -> int:
     return 0
 
 
+def _replace(out: Path, files: Mapping[str, str]) -> None:
+    """Write the files, and remove those of an earlier bundle that are no longer part of it."""
+    written = out / WRITTEN
+    earlier = written.read_text(encoding="utf-8").splitlines() if written.exists() else []
+    for name in set(earlier) - set(files):
+        path = (out / name).resolve()
+        if path.is_relative_to(out) and path.is_file():
+            path.unlink()
+    for name, text in files.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(text, encoding="utf-8")
+    written.write_text("".join(f"{name}\n" for name in files), encoding="utf-8")
+
+
 def _values(given: argparse.Namespace) -> dict[str, str]:
-    """Return the parameters and thresholds that were given; raise RuleSourceError or OSError."""
+    """Return the parameters and thresholds that were given; raise RuleSourceError."""
     from tachograph.bundle import rules
 
-    values = rules.read_thresholds(given.thresholds) if given.thresholds else {}
+    try:
+        values = rules.read_thresholds(given.thresholds) if given.thresholds else {}
+    except OSError as error:
+        raise rules.RuleSourceError(f"{given.thresholds}: {error.strerror}") from error
     for name in PARAMETERS:
         if (text := getattr(given, name)) is not None:
             try:
-                values[name] = rules.job(text) if name == "node_job" else rules.value(text)
+                values[name] = rules.parameter(name, text)
             except argparse.ArgumentTypeError as error:
                 raise rules.RuleSourceError(f"--{name.replace('_', '-')}: {error}") from error
     return values
@@ -124,7 +143,8 @@ Written = tuple[Mapping[str, str], Sequence[str]]
 def _plain(site: Site, out: Path) -> Written:
     files = site.files()
     said = [
-        f"{out}/rules: {_count(files, 'rules/')} rule files; in prometheus.yml: rule_files: [{out}/rules/*.yml]",
+        f"{out}/prometheus.yml: for a new Prometheus; its first lines say how to start it, targets/ names the nodes",
+        f"{out}/rules: {_count(files, 'rules/')} rule files; in a Prometheus of yours: rule_files: [{out}/rules/*.yml]",
         f"{out}/alertmanager: alertmanager.yml for a dedicated Alertmanager, subroute.yml to merge into yours",
         f"{out}/dashboards: {_count(files, 'dashboards/')} dashboards; the data source's uid is `prometheus`",
         f"{out}/runbooks: {_count(files, 'runbooks/')} runbooks; serve them at --runbook-url",
@@ -160,7 +180,7 @@ def _operator(site: Site, out: Path) -> Written:
         f"{out}/alertmanager-templates.yml: for an Alertmanager's alertmanagerConfiguration.templates",
         f"{out}/dashboards: {_count(files, 'dashboards/')} ConfigMaps with the label grafana_dashboard=1",
         f"{out}/runbooks: {_count(files, 'runbooks/')} runbooks; serve them at --runbook-url",
-        f"next: kubectl apply --recursive --namespace monitoring --filename {out}",
+        f"next: kubectl apply --server-side --recursive --namespace monitoring --filename {out}",
     ]
 
 

@@ -30,8 +30,10 @@ def operator(site: Site) -> dict[str, str]:
     return (
         {f"rules/{name}": _prometheus_rule(name, text) for name, text in site.rules().items()}
         | {
-            "podmonitor.yml": routes.dumped(pod_monitor()),
-            "alertmanagerconfig.yml": alertmanager_config(site.receivers),
+            "podmonitor.yml": routes.dumped(
+                _object("monitoring.coreos.com/v1", "PodMonitor", "exporter", {"spec": pod_monitor()})
+            ),
+            "alertmanagerconfig.yml": _alertmanager_config(site.receivers),
         }
         | {"alertmanager-templates.yml": routes.dumped(_config_map("alertmanager-templates", templates()))}
         | _dashboards(site)
@@ -53,7 +55,7 @@ def config_maps(site: Site) -> dict[str, str]:
 
 
 def pod_monitor() -> dict[str, Any]:
-    """Return the scrape of the exporter's pods, as prometheus/prometheus.yml has it for hosts."""
+    """Return the scrape of the exporter's pods, as prometheus/prometheus.yml has it for hosts: a PodMonitor's spec."""
     endpoint = {
         "port": "metrics",
         "interval": "5s",
@@ -67,7 +69,7 @@ def pod_monitor() -> dict[str, Any]:
             {"action": "labeldrop", "regex": "pod|container|namespace|endpoint"},
         ],
     }
-    spec = {
+    return {
         "namespaceSelector": {"any": True},
         "selector": {"matchLabels": LABELS},
         "podMetricsEndpoints": [endpoint],
@@ -76,13 +78,12 @@ def pod_monitor() -> dict[str, Any]:
         "labelNameLengthLimit": 64,
         "labelValueLengthLimit": 256,
     }
-    return _object("monitoring.coreos.com/v1", "PodMonitor", "exporter", {"spec": spec})
 
 
-def alertmanager_config(chosen: Sequence[str]) -> str:
-    """Return routes, inhibitions and receivers for an Alertmanager that the operator runs."""
+def alertmanager(chosen: Sequence[str]) -> dict[str, Any]:
+    """Return routes, inhibitions and receivers of the chosen kinds, as an AlertmanagerConfig has them."""
     ours = routes.shipped_configuration()
-    spec = {
+    return {
         "route": _route({"matchers": [routes.COMPONENT]} | ours["route"]),
         "inhibitRules": [
             {
@@ -94,9 +95,11 @@ def alertmanager_config(chosen: Sequence[str]) -> str:
         ],
         "receivers": [_receiver(one["name"], chosen or ("webhook",)) for one in ours["receivers"]],
     }
-    return _AS_CONFIG + routes.dumped(
-        _object("monitoring.coreos.com/v1alpha1", "AlertmanagerConfig", "alerts", {"spec": spec})
-    )
+
+
+def _alertmanager_config(chosen: Sequence[str]) -> str:
+    made = _object("monitoring.coreos.com/v1alpha1", "AlertmanagerConfig", "alerts", {"spec": alertmanager(chosen)})
+    return _AS_CONFIG + routes.dumped(made)
 
 
 _AS_CONFIG = f"""\
@@ -132,7 +135,7 @@ def _matchers(texts: Sequence[str]) -> list[dict[str, str]]:
 
 def secret_keys(chosen: Sequence[str]) -> list[str]:
     """Return the keys that the Secret needs for these receivers."""
-    return sorted(set(re.findall(rf"name: {SECRET}\n +key: (\S+)", alertmanager_config(chosen))))
+    return sorted(set(re.findall(rf"name: {SECRET}\n +key: (\S+)", _alertmanager_config(chosen))))
 
 
 def _receiver(name: str, chosen: Sequence[str]) -> dict[str, Any]:

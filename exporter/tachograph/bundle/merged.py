@@ -27,24 +27,44 @@ class Lack:
 def lacks(path: Path) -> list[Lack]:
     """Return what is missing in a configuration, nothing if it is complete; raise MergeError or OSError."""
     try:
-        theirs = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if not isinstance(theirs, dict) or not isinstance(theirs.get("route"), dict):
-            raise MergeError(f"{path}: expected Alertmanager's configuration, with a `route:`")
-        return [*_templates(path, theirs), *_routes(theirs["route"]), *_inhibitions(theirs)]
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise MergeError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        theirs = document(path.read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError as error:
+        raise MergeError(f"{path}: not YAML: {error}") from error
+    return lacks_in(theirs, path, path.parent)
+
+
+def document(text: str, source: object) -> Mapping[str, Any]:
+    """Return a configuration of Alertmanager; raise MergeError, which names where the text is from."""
+    try:
+        theirs = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise MergeError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(theirs, dict) or not isinstance(theirs.get("route"), dict):
+        raise MergeError(f"{source}: expected Alertmanager's configuration, with a `route:`")
+    return theirs
+
+
+def lacks_in(theirs: Mapping[str, Any], source: object, folder: Path | None) -> list[Lack]:
+    """Return what is missing in a configuration in a folder, without one but for templates; raise MergeError."""
+    try:
+        templates = [] if folder is None else _templates(folder, theirs)
+        return [*templates, *_routes(theirs["route"]), *_inhibitions(theirs)]
     except (AttributeError, TypeError, ValueError) as error:
-        raise MergeError(f"{path}: not as Alertmanager wants it: {error}; see amtool check-config") from error
+        raise MergeError(f"{source}: not as Alertmanager wants it: {error}; see amtool check-config") from error
 
 
-def _templates(path: Path, theirs: Mapping[str, Any]) -> Iterator[Lack]:
+def template_files(folder: Path, theirs: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the files that `templates` names, seen from a folder."""
     for pattern in theirs.get("templates") or ():
-        folder = path.parent if not Path(pattern).is_absolute() else Path("/")
-        for file in folder.glob(str(pattern).lstrip("/")):
-            if 'define "tachograph.subject"' in file.read_text(encoding="utf-8", errors="replace"):
-                return
+        yield from (Path("/") if Path(pattern).is_absolute() else folder).glob(str(pattern).lstrip("/"))
+
+
+def _templates(folder: Path, theirs: Mapping[str, Any]) -> Iterator[Lack]:
+    for file in template_files(folder, theirs):
+        if 'define "tachograph.subject"' in file.read_text(encoding="utf-8", errors="replace"):
+            return
     lines = yaml.safe_dump({"templates": [*(theirs.get("templates") or ()), "templates/*.tmpl"]})
-    yield Lack(f"templates: no file that is named there, seen from {path.parent}, has ours", lines)
+    yield Lack(f"templates: no file that is named there, seen from {folder}, has ours", lines)
 
 
 def _routes(root: Mapping[str, Any]) -> Iterator[Lack]:

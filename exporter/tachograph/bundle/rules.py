@@ -153,8 +153,12 @@ def rendered(source: Path, values: Mapping[str, str]) -> str:
     return HEADER.format(source.name) + "\n".join(lines) + "\n"
 
 
-def value(text: str) -> str:
-    """Return a parameter as a flag gives it, without a slash at its end; raise ArgumentTypeError."""
+def parameter(name: str, text: str) -> str:
+    """Return a parameter as a flag gives it; raise ArgumentTypeError. One named `…_job` is the name of a scrape job."""
+    return _job(text) if name.endswith("_job") else _value(text)
+
+
+def _value(text: str) -> str:
     if not VALUE.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"{text!r} is empty, or has a space, a quote, a brace, a backslash or a dollar sign"
@@ -162,13 +166,12 @@ def value(text: str) -> str:
     return text.rstrip("/")
 
 
-def job(text: str) -> str:
-    """Return the name of a scrape job, a regular expression, as a flag gives it; raise ArgumentTypeError."""
+def _job(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
-    return value(text)
+    return _value(text)
 
 
 def all_rendered(values: Mapping[str, str]) -> dict[str, str]:

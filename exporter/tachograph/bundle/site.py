@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,17 @@ class Site:
         """Return the rule files by name."""
         dcgm = (shipped.folder() / "prometheus/rules/dcgm.yml").read_text(encoding="utf-8")
         return rules.all_rendered(self.values) | {"dcgm.yml": dcgm}
+
+    def prometheus(self) -> dict[str, str]:
+        """Return Prometheus' configuration and its target files, by path.
+
+        node_exporter's job has the site's name for it, the first of several; as shipped if that is a pattern.
+        """
+        text = (shipped.folder() / "prometheus/prometheus.yml").read_text(encoding="utf-8")
+        if name := re.match(r"[\w-]+(?=\||$)", self.values.get("node_job", "")):
+            text = text.replace("job_name: node\n", f"job_name: {name[0]}\n")
+        targets = _read("prometheus/targets/*.yml")
+        return {"prometheus.yml": text} | {f"targets/{name}": text for name, text in targets.items()}
 
     def dashboards(self) -> dict[str, str]:
         """Return the dashboards by name of file, with the site's runbooks and the job of its node_exporter."""
@@ -41,7 +53,8 @@ class Site:
     def files(self) -> dict[str, str]:
         """Return every file, for programs that read files."""
         return (
-            {f"rules/{name}": text for name, text in self.rules().items()}
+            self.prometheus()
+            | {f"rules/{name}": text for name, text in self.rules().items()}
             | {f"alertmanager/{name}": text for name, text in self.alertmanager().items()}
             | {f"alertmanager/templates/{name}": text for name, text in templates().items()}
             | {f"dashboards/{name}": text for name, text in self.dashboards().items()}

@@ -1,25 +1,14 @@
-"""Silences of an Alertmanager, through its API v2, which is the same since 0.16."""
+"""Silences of an Alertmanager."""
 
 from __future__ import annotations
 
-import json
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
-
-T = TypeVar("T")
-
-TIMEOUT_SECONDS = 10.0
-ERROR_BYTES = 500
-"""How much of an error response is shown."""
-
-
-class AlertmanagerError(Exception):
-    """A request to Alertmanager failed; the text says in one line what to do."""
+from tachograph.alertmanager_api import Alertmanager, AlertmanagerError, AlertmanagerRefusalError
 
 
 @dataclass(frozen=True)
@@ -53,12 +42,11 @@ class Silences:
     """The silences of the Alertmanager at a URL. Every method raises AlertmanagerError."""
 
     def __init__(self, url: str) -> None:
-        self._address = url.rstrip("/")
-        self.url = without_password(self._address)
+        self._alertmanager = Alertmanager(url)
 
     def add(self, silence: Silence) -> str:
         """Create a silence; return its id."""
-        return self._ask("POST", "silences", lambda created: str(created["silenceID"]), {
+        return self._alertmanager.ask("POST", "silences", lambda created: str(created["silenceID"]), {
             "matchers": [
                 {"name": one.name, "value": one.value, "isRegex": one.regex, "isEqual": one.equal}
                 for one in silence.matchers
@@ -69,39 +57,19 @@ class Silences:
 
     def current(self) -> list[Silence]:
         """Return the active and pending silences, the next to end first."""
-        found = self._ask("GET", "silences", _silences)
+        found = self._alertmanager.ask("GET", "silences", _silences)
         return sorted(
             (each for each in found if each.state != "expired"), key=lambda silence: (silence.ends, silence.id)
         )
 
     def expire(self, silence_id: str) -> None:
         """End a silence now."""
-        self._ask("DELETE", f"silence/{urllib.parse.quote(silence_id, safe='')}", _nothing)
-
-    def _ask(self, method: str, path: str, read: Callable[[Any], T], content: Mapping[str, Any] | None = None) -> T:
-        """Return what `read` makes of the response."""
-        body = None if content is None else json.dumps(content).encode()
         try:
-            response = ask(
-                f"{self._address}/api/v2/{path}", TIMEOUT_SECONDS, method=method, body=body, kind="application/json"
-            )
-        except HttpError as error:
-            raise self._absent(error) from error
-        if response.status >= 400:
-            error_text = " ".join(response.body[:ERROR_BYTES].decode(errors="replace").split()).strip('"')
-            error_text = error_text or f"{response.status} {response.reason}"
-            if method == "DELETE" and response.status in (404, 422, 500):
-                raise AlertmanagerError(f"there is no silence with this id ({error_text}); see --list")
-            raise AlertmanagerError(f"Alertmanager at {self.url} refused: {error_text}")
-        try:
-            return read(json.loads(response.body or b"null"))
-        except UNREADABLE as error:
-            raise self._absent("the server there does not speak the Alertmanager API") from error
-
-    def _absent(self, reason: object) -> AlertmanagerError:
-        return AlertmanagerError(
-            f"no Alertmanager at {self.url}: {reason}; give its address with --alertmanager or $ALERTMANAGER_URL"
-        )
+            self._alertmanager.ask("DELETE", f"silence/{urllib.parse.quote(silence_id, safe='')}", _nothing)
+        except AlertmanagerRefusalError as refusal:
+            if refusal.status in (404, 422, 500):
+                raise AlertmanagerError(f"there is no silence with this id ({refusal.reason}); see --list") from refusal
+            raise
 
 
 def _nothing(found: object) -> None:

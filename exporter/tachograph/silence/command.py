@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import os
 import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 from tachograph import duration, humanize
+from tachograph.alertmanager_api import DEFAULT_URL, ENVIRONMENT, AlertmanagerError, default_url
 from tachograph.printable import printable
-from tachograph.silence.alertmanager import AlertmanagerError, Silence, SilenceMatcher, Silences
+from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
 
-DEFAULT_URL = "http://localhost:9093"
 LONGEST = 4 * 3600.0
 """Limit without --yes: a longer silence outlives the shift of the engineer who created it."""
 
@@ -45,9 +44,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--expire", metavar="ID", help="end a silence now")
     parser.add_argument(
         "--alertmanager",
-        default=os.environ.get("ALERTMANAGER_URL") or DEFAULT_URL,
+        default=default_url(),
         metavar="URL",
-        help="default: $ALERTMANAGER_URL, else " + DEFAULT_URL,
+        help=f"default: ${ENVIRONMENT}, else {DEFAULT_URL}",
     )
     return parser
 

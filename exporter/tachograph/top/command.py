@@ -16,12 +16,10 @@ from tachograph.printable import printable
 from tachograph.prometheus_api import Prometheus, PrometheusError, default_url, nearest
 from tachograph.top import tables
 from tachograph.top.header import header
-from tachograph.top.node_source import DEFAULT_PORT, NodeSource
+from tachograph.top.node_source import DEFAULT_EXPORTER, EXPORTER_ENVIRONMENT, NodeSource, default_exporter
 from tachograph.top.overview import Overview, OverviewSource, SourceError, harmless
 from tachograph.top.run_source import RunSource
 
-EXPORTER_ENVIRONMENT = "TACHOGRAPH_EXPORTER_URL"
-DEFAULT_EXPORTER = f"http://localhost:{DEFAULT_PORT}"
 NODE_SECONDS, RUN_SECONDS = 2.0, 5.0
 RANKS = 64
 RUNS_NAMED = 20
@@ -104,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
 def _source(given: argparse.Namespace) -> OverviewSource:
     if given.run is not None:
         return RunSource(given.run, Prometheus(given.prometheus or default_url()), given.ranks)
-    return NodeSource(given.exporter or os.environ.get(EXPORTER_ENVIRONMENT) or DEFAULT_EXPORTER)
+    return NodeSource(given.exporter or default_exporter())
 
 
 def _live(source: OverviewSource, first: Overview, interval: float) -> int:

@@ -29,7 +29,7 @@ def header(overview: Overview, width: int, alert_lines: int) -> Group:
     source *= width >= ROOM_FOR_SOURCE
     lines: list[RenderableType] = []
     for place, run in enumerate(overview.runs):
-        lines += [_line(_title(run), Text(source if place == 0 else "", "dim")), _figures(run, width)]
+        lines += [_line(_title(run), Text(source if place == 0 else "", "dim")), figures_of(run, width)]
         lines += [_sparklines(run, width)] if place < RUNS_IN_FULL else []
     if not overview.runs:
         lines.append(_line(Text("No rank has connected on this node."), Text(source)))
@@ -65,7 +65,8 @@ def _title(run: RunSummary) -> Text:
     return Text.assemble((badge, BADGES.get(run.state, "reverse")), (f" {name}  ", "bold"), up)
 
 
-def _figures(run: RunSummary, width: int) -> Text:
+def figures_of(run: RunSummary, width: int) -> Text:
+    """Return a run's step, speed, last checkpoint, goodput and restarts in one line, as far as the width goes."""
     parts: list[tuple[str, str, str]] = [("step", humanize.count(run.step), "bold")]
     if run.progress_seconds is not None and run.state != "finished":
         late = run.progress_seconds > diagnosis.hang_limit(run.step_seconds or 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter, defaultdict, deque
 from dataclasses import replace
@@ -18,6 +19,9 @@ from tachograph.top.rates import CounterHistory, PageCounters
 DEFAULT_PORT = 10024
 """Where an exporter listens by default."""
 
+EXPORTER_ENVIRONMENT = "TACHOGRAPH_EXPORTER_URL"
+DEFAULT_EXPORTER = f"http://localhost:{DEFAULT_PORT}"
+
 MOST_BYTES = 16 << 20
 """Of a page; the largest of an exporter, 10,000 samples, is a megabyte."""
 
@@ -25,11 +29,41 @@ HISTORY = 300
 """Pages that a sparkline reaches back."""
 
 
+def default_exporter() -> str:
+    """Return `$TACHOGRAPH_EXPORTER_URL`, else the exporter of this node."""
+    return os.environ.get(EXPORTER_ENVIRONMENT) or DEFAULT_EXPORTER
+
+
 def exporter_url(text: str) -> str:
     """Return the URL of a page from what a person types: a node, node:port, or a URL."""
     given = urlsplit(text if "://" in text else f"http://{text}")
     port = "" if given.port or given.scheme == "https" else f":{DEFAULT_PORT}"
     return f"{given.scheme}://{given.netloc}{port}{given.path.rstrip('/') or '/metrics'}"
+
+
+def exporter_page(address: str, timeout: float = 5.0) -> ExporterPage:
+    """Return the page at a URL; raise SourceError unless it is an exporter's."""
+    url = without_password(address)
+    try:
+        answer = ask(address, timeout, most=MOST_BYTES)
+        if answer.status != 200:
+            raise HttpError(f"it answers {answer.status} {answer.reason}")
+    except HttpError as error:
+        raise SourceError(
+            f"no exporter at {url.removesuffix('/metrics')}: {error}; is `tachograph exporter` running "
+            "there? --exporter names another"
+        ) from error
+    try:
+        page = ExporterPage(answer.body.decode())
+    except UNREADABLE as error:
+        raise _not_ours(url, f"{error!r:.200}") from error
+    if not page.of(c.EXPORTER_INFO):
+        raise _not_ours(url, f"it has no {c.EXPORTER_INFO.name}")
+    return page
+
+
+def _not_ours(url: str, reason: str) -> SourceError:
+    return SourceError(f"{url} is not a page of a tachograph exporter: {reason}; --exporter names another")
 
 
 class NodeSource:
@@ -51,12 +85,18 @@ class NodeSource:
 
     def fetch(self, wanted: str = "") -> Overview:
         """Return the node as it is now; `wanted` is for sources that do not fetch all ranks."""
+        return self.overview(self.page(), time.time())
+
+    def overview(self, page: ExporterPage, now: float) -> Overview:
+        """Return the node as a page shows it, with rates since the pages before; raise SourceError."""
         try:
-            return self._overview(self._page(), time.time())
+            return self._overview(page, now)
         except UNREADABLE as error:
-            raise SourceError(
-                f"{self.url} is not a page of a tachograph exporter: {error!r:.200}; --exporter names another"
-            ) from error
+            raise _not_ours(self.url, f"{error!r:.200}") from error
+
+    def page(self) -> ExporterPage:
+        """Return the exporter's page; raise SourceError."""
+        return exporter_page(self._address, self._timeout)
 
     def _overview(self, page: ExporterPage, now: float) -> Overview:
         infos = node_ranks.infos(page)
@@ -73,24 +113,6 @@ class NodeSource:
             ranks_in_all=len(ranks),
             notes=(*_notes(page), *_misuses(page)),
         )
-
-    def _page(self) -> ExporterPage:
-        try:
-            answer = ask(self._address, self._timeout, most=MOST_BYTES)
-            if answer.status != 200:
-                raise HttpError(f"it answers {answer.status} {answer.reason}")
-        except HttpError as error:
-            raise SourceError(
-                f"no exporter at {self.url.removesuffix('/metrics')}: {error}; is `tachograph exporter` running "
-                "there? --exporter names another"
-            ) from error
-        page = ExporterPage(answer.body.decode())
-        if not page.of(c.EXPORTER_INFO):
-            raise SourceError(
-                f"{self.url} is not a page of a tachograph exporter: it has no {c.EXPORTER_INFO.name}; --exporter "
-                "names another"
-            )
-        return page
 
     def _with_history(self, run: RunSummary) -> RunSummary:
         history = self._history[run.name]

@@ -34,13 +34,12 @@ def test_outside_of_both_there_is_none(pod: tuple[Path, Path]) -> None:
     assert batch_job({}) == {}
 
 
-def test_slurm_as_squeue_prints_it(pod: tuple[Path, Path]) -> None:
-    """A job by its number, a task of an array as `<array>_<task>`, also task 0."""
+def test_slurm_by_the_id_that_its_prolog_gets(pod: tuple[Path, Path]) -> None:
+    """A job by its number, and a task of an array, also task 0, by its own."""
     assert found(SLURM, pod) == {"scheduler": "slurm", "job_id": "4711"}
     assert found({"SLURM_JOBID": "12"}, pod)["job_id"] == "12"
     array = {**SLURM, "SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "0"}
-    assert found(array, pod)["job_id"] == "4700_0"
-    assert found({**SLURM, "SLURM_ARRAY_JOB_ID": "4700"}, pod)["job_id"] == "4711"
+    assert found(array, pod)["job_id"] == "4711"
 
 
 def test_the_downward_api_knows_best(pod: tuple[Path, Path]) -> None:

@@ -13,20 +13,19 @@ _HOSTS_FILE = "/etc/hosts"
 def batch_job(
     environment: Mapping[str, str], namespace_file: str = _NAMESPACE_FILE, hosts_file: str = _HOSTS_FILE
 ) -> dict[str, str]:
-    """Return scheduler, job_id, namespace and pod, as far as they are known; empty outside of both."""
-    job = {"job_id": _slurm_job(environment), **_pod(environment, namespace_file, hosts_file)}
+    """Return scheduler, job_id, namespace and pod, as far as they are known; empty outside of both.
+
+    Each task of an array has a Slurm job id of its own. That is all that slurmd's prolog is given, too, so it is what
+    ranks and GPUs are joined by; which task of which array it is has the run's name.
+    """
+    job = {
+        "job_id": _value(environment, "SLURM_JOB_ID", "SLURM_JOBID"),
+        **_pod(environment, namespace_file, hosts_file),
+    }
     known = {key: value for key, value in job.items() if value}
     if not known:
         return {}
     return {"scheduler": "slurm" if "job_id" in known else "kubernetes", **known}
-
-
-def _slurm_job(environment: Mapping[str, str]) -> str:
-    """Return the job's id as squeue prints it: a task of an array is `<array>_<task>`."""
-    array, task = _value(environment, "SLURM_ARRAY_JOB_ID"), _value(environment, "SLURM_ARRAY_TASK_ID")
-    if array and task:
-        return f"{array}_{task}"
-    return _value(environment, "SLURM_JOB_ID", "SLURM_JOBID")
 
 
 def _pod(environment: Mapping[str, str], namespace_file: str, hosts_file: str) -> dict[str, str]:

@@ -1,26 +1,19 @@
-"""The wheel: what is in it, and what its commands do in an environment that has nothing else, or one extra.
-
-No index is asked: an extra is what is installed here, linked into an environment of its own.
-"""
+"""The wheel: what is in it, and what its commands do in an environment that has nothing else, or one extra."""
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
-import sys
-import venv
 import zipfile
+from collections.abc import Callable
 from email import message_from_string
-from importlib.metadata import distribution, requires
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from tachograph.__main__ import COMMANDS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
 
 NEEDS = {
@@ -29,73 +22,27 @@ NEEDS = {
     "top": ["--once"],
     "report": ["a-run", "--out", "-"],
     "bundle": ["--out", "/nonexistent/bundle"],
+    "doctor": [],
 }
 """Arguments with which a command cannot do without its extra."""
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the sources."""
-    folder = tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
-    for name in ("exporter", "prometheus", "alertmanager", "grafana/dashboards", "runbooks"):
-        shutil.copytree(
-            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "viewer")
-        )
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(folder))
-    return next(folder.glob("*.whl"))
-
-
-def pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
-
-
-def environment(folder: Path, wheel: Path, extra: str = "") -> Path:
-    """Return the command of a new environment that has the wheel and what an extra installs."""
-    venv.create(folder, symlinks=True)
-    pip("--python", str(folder / "bin/python"), "install", "--no-deps", "--no-index", str(wheel))
-    (packages,) = folder.glob("lib/python3.*/site-packages")
-    for name in with_dependencies("tachograph", extra) - {"tachograph"}:
-        found = distribution(name)
-        for top in {path.parts[0] for path in found.files or () if path.parts[0] not in ("..", "__pycache__")}:
-            if not (packages / top).exists():
-                (packages / top).symlink_to(str(found.locate_file(top)))
-    return folder / "bin/tachograph"
-
-
-def with_dependencies(name: str, extra: str) -> set[str]:
-    """Return a distribution and all that it requires here."""
-    found, ahead = set(), [Requirement(f"{name}[{extra}]" if extra else name)]
-    while ahead:
-        one = ahead.pop()
-        found.add(one.name)
-        for text in requires(one.name) or ():
-            more = Requirement(text)
-            wanted = more.marker is None or any(more.marker.evaluate({"extra": each}) for each in one.extras or {""})
-            if wanted and (more.name not in found or more.extras):
-                ahead.append(more)
-    return found
-
-
-@pytest.fixture(scope="module")
-def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty(environment: Callable[[str], Path]) -> Path:
     """The command of an environment with the wheel alone."""
-    return environment(tmp_path_factory.mktemp("empty"), wheel)
+    return environment("")
 
 
 @pytest.fixture(scope="module")
-def tools(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tools(environment: Callable[[str], Path]) -> Path:
     """The command of an environment with the extra `tools`."""
-    return environment(tmp_path_factory.mktemp("tools"), wheel, "tools")
+    return environment("tools")
 
 
 @pytest.fixture(scope="module")
-def exporter(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exporter(environment: Callable[[str], Path]) -> Path:
     """The command of an environment with the extra `exporter`."""
-    return environment(tmp_path_factory.mktemp("exporter"), wheel, "exporter")
+    return environment("exporter")
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
@@ -111,7 +58,7 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
     assert {name for name in names if name.endswith(".py")} == modules
     assert {"tachograph/py.typed", "tachograph/report/report.html"} <= names
     shipped = {name.removeprefix("tachograph/shipped_files/") for name in names if "/shipped_files/" in name}
-    for folder in ("prometheus/src", "grafana/dashboards", "alertmanager/templates", "runbooks"):
+    for folder in ("prometheus/src", "prometheus/targets", "grafana/dashboards", "alertmanager/templates", "runbooks"):
         assert {path.name for path in (ROOT / folder).iterdir()} == {
             name.rpartition("/")[2] for name in shipped if name.startswith(f"{folder}/")
         }
@@ -180,7 +127,7 @@ def test_the_extra_exporter_is_enough_for_the_exporter(exporter: Path) -> None:
     assert done.stderr.startswith("tachograph exporter: 2 faults in the configuration\n")
 
 
-@pytest.mark.parametrize("package", ["silence", "top", "report", "dashboards", "bundle"])
+@pytest.mark.parametrize("package", ["silence", "top", "report", "dashboards", "bundle", "doctor"])
 def test_the_extra_tools_is_enough_for_a_command(tools: Path, package: str) -> None:
     """Each of its modules can be imported, and its help is shown."""
     assert imports(tools, package) == ""

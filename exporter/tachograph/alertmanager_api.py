@@ -1,0 +1,68 @@
+"""Alertmanager's HTTP API v2, which is the same since 0.16, for the commands that use it. Nothing here retries."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
+
+T = TypeVar("T")
+
+ENVIRONMENT = "ALERTMANAGER_URL"
+DEFAULT_URL = "http://localhost:9093"
+TIMEOUT_SECONDS = 10.0
+ERROR_BYTES = 500
+"""How much of an error response is shown."""
+
+
+class AlertmanagerError(Exception):
+    """A request to Alertmanager failed; the text says in one line what to do."""
+
+
+class AlertmanagerRefusalError(AlertmanagerError):
+    """Alertmanager answered with an error: its status, and the reason that it gave."""
+
+    def __init__(self, url: str, status: int, reason: str) -> None:
+        super().__init__(f"Alertmanager at {url} refused: {reason}")
+        self.status = status
+        self.reason = reason
+
+
+class Alertmanager:
+    """The Alertmanager at a URL."""
+
+    def __init__(self, url: str) -> None:
+        self._address = url.rstrip("/")
+        self.url = without_password(self._address)
+
+    def ask(self, method: str, path: str, read: Callable[[Any], T], content: object = None) -> T:
+        """Return what `read` makes of the response; raise AlertmanagerError."""
+        body = None if content is None else json.dumps(content).encode()
+        try:
+            response = ask(
+                f"{self._address}/api/v2/{path}", TIMEOUT_SECONDS, method=method, body=body, kind="application/json"
+            )
+        except HttpError as error:
+            raise self._absent(error) from error
+        if response.status >= 400:
+            error_text = " ".join(response.body[:ERROR_BYTES].decode(errors="replace").split()).strip('"')
+            raise AlertmanagerRefusalError(
+                self.url, response.status, error_text or f"{response.status} {response.reason}"
+            )
+        try:
+            return read(json.loads(response.body or b"null"))
+        except UNREADABLE as error:
+            raise self._absent("the server there does not speak the Alertmanager API") from error
+
+    def _absent(self, reason: object) -> AlertmanagerError:
+        return AlertmanagerError(
+            f"no Alertmanager at {self.url}: {reason}; give its address with --alertmanager or ${ENVIRONMENT}"
+        )
+
+
+def default_url() -> str:
+    """Return `$ALERTMANAGER_URL`, else the default address on this machine."""
+    return os.environ.get(ENVIRONMENT) or DEFAULT_URL

@@ -1,0 +1,106 @@
+"""Prometheus' side: the rules, what it scrapes, and where it sends alerts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from tachograph.bundle import rules
+from tachograph.doctor.check_result import CheckResult, fail, named, ok, unknown
+from tachograph.http_client import without_password
+from tachograph.humanize import plural
+from tachograph.prometheus_api import LoadedRule, Prometheus, ScrapeTarget
+
+LONGEST_INTERVAL_SECONDS = 60.0
+"""Between two scrapes: up to it the rules hold (docs/pages.md has the time from the fault to the page)."""
+
+
+def checks(prometheus: Prometheus) -> Iterator[CheckResult]:
+    """Yield the results of a Prometheus; raise PrometheusError where it does not answer."""
+    yield ok(f"Prometheus {prometheus.version()} at {prometheus.url}")
+    shipped = {name for path in rules.sources() for name in _groups_of(path.read_text(encoding="utf-8"))}
+    loaded = [rule for rule in prometheus.rules() if rule.group in shipped]
+    yield from _rules(loaded, shipped)
+    yield from _jobs(prometheus, loaded)
+    yield from _scrapes(prometheus)
+    if found := prometheus.alertmanagers():
+        yield ok(f"it sends alerts to {named([without_password(url) for url in found])}")
+    else:
+        yield fail("it knows no Alertmanager", "name all its peers in `alerting: alertmanagers:` of prometheus.yml")
+
+
+def _groups_of(text: str) -> list[str]:
+    return re.findall(r"^  - name: (\S+)$", text, re.MULTILINE)
+
+
+def _rules(loaded: Sequence[LoadedRule], shipped: set[str]) -> Iterator[CheckResult]:
+    missing = sorted(shipped - {rule.group for rule in loaded})
+    if missing:
+        yield fail(
+            f"{len(missing)} of our {len(shipped)} groups of rules are not loaded: {named(missing)}",
+            "tachograph bundle --out DIR, add DIR/rules/*.yml to rule_files, reload Prometheus",
+        )
+    failing = [rule for rule in loaded if rule.health == "err"]
+    for first in failing[:1]:
+        what = f"{plural(len(failing), 'rule')} cannot be evaluated, first {first.name} of {first.group}: {first.error}"
+        yield fail(what, "runbooks/RuleEvaluationFailing.md")
+    late = sorted({rule.group for rule in loaded if rule.health == "unknown"})
+    if late:
+        yield unknown(f"rules: {named(late)} not evaluated yet", "run this again in five minutes")
+    if not (missing or failing or late):
+        yield ok(f"all {len(shipped)} groups of rules are loaded and evaluate")
+
+
+def _jobs(prometheus: Prometheus, loaded: Sequence[LoadedRule]) -> Iterator[CheckResult]:
+    """Yield whether there is a job for each name that the loaded rules read, else for the shipped names."""
+    queries = " ".join(rule.query for rule in loaded)
+    usual = rules.parameters()
+    named_jobs = set(re.findall(r'\bjob=~"([^"]+)"', queries)) or {usual["exporter_job"], usual["node_job"]}
+    for pattern in sorted(one for one in named_jobs if not any(_is_part(other, one) for other in named_jobs)):
+        up = prometheus.instant(f'sum by (job) (up{{job=~"{pattern}"}})')
+        if not up:
+            yield fail(
+                f"rules read the job {pattern}, and nothing is scraped by that name",
+                "name a job of scrape_configs so, or render the rules: tachograph bundle --node-job NAME",
+            )
+        elif not any(series.value for series in up):
+            yield fail(f"no target of the job {pattern} answers", f"see {prometheus.url}/targets")
+        else:
+            yield ok(f"job {pattern}: " + named([f"{one.value:.0f} up as {one.labels['job']}" for one in up]))
+
+
+def _is_part(pattern: str, of: str) -> bool:
+    """Return whether the second of two names of jobs has all the alternatives of the first, and more."""
+    return set(pattern.split("|")) < set(of.split("|"))
+
+
+def _scrapes(prometheus: Prometheus) -> Iterator[CheckResult]:
+    job = rules.parameters()["exporter_job"]
+    targets = [target for target in prometheus.targets() if target.labels.get("job") == job]
+    if not targets:
+        return  # said by the check of the jobs
+    if down := [target for target in targets if target.health == "down"]:
+        first, whole = down[0], plural(len(targets), "exporter")
+        yield fail(f"{len(down)} of {whole} not scraped, first {_instance(first)}: {first.error}", f"curl {first.url}")
+    slowest = max(target.interval for target in targets)
+    if slowest > LONGEST_INTERVAL_SECONDS:
+        limit = f"{LONGEST_INTERVAL_SECONDS:.0f} s"
+        yield fail(f"exporters are scraped every {slowest:g} s", f"set scrape_interval of {job} to {limit} or less")
+    else:
+        yield ok(f"exporters are scraped every {slowest:g} s")
+    names = Counter(map(_instance, targets))
+    same = "make `instance` the node's name in this job and in node_exporter's (docs/deploy/alertmanager.md)"
+    if twice := sorted(name for name, count in names.items() if count > 1):
+        yield fail(f"several exporters have one `instance`: {named(twice)}", same)
+    hosts = {one.labels.get("instance") for one in prometheus.instant("group by (instance) (node_exporter_build_info)")}
+    if not hosts:
+        yield unknown("`instance`: no node_exporter to compare with", "see the line on its job")
+    elif apart := sorted(set(names) - hosts):
+        yield fail(f"`instance` of {plural(len(apart), 'exporter')} is that of no node_exporter: {named(apart)}", same)
+    elif not twice:
+        yield ok(f"`instance` names {plural(len(names), 'node')}, as node_exporter's does")
+
+
+def _instance(target: ScrapeTarget) -> str:
+    return target.labels.get("instance", "")

@@ -1,0 +1,90 @@
+"""`tachograph run --watch`: starts the exporter, then the program, says now and then how it goes, and sums up."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from tachograph.attach.summary import figures_text
+from tachograph.printable import printable
+from tachograph.signals import signals_as_exit
+from tachograph.top.header import figures_of
+from tachograph.top.node_source import NodeSource
+from tachograph.top.overview import Overview, SourceError, harmless
+from tachograph.watch.figures import LastValues
+from tachograph.watch.private_exporter import NotServingError, PrivateExporter, private_exporter
+from tachograph.watch.program import end_as, run_watched
+
+PAGE_SECONDS = 1.0
+"""How often the exporter's page is read: it makes one each second."""
+
+LINE_SECONDS = 5.0
+"""How often a line on the run appears on a terminal."""
+
+SETTLE_SECONDS = 3.0
+"""How long the exporter may take to show the end of ranks whose program has ended."""
+
+WIDTH = 200
+
+
+def main(arguments: Sequence[str], quiet: bool) -> int:
+    """Run `tachograph run ARGUMENTS` beside an exporter; return the program's status, or end by its signal."""
+    try:
+        with signals_as_exit(), private_exporter() as exporter:
+            watched = Watched(exporter)
+            if not quiet:
+                address = exporter.url.removeprefix("http://")
+                _say(f"{exporter.url}/ shows this run until it ends; so does tachograph top --exporter {address}")
+            status = run_watched(arguments, str(exporter.socket), watched.tick, PAGE_SECONDS)
+            watched.settle()
+    except NotServingError as error:
+        _say(printable(str(error)))
+        return 1
+    except KeyboardInterrupt:  # before there was a program to pass it on to
+        return 130
+    if not quiet:
+        sys.stderr.write(figures_text(watched.record.figures()))
+    return end_as(status)
+
+
+class Watched:
+    """The exporter's pages, read one after the other."""
+
+    def __init__(self, exporter: PrivateExporter) -> None:
+        self.record = LastValues()
+        self._source = NodeSource(exporter.url, timeout=1.0)
+        self._next_line = time.monotonic() + LINE_SECONDS
+
+    def tick(self) -> None:
+        """Read a page; on a terminal, say now and then how the run goes."""
+        overview = self._read()
+        if overview is not None and time.monotonic() >= self._next_line and sys.stderr.isatty():
+            self._next_line = time.monotonic() + LINE_SECONDS
+            for run in harmless(overview).runs:
+                text = f"\r\x1b[K{run.name} {run.state}:{figures_of(run, WIDTH).plain}"  # over a progress bar, which
+                sys.stderr.write(f"{text}\n")  # draws itself again below
+            sys.stderr.flush()
+
+    def settle(self) -> None:
+        """Read pages until no rank is up any more."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < deadline:
+            overview = self._read()
+            if overview is None or not any(rank.state in ("running", "frozen") for rank in overview.ranks):
+                return
+            time.sleep(0.1)
+
+    def _read(self) -> Overview | None:
+        """Return the page as it is now, None if there is no answer: the program goes on all the same."""
+        try:
+            page = self._source.page()
+            self.record.add(page)
+            return self._source.overview(page, time.time())
+        except SourceError:
+            return None
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"tachograph run: {text}\n")
+    sys.stderr.flush()

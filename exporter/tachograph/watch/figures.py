@@ -1,0 +1,84 @@
+"""Figures of a run for the summary, from the pages that an exporter showed, the first to the last."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from tachograph.attach.summary import Figures
+from tachograph.catalog import index as c
+from tachograph.catalog.metric import Metric
+from tachograph.top.page import ExporterPage
+
+KEPT = (
+    c.RANK_INFO, c.RANK_PEAK_FLOPS, c.TRAIN_STEPS, c.TRAIN_PHASE_SECONDS, c.TRAIN_COLLECTIVE_WAIT, c.TRAIN_TOKENS,
+    c.TRAIN_SAMPLES, c.TRAIN_FLOPS, c.TRAIN_MEMORY_PEAK, c.TRAIN_HOST_MEMORY, c.TRAIN_PRODUCTIVE, c.TRAIN_LOST,
+)  # fmt: skip
+
+Labels = Mapping[str, str]
+
+
+class LastValues:
+    """The last value of each series, since gauges of a rank leave the page as it ends, or while it is out of sight."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, frozenset[tuple[str, str]]], tuple[Labels, float]] = {}
+
+    def add(self, page: ExporterPage) -> None:
+        """Take over a page."""
+        for metric in KEPT:
+            for sample in page.of(metric):
+                self._last[metric.name, frozenset(sample.labels.items())] = sample.labels, sample.value
+
+    def figures(self) -> list[Figures]:
+        """Return the figures of each run, by name."""
+        return [self._run(run) for run in sorted({labels["run"] for labels, _ in self._of(c.RANK_INFO)})]
+
+    def _of(self, metric: Metric) -> Iterator[tuple[Labels, float]]:
+        return (found for (name, _), found in self._last.items() if name == metric.name)
+
+    def _run(self, run: str) -> Figures:
+        steps, peaks = self._by_rank(run, c.TRAIN_STEPS), self._by_rank(run, c.RANK_PEAK_FLOPS)
+        phases: dict[str, float] = defaultdict(float)
+        training: dict[int, float] = defaultdict(float)
+        for labels, seconds in self._of(c.TRAIN_PHASE_SECONDS):
+            if labels["run"] == run and labels["phase"] != "init":
+                phases[labels["phase"]] += seconds
+                training[int(labels["rank"])] += seconds
+        ranks = len({labels["rank"] for labels, _ in self._of(c.RANK_INFO) if labels["run"] == run})
+        spent = sum(training.values())
+        flops = self._by_rank(run, c.TRAIN_FLOPS)
+        attainable = sum(peak * training.get(rank, 0.0) for rank, peak in peaks.items())
+        lost = {labels["cause"]: value for labels, value in self._of(c.TRAIN_LOST) if labels["run"] == run and value}
+        return Figures(
+            run=run,
+            ranks=ranks,
+            steps=max(steps.values(), default=0.0),
+            seconds=max(training.values(), default=0.0),
+            phases={phase: seconds / spent for phase, seconds in phases.items() if seconds},
+            tokens=sum(self._by_rank(run, c.TRAIN_TOKENS).values()),
+            samples=sum(self._by_rank(run, c.TRAIN_SAMPLES).values()),
+            flops=sum(flops.values()),
+            mfu=sum(flops.values()) / attainable if flops and attainable else None,
+            lags=self._lags(run, steps),
+            gpu_memory=self._by_rank(run, c.TRAIN_MEMORY_PEAK),
+            host_memory=self._by_rank(run, c.TRAIN_HOST_MEMORY),
+            productive=sum(value for labels, value in self._of(c.TRAIN_PRODUCTIVE) if labels["run"] == run),
+            lost=lost,
+        )
+
+    def _by_rank(self, run: str, metric: Metric) -> dict[int, float]:
+        """Return the values of a run's ranks, added up over other labels."""
+        found: dict[int, float] = defaultdict(float)
+        for labels, value in self._of(metric):
+            if labels["run"] == run:
+                found[int(labels["rank"])] += value
+        return found
+
+    def _lags(self, run: str, steps: Mapping[int, float]) -> dict[int, float]:
+        """Return by how much later than usual each rank came to its collectives, in seconds of each step."""
+        waits = self._by_rank(run, c.TRAIN_COLLECTIVE_WAIT)
+        each = {rank: wait / steps[rank] for rank, wait in waits.items() if steps.get(rank)}
+        usual = statistics.median(each.values()) if len(each) > 1 else None
+        return {} if usual is None else {rank: usual - wait for rank, wait in each.items()}

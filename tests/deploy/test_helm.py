@@ -1,0 +1,363 @@
+"""The Helm chart, by Helm itself: what it renders, what it refuses, and that it is the bundle's."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tachograph import __version__
+from tachograph.bundle import kubernetes
+from tachograph.bundle.site import Site
+from tachograph_lab.processes import Children, free_port
+from tools import chart, helm
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / chart.CHART
+SECRET_LIMIT = 1 << 20
+"""Bytes of a Kubernetes Secret, in which Helm keeps a release."""
+
+EVERYTHING = {
+    f"{name}.enabled": "true" for name in ("podMonitor", "prometheusRules", "alertmanagerConfig", "dashboards")
+}
+MATRIX: Mapping[str, Mapping[str, str]] = {
+    "default": {},
+    "everything": EVERYTHING | {"monitoringLabels.release": "kube-prometheus-stack"},
+    "sidecar": EVERYTHING | {"mode": "sidecar"},
+    "nvidia": {
+        "gpu.runtimeClassName": "nvidia", "nodeSelector.nvidia\\.com/gpu\\.present": "true",
+        "priorityClassName": "system-node-critical", "updateStrategy.maxUnavailable": "3",
+    },
+    "dcgm": {"gpu.enabled": "false", "hostPID": "false", "extraArgs[0]": "--rank.detail"},
+    "mirror": {
+        "image.repository": "registry.example:5000/gpu/tachograph", "image.tag": "1.2",
+        "image.pullSecrets[0].name": "pull",
+        "tolerations[0].key": "", "tolerations[0].operator": "Exists", "resources.limits.cpu": "1",
+    },
+    "policy": {"networkPolicy.from[0].namespaceSelector.matchLabels.name": "monitoring"},
+    "open": {"networkPolicy.enabled": "false", "socketFolder": "/var/run/tachograph"},
+    "site": EVERYTHING | {
+        "nodeJob": "hosts", "runbookUrl": "https://b.example/", "grafanaUrl": "https://g.example",
+        "alertmanagerConfig.receivers[0]": "pagerduty", "alertmanagerConfig.receivers[1]": "slack",
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    """The program; `make test` fetches it."""
+    try:
+        return helm.find()
+    except helm.HelmUnavailableError as error:
+        if platform.machine() != "x86_64":
+            pytest.skip(str(error))
+        pytest.fail(str(error))
+
+
+def run(
+    program: Path, *arguments: str | Path, values: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    typed = ("nodeSelector", "image.tag", "networkPolicy.from")
+    given = []
+    for name, value in (values or {}).items():
+        given += ["--set-string" if name.startswith(typed) else "--set", f"{name}={value}"]
+    return subprocess.run(
+        [program, *arguments, *given],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def rendered(program: Path, values: Mapping[str, str]) -> list[dict[str, Any]]:
+    done = run(program, "template", "tachograph", CHART, values=values)
+    assert done.returncode == 0, done.stderr
+    return [one for one in yaml.load_all(done.stdout, yaml.CSafeLoader) if one]
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
+
+
+def daemon_set(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = of_kind(objects, "DaemonSet").values()
+    spec: dict[str, Any] = found["spec"]
+    return spec
+
+
+def test_what_is_made_is_current(program: Path) -> None:
+    """What is committed is what `make chart` writes."""
+    for path, text in chart.files().items():
+        assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path}: run `make chart`"
+    assert (ROOT / chart.MANIFEST).read_text(encoding="utf-8") == chart.manifest(program), "run `make chart`"
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    """Which is the tag of the image, too."""
+    found = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert (found["version"], found["appVersion"]) == (__version__, __version__)
+
+
+WHOLE_MATRIX = [pytest.param(name, marks=[] if name == "everything" else pytest.mark.slow) for name in MATRIX]
+
+
+@pytest.mark.parametrize("name", WHOLE_MATRIX)
+def test_helm_lints_it(program: Path, name: str) -> None:
+    """With warnings as errors."""
+    done = run(program, "lint", "--strict", CHART, values=MATRIX[name])
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", WHOLE_MATRIX)
+def test_objects_are_named_once_and_get_their_namespace_from_helm(program: Path, name: str) -> None:
+    """As those of the bundle; each object is one of this release."""
+    objects = rendered(program, MATRIX[name])
+    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    assert len(set(names)) == len(names)
+    for one in objects:
+        assert "namespace" not in one["metadata"]
+        assert one["metadata"]["name"].startswith("tachograph")
+        assert one["metadata"]["labels"]["app.kubernetes.io/instance"] == "tachograph"
+
+
+def test_the_exporter_has_no_right_that_it_does_not_need(program: Path) -> None:
+    """Not root, nothing to write to but the socket's folder, no capability, no GPU, no token; in every rendering."""
+    for values in MATRIX.values():
+        objects = rendered(program, values)
+        if values.get("mode") == "sidecar":
+            assert not of_kind(objects, "DaemonSet")
+            assert not of_kind(objects, "NetworkPolicy")
+            continue
+        pod = daemon_set(objects)["template"]["spec"]
+        assert pod["securityContext"] == {
+            "runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"},
+        }  # fmt: skip
+        assert pod["automountServiceAccountToken"] is False
+        assert "hostNetwork" not in pod
+        (exporter,), (init,) = pod["containers"], pod["initContainers"]
+        minimal = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+        assert exporter["securityContext"] == minimal
+        as_root = {"runAsNonRoot": False, "runAsUser": 0, "runAsGroup": 0}
+        assert init["securityContext"] == minimal | as_root | {"capabilities": {"drop": ["ALL"], "add": ["CHOWN"]}}
+        for container in (exporter, init):
+            assert container["volumeMounts"] == [{"name": "socket", "mountPath": "/run/tachograph"}]
+            assert set(container["resources"].get("limits", {})) <= {"cpu", "memory"}
+
+
+@pytest.mark.parametrize("name", ["dcgm", "nvidia"])
+def test_gpus_are_read_only_where_they_should_be(program: Path, name: str) -> None:
+    """Beside dcgm-exporter neither NVIDIA's runtime nor NVML."""
+    pod = daemon_set(rendered(program, MATRIX[name]))["template"]["spec"]
+    (exporter,) = pod["containers"]
+    reads = name == "nvidia"
+    assert ("runtimeClassName" in pod, "env" in exporter, "--no-gpu" in exporter["args"]) == (reads, reads, not reads)
+    assert ("--rank.detail" in exporter["args"]) is not reads
+
+
+def test_the_exporter_takes_the_arguments(program: Path) -> None:
+    """Those of the chart, by the exporter's own parser; and they are the folder and the port that the pod has."""
+    from tachograph.node.config import read_config
+
+    pod = daemon_set(rendered(program, MATRIX["dcgm"]))["template"]["spec"]
+    (exporter,) = pod["containers"]
+    assert exporter["args"][0] == "exporter"
+    config = read_config(exporter["args"][1:], {})
+    assert config.listen_address == (None, exporter["ports"][0]["containerPort"])
+    assert str(config.socket.parent) == exporter["volumeMounts"][0]["mountPath"]
+    assert config.rank_detail
+    assert not config.gpu_enabled
+
+
+def test_the_exporter_answers_the_probes(program: Path, tmp_path: Path) -> None:
+    """A real one with the pod's arguments, but for the folder and the port."""
+    pod = daemon_set(rendered(program, MATRIX["dcgm"]))["template"]["spec"]
+    (exporter,) = pod["containers"]
+    port = free_port()
+    arguments = [
+        one.replace("/run/tachograph", str(tmp_path)).replace(":10024", f"127.0.0.1:{port}") for one in exporter["args"]
+    ]
+    with Children(tmp_path) as children:
+        child = children.start("exporter", [sys.executable, "-m", "tachograph", *arguments])
+        child.wait_until(lambda: "msg=serving" in child.log.read_text(encoding="utf-8"), 60)
+        for probe in ("readinessProbe", "livenessProbe"):
+            path = exporter[probe]["httpGet"]["path"]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+                assert answer.status == 200
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+@pytest.mark.parametrize("owner", [0, 65532])
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o777])
+def test_the_folder_is_the_exporters_after_the_init_container(
+    program: Path, tmp_path: Path, owner: int, mode: int
+) -> None:
+    """With no other capability than the one it asks for, whoever had the folder before."""
+    (init,) = daemon_set(rendered(program, {}))["template"]["spec"]["initContainers"]
+    folder = tmp_path / "tachograph"
+    folder.mkdir()
+    folder.chmod(mode)
+    os.chown(folder, owner, owner)
+    command = [word.replace("/run/tachograph", str(folder)) for word in init["command"]]
+    limited = ["setpriv", "--inh-caps=-all", "--bounding-set=-all,+chown", "--no-new-privs", "--clear-groups"]
+    done = subprocess.run([*limited, *command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    found = folder.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (65532, 65532, 0o755)
+
+
+BUNDLES = {
+    "everything": Site({}, ("webhook",)),
+    "site": Site(
+        {"node_job": "hosts", "runbook_url": "https://b.example", "grafana_url": "https://g.example"},
+        ("pagerduty", "slack"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUNDLES)
+def test_the_operators_objects_are_those_of_the_bundle(program: Path, name: str) -> None:
+    """`tachograph bundle --format operator` with the same addresses, jobs and receivers; but for labels."""
+    objects = {(one["kind"], one["metadata"]["name"]): one for one in rendered(program, MATRIX[name])}
+    bundle = [
+        yaml.safe_load(text)
+        for path, text in kubernetes.operator(BUNDLES[name]).items()
+        if path.endswith(".yml") and path != "alertmanager-templates.yml"
+    ]
+    for wanted in bundle:
+        found = objects.pop((wanted["kind"], wanted["metadata"]["name"]))
+        for one in (found, wanted):
+            del one["metadata"]
+            if one["kind"] == "ConfigMap":
+                one["data"] = {key: json.loads(text) for key, text in one["data"].items()}
+        assert found == wanted
+    assert {kind for kind, _ in objects} == {"DaemonSet", "NetworkPolicy"}
+
+
+def test_prometheus_and_grafana_find_them(program: Path) -> None:
+    """By the labels of kube-prometheus-stack; the PodMonitor finds the pods of the DaemonSet and their port."""
+    objects = rendered(program, MATRIX["everything"])
+    for kind in ("PodMonitor", "PrometheusRule", "AlertmanagerConfig"):
+        for one in of_kind(objects, kind).values():
+            assert one["metadata"]["labels"]["release"] == "kube-prometheus-stack"
+    for one in of_kind(objects, "ConfigMap").values():
+        assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
+    template = daemon_set(objects)["template"]
+    (monitor,) = of_kind(objects, "PodMonitor").values()
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (port,) = template["spec"]["containers"][0]["ports"]
+    assert [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]] == [port["name"]]
+
+
+def test_a_release_fits_into_its_secret(program: Path) -> None:
+    """With everything switched on, and room for a third more."""
+    done = run(program, "install", "t", CHART, "--dry-run=client", "--output=json", values=EVERYTHING)
+    assert done.returncode == 0, done.stderr
+    stored = base64.b64encode(gzip.compress(json.dumps(json.loads(done.stdout)).encode()))
+    assert len(stored) < SECRET_LIMIT * 3 / 4
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("mode=deployment", "'/mode': value must be one of 'daemonset', 'sidecar'"),
+        (
+            "resources.limits.nvidia\\.com/gpu=1",
+            "'/resources/limits': additional properties 'nvidia.com/gpu' not allowed",
+        ),
+        ("resources.requests.memory=64MB", "'/resources/requests/memory': '64MB' does not match"),
+        ("extraArgs={--socket=/elsewhere}", "'/extraArgs/0'"),
+        ("extraArgs={rank.detail}", "'/extraArgs/0': 'rank.detail' does not match"),
+        ("hostPid=true", "additional properties 'hostPid' not allowed"),
+        ("hostPID=yes", "'/hostPID': got string, want boolean"),
+        ("updateStrategy.maxUnavailable=0", "'/updateStrategy/maxUnavailable': minimum: got 0, want 1"),
+        ("updateStrategy.maxUnavailable=0%", "'/updateStrategy/maxUnavailable': '0%' does not match"),
+        ("runbookUrl=a b", "'/runbookUrl': 'a b' does not match"),
+        ("nodeJob=", "'/nodeJob': '' does not match"),
+        ("alertmanagerConfig.receivers={sms}", "'/alertmanagerConfig/receivers/0': value must be one of 'webhook'"),
+        ("alertmanagerConfig.receivers=null", "receivers"),
+        ("socketFolder=/", "'/socketFolder': '/' does not match"),
+        ("image.repository=", "'/image/repository': '' does not match"),
+        ("podMonitor=true", "'/podMonitor': got boolean, want object"),
+        ("tolerations[0].efect=NoSchedule", "'/tolerations/0': additional properties 'efect' not allowed"),
+    ],
+)
+def test_a_wrong_value_is_named(program: Path, value: str, said: str) -> None:
+    """And nothing is rendered."""
+    done = run(program, "template", "tachograph", CHART, "--set", value)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
+
+
+def test_every_value_is_described_and_checked() -> None:
+    """values.yaml, with a comment for each part, and the schema know the same names."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert set(schema["properties"]) == {*values, "global"}
+
+
+@pytest.fixture(scope="module")
+def validate() -> Any:
+    """The check of an object by the schemas of the Kubernetes API; `make test-all` installs it."""
+    return pytest.importorskip("kubernetes_validate", reason="`make test-all` installs it").validate
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["1.25", "1.37"])
+@pytest.mark.parametrize("name", MATRIX)
+def test_kubernetes_accepts_every_object(program: Path, validate: Any, name: str, version: str) -> None:
+    """Strictly: no field that the API does not know. The operator's objects have schemas of their own."""
+    for one in rendered(program, MATRIX[name]):
+        if not one["apiVersion"].startswith("monitoring.coreos.com/"):
+            validate(one, version, strict=True)
+
+
+def strict(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON schema that refuses fields which it does not know."""
+    for one in (schema, *schema.get("$defs", {}).values()):
+        if "properties" in one:
+            one.setdefault("additionalProperties", False)
+    return schema
+
+
+@pytest.fixture(scope="module")
+def operator_schemas() -> Mapping[str, dict[str, Any]]:
+    """The schemas of the operator's objects, from models that were generated from its CRDs."""
+    models = pytest.importorskip("cloudcoil.models.prometheus_operator", reason="`make test-all` installs it")
+    kinds = (models.v1.PodMonitor, models.v1.PrometheusRule, models.v1alpha1.AlertmanagerConfig)
+    return {kind.__name__: strict(kind.model_json_schema()) for kind in kinds}
+
+
+def operators_objects(program: Path) -> Iterator[dict[str, Any]]:
+    for name in ("everything", "site"):
+        yield from (
+            one for one in rendered(program, MATRIX[name]) if one["apiVersion"].startswith("monitoring.coreos.com/")
+        )
+
+
+@pytest.mark.slow
+def test_the_operator_accepts_every_object(program: Path, operator_schemas: Mapping[str, dict[str, Any]]) -> None:
+    """Strictly; a field that is none and a value of another type are refused."""
+    from jsonschema import Draft202012Validator
+
+    validators = {kind: Draft202012Validator(schema) for kind, schema in operator_schemas.items()}
+    seen = set()
+    for one in operators_objects(program):
+        errors = [f"{error.json_path}: {error.message}" for error in validators[one["kind"]].iter_errors(one)]
+        assert not errors, (one["metadata"]["name"], errors)
+        seen.add(one["kind"])
+        one["spec"]["made_up"] = 1
+        assert not validators[one["kind"]].is_valid(one)
+    assert seen == set(validators)

@@ -1,0 +1,279 @@
+"""`tachograph doctor` against a real exporter, Prometheus and Alertmanager: healthy, then each part broken once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.bundle import merged
+from tachograph.doctor.alertmanager_checks import TEST_PAGE, WATCHDOG
+from tachograph.doctor.command import main
+from tachograph_lab.demo.stack import Stack
+from tachograph_lab.pager import FIRING, RESOLVED, Pager
+from tachograph_lab.processes import Children, answers, free_port
+
+LOOP = """
+import time, tachograph
+recorder = tachograph.Recorder(run="doctored")
+for batch in recorder.data(range(1_000_000)):
+    with recorder.step() as step:
+        time.sleep(0.1)
+"""
+Doctor = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def pager() -> Iterator[Pager]:
+    with Pager() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def stack(pager: Pager, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The stack with one rank; no group of rules is evaluated less than once a minute."""
+    with Stack(tmp_path_factory.mktemp("stack"), pager.url) as running:
+        for path in (running.folder / "prometheus/rules").glob("*.yml"):
+            path.write_text(
+                path.read_text(encoding="utf-8").replace("interval: 5m\n", "interval: 60s\n"), encoding="utf-8"
+            )
+        (prometheus,) = (child for child in running.children.running if child.name == "prometheus")
+        os.kill(prometheus.pid, signal.SIGHUP)
+        environment = {"TACHOGRAPH_SOCKET": str(running.socket)}
+        running.children.start("rank", [sys.executable, "-c", LOOP], environment)
+        yield running
+
+
+@pytest.fixture
+def doctor(stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """Run the command on the stack; return its status and its lines."""
+    monkeypatch.setenv("TACHOGRAPH_SOCKET", str(stack.socket))
+    addresses = [f"--{name}={stack.url(name)}" for name in ("exporter", "prometheus", "alertmanager")]
+
+    def run(*flags: str) -> tuple[int, list[str]]:
+        status = main([*addresses, *flags])
+        return status, capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def until(run: Callable[[], tuple[int, list[str]]], done: Callable[[list[str]], bool], seconds: float) -> list[str]:
+    """Run the command until it says something; return its lines, at the latest those after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        _, lines = run()
+        if done(lines) or time.monotonic() > deadline:
+            return lines
+        time.sleep(2)
+
+
+def wrong(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("FAIL ")]
+
+
+def healthy(lines: list[str]) -> bool:
+    return all(line.startswith("ok   ") for line in lines[:-1])
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+def test_a_healthy_installation_is_all_right(stack: Stack, doctor: Doctor) -> None:
+    """A line for each check, and the count; status 0."""
+    lines = until(doctor, healthy, 120)
+    assert healthy(lines), "\n".join(lines)
+    assert doctor()[0] == 0
+    said = "\n".join(lines)
+    for words in (
+        f"socket {stack.socket}: owner ", "pid namespace: the exporter sees", f"answers at {stack.url('exporter')}",
+        "NVML: 4 GPUs read", "ranks: 1 of run doctored", f" at {stack.url('prometheus')}", "groups of rules are loaded",
+        "job tachograph: 1 up as tachograph", "job node|node-exporter: 1 up as node", "scraped every 5 s",
+        "`instance` names 1 node, as",
+        "it sends alerts to http://127.0.0.1:", "our routes and inhibitions, and our templates",
+        "the watchdog is alive, and goes to watchdog",
+    ):  # fmt: skip
+        assert words in said
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+def test_one_test_page_is_sent_and_ends_by_itself(doctor: Doctor, pager: Pager) -> None:
+    """To whom a page of a run goes; only a person sees whether it arrives, so it is not counted as right."""
+    status, lines = doctor("--send-test-page")
+    assert (status, wrong(lines)) == (0, [])
+    assert any(line.startswith("?    a test page was sent to page – look whether it arrives") for line in lines)
+    for what in (FIRING, RESOLVED):
+        page = pager.wait_for(lambda page, what=what: (page.alert, page.status) == (TEST_PAGE, what), 120)  # type: ignore[misc]
+        assert page is not None
+        assert page.receiver == "page"
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+def test_what_is_no_longer_scraped_is_named(stack: Stack, doctor: Doctor) -> None:
+    """An exporter that nothing scrapes, with the name that rules expect; then one at a wrong address."""
+    stack.aim("tachograph", {})
+    said = "FAIL rules read the job tachograph, and nothing is scraped by that name – name a job of scrape_configs so"
+    lines = until(doctor, lambda lines: bool(wrong(lines)), 60)
+    assert [line[: len(said)] for line in wrong(lines)] == [said]
+    stack.aim("tachograph", {stack.node: "127.0.0.1:1"})
+    lines = until(doctor, lambda lines: len(wrong(lines)) == 2, 60)
+    assert [line.split(" ")[1] for line in wrong(lines)] == ["no", "1"]
+    assert "127.0.0.1:1/metrics" in wrong(lines)[1]
+
+
+def test_a_socket_that_may_not_be_used(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who may, and what to do; status 1. The exporter itself answers."""
+    with tempfile.TemporaryDirectory() as name, Children(tmp_path_factory.mktemp("logs")) as children:
+        folder, url = Path(name), f"http://127.0.0.1:{free_port()}"
+        folder.chmod(0o755)
+        flags = ["--no-gpu", "--web.listen-address", url.removeprefix("http://"), "--socket", str(folder / "rank.sock")]
+        child = children.start("exporter", [sys.executable, "-m", "tachograph", "exporter", *flags])
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 30)
+        monkeypatch.setenv("TACHOGRAPH_SOCKET", str(folder / "rank.sock"))
+        assert main(["--exporter", url]) == 0
+        assert "mode 0666" in capsys.readouterr().out
+        (folder / "rank.sock").chmod(0)
+        with as_somebody():
+            assert main(["--exporter", url]) == 1
+        lines = capsys.readouterr().out.splitlines()
+        (line,) = wrong(lines)
+        assert line.startswith(f"FAIL permission denied for the exporter at {folder}/rank.sock: ")
+        assert "has mode 0000" in line
+        assert lines[-1] == "1 right, 1 wrong, 4 not checked"
+
+
+@contextmanager
+def as_somebody() -> Iterator[None]:
+    """Root may use any socket: do without its rights, if it is root that tests."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_machine_without_an_exporter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is at fault as a node, and not where Prometheus is asked about; who does not answer is named by address."""
+    nobody = "http://127.0.0.1:1"
+    monkeypatch.setenv("TACHOGRAPH_SOCKET", str(tmp_path / "none/rank.sock"))
+    assert main(["--exporter", nobody]) == 1
+    first, second = wrong(capsys.readouterr().out.splitlines())
+    assert first.startswith(f"FAIL no exporter at {tmp_path}/none/rank.sock")
+    assert "start `tachograph exporter` on this node" in first
+    assert second.startswith(f"FAIL no exporter at {nobody}: Connection refused; is `tachograph exporter` running")
+    assert main(["--exporter", nobody, "--prometheus", nobody, "--alertmanager", nobody]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("?    node: this machine has neither")
+    assert [line[:30] for line in wrong(lines)] == ["FAIL no Prometheus at http://1", "FAIL no Alertmanager at http:/"]
+
+
+PROMETHEUS = """
+rule_files: [rules.yml]
+scrape_configs:
+  - job_name: tachograph
+    scrape_interval: 1s
+    static_configs: [{targets: ["127.0.0.1:1", "127.0.0.1:2"], labels: {instance: node-1}}]
+    relabel_configs: [{source_labels: [__address__], target_label: port}]
+  - job_name: slow
+    scrape_interval: 2m
+    static_configs: [{targets: ["127.0.0.1:3"], labels: {job: tachograph, instance: node-3}}]
+"""
+RULES = """
+groups:
+  - name: tachograph-meta
+    interval: 1s
+    rules: [{record: "run:broken:ratio", expr: 'up{job=~"tachograph|other"} + on () up'}]
+"""
+
+
+@pytest.mark.e2e
+def test_a_prometheus_that_is_set_up_wrongly(
+    programs: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rules missing or failing; exporters that are down, share a name, are scraped too rarely; no Alertmanager."""
+    monkeypatch.setenv("TACHOGRAPH_SOCKET", str(tmp_path / "none/rank.sock"))
+    (tmp_path / "prometheus.yml").write_text(PROMETHEUS, encoding="utf-8")
+    (tmp_path / "rules.yml").write_text(RULES, encoding="utf-8")
+    address = f"127.0.0.1:{free_port()}"
+    with Children(tmp_path) as children:
+        child = children.start("prometheus", [
+            programs["prometheus"], f"--config.file={tmp_path / 'prometheus.yml'}",
+            f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address={address}",
+        ])  # fmt: skip
+        child.wait_until(lambda: answers(f"http://{address}/-/ready"), 60)
+
+        def run() -> tuple[int, list[str]]:
+            status = main(["--exporter", "http://127.0.0.1:1", "--prometheus", f"http://{address}"])
+            return status, capsys.readouterr().out.splitlines()
+
+        lines = wrong(until(run, lambda lines: len(wrong(lines)) >= 7, 60))
+    assert len(lines) == 7, lines
+    for line, words in zip(
+        lines,
+        (
+            "groups of rules are not loaded: ",
+            "1 rule cannot be evaluated, first run:broken:ratio of tachograph-meta",
+            "no target of the job tachograph|other answers", "of 3 exporters not scraped, first node-1: ",
+            "exporters are scraped every 120 s", "several exporters have one `instance`: node-1",
+            "it knows no Alertmanager",
+        ),
+        strict=True,
+    ):  # fmt: skip
+        assert words in line
+
+
+@pytest.mark.e2e
+def test_an_alertmanager_without_our_routes(
+    programs: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it lacks, as `bundle --check` has it; the test page goes to nobody."""
+    monkeypatch.setenv("TACHOGRAPH_SOCKET", str(tmp_path / "none/rank.sock"))
+    path = tmp_path / "alertmanager.yml"
+    path.write_text("route: {receiver: empty}\nreceivers: [{name: empty}]\n", encoding="utf-8")
+    address = f"127.0.0.1:{free_port()}"
+    with Children(tmp_path) as children:
+        child = children.start("alertmanager", [
+            programs["alertmanager"], f"--config.file={path}", f"--storage.path={tmp_path / 'data'}",
+            f"--web.listen-address={address}", "--cluster.listen-address=",
+        ])  # fmt: skip
+        child.wait_until(lambda: answers(f"http://{address}/-/ready"), 30)
+        assert (
+            main(["--exporter", "http://127.0.0.1:1", "--alertmanager", f"http://{address}", "--send-test-page"]) == 1
+        )
+    lines = wrong(capsys.readouterr().out.splitlines())
+    lacks = merged.lacks(path)
+    first = f"it lacks {len(lacks)} parts of our configuration, first {lacks[0].what}".replace(str(tmp_path), "/")
+    assert [line.partition(" – ")[0] for line in lines] == [
+        f"FAIL {first}",
+        "FAIL the watchdog, an alert that always fires, is not there",
+        "FAIL the test page goes to empty, which notifies nobody",
+    ]
+
+
+def test_the_alerts_by_name(rules: list[dict[str, Any]]) -> None:
+    """The watchdog is an alert of the rules; the test page is none."""
+    names = {rule.get("alert") for rule in rules}
+    assert WATCHDOG in names
+    assert TEST_PAGE not in names
+
+
+def test_wrong_arguments(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test page needs somebody to send it."""
+    monkeypatch.delenv("ALERTMANAGER_URL", raising=False)
+    assert main(["--send-test-page"]) == 2
+    assert "--send-test-page needs --alertmanager URL" in capsys.readouterr().err

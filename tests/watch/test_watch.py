@@ -1,0 +1,232 @@
+"""`tachograph run --watch`: the program is run as without it, measured by an exporter that is gone afterwards."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+LOOP = Path(__file__).parents[1] / "attach/loop_script.py"
+WATCH = (sys.executable, "-W", "ignore", "-m", "tachograph", "run", "--watch")
+DEADLINE = 120.0
+LAUNCHER = ("TACHOGRAPH", "SLURM", "OMPI", "PMI", "TORCHELASTIC", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
+LISTENS = """
+import os, signal, sys, time
+def heard(number, frame):
+    print(signal.Signals(number).name, flush=True)
+    if number != signal.SIGINT:
+        sys.exit(7)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, heard)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+"""A program that says which signals it gets, and leaves with 7 after any but Ctrl-C's."""
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Without a launcher; temporary files of the watch go to a folder that the test looks at."""
+    mine = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHER)}
+    return {**mine, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
+
+
+def watched(folder: Path, *words: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, with both outputs piped."""
+    command = [*WATCH, *map(str, words)]
+    return subprocess.run(
+        command, env=environment(folder, **more), capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "script.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@contextmanager
+def listening(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A watched program that is ready for signals."""
+    command = [*WATCH, str(script(folder, LISTENS))]
+    with subprocess.Popen(
+        command, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process started."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.mark.torch
+def test_a_training_script_ends_with_what_was_measured(tmp_path: Path) -> None:
+    """Standard output is the script's alone; the page's address is named while it trains; nothing stays behind."""
+    done = watched(tmp_path, "--name", "seen", "--samples-per-step", "8", LOOP, "plain")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"-?\d+\.\d{9}\n", done.stdout)
+    said = [line.removeprefix("tachograph run: ") for line in done.stderr.splitlines()]
+    (url,) = re.findall(r"^(http://127\.0\.0\.1:\d+/) shows this run", said[0])
+    assert said[1].startswith("recorded 60 steps: the wait for data")
+    assert re.fullmatch(r"seen: 60 steps on 1 rank, .+ each, pauses included, .+ samples/s", said[3])
+    assert said[4].startswith("where a step's time went: data ")
+    assert "lost: data" in said[5]
+    assert "GiB of host memory" in said[6]
+    assert said[7].startswith("not measured: MFU (no FLOPs given")
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(url, timeout=5)
+    assert not list(tmp_path.glob("tachograph-*"))
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_slowest_of_two_ranks_is_named(tmp_path: Path) -> None:
+    """One exporter for the ranks of a launcher, which is started inside; rank 1 is 20 ms late at each step."""
+    training = script(
+        tmp_path,
+        "import os, time, torch\n"
+        "torch.distributed.init_process_group('gloo')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "for _ in range(100):\n"
+        "    time.sleep(0.04 if os.environ['RANK'] == '1' else 0.005)\n"
+        "    model(torch.randn(4, 8)).square().mean().backward()\n"
+        "    optimizer.step()\n"
+        "torch.distributed.destroy_process_group()\n",
+    )
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    done = watched(tmp_path, *launcher, "-m", "tachograph", "run", "--name", "pair", training)
+    assert done.returncode == 0, done.stderr
+    assert "pair: 100 steps on 2 ranks" in done.stderr
+    assert "slowest rank: rank 1, which the others waited" in done.stderr
+    assert done.stderr.count("tachograph run: recorded") == 1
+    assert "no training step" not in done.stderr
+
+
+def test_the_exit_status_is_the_programs(tmp_path: Path) -> None:
+    done = watched(tmp_path, script(tmp_path, "import sys; print(sys.argv[1:]); sys.exit(3)"), "--watch", "x")
+    assert (done.returncode, done.stdout) == (3, "['--watch', 'x']\n")
+    killed = watched(tmp_path, "--quiet", script(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
+    assert (killed.returncode, killed.stderr) == (-signal.SIGKILL, "")
+
+
+def test_a_signal_is_passed_on(tmp_path: Path) -> None:
+    with listening(tmp_path) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "SIGINT\n"
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, out) == (7, "SIGTERM\n"), errors
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+def test_nothing_outlives_a_watch_that_was_killed(tmp_path: Path) -> None:
+    """Neither the exporter nor the program, which would train on unseen."""
+    with listening(tmp_path) as process:
+        started = children(process.pid)
+        assert len(started) == 2
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + DEADLINE
+        while not all(map(gone, started)):
+            assert time.monotonic() < deadline, started
+            time.sleep(0.02)
+
+
+def test_on_a_terminal_the_program_gets_one_interrupt(tmp_path: Path) -> None:
+    """Ctrl-C reaches the program from the terminal itself, once; lines on the run appear meanwhile."""
+    ours, theirs = pty.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+
+    command = [*WATCH, str(script(tmp_path, LISTENS))]
+    with subprocess.Popen(
+        command, env=environment(tmp_path), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        preexec_fn=take_terminal,  # noqa: PLW1509 - this test has no thread
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        try:
+            shown = _read_until(ours, "", "ready")
+            os.write(ours, b"\x03")
+            shown = _read_until(ours, shown, "SIGINT")
+            shown = _read_until(ours, shown, " running:")
+            process.send_signal(signal.SIGTERM)
+            shown = _read_until(ours, shown, "no step was completed")
+            assert process.wait(DEADLINE) == 7
+        finally:
+            process.kill()
+    os.close(ours)
+    assert shown.count("SIGINT") == 1
+    assert re.search(r"\r\x1b\[K\S+ running: step ", shown)
+
+
+def _read_until(terminal: int, shown: str, text: str) -> str:
+    """Return what a terminal has shown once a text is there."""
+    deadline = time.monotonic() + DEADLINE
+    while text not in shown:
+        assert time.monotonic() < deadline, shown
+        if select.select([terminal], [], [], 1.0)[0]:
+            with suppress(OSError):  # nobody is at the other end any more
+                shown += os.read(terminal, 4096).decode()
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("prometheus_client", "tachograph run --watch: prometheus_client is not installed: pip install 'tachograph"),
+        (
+            "aiohttp",
+            "tachograph run: tachograph exporter: aiohttp is not installed: pip install 'tachograph[exporter]'",
+        ),
+    ],
+)
+def test_what_is_not_installed_is_named_with_its_command(tmp_path: Path, module: str, said: str) -> None:
+    (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(name={module!r})")
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    done = watched(tmp_path, script(tmp_path, "print('trains')"), PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_a_script_nothing_is_started(tmp_path: Path) -> None:
+    done = watched(tmp_path, tmp_path / "missing.py")
+    assert done.returncode == 2
+    assert "missing.py" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_each_rank_of_a_launcher_has_no_exporter_of_its_own(tmp_path: Path) -> None:
+    done = watched(tmp_path, script(tmp_path, ""), LOCAL_RANK="1")
+    assert done.returncode == 2
+    assert "tachograph run --watch -m torch.distributed.run" in done.stderr
