@@ -1,4 +1,4 @@
-"""The job of the fault bench: real ranks, real DistributedDataParallel over gloo, a real recorder, simulated computing.
+"""The job of the fault bench: real ranks, real parallelism over gloo, a real recorder, simulated computing.
 
 A CPU that drives a GPU mostly waits for it, and so do these ranks: they train a tiny real model and sleep for the time
 that a GPU would take in each phase, with noise. So several jobs of four ranks can share two cores.
@@ -22,6 +22,10 @@ from random import Random
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -36,7 +40,7 @@ SHARES = {"data": 0.05, "copy": 0.05, "forward": 0.3, "backward": 0.45, "optimiz
 NOISE = 0.03
 """The standard deviation of a step's duration on one rank."""
 
-CLASSES, WIDTH, BATCH = 16, 32, 64
+CLASSES, WIDTH, BATCH, MICRO_BATCHES = 16, 32, 64, 4
 CHECKPOINT_EVERY_SECONDS, CHECKPOINT_SECONDS = 30.0, 0.4
 EVAL_AT_SECONDS, EVAL_SECONDS = (15.0, 75.0), 2.5
 SPIKE_STEPS = 2
@@ -48,20 +52,55 @@ DIVERGENCE_PER_MINUTE = 0.02
 class Model(nn.Module):  # type: ignore[misc]  # torch is not checked
     """Two layers; the time that its backward pass would take is slept when the gradient of the hidden layer is there.
 
-    That is before the last bucket of gradients is ready, as a GPU's kernels would be.
+    That is before the last bucket of gradients is ready, as a GPU's kernels would be. One stage of a pipeline is such
+    a model, too, whose forward is slept in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outputs: int = CLASSES) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
-        self.backward_seconds = 0.0
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, outputs)
+        self.forward_seconds = self.backward_seconds = 0.0
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits (batch, classes)."""
+        """Return logits (batch, classes), or what the next stage takes."""
+        time.sleep(self.forward_seconds)
         hidden: Tensor = torch.tanh(self.first(inputs))
-        fault_injection.slow_backward(hidden, self.backward_seconds)
-        logits: Tensor = self.second(hidden)
-        return logits
+        if hidden.requires_grad:
+            fault_injection.slow_backward(hidden, self.backward_seconds)
+        outputs: Tensor = self.second(hidden)
+        return outputs
+
+
+def parallel(model: Model, parallelism: str) -> nn.Module:
+    """Return the model as it is trained by several ranks."""
+    if parallelism == "fsdp2":
+        for part in (model.first, model.second):
+            fully_shard(part)
+        return fully_shard(model)
+    if parallelism == "tensor":
+        mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
+        return parallelize_module(model, mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()})
+    return model if parallelism == "pipeline" else DistributedDataParallel(model)
+
+
+class Pipeline:
+    """The 1F1B schedule of one stage."""
+
+    def __init__(self, model: Model, rank: int) -> None:
+        stage = PipelineStage(model, rank, RANKS, torch.device("cpu"))
+        self._schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=functional.cross_entropy)
+        self._rank = rank
+
+    def train(self, inputs: Tensor, labels: Tensor) -> Tensor | None:
+        """Run forward and backward of all micro-batches; return the loss on the last stage."""
+        losses: list[Tensor] = []
+        if self._rank == 0:
+            self._schedule.step(inputs)
+        elif self._rank == RANKS - 1:
+            self._schedule.step(target=labels, losses=losses)
+        else:
+            self._schedule.step()
+        return torch.stack([loss.detach() for loss in losses]).mean() if losses else None
 
 
 class Rank:
@@ -76,7 +115,8 @@ class Rank:
         self.batches = 0
         teacher = torch.Generator().manual_seed(0)
         self.truth = torch.randn(WIDTH, CLASSES, generator=teacher)
-        self.generator = torch.Generator().manual_seed(rank)
+        same_batches = scenario.parallelism in ("tensor", "pipeline")
+        self.generator = torch.Generator().manual_seed(0 if same_batches else rank)
 
     @property
     def faulty(self) -> bool:
@@ -124,33 +164,43 @@ class Rank:
         """Train through the scenario, then finish the run."""
         scenario, rank = self.scenario, self.rank
         torch.manual_seed(0)
-        model = Model()
-        ddp = DistributedDataParallel(model)
-        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+        in_stages = scenario.parallelism == "pipeline"
+        model = Model(WIDTH if in_stages and rank < RANKS - 1 else CLASSES)
+        trained = parallel(model, scenario.parallelism)
+        pipeline = Pipeline(model, rank) if in_stages else None
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.05)
         recorder = tachograph.Recorder(
             run=scenario.run, rank=rank, local_rank=rank, world_size=RANKS, attempt=0, samples_per_step=BATCH * RANKS
         )
-        recorder.watch(ddp, optimizer, checksum_every=CHECKSUM_EVERY)
+        checksum_every = 0 if in_stages else CHECKSUM_EVERY  # stages are no replicas of each other
+        recorder.watch(trained, optimizer, checksum_every=checksum_every)
         store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
         metric = torch.zeros(1)
         for inputs, labels in recorder.data(self.batches_of()):
             with recorder.step() as step:
                 with recorder.phase("copy"):
                     self.spend("copy", "copy")
-                with recorder.phase("forward"):
-                    self.spend("forward", "forward")
-                    model.backward_seconds = self.seconds("backward", "backward")
-                    loss = functional.cross_entropy(ddp(inputs), self.labels(labels))
-                    if self.has("nan"):
-                        loss = loss * torch.nan
-                self.spend("other", "before collective")
-                with recorder.phase("backward"):
-                    loss.backward()
+                if pipeline is not None:
+                    model.forward_seconds = self.seconds("forward", "forward") / MICRO_BATCHES
+                    model.backward_seconds = self.seconds("backward", "backward") / MICRO_BATCHES
+                    with recorder.phase("backward"):
+                        loss = pipeline.train(inputs, labels)
+                else:
+                    with recorder.phase("forward"):
+                        self.spend("forward", "forward")
+                        model.backward_seconds = self.seconds("backward", "backward")
+                        loss = functional.cross_entropy(trained(inputs), self.labels(labels))
+                        if self.has("nan"):
+                            loss = loss * torch.nan
+                    self.spend("other", "before collective")
+                    with recorder.phase("backward"):
+                        loss.backward()
                 with recorder.phase("optimizer"):
                     self.spend("optimizer", "optimizer")
                     optimizer.step()
                     optimizer.zero_grad()
-                step.log(loss=loss, learning_rate=0.05)
+                known = {} if loss is None else {"loss": loss}
+                step.log(**known, learning_rate=0.05)
             self.harm(model)
             if scenario.kind == "skipped":
                 if self.has("skipped"):

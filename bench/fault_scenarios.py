@@ -23,6 +23,9 @@ PLACES = {
 }
 """The place of a delay -> the phase to be named; right before a collective, outside of phases, it is `other`."""
 
+PARALLELISMS = ("fsdp2", "tensor", "pipeline")
+"""Besides DDP, with which everything else is played: sharded parameters, split layers, 1F1B with four micro-batches."""
+
 STRAGGLER = "StragglerRank"
 SYMPTOMS_OF_AN_END = ("RankFailed", "RunHung")
 """Of the ranks that lose a peer. That they died as well is not one of them: nobody killed them."""
@@ -61,6 +64,7 @@ class Scenario:
     allowed: tuple[str, ...] = ()
     long: bool = False
     repeat: int = 0
+    parallelism: str = "ddp"
 
     @property
     def run(self) -> str:
@@ -75,6 +79,8 @@ class Scenario:
     @property
     def tier(self) -> str:
         """The row of the summary it counts in."""
+        if self.parallelism != "ddp":
+            return self.parallelism
         if self.kind == "healthy":
             return "healthy"
         return f"delay {self.share:.0%}" if self.kind == "delay" else "other faults"
@@ -88,6 +94,9 @@ class Scenario:
     def steps(self) -> int:
         """Steps of the whole run; a delay stretches those after the onset."""
         return self.steps_before + round(self.seconds / (STEP_SECONDS * (1 + self.share)))
+
+
+HEALTHY = Scenario("healthy", "healthy", None)
 
 
 def delays() -> list[Scenario]:
@@ -104,6 +113,18 @@ def delays() -> list[Scenario]:
         for share in SHARES
         for place, phase in PLACES.items()
         for rotating in (False, True)
+    ]
+
+
+def parallel() -> list[Scenario]:
+    """Return a straggler under each parallelism, late in its backward, and a healthy run of each."""
+    return [
+        replace(scenario, name=f"{parallelism} {scenario.name}", parallelism=parallelism)
+        for scenario in (
+            *(one for one in delays() if one.place == "backward" and not one.rotating and one.share >= 0.2),
+            HEALTHY,
+        )
+        for parallelism in PARALLELISMS
     ]
 
 
@@ -124,8 +145,6 @@ LONG = (
 )
 """LossDiverging uses 20 minutes; MemoryLeak waits 30 for memory to settle, then needs growth in each 20 of 60 more."""
 
-HEALTHY = Scenario("healthy", "healthy", None)
-
 
 def campaign(healthy: int, repeats: int) -> list[Scenario]:
     """Return all jobs in the order of their start: the long ones, then faults and healthy runs interleaved.
@@ -134,7 +153,7 @@ def campaign(healthy: int, repeats: int) -> list[Scenario]:
     """
     faults: list[Scenario] = []
     for repeat in range(repeats):
-        faults += [replace(scenario, repeat=repeat) for scenario in (*delays(), *OTHERS)]
+        faults += [replace(scenario, repeat=repeat) for scenario in (*delays(), *OTHERS, *parallel())]
     calm = [replace(HEALTHY, repeat=repeat) for repeat in range(healthy)]
     return [*LONG, *interleaved(faults, calm)]
 

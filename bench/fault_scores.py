@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault_scenarios import PLACES, STRAGGLER, Scenario
+from fault_scenarios import PARALLELISMS, PLACES, STRAGGLER, Scenario
 from fault_stack import Outcome, Told
 
 INFO = "info"
@@ -77,7 +77,7 @@ def judge(outcome: Outcome) -> Judgement:
 
 def summary(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
     """Return a row for each kind of fault: how many were right, their delay, and surplus alerts."""
-    tiers = ("delay 50%", "delay 20%", "delay 10%", "other faults", "healthy")
+    tiers = ("delay 50%", "delay 20%", "delay 10%", "other faults", "healthy", *PARALLELISMS)
     rows = []
     for tier in tiers:
         ones = [one for one in judged if one.scenario.tier == tier]
@@ -111,7 +111,10 @@ def confusion(judged: Sequence[Judgement], rotating: bool) -> list[dict[str, Any
     for place in PLACES:
         cells = dict.fromkeys(columns, 0)
         for one in judged:
-            if one.scenario.kind == "delay" and one.scenario.place == place and one.scenario.rotating == rotating:
+            scenario = one.scenario
+            if (scenario.kind, scenario.parallelism) != ("delay", "ddp"):
+                continue
+            if scenario.place == place and scenario.rotating == rotating:
                 cells[taken_for(one)] += 1
         rows.append({"delayed": place, **{column: count or "·" for column, count in cells.items()}})
     return rows
@@ -126,14 +129,14 @@ def taken_for(one: Judgement) -> str:
     return "wrong rank" if any(told.alert == STRAGGLER for told in one.surplus) else OTHER_ALERT
 
 
-def others(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
-    """Return a row for each of the other faults."""
+def one_by_one(judged: Sequence[Judgement], *tiers: str) -> list[dict[str, Any]]:
+    """Return a row for each job of these tiers."""
     rows = []
     for one in judged:
-        if one.scenario.tier == "other faults":
-            said = one.outcome.fault or one.verdict
+        if one.scenario.tier in tiers:
+            expected, said = one.scenario.expected or NOTHING, one.outcome.fault or one.verdict
             delay = "–" if one.delay is None else f"{one.delay:.0f}"
-            row = {"fault": one.scenario.name, "expected": one.scenario.expected, "said": said, "after s": delay}
+            row = {"fault": one.scenario.name, "expected": expected, "said": said, "after s": delay}
             rows.append({**row, "right": "yes" if one.right else "no"})
     return rows
 
@@ -148,7 +151,7 @@ def wrong(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
             "after s": "–" if one.delay is None else f"{one.delay:.0f}",
         }
         for one in judged
-        if not one.right and one.scenario.tier != "other faults"
+        if not one.right and one.scenario.tier not in ("other faults", *PARALLELISMS)
     ]
 
 
@@ -160,7 +163,8 @@ def tables(outcomes: Sequence[Outcome]) -> Mapping[str, list[dict[str, Any]]]:
         "Right, late, false": summary(counted),
         "Delay on one rank: which phase was named": confusion(counted, rotating=False),
         "Delay on ranks in turn: which phase was named": confusion(counted, rotating=True),
-        "Other faults": others(judged),
+        "Other faults": one_by_one(judged, "other faults"),
+        "Other parallelisms": one_by_one(judged, *PARALLELISMS),
         "Not right": wrong(counted),
     }
     return {title: rows for title, rows in found.items() if rows}

@@ -56,6 +56,17 @@ def test_under_torchrun_each_rank_is_seen_with_its_collectives(scraped: Any) -> 
     assert "DistributedDataParallel's all-reduce" in done.errors
 
 
+@pytest.mark.slow
+def test_under_fsdp2_each_rank_shows_its_waits(scraped: Any) -> None:
+    """Sharded parameters have no hook: the waits at PyTorch's own functions are measured without an edit."""
+    done = scraped.run(*RUN, "--name", "sharded", SCRIPT, "fsdp2", ranks=2)
+    assert done.status == 0, done.errors
+    for rank in range(2):
+        assert done.value("steps_total", run="sharded", rank=rank) == STEPS
+        assert (done.value("collective_wait_seconds_total", run="sharded", rank=rank, op="other") or 0) > 0
+    assert "waits for collectives" not in done.errors
+
+
 @pytest.fixture(scope="module")
 def failed(scraped: Any) -> Any:
     """A script that trains with mixed precision to its last step, and then raises."""

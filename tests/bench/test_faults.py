@@ -56,6 +56,16 @@ def test_every_delay_is_played_in_every_place_and_way(scenarios: ModuleType) -> 
     assert {one.expected.phase for one in delays} == {"data", "copy", "forward", "backward", "optimizer", "other"}
 
 
+def test_a_straggler_is_played_under_every_parallelism(scenarios: ModuleType) -> None:
+    """Two sizes of delay, and a healthy run; each has its own row, and none counts among those of DDP."""
+    played = scenarios.parallel()
+    assert {(one.parallelism, one.share) for one in played} == {
+        (parallelism, share) for parallelism in scenarios.PARALLELISMS for share in (0.5, 0.2, 0.0)
+    }
+    assert all(one.tier == one.parallelism and one.run.startswith(one.parallelism) for one in played)
+    assert {str(one.expected) for one in played} == {"StragglerRank rank 2 (backward)", "None"}
+
+
 def test_a_campaign_mixes_faults_and_healthy_runs(scenarios: ModuleType) -> None:
     """Each run has its own name; cut off at any point, both kinds were played in their proportion; long ones first."""
     campaign = scenarios.campaign(healthy=30, repeats=2)
@@ -63,9 +73,9 @@ def test_a_campaign_mixes_faults_and_healthy_runs(scenarios: ModuleType) -> None
     long = sum(one.long for one in campaign)
     assert all(one.long for one in campaign[:long])
     rest = campaign[long:]
-    calm = sum(one.kind == "healthy" for one in rest)
+    calm = sum(one.tier == "healthy" for one in rest)
     assert calm == 30
-    half = sum(one.kind == "healthy" for one in rest[: len(rest) // 2])
+    half = sum(one.tier == "healthy" for one in rest[: len(rest) // 2])
     assert abs(half - 15) <= 1
 
 
@@ -144,6 +154,7 @@ def test_tables_count_what_was_judged(scores: ModuleType, outcome: Callable[...,
             outcome("copy-20-fixed-0", ("StragglerRank", "warning", 2, "copy")),
             outcome("copy-20-rotating-0"),
             outcome("healthy-0"),
+            outcome("pipeline-backward-50-fixed-0", ("StragglerRank", "critical", 2, "backward")),
             cut,
         ]
     )
@@ -155,6 +166,9 @@ def test_tables_count_what_was_judged(scores: ModuleType, outcome: Callable[...,
     turns = {one["delayed"]: one for one in found["Delay on ranks in turn: which phase was named"]}
     assert turns["copy"]["nothing"] == 1
     assert found["Other faults"][0]["said"] == "the campaign was too short"
+    (pipeline,) = found["Other parallelisms"]
+    assert (pipeline["said"], pipeline["right"]) == ("StragglerRank rank 2 (backward)", "yes")
+    assert fixed["backward"]["backward"] == "·"
     assert [one["run"] for one in found["Not right"]] == ["copy-20-rotating-0"]
 
 
@@ -169,13 +183,20 @@ def test_a_result_survives_being_written(outcome: Callable[..., Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["backward", "before collective"])
-def test_the_job_delays_where_it_says(place: str, tmp_path: Path, scenarios: ModuleType) -> None:
+@pytest.mark.parametrize(
+    ("parallelism", "place"),
+    [
+        ("ddp", "backward"),
+        ("ddp", "before collective"),
+        *((name, "backward") for name in ("fsdp2", "tensor", "pipeline")),
+    ],
+)
+def test_the_job_delays_where_it_says(parallelism: str, place: str, tmp_path: Path, scenarios: ModuleType) -> None:
     """A real job of four ranks runs to its end, without an exporter; from the onset on its steps are longer."""
     from dataclasses import asdict, replace
 
     scenario = next(one for one in scenarios.delays() if one.place == place and not one.rotating)
-    scenario = replace(scenario, onset=1.0, seconds=2.0)
+    scenario = replace(scenario, onset=1.0, seconds=2.0, parallelism=parallelism)
     (tmp_path / "scenario.json").write_text(json.dumps({**asdict(scenario), "expected": None}), encoding="utf-8")
     from tachograph_lab.processes import free_port
 

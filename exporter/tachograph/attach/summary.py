@@ -39,7 +39,6 @@ UNSEEN = {
 """What was not seen, and why, or what it may page."""
 
 NEVER = "tokens and FLOPs unless given (--tokens-per-step, --flops-per-token)"
-WAITS = "waits for collectives outside DistributedDataParallel (StragglerRank cannot tell who waits for whom)"
 
 
 class Summary:
@@ -72,8 +71,6 @@ class Summary:
         unseen = [words for key, words in UNSEEN.items() if key not in self._seen]
         if "data" in self._seen and "backward" in self._seen:
             seen.insert(1, "forward (from a batch to its backward)")
-        if self.ranks > 1 and "gradient all-reduce" not in self._seen:
-            unseen.append(WAITS)
         if self.launched:
             unseen.insert(
                 0, f"{self.ranks - 1} of {self.ranks} ranks, unless each was started with tachograph run (torchrun -m)"

@@ -149,6 +149,8 @@ class ActiveCalls(NoOpCalls):
         except Exception as error:  # noqa: BLE001 - neither has the expected type, and may raise anything
             self._refuse_watch("nothing", error)
             return
+        if model is not None or optimizer is not None:
+            state.collectives.watch_waits(self.clock)
         if optimizer_ref is not None:
             state.logged.optimizer = optimizer_ref
         if known:
@@ -238,6 +240,7 @@ class ActiveCalls(NoOpCalls):
 
     def release(self, *, close: bool) -> None:
         self._garbage.stop()
+        self.state.collectives.release()
         while self._detach:
             self._detach.pop()()
         if self.outputs is not None:

@@ -271,9 +271,10 @@ class Recorder(Uncopied):
 
         A DistributedDataParallel model gets a communication hook that times the exposed wait of its gradient
         all-reduce. A model takes only one hook: if it has its own, or is given one later, that one replaces ours, and
-        the wait is not timed. The learning rate is read from the optimizer's first parameter group, unless `step.log`
-        gives it. GPU memory is read once CUDA is in use. Within a step, hooks enter phases `forward`, `backward` and
-        `optimizer` where the loop marks none.
+        the wait is not timed. Every other wait for collectives is timed where PyTorch waits, under FSDP2, tensor and
+        pipeline parallelism and in plain `torch.distributed` calls. The learning rate is read from the optimizer's
+        first parameter group, unless `step.log` gives it. GPU memory is read once CUDA is in use. Within a step, hooks
+        enter phases `forward`, `backward` and `optimizer` where the loop marks none.
 
         - `scheduler`, `scaler`: the learning-rate schedule's own count; the loss scale and the steps it skipped.
         - `layers`: on rank 0, gradient norms of this many layers, those furthest above their own usual one.

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.torch.bucket_watch import PENDING_LIMIT, BucketTotals, BucketWatch, GpuWait
+from tachograph.client.torch.bucket_watch import BucketTotals, BucketWatch, GpuWait
 from tachograph.client.torch.collectives import Collectives
+from tachograph.client.torch.waits.stream_wait import PENDING_LIMIT
 
 
 class Future:
@@ -83,6 +84,17 @@ def test_exposed_wait_is_from_the_last_bucket_to_the_last_completion(now: list[f
     now[0] = 10.5
     again.callback(again)
     assert totals.wait == 4.5
+
+
+def test_a_bucket_that_completes_after_the_watch_has_stepped_aside_adds_nothing(now: list[float]) -> None:
+    """The backend's thread may come later than the hook that replaces ours: what is not measured stays absent."""
+    totals = BucketTotals(ranks=4)
+    watch = BucketWatch(lambda *_: None, None, totals)  # type: ignore[arg-type, return-value]
+    future = launch(watch, Bucket(0, True), 1.0)
+    watch.step_aside(lambda *_: None, None)  # type: ignore[arg-type, return-value]
+    now[0] = 2.0
+    future.callback(future)
+    assert (totals.wait, totals.seconds) == (None, None)
 
 
 def test_a_failed_bucket_is_counted(now: list[float]) -> None:

@@ -8,7 +8,6 @@ events on the current stream measure it: one at that hook call, one when the str
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -18,31 +17,13 @@ from tachograph.catalog.rank import OPERATIONS
 from tachograph.client.core.notice import notice
 from tachograph.client.torch.bus_factor import bus_factor
 from tachograph.client.torch.loaded_torch import loaded_torch
+from tachograph.client.torch.operation_totals import OperationTotals
+from tachograph.client.torch.waits.stream_wait import StreamWait
 
 if TYPE_CHECKING:
     from tachograph.client.core.torch_types import Bucket, Future
 
 ALL_REDUCE = OPERATIONS[0]
-
-PENDING_LIMIT = 64
-"""Backward passes whose events may be under way; a GPU further behind than this loses waits, never memory."""
-
-
-class OperationTotals:
-    """Totals of one operation as counted by one writer; `wait` and `seconds` are None where they are not measured.
-
-    `timed_bytes` is the payload of what `seconds` is the length of.
-    """
-
-    __slots__ = ("bytes", "failures", "operations", "seconds", "timed_bytes", "wait")
-
-    def __init__(self, wait: float | None = 0.0, seconds: float | None = 0.0) -> None:
-        self.operations = 0
-        self.bytes = 0
-        self.failures = 0
-        self.wait = wait
-        self.seconds = seconds
-        self.timed_bytes = 0
 
 
 class BucketTotals(OperationTotals):
@@ -59,63 +40,23 @@ class BucketTotals(OperationTotals):
         self.gpu_wait = gpu_wait
 
 
-class GpuWait:
-    """Exposed wait by pairs of pooled CUDA events; asked with `query()`, never synchronised. Not yet run on a GPU.
-
-    Two threads use it, one after the other: the one that runs the backward pass, and the one that ends the step.
-    During the capture of a CUDA graph it does nothing: an event with timing must not be part of one.
-    """
+class GpuWait(StreamWait):
+    """Exposed wait of a backward pass on a GPU, from its last bucket to where DDP has waited for all of them."""
 
     def __init__(self, cuda: Any, engine: Any) -> None:  # noqa: ANN401 - torch.cuda and autograd's engine
-        self._cuda = cuda
+        super().__init__(cuda)
         self._engine = engine
-        self._free: list[Any] = []
-        self._pending: deque[tuple[Any, Any]] = deque()
 
-    def begin(self) -> None:
+    def last_bucket(self) -> None:
         """Note that the last bucket was handed over; called in its hook, on the stream of the backward pass.
 
         DDP waits for the buckets in a callback of autograd's engine, which it queues right after this hook call. A
         callback that is queued by a callback comes after those that are queued already, hence the two stages: by the
         second one the stream has been told to wait for every bucket.
         """
-        if self._cuda.is_current_stream_capturing() or len(self._pending) >= PENDING_LIMIT:
-            return
-        began = self._event()
-        began.record()
-        queue = self._engine.queue_callback
-        queue(lambda: queue(lambda: self._end(began)))
-
-    def _end(self, began: Any) -> None:  # noqa: ANN401
-        try:
-            if not self._cuda.is_current_stream_capturing():
-                ended = self._event()
-                ended.record()
-                self._pending.append((began, ended))
-        except Exception as error:  # noqa: BLE001 - a CUDA error is the training code's to meet, not ours to raise
-            notice("gpu wait", "the wait of a backward pass could not be measured", error)
-
-    def resolve(self, totals: OperationTotals) -> None:
-        """Add the waits that are known by now; called by the training thread at the end of a step."""
-        try:
-            if self._cuda.is_current_stream_capturing():
-                return
-            while self._pending and self._pending[0][1].query():
-                began, ended = self._pending.popleft()
-                totals.wait = (totals.wait or 0.0) + began.elapsed_time(ended) / 1000
-                self._free += (began, ended)
-        except Exception as error:  # noqa: BLE001 - as above; what cannot be measured any more must not stand still
-            self._pending.clear()
-            totals.wait = None
-            notice("gpu wait", "exposed wait is no longer measured", error)
-
-    @property
-    def pending(self) -> bool:
-        """Whether there is something to resolve."""
-        return bool(self._pending)
-
-    def _event(self) -> Any:  # noqa: ANN401
-        return self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
+        if (began := self.begin()) is not None:
+            queue = self._engine.queue_callback
+            queue(lambda: queue(lambda: self.end(began)))
 
 
 class _Backward:
@@ -148,7 +89,8 @@ class BucketWatch:
     def step_aside(self, hook: Callable[[object, Bucket], Future], state: object) -> None:
         """Reduce with the training code's own hook from now on, and measure no more."""
         self.measuring = False
-        self.totals.wait = self.totals.seconds = None
+        with self._lock:
+            self.totals.wait = self.totals.seconds = None
         self.reduce, self.group = hook, state
 
     def launched(self, bucket: Bucket, called: float, future: Future) -> None:
@@ -162,7 +104,7 @@ class BucketWatch:
             last = bucket.is_last()
             if not buffer.is_cpu:
                 if last and totals.gpu_wait is not None and totals.wait is not None:
-                    totals.gpu_wait.begin()
+                    totals.gpu_wait.last_bucket()
                 return
             if bucket.index() == 0:
                 self._backward = _Backward()
@@ -191,8 +133,9 @@ class BucketWatch:
             elif totals.seconds is not None:
                 totals.seconds += now - called
                 totals.timed_bytes += size
-            if backward.waits_since is not None and backward.completed == backward.launched:
-                totals.wait = (totals.wait or 0.0) + backward.last_completion - backward.waits_since
+            all_done = backward.completed == backward.launched
+            if backward.waits_since is not None and all_done and totals.wait is not None:
+                totals.wait += backward.last_completion - backward.waits_since
 
 
 def _reduce(group: Any, bucket: Any) -> Any:  # noqa: ANN401 - PyTorch's own types

@@ -3,9 +3,9 @@
 Synchronous collectives make step times equal on all ranks; what differs is the *exposed wait*. It begins when a rank
 has nothing left to do but wait and ends with the last completion. The rank that waits least arrived last.
 
-Three observe: the hook of a DDP model, marks by hand, and PyTorch's Flight Recorder where it times NCCL. What one of
-the first two counts, the recorder does not count again; on NCCL lengths are the recorder's alone, for a mark there sees
-no more than the launch.
+Four observe: the hook of a DDP model, marks by hand, the functions in which PyTorch waits (`waits`), and PyTorch's
+Flight Recorder where it times NCCL. What one of the first two counts, the recorder does not count again; on NCCL
+lengths are the recorder's alone, for a mark there sees no more than the launch. A wait inside a mark belongs to it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from time import perf_counter
 from types import TracebackType
 
 from tachograph.catalog.rank import OPERATIONS
-from tachograph.client.core.phases import OURS, Phase, Uncopied
+from tachograph.client.core.phases import OURS, Phase, PhaseClock, Uncopied
 from tachograph.client.core.steps import ExposedWait
-from tachograph.client.torch.bucket_watch import ALL_REDUCE, BucketTotals, OperationTotals
+from tachograph.client.torch.bucket_watch import ALL_REDUCE, BucketTotals
 from tachograph.client.torch.bucket_watch import watch_buckets as watch_buckets  # noqa: PLC0414 - the recorder's door to it
 from tachograph.client.torch.bus_factor import bus_factor
 from tachograph.client.torch.flight_recorder import FlightRecorderPoll
 from tachograph.client.torch.loaded_torch import in_use
+from tachograph.client.torch.operation_totals import OperationTotals
+from tachograph.client.torch.waits.waits import Waits
 
 
 class MarkedTotals(OperationTotals):
@@ -88,6 +90,7 @@ class Collectives:
         self.wait = ExposedWait()
         self.marked: dict[str, MarkedTotals] = {operation: MarkedTotals(self.wait) for operation in OPERATIONS}
         self.watched: list[BucketTotals] = []
+        self.waits: Waits | None = None
         self._world_size = world_size
         self._recorder = FlightRecorderPoll()
         self._marks_are_timed: bool | None = None
@@ -95,11 +98,25 @@ class Collectives:
     def watch(self, totals: BucketTotals) -> None:
         """Report the buckets of one more model."""
         self.watched.append(totals)
+        self._ask_at_a_steps_end()
+
+    def watch_waits(self, clock: PhaseClock) -> None:
+        """Measure, from now on, where PyTorch makes this thread wait."""
+        if self.waits is None:
+            self.waits = Waits(clock, self.wait, self._ask_at_a_steps_end)
+        self.waits.attach()
+
+    def release(self) -> None:
+        """Leave PyTorch's functions as they were."""
+        if self.waits is not None:
+            self.waits.detach()
+
+    def _ask_at_a_steps_end(self) -> None:
         self.wait.more = self._watched_wait
 
     def _watched_wait(self) -> float:
-        """Return the exposed wait of watched models, in seconds; the training thread calls it at a step's end."""
-        total = 0.0
+        """Return the exposed wait of watched models and of a GPU's stream; the training thread calls it."""
+        total = self.waits.on_gpu() if self.waits is not None else 0.0
         for totals in self.watched:
             if totals.gpu_wait is not None and totals.gpu_wait.pending:
                 totals.gpu_wait.resolve(totals)
@@ -116,6 +133,11 @@ class Collectives:
                 _add(families, operation, totals, factor, timed=self._host_times_marks() and factor is not None)
         for watched in self.watched:
             _add(families, ALL_REDUCE, watched, watched.factor, timed=True)
+        if self.waits is not None:
+            self.waits.attach()  # to what has been imported since
+            waits = families["collective_wait_seconds_total"]
+            for operation, seconds in self.waits.seconds().items():
+                waits[operation] = waits.get(operation, 0) + seconds
         self._recorder.poll(self._counted_elsewhere)
         for key, values in self._recorder.families.items():
             for operation, value in values.items():

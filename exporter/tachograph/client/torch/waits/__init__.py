@@ -1,0 +1,1 @@
+"""Exposed wait for collectives under any parallelism, measured where PyTorch itself waits."""

@@ -1,0 +1,68 @@
+"""How long a GPU's stream waited, by pairs of pooled CUDA events; asked with `query()`, never synchronised.
+
+During the capture of a CUDA graph it does nothing: an event with timing must not be part of one. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from tachograph.client.core.notice import notice
+from tachograph.client.torch.operation_totals import OperationTotals
+
+PENDING_LIMIT = 2048
+"""Waits whose events may be under way; a GPU further behind than this loses waits, never memory. A step of FSDP2 with
+100 layers has 300."""
+
+
+class StreamWait:
+    """Waits of the current stream between `begin` and `end`; `cuda` is torch.cuda.
+
+    Two threads use it, one after the other: the one that runs the backward pass, and the one that ends the step.
+    """
+
+    def __init__(self, cuda: Any) -> None:  # noqa: ANN401
+        self._cuda = cuda
+        self._free: list[Any] = []
+        self._pending: deque[tuple[Any, Any]] = deque()
+
+    def begin(self) -> Any:  # noqa: ANN401 - a torch.cuda.Event
+        """Return the event that marks where a wait begins; None where it is not to be measured."""
+        if self._cuda.is_current_stream_capturing() or len(self._pending) >= PENDING_LIMIT:
+            return None
+        began = self._event()
+        began.record()
+        return began
+
+    def end(self, began: Any) -> None:  # noqa: ANN401
+        """Mark where the wait ends that began there; never raises."""
+        try:
+            if not self._cuda.is_current_stream_capturing():
+                ended = self._event()
+                ended.record()
+                self._pending.append((began, ended))
+        except Exception as error:  # noqa: BLE001 - a CUDA error is the training code's to meet, not ours to raise
+            notice("gpu wait", "a wait for collectives could not be measured", error)
+
+    def resolve(self, totals: OperationTotals) -> None:
+        """Add the waits that are known by now; called by the training thread at the end of a step."""
+        try:
+            if self._cuda.is_current_stream_capturing():
+                return
+            while self._pending and self._pending[0][1].query():
+                began, ended = self._pending.popleft()
+                totals.wait = (totals.wait or 0.0) + began.elapsed_time(ended) / 1000
+                self._free += (began, ended)
+        except Exception as error:  # noqa: BLE001 - as above; what cannot be measured any more must not stand still
+            self._pending.clear()
+            totals.wait = None
+            notice("gpu wait", "exposed wait is no longer measured", error)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to resolve."""
+        return bool(self._pending)
+
+    def _event(self) -> Any:  # noqa: ANN401
+        return self._free.pop() if self._free else self._cuda.Event(enable_timing=True)

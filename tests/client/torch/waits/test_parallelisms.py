@@ -1,0 +1,95 @@
+"""Real jobs of four ranks on gloo under each parallelism: who computes longest waits least, and nothing changes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph_lab.processes import free_port
+
+JOB = Path(__file__).with_name("parallel_job.py")
+SLOW_RANK = 2
+LAG = 25.0
+"""Milliseconds a step: half of what the slow rank sleeps."""
+
+pytestmark = pytest.mark.torch
+
+Seen = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("fsdp2", "1f1b"),
+        pytest.param(
+            ("ddp", "hsdp", "tensor", "fsdp2_tensor", "experts", "gpipe", "all_reduce"), marks=pytest.mark.slow
+        ),
+    ],
+    ids=" ".join,
+)
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """What each rank saw under each parallelism, one job after the other."""
+    kinds: tuple[str, ...] = request.param
+    environment = {
+        **os.environ, "TACHOGRAPH_SOCKET": "/nowhere/rank.sock", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+    }  # fmt: skip
+    command = [sys.executable, "-W", "ignore", str(JOB), *kinds]
+    log = tmp_path_factory.mktemp("job") / "log"
+    with log.open("wb") as output:
+        job = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
+        try:
+            assert job.wait(200) == 0, log.read_text()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)  # its ranks, too
+    lines = [line for line in log.read_text().splitlines() if line.startswith("[{")]
+    return dict(zip(kinds, map(json.loads, lines), strict=True))
+
+
+def lags(seen: list[dict[str, Any]], slowed: bool) -> list[float]:
+    """Return by how much each rank's wait is below the median, as the rules reckon, in milliseconds a step."""
+    waits = [rank["wait"][slowed] for rank in seen]
+    return [statistics.median(waits) - wait for wait in waits]
+
+
+def test_a_rank_that_computes_longer_waits_less_by_that(seen: Seen) -> None:
+    """50 ms a step slept in one rank's backward are its lag; no other rank has one, and none has while all are well."""
+    for kind, ranks in seen.items():
+        slowed = lags(ranks, True)
+        assert slowed[SLOW_RANK] > LAG, (kind, slowed)
+        assert max(lag for rank, lag in enumerate(slowed) if rank != SLOW_RANK) < LAG, (kind, slowed)
+        assert max(lags(ranks, False)) < LAG, (kind, lags(ranks, False))
+
+
+def test_waits_are_no_part_of_the_phase_they_lie_in(seen: Seen) -> None:
+    """The slow rank's own backward is longer than that of the others, which wait for it in theirs.
+
+    But for DDP, whose wait is taken out of backward where a step's cost is reckoned.
+    """
+    for kind, ranks in seen.items():
+        if kind != "ddp":
+            backward = [rank["backward"][1] for rank in ranks]
+            others = [own for rank, own in enumerate(backward) if rank != SLOW_RANK]
+            assert backward[SLOW_RANK] > max(others) + LAG, (kind, backward)
+
+
+def test_losses_and_gradients_are_the_same_to_the_bit(seen: Seen) -> None:
+    """Recorded and unrecorded training are one."""
+    assert {kind: [rank["same"] for rank in ranks] for kind, ranks in seen.items()} == dict.fromkeys(seen, [True] * 4)
+
+
+def test_each_wait_is_counted_by_one_of_its_observers(seen: Seen) -> None:
+    """DDP waits outside of Python, where its hook alone measures; everything else waits at PyTorch's functions."""
+    for kind, ranks in seen.items():
+        expected = ["all_reduce"] if kind == "ddp" else ["other"]
+        assert [rank["operations"] for rank in ranks] == [expected] * 4, kind
