@@ -30,6 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.prometheus)
 
 
+TOGETHER = ("tests/client/torch/",)
+"""Folders with a fixture that is dear and is shared by their files."""
+
+
 class Scheduling(LoadScopeScheduling):
     """Gives a worker whole files, the fullest first, and at the end rule tests one by one, which leave no worker idle.
 
@@ -38,7 +42,8 @@ class Scheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return nodeid if path == "tests/rules/test_rules.py" else path
+        folder = next((one for one in TOGETHER if path.startswith(one)), path)
+        return nodeid if path == "tests/rules/test_rules.py" else folder
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest may run with -p no:xdist

@@ -1,4 +1,7 @@
-"""Loops as public scripts write them, under `tachograph run`: what they print stays, and what is recorded is true."""
+"""Loops as public scripts write them, under `tachograph run`: what they print stays, and what is recorded is true.
+
+`make test` takes the language model, which accumulates, evaluates, clips and saves; each other script is a variation.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ def phase_seconds(done: Any, run: str, phase: str) -> float:
     return done.value("phase_seconds_total", run=run, rank=0, phase=phase) or 0.0
 
 
+@pytest.mark.slow
 def test_batches_are_those_that_are_trained_on(scraped: Any) -> None:
     """Neither a validation that is left by `break` nor the ones after each epoch are counted, or tag a step."""
     done = run(scraped, "classify.py")
@@ -76,6 +80,7 @@ def test_the_loss_is_the_sum_of_the_micro_batches_and_the_norm_is_the_clipped_on
     assert language_model.value("grad_norm", run="language_model", rank=0) == pytest.approx(norm, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_restored_optimizer_continues_the_count(language_model: Any, scraped: Any) -> None:
     """A second start from the checkpoint of step 120 has the numbers from there on, without a word of the script."""
     under = scraped.folder / "language_model.py-under"
@@ -86,6 +91,7 @@ def test_a_restored_optimizer_continues_the_count(language_model: Any, scraped: 
     assert again.value("steps_total", run="language_model", rank=0) == 30
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_optimizer_that_makes_the_steps(scraped: Any) -> None:
     """What the discriminator's backward was called on is summed; the generator's loss is not its."""
     done = run(scraped, "gan.py")
@@ -113,6 +119,7 @@ def test_the_limit_of_a_hang_can_be_given(scraped: Any, tmp_path: Path) -> None:
     assert set(done.having("threshold", run="variable").values()) == {800}
 
 
+@pytest.mark.slow
 def test_a_script_that_launches_its_ranks_itself_is_told_which_are_not_recorded(scraped: Any) -> None:
     """Its rank and world size are known once it has joined the others, which it has started without us."""
     done = scraped.run(*RUN, "--name", "launches", SCRIPTS / "launches.py")
@@ -124,6 +131,7 @@ def test_a_script_that_launches_its_ranks_itself_is_told_which_are_not_recorded(
     assert "not seen: 1 of 2 ranks, unless each was started with tachograph run" in done.errors
 
 
+@pytest.mark.slow
 def test_a_process_that_only_starts_others_is_no_rank_that_hangs(scraped: Any, tmp_path: Path) -> None:
     """Its record ends before the others begin."""
     script = tmp_path / "spawns.py"
@@ -141,6 +149,7 @@ def test_a_process_that_only_starts_others_is_no_rank_that_hangs(scraped: Any, t
     } == {"running", "finished"}
 
 
+@pytest.mark.slow
 def test_dynamo_sees_nothing_of_us(scraped: Any) -> None:
     """A compiled optimizer step has no more graph breaks than without us; its steps are counted, recompilations tag."""
     done = run(scraped, "compiled.py")
@@ -151,6 +160,7 @@ def test_dynamo_sees_nothing_of_us(scraped: Any) -> None:
     assert "could not" not in done.errors
 
 
+@pytest.mark.slow
 def test_distributed_saves_are_checkpoints(scraped: Any) -> None:
     """One is saved when its call returns, one when its upload is complete; one that raises has failed."""
     done = run(scraped, "distributed_saves.py")
@@ -159,6 +169,7 @@ def test_distributed_saves_are_checkpoints(scraped: Any) -> None:
     assert done.value("checkpoint_failures_total", run="distributed_saves", rank=0) == 1
 
 
+@pytest.mark.slow
 def test_the_save_at_the_end_is_reported(scraped: Any, tmp_path: Path) -> None:
     """No step follows it: the end of the script reports it."""
     script = tmp_path / "last.py"

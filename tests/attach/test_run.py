@@ -67,10 +67,15 @@ def test_under_fsdp2_each_rank_shows_its_waits(scraped: Any) -> None:
     assert "waits for collectives" not in done.errors
 
 
-def test_mixed_precision_shows_the_loss_and_the_steps_it_skips(scraped: Any) -> None:
+@pytest.fixture(scope="module")
+def failed(scraped: Any) -> Any:
+    """A script that trains with mixed precision to its last step, and then raises."""
+    return scraped.run(*RUN, "--run", "amp", SCRIPT, "amp", "fails")
+
+
+def test_mixed_precision_shows_the_loss_and_the_steps_it_skips(failed: Any) -> None:
     """A step that the loss scaler skips is one; the loss is the one before scaling."""
-    done = scraped.run(*RUN, "--run", "amp", SCRIPT, "amp")
-    assert done.status == 0, done.errors
+    done = failed
     assert done.value("steps_total", run="amp", rank=0) == STEPS
     assert done.value("nonfinite_total", run="amp", rank=0, source="loss") == 1
     loss = done.value("loss", run="amp", rank=0)
@@ -87,15 +92,16 @@ def test_a_script_that_records_itself_is_not_recorded_twice(scraped: Any) -> Non
     assert "the script records itself" in done.errors
 
 
-def test_a_script_that_fails_is_a_rank_that_failed(scraped: Any) -> None:
+def test_a_script_that_fails_is_a_rank_that_failed(failed: Any) -> None:
     """The script's own exception ends it as without us, and the rank as failed."""
-    done = scraped.run(*RUN, "--run", "fails", SCRIPT, "fails")
+    done = failed
     assert done.status == 1
     assert "ValueError: mine" in done.errors
     assert os.fspath(Path("tachograph", "attach")) not in done.errors
-    assert done.value("failures_total", run="fails", rank=0, category="exception") == 1
+    assert done.value("failures_total", run="amp", rank=0, category="exception") == 1
 
 
+@pytest.mark.slow  # test_exit_codes.py has it without PyTorch
 def test_a_script_that_catches_its_error_and_exits_is_a_rank_that_failed(scraped: Any) -> None:
     """As launch scripts do: the exception is printed, and the status is not 0."""
     done = scraped.run(*RUN, "--run", "exits", SCRIPT, "exits")

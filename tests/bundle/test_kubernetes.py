@@ -21,7 +21,8 @@ EVERY_RECEIVER = [word for kind in command.RECEIVERS for word in ("--receiver", 
 
 
 def objects(out: Path) -> dict[str, dict[str, Any]]:
-    return {str(path.relative_to(out)): yaml.safe_load(path.read_text(encoding="utf-8")) for path in out.rglob("*.yml")}
+    texts = {str(path.relative_to(out)): path.read_text(encoding="utf-8") for path in out.rglob("*.yml")}
+    return {name: yaml.load(text, yaml.CSafeLoader) for name, text in texts.items()}  # a tenth of safe_load's time
 
 
 def accepted(*arguments: str | Path) -> None:

@@ -25,7 +25,7 @@ CASES = {
 }
 """Run's name -> script, ranks, steps (enough for the sender's second), phases it must show."""
 
-SLOW = ("example", "tensor", "pipeline", "huggingface", "lightning")
+SLOW = ("example", "fsdp2", "tensor", "pipeline", "huggingface", "lightning")
 """Examples left to `make test-all`: tests/attach and tests/e2e run DDP, tests/client/torch the other parallelisms,
 tests/integrations the trainers' callbacks."""
 
@@ -53,7 +53,7 @@ def done(scraped: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize("name", ["plain", "fsdp2", *map(slow, SLOW)])
+@pytest.mark.parametrize("name", ["plain", *map(slow, SLOW)])
 def test_an_example_shows_its_steps_loss_and_phases(done: Any, name: str) -> None:
     """All steps of all ranks are counted once, the loss is there, and time is in the phases that the script has."""
     _, ranks, steps, phases = CASES[name]
@@ -90,6 +90,7 @@ def test_the_collectives_of_ddp_are_there(done: Any) -> None:
         assert (seen.value("collective_wait_seconds_total", run="example", rank=rank, op="all_reduce") or 0) > 0
 
 
+@pytest.mark.slow
 def test_the_collectives_of_fsdp_are_there(done: Any) -> None:
     """FSDP2 has no hook: its process group's sequence numbers move on both ranks."""
     seen = done("fsdp2")
@@ -98,7 +99,8 @@ def test_the_collectives_of_fsdp_are_there(done: Any) -> None:
         assert max(groups.values(), default=0) > 0
 
 
-@pytest.mark.parametrize("name", ["fsdp2", slow("tensor"), slow("pipeline")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fsdp2", "tensor", "pipeline"])
 def test_the_waits_of_every_parallelism_are_there(done: Any, name: str) -> None:
     """`watch` alone measures how long a rank waits for the others, and where the rank is in the mesh is known."""
     seen = done(name)
@@ -107,7 +109,8 @@ def test_the_waits_of_every_parallelism_are_there(done: Any, name: str) -> None:
         assert (seen.value("phase_seconds_total", run=name, rank=rank, phase="collective") or 0) > 0
 
 
-@pytest.mark.parametrize("name", ["plain", slow("lightning")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain", "lightning"])
 def test_an_example_runs_without_an_exporter(name: str, tmp_path: Path) -> None:
     """No exporter: the script does the same, and says so in one line."""
     nobody = {"TACHOGRAPH_SOCKET": str(tmp_path / "nobody.sock"), "OMP_NUM_THREADS": "1", "PATH": ""}

@@ -24,10 +24,10 @@ def pytest_configure(config: pytest.Config) -> None:
     run = subprocess.run
 
     def keep(command: Any, *arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
-        if isinstance(command, list) and command[-3:-1] == ["test", "rules"]:
+        if isinstance(command, list) and command[1:3] == ["test", "rules"]:
             test = os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split("[")[0]
-            kept = folder / f"{test}-{len(list(folder.iterdir()))}.yml"
-            shutil.copy(command[-1], kept)
+            for path in command[3:]:
+                shutil.copy(path, folder / f"{test}-{len(list(folder.iterdir()))}.yml")
             return subprocess.CompletedProcess(command, 0, "", "")
         return run(command, *arguments, **options)
 

@@ -52,7 +52,7 @@ MODULES = (
 
 
 class Loader(yaml.CSafeLoader):
-    """Reads YAML as promtool does: PyYAML alone takes the samples `0x40` for a hexadecimal number."""
+    """Reads YAML as promtool does: PyYAML alone takes the samples `0x40` for a hexadecimal number, and 5e9 for text."""
 
 
 Loader.yaml_implicit_resolvers = {
@@ -60,6 +60,9 @@ Loader.yaml_implicit_resolvers = {
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9]\d*)$"), list("-+0123456789"))
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 class TrialError(Exception):

@@ -12,7 +12,9 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -88,10 +90,17 @@ def _folder() -> Path:
     return shipped.folder() / "prometheus"
 
 
+@cache
+def _content(path: Path) -> Mapping[str, Any]:
+    """Return a shipped file's content, which each of the sources needs."""
+    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
+
+
 def macros() -> dict[str, Macro]:
     """Return the macros by name."""
     found = {}
-    for title, text in yaml.safe_load((_folder() / "macros.yml").read_text(encoding="utf-8")).items():
+    for title, text in _content(_folder() / "macros.yml").items():
         name, *names = re.split(r"; | ", title)
         found[name] = Macro(tuple(names), text)
     return found
@@ -99,13 +108,12 @@ def macros() -> dict[str, Macro]:
 
 def parameters() -> dict[str, str]:
     """Return the parameters and thresholds as shipped, by name."""
-    found: dict[str, str] = yaml.safe_load((_folder() / "parameters.yml").read_text(encoding="utf-8"))
+    found: dict[str, str] = dict(_content(_folder() / "parameters.yml"))
     return found | {name: str(value) for name, value in _thresholds().items()}
 
 
-def _thresholds() -> dict[str, float]:
-    found: dict[str, float] = yaml.safe_load((_folder() / "thresholds.yml").read_text(encoding="utf-8"))
-    return found
+def _thresholds() -> Mapping[str, float]:
+    return _content(_folder() / "thresholds.yml")
 
 
 def read_thresholds(path: Path) -> dict[str, str]:

@@ -196,6 +196,7 @@ def train(options: argparse.Namespace) -> None:
             if own_faults.get(fault_injection.SPIKE):
                 targets = fault_injection.corrupted(targets, VOCABULARY)
             with recorder.phase("forward"):
+                time.sleep(options.pause)
                 logits = ddp(inputs)
                 loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
                 if own_faults.get(fault_injection.NAN):
@@ -230,6 +231,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000, help="end after about this many steps")
     parser.add_argument("--checkpoint-steps", type=int, default=200, help="steps between checkpoints")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep in each step")
     with process_group():
         train(parser.parse_args())
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
-import subprocess
-import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,7 +21,6 @@ import torch, torch._dynamo, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tachograph.client.recorder import Recorder
 
-# The ranks are forked from one process: importing PyTorch once takes a quarter of the time that it takes four times.
 children = []
 for rank in range(int(os.environ["WORLD_SIZE"])):
     child = os.fork()
@@ -66,26 +60,19 @@ def finish():
 class Job:
     """One run: its ranks are processes that report to `exporter`."""
 
-    def __init__(self, exporter: Any, folder: Path, code: str, world: int) -> None:
-        program = folder / "job.py"
-        program.write_text(JOB + textwrap.dedent(code))
+    def __init__(self, torch_program: Any, exporter: Any, code: str, world: int) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        environment = {
-            **os.environ, "TACHOGRAPH_SOCKET": str(exporter.path), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "TACHOGRAPH_RUN": "job",
-        }  # fmt: skip
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(program)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        self._program = torch_program(
+            JOB + textwrap.dedent(code), TACHOGRAPH_SOCKET=str(exporter.path), TACHOGRAPH_RUN="job",
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(world),
         )  # fmt: skip
         self._exporter = exporter
 
     def end(self) -> None:
         """Wait for every rank to end well."""
-        output, _ = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, output
+        self._program.end()
 
     def last_states(self) -> list[dict[str, Any]]:
         """The last state of each rank, in their order."""
@@ -94,19 +81,13 @@ class Job:
 
 
 @pytest.fixture
-def run(exporter: Any, tmp_path: Path) -> Iterator[Callable[[str, int], Job]]:
-    """Starts jobs, and kills what is left of them."""
-    jobs: list[Job] = []
+def run(torch_program: Any, exporter: Any) -> Callable[[str, int], Job]:
+    """Starts jobs."""
 
     def begin(code: str, world: int) -> Job:
-        jobs.append(Job(exporter, tmp_path, code, world))
-        return jobs[-1]
+        return Job(torch_program, exporter, code, world)
 
-    yield begin
-    for job in jobs:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(job.process.pid, signal.SIGKILL)
-        job.process.communicate()
+    return begin
 
 
 @pytest.mark.torch

@@ -10,8 +10,6 @@ import json
 import os
 import pickle
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,15 +51,13 @@ def nobody(operation: str, group: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dumps(start_torch_program: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a real job's dump in both formats."""
     folder = tmp_path_factory.mktemp("dumps")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2",
-                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
-    subprocess.run([sys.executable, "-W", "ignore", "-c", JOB, folder], env=environment, check=True, timeout=60)
+    start_torch_program(JOB, folder, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port).end()
     return folder
 
 

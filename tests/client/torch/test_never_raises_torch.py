@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-import os
 import pickle
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -205,17 +202,19 @@ def gradient(model):
 """
 
 
-def ddp(code: str, exporter: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", DDP + textwrap.dedent(code) + "\nrecorder.close(); os._exit(0)"],
-        env={**os.environ, "TACHOGRAPH_SOCKET": str(exporter.path)}, capture_output=True, text=True, timeout=100,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+@pytest.fixture
+def ddp(torch_program: Any, exporter: Any) -> Callable[[str], str]:
+    """Run lines after those of DDP; return what they said."""
+
+    def run(code: str) -> str:
+        whole = DDP + textwrap.dedent(code) + "\nrecorder.close(); os._exit(0)"
+        said: str = torch_program(whole, TACHOGRAPH_SOCKET=str(exporter.path)).end()
+        return said
+
+    return run
 
 
-def test_a_users_own_communication_hook_wins(exporter: Any) -> None:
+def test_a_users_own_communication_hook_wins(ddp: Callable[[str], str]) -> None:
     """Registered after `watch`, before or between steps: gradients are those of the hook, and ours measures no more."""
     errors = ddp(
         """
@@ -234,12 +233,11 @@ def test_a_users_own_communication_hook_wins(exporter: Any) -> None:
             assert len(set(refused)) == 1 and len(refused) == 2, refused
             assert recorder._calls.state.collectives.watched[position].wait is None
         """,
-        exporter,
     )
     assert errors.count("communication hook of its own") == 1
 
 
-def test_a_hook_that_pytorch_refuses(exporter: Any) -> None:
+def test_a_hook_that_pytorch_refuses(ddp: Callable[[str], str]) -> None:
     """What cannot be a hook raises as it does without us, and the model goes on being watched."""
     ddp(
         """
@@ -257,11 +255,10 @@ def test_a_hook_that_pytorch_refuses(exporter: Any) -> None:
         watched.register_comm_hook(None, mine); gradient(watched)
         assert calls == [None] * len(calls) and calls
         """,
-        exporter,
     )
 
 
-def test_copies_of_a_watched_ddp_model(exporter: Any) -> None:
+def test_copies_of_a_watched_ddp_model(ddp: Callable[[str], str]) -> None:
     """A deep copy and a pickle take hooks as any model does, and need nothing of the watched one."""
     ddp(
         """
@@ -277,5 +274,4 @@ def test_copies_of_a_watched_ddp_model(exporter: Any) -> None:
         assert b"tachograph" not in pickle.dumps(watched)
         assert recorder._calls.state.collectives.watched[0].wait is not None
         """,
-        exporter,
     )

@@ -152,6 +152,7 @@ def test_wandb_keeps_an_axis_of_its_own(tmp_path: Path) -> None:
     assert json.loads(shown.splitlines()[-1]) == {"own": 2, "tachograph/step": 480, "tachograph/loss": 2.5}
 
 
+@pytest.mark.slow
 def test_wandb_without_a_run_sends_nothing(tmp_path: Path) -> None:
     """A rank that never called `wandb.init` is left alone: no login, no network, no word."""
     code = """

@@ -205,6 +205,7 @@ def test_a_prometheus_that_is_new_has_a_past_of_its_own() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow  # what is special about it, a past of its own, is asserted above
 def test_a_restarted_prometheus_still_pages() -> None:
     """An exporter that was down before is down for the new one, too: one page, not two.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +75,7 @@ def test_how_a_tensor_lies_in_memory_does_not_matter(torch: Any, dtype: str) -> 
 
 
 REPLICAS = """
-import os, sys, torch, torch.distributed as dist, torch.multiprocessing as processes
+import os, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tachograph.client.signals.invariants import Invariants
 from tachograph.client.torch.model.model_watch import ModelWatch
@@ -101,21 +99,15 @@ def train(rank, path):
     assert alike[0] == alike[1] and apart[0] != apart[1], (alike, apart)
     dist.barrier()
     dist.destroy_process_group()
-if __name__ == "__main__":
-    processes.start_processes(train, (sys.argv[1],), 2, start_method="fork")  # PyTorch is imported once, not thrice
+other = os.fork()
+train(0 if other else 1, sys.argv[1])
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) if other else 0)
 """
 
 
-def test_real_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_replicas(torch_program: Any, tmp_path: Path) -> None:
     """DDP's replicas agree although each saw other batches; one whose number changed by its last bit does not."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    program = tmp_path / "replicas.py"
-    program.write_text(REPLICAS)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", program, tmp_path / "store"],
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    torch_program(REPLICAS, tmp_path / "store").end()
 
 
 def test_sums_are_exact() -> None:
@@ -178,13 +170,9 @@ dist.destroy_process_group()
 """
 
 
-def test_a_real_sharded_model(torch: Any) -> None:
+def test_a_real_sharded_model(torch_program: Any) -> None:
     """FSDP2: no checksum, one line in the log, and everything else of this rank's shard, without a collective."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SHARDED], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("differ by design") == 1
+    assert torch_program(SHARDED).end().count("differ by design") == 1
 
 
 def entries(rows: int, columns: int, factor: int) -> list[list[int]]:
