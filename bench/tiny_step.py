@@ -63,6 +63,27 @@ def torch_tachograph(**watched: Any) -> Step:
     return step
 
 
+def torch_unmarked() -> Step:
+    """Train the tiny model under the recorder that watches it, with no phase marked."""
+    import torch
+
+    import tachograph
+
+    recorder = tachograph.Recorder(run="bench", rank=0, world_size=1, tokens_per_step=4096, flops_per_token=1e9)
+    model, optimizer, batch = tiny(torch)
+    recorder.watch(model, optimizer)
+
+    def step(i: int) -> None:
+        with recorder.step() as now:
+            optimizer.zero_grad()
+            loss = model(batch).sum()
+            loss.backward()
+            optimizer.step()
+            now.log(loss=loss)
+
+    return step
+
+
 def torch_everything() -> Step:
     """Train the tiny model with all that `watch` can do on a CPU."""
     return torch_tachograph(layers=8, activations=True, update_every=100, checksum_every=100, memory_layers=True)
@@ -101,6 +122,7 @@ def torch_traceml(mode: str) -> Step:
 
 ROWS: dict[str, Callable[[], Step]] = {
     "tachograph": torch_tachograph,
+    "tachograph, watched, no marks": torch_unmarked,
     "tachograph, everything on": torch_everything,
     "TraceML 0.5.0 manual": lambda: torch_traceml("manual"),
     "TraceML 0.5.0 auto": lambda: torch_traceml("auto"),

@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tachograph_lab import binaries
 from tachograph_lab.fake_nvml import library as fake_nvml
+from tachograph_lab.pager import Pager
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST, NEWEST = "bookworm", "sid"
@@ -61,6 +62,13 @@ def programs(request: pytest.FixtureRequest) -> Mapping[str, Path]:
         if request.param == OLDEST:
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def pager() -> Iterator[Pager]:
+    """A webhook receiver on loopback."""
+    with Pager() as receiver:
+        yield receiver
 
 
 @pytest.fixture(scope="session")

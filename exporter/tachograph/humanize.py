@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 ABSENT = "-"
 LAST_TIME = 253_402_300_799
@@ -22,6 +23,12 @@ def count(value: float | None) -> str:
 def plural(number: float, noun: str) -> str:
     """Return a count of things: `1 rank`, `1,024 ranks`."""
     return f"{count(number)} {noun}{'s' * (number != 1)}"
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """Return the first names of a list, and how many more there are: `0, 1 and 14 more`."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def short(value: float | None) -> str:

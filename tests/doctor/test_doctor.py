@@ -32,12 +32,6 @@ Doctor = Callable[..., tuple[int, list[str]]]
 
 
 @pytest.fixture(scope="module")
-def pager() -> Iterator[Pager]:
-    with Pager() as receiver:
-        yield receiver
-
-
-@pytest.fixture(scope="module")
 def stack(pager: Pager, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The stack with one rank; no group of rules is evaluated less than once a minute."""
     with Stack(tmp_path_factory.mktemp("stack"), pager.url) as running:

@@ -36,12 +36,6 @@ def wait_for() -> Callable[[Callable[[], Any], float, str], Any]:
 
 
 @pytest.fixture(scope="module")
-def pager() -> Iterator[Pager]:
-    with Pager() as receiver:
-        yield receiver
-
-
-@pytest.fixture(scope="module")
 def stack(pager: Pager, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     try:
         with Stack(tmp_path_factory.mktemp("stack"), pager.url) as running:

@@ -166,8 +166,7 @@ class ActiveCalls(NoOpCalls):
         if model is None and optimizer is None and scheduler is None and scaler is None:
             return
         try:
-            from tachograph.client.torch.model.model_watch import ModelWatch  # late: only a watched model needs them
-            from tachograph.client.torch.model.unmarked_phases import UnmarkedPhases
+            from tachograph.client.torch.model.model_watch import ModelWatch  # late: only a watched model needs it
 
             watch = ModelWatch(
                 model, optimizer, scheduler=scheduler, scaler=scaler,
@@ -179,11 +178,16 @@ class ActiveCalls(NoOpCalls):
             )  # fmt: skip
             watch.attach()
             state.sources.add(watch)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._refuse_watch("nothing of model and optimizer", error)
+        try:
+            from tachograph.client.torch.model.unmarked_phases import UnmarkedPhases
+
             phases = UnmarkedPhases(state.clock, state.step)
             self._detach.append(phases.detach)
             phases.attach(model, optimizer)
         except Exception as error:  # noqa: BLE001 - as above
-            self._refuse_watch("nothing of model and optimizer", error)
+            self._refuse_watch("no phase without a mark", error)
 
     def invariant(self, name: str, value: float, step: int | None) -> None:
         if not self._shared_numbers().set(name, value, step):

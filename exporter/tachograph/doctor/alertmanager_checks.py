@@ -11,8 +11,8 @@ from typing import Any
 
 from tachograph.alertmanager_api import Alertmanager
 from tachograph.bundle import merged
-from tachograph.doctor.check_result import CheckResult, fail, named, ok, unknown
-from tachograph.humanize import plural
+from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
+from tachograph.humanize import listed, plural
 
 WATCHDOG = "TachographWatchdog"
 TEST_PAGE = "TachographTestPage"
@@ -55,7 +55,7 @@ def _alerts(alertmanager: Alertmanager, name: str) -> list[Mapping[str, Any]]:
 
 
 def _receivers(alerts: list[Mapping[str, Any]]) -> str:
-    return named(sorted({receiver["name"] for alert in alerts for receiver in alert["receivers"]}))
+    return listed(sorted({receiver["name"] for alert in alerts for receiver in alert["receivers"]}))
 
 
 def _test_page(alertmanager: Alertmanager, theirs: Mapping[str, Any]) -> CheckResult:

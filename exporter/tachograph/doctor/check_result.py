@@ -31,9 +31,3 @@ def fail(what: str, then: str = "") -> CheckResult:
 def unknown(what: str, then: str) -> CheckResult:
     """Return that something was not checked, and why or how it can be."""
     return CheckResult(UNKNOWN, what, then)
-
-
-def named(names: list[str], most: int = 4) -> str:
-    """Return the first names of a list, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

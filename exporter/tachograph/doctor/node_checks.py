@@ -16,9 +16,9 @@ from tachograph import wire
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
 from tachograph.client.transport.exporter_socket import why_unreachable
-from tachograph.doctor.check_result import CheckResult, fail, named, ok, unknown
+from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
 from tachograph.http_client import without_password
-from tachograph.humanize import plural
+from tachograph.humanize import listed, plural
 from tachograph.top.node_source import default_exporter, exporter_page, exporter_url
 from tachograph.top.overview import SourceError
 from tachograph.top.page import ExporterPage
@@ -99,7 +99,7 @@ def _exporter(page: ExporterPage, url: str) -> Iterator[CheckResult]:
     yield _gpus(page)
     ranks = Counter(sample.labels["run"] for sample in page.of(catalog.RANK_UP) if sample.value == 1)
     if ranks:
-        yield ok("ranks: " + named([f"{count} of run {run}" for run, count in sorted(ranks.items())]))
+        yield ok("ranks: " + listed([f"{count} of run {run}" for run, count in sorted(ranks.items())]))
     else:
         yield unknown("ranks: none is connected", "start a training script on this node, then run this again")
 
@@ -116,7 +116,7 @@ def _gpus(page: ExporterPage) -> CheckResult:
     ]
     if reasons:
         return fail(
-            f"NVML: {named(reasons).replace('_', ' ')}",
+            f"NVML: {listed(reasons).replace('_', ' ')}",
             "compare with nvidia-smi and the exporter's log; a node without GPUs starts it with --no-gpu",
         )
     if not any(sample.labels["collector"] == "gpu" for sample in page.of(catalog.COLLECTOR_SUCCESS)):
@@ -124,5 +124,5 @@ def _gpus(page: ExporterPage) -> CheckResult:
     if lost := [
         f"GPU {sample.labels['gpu']}: {sample.labels['reason']}" for sample in page.of(catalog.GPU_UNAVAILABLE)
     ]:
-        return fail(f"NVML: {named(lost)}", "nvidia-smi, and runbooks/GpuLost.md")
+        return fail(f"NVML: {listed(lost)}", "nvidia-smi, and runbooks/GpuLost.md")
     return ok(f"NVML: {plural(len(page.of(catalog.GPU_INFO)), 'GPU')} read")

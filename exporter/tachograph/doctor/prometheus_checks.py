@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tachograph.bundle import rules
-from tachograph.doctor.check_result import CheckResult, fail, named, ok, unknown
+from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
 from tachograph.http_client import without_password
-from tachograph.humanize import plural
+from tachograph.humanize import listed, plural
 from tachograph.prometheus_api import LoadedRule, Prometheus, ScrapeTarget
 
 LONGEST_INTERVAL_SECONDS = 60.0
@@ -25,7 +25,7 @@ def checks(prometheus: Prometheus) -> Iterator[CheckResult]:
     yield from _jobs(prometheus, loaded)
     yield from _scrapes(prometheus)
     if found := prometheus.alertmanagers():
-        yield ok(f"it sends alerts to {named([without_password(url) for url in found])}")
+        yield ok(f"it sends alerts to {listed([without_password(url) for url in found])}")
     else:
         yield fail("it knows no Alertmanager", "name all its peers in `alerting: alertmanagers:` of prometheus.yml")
 
@@ -38,7 +38,7 @@ def _rules(loaded: Sequence[LoadedRule], shipped: set[str]) -> Iterator[CheckRes
     missing = sorted(shipped - {rule.group for rule in loaded})
     if missing:
         yield fail(
-            f"{len(missing)} of our {len(shipped)} groups of rules are not loaded: {named(missing)}",
+            f"{len(missing)} of our {len(shipped)} groups of rules are not loaded: {listed(missing)}",
             "tachograph bundle --out DIR, add DIR/rules/*.yml to rule_files, reload Prometheus",
         )
     failing = [rule for rule in loaded if rule.health == "err"]
@@ -47,7 +47,7 @@ def _rules(loaded: Sequence[LoadedRule], shipped: set[str]) -> Iterator[CheckRes
         yield fail(what, "runbooks/RuleEvaluationFailing.md")
     late = sorted({rule.group for rule in loaded if rule.health == "unknown"})
     if late:
-        yield unknown(f"rules: {named(late)} not evaluated yet", "run this again in five minutes")
+        yield unknown(f"rules: {listed(late)} not evaluated yet", "run this again in five minutes")
     if not (missing or failing or late):
         yield ok(f"all {len(shipped)} groups of rules are loaded and evaluate")
 
@@ -67,7 +67,7 @@ def _jobs(prometheus: Prometheus, loaded: Sequence[LoadedRule]) -> Iterator[Chec
         elif not any(series.value for series in up):
             yield fail(f"no target of the job {pattern} answers", f"see {prometheus.url}/targets")
         else:
-            yield ok(f"job {pattern}: " + named([f"{one.value:.0f} up as {one.labels['job']}" for one in up]))
+            yield ok(f"job {pattern}: " + listed([f"{one.value:.0f} up as {one.labels['job']}" for one in up]))
 
 
 def _is_part(pattern: str, of: str) -> bool:
@@ -92,12 +92,12 @@ def _scrapes(prometheus: Prometheus) -> Iterator[CheckResult]:
     names = Counter(map(_instance, targets))
     same = "make `instance` the node's name in this job and in node_exporter's (docs/deploy/alertmanager.md)"
     if twice := sorted(name for name, count in names.items() if count > 1):
-        yield fail(f"several exporters have one `instance`: {named(twice)}", same)
+        yield fail(f"several exporters have one `instance`: {listed(twice)}", same)
     hosts = {one.labels.get("instance") for one in prometheus.instant("group by (instance) (node_exporter_build_info)")}
     if not hosts:
         yield unknown("`instance`: no node_exporter to compare with", "see the line on its job")
     elif apart := sorted(set(names) - hosts):
-        yield fail(f"`instance` of {plural(len(apart), 'exporter')} is that of no node_exporter: {named(apart)}", same)
+        yield fail(f"`instance` of {plural(len(apart), 'exporter')} is that of no node_exporter: {listed(apart)}", same)
     elif not twice:
         yield ok(f"`instance` names {plural(len(names), 'node')}, as node_exporter's does")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from tachograph import diagnosis
 from tachograph.attach.summary import Figures
 from tachograph.catalog import index as c
 from tachograph.catalog.metric import Metric
@@ -80,5 +80,5 @@ class LastValues:
         """Return by how much later than usual each rank came to its collectives, in seconds of each step."""
         waits = self._by_rank(run, c.TRAIN_COLLECTIVE_WAIT)
         each = {rank: wait / steps[rank] for rank, wait in waits.items() if steps.get(rank)}
-        usual = statistics.median(each.values()) if len(each) > 1 else None
+        usual = diagnosis.usual_wait(each.values())
         return {} if usual is None else {rank: usual - wait for rank, wait in each.items()}

@@ -90,7 +90,7 @@ def test_what_is_wrong_is_said_and_left_out(given: object, kept: dict[str, int],
 
 
 def test_megatron_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As soon as its groups exist; a dimension that this version lacks is left out."""
+    """As soon as its groups exist, which are made one by one; a dimension that this version lacks is left out."""
     coordinates, state = Coordinates(), ModuleType("megatron.core.parallel_state")
     monkeypatch.setitem(sys.modules, state.__name__, state)
 
@@ -106,6 +106,7 @@ def test_megatron_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         setattr(state, f"get_{words}_world_size", lambda size=size: size)
         setattr(state, f"get_{words}_rank", lambda rank=rank: rank)
+        assert coordinates.read()["tp"] == 5
     assert coordinates.read() == {"tp": 5, "dp": 2}
 
 

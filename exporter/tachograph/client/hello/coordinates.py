@@ -68,9 +68,12 @@ class Coordinates:
             self._known = of_mesh(next(mesh for mesh in meshes if mesh is not None))
 
     def read(self) -> dict[str, int]:
-        """Return them by dimension; empty while nothing is known."""
+        """Return them by dimension; empty while nothing is known.
+
+        Megatron is asked each time: it makes its groups one after the other, perhaps right now.
+        """
         if not self._known and _MEGATRON in sys.modules:
-            self._known = _of_megatron(sys.modules[_MEGATRON])
+            return _of_megatron(sys.modules[_MEGATRON])
         return self._known
 
 

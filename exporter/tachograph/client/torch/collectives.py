@@ -13,6 +13,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from time import perf_counter
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from tachograph.catalog.rank import OPERATIONS
 from tachograph.client.core.phases import OURS, Phase, PhaseClock, Uncopied
@@ -23,7 +24,9 @@ from tachograph.client.torch.bus_factor import bus_factor
 from tachograph.client.torch.flight_recorder import FlightRecorderPoll
 from tachograph.client.torch.loaded_torch import in_use
 from tachograph.client.torch.operation_totals import OperationTotals
-from tachograph.client.torch.waits.waits import Waits
+
+if TYPE_CHECKING:
+    from tachograph.client.torch.waits.waits import Waits
 
 
 class MarkedTotals(OperationTotals):
@@ -103,6 +106,8 @@ class Collectives:
     def watch_waits(self, clock: PhaseClock) -> None:
         """Measure, from now on, where PyTorch makes this thread wait."""
         if self.waits is None:
+            from tachograph.client.torch.waits.waits import Waits  # late: only a watched loop needs it
+
             self.waits = Waits(clock, self.wait, self._ask_at_a_steps_end)
         self.waits.attach()
 

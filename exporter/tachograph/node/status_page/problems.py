@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
-from tachograph.humanize import age, percent, plural
+from tachograph.humanize import age, listed, percent, plural
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.status_page.html import name, plain
 from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
@@ -109,9 +109,7 @@ def _misused(run: str, ranks: Sequence[RankStatus]) -> Iterator[NodeProblem]:
 def _ranks(ranks: Sequence[Rank], run: str) -> str:
     """Return `Rank 3 of run a`, `Ranks 0, 1 and 14 more of run a`."""
     shown = [rank.key[1] for rank in sorted(ranks, key=lambda rank: rank.hello.rank)]
-    more = len(shown) - RANKS_NAMED
-    listed = ", ".join(shown[:RANKS_NAMED]) + (f" and {more:,} more" if more > 0 else "")
-    return f"Rank{'' if len(shown) == 1 else 's'} {listed} of run {name(run)}"
+    return f"Rank{'' if len(shown) == 1 else 's'} {listed(shown, RANKS_NAMED)} of run {name(run)}"
 
 
 def _thresholds(ranks: Iterable[Rank], threshold: str) -> list[float]:

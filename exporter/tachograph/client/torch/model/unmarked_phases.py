@@ -24,7 +24,8 @@ DEPTH = 3
 class UnmarkedPhases:
     """Enters and leaves phases on the training thread; backward's also on the one that autograd runs for a GPU.
 
-    Each hook costs about as much as a mark by hand. In a compiled graph, where nothing can be timed, hooks do nothing.
+    What the hooks add to a step, most of it PyTorch's own work around them, is a row of `bench/client.py`. In a
+    compiled graph, where nothing can be timed, they do nothing.
     """
 
     def __init__(self, clock: PhaseClock, step: Step) -> None:
@@ -36,16 +37,14 @@ class UnmarkedPhases:
         self._open: list[Phase] = []
         self._handles: list[Any] = []
         self._thread = get_ident()
-        self._grad_enabled: Callable[[], bool] = bool
-        self._queue: Callable[[Callable[[], None]], None] | None = None
+        self._torch = torch = loaded_torch()
+        self._grad_enabled: Callable[[], bool] = torch.is_grad_enabled
+        self._queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
 
     def attach(self, model: Any, optimizer: Any) -> None:
         """Hang the hooks; on the training thread. Raises what PyTorch raises where it refuses."""
-        torch = loaded_torch()
-        self._grad_enabled = torch.is_grad_enabled
-        self._queue = torch.autograd.Variable._execution_engine.queue_callback
         keep = self._handles.append
-        if isinstance(model, torch.nn.Module):
+        if isinstance(model, self._torch.nn.Module):
             keep(model.register_forward_pre_hook(ModelHook(self._forward_begins), prepend=True))
             keep(model.register_forward_hook(ModelHook(self._forward_ends), always_call=True))
         if optimizer is not None:
@@ -73,7 +72,7 @@ class UnmarkedPhases:
 
     @contained
     def _backward_begins(self, *_: Any) -> None:
-        if self._enter(self._backward) and self._queue is not None:
+        if self._enter(self._backward):
             self._queue(self._backward_ends)
 
     def _backward_ends(self) -> None:
