@@ -144,6 +144,17 @@ def test_what_differs_by_design_is_left_out(torch: Any) -> None:
     assert (watch.left_out, checksum(linear) != before) == (1, True)
 
 
+def test_stages_and_expert_parts_are_not_compared_with_others(torch: Any) -> None:
+    """Ranks share a name only where they hold the same parameters; replicas and shards of one do."""
+    invariants = Invariants()
+    watched = model(torch)
+    for place in ({}, {"pp": 1, "dp": 3}, {"pp": 1, "ep": 0, "tp": 1}, {"dp": 2, "fsdp": 1}):
+        Checksum(watched, 1, DeviceReadings(Counter()), invariants, place).after(1, None)  # type: ignore[arg-type]
+    assert set(dict(invariants.metrics())["invariant"]) == {
+        "parameter_checksum", "parameter_checksum_pp1", "parameter_checksum_pp1_ep0",
+    }  # fmt: skip
+
+
 SHARDED = """
 import os, torch, torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
