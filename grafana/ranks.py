@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shell
-from absences import NO_COORDINATES, NO_WAITS
+from absences import DETAIL, NO_COORDINATES, NO_WAITS
 from culprits import (
     LAG,
     ROWS,
@@ -115,6 +115,21 @@ def by_coordinate() -> Json:
                 [waits("pp"), waits("tp"), waits("ep")], NO_COORDINATES, decimals=3, w=24, h=8)  # fmt: skip
 
 
+def collectives() -> list[Json]:
+    """Return how fast collectives move data, and which fail."""
+    return [
+        lines("Bus bandwidth", "Bps", "Of each operation, on the rank that moves most, with the median of the hour "
+              "before. At its usual level is good. Below it on all: the network; with one late rank: that rank.",
+              [query(of_run("run:collective_bus_bandwidth_bytes:max2m"), "{{op}}"),
+               query(of_run("run:collective_bus_bandwidth_bytes:baseline"), "{{op}}, usual")],
+              "not collected: no collective's length is known; needs watch(model) of DDP or collective(…)", min=0, w=12),
+        lines("Failed collectives", "none", "Since the attempt began, by operation, over ranks. None is good. It needs an "
+              "exporter with --rank.detail.",
+              [query(f"sum by (op) ({of_ranks(c.TRAIN_COLLECTIVE_FAILURES)})", "{{op}}")],
+              f"none failed, or {DETAIL}", min=0, decimals=0, soft_max=4, w=12),
+    ]  # fmt: skip
+
+
 def over_time() -> list[Json]:
     """Return the same over time: who stood out, and since when."""
     return [
@@ -153,6 +168,8 @@ def dashboard() -> Json:
             *waiting(),
             parts_table(),
             by_coordinate(),
+            row("Collectives"),
+            *collectives(),
             row("Over time"),
             *over_time(),
         ],

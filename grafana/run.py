@@ -6,6 +6,7 @@ catalog, finished figures from the recording rules. Every panel draws fewer than
 
 from __future__ import annotations
 
+import model
 import shell
 from absences import NO_LOSS, NO_MFU, NO_RANK, NO_WAITS
 from condition import CONDITION, CONDITION_WORDS, ON_A_RUN, firing_table
@@ -235,5 +236,6 @@ def dashboard() -> Json:
         "run",
         "One training run: is it making progress, is it fast, does it learn, which rank or GPU is holding it up?",
         [*top(), row("Efficiency"), *efficiency(), row("Learning"), *learning(),
-         row("Ranks"), *ranks(), row("Hardware"), *hardware()],
+         row("Ranks"), *ranks(), row("Hardware"), *hardware(), row("Memory"), *model.memory(),
+         row("Inside the model"), *model.inside(), row("Failures"), *model.past()],
     )  # fmt: skip
