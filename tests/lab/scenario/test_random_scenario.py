@@ -9,7 +9,8 @@ from tachograph_lab.replay.batch import Outcome
 from tachograph_lab.replay.verdict import ReceivedAlert, judge
 from tachograph_lab.scenario.checks import check
 from tachograph_lab.scenario.faults import FAULTS
-from tachograph_lab.scenario.random_scenario import KINDS, generate
+from tachograph_lab.scenario.random_incidents import KINDS
+from tachograph_lab.scenario.random_scenario import generate
 
 
 def test_a_campaign_can_be_run_again() -> None:
