@@ -97,7 +97,7 @@ def test_thresholds_reach_the_rules(programs: Mapping[str, Path], write: Write, 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hang_second: 45\n", "there is no threshold `hang_second`; did you mean `hang_seconds`?"),
+        ("hang_second: 45\n", "there is no threshold `hang_second`; did you mean hang_seconds?"),
         ("x: 1\n", "there is no threshold `x`; expected one of hang_seconds, straggler_ratio, "),
         ("hang_seconds: soon\n", "`hang_seconds` must be a finite number above 0, not 'soon'"),
         ("hang_seconds: true\n", "`hang_seconds` must be a finite number above 0, not True"),

@@ -109,7 +109,7 @@ class Node(asyncio.SelectorEventLoop):
         for line in lines:
             for value in line.labels.values():
                 assert len(value.encode()) <= MAX_LABEL_BYTES, line
-        assert self.exporter._landing()
+        assert self.exporter._status_page()
         return {(line.name, *line.labels.values(), f"{line.value:g}") for line in lines}
 
 

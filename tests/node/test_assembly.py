@@ -100,9 +100,9 @@ def test_gpu_collector_health(tmp_path: Path, hand: Any) -> None:
 def test_health_in_words(tmp_path: Path) -> None:
     """A collector that the device does not support is not shown as a fault; other reasons are shown as they are."""
     gpus = Gpus(None, gpu="", gpm="not_supported", xid="no_permission")
-    page = Exporter(config(tmp_path), gpus)._landing()
+    page = Exporter(config(tmp_path), gpus)._status_page()
     assert "<dd>gpu: reading, gpm: not on these GPUs, xid: no permission</dd>" in page
-    assert "<dt>Readings</dt><dd>none</dd>" in Exporter(config(tmp_path), None)._landing()
+    assert "<dt>Readings</dt><dd>none</dd>" in Exporter(config(tmp_path), None)._status_page()
 
 
 def test_ends_of_the_worker(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def main(arguments: Sequence[str], watch: Callable[[Sequence[str], bool], int] |
         return error.status
     try:
         if not _launches(rest):
-            _record(given, "--quiet" in flags, at_once=not chosen.mentions("tachograph"))
+            _record(given, "--quiet" in flags, at_once=not chosen.mentions_tachograph)
     except Exception as error:  # noqa: BLE001 - the script runs, recorded or not
         notice("run", "nothing is recorded", error)
     try:

@@ -66,7 +66,9 @@ class Exporter:
         self._ticks = 0
         self._next_tick: asyncio.TimerHandle | None = None
         self._lines = OncePerMinute(_log, self._clock.monotonic)
-        pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready, generation=lambda: self._ticks)
+        pages = Pages(
+            samples=self.samples, status_page=self._status_page, ready=self._ready, generation=lambda: self._ticks
+        )
         self._server = Server(
             *config.listen_address,
             pages,
@@ -189,7 +191,7 @@ class Exporter:
             Sample(catalog.LOOP_LAG, (), self._loop_lag.read()),
         ]
 
-    def _landing(self, is_trusted: bool = True) -> str:
+    def _status_page(self, is_trusted: bool = True) -> str:
         refused = {reason: count for reason, count in self._table.rejected.items() if count}
         dropped = {reason: count for reason, count in self._table.dropped.items() if count}
         health = {

@@ -388,7 +388,7 @@ def test_events_are_kept_once(table: Any) -> None:
 
 
 def test_waiting_share(table: Any, hand: Any) -> None:
-    """The landing page's wait is exposed wait over time of the last frames; unknown where there are no two."""
+    """The status page's wait is exposed wait over time of the last frames; unknown where there are no two."""
     table.greet(link := Link())
     rank = next(table.ranks())
     for seq in range(5):

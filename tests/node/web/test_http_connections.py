@@ -75,7 +75,7 @@ class Port:
         self.body = 1.0
         pages = Pages(
             samples=self._samples,
-            landing=self._landing,
+            status_page=self._status_page,
             ready=lambda: (True, "ready\n"),
             generation=lambda: self.generation,
         )
@@ -90,7 +90,7 @@ class Port:
         self.made += 1
         yield Sample(catalog.FRAMES, (), self.made)
 
-    def _landing(self, is_trusted: bool) -> str:
+    def _status_page(self, is_trusted: bool) -> str:
         self.made += 1
         return f"{'all' if is_trusted else 'some'} {self.made}"
 
@@ -334,7 +334,7 @@ def test_one_page_for_all(port: Any) -> None:
     asyncio.run(ask())
 
 
-def test_two_landing_pages(port: Any) -> None:
+def test_two_status_pages(port: Any) -> None:
     """Who is here and who comes through a proxy read two pages, each made once per tick."""
 
     async def ask() -> None:

@@ -229,7 +229,7 @@ def test_a_storm_of_wrong_passwords(site: Any) -> None:
 
 
 def test_headers(site: Any) -> None:
-    """The headers of the file are on every answer; the landing page's own policy stays."""
+    """The headers of the file are on every answer; the status page's own policy stays."""
     served = site(
         "http_server_config: {http2: false, headers: {X-Frame-Options: deny, Content-Security-Policy: none}}\n"
     )

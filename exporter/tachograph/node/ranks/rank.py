@@ -34,7 +34,7 @@ DEFAULT_PRECISION = "bf16"
 NEW_SECONDS = 60.0
 """Time for which a rank counts as new: longer than a scrape interval, so that at least one scrape shows it."""
 WAIT_WINDOW = 10
-"""Frames over which the landing page computes the share of exposed wait: ten seconds at the usual 1 Hz."""
+"""Frames over which the status page computes the share of exposed wait: ten seconds at the usual 1 Hz."""
 
 _NOTHING = Buckets()
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
