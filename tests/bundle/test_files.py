@@ -151,7 +151,7 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_bundle_replaces_an_earlier_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the new one does not have is removed, and nothing that was not part of the earlier one."""
+    """Files that the new bundle lacks are removed, but only those that were part of the earlier one."""
     out = tmp_path / "out"
     assert command.main(["--out", str(out), "--format", "operator"]) == 0
     kept = [out / "rules/mine.yml", tmp_path / "outside.yml"]

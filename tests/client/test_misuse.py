@@ -81,7 +81,7 @@ def test_a_wrong_name_of_a_scalar_is_said_once(
 
 
 def test_the_log_does_not_grow_with_made_up_words(record: Callable[..., Recorder], caplog: Any) -> None:
-    """A program that makes new names without end is told of the first few of a kind; all are counted."""
+    """Of endlessly many new names the first few of a kind are logged; all are counted."""
     recorder = record()
     for number in range(1000):
         recorder.phase(f"phase {number}")
@@ -126,7 +126,7 @@ def test_a_misuse_travels_to_the_exporter(
 
 
 def test_a_misspelt_tier_travels_too(exporter: Any, record: Callable[..., Recorder]) -> None:
-    """What the constructor was given is known before the first frame."""
+    """Misuse in the constructor's arguments is known before the first frame."""
     record(tier="herro", rank="first")
     frame = exporter.wait_for()
     assert frame["metrics"]["misuse_total"] == {"unknown_tier": 1, "wrong_type": 1}

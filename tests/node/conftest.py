@@ -36,7 +36,7 @@ QUICK_EXPORTER = ROOT / "tests/quick_exporter.py"
 
 @dataclass
 class HandClock:
-    """A clock that stands still until it is turned."""
+    """A clock that stands still until it is moved."""
 
     now: float = 1000.0
     epoch: float = 1_763_690_000.0

@@ -16,7 +16,7 @@ from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 
 
 class Gpus:
-    """A GPU side that does what it is told."""
+    """GPU readings that are set by hand."""
 
     def __init__(self, snapshot: GpuSnapshot | None, error: Exception | None = None, **collectors: str) -> None:
         self.last, self.error = snapshot, error

@@ -267,7 +267,7 @@ def _compilations(torch: Any, observer: Observer) -> None:
 
 
 def _listen(torch: Any, observer: Observer, handler: Any) -> None:
-    """Hear of compilations; with the first one our calls become invisible to Dynamo, which costs each a microsecond."""
+    """Be notified of compilations; with the first, our calls are hidden from Dynamo, which costs each a microsecond."""
     hidden = False
 
     def starts(*_: Any) -> None:

@@ -23,7 +23,7 @@ from tachograph.humanize import suggestion
 HEADER = "# Made by `make rules` from prometheus/src/{}: edit that.\n"
 TITLE = re.compile(r" *- (?:alert|record): (\S+)")
 VALUE = re.compile(r"""[^\s"'\\{}$]+""")
-"""What a parameter may be: it stands in labels, in PromQL and in templates alike."""
+"""A valid parameter: it is used in labels, in PromQL and in templates."""
 
 
 class MacroError(Exception):

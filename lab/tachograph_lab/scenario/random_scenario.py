@@ -19,7 +19,7 @@ STEPS = (0.4, 1.0, 1.0, 2.5, 12.0)
 FIELD_STEPS = (0.05, 0.4, 1.0, 2.5, 12.0, 40.0, 200.0)
 FIELD_INTERVALS = (5.0, 15.0, 30.0)
 FIELD_STAGES = 4
-"""What a campaign of the field draws beside loops that mark everything or nothing: steps, intervals, uneven stages."""
+"""Drawn for a campaign with `field`, besides loops that mark everything or nothing: steps, intervals, uneven stages."""
 
 FAST_STEP, FAST_RANKS = 0.1, 64
 """The largest fleet with steps below this: the simulation of each takes its time, however short it is."""

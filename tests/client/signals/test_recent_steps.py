@@ -1,4 +1,4 @@
-"""What a rank's last ordinary steps were like, whatever they take."""
+"""Figures of a rank's last ordinary steps, however long steps take."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_nothing_before_there_are_three() -> None:
 
 
 def test_only_the_last_twenty_seconds_count() -> None:
-    """What was before them has no part in the figures, whether steps became longer or shorter."""
+    """Earlier steps do not enter the figures, whether steps became longer or shorter."""
     rank = Rank(1.0)
     rank.steps(30)
     rank.length = 2.0

@@ -85,7 +85,7 @@ def test_a_script_that_leaves_by_sys_exit(
 
 
 def test_a_caught_exit_after_which_training_goes_on_does_not_count(exporter: Any, start: Start) -> None:
-    """What click or a sweep catches is over with the next completed step; a normal end then is one."""
+    """An exit that click or a sweep catches is void after the next completed step: a normal end is one again."""
     process = start(
         CONNECTED
         + """

@@ -166,7 +166,7 @@ def test_wandb_without_a_run_sends_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", ["wandb", "mlflow", "otlp", "mailbox"])
 def test_importing_a_sink_loads_no_library(module: str, tmp_path: Path) -> None:
-    """What is not used is not loaded."""
+    """A service that is not used is not imported."""
     code = f"""
         import sys
         import tachograph.export.sinks.{module}

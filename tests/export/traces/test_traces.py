@@ -1,4 +1,4 @@
-"""What is traced, and that what is written opens where it should."""
+"""Traces: which spans are recorded, and that the files open in the programs that they are for."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_a_pause_in_the_start_comes_with_the_first_step(play: Play) -> None:
 
 
 def test_a_standing_evaluator_is_not_waited_for(play: Play) -> None:
-    """It stands still in `eval`, its counters too; the others step on; then it is back, and nothing has fallen."""
+    """Its step and counters pause in `eval` while the others continue; then it is back, and nothing has fallen."""
     evaluator = PauseOnce(at=20, lasts=60, ranks=(8,), phase="eval", alone=True)
     nine = Fleet(run="llama", nodes=3, gpus_per_node=3)
     played = play(evaluator, until=30, fleet=nine, **QUIET)

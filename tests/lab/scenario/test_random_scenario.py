@@ -44,7 +44,7 @@ def test_a_campaign_of_the_field_draws_its_habits() -> None:
 
 
 def test_of_uneven_stages_one_of_the_last_is_to_blame() -> None:
-    """What makes another stage slower holds up nobody."""
+    """A rank that is slower within a fast stage delays nobody."""
     for number in range(len(KINDS) * 4):
         scenario = generate(number, 1, field=True)
         rank = getattr(scenario.faults[0], "rank", None)

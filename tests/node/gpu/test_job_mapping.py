@@ -36,7 +36,7 @@ class Folder:
         return path
 
     def shown(self) -> list[tuple[str, ...]]:
-        """What a scrape shows once the folder is looked at again: (gpu, uuid, job)."""
+        """The jobs of a scrape after the folder was read again: (gpu, uuid, job)."""
         self.hand.turn(READ_SECONDS)
         samples = list(self.mapping.samples(GPUS))
         assert {(sample.metric.name, sample.value) for sample in samples} <= {("tachograph_gpu_job_info", 1)}
@@ -113,7 +113,7 @@ def test_what_is_written_is_seen_in_seconds_and_not_at_once(folder: Folder) -> N
     ],
 )
 def test_a_malformed_line_costs_itself(folder: Folder, faults: list[str], line: bytes, fault: str) -> None:
-    """It is named by file and number, once, and the lines around it live; mended and broken anew it is told again."""
+    """It is logged once, by file and line, and the other lines are read; broken again after a repair, logged again."""
     path = folder.write("0", b"1\n" + line + b"\n2\n")
     assert folder.jobs() == folder.jobs() == ["1", "2"]
     assert faults == [f"job mapping: {path}: line 2: {fault}"]

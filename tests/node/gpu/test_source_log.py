@@ -1,4 +1,4 @@
-"""What the supervisor logs of its worker and its GPUs: each change once, and nothing that is not so."""
+"""The supervisor's log of its worker and its GPUs: each change once, and nothing untrue."""
 
 from __future__ import annotations
 

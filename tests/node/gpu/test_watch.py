@@ -41,7 +41,7 @@ def answered(collector: Any, at: float, condition: Callable[[Any], bool]) -> Any
 
 
 def test_one_lost_and_one_hung_gpu_cost_those_two_alone(fake: Any, stepper: Stepper) -> None:
-    """The other six are read afresh at each collection; the hung one is told within 3 intervals, and heals itself."""
+    """The other six are read at each collection; the hung one is reported within 3 intervals and recovers by itself."""
     collector = stepper(fake.environment(), SHORT)
     before = collector.at(0)
     fake.hang(3)
@@ -198,7 +198,7 @@ def test_a_gpu_that_hangs_from_the_start_is_told_by_its_index(fake: Any, stepper
 
 
 def test_the_list_is_left_alone_while_a_call_hangs(fake: Any, stepper: Stepper) -> None:
-    """Nobody knows which index a hung GPU has by now: with one that hangs and one that leaves, none is told twice."""
+    """The present index of a hung GPU is unknown: if one hangs and one is removed, none is reported twice."""
     collector = stepper(fake.environment(), SHORT)
     before = collector.at(0)
     fake.hang(5)
@@ -251,7 +251,7 @@ def test_a_fault_of_ours_costs_one_gpu(fake: Any, stepper: Stepper, tmp_path: Pa
 def test_without_a_list_the_known_gpus_are_read_on(
     fake: Any, stepper: Stepper, tmp_path: Path, then: str, reason: str
 ) -> None:
-    """How many GPUs there are is asked every 15 s; no answer is told, and costs no reading."""
+    """GPUs are counted every 15 s; a count that fails is logged, and costs no reading."""
     (tmp_path / "sitecustomize.py").write_text(
         "from tachograph.node.driver import nvml\n"
         "count, asked = nvml.Nvml.count, []\n"

@@ -98,7 +98,7 @@ def test_the_cap_holds_for_all_who_come_at_once(listening: Any, table: RankTable
 
 
 def test_live_ranks_are_never_hung_up_on(listening: Any, table: RankTable) -> None:
-    """Where each connection of a user speaks for a rank, his next one is told and closed, and counted."""
+    """If all connections of a user already have a rank, the next one is rejected with a reason, closed and counted."""
 
     async def body(listener: Listener, connect: Callable[[], Awaitable[Streams]]) -> None:
         held = []
@@ -196,7 +196,7 @@ def test_the_descriptor_limit_is_raised(exporter_at: Callable[..., Any]) -> None
 
 
 def test_hello_is_waited_for_a_minute(listening: Any, table: RankTable, hand: Any) -> None:
-    """A connection without hello is told and closed after 60 s; one that said hello is left alone."""
+    """A connection without hello is closed after 60 s, with a reason; one that sent hello stays open."""
 
     async def body(listener: Listener, connect: Callable[[], Awaitable[Streams]]) -> None:
         speaking, speaker = await connect()

@@ -158,7 +158,7 @@ def test_a_thousand_layers_cost_the_layers(series: RankSeries, drops: Counter[st
 def test_what_a_process_adds_to_its_run(series: RankSeries, drops: Counter[str]) -> None:
     """Merged families are no series of the rank; a frame gives what they grew by, a repeated one nothing.
 
-    A zero is told once: it brings the series about. What fell, or is no number, costs itself.
+    A zero is reported once, to create the series. A value that fell, or is not a number, is dropped alone.
     """
     first = {"productive_seconds_total": 10.0, "lost_seconds_total": {"data": 2, "init": 0}}
     assert series.take(first) == [

@@ -1,4 +1,4 @@
-"""What the status page says is wrong: worst first, in words, and never more than fits a page."""
+"""The status page's problems: worst first, in words, and never more than fit on a page."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_all_is_well(node: Node) -> None:
 
 
 def test_a_misuse_is_told_once_for_all_ranks(node: Node) -> None:
-    """What scripts get wrong with the recorder comes last, cut and escaped, also once the run has finished."""
+    """Misuse of the recorder is listed last, shortened and escaped, even after the run has finished."""
     for rank in range(2):
         node.hello(rank)
         node.say(rank, notices=["step.log(los=…) is dropped: did you mean loss?"])

@@ -48,7 +48,7 @@ ADVICE = {
     "no_device_nodes": "give the container its GPUs: docker run --gpus all, or the NVIDIA container runtime",
     "no_permission": "let this user, or this container, open the devices /dev/nvidia*",
 }
-"""What to do, by the reason of the gpu collector."""
+"""Advice, by the reason of the gpu collector."""
 
 
 class GpuSource:

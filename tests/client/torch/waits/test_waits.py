@@ -327,7 +327,7 @@ class TestOnAGpu:
         assert rank.collectives.wait.total() == 3.0
 
     def test_a_broken_gpu_is_the_training_codes_to_meet(self, rank: Rank, group: Any) -> None:
-        """What CUDA raises to us is not raised to the training code."""
+        """A CUDA error in our code is not raised to the training code."""
         rank.watch()
         rank.cuda.broken = True
         with rank.step:
