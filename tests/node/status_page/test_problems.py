@@ -202,7 +202,7 @@ def test_an_exit_code_is_a_reason(node: Node) -> None:
     ]
     finished = node.table.bye(("llama-7b", 1), Bye(v=1, outcome="finished"))
     node.table.exited(finished, 3)
-    assert finished.last_words == "exit code 3"
+    assert finished.failure_reason == "exit code 3"
     assert node.problems()[0].startswith("Rank failed Ranks 0, 1 of run llama-7b failed, rank 0 first, 3.0 s ago")
 
 
