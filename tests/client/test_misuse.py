@@ -1,4 +1,4 @@
-"""A wrong word is said once in the log, the right one beside it, and counted; the call returns."""
+"""A wrong name is logged once, with the right one, and counted; the call returns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_misuse_is_said_once(
     misuse: Callable[[Recorder], Any], wrong: str, right: str, *, record: Callable[..., Recorder],
     caplog: pytest.LogCaptureFixture, until: Callable[..., Any],
 ) -> None:  # fmt: skip
-    """The right word stands beside the wrong one, in one line, however often it is said; and it is counted."""
+    """The log has the right name beside the wrong one, in one line, however often it is used; each use is counted."""
     recorder = record()
     before = recorder._calls.state.dropped.count
     misuse(recorder)
@@ -162,7 +162,7 @@ def test_the_end_says_what_was_not_recorded(caplog: pytest.LogCaptureFixture, tm
 
 
 def test_micro_steps_and_steps_are_steps(exporter: Any, record: Callable[..., Recorder]) -> None:
-    """A loop that accumulates over 300 batches marks its steps all the same."""
+    """A loop that accumulates over 300 batches still marks its steps."""
     recorder = record()
     for _ in recorder.data(range(400)):
         with recorder.step(accumulating=True):

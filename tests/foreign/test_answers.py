@@ -149,7 +149,7 @@ def test_a_body_is_bounded(answering: Callable[..., str]) -> None:
 
 
 def test_a_redirect_is_not_followed(answering: Callable[..., str]) -> None:
-    """Where it leads is said, and not asked: a server must not choose whom this machine speaks to."""
+    """The target of a redirect is named, not requested: a server must not choose where this machine connects."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         other.settimeout(0)
         where = f"http://127.0.0.1:{other.getsockname()[1]}/"

@@ -157,7 +157,7 @@ class Speaker:
 
 
 class Unheard(logging.Handler):
-    """Keeps what was logged with a traceback: an exception that was contained is a fault all the same."""
+    """Keeps what was logged with a traceback: a contained exception is a fault, too."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Answers to the client's sender: whatever they are, the rank goes on reporting to the next exporter."""
+"""Answers to the client's sender: whatever they are, the rank still reports to the next exporter."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RudeExporter:
         raise AssertionError("the sender has ended")
 
     def meet(self, answers: list[bytes], politely: bool) -> None:
-        """Answer the hello of the next connection, first rightly or not; then the rank must come again."""
+        """Answer the hello of the next connection, first correctly or not; then the rank must reconnect."""
         with self._accept() as rank:
             said = rank.recv(65536)
             with contextlib.suppress(OSError):  # it may hang up on us before we have said it all

@@ -1,4 +1,4 @@
-"""A run, through a real Prometheus: the culprit comes first, and nobody asks for all."""
+"""A run, through a real Prometheus: the culprit comes first, and never are all ranks queried."""
 
 from __future__ import annotations
 

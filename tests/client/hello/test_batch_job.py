@@ -29,7 +29,7 @@ def found(environment: dict[str, str], pod: tuple[Path, Path]) -> dict[str, str]
 
 
 def test_outside_of_both_there_is_none(pod: tuple[Path, Path]) -> None:
-    """A shell has a HOSTNAME too: without a scheduler's own variables nothing is said."""
+    """A shell has a HOSTNAME too: without a scheduler's own variables nothing is reported."""
     assert found({"HOSTNAME": "desk", "POD_NAME": "no-pod"}, pod) == {}
     assert batch_job({}) == {}
 

@@ -78,7 +78,7 @@ def test_a_steps_own_devices_come_first() -> None:
 
 
 def test_a_container_inside_of_slurm() -> None:
-    """The runtime's numbers count what Slurm left it and are nobody's word; its UUIDs are."""
+    """The runtime's numbers are relative to what Slurm left it, so they identify no GPU; its UUIDs do."""
     assert left("0", "0", **SLURM, SLURM_STEP_GPUS="5") == ("0", "5")
     assert left(None, "0", **SLURM) == (None, None)
     assert left("0", "GPU-5", **SLURM) == ("0", "GPU-5")

@@ -192,7 +192,7 @@ def hang_limit(step: float) -> float:
 
 
 def test_a_hang_shows_while_it_lasts(rank: Rank) -> None:
-    """Heartbeats go on while the training thread is blocked: beyond 15 s and three steps its seconds are a hang's."""
+    """Heartbeats continue while the training thread is blocked: beyond 15 s and three steps, that is a hang."""
     for _ in range(5):
         rank.complete(forward=1.0, backward=1.0)
     with rank.clock.phases["backward"]:

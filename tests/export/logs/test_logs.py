@@ -173,7 +173,7 @@ def test_what_cannot_be_shown_is_logged_all_the_same() -> None:
 
 
 def test_a_signal_handler_may_log_while_the_program_does() -> None:
-    """In the middle of the filter itself: the same thread enters it again, and goes on."""
+    """In the middle of the filter itself: the same thread enters it again, and continues."""
     rank_filter = RankFilter(0)
     inner = logging.makeLogRecord({"name": "handler", "levelno": logging.WARNING, "msg": "heard"})
 

@@ -38,7 +38,7 @@ def test_a_basic_loop_marks_no_start_save_or_evaluation(play: Play) -> None:
 
 @pytest.mark.parametrize(("phase", "shown"), [("other", "other"), ("checkpoint", "checkpoint"), ("data", "data")])
 def test_a_pause_holds_everyone_up_once(play: Play, phase: str, shown: str) -> None:
-    """One rank pauses in its phase; the others wait in their next collective; then all go on."""
+    """One rank pauses in its phase; the others wait in their next collective; then all continue."""
     played = play(PauseOnce(at=30, lasts=20, ranks=(2,), phase=phase), until=45, **QUIET)
     assert (shown,) in played.rank("rank_phase_seconds", 2)
     assert ("backward",) in played.rank("rank_phase_seconds", 3)

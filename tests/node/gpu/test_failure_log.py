@@ -6,7 +6,7 @@ from tachograph.node.gpu.failure_log import REASON_LIMIT, STEADY_SECONDS, Failur
 
 
 def test_each_reason_is_told_once_until_the_subject_is_well_for_a_minute() -> None:
-    """Failing every other second for an hour is one line; a minute without is its end, and begins everything anew."""
+    """Failing every other second for an hour is one line; a minute without a failure ends it and starts over."""
     log = FailureLog()
     assert log.fails("power", "broken")
     for now in range(3600):

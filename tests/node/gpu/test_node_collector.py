@@ -1,4 +1,4 @@
-"""All GPUs of a node on the made-up library: one that fails costs itself alone, and a driver may come and go."""
+"""All GPUs of a node on the fake library: one that fails affects no other, and the driver may be reloaded."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_nvml_is_opened_again_when_the_kernel_lists_other_gpus(fake: Any, steppe
 
 
 def test_pids_are_told_for_each_gpu(fake: Any, stepper: Stepper) -> None:
-    """The processes NVML lists, by index; of a GPU that is down nobody knows them."""
+    """The processes NVML lists, by index; those of a GPU that is down are unknown."""
     fake.gpus[1].process_id = 4242
     fake.gpus[6].process_id = 4343
     collector = stepper(fake.environment())

@@ -95,7 +95,7 @@ def test_an_impossible_number_is_a_failure(fake: Any, one_gpu: OneGpu, number: f
 
 
 def test_a_value_of_an_unheard_of_type_is_absent(fake: Any, one_gpu: OneGpu) -> None:
-    """A driver newer than pynvml may answer in a type that nobody can read: no sample, and the GPU stays up."""
+    """A driver newer than pynvml may answer in an unknown type: no sample, and the GPU stays up."""
     fake.field(0, 83, 5, value_type=99)
     told = one_gpu().at(0)
     assert (told.down, told.failures) == ("", {})

@@ -146,7 +146,7 @@ def test_all_gpus_hung_is_a_failed_collection(fake: Any, stepper: Stepper) -> No
 
 
 def test_some_lost_and_the_rest_hung_is_a_failed_collection(fake: Any, stepper: Stepper) -> None:
-    """With nobody left to read, NVML stays open under the call that hangs, and each GPU keeps its own reason."""
+    """With no GPU left to read, NVML stays open under the call that hangs, and each GPU keeps its own reason."""
     collector = stepper(fake.environment(), SHORT)
     collector.at(0)
     fake.hang(3)
@@ -227,7 +227,7 @@ def test_a_driver_that_lets_go_of_all_but_a_hung_gpu_needs_a_new_process(fake: A
 
 
 def test_a_fault_of_ours_costs_one_gpu(fake: Any, stepper: Stepper, tmp_path: Path) -> None:
-    """An exception that nobody foresaw, in the readings of one GPU, takes that one down and says what it was."""
+    """An unexpected exception in the readings of one GPU takes down that one only, with the exception as its reason."""
     (tmp_path / "sitecustomize.py").write_text(
         "from tachograph.node.gpu.gpu_collector import GpuCollector\n"
         "collect = GpuCollector.collect\n"

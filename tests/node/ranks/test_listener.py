@@ -164,7 +164,7 @@ def test_a_user_out_of_share_is_read_later(listening: Any, table: RankTable, han
 
 
 def test_no_descriptor_left(exporter_at: Callable[..., Any], speak: Any) -> None:
-    """Out of descriptors, the exporter says so once, serves who is there, and accepts again when there is room."""
+    """Out of descriptors, the exporter logs it once, serves its connections, and accepts again when it can."""
     running = exporter_at("--no-gpu")
     witness = running.speaker()
     witness.hello()

@@ -126,7 +126,7 @@ def test_label_values_are_capped_and_known_ones_live_on(series: RankSeries, drop
 
 
 def test_series_of_a_rank_are_capped(drops: Counter[str]) -> None:
-    """Beyond the cap new series are dropped and counted; counters known before go on, whatever gauges want."""
+    """Beyond the cap new series are dropped and counted; known counters continue, and gauges do not displace them."""
     series = RankSeries(Limits(series_per_rank=15), drops)  # 12 exist from the start
     series.take({"tokens_total": 1, "loss": 1, "grad_norm": 1, "learning_rate": 1, "samples_total": 1})
     assert drops == {"series_limit": 2}
