@@ -26,7 +26,7 @@ from tachograph.catalog.rank import STATES
 from tachograph.node.clock import Clock
 from tachograph.node.ranks.frames import Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ import pytest
 
 from tachograph.catalog import index as catalog
 from tachograph.node.config import DEFAULT_PORT as EXPORTERS_PORT
+from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.node_source import DEFAULT_PORT, NodeSource, exporter_url
-from tachograph.top.page import ExporterPage
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = (ROOT / "tests/node/golden/node.prom").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tachograph.attach.summary import figures_text
-from tachograph.top.page import ExporterPage
+from tachograph.top.exporter_page import ExporterPage
 from tachograph.watch.figures import LastValues
 
 

@@ -24,9 +24,9 @@ from tachograph.node.histograms import HistogramSample
 from tachograph.node.log import OncePerMinute
 from tachograph.node.page_budget import fit
 from tachograph.node.ranks.listener import Listener, SocketPathError
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.state_file import StateFile
 from tachograph.node.ranks.state_keeper import StateKeeper
-from tachograph.node.ranks.table import RankTable
 from tachograph.node.recent_peak import RecentPeak
 from tachograph.node.samples import Sample
 from tachograph.node.service_manager import ServiceManager

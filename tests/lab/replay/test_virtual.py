@@ -13,7 +13,7 @@ from tachograph_lab.replay import input_series, recording, virtual
 from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.replay.recording import record
 from tachograph_lab.replay.scraped import MISSING, STALE, is_a
-from tachograph_lab.replay.shipped import shipped
+from tachograph_lab.replay.shipped_rules import shipped
 from tachograph_lab.replay.verdict import ReplayVerdict
 from tachograph_lab.scenario import Expected, Fleet, Scenario
 from tachograph_lab.scenario.faults import (

@@ -21,7 +21,7 @@ from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.process_end import ProcessEnds
 from tachograph.node.ranks.rank_connection import BURST, RankConnection
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.wire import MAX_FRAME_BYTES
 
 

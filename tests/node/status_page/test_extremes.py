@@ -17,7 +17,7 @@ from tachograph.catalog import index as catalog
 from tachograph.node.ranks.frames import Bye, FrameError, Hello, decode
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank import Peer
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.node.status_page.page import Sections, status_page
 

@@ -10,7 +10,7 @@ import pytest
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.frames import Bye, Event, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuSnapshot, Sample
 from tachograph.node.status_page.page import status_page
 

@@ -20,7 +20,7 @@ from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
 from tachograph.node.ranks.frames import Bye, Event, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.node.status_page.page import RANKS_SHOWN, RUNS_SHOWN, status_page
 from tachograph_lab.processes import answers, free_port

@@ -21,7 +21,7 @@ from tachograph.humanize import age, count, percent, plural, significant, utc
 from tachograph.node.clock import Clock
 from tachograph.node.log import OncePerMinute
 from tachograph.node.ranks.rank import Rank
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.redact import redact
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 from tachograph.node.status_page import html, problems

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph.catalog.gpu import XID_ACTIONS
-from tachograph.node.xid.table import DATA, XidTableError, load
+from tachograph.node.xid.xid_table import DATA, XidTableError, load
 from tools.pages.xids import xids_page
 
 HEADER = "# version 2026-11-21: made up\nxid,pages,action,meaning,source\n"
