@@ -138,7 +138,7 @@ def test_every_dependency_of_the_lab_is_used() -> None:
 
 @pytest.mark.parametrize("group", sorted(GROUPS))
 def test_every_dependency_group_is_used(group: str) -> None:
-    """What the tests, tools and benchmarks install is imported there, or run by a target."""
+    """Every package that the tests, tools and benchmarks install is imported there, or run by a make target."""
     assert unused(GROUPS[group], ["bench"] if group == "bench" else REPOSITORY) == set()
 
 

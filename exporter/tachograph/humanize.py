@@ -5,9 +5,10 @@ Every function returns `ABSENT` for None, and `NaN`, `Inf` or `-Inf` for a value
 
 from __future__ import annotations
 
+import difflib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 ABSENT = "-"
 LAST_TIME = 253_402_300_799
@@ -29,6 +30,12 @@ def listed(names: Sequence[str], most: int = 4) -> str:
     """Return the first names of a list, and how many more there are: `0, 1 and 14 more`."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def suggestion(wrong: str, known: Collection[str]) -> str:
+    """Return a hint for a name that is unknown: the nearest known one, else all."""
+    near = difflib.get_close_matches(wrong, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
 
 
 def short(value: float | None) -> str:

@@ -178,11 +178,16 @@ def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in labels.items() if name not in ("alertstate", "__name__")}
 
 
+def similar(wanted: str, names: list[str], most: int = 5) -> list[str]:
+    """Return the names most similar to the wanted one, else those that it is a part of."""
+    return difflib.get_close_matches(wanted, names, most, 0.4) or [name for name in names if wanted in name][:most]
+
+
 def nearest(wanted: str, names: list[str], most: int = 5) -> str:
     """Return a clause that lists the names most similar to the wanted one."""
     if not names:
         return "it has no run at all: is the exporter scraped, and is a rank connected to it?"
-    like = difflib.get_close_matches(wanted, names, most, 0.4) or [name for name in names if wanted in name][:most]
+    like = similar(wanted, names, most)
     shown = like or names[:most]
     more = len(names) - len(shown)
     return f"{'the nearest' if like else 'there'} {'is' if len(shown) == 1 else 'are'} {', '.join(shown)}" + (

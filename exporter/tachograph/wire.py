@@ -76,21 +76,16 @@ def is_name(text: str) -> bool:
     return text != "" and fits(text, MAX_NAME_BYTES)
 
 
-def bucket_index(value: float, schema: int = HISTOGRAM_SCHEMA) -> int:
-    """Return the base-2 exponential bucket i with 2^((i-1)/2^schema) < value <= 2^(i/2^schema), clamped to the range.
+def bucket_index(value: float) -> int:
+    """Return the base-2 exponential bucket i with 2^((i-1)/2^3) < value <= 2^(i/2^3), clamped to the range.
 
     The buckets of Prometheus' native histograms, so that they merge by adding at any level.
     """
     low, high = HISTOGRAM_INDEX_RANGE
     if not value > 0:
         return low
-    exact = math.log2(value) * (1 << schema)
+    exact = math.log2(value) * (1 << HISTOGRAM_SCHEMA)
     return min(max(math.ceil(exact - 1e-9), low), high)  # log2 of a bound may come out a hair above its integer
-
-
-def bucket_upper_bound(index: int, schema: int = HISTOGRAM_SCHEMA) -> float:
-    """Return the inclusive upper bound of a bucket, in the histogram's unit."""
-    return float(2.0 ** (index / (1 << schema)))
 
 
 def socket_path(environment: Mapping[str, str] | None = None) -> str:

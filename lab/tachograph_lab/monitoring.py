@@ -10,15 +10,14 @@ import re
 import shutil
 import socket
 import tempfile
-import urllib.parse
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from tachograph.http_client import HttpError, ask
+from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries
 from tachograph_lab import binaries
 from tachograph_lab.checkout import root
 from tachograph_lab.processes import Children, ProcessError, answers, free_port
@@ -34,14 +33,6 @@ MAX_SCRATCH_PATH = 60
 
 SCRAPED_FILES = ("tachograph", "node", "dcgm")
 """The files of `prometheus/targets/` that list the nodes; empty until `aim` fills them."""
-
-
-@dataclass(frozen=True)
-class QuerySample:
-    """One sample of an instant query: its labels and value."""
-
-    labels: Mapping[str, str]
-    value: float
 
 
 class Monitoring:
@@ -94,11 +85,12 @@ class Monitoring:
         """Return the running programs with their versions."""
         return ", ".join(f"{part} {'.'.join(map(str, number))}" for part, number in self._versions.items())
 
-    def query(self, expression: str) -> list[QuerySample]:
-        """Return the result of an instant query of Prometheus."""
-        parameters = urllib.parse.urlencode({"query": expression})
-        rows = json.loads(get(f"{self.url('prometheus')}/api/v1/query?{parameters}"))["data"]["result"]
-        return [QuerySample(row["metric"], float(row["value"][1])) for row in rows]
+    def query(self, expression: str) -> list[TimeSeries]:
+        """Return the result of an instant query of Prometheus; raise ProcessError."""
+        try:
+            return Prometheus(self.url("prometheus")).instant(expression)
+        except PrometheusError as error:
+            raise ProcessError(str(error)) from error
 
     def aim(self, file: str, instances: Mapping[str, str]) -> None:
         """Write the targets of a file in `targets/`, instance -> address; Prometheus reads it within 10 s."""

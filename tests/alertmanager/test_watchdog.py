@@ -1,4 +1,4 @@
-"""The watchdog is sent at every turn of its group: the service that waits for it hears of it each minute."""
+"""The watchdog is sent with every interval of its group: the service that waits for it is notified each minute."""
 
 from __future__ import annotations
 

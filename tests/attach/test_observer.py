@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tachograph.attach.observer import LoaderState, Observer
+from tachograph.attach.script_recording import ScriptRecording
 from tachograph.attach.summary import Summary
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.recorder import Recorder
@@ -44,10 +45,10 @@ class Tensor:
 def observer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Observer]:
     for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TACHOGRAPH_DISABLED"):
         monkeypatch.delenv(variable, raising=False)
-    made = Observer(lambda: Recorder(run="test", socket=tmp_path / "nobody.sock"), Summary())
+    made = Observer(ScriptRecording(lambda: Recorder(run="test", socket=tmp_path / "nobody.sock"), Summary()))
     yield made
-    if made.loop is not None:
-        made.loop.recorder.close()
+    if made.recording.loop is not None:
+        made.recording.loop.recorder.close()
 
 
 class Records(list[StepRecord]):
@@ -59,7 +60,7 @@ class Records(list[StepRecord]):
 
 
 def records_of(observer: Observer) -> Records:
-    loop = observer.here()
+    loop = observer.recording.here()
     assert loop is not None
     records = Records()
     loop.recorder._calls.state.observers.add(records)
@@ -67,15 +68,15 @@ def records_of(observer: Observer) -> Records:
 
 
 def told(observer: Observer) -> dict[str, Any]:
-    assert observer.loop is not None
-    observer.loop.recorder.close()  # its thread takes from the same rings
-    metrics: Any = observer.loop.recorder._calls.state.frame()["metrics"]
+    assert observer.recording.loop is not None
+    observer.recording.loop.recorder.close()  # its thread takes from the same rings
+    metrics: Any = observer.recording.loop.recorder._calls.state.frame()["metrics"]
     return dict(metrics)
 
 
 def phase(observer: Observer) -> str:
-    assert observer.loop is not None
-    return observer.loop.recorder._calls.state.clock.current.name
+    assert observer.recording.loop is not None
+    return observer.recording.loop.recorder._calls.state.clock.current.name
 
 
 def backward(observer: Observer) -> None:
@@ -86,7 +87,7 @@ def backward(observer: Observer) -> None:
 def fetch(observer: Observer, feed: LoaderState, *, learning: bool) -> str:
     """Fetch a batch; return the phase in which it was waited for."""
     observer.fetching(feed, learning)
-    waited_in = phase(observer) if observer.loop is not None else "none"
+    waited_in = phase(observer) if observer.recording.loop is not None else "none"
     observer.delivered(feed, learning)
     return waited_in
 
@@ -98,23 +99,23 @@ def step(observer: Observer, optimizer: Any) -> None:
 
 def test_nothing_is_recorded_before_something_is_trained(observer: Observer) -> None:
     """The recorder begins with the first event: a script that makes one of its own comes first."""
-    assert observer.loop is None
-    observer.joined()
+    assert observer.recording.loop is None
+    observer.recording.joined()
     assert not observer.saving()
     assert not observer.evaluation_begins(object())
     observer.clipped(1.0)
     observer.exhausted()
-    assert observer.loop is None
-    observer.script_records()
+    assert observer.recording.loop is None
+    observer.recording.script_records()
     fetch(observer, LoaderState(), learning=True)
-    assert observer.loop is None
+    assert observer.recording.loop is None
     assert observer.summary.own_recorder
 
 
 def test_a_script_that_records_later_ends_our_record(observer: Observer) -> None:
     """Nothing is recorded twice, also where the script's recorder comes late."""
     backward(observer)
-    observer.script_records()
+    observer.recording.script_records()
     step(observer, Optimizer())
     assert told(observer)["steps_total"] == 0
 
@@ -149,8 +150,8 @@ def test_accumulated_batches_are_one_step(observer: Observer) -> None:
             fetch(observer, feed, learning=True)
             backward(observer)
         step(observer, optimizer)
-        assert observer.loop is not None
-        _, began, *_ = observer.loop.recorder._calls.state.step.records.pop()
+        assert observer.recording.loop is not None
+        _, began, *_ = observer.recording.loop.recorder._calls.state.step.records.pop()
         assert began < first  # the step holds all of them
     assert told(observer)["steps_total"] == 3
 
@@ -313,9 +314,9 @@ def test_a_fault_of_the_recorder_is_no_fault_of_the_script() -> None:
     def broken() -> Recorder:
         raise OSError("no more files")
 
-    observer = Observer(broken, Summary())
-    assert observer.here() is None
+    observer = Observer(ScriptRecording(broken, Summary()))
+    assert observer.recording.here() is None
     fetch(observer, LoaderState(), learning=True)
     backward(observer)
     step(observer, Optimizer())
-    assert observer.loop is None
+    assert observer.recording.loop is None

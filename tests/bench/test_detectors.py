@@ -123,7 +123,7 @@ def test_ours_is_ahead_on_gradient_norms(detectors: ModuleType, loss_traces: Mod
 
 
 def test_a_resume_and_a_rise_of_the_rate_have_grace(detectors: ModuleType, loss_traces: ModuleType) -> None:
-    """As in a real run: the client hears of both, the peers have no way to."""
+    """As in a real run: the client knows of both, the peers cannot."""
     step_up = [2.0 + 0.01 * (i % 3) + (1.0 if i >= 100 else 0.0) for i in range(200)]
     trace = loss_traces.Trace("made", step_up, list(range(200)), rates=[1e-4 if i < 100 else 1e-3 for i in range(200)])
     score = detectors.Score()

@@ -29,7 +29,7 @@ def test_the_kinds_are_those_of_the_flag() -> None:
 
 
 def test_alertmanager_accepts_every_choice_of_receivers(programs: Mapping[str, Path], tmp_path: Path) -> None:
-    """Alone and as a sub-route; nobody's receiver is empty but that of what is never sent."""
+    """Alone and as a sub-route; no receiver is empty except the one for alerts that are never sent."""
     out = tmp_path / "out"
     for chosen in CHOICES:
         flags = [word for kind in chosen for word in ("--receiver", kind)]

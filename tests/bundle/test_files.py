@@ -97,7 +97,7 @@ def test_thresholds_reach_the_rules(programs: Mapping[str, Path], write: Write, 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hang_second: 45\n", "there is no threshold `hang_second`; did you mean `hang_seconds`?"),
+        ("hang_second: 45\n", "there is no threshold `hang_second`; did you mean hang_seconds?"),
         ("x: 1\n", "there is no threshold `x`; expected one of hang_seconds, straggler_ratio, "),
         ("hang_seconds: soon\n", "`hang_seconds` must be a finite number above 0, not 'soon'"),
         ("hang_seconds: true\n", "`hang_seconds` must be a finite number above 0, not True"),
@@ -151,7 +151,7 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_bundle_replaces_an_earlier_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the new one does not have is removed, and nothing that was not part of the earlier one."""
+    """Files that the new bundle lacks are removed, but only those that were part of the earlier one."""
     out = tmp_path / "out"
     assert command.main(["--out", str(out), "--format", "operator"]) == 0
     kept = [out / "rules/mine.yml", tmp_path / "outside.yml"]

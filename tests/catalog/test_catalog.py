@@ -90,7 +90,7 @@ def test_help(metric: Metric) -> None:
 
 @every
 def test_who_it_is_of(metric: Metric) -> None:
-    """Rank and training series are told by run and rank, GPU series by index and uuid, the exporter's by neither."""
+    """Rank and training series have run and rank, GPU series have index and uuid, the exporter's have neither."""
     first = metric.labels[:2]
     if metric.name.startswith("tachograph_train_") and metric.merged:
         assert metric.labels == ("run", metric.own_label) if metric.own_label else metric.labels == ("run",)

@@ -1,4 +1,4 @@
-"""A wrong word is said once in the log, the right one beside it, and counted; the call returns."""
+"""A wrong name is logged once, with the right one, and counted; the call returns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_misuse_is_said_once(
     misuse: Callable[[Recorder], Any], wrong: str, right: str, *, record: Callable[..., Recorder],
     caplog: pytest.LogCaptureFixture, until: Callable[..., Any],
 ) -> None:  # fmt: skip
-    """The right word stands beside the wrong one, in one line, however often it is said; and it is counted."""
+    """The log has the right name beside the wrong one, in one line, however often it is used; each use is counted."""
     recorder = record()
     before = recorder._calls.state.dropped.count
     misuse(recorder)
@@ -81,7 +81,7 @@ def test_a_wrong_name_of_a_scalar_is_said_once(
 
 
 def test_the_log_does_not_grow_with_made_up_words(record: Callable[..., Recorder], caplog: Any) -> None:
-    """A program that makes new names without end is told of the first few of a kind; all are counted."""
+    """Of endlessly many new names the first few of a kind are logged; all are counted."""
     recorder = record()
     for number in range(1000):
         recorder.phase(f"phase {number}")
@@ -126,7 +126,7 @@ def test_a_misuse_travels_to_the_exporter(
 
 
 def test_a_misspelt_tier_travels_too(exporter: Any, record: Callable[..., Recorder]) -> None:
-    """What the constructor was given is known before the first frame."""
+    """Misuse in the constructor's arguments is known before the first frame."""
     record(tier="herro", rank="first")
     frame = exporter.wait_for()
     assert frame["metrics"]["misuse_total"] == {"unknown_tier": 1, "wrong_type": 1}
@@ -162,7 +162,7 @@ def test_the_end_says_what_was_not_recorded(caplog: pytest.LogCaptureFixture, tm
 
 
 def test_micro_steps_and_steps_are_steps(exporter: Any, record: Callable[..., Recorder]) -> None:
-    """A loop that accumulates over 300 batches marks its steps all the same."""
+    """A loop that accumulates over 300 batches still marks its steps."""
     recorder = record()
     for _ in recorder.data(range(400)):
         with recorder.step(accumulating=True):

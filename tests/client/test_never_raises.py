@@ -46,7 +46,7 @@ class Hidden(Exception):  # noqa: N818 - it is a value here
 
 
 class Worst(Exception):  # noqa: N818
-    """What comes out of whatever is asked of a nasty object; if pytest shows this, a call has let it through."""
+    """Raised by everything that is asked of a nasty object; if pytest shows this, a call has let it through."""
 
 
 def refuse(*arguments: Any, **named: Any) -> Any:
@@ -314,7 +314,7 @@ def test_both_implementations_have_the_same_calls() -> None:
 
 
 def test_every_public_name_is_known_here() -> None:
-    """What is public is what is tested; a name that is neither method nor property of `Recorder` is new here."""
+    """Every public name is tested; a name that is neither method nor property of `Recorder` is new here."""
     assert set(tachograph.__all__) == {"Recorder", "__version__"}
     for name in public(Recorder):
         kind = inspect.getattr_static(Recorder, name)

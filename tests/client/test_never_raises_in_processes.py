@@ -32,7 +32,7 @@ def program(code: str) -> str:
 
 
 def test_without_a_free_descriptor(exporter: Any, start: Start) -> None:
-    """Logging not yet imported, nothing to open: a new recorder does nothing, the old one goes on, none raises."""
+    """Without logging imported or files to open, a new recorder does nothing, the old one continues, none raises."""
     process = start(
         program(
             """
@@ -61,7 +61,7 @@ def test_without_a_free_descriptor(exporter: Any, start: Start) -> None:
 
 
 def test_out_of_memory(exporter: Any, start: Start) -> None:
-    """Each call returns where not even a small object can be made; with memory again the record goes on."""
+    """Each call returns where not even a small object can be made; with memory again, recording continues."""
     process = start(
         program(
             """
@@ -250,7 +250,7 @@ logging.getLogger().addHandler(Angry())
 
 @pytest.mark.parametrize("error", ["ValueError", "SystemExit"])
 def test_a_log_handler_that_raises(error: str, exporter: Any, start: Start, until: Until) -> None:
-    """In the constructor, in a call, and in the sender thread, whose telemetry goes on."""
+    """In the constructor, in a call, and in the sender thread, whose telemetry continues."""
     exporter.stop()
     exporter.path.unlink()
     process = start(

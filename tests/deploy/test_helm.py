@@ -99,7 +99,7 @@ def daemon_set(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_what_is_made_is_current(program: Path) -> None:
-    """What is committed is what `make chart` writes."""
+    """The committed chart is the one that `make chart` writes."""
     for path, text in chart.files().items():
         assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path}: run `make chart`"
     assert (ROOT / chart.MANIFEST).read_text(encoding="utf-8") == chart.manifest(program), "run `make chart`"

@@ -1,4 +1,4 @@
-"""What a document names is in the repository: files, folders, links, make targets, commands."""
+"""Everything that a document names exists: files, folders, links, make targets, commands."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def test_a_prometheus_that_is_set_up_wrongly(
 def test_an_alertmanager_without_our_routes(
     programs: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it lacks, as `bundle --check` has it; the test page goes to nobody."""
+    """The missing parts are listed as by `bundle --check`; the test page reaches nobody."""
     monkeypatch.setenv("TACHOGRAPH_SOCKET", str(tmp_path / "none/rank.sock"))
     path = tmp_path / "alertmanager.yml"
     path.write_text("route: {receiver: empty}\nreceivers: [{name: empty}]\n", encoding="utf-8")

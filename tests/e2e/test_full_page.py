@@ -34,7 +34,7 @@ def job() -> dict[str, Any]:
 
 
 def test_the_limits_fit_into_each_other() -> None:
-    """What ranks may show, and all that sixteen GPUs can, is less than Prometheus takes; so is the longest label."""
+    """The largest page of ranks and sixteen GPUs is below Prometheus' limit, and so is the longest label."""
     of_a_gpu = sum(len(call.values) for call in CALLS) + len(FIELDS) + len(ACTIVITIES)
     links = 18 * 8  # NVLinks, with what is read of each in detail
     by_dcgms_names = sum(len(metric.dcgm) for metric in catalog.METRICS)

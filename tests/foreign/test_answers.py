@@ -149,7 +149,7 @@ def test_a_body_is_bounded(answering: Callable[..., str]) -> None:
 
 
 def test_a_redirect_is_not_followed(answering: Callable[..., str]) -> None:
-    """Where it leads is said, and not asked: a server must not choose whom this machine speaks to."""
+    """The target of a redirect is named, not requested: a server must not choose where this machine connects."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         other.settimeout(0)
         where = f"http://127.0.0.1:{other.getsockname()[1]}/"
@@ -190,7 +190,7 @@ def test_a_password_in_a_url_is_sent_and_never_shown(answering: Callable[..., st
 
 def test_tls_that_fails(answering: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                         capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    """A certificate of nobody's, one of another name, and no TLS are told apart; a known authority is accepted."""
+    """An unknown authority, a wrong name and missing TLS have different messages; a known authority is accepted."""
     authority = trustme.CA()
     urls = {}
     for name in ("127.0.0.1", "other.example"):

@@ -185,7 +185,7 @@ def test_top_of_a_run(prometheus: Callable[..., str], run: Callable[..., Said]) 
 
 
 def test_a_run_that_nobody_knows(prometheus: Callable[..., str], run: Callable[..., Said]) -> None:
-    """The names nearest to it are told as text."""
+    """The nearest names are shown as text."""
     status, out, error = run("top", "rr", "--once", "--prometheus", prometheus())
     assert (status, out, error.count("\n")) == (1, "", 1)
     status, out, error = run("top", HOSTILE + "x", "--once", "--prometheus", prometheus())

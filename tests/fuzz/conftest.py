@@ -109,7 +109,7 @@ class Node(asyncio.SelectorEventLoop):
         for line in lines:
             for value in line.labels.values():
                 assert len(value.encode()) <= MAX_LABEL_BYTES, line
-        assert self.exporter._landing()
+        assert self.exporter._status_page()
         return {(line.name, *line.labels.values(), f"{line.value:g}") for line in lines}
 
 
@@ -157,7 +157,7 @@ class Speaker:
 
 
 class Unheard(logging.Handler):
-    """Keeps what was logged with a traceback: an exception that was contained is a fault all the same."""
+    """Keeps what was logged with a traceback: a contained exception is a fault, too."""
 
     def __init__(self) -> None:
         super().__init__()

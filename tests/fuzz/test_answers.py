@@ -1,4 +1,4 @@
-"""Answers to the client's sender: whatever they are, the rank goes on reporting to the next exporter."""
+"""Answers to the client's sender: whatever they are, the rank still reports to the next exporter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOOD = b'{"ok":true,"last_step":null}\n'
 
 
 class RudeExporter:
-    """An exporter that answers as it is told, one connection at a time, and a real recorder that must come again."""
+    """An exporter with given answers, one connection at a time, and a real recorder that must reconnect."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class RudeExporter:
         raise AssertionError("the sender has ended")
 
     def meet(self, answers: list[bytes], politely: bool) -> None:
-        """Answer the hello of the next connection, first rightly or not; then the rank must come again."""
+        """Answer the hello of the next connection, first correctly or not; then the rank must reconnect."""
         with self._accept() as rank:
             said = rank.recv(65536)
             with contextlib.suppress(OSError):  # it may hang up on us before we have said it all
@@ -127,7 +127,7 @@ def test_an_answer_that_once_did_harm(path: Path, politely: bool, rude: RudeExpo
 
 
 def test_no_answer_ends_the_telemetry(fuzz: Callable[..., None], rude: RudeExporter) -> None:
-    """Whatever is heard, the rank comes again, says hello, and in the end its state."""
+    """Whatever the answer, the rank reconnects, sends hello, and finally its state."""
 
     def check(heard: tuple[list[bytes], bool]) -> None:
         rude.meet(*heard)

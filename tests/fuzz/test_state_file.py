@@ -115,7 +115,7 @@ def test_a_state_file_that_once_did_harm(path: Path, new_node: Callable[[], Any]
 def test_no_state_file_keeps_an_exporter_from_its_work(
     fuzz: Callable[..., None], memory: bytes, new_node: Callable[[], Any], unheard: Any, tmp_path: Path
 ) -> None:
-    """Right but for a few values, cut, mixed up or no document at all: the file costs itself at most."""
+    """Correct but for a few values, cut, mixed up or not a document at all: at most the file itself is lost."""
 
     def changed(one: bytes | list[Any]) -> bytes:
         if isinstance(one, bytes):

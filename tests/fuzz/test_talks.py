@@ -1,4 +1,4 @@
-"""Frames and hellos of several users, as rude as they come: nothing raises, and nobody else notices."""
+"""Invalid frames and hellos of several users: nothing raises, and no other user is affected."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ VALUES: dict[str, Moment] = {
     c.GPU_ECC_ERRORS.name: lambda _, __, ___: 0.0,
     c.GPU_UP.name: lambda _, __, ___: 1.0,
 }
-"""What a rank or GPU shows, by its place, the time, and the fleet's age; the rest follows from the kind."""
+"""The value of a rank or GPU, by its place, the time and the age of the fleet; other metrics follow from their kind."""
 
 
 def dead(place: int, age: float) -> bool:
@@ -196,7 +196,7 @@ HOSTS: dict[str, tuple[Moment, dict[str, str]]] = {
     "node_infiniband_np_cnp_packets_sent_total": (lambda *_: 0.0, {"device": "mlx5_0"}),
     "node_infiniband_local_ack_timeout_errors_total": (lambda *_: 0.0, {"device": "mlx5_0"}),
 }
-"""What Prometheus writes of each exporter, and node_exporter of each node; a name may carry its job."""
+"""Series that Prometheus adds for each exporter, and node_exporter for each node; a name may include its job."""
 
 
 def hosts() -> Iterator[tuple[str, dict[str, str], int, Moment]]:

@@ -21,7 +21,7 @@ learning rate, which `watch` gives in the README's loop only because it is calle
 def test_a_panel_names_a_call_only_where_some_way_in_lacks_it(
     dashboard: Json, panels: list[Json], fill: Callable[..., str]
 ) -> None:
-    """What every way in gives is there without a call: then the run, its steps or its exporter are what is missing."""
+    """Metrics of every integration need no call: if they are absent, the run, its steps or its exporter is missing."""
     for panel in panels:
         words = panel["fieldConfig"]["defaults"].get("noValue", "")
         name = dashboard["uid"].removeprefix("tachograph-"), panel["title"]

@@ -98,7 +98,7 @@ def test_a_misspelt_name_is_found(expression: str, families: Mapping[str, set[st
 def test_promtool_accepts_every_expression(
     dashboards: dict[str, Json], expressions: ModuleType, fill: Any, programs: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """What the parser library lets pass, a Prometheus of either generation may not."""
+    """Expressions that the parser library accepts are also accepted by both generations of Prometheus."""
     found = {fill(board, one.expression) for board in dashboards.values() for one in expressions.asked(board)}
     group = {"name": "all", "rules": [{"record": f"query:{i}", "expr": text} for i, text in enumerate(sorted(found))]}
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [group]}), encoding="utf-8")

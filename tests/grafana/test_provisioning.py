@@ -21,7 +21,7 @@ PROVIDER_KEYS = {
     "name", "orgId", "folder", "folderUid", "type", "disableDeletion", "allowUiUpdates", "updateIntervalSeconds",
     "options",
 }  # fmt: skip
-"""What Grafana's documentation names; it silently drops any other key."""
+"""The keys in Grafana's documentation; Grafana silently drops any other."""
 
 
 def load(path: str) -> Any:

@@ -1,7 +1,7 @@
 """A known load: bf16 matrix multiplications on one GPU, reported as a rank; JSON on stdout.
 
 `python load.py SECONDS [RECORD]`: prints {"began": …, "ended": …, "flops_per_second": …, "samples": […]},
-times in Unix seconds, samples in seconds per step. With RECORD the steps are told to the exporter as run `matmul`.
+times in Unix seconds, samples in seconds per step. With RECORD the steps are recorded as run `matmul`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Loop` keeps steps and phases in order whatever order it is told them in."""
+"""`Loop` keeps steps and phases in order, whatever the order of calls."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ STEPS, SAVE_EVERY, SPIKE, SLEEP, RATE = 80, 40, range(60, 70), 0.04, 0.001
 
 
 def factor(step: int) -> float:
-    """What the loss of a step is multiplied by."""
+    """The factor by which the loss of a step is multiplied."""
     return float("nan") if step == STEPS - 2 else 100.0 if step in SPIKE else 1.0
 
 

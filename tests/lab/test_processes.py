@@ -64,7 +64,7 @@ def test_the_deaf_are_killed(tmp_path: Path) -> None:
         assert child.process.returncode == -signal.SIGKILL
 
 
-def test_a_process_that_ends_early_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_process_that_ends_early_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     """Waiting for a process that ends raises at once, with the end of its output."""
     with Children(tmp_path) as children:
         child = children.start("brief", [sys.executable, "-c", "print('no such flag'); raise SystemExit(3)"])

@@ -26,7 +26,7 @@ from tachograph.catalog.rank import STATES
 from tachograph.node.clock import Clock
 from tachograph.node.ranks.frames import Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ QUICK_EXPORTER = ROOT / "tests/quick_exporter.py"
 
 @dataclass
 class HandClock:
-    """A clock that stands still until it is turned."""
+    """A clock that stands still until it is moved."""
 
     now: float = 1000.0
     epoch: float = 1_763_690_000.0

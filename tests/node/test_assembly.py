@@ -16,7 +16,7 @@ from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 
 
 class Gpus:
-    """A GPU side that does what it is told."""
+    """GPU readings that are set by hand."""
 
     def __init__(self, snapshot: GpuSnapshot | None, error: Exception | None = None, **collectors: str) -> None:
         self.last, self.error = snapshot, error
@@ -80,7 +80,7 @@ UNAVAILABLE = "tachograph_exporter_collector_unavailable_info"
 
 
 def test_gpu_collector_health(tmp_path: Path, hand: Any) -> None:
-    """Each GPU collector shows 1, or 0 and a word why; duration and age come with a collection; none if left alone."""
+    """Each GPU collector shows 1, or 0 and a reason; duration and age only after a collection; none if disabled."""
     good = Gpus(GpuSnapshot((), 0.25, hand.now - 2.0, True, ""), gpu="", gpm="not_supported", xid="no_permission")
     values = shown(Exporter(config(tmp_path), good, hand.clock))
     assert {key[1:]: value for key, value in values.items() if key[0] in (SUCCESS, UNAVAILABLE)} == {
@@ -100,9 +100,9 @@ def test_gpu_collector_health(tmp_path: Path, hand: Any) -> None:
 def test_health_in_words(tmp_path: Path) -> None:
     """A collector that the device does not support is not shown as a fault; other reasons are shown as they are."""
     gpus = Gpus(None, gpu="", gpm="not_supported", xid="no_permission")
-    page = Exporter(config(tmp_path), gpus)._landing()
+    page = Exporter(config(tmp_path), gpus)._status_page()
     assert "<dd>gpu: reading, gpm: not on these GPUs, xid: no permission</dd>" in page
-    assert "<dt>Readings</dt><dd>none</dd>" in Exporter(config(tmp_path), None)._landing()
+    assert "<dt>Readings</dt><dd>none</dd>" in Exporter(config(tmp_path), None)._status_page()
 
 
 def test_ends_of_the_worker(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_ranks_that_cannot_be_shown(tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_a_tick_that_fails_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault of ours in one tick is a log line a minute; the page is made anew all the same."""
+    """An internal fault in one tick is a log line a minute; the page is still renewed."""
     exporter = Exporter(config(tmp_path), Gpus(None))
     monkeypatch.setattr("tachograph.node.app.TICK_SECONDS", 0.01)
 

@@ -245,7 +245,7 @@ def test_health_pages(exporter: Any) -> None:
 
 
 def test_hostile_names_are_harmless(exporter: Any, witness: Any) -> None:
-    """A run named like markup is text on the landing page, and its log line stays one line."""
+    """A run named like markup is text on the status page, and its log line stays one line."""
     name = '<script>alert("x")</script> level=error'
     hostile = exporter.speaker(run=name, uuid="<b>")
     assert hostile.hello()["ok"] is True

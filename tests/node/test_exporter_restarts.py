@@ -16,7 +16,7 @@ import pytest
 
 
 def test_what_was_said_to_a_stopped_exporter_counts(exporter_at: Callable[..., Any]) -> None:
-    """Frames that waited while the exporter was stopped are read when it goes on, up to the bye; nobody is accused."""
+    """Frames sent while the exporter was stopped are read when it continues, up to the bye; no rank is blamed."""
     running = exporter_at("--no-gpu", "--ranks.frozen-after=2s")
     leaving, staying = running.speaker(rank=0), running.speaker(rank=1)
     leaving.hello()
@@ -159,7 +159,7 @@ def test_without_its_state_file_sums_begin_at_0(exporter_at: Callable[..., Any],
 
 
 def test_a_state_file_that_cannot_be_written_costs_a_log_line(exporter_at: Callable[..., Any]) -> None:
-    """The sums are shown all the same, and the log says once what a restart will cost."""
+    """The sums are still shown, and the log says once what a restart will lose."""
     running = exporter_at("--no-gpu", "--state-file=/proc/nowhere/x.state")
     load = Load(running)
     with load:

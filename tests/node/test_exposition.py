@@ -41,7 +41,7 @@ RANK_FRAMES = (
     '"histograms":{"step_seconds":{"schema":3,"sum":101.25,"count":480,"buckets":{"-17":12,"-16":460,"40":7,"90":1}}},'
     '"dropped":2}',
 )
-"""Rank 0: everything a rank can say, with a NaN, a zero counter, quotes and backslashes, and a name nobody knows."""
+"""Rank 0: everything a rank can send, with a NaN, a zero counter, quotes and backslashes, and an unknown name."""
 
 OTHERS = (
     '{"v":1,"type":"hello","run":"llama-7b","rank":1,"local_rank":1,"world_size":3,"attempt":1,"pid":42}',
@@ -134,7 +134,7 @@ def steady(exporter: Exporter) -> Iterator[Any]:
 
 @pytest.mark.parametrize(("form", "name"), [(TEXT, "node.prom"), (OPENMETRICS, "node.openmetrics")])
 def test_golden_scrape(node: Exporter, form: Form, name: str) -> None:
-    """The whole scrape of a synthetic node is as it was; TACHOGRAPH_REGENERATE=1 writes it anew: read the diff."""
+    """The whole scrape of a synthetic node is unchanged; TACHOGRAPH_REGENERATE=1 rewrites it: read the diff."""
     text = render(steady(node), form)
     golden = GOLDEN / name
     if os.environ.get(REGENERATE):

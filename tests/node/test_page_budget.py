@@ -1,4 +1,4 @@
-"""The budget of the page: a hoarder gives way, and nobody else."""
+"""The budget of the page: only a user who takes too much loses series."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_block_is_cut_at_its_end() -> None:
 
 @given(st.lists(st.integers(0, 1000), max_size=20), st.integers(0, 5000))
 def test_shares_are_fair(wanted: list[int], most: int) -> None:
-    """Nobody has more than he wants, all together no more than there is, and who gets less has no less than others."""
+    """No share exceeds its demand, their sum does not exceed the total, and an unmet demand has the largest share."""
     shares = fair_shares(wanted, most)
     assert all(share <= want for share, want in zip(shares, wanted, strict=True))
     assert sum(shares) == min(sum(wanted), most)

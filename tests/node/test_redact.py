@@ -1,4 +1,4 @@
-"""Text that looks like a secret is removed from the landing page; all other text stays readable."""
+"""Text that looks like a secret is removed from the status page; all other text stays readable."""
 
 from __future__ import annotations
 

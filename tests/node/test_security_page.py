@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tachograph import wire
 from tachograph.node import log
-from tachograph.node.ranks import listener, rank, rank_connection, series, shares, state_file, table
+from tachograph.node.ranks import listener, rank, rank_connection, rank_table, series, shares, state_file
 from tachograph.node.ranks.limits import USERS, Limits
 from tachograph.node.web import http_connections, web_access
 
@@ -20,7 +20,7 @@ def test_numbers() -> None:
         f"{given.connections} (2 × `limits.ranks`), all users {given.node_connections}",
         f"without a hello | {listener.GREETING_SECONDS:g} s",
         f"{given.ranks} (`limits.ranks`), all users {given.node_ranks}",
-        f"| {table.MAX_FORGOTTEN} |",
+        f"| {rank_table.MAX_FORGOTTEN} |",
         f"{given.series:,} (`limits.series`), {given.series_per_rank} of one rank, {given.label_values} values",
         f"all users {shares.WORK_RATE:g} s a second, {shares.WORK_BURST:g} s at once",
         f"{wire.MAX_RATE_HZ:g} a second, {rank_connection.BURST} at once, {wire.MAX_FRAME_BYTES:,} bytes each",

@@ -191,7 +191,7 @@ def test_prometheus_errors_reach_the_panel_in_words(view: Callable[..., str], sm
 
 
 def test_a_check_without_times_is_refused(viewer: Callable[..., Any]) -> None:
-    """A request that lacks a parameter is told which one."""
+    """The error for a missing parameter names it."""
     url, _ = viewer()
     for words in ("", "?start=1", "?start=a&end=b"):
         assert ask(url, f"/api/check{words}")[0] == 400

@@ -1,4 +1,4 @@
-"""What a runbook's shell lines run: programs, their subcommands and options, as far as words tell."""
+"""The programs, subcommands and options in a runbook's shell lines, as far as they can be recognized."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator
 
 PLACEHOLDER = re.compile(r"<([a-z][a-z-]*)>")
-"""What a reader replaces by their own value: `<node>`. The runbooks' README declares each."""
+"""A placeholder that the reader replaces, like `<node>`. The runbooks' README declares each."""
 
 PLAIN = frozenset({"&&", "||", "|", ";", "(", ")", "&"})
-"""What ends one command and begins the next."""
+"""Separators of commands."""
 
 PREFIXES = frozenset({"sudo", "timeout"})
 """Programs that run the program which follows them; numbers and options between are theirs."""

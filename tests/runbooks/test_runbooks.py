@@ -71,7 +71,7 @@ def test_every_runbook_has_the_same_form(name: str, rules: Rules) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_decision_table_names_cause_and_who(name: str) -> None:
-    """What else is seen -> cause -> who acts -> what they do; who is one of the roles of the index."""
+    """Each row: further symptom, cause, who acts, what they do; who is one of the roles of the index."""
     head, *lines = rows(sections(PAGES[name])["Decide"])
     assert head[-3:] == ["cause", "who", "do"], head
     assert len(lines) >= 2, "a table of one line decides nothing"

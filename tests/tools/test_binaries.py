@@ -79,7 +79,7 @@ def no_download(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_download")
 def test_unpacked_programs_are_used_again(tools: Path) -> None:
-    """What a suite's folder already holds is not fetched again."""
+    """A program that is already in the suite's folder is not fetched again."""
     unpacked(tools / "bookworm")
     found = ensure("bookworm")
     assert set(found) == set(binaries.PROGRAMS)
@@ -150,7 +150,7 @@ def test_a_prometheus_too_old_is_refused(tools: Path) -> None:
 
 
 def test_the_lab_fetches_nothing(tools: Path) -> None:
-    """What is not unpacked is said in one line with what to do; what is, is found."""
+    """A missing program is reported in one line with what to do; an unpacked one is found."""
     with pytest.raises(binaries.BinariesUnavailable, match="run `make binaries` first; or put prometheus, "):
         binaries.find("bookworm")
     assert not tools.exists()

@@ -15,7 +15,7 @@ from tools.pages.ways_in import SOURCES
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_is_current(path: str) -> None:
-    """What is committed is what `make docs` writes."""
+    """The committed pages are those that `make docs` writes."""
     assert (ROOT / path).read_text(encoding="utf-8") == PAGES[path](), "run `make docs`"
 
 

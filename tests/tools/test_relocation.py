@@ -15,7 +15,7 @@ def test_the_path_keeps_its_length() -> None:
 
 
 def test_a_program_finds_its_folder(tmp_path: Path) -> None:
-    """What the program reads from the built-in path comes from its own folder, wherever that is and from any cwd."""
+    """The program reads its files from its own folder, wherever that is and from any working directory."""
     program = tmp_path / "a folder/usr/bin/prometheus-alertmanager"
     templates = tmp_path / "a folder/usr/share/prometheus/alertmanager"
     program.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What the tests of `top` share: real exporters and ranks, a server of recorded pages, a terminal to look at."""
+"""Fixtures for the tests of `top`: real exporters and ranks, a server of recorded pages, a terminal."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_resize(pages: Any) -> None:
 
 
 def test_an_exporter_that_goes_and_comes(pages: Any) -> None:
-    """Without an answer the last picture stays, the top line says for how long and why; it goes on by itself."""
+    """Without an answer the last picture stays, and the top line says for how long and why; then it continues."""
     pages.text = page()
 
     async def look(seen: Live) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from tachograph.catalog import index as catalog
 from tachograph.node.config import DEFAULT_PORT as EXPORTERS_PORT
+from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.node_source import DEFAULT_PORT, NodeSource, exporter_url
-from tachograph.top.page import ExporterPage
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = (ROOT / "tests/node/golden/node.prom").read_text(encoding="utf-8")
@@ -207,7 +207,7 @@ def test_a_new_attempt_is_no_negative_rate(pages: Any) -> None:
 
 @pytest.mark.parametrize("body", ["<html>hello</html>\n", "", "up 1\n", '{"status":"error"}'])
 def test_what_is_no_exporter(pages: Any, top: Top, body: str) -> None:
-    """Anything else that answers there is told from an exporter in one line, with status 1."""
+    """Anything but an exporter at that address is reported in one line, with status 1."""
     pages.text = body
     status, out, error = top("--exporter", pages.url, "--once")
     assert (status, out, error.count("\n")) == (1, "", 1)

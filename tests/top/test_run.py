@@ -1,4 +1,4 @@
-"""A run, through a real Prometheus: the culprit comes first, and nobody asks for all."""
+"""A run, through a real Prometheus: the culprit comes first, and never are all ranks queried."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_sick_run(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_rank_that_moved_is_shown_where_it_lives(top: Top, crowd: Any) -> None:
-    """What another node still shows of a rank that runs elsewhere is no second row."""
+    """A rank that another node still shows after it has moved has no second row."""
     facts = json.loads(top(SICK, "--prometheus", crowd.url, "--json")[1])
     assert [(rank["node"], rank["state"]) for rank in facts["ranks"] if rank["rank"] == 6] == [("node-29", "running")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tachograph.attach.summary import figures_text
-from tachograph.top.page import ExporterPage
+from tachograph.top.exporter_page import ExporterPage
 from tachograph.watch.figures import LastValues
 
 
@@ -69,7 +69,7 @@ def test_the_slowest_rank_is_waited_for() -> None:
 
 
 def test_a_gauge_that_left_the_page_keeps_its_last_value() -> None:
-    """A rank's memory is shown until it ends, and then no more; its counters go on."""
+    """A rank's memory is shown until it ends; its counters stay."""
     before, after = rank(0, steps=50, train_memory_peak_bytes=2**31), rank(0, steps=100)
     (figures,) = recorded(before, after).figures()
     assert (figures.steps, figures.gpu_memory) == (100, {0: 2**31})

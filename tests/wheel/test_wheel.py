@@ -65,7 +65,7 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
 
 
 def test_the_metadata_is_complete(wheel: Path) -> None:
-    """What PyPI shows: the README, whose links all lead somewhere, addresses, keywords and classifiers."""
+    """The page on PyPI: the README, whose links all work, addresses, keywords and classifiers."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
         metadata = message_from_string(archive.read(name).decode("utf-8"))

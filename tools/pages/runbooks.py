@@ -28,7 +28,7 @@ SYMPTOMS = (
     "no data",
     "another user has a run of this name",
 )
-"""What a runbook may name in its third line, as in `Page or ticket. Symptoms: no steps; no data.`"""
+"""The symptoms that a runbook may name in its third line, as in `Page or ticket. Symptoms: no steps; no data.`"""
 
 _INTRODUCTIONS = {
     "critical": "### Pages\nAnswer within 5 minutes:",

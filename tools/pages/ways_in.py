@@ -25,7 +25,7 @@ TRAINERS = EVERY - {"loop"}
 HUGGING_FACE = frozenset({"huggingface", "callback"})
 
 ATTACH = "`.attach(trainer)`"
-"""What the callback alone needs for what it has when attached."""
+"""The additional call that the callback needs to provide what it provides when attached."""
 
 
 class Source(NamedTuple):
@@ -36,7 +36,7 @@ class Source(NamedTuple):
     ways: Set[str]
     """The ways in that give them by themselves."""
     call: str = ""
-    """What gives them elsewhere."""
+    """The source of these metrics elsewhere."""
     option: str = ""
     """The same as an option of `tachograph run`, where there is one."""
 
@@ -90,7 +90,7 @@ NOT_ON_A_CPU = (
     Source("memory_reserved_bytes memory_inactive_bytes memory_peak_bytes memory_retries_total", EVERY),
     Source("amp_loss_scale amp_skipped_steps_total", TRAINERS, "`watch(scaler=…)`"),
 )
-"""What takes a GPU, or mixed precision on one: tests/client/torch has it."""
+"""Metrics that need a GPU, or mixed precision on one: tested in tests/client/torch."""
 
 MORE: Mapping[str, str] = {"LossNotFinite": "nonfinite_total"}
 """Alerts that need more than their expression tells: the mean that the Trainer logs leaves NaN out."""

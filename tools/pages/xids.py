@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tachograph.node.xid.counts import RESTART_SECONDS, WINDOW_SECONDS
-from tachograph.node.xid.table import DATA, load
+from tachograph.node.xid.xid_table import DATA, load
 
 _PAGE = """\
 # Xids: what pages, and what to do

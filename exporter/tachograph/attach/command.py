@@ -13,6 +13,7 @@ from typing import Any
 from tachograph.attach import program
 from tachograph.attach.observer import Observer
 from tachograph.attach.on_import import when_imported
+from tachograph.attach.script_recording import ScriptRecording
 from tachograph.attach.summary import Summary
 from tachograph.attach.torch_hooks import attach
 from tachograph.client.core.notice import notice
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str], watch: Callable[[Sequence[str], bool], int] |
         return error.status
     try:
         if not _launches(rest):
-            _record(given, "--quiet" in flags, at_once=not chosen.mentions("tachograph"))
+            _record(given, "--quiet" in flags, at_once=not chosen.mentions_tachograph)
     except Exception as error:  # noqa: BLE001 - the script runs, recorded or not
         notice("run", "nothing is recorded", error)
     try:
@@ -149,8 +150,9 @@ def _record(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
         return recorder
 
     summary = Summary()
-    observer = Observer(make, summary)
-    on_created(observer.script_records)
+    recording = ScriptRecording(make, summary)
+    observer = Observer(recording)
+    on_created(recording.script_records)
     when_imported("torch", lambda torch: attach(torch, observer))
     process = os.getpid()
 
@@ -162,5 +164,5 @@ def _record(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
                 sys.stderr.write(summary.text(given=bool(AMOUNTS & given.keys())))
 
     if at_once:
-        observer.here()
+        recording.here()
     atexit.register(finish)  # after the recorder's own, so that it runs before

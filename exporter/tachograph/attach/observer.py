@@ -11,21 +11,18 @@ Forward is the time from the step's begin to backward: what it holds besides the
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from weakref import ref
 
 from tachograph.attach.optimizers import Optimizers, steps_made
 from tachograph.attach.saves import Saves
+from tachograph.attach.script_recording import ScriptRecording
 from tachograph.attach.step_values import StepValues
-from tachograph.attach.summary import Summary
 from tachograph.catalog.rank import PhaseName
 from tachograph.client.core.contained import contained
-from tachograph.client.core.notice import notice
 from tachograph.client.core.scalars import Copy, Reading, number
 from tachograph.client.hello.identity import discover
-from tachograph.client.recorder import Recorder
 from tachograph.integrations.loop import Loop
 
 EVALUATING = 2
@@ -51,19 +48,11 @@ class LoaderState:
 
 
 class Observer:
-    """Turns what happens into steps and phases of a recorder that begins with the first call of `here`.
+    """Turns what happens into steps and phases of a recording."""
 
-    Only the thread that made it is watched: phases belong to one thread. `active` is False where there is nothing to
-    record: the script has a recorder of its own, or this is a forked child.
-    """
-
-    def __init__(self, make: Callable[[], Recorder], summary: Summary) -> None:
-        self.active = True
-        self.summary = summary
-        self.loop: Loop | None = None
-        self._make = make
-        self._thread = threading.get_ident()
-        self._making = False
+    def __init__(self, recording: ScriptRecording) -> None:
+        self.recording = recording
+        self.summary = recording.summary
         self._pending: LoaderState | None = None
         self._fed = False
         self._evaluated: Any = None
@@ -80,72 +69,19 @@ class Observer:
         self._scaler: Any = None
         self._models: list[ref[Any]] = []
         self._schedules: list[ref[Any]] = []
-        os.register_at_fork(after_in_child=self.stop)
-
-    def here(self) -> Loop | None:
-        """Return the loop to report to, None if nothing is to be recorded."""
-        if not self.active or threading.get_ident() != self._thread:
-            return None
-        if self.loop is None and not self._making:
-            self._making = True
-            try:
-                self.loop = Loop(self._make())
-            except Exception as error:  # noqa: BLE001 - the script trains on, unrecorded
-                notice("run", "nothing is recorded", error)
-                self.stop()
-            self._making = False
-        return self.loop
-
-    def _begun(self) -> Loop | None:
-        """Return the loop to report to, if there is one already: what does not train begins no record."""
-        return self.here() if self.loop is not None else None
-
-    def stop(self) -> None:
-        """Observe nothing any more."""
-        self.active = False
-
-    @contained
-    def script_records(self) -> None:
-        """Step back: the script has made a recorder, and nothing is recorded twice."""
-        if self._making or not self.active:
-            return
-        self.summary.own_recorder = True
-        self.stop()
-        if self.loop is not None:
-            self.loop.abandon()
-            self.loop.recorder.close()
-
-    @contained
-    def joined(self) -> None:
-        """Take over the rank and the world size that only the script knew, once its process group is there."""
-        loop = self._begun()
-        if loop is None:
-            return
-        before, now = loop.recorder.identity, discover({}, os.environ)
-        if not self.summary.steps and (before.rank, before.world_size) != (now.rank, now.world_size):
-            self.summary.launched = before.world_size == 1
-            self.starts_others()
-            self.here()
-
-    @contained
-    def starts_others(self) -> None:
-        """End a record without a step: the processes that this one starts train; what it does later makes another."""
-        if self.active and self.loop is not None and not self.summary.steps:
-            self.loop.abandon()
-            self.loop.recorder.close()
-            self.loop = None
 
     @contained
     def finish(self) -> int:
         """Report what the script's end leaves open, the last checkpoint; return this process's rank."""
-        if self.loop is None:
+        loop = self.recording.loop
+        if loop is None:
             return discover({}, os.environ).rank
-        if self.active:
+        if self.recording.active:
             if self._compiled_steps:
-                self._find_step(self.loop)
-            self._saves.report(self.loop.recorder)
-        self.summary.ranks = self.loop.recorder.identity.world_size
-        return self.loop.recorder.identity.rank
+                self._find_step(loop)
+            self._saves.report(loop.recorder)
+        self.summary.ranks = loop.recorder.identity.world_size
+        return loop.recorder.identity.rank
 
     def _begin(self, loop: Loop) -> None:
         """Begin a step with its forward."""
@@ -176,7 +112,7 @@ class Observer:
     @contained
     def fetching(self, feed: LoaderState, learning: bool) -> None:
         """Note that a batch is asked for; `learning` is whether gradients are on."""
-        loop = self.here()
+        loop = self.recording.here()
         if loop is None:
             return
         if self._compiled_steps:
@@ -195,7 +131,7 @@ class Observer:
     @contained
     def delivered(self, feed: LoaderState, learning: bool) -> None:
         """Note the batch: one to train on begins a step, or a micro-batch of one."""
-        loop = self.here()
+        loop = self.recording.here()
         if loop is None:
             return
         self.summary.see("data")
@@ -214,7 +150,7 @@ class Observer:
     @contained
     def exhausted(self) -> None:
         """Note the end of a loader: with it ends an evaluation that nothing else marks."""
-        loop = self._begun()
+        loop = self.recording.begun()
         if loop is not None and not self._is_evaluating():
             self._go_on(loop, "eval")
 
@@ -223,7 +159,7 @@ class Observer:
     @contained
     def evaluation_begins(self, module: Any) -> bool:
         """Note that a module is put into evaluation mode; return whether it is a model that the script trains."""
-        loop = self._begun()
+        loop = self.recording.begun()
         if loop is None or not self._optimizers.train(module):
             return False
         if not self._is_evaluating():
@@ -235,7 +171,7 @@ class Observer:
     @contained
     def evaluation_ends(self, module: Any) -> bool:
         """Note that a module is put into training mode; return whether no evaluation is under way any more."""
-        loop = self._begun()
+        loop = self.recording.begun()
         if self._evaluated is not None and loop is not None and self._optimizers.train(module):
             self._evaluated = None
             self._go_on(loop, "eval")
@@ -250,7 +186,7 @@ class Observer:
     @contained
     def saving(self) -> bool:
         """Enter phase `checkpoint`; return whether `saved` is to be called for it."""
-        loop = self._begun()
+        loop = self.recording.begun()
         if loop is None:
             return False
         if self._saves.begin():
@@ -265,7 +201,7 @@ class Observer:
         Files saved between two steps are one checkpoint, which is reported as the next step begins.
         """
         outermost = self._saves.end()
-        loop = self.here()
+        loop = self.recording.here()
         if not outermost or loop is None:
             return
         step, _ = loop.recorder.position()
@@ -275,15 +211,16 @@ class Observer:
 
     def compiling(self) -> None:
         """Tag the step in which PyTorch compiles something; called in the thread that compiles."""
-        if self.active and self.loop is not None and self.loop.stepping and self.summary.steps:
-            self.loop.recorder.tag("compile")
+        loop = self.recording.loop
+        if self.recording.active and loop is not None and loop.stepping and self.summary.steps:
+            loop.recorder.tag("compile")
 
     # Backward
 
     @contained
     def backward_begins(self, tensors: Any) -> None:
         """Enter phase `backward`, and keep what it was called on as the loss."""
-        loop = self.here()
+        loop = self.recording.here()
         if loop is None:
             return
         self._depth += 1
@@ -309,7 +246,7 @@ class Observer:
     @contained
     def backward_ends(self) -> None:
         """Leave phase `backward`."""
-        loop = self.here()
+        loop = self.recording.here()
         if loop is None or not self._depth:
             return
         self._depth -= 1
@@ -322,14 +259,14 @@ class Observer:
     @contained
     def scaled(self, scaler: Any, loss: Any, result: Any) -> None:
         """Note that mixed precision scaled a loss: the one before is the loss."""
-        if self.here() is not None and result is not loss:
+        if self.recording.here() is not None and result is not loss:
             self._values.scaled(loss, result)
             self._scaler = scaler
 
     @contained
     def clipped(self, norm: Any) -> None:
         """Note the gradient norm that clipping has computed."""
-        if self._begun() is not None:
+        if self.recording.begun() is not None:
             self.summary.see("gradient norm")
             self._values.clipped(norm)
 
@@ -343,7 +280,7 @@ class Observer:
     @contained
     def optimizer_begins(self, optimizer: Any) -> None:
         """Enter phase `optimizer`."""
-        loop = self.here()
+        loop = self.recording.here()
         if loop is None:
             return
         self.summary.see("optimizer")
@@ -359,7 +296,7 @@ class Observer:
     @contained
     def optimizer_ends(self, optimizer: Any) -> None:
         """Leave phase `optimizer`; with the optimizer that counts, the step is complete."""
-        loop = self.here()
+        loop = self.recording.here()
         if loop is None:
             return
         loop.leave("optimizer")

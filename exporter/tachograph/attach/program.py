@@ -31,9 +31,10 @@ class Program:
         self._argument = argument
         self._folder = folder
 
-    def mentions(self, word: str) -> bool:
-        """Whether a word stands in its text."""
-        return word in self._text
+    @property
+    def mentions_tachograph(self) -> bool:
+        """Whether the program may have a recorder of its own."""
+        return "tachograph" in self._text
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run it to its end; whatever it raises goes through, with a traceback that begins in the program."""

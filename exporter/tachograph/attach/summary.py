@@ -36,7 +36,7 @@ UNSEEN = {
     "checkpoint": f"saves ({PAUSE})",
     "gradient norm": "the gradient norm",
 }
-"""What was not seen, and why, or what it may page."""
+"""Events that were not seen, and why, or which page that may cause."""
 
 NEVER = "tokens and FLOPs unless given (--tokens-per-step, --flops-per-token)"
 

@@ -48,7 +48,7 @@ class ObservedIterator:
         return self
 
     def __next__(self) -> Any:
-        loop = self._observer.here()
+        loop = self._observer.recording.here()
         if loop is None:
             return next(self._iterator)
         learning = self._is_learning()
@@ -100,7 +100,7 @@ def _loaders(torch: Any, observer: Observer) -> None:
 
     @_in_place_of(original)
     def iterate(loader: Any) -> Any:
-        loop = observer.here()
+        loop = observer.recording.here()
         if loop is None:
             return original(loader)
         with loop.recorder.phase(observer.starting(torch.is_grad_enabled())):
@@ -267,7 +267,7 @@ def _compilations(torch: Any, observer: Observer) -> None:
 
 
 def _listen(torch: Any, observer: Observer, handler: Any) -> None:
-    """Hear of compilations; with the first one our calls become invisible to Dynamo, which costs each a microsecond."""
+    """Be notified of compilations; with the first, our calls are hidden from Dynamo, which costs each a microsecond."""
     hidden = False
 
     def starts(*_: Any) -> None:
@@ -310,12 +310,12 @@ def _ranks(torch: Any, observer: Observer) -> None:
     @_in_place_of(join)
     def joined(*arguments: Any, **named: Any) -> Any:
         result = join(*arguments, **named)
-        observer.joined()
+        observer.recording.joined()
         return result
 
     @_in_place_of(start)
     def starting(*arguments: Any, **named: Any) -> Any:
-        observer.starts_others()
+        observer.recording.starts_others()
         return start(*arguments, **named)
 
     distributed.init_process_group = joined

@@ -13,7 +13,7 @@ from tachograph.bundle.site import Site, runbooks, templates
 
 LABELS = {"app.kubernetes.io/name": "tachograph"}
 DASHBOARD_LABELS = {**LABELS, "grafana_dashboard": "1"}
-"""What Grafana's sidecar in kube-prometheus-stack looks for."""
+"""The label that Grafana's sidecar in kube-prometheus-stack looks for."""
 
 SECRET = "tachograph-receivers"
 

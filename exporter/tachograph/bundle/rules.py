@@ -7,7 +7,6 @@ thresholds.yml; nothing else differs from a rule file.
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -19,11 +18,12 @@ from typing import Any
 import yaml
 
 from tachograph import shipped
+from tachograph.humanize import suggestion
 
 HEADER = "# Made by `make rules` from prometheus/src/{}: edit that.\n"
 TITLE = re.compile(r" *- (?:alert|record): (\S+)")
 VALUE = re.compile(r"""[^\s"'\\{}$]+""")
-"""What a parameter may be: it stands in labels, in PromQL and in templates alike."""
+"""A valid parameter: it is used in labels, in PromQL and in templates."""
 
 
 class MacroError(Exception):
@@ -127,9 +127,7 @@ def read_thresholds(path: Path) -> dict[str, str]:
     known, faults = _thresholds(), []
     for name, value in given.items():
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            hint = f"did you mean `{near[0]}`?" if near else f"expected one of {', '.join(known)}"
-            faults.append(f"{path}: there is no threshold `{name}`; {hint}")
+            faults.append(f"{path}: there is no threshold `{name}`; {suggestion(str(name), known)}")
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             faults.append(f"{path}: `{name}` must be a finite number above 0, not {value!r}")
     if faults:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import asdict, dataclass, field
 
-from tachograph.prometheus_api import Prometheus, PrometheusError, nearest
-
-SHOWN = 5
+from tachograph.prometheus_api import Prometheus, PrometheusError, nearest, similar
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,9 @@ def problem(prometheus: Prometheus, run: str | None, start: float, end: float) -
 def _absent(url: str, run: str, ever: list[str]) -> ViewProblem:
     if run in ever:
         return ViewProblem("range", f"Run {run!r} has no data in this time range.")
-    like = difflib.get_close_matches(run, ever, SHOWN, 0.4) or [name for name in ever if run in name] or ever
-    return ViewProblem("run", f"There is no run {run!r} in Prometheus at {url}; {nearest(run, ever)}.", like[:SHOWN])
+    return ViewProblem(
+        "run", f"There is no run {run!r} in Prometheus at {url}; {nearest(run, ever)}.", similar(run, ever) or ever[:5]
+    )
 
 
 def check(prometheus: Prometheus, run: str | None, start: float, end: float) -> dict[str, object]:

@@ -19,9 +19,9 @@ from tachograph.client.transport.exporter_socket import why_unreachable
 from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
 from tachograph.http_client import without_password
 from tachograph.humanize import listed, plural
+from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.node_source import default_exporter, exporter_page, exporter_url
 from tachograph.top.overview import SourceError
-from tachograph.top.page import ExporterPage
 
 CONNECT_SECONDS = 2.0
 

@@ -24,9 +24,9 @@ from tachograph.node.histograms import HistogramSample
 from tachograph.node.log import OncePerMinute
 from tachograph.node.page_budget import fit
 from tachograph.node.ranks.listener import Listener, SocketPathError
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.state_file import StateFile
 from tachograph.node.ranks.state_keeper import StateKeeper
-from tachograph.node.ranks.table import RankTable
 from tachograph.node.recent_peak import RecentPeak
 from tachograph.node.samples import Sample
 from tachograph.node.service_manager import ServiceManager
@@ -66,7 +66,9 @@ class Exporter:
         self._ticks = 0
         self._next_tick: asyncio.TimerHandle | None = None
         self._lines = OncePerMinute(_log, self._clock.monotonic)
-        pages = Pages(samples=self.samples, landing=self._landing, ready=self._ready, generation=lambda: self._ticks)
+        pages = Pages(
+            samples=self.samples, status_page=self._status_page, ready=self._ready, generation=lambda: self._ticks
+        )
         self._server = Server(
             *config.listen_address,
             pages,
@@ -189,7 +191,7 @@ class Exporter:
             Sample(catalog.LOOP_LAG, (), self._loop_lag.read()),
         ]
 
-    def _landing(self, is_trusted: bool = True) -> str:
+    def _status_page(self, is_trusted: bool = True) -> str:
         refused = {reason: count for reason, count in self._table.rejected.items() if count}
         dropped = {reason: count for reason, count in self._table.dropped.items() if count}
         health = {

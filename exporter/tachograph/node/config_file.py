@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tachograph.humanize import suggestion
 
 if TYPE_CHECKING:
     import yaml
@@ -78,5 +79,4 @@ def _unexpected(name: str, names: Sequence[str]) -> str:
         return "expected settings such as gpu: {interval: 1s}"
     if inner := [each.removeprefix(f"{name}.") for each in names if each.startswith(f"{name}.")]:
         return f"expected settings under it: {', '.join(inner)}"
-    near = difflib.get_close_matches(name, names, n=1)
-    return "no such setting" + (f": did you mean {near[0]}?" if near else f": expected one of {', '.join(names)}")
+    return f"no such setting: {suggestion(name, names)}"

@@ -18,6 +18,7 @@ from tachograph.report.window import iso
 LOSS_ALERTS = frozenset({"LossSpike", "LossSpikeNotRecovering", "LossDiverging", "LossNotFinite", "LossPlateau",
                          "GradientNormSpike", "GradientNormVanished"})  # fmt: skip
 MARKS_SHOWN = 80
+ALERTS_SHOWN = 8
 
 number = partial(humanize.significant, zeros=False)
 percent = partial(humanize.percent, digits=1)
@@ -81,14 +82,14 @@ def mfu(queries: SectionQueries, episodes: Sequence[AlertEpisode]) -> Figure:
         Line("baseline", "s2", queries.line("run:step_mfu:baseline")),
     ]
     shown = [each for each in episodes if each.severity != "info"] or list(episodes)
-    figure.picture = chart(queries, "MFU", lines, percent, most=1.0, episodes=_of_first_alerts(shown, 8))
+    figure.picture = chart(queries, "MFU", lines, percent, most=1.0, episodes=_of_first_alerts(shown))
     figure.legend = [(each.style, each.words) for each in lines if each.points]
     return figure
 
 
-def _of_first_alerts(episodes: Sequence[AlertEpisode], most: int) -> list[AlertEpisode]:
+def _of_first_alerts(episodes: Sequence[AlertEpisode]) -> list[AlertEpisode]:
     """Return the episodes of the first few alerts: each alert takes a row."""
-    names = list(dict.fromkeys(each.alert for each in episodes))[:most]
+    names = list(dict.fromkeys(each.alert for each in episodes))[:ALERTS_SHOWN]
     return [each for each in episodes if each.alert in names]
 
 

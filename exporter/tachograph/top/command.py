@@ -26,7 +26,7 @@ RUNS_NAMED = 20
 FILE_WIDTH, MOST_ALERTS = 120, 20
 """Of a picture that does not go to a terminal; $COLUMNS overrides the width."""
 ASCII = str.maketrans("▁▂▃▄▅▆▇█░▌─·…°", "_.-=+*%#.!- ~ ")
-"""What stands for the characters of a picture in an encoding that lacks them."""
+"""Replacements for the characters of a picture in an encoding that lacks them."""
 
 
 def _parser() -> argparse.ArgumentParser:

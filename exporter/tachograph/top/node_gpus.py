@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from tachograph.catalog import index as c
 from tachograph.diagnosis import slowdown_cause
+from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.overview import GpuRow, RankRow, fault
-from tachograph.top.page import ExporterPage
 from tachograph.top.rates import CounterHistory, GpuCounters, GpuKey
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from tachograph import diagnosis
 from tachograph.catalog import index as c
 from tachograph.humanize import plural
+from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.overview import RankRow, RunSummary, condition, in_order
-from tachograph.top.page import ExporterPage
 from tachograph.top.rates import AttemptKey, CounterHistory, RankCounters, RankRates
 
 STALE_SECONDS = 60.0

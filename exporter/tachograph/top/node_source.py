@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from tachograph.catalog import index as c
 from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
 from tachograph.top import node_gpus, node_ranks
+from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.overview import CONDITIONS, Overview, RunSummary, SourceError, misuse_note
-from tachograph.top.page import ExporterPage
 from tachograph.top.rates import CounterHistory, PageCounters
 
 DEFAULT_PORT = 10024

@@ -9,7 +9,7 @@ from tachograph import diagnosis
 from tachograph.attach.summary import Figures
 from tachograph.catalog import index as c
 from tachograph.catalog.metric import Metric
-from tachograph.top.page import ExporterPage
+from tachograph.top.exporter_page import ExporterPage
 
 KEPT = (
     c.RANK_INFO, c.RANK_PEAK_FLOPS, c.TRAIN_STEPS, c.TRAIN_PHASE_SECONDS, c.TRAIN_COLLECTIVE_WAIT, c.TRAIN_TOKENS,

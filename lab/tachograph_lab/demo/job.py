@@ -130,7 +130,7 @@ class Windows(IterableDataset[Tensor]):  # type: ignore[misc]
             yield characters[starts + offsets].long()
 
 
-def measured_peak_flops(seconds: float = 0.1, times: int = 5, size: int = 512) -> float:
+def measured_peak_flops() -> float:
     """Return the float32 FLOP/s of one core, measured by rank 0 while the others wait: the best of several products.
 
     It is measured, not a vendor's figure, and for one core alone: if ranks share cores, MFU stays well below 1.
@@ -138,10 +138,11 @@ def measured_peak_flops(seconds: float = 0.1, times: int = 5, size: int = 512) -
     """
     best = torch.zeros((), dtype=torch.float64)
     if dist.get_rank() == 0:
+        size = 512
         left, right = torch.randn(size, size), torch.randn(size, size)
-        for _ in range(times):
+        for _ in range(5):
             products, start = 0, time.perf_counter()
-            while (elapsed := time.perf_counter() - start) < seconds:
+            while (elapsed := time.perf_counter() - start) < 0.1:
                 left @ right
                 products += 1
             best.clamp_(min=2.0 * size**3 * products / elapsed)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from tachograph.prometheus_api import TimeSeries
 from tachograph_lab.demo.stack import Stack
-from tachograph_lab.monitoring import QuerySample
 
 STATE, PHASE, STEP, LOSS, LAG = (
     "tachograph_rank_state",
@@ -36,14 +36,14 @@ class Vitals:
 def vitals(stack: Stack, run: str) -> list[Vitals]:
     """Return the run's ranks, lowest first; empty before the first scrape."""
     names = "|".join((STATE, PHASE, STEP, LOSS, LAG, ALERT))
-    by_rank: dict[int, list[QuerySample]] = defaultdict(list)
+    by_rank: dict[int, list[TimeSeries]] = defaultdict(list)
     for sample in stack.query(f'{{__name__=~"{names}",run="{run}",rank!=""}}'):
         if sample.labels["__name__"] != STATE or sample.value == 1:
             by_rank[int(sample.labels["rank"])].append(sample)
     return [_row(rank, samples) for rank, samples in sorted(by_rank.items())]
 
 
-def _row(rank: int, samples: list[QuerySample]) -> Vitals:
+def _row(rank: int, samples: list[TimeSeries]) -> Vitals:
     by_name = {sample.labels["__name__"]: sample for sample in samples}
 
     def value(name: str) -> float | None:

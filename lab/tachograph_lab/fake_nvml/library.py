@@ -270,9 +270,9 @@ class FakeNvml:
         """
         self._set(self.gpus[gpu].gpm_settings, metric_id, instance, struct.pack("d", value))
 
-    def gpm_error(self, gpu: int, metric_id: int, code: int, instance: int = 0) -> None:
+    def gpm_error(self, gpu: int, metric_id: int, code: int) -> None:
         """Make a GPM metric fail while the call that reads it succeeds; 0 removes the setting."""
-        self._set(self.gpus[gpu].gpm_settings, metric_id, instance, error=code, forget=not code)
+        self._set(self.gpus[gpu].gpm_settings, metric_id, 0, error=code, forget=not code)
 
     def gpm_asked(self, gpu: int, metric_id: int) -> int:
         """Return how often a GPM metric of a GPU was read."""

@@ -26,7 +26,7 @@ from tachograph_lab.scenario.faults import (
 
 _AT_A_NODE = (ExporterDown, IdlePortDown, LinkDown, NodeDown, ScrapeBlocked, ScrapeFailure)
 _AT_NODES = (ClockSkew, ScrapeLost, Vanish)
-"""What happens to nodes, and so to every run on them."""
+"""Faults of nodes, which concern every run on them."""
 
 
 class SimulatedCluster:

@@ -40,7 +40,7 @@ MOMENT = 1e-6
 """Seconds after which something that has just ended has surely ended, however sums are rounded."""
 
 _UNMARKED = ("checkpoint", "eval", "init")
-"""What a basic loop does not mark: it is phase `other`."""
+"""Phases that a basic loop does not mark: their time is in phase `other`."""
 
 _GROUP = "0"
 

@@ -18,7 +18,7 @@ from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import Metric
 from tachograph.node.peaks import achievable_of, dtype_of, peaks_of
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
-from tachograph.node.xid import table
+from tachograph.node.xid import xid_table
 from tachograph_lab.scenario import Fleet, Scenario
 from tachograph_lab.scenario.faults import Ecc, Fault, HungGpu, LoggedXid, LostGpu, RecoveryAction, ThrottledGpus
 
@@ -37,7 +37,7 @@ _EVENTS = ("sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_pow
 _HELD_BY = {"thermal": "sw_thermal_slowdown", "power": "sw_power_cap"}
 
 
-_xids = cache(table.load)
+_xids = cache(xid_table.load)
 
 
 class GpuWork(NamedTuple):

@@ -1,20 +1,20 @@
-"""A scenario in simulated time: attempts start and end, ranks send frames, nodes fail."""
+"""A scenario in simulated time: attempts start and end, ranks leave, nodes fail."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 
 import numpy as np
 
 from tachograph_lab.fleet.logged_values import TrainingCurves
-from tachograph_lab.fleet.messages import Link, RankMessage, encode_frame
-from tachograph_lab.fleet.pace import Pace, batch_factor
+from tachograph_lab.fleet.messages import RankMessage
+from tachograph_lab.fleet.pace import Pace
 from tachograph_lab.fleet.pauses import PauseSchedule
+from tachograph_lab.fleet.rank_processes import RankProcesses
 from tachograph_lab.fleet.ranks import AttemptRanks
-from tachograph_lab.fleet.simulated_gpus import GpuWork, SimulatedGpus, uuid_of
+from tachograph_lab.fleet.simulated_gpus import GpuWork, SimulatedGpus
 from tachograph_lab.fleet.simulated_node import SimulatedHost, SimulatedNode, is_unreachable
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.faults import (
@@ -35,7 +35,6 @@ from tachograph_lab.scenario.faults import (
     ScrapeLost,
     Sigterm,
     Vanish,
-    freezes,
 )
 
 EPOCH = 1_763_690_000.0
@@ -60,16 +59,6 @@ REQUEUE_SECONDS = 10.0
 Action = Callable[[float], None]
 
 
-@dataclass(slots=True)
-class _Process:
-    """A rank's process of this attempt as its node's exporter sees it."""
-
-    hello_at: float
-    alive: bool = True
-    said_hello: bool = False
-    sequence: int = 0
-
-
 class Simulation:
     """Runs one run of a scenario; `epoch` is the Unix time of second 0, `number` its own among the runs of a cluster.
 
@@ -78,7 +67,6 @@ class Simulation:
 
     def __init__(self, scenario: Scenario, epoch: float = EPOCH, number: int = 0) -> None:
         self.now = 0.0
-        self._number = number
         self._scenario = scenario
         self._fleet = fleet = scenario.fleet
         self._epoch = epoch
@@ -86,30 +74,26 @@ class Simulation:
         self._curves = TrainingCurves(scenario)
         self._pauses = PauseSchedule(scenario)
         self._random = np.random.default_rng([scenario.seed, 4])
-        self._names = [fleet.node_name(node) for node in range(fleet.nodes)]
         self._computed, self._waited = np.zeros(fleet.ranks), np.zeros(fleet.ranks)
         self._reported = np.zeros((2, fleet.ranks))
         self._work: GpuWork | None = None
         self.nodes = tuple(
             SimulatedNode(
-                name,
+                fleet.node_name(node),
                 SimulatedGpus(scenario, node, self._gpu_work, epoch, self._unix),
                 SimulatedHost(scenario, node, epoch, self._seconds, self._carried),
             )
-            for node, name in enumerate(self._names)
+            for node in range(fleet.nodes)
         )
-        self._freezes = freezes(scenario.faults)
+        self._processes = RankProcesses(scenario, number, self.nodes)
         self._scrapes = [
             each for each in scenario.faults if isinstance(each, (ScrapeFailure, ScrapeLost, ScrapeBlocked))
         ]
         self._vanished = [each for each in scenario.faults if isinstance(each, Vanish)]
         self._skews = [each for each in scenario.faults if isinstance(each, ClockSkew)]
-        self._batches = [each for each in scenario.faults if isinstance(each, BatchChange)]
-        self._outbox: list[RankMessage] = []
         self._events: list[tuple[float, int, Action]] = []
         self._scheduled = 0
         self._training: AttemptRanks | None = None
-        self._processes: list[_Process] = []
         self._attempts = 0
         self._last_step: int | None = None
         self._ended: float | None = None
@@ -146,19 +130,7 @@ class Simulation:
 
         With `nodes`, only ranks of these nodes send hello and state.
         """
-        messages, self._outbox = self._outbox, []
-        if self._training is None:
-            return messages
-        senders = []
-        for rank, process in enumerate(self._processes):
-            if not self._can_send(rank, self.now) or (nodes is not None and self._node_name(rank) not in nodes):
-                continue
-            if not process.said_hello:
-                process.said_hello = True
-                messages.append(self._message(rank, self._hello(rank)))
-            senders.append(rank)
-        messages.extend(self._states(senders, self.now))
-        return messages
+        return self._processes.messages(self._training, self.now, nodes)
 
     def _schedule(self) -> None:
         """Schedule the scenario's faults that happen at a time of their own."""
@@ -181,7 +153,7 @@ class Simulation:
             elif isinstance(fault, Finish):
                 self._at(fault.at, self._ending("finished", "", ""))
             elif isinstance(fault, BatchChange):
-                self._at(fault.at, self._repeat_hello)
+                self._at(fault.at, lambda _: self._processes.repeat_hello())
 
     def _schedule_nodes(self, fault: Fault) -> None:
         """Schedule what happens to nodes and their exporters."""
@@ -215,9 +187,7 @@ class Simulation:
         )  # fmt: skip
         self._attempts += 1
         offsets = self._random.uniform(0.1, HELLO_SECONDS, self._fleet.ranks).tolist()
-        self._processes = [_Process(now + offset) for offset in offsets]
-        for rank, process in enumerate(self._processes):
-            process.alive = self._fleet.node_of(rank) not in self._down
+        self._processes.start([now + offset for offset in offsets], self._down)
 
     def _starting(self, init: float) -> Action:
         return lambda now: self._start(now, init)
@@ -275,7 +245,7 @@ class Simulation:
         """End these ranks of an attempt; a little later the others fail in a collective, unless they hang in it."""
         training.hang(now)
         self._leave(training, ranks, now, bye)
-        if not any(process.alive for process in self._processes):
+        if not any(self._processes.alive):
             self._end_attempt(training, now)
         elif not hang:
             gone = f"RuntimeError: connection closed by peer, rank {min(ranks)}"
@@ -306,14 +276,14 @@ class Simulation:
         """End these ranks of an attempt with a bye, unless the attempt is over already."""
         if self._training is training:
             training.settle(now)
-            living = [rank for rank in ranks if self._processes[rank].alive]
-            self._say_bye(living, now, bye)
+            living = [rank for rank in ranks if self._processes.alive[rank]]
+            self._processes.say_bye(training, living, now, bye)
             self._add_gpu_work(living, now)
 
     def _killing(self, fault: Kill) -> Action:
         def kill(now: float) -> None:
             training = self._training
-            if training is None or not self._processes[fault.rank].alive:
+            if training is None or not self._processes.alive[fault.rank]:
                 return
             training.hang(now)
             self._disconnect([fault.rank], now)
@@ -363,84 +333,15 @@ class Simulation:
             self.nodes[node].exporter_up = True
             for rank in self._ranks_of(node):
                 if self._training is not None:
-                    self._processes[rank].said_hello = False
-                    self._processes[rank].hello_at = now + float(self._random.uniform(0.5, 4.0))
+                    self._processes.reconnect(rank, now + float(self._random.uniform(0.5, 4.0)))
 
         return come
 
-    def _repeat_hello(self, now: float) -> None:
-        """Make ranks send hello again, because their facts have changed."""
-        for process in self._processes:
-            process.said_hello = False
-
     def _disconnect(self, ranks: Iterable[int], now: float) -> None:
         """End processes without a bye."""
-        ranks = [rank for rank in ranks if self._processes[rank].alive]
-        self._add_gpu_work(ranks, now)
-        for rank in ranks:
-            process = self._processes[rank]
-            process.alive = False
-            if process.said_hello and self._has_exporter(rank):
-                self._outbox.append(self._message(rank, None))
-
-    def _say_bye(self, ranks: Iterable[int], now: float, bye: dict[str, object]) -> None:
-        """End processes with a bye; frozen ones are killed."""
-        ranks = list(ranks)
-        sending = [rank for rank in ranks if self._can_send(rank, now) and self._processes[rank].said_hello]
-        states = {message.connection[1]: message for message in self._states(sending, now)}
-        for rank in ranks:
-            process = self._processes[rank]
-            process.alive = False
-            if rank in states:
-                self._outbox += [states[rank], self._message(rank, encode_frame("bye", bye))]
-            if process.said_hello and self._has_exporter(rank):
-                self._outbox.append(self._message(rank, None))
-
-    def _states(self, ranks: Iterable[int], now: float) -> Iterator[RankMessage]:
-        if self._training is None:
-            return
-        for rank, frame in self._training.states(ranks, now):
-            process = self._processes[rank]
-            process.sequence += 1
-            told = _by_clock(frame, self.nodes[self._fleet.node_of(rank)].ahead)
-            yield self._message(rank, encode_frame("state", {"seq": process.sequence, **told}))
-
-    def _hello(self, rank: int) -> bytes:
-        scenario, fleet = self._scenario, self._fleet
-        batch = scenario.work.global_batch * batch_factor(self._batches, self.now)
-        facts = {
-            "precision": "bf16", "global_batch": round(batch), "framework": "pytorch 2.13.0",
-            "flops_convention": "causal",
-            **({"tier": fleet.tier} if fleet.tier != "standard" else {}),
-        }  # fmt: skip
-        coordinates = fleet.coordinates_of(rank)
-        number = self._attempts - 1
-        return encode_frame(
-            "hello",
-            {
-                "run": fleet.run, "rank": rank, "local_rank": rank % fleet.gpus_per_node, "world_size": fleet.ranks,
-                "attempt": number, "pid": 10_000 + 1000 * number + fleet.gpu_of(rank), "facts": facts,
-                "uuid": uuid_of(fleet, rank), **({"coordinates": coordinates} if coordinates else {}),
-            },
-        )  # fmt: skip
-
-    def _message(self, rank: int, text: bytes | None) -> RankMessage:
-        link: Link = (self._fleet.run, rank, self._attempts - 1, self._number)
-        return RankMessage(self._node_name(rank), link, text)
-
-    def _node_name(self, rank: int) -> str:
-        return self._names[self._fleet.node_of(rank)]
-
-    def _can_send(self, rank: int, now: float) -> bool:
-        process = self._processes[rank]
-        return process.alive and self._has_exporter(rank) and process.hello_at <= now and not self._frozen(rank, now)
-
-    def _has_exporter(self, rank: int) -> bool:
-        """Return whether a rank's node has an exporter to connect to."""
-        return self.nodes[self._fleet.node_of(rank)].exporter_up
-
-    def _frozen(self, rank: int, now: float) -> bool:
-        return any(fault.rank == rank and fault.at <= now < fault.until for fault in self._freezes)
+        living = [rank for rank in ranks if self._processes.alive[rank]]
+        self._add_gpu_work(living, now)
+        self._processes.disconnect(living)
 
     def _ranks_of(self, node: int) -> range:
         first = node * self._fleet.gpus_per_node
@@ -455,7 +356,7 @@ class Simulation:
 
     def _gpu_work(self) -> GpuWork:
         if self._work is None:
-            living = np.array([process.alive for process in self._processes] or [False] * self._fleet.ranks)
+            living = np.array(self._processes.alive)
             computed, waited = self._computed, self._waited
             computing = waiting = np.zeros(self._fleet.ranks, dtype=bool)
             reserved = [0.0] * self._fleet.ranks
@@ -479,17 +380,6 @@ class Simulation:
 
     def _unix(self) -> float:
         return self._epoch + self.now
-
-
-def _by_clock(frame: dict[str, object], ahead: float) -> dict[str, object]:
-    """Return a state by a clock that is so many seconds ahead."""
-    if not ahead:
-        return frame
-    shifted = dict(frame)
-    for name in ("time", "phase_since", "progress_time"):
-        if isinstance(moment := frame.get(name), float):
-            shifted[name] = moment + ahead
-    return shifted
 
 
 def _bye(outcome: str, category: str, message: str) -> dict[str, object]:

@@ -19,7 +19,7 @@ from tachograph_lab.replay import input_series, promtool_limit, promtool_output
 from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.replay.promtool_output import ActiveAlert, PromtoolOutput
 from tachograph_lab.replay.recording import Recording
-from tachograph_lab.replay.shipped import ShippedRules
+from tachograph_lab.replay.shipped_rules import ShippedRules
 
 FASTER = {"GOGC": "400"}
 """promtool allocates much and runs briefly: fewer garbage collections, while memory lasts, save a fifth of its time."""

@@ -18,7 +18,7 @@ from tachograph_lab.replay.alertmanager import AlertmanagerModel, Firing
 from tachograph_lab.replay.evaluation import EvaluationError, evaluate
 from tachograph_lab.replay.recording import Recording, is_staggered, record
 from tachograph_lab.replay.scraped import MISSING, ScrapedSeries
-from tachograph_lab.replay.shipped import ShippedRules, shipped
+from tachograph_lab.replay.shipped_rules import ShippedRules, shipped
 from tachograph_lab.replay.verdict import ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS

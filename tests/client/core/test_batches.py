@@ -79,7 +79,7 @@ def test_a_loader_without_length(clock: PhaseClock) -> None:
 
 
 def test_a_loaders_exception_passes_untouched(clock: PhaseClock) -> None:
-    """What the loader raises reaches the loop as it is, and the clock leaves phase data."""
+    """An exception of the loader reaches the loop unchanged, and the clock leaves phase data."""
     error = ValueError("corrupt file")
 
     def loader() -> Iterator[int]:
@@ -160,7 +160,7 @@ def test_queues_that_cannot_be_asked() -> None:
 
 
 def test_loaders_without_workers_and_odd_ones() -> None:
-    """Nothing is told of a plain list, and what has no weak reference or fails when asked is left alone."""
+    """A plain list has no queue depth; a loader without weak references, or that fails when asked, is left alone."""
     watch = LoaderWatch()
 
     class Odd:
@@ -185,7 +185,7 @@ def test_loaders_without_end_cost_no_memory() -> None:
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
 def test_real_workers(clock: PhaseClock) -> None:
-    """Two workers fill their queue while training is busy; a second epoch starts them again; then no depth is told."""
+    """Two workers fill their queue while training is busy, and again in a second epoch; then no depth is reported."""
     torch = pytest.importorskip("torch")
     loader = torch.utils.data.DataLoader(list(range(8)), num_workers=2, prefetch_factor=2)
     watch, counter = LoaderWatch(), Counter()

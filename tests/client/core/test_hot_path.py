@@ -1,4 +1,4 @@
-"""What recording does on the training thread, with an exporter that answers, none, and a stopped one.
+"""The work of recording on the training thread, with an exporter that answers, none, and a stopped one.
 
 Counted in calls, Python's and C's, which are the same on a busy machine; `make bench` measures the time they take.
 """
@@ -18,7 +18,7 @@ from tachograph.client.recorder import Recorder
 STEP_CALLS, BATCH_CALLS, TENSOR_CALLS = 31, 7, 12
 """Of a step with four phases and four scalars, of a batch of the wrapped loader, and of a step that logs a tensor."""
 SLICE_CALLS = 10
-"""What the step that begins a new slice of recent steps makes beside these."""
+"""Additional calls of the step that begins a new slice of recent steps."""
 BUILTINS = {"perf_counter", "len", "append", "values"}
 """All that a step needs of C: the clock and its own lists. No socket, no JSON, no file."""
 

@@ -1,4 +1,4 @@
-"""What the training code raises inside a step, a phase or a loader is what it gets: the same object, unchanged."""
+"""An exception of the training code in a step, a phase or a loader passes through: the same object, unchanged."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_loaders_exception_passes_through(error: BaseException, enabled: bool,
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), Unshowable()])
 def test_a_loader_that_cannot_begin(error: BaseException, record: Make) -> None:
-    """What `iter` raises is the loader's."""
+    """An exception of `iter` is the loader's own."""
 
     class Broken:
         def __iter__(self) -> Iterator[int]:

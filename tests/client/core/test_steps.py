@@ -206,7 +206,7 @@ def test_a_tag_in_a_micro_step_is_the_steps(step: Step) -> None:
 
 
 def test_a_failed_micro_step_begins_the_step_anew(now: list[float]) -> None:
-    """What was accumulated before it is void, and so is its time."""
+    """Everything accumulated before is discarded, including its time."""
     step = Step(PhaseClock(), Counter())
     step.accumulating = True
     with contextlib.suppress(ZeroDivisionError), step:

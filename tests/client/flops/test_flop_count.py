@@ -19,7 +19,7 @@ LLAMA = {
 
 
 def test_model_flops_bring_their_convention() -> None:
-    """What `model_flops` returned says how it counted; the total is used."""
+    """The result of `model_flops` says how it was counted; its total is used."""
     flops = model_flops.of_config(LLAMA, sequence_length=32, convention="causal")
     workload = Workload(2, tokens_per_step=10, flops_per_token=flops)
     assert workload.per_step["flops_total"] == flops.total * 5

@@ -1,4 +1,4 @@
-"""What a token costs: equal to what PyTorch's own counter finds, by every convention, and with recomputation."""
+"""FLOPs per token: equal to PyTorch's own count, by every convention, and with recomputation."""
 
 from __future__ import annotations
 

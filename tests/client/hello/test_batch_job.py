@@ -29,7 +29,7 @@ def found(environment: dict[str, str], pod: tuple[Path, Path]) -> dict[str, str]
 
 
 def test_outside_of_both_there_is_none(pod: tuple[Path, Path]) -> None:
-    """A shell has a HOSTNAME too: without a scheduler's own variables nothing is said."""
+    """A shell has a HOSTNAME too: without a scheduler's own variables nothing is reported."""
     assert found({"HOSTNAME": "desk", "POD_NAME": "no-pod"}, pod) == {}
     assert batch_job({}) == {}
 
@@ -63,7 +63,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_slurm_inside_of_kubernetes(pod: tuple[Path, Path]) -> None:
-    """Where Slurm runs in pods, its job is the job, and the pod is told as well."""
+    """If Slurm runs in pods, its job is the job, and the pod is reported as well."""
     assert found({**SLURM, **KUBERNETES}, pod) == {
         "scheduler": "slurm", "job_id": "4711", "namespace": "ml-training", "pod": "llama-worker-3",
     }  # fmt: skip
@@ -71,7 +71,7 @@ def test_slurm_inside_of_kubernetes(pod: tuple[Path, Path]) -> None:
 
 @pytest.mark.parametrize("wrong", ["", " ", "x" * 129, "a\nb", "\x1b[31m", "\udcff"])
 def test_values_that_can_be_no_name_are_passed_over(wrong: str, pod: tuple[Path, Path]) -> None:
-    """What cannot be sent is left out, from the environment and from a file, and nothing raises."""
+    """A value that cannot be sent is left out, whether from the environment or from a file, and nothing raises."""
     assert found({"SLURM_JOB_ID": wrong}, pod) == {}
     pod[0].write_bytes(wrong.encode(errors="replace") if wrong != "\udcff" else b"\xff\x00")
     job = found({**KUBERNETES, "HOSTNAME": wrong}, pod)
@@ -82,7 +82,7 @@ def test_values_that_can_be_no_name_are_passed_over(wrong: str, pod: tuple[Path,
 def test_the_hello_carries_job_and_devices(
     exporter: Any, record: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a launcher left is told with the first frame, and with each hello as it is then."""
+    """The launcher's variables are reported with the first frame, and again with each hello."""
     for variable in ("KUBERNETES_SERVICE_HOST", "NVIDIA_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
     record(rank=1)

@@ -16,7 +16,7 @@ from tachograph.client.recorder import Recorder
 
 
 class Mesh:
-    """What is asked of a `DeviceMesh`; tests/client/torch/test_device_mesh.py asks real ones."""
+    """The used interface of a `DeviceMesh`; tests/client/torch/test_device_mesh.py uses real ones."""
 
     def __init__(self, names: tuple[str, ...] | None, shape: tuple[int, ...], place: tuple[int, ...] | None) -> None:
         self.mesh_dim_names, self.shape, self._place = names, shape, place

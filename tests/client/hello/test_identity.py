@@ -94,7 +94,7 @@ def test_an_initialised_process_group_knows_its_rank(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("wrong", ["-1", "1.5", "x", "9" * 400, str(2**31), "１２x"])
 def test_wrong_numbers_are_passed_over_and_counted(wrong: str) -> None:
-    """What cannot be a rank falls through to the next source."""
+    """An invalid rank falls through to the next source."""
     found = find({**SLURM, "RANK": wrong})
     assert (found.rank, found.refused) == (3, 1)
 
@@ -126,12 +126,12 @@ def test_amounts_per_step_are_shared() -> None:
 
 
 def test_flops_per_step_beats_flops_per_token() -> None:
-    """What was said directly is taken."""
+    """Arguments take precedence over the environment."""
     assert Workload(2, tokens_per_step=10, flops_per_token=5, flops_per_step=80).per_step["flops_total"] == 40
 
 
 def test_wrong_amounts_and_facts_are_counted() -> None:
-    """Zero, negative, infinite, and what is no number or name."""
+    """Zero, negative, infinite, and values that are not a number or name."""
     workload = Workload(
         1, tokens_per_step=0, samples_per_step=-1, flops_per_step=float("inf"), flops_per_token="x", peak_flops=[],
         precision=7, global_batch=1.5,

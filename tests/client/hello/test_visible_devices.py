@@ -10,7 +10,7 @@ SLURM, POD = {"SLURM_JOB_ID": "1"}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 
 
 def left(cuda: str | None = None, container: str | None = None, **more: str) -> tuple[str | None, str | None]:
-    """What is told of `visible_devices` and `granted_devices`, given the two variables and what else is set."""
+    """The reported `visible_devices` and `granted_devices`, given the two variables and other settings."""
     environment = dict(more)
     if cuda is not None:
         environment["CUDA_VISIBLE_DEVICES"] = cuda
@@ -39,14 +39,14 @@ def test_uuids_are_the_same_everywhere() -> None:
 
 
 def test_in_a_container_numbers_count_what_it_was_granted() -> None:
-    """What the container runtime was told goes along, and alone where CUDA is left to see all of it."""
+    """The container runtime's list is reported as well, and alone if CUDA sees all of it."""
     assert left("0", "GPU-5,GPU-6") == ("0", "GPU-5,GPU-6")
     assert left(None, "GPU-5,GPU-6", **POD) == (None, "GPU-5,GPU-6")
     assert left("1", "5,6", **POD) == ("1", "5,6")
 
 
 def test_a_pod_whose_devices_nobody_names() -> None:
-    """Devices given by CDI leave no list: number 0 may be any GPU, so the exporter is told what it cannot resolve."""
+    """Devices given by CDI leave no list: number 0 may be any GPU, so the exporter learns that it cannot resolve it."""
     assert left("0", **POD) == left("0", "all", **POD) == (None, None)
     assert left("0", "void", **POD) == ("0", "void")
 
@@ -78,7 +78,7 @@ def test_a_steps_own_devices_come_first() -> None:
 
 
 def test_a_container_inside_of_slurm() -> None:
-    """The runtime's numbers count what Slurm left it and are nobody's word; its UUIDs are."""
+    """The runtime's numbers are relative to what Slurm left it, so they identify no GPU; its UUIDs do."""
     assert left("0", "0", **SLURM, SLURM_STEP_GPUS="5") == ("0", "5")
     assert left(None, "0", **SLURM) == (None, None)
     assert left("0", "GPU-5", **SLURM) == ("0", "GPU-5")
@@ -86,5 +86,5 @@ def test_a_container_inside_of_slurm() -> None:
 
 @pytest.mark.parametrize("wrong", ["GPU-\x1b", "GPU-\udcff", "GPU-" + "a" * LONGEST, "0," * LONGEST])
 def test_what_cannot_be_sent_is_not(wrong: str) -> None:
-    """Too long, or not printable: nothing is told, and nothing raises."""
+    """Too long, or not printable: nothing is reported, and nothing raises."""
     assert left(wrong) == left("0", wrong) == left(None, wrong) == (None, None)

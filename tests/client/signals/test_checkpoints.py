@@ -1,4 +1,4 @@
-"""What a rank says of its checkpoints: saved, failed, resumed from."""
+"""Checkpoint metrics of a rank: saved, failed, resumed from."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_events_that_no_frame_carried_are_counted(checkpoints: Checkpoints) -> N
 
 
 def test_every_key_is_in_the_catalog(checkpoints: Checkpoints) -> None:
-    """What is reported is what the exporter takes."""
+    """The exporter accepts what the rank reports."""
     checkpoints.add(100.0, 1, 8, 10.0)
     checkpoints.resumed(400, 1.0)
     assert checkpoints.metrics().keys() <= TRAIN_METRICS.keys()

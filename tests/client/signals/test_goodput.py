@@ -1,4 +1,4 @@
-"""What a rank's seconds were good for: each in exactly one place, and none ever taken back."""
+"""Goodput: every second of a rank is counted exactly once, and never taken back."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Rank:
         self.goodput.observe(record._replace(**over))
 
     def ask(self) -> dict[str, float]:
-        """What is told now: productive seconds, and those lost by cause; without the zeros."""
+        """The seconds reported so far: productive ones, and those lost by cause; without zeros."""
         metrics = dict(self.goodput.metrics())
         lost = metrics["lost_seconds_total"]
         assert isinstance(lost, dict)
@@ -141,7 +141,7 @@ def test_a_step_under_way_is_booked_by_its_phases(rank: Rank) -> None:
 
 
 def test_a_wait_that_is_known_later_makes_nothing_fall(rank: Rank) -> None:
-    """Told as compute while it lasted, it becomes a wait at the step's end: counters stand still, and the sum is right.
+    """Counted as compute at first, it becomes a wait at the step's end: counters pause, and the sum is right.
 
     After one step like it, both are as if it had been known from the start.
     """
@@ -192,7 +192,7 @@ def hang_limit(step: float) -> float:
 
 
 def test_a_hang_shows_while_it_lasts(rank: Rank) -> None:
-    """Heartbeats go on while the training thread is blocked: beyond 15 s and three steps its seconds are a hang's."""
+    """Heartbeats continue while the training thread is blocked: beyond 15 s and three steps, that is a hang."""
     for _ in range(5):
         rank.complete(forward=1.0, backward=1.0)
     with rank.clock.phases["backward"]:
@@ -210,7 +210,7 @@ def test_a_hang_shows_while_it_lasts(rank: Rank) -> None:
 
 @pytest.mark.parametrize("phase", ["data", "collective", "backward"])
 def test_a_hang_is_one_wherever_it_sits(rank: Rank, phase: str) -> None:
-    """What is beyond the limit moves out of the phase that has it; what is within stays."""
+    """Only time beyond the limit is moved out of its phase."""
     rank.complete(forward=2.0)
     rank.complete(forward=0.5, **{phase: 100.0})
     place = phase if phase in LOST_CAUSES else "productive"

@@ -10,7 +10,7 @@ from tachograph.client.transport.rank_state import host_memory
 
 
 def test_memory_of_this_process() -> None:
-    """What a process touches is counted, in bytes."""
+    """Memory that a process touches is counted, in bytes."""
     before = host_memory()
     assert before is not None
     held = b"x" * (64 << 20)

@@ -1,4 +1,4 @@
-"""What a loop logged, and what is worked out of it together."""
+"""Logged values, and the figures derived from several of them."""
 
 from __future__ import annotations
 

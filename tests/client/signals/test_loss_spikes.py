@@ -81,7 +81,7 @@ def test_spike_steps_count_from_one() -> None:
 
 
 def test_a_new_level_becomes_the_baseline() -> None:
-    """A shift that stays longer than 200 steps is the new normal, and the next spike is told from there."""
+    """A shift that lasts longer than 200 steps is the new level, and the next spike is measured from there."""
     losses = [2.0] * 100 + [4.0] * (NEW_LEVEL_STEPS + 60) + [9.0]
     steps, watch = flagged(losses)
     assert steps == [*range(100, 100 + NEW_LEVEL_STEPS), len(losses) - 1]
@@ -203,7 +203,7 @@ def test_nan_between_changes_no_baseline() -> None:
 
 
 def test_no_spike_begins_in_grace_and_the_level_is_learnt() -> None:
-    """A level that rose in grace is the new one at its end, and a spike is told from there."""
+    """A level that rose during the grace period is the new level at its end, and a spike is measured from there."""
     losses = [2.0 + 0.01 * (step % 3) for step in range(200)]
     watch = watched(losses)
     watch.grace(20)
@@ -218,7 +218,7 @@ def test_no_spike_begins_in_grace_and_the_level_is_learnt() -> None:
 
 
 def test_one_odd_loss_in_grace_blinds_nobody() -> None:
-    """What grace let pass enters neither spread nor tail: right after it, the same loss is a spike."""
+    """Losses of the grace period enter neither spread nor tail: right after it, the same loss is a spike."""
     watch = watched(2.0 + 0.01 * (step % 3) for step in range(200))
     watch.grace(5)
     for step in range(200, 205):

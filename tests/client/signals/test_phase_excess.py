@@ -1,4 +1,4 @@
-"""What single steps take beyond their rank's usual time, by phase."""
+"""The time of single steps beyond the usual time of their rank, by phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank's last ordinary steps were like, whatever they take."""
+"""Figures of a rank's last ordinary steps, however long steps take."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_nothing_before_there_are_three() -> None:
 
 
 def test_only_the_last_twenty_seconds_count() -> None:
-    """What was before them has no part in the figures, whether steps became longer or shorter."""
+    """Earlier steps do not enter the figures, whether steps became longer or shorter."""
     rank = Rank(1.0)
     rank.steps(30)
     rank.length = 2.0
@@ -148,7 +148,7 @@ def test_what_is_over_is_absent(length: float, lasts: float) -> None:
 
 
 def test_tagged_steps_alone_keep_nothing_alive() -> None:
-    """A loop that goes on without an ordinary step has no usual one."""
+    """A loop that continues without an ordinary step has no usual one."""
     rank = Rank(1.0)
     rank.steps(10)
     for _ in range(30):
@@ -166,7 +166,7 @@ def test_a_rank_whose_waits_are_not_measured_has_none() -> None:
 
 
 def test_no_wait_lately_is_zero() -> None:
-    """The last of all to arrive waits for nobody: that is a figure, the one that matters."""
+    """The last rank to arrive does not wait: its zero is a value, and the one that matters."""
     rank = Rank(1.0)
     rank.steps(10)
     rank._wait_share = 0.0

@@ -55,7 +55,7 @@ def test_the_mesh_of_a_sharded_model(mesh: Any) -> None:
 
 
 def test_a_mesh_without_names_says_nothing(mesh: Any) -> None:
-    """What `fully_shard` makes itself numbers the ranks as the run does."""
+    """The mesh that `fully_shard` creates numbers the ranks as the run does."""
     from torch.distributed.fsdp import fully_shard
 
     coordinates = Coordinates()

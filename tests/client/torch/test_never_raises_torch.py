@@ -53,7 +53,7 @@ def test_a_deep_copy_of_a_model_shares_its_recorder(exporter: Any, record: Make)
 
 
 def test_a_pickle_of_a_model_has_a_recorder_that_does_nothing(record: Make) -> None:
-    """What is sent to another process, or saved, comes back whole, without thread or socket; and it trains."""
+    """An object sent to another process, or saved, is restored whole, without thread or socket, and still trains."""
     model = Model(record())
     saved = io.BytesIO()
     torch.save(model, saved)
@@ -238,7 +238,7 @@ def test_a_users_own_communication_hook_wins(ddp: Callable[[str], str]) -> None:
 
 
 def test_a_hook_that_pytorch_refuses(ddp: Callable[[str], str]) -> None:
-    """What cannot be a hook raises as it does without us, and the model goes on being watched."""
+    """An invalid hook raises as it does without us, and the model is still watched."""
     ddp(
         """
         alone, watched = made(), made()

@@ -40,7 +40,7 @@ def fire(component):
 """
 
 
-def last_words(exporter: Any) -> dict[str, Any]:
+def bye_of(exporter: Any) -> dict[str, Any]:
     """The one bye, without what every frame has."""
     exporter.wait_for("bye")
     (frame,) = exporter.frames("bye")
@@ -81,11 +81,11 @@ def test_a_script_that_leaves_by_sys_exit(
     """A non-zero exit code is a failure, with the exception that was being handled where there is one."""
     process = start("\n".join((CONNECTED, code)))
     assert process.end()[0] == status
-    assert last_words(exporter) == expected
+    assert bye_of(exporter) == expected
 
 
 def test_a_caught_exit_after_which_training_goes_on_does_not_count(exporter: Any, start: Start) -> None:
-    """What click or a sweep catches is over with the next completed step; a normal end then is one."""
+    """An exit that click or a sweep catches is void after the next completed step: a normal end is one again."""
     process = start(
         CONNECTED
         + """
@@ -97,14 +97,14 @@ for trial in range(2):
 """
     )
     assert process.end()[0] == 0
-    assert last_words(exporter) == FINISHED_BYE
+    assert bye_of(exporter) == FINISHED_BYE
 
 
 def test_the_last_exit_counts(exporter: Any, start: Start) -> None:
     """An exit that is caught and followed by another one is not the process's."""
     process = start(CONNECTED + "\ntry: sys.exit(1)\nexcept SystemExit: pass\nsys.exit(0)")
     assert process.end()[0] == 0
-    assert last_words(exporter) == FINISHED_BYE
+    assert bye_of(exporter) == FINISHED_BYE
 
 
 def test_sys_exit_in_a_thread_ends_the_thread_only(exporter: Any, start: Start) -> None:
@@ -113,7 +113,7 @@ def test_sys_exit_in_a_thread_ends_the_thread_only(exporter: Any, start: Start) 
         CONNECTED + "\nthread = threading.Thread(target=sys.exit, args=(1,)); thread.start(); thread.join()"
     )
     assert process.end()[0] == 0
-    assert last_words(exporter) == FINISHED_BYE
+    assert bye_of(exporter) == FINISHED_BYE
 
 
 def test_an_exception_past_a_replaced_hook(exporter: Any, start: Start) -> None:
@@ -122,7 +122,7 @@ def test_an_exception_past_a_replaced_hook(exporter: Any, start: Start) -> None:
         CONNECTED + "\nsys.excepthook = lambda *_: print('pretty', file=sys.stderr)\nraise ValueError('mine')"
     )
     assert process.end() == (1, "pretty\n")
-    assert last_words(exporter) == {"outcome": "failed", "category": "exception", "message": "ValueError: mine"}
+    assert bye_of(exporter) == {"outcome": "failed", "category": "exception", "message": "ValueError: mine"}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_what_cannot_be_seen_from_inside(exporter: Any, start: Start, code: str)
     lines = (CONNECTED, "python_exit = sys.exit.__wrapped__", TRAIN, code, "fire(train)" if code is FIRE else "")
     process = start("\n".join(lines))
     assert process.end()[0] in (1, 2)
-    assert last_words(exporter) == FINISHED_BYE
+    assert bye_of(exporter) == FINISHED_BYE
 
 
 def test_sys_exit_is_as_it_was(exporter: Any, start: Start) -> None:

@@ -1,4 +1,4 @@
-"""What a frame costs the sender thread, counted in calls of Python functions."""
+"""The cost of a frame in the sender thread, counted in calls of Python functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CALLS_LIMIT = 192
 
 
 def test_a_frame_with_a_step_takes_few_calls() -> None:
-    """What does not change from frame to frame is worked out once, not in each."""
+    """Values that do not change between frames are computed once, not for each frame."""
     state = RankState(discover({"run": "test", "rank": 0}, {}), Workload(1, tokens_per_step=1))
     calls = 0
 

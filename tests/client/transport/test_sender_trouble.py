@@ -1,4 +1,4 @@
-"""What becomes of a rank's frames when the exporter is late, slow, stopped, rude or gone."""
+"""Frames of a rank whose exporter starts late, is slow, is stopped, misbehaves or is gone."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_refusal_is_logged_once_and_no_state_is_sent(
 def test_nonsense_from_the_exporter(
     exporter: Any, record: Make, train: Train, answer: str, until: Callable[..., Any]
 ) -> None:
-    """Whatever listens there, the rank hangs up, tries again soon, never fails, and is heard when it is answered."""
+    """Whatever listens there, the rank disconnects, retries soon, never fails, and is connected once it is answered."""
     exporter.answer = None
     recorder = record()
     until(lambda: exporter.frames("hello"))

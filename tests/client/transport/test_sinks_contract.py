@@ -104,7 +104,7 @@ def test_what_is_no_sink_costs_nothing(wrong: Any, exporter: Any, record: Make) 
 
 
 class Given:
-    """A source that says what it is told to, once or always."""
+    """A source with given values, once or always."""
 
     def __init__(self, *pairs: tuple[Any, Any], then: Exception | None = None) -> None:
         self._pairs = pairs
@@ -143,7 +143,7 @@ WRONG: tuple[tuple[Any, Any], ...] = (
 
 @pytest.mark.parametrize("pair", WRONG, ids=repr)
 def test_what_a_source_says_wrongly_is_counted_and_left_out(pair: Any, report: RankState) -> None:
-    """An unknown metric, a label where there is none, a value that is no number: each costs itself."""
+    """An unknown metric, an unexpected label, a value that is not a number: each is dropped alone."""
     report.added_sources.add(Given(pair, ("samples_total", 3)))
     state: dict[str, Any] = report.frame()
     assert (state["metrics"]["samples_total"], state["dropped"]) == (3, 1)

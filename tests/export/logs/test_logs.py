@@ -1,4 +1,4 @@
-"""What a training process writes, read back as a log collector would."""
+"""Logs of a training process, read back as a log collector would."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_line_says_when_where_and_what(write: Write) -> None:
 
 
 def test_a_plain_record_has_no_event_and_no_fields(write: Write) -> None:
-    """What was not given is absent, not empty."""
+    """A field that was not given is absent, not empty."""
     assert {"event", "fields", "traceback"}.isdisjoint(write("hello"))
 
 
@@ -145,7 +145,7 @@ def spoken(rank: int, level: int, *, name: str = "train", text: str = "step", ti
 
 
 class Unshowable:
-    """What a program may log by mistake."""
+    """Objects that a program may log by mistake."""
 
     def __str__(self) -> str:
         raise ValueError
@@ -173,7 +173,7 @@ def test_what_cannot_be_shown_is_logged_all_the_same() -> None:
 
 
 def test_a_signal_handler_may_log_while_the_program_does() -> None:
-    """In the middle of the filter itself: the same thread enters it again, and goes on."""
+    """In the middle of the filter itself: the same thread enters it again, and continues."""
     rank_filter = RankFilter(0)
     inner = logging.makeLogRecord({"name": "handler", "levelno": logging.WARNING, "msg": "heard"})
 
@@ -322,5 +322,5 @@ def test_alloy_reads_the_keys_that_are_written(write: Write) -> None:
 
 
 def test_the_front_door_is_three_names() -> None:
-    """What is public is what is documented."""
+    """The public names are the documented ones."""
     assert set(tachograph.export.logs.__all__) == {"configure", "JsonLines", "RankFilter"}

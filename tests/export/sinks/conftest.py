@@ -1,4 +1,4 @@
-"""What the tests of sinks share."""
+"""Fixtures for the tests of sinks."""
 
 from __future__ import annotations
 

@@ -92,6 +92,6 @@ def test_no_frame_no_thread() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
 def test_a_pace_must_be_above_zero(seconds: float) -> None:
-    """A slip in the configuration is told at start."""
+    """A mistake in the configuration is reported at start."""
     with pytest.raises(ValueError, match="above 0"):
         Mailbox("test", lambda frame: None, seconds)

@@ -132,7 +132,7 @@ def test_mlflow_without_a_run_sends_nothing_and_says_so(tmp_path: Path) -> None:
 
 
 def test_wandb_keeps_an_axis_of_its_own(tmp_path: Path) -> None:
-    """The training code's own steps go on undisturbed, whatever step the sink is at."""
+    """The training code's own steps are not disturbed, whatever step the sink is at."""
     code = f"""
         import wandb
         from tachograph.export.sinks.wandb import WandbSink
@@ -166,7 +166,7 @@ def test_wandb_without_a_run_sends_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", ["wandb", "mlflow", "otlp", "mailbox"])
 def test_importing_a_sink_loads_no_library(module: str, tmp_path: Path) -> None:
-    """What is not used is not loaded."""
+    """A service that is not used is not imported."""
     code = f"""
         import sys
         import tachograph.export.sinks.{module}

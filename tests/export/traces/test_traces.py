@@ -1,4 +1,4 @@
-"""What is traced, and that what is written opens where it should."""
+"""Traces: which spans are recorded, and that the files open in the programs that they are for."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_steps_that_are_not_wanted_cost_no_memory(train: Train) -> None:
 
 
 def test_a_file_that_cannot_be_written_costs_the_traces_alone(tmp_path: Path, train: Train, caplog: Any) -> None:
-    """Told once; training goes on."""
+    """Logged once; training continues."""
     traces = Traces(every=1, chrome=tmp_path / "no" / "such" / "folder.json")
     with caplog.at_level(logging.WARNING):
         traces.start(WHO)
@@ -131,7 +131,7 @@ def test_a_full_disk_ends_the_traces_and_is_told_once(train: Train, caplog: Any)
 
 
 def test_a_file_does_not_grow_without_end(tmp_path: Path) -> None:
-    """Beyond its limit a file is begun anew; the last one is kept, and both open."""
+    """Beyond its limit a new file is started; the last one is kept, and both can be opened."""
     path = tmp_path / "rank5.json"
     trace = ChromeTrace(path, WHO, max_bytes=2000)
     for step in range(100):

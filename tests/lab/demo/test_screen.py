@@ -6,11 +6,11 @@ import io
 
 from rich.console import Console
 
+from tachograph.prometheus_api import TimeSeries
 from tachograph_lab.demo.demo_scenarios import DemoResult, DemoScenario
 from tachograph_lab.demo.fault_injection import HANG, InjectedFault
 from tachograph_lab.demo.screen import Screen
 from tachograph_lab.demo.vitals import Vitals, vitals
-from tachograph_lab.monitoring import QuerySample
 from tachograph_lab.pager import FIRING, PagedAlert
 
 HANGS = DemoScenario("rank 3 stuck in its loader", InjectedFault(HANG, rank=3), "RunHung", 30)
@@ -78,15 +78,16 @@ def test_vitals_are_one_row_per_rank() -> None:
     """A rank's samples become one row: the state that is 1, pending alerts with a question mark, gaps as None."""
 
     class Answers:
-        def query(self, expression: str) -> list[QuerySample]:
+        def query(self, expression: str) -> list[TimeSeries]:
             assert 'run="demo"' in expression
             return [
-                QuerySample({"__name__": "tachograph_rank_state", "rank": "10", "state": "dead"}, 1),
-                QuerySample({"__name__": "tachograph_rank_state", "rank": "10", "state": "running"}, 0),
-                QuerySample({"__name__": "tachograph_train_step", "rank": "2"}, 7),
-                QuerySample({"__name__": "tachograph_rank_phase_seconds", "rank": "2", "phase": "data"}, 0.0),
-                QuerySample(
-                    {"__name__": "ALERTS", "rank": "2", "alertname": "StragglerRank", "alertstate": "pending"}, 1
+                TimeSeries({"__name__": "tachograph_rank_state", "rank": "10", "state": "dead"}, ((0.0, 1),)),
+                TimeSeries({"__name__": "tachograph_rank_state", "rank": "10", "state": "running"}, ((0.0, 0),)),
+                TimeSeries({"__name__": "tachograph_train_step", "rank": "2"}, ((0.0, 7),)),
+                TimeSeries({"__name__": "tachograph_rank_phase_seconds", "rank": "2", "phase": "data"}, ((0.0, 0.0),)),
+                TimeSeries(
+                    {"__name__": "ALERTS", "rank": "2", "alertname": "StragglerRank", "alertstate": "pending"},
+                    ((0.0, 1),),
                 ),
             ]
 

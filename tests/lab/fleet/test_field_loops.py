@@ -38,7 +38,7 @@ def test_a_basic_loop_marks_no_start_save_or_evaluation(play: Play) -> None:
 
 @pytest.mark.parametrize(("phase", "shown"), [("other", "other"), ("checkpoint", "checkpoint"), ("data", "data")])
 def test_a_pause_holds_everyone_up_once(play: Play, phase: str, shown: str) -> None:
-    """One rank pauses in its phase; the others wait in their next collective; then all go on."""
+    """One rank pauses in its phase; the others wait in their next collective; then all continue."""
     played = play(PauseOnce(at=30, lasts=20, ranks=(2,), phase=phase), until=45, **QUIET)
     assert (shown,) in played.rank("rank_phase_seconds", 2)
     assert ("backward",) in played.rank("rank_phase_seconds", 3)
@@ -59,7 +59,7 @@ def test_a_pause_in_the_start_comes_with_the_first_step(play: Play) -> None:
 
 
 def test_a_standing_evaluator_is_not_waited_for(play: Play) -> None:
-    """It stands still in `eval`, its counters too; the others step on; then it is back, and nothing has fallen."""
+    """Its step and counters pause in `eval` while the others continue; then it is back, and nothing has fallen."""
     evaluator = PauseOnce(at=20, lasts=60, ranks=(8,), phase="eval", alone=True)
     nine = Fleet(run="llama", nodes=3, gpus_per_node=3)
     played = play(evaluator, until=30, fleet=nine, **QUIET)

@@ -1,4 +1,4 @@
-"""What happens to Prometheus, and to what it scrapes, happens in real time, too."""
+"""Faults of Prometheus, and of what it scrapes, also work in real time."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.replay.evaluation import EvaluationError, evaluate
 from tachograph_lab.replay.recording import Recording
 from tachograph_lab.replay.scraped import Row, Target
-from tachograph_lab.replay.shipped import ShippedRules, shipped
+from tachograph_lab.replay.shipped_rules import ShippedRules, shipped
 
 NASTY = 'say "hi" \\ {a="b"}\nnext – line'
 

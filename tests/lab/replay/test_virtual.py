@@ -13,7 +13,7 @@ from tachograph_lab.replay import input_series, recording, virtual
 from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.replay.recording import record
 from tachograph_lab.replay.scraped import MISSING, STALE, is_a
-from tachograph_lab.replay.shipped import shipped
+from tachograph_lab.replay.shipped_rules import shipped
 from tachograph_lab.replay.verdict import ReplayVerdict
 from tachograph_lab.scenario import Expected, Fleet, Scenario
 from tachograph_lab.scenario.faults import (
@@ -177,7 +177,7 @@ def test_an_exporter_that_is_down_is_that_and_no_dead_run(suite: str) -> None:
 
 
 def test_a_target_that_vanishes_is_not_missed() -> None:
-    """Its series end, `up` included, and no scrape fails; the node's own page goes on; then it is back."""
+    """Its series end, `up` included, and no scrape fails; the node's own page is still scraped; then it is back."""
     found = record(scenario(Vanish(at=60, lasts=20, nodes=(1,)), expect=()), shipped().words)
     ups = {(one.labels["job"], one.labels["instance"]): one for one in found.series() if one.name == "up"}
     gone = ups["tachograph", "node-1"].values

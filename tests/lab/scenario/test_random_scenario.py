@@ -9,7 +9,8 @@ from tachograph_lab.replay.batch import Outcome
 from tachograph_lab.replay.verdict import ReceivedAlert, judge
 from tachograph_lab.scenario.checks import check
 from tachograph_lab.scenario.faults import FAULTS
-from tachograph_lab.scenario.random_scenario import KINDS, generate
+from tachograph_lab.scenario.random_incidents import KINDS
+from tachograph_lab.scenario.random_scenario import generate
 
 
 def test_a_campaign_can_be_run_again() -> None:
@@ -43,7 +44,7 @@ def test_a_campaign_of_the_field_draws_its_habits() -> None:
 
 
 def test_of_uneven_stages_one_of_the_last_is_to_blame() -> None:
-    """What makes another stage slower holds up nobody."""
+    """A rank that is slower within a fast stage delays nobody."""
     for number in range(len(KINDS) * 4):
         scenario = generate(number, 1, field=True)
         rank = getattr(scenario.faults[0], "rank", None)

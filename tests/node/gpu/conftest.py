@@ -364,7 +364,7 @@ def node(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
-    """What was logged; `single=False`: but for single GPUs, of a call that hangs without its name.
+    """The log; `single=False`: without lines on single GPUs, and without the name of a call that hangs.
 
     That a worker is silent is left out: on a busy machine any may be late.
     """

@@ -155,7 +155,7 @@ def test_a_made_up_number_is_always_the_same() -> None:
 
 
 def test_a_serial_number_is_disguised_in_a_call() -> None:
-    """The answer goes on to the caller as it is, and into the record as it is not."""
+    """The caller gets the answer unchanged, the recording gets it without identities."""
 
     class Driver:
         NVMLError = pynvml.NVMLError
@@ -190,7 +190,7 @@ def test_the_file_is_named_after_gpu_and_driver(fake: Any, tmp_path: Path) -> No
     ],
 )
 def test_where_no_capture_can_be_made(fake: Any, arguments: tuple[str, ...], gpus: int | None, words: str) -> None:
-    """No driver, no GPU or no place to write: one line that says so, status 1, no traceback."""
+    """No driver, no GPU or no writable file: one line with the reason, status 1, no traceback."""
     environment = dict(os.environ)
     if gpus is not None:
         fake.state.count = gpus
@@ -250,7 +250,7 @@ def names() -> list[str]:
 
 @pytest.mark.parametrize("name", names())
 def test_golden_scrape(name: str, fake: Any) -> None:
-    """Each capture gives the samples it gave; TACHOGRAPH_REGENERATE=1 writes them anew: read the diff."""
+    """The samples of each capture are unchanged; TACHOGRAPH_REGENERATE=1 rewrites them: read the diff."""
     path = CAPTURES / f"{name}.json"
     golden = path.with_suffix(".prom")
     if REGENERATE and name == MADE_UP:

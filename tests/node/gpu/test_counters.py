@@ -46,7 +46,7 @@ def _increase(shown: Iterable[float]) -> float:
 def test_every_field_counter_survives_a_wrap_and_a_reload(
     fake: Any, one_gpu: OneGpu, value_type: int, numbers: tuple[int, ...], grown: int
 ) -> None:
-    """What the driver counts in 32 bits goes on when it wraps; a reload of the driver is a reset, at any width."""
+    """A 32-bit counter of the driver continues when it wraps; a reload of the driver is a reset, at any width."""
     fake.fail("retired_pages", 0)  # which no H100 has
     collector = one_gpu(detail=True)
     counters = [field for field in _fields() if value_type == UNSIGNED_LONG_LONG or not field.wide]

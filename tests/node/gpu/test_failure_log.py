@@ -1,4 +1,4 @@
-"""A failure is told once for each reason, and its end once it is steady; nothing piles up."""
+"""A failure is logged once for each reason, and its end once it is steady; nothing accumulates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tachograph.node.gpu.failure_log import REASON_LIMIT, STEADY_SECONDS, Failur
 
 
 def test_each_reason_is_told_once_until_the_subject_is_well_for_a_minute() -> None:
-    """Failing every other second for an hour is one line; a minute without is its end, and begins everything anew."""
+    """Failing every other second for an hour is one line; a minute without a failure ends it and starts over."""
     log = FailureLog()
     assert log.fails("power", "broken")
     for now in range(3600):
@@ -16,7 +16,7 @@ def test_each_reason_is_told_once_until_the_subject_is_well_for_a_minute() -> No
     assert not log.well("power", 3600)
     assert not log.well("power", 3600 + STEADY_SECONDS - 1)
     assert log.well("power", 3600 + STEADY_SECONDS)
-    assert not log.well("power", 3601 + STEADY_SECONDS), "its end is told once"
+    assert not log.well("power", 3601 + STEADY_SECONDS), "its end is logged once"
     assert log.subjects == ()
     assert log.fails("power", "broken")
 
@@ -39,6 +39,6 @@ def test_what_never_failed_is_not_told_to_be_well() -> None:
 
 
 def test_a_reason_that_is_never_the_same_does_not_pile_up() -> None:
-    """After a few reasons of one subject no more are told, nor kept."""
+    """After a few reasons for one subject, no more are logged or kept."""
     log = FailureLog()
     assert sum(log.fails("power", f"error {number}") for number in range(1000)) == REASON_LIMIT

@@ -126,7 +126,7 @@ def test_gpm_that_cannot_be_read_costs_gpm_alone(fake: Any, one_gpu: OneGpu, cal
 
 
 def test_a_transient_error_is_tried_again_at_once(fake: Any, one_gpu: OneGpu) -> None:
-    """What is neither unsupported nor forbidden may work a second later."""
+    """A metric that is neither unsupported nor forbidden is tried again a second later."""
     collector = one_gpu()
     collector.at(0)
     fake.fail("gpm_sample", TIMEOUT)

@@ -36,7 +36,7 @@ class Folder:
         return path
 
     def shown(self) -> list[tuple[str, ...]]:
-        """What a scrape shows once the folder is looked at again: (gpu, uuid, job)."""
+        """The jobs of a scrape after the folder was read again: (gpu, uuid, job)."""
         self.hand.turn(READ_SECONDS)
         samples = list(self.mapping.samples(GPUS))
         assert {(sample.metric.name, sample.value) for sample in samples} <= {("tachograph_gpu_job_info", 1)}
@@ -79,7 +79,7 @@ def test_each_line_of_a_gpus_file_is_a_job(folder: Folder, faults: list[str]) ->
 
 
 def test_jobs_of_mig_instances_are_their_gpus(folder: Folder) -> None:
-    """A file of an instance counts for its GPU, once; one of a GPU that is not here counts for nobody."""
+    """A file of an instance counts once, for its GPU; one of an unknown GPU is ignored."""
     folder.write("0.7", "1\n")
     folder.write("0.13", "2\n1\n")
     folder.write("00", "3\n")
@@ -113,7 +113,7 @@ def test_what_is_written_is_seen_in_seconds_and_not_at_once(folder: Folder) -> N
     ],
 )
 def test_a_malformed_line_costs_itself(folder: Folder, faults: list[str], line: bytes, fault: str) -> None:
-    """It is named by file and number, once, and the lines around it live; mended and broken anew it is told again."""
+    """It is logged once, by file and line, and the other lines are read; broken again after a repair, logged again."""
     path = folder.write("0", b"1\n" + line + b"\n2\n")
     assert folder.jobs() == folder.jobs() == ["1", "2"]
     assert faults == [f"job mapping: {path}: line 2: {fault}"]
@@ -164,7 +164,7 @@ def test_what_is_no_regular_file_is_not_opened(folder: Folder, faults: list[str]
 
 
 def test_a_folder_that_goes_and_comes(folder: Folder, faults: list[str]) -> None:
-    """Without its folder a mapping shows no job and says so once; when it is back, so are the jobs."""
+    """Without its folder a mapping shows no job, which is logged once; when it is back, so are the jobs."""
     folder.write("0", "1\n")
     assert folder.jobs() == ["1"]
     folder.path.rename(folder.path.with_name("gone"))
@@ -181,7 +181,7 @@ def test_a_folder_that_goes_and_comes(folder: Folder, faults: list[str]) -> None
 
 
 def test_an_index_that_two_gpus_had_is_not_believed(folder: Folder, faults: list[str]) -> None:
-    """Once a GPU was unplugged NVML counts anew, and the scheduler may not: better no jobs than another GPU's."""
+    """After a GPU was unplugged NVML renumbers, but the scheduler may not: better no jobs than another GPU's."""
     folder.write("0", "1\n")
     folder.write("1", "2\n")
     assert folder.jobs() == ["1", "2"]

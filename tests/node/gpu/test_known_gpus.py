@@ -34,7 +34,7 @@ def unavailable(samples: Sequence[Sample]) -> dict[tuple[str, str], str]:
     """Return why each GPU that is down is so, by index and UUID; a GPU is up, or down for one reason, never both."""
     words = {s.labels[:2]: s.labels[2] for s in samples if s.metric is catalog.GPU_UNAVAILABLE}
     ups = [(s.labels, s.value) for s in samples if s.metric is catalog.GPU_UP]
-    assert len({labels for labels, _ in ups}) == len(ups), "a GPU is told twice"
+    assert len({labels for labels, _ in ups}) == len(ups), "a GPU is shown twice"
     assert {labels for labels, value in ups if value == 0} == words.keys()
     return words  # type: ignore[return-value]
 

@@ -99,7 +99,7 @@ def test_an_instance_made_again_starts_afresh(fake: Any, one_gpu: OneGpu) -> Non
 
 
 def test_an_instance_taken_down_between_two_rounds_is_told_and_looked_for(fake: Any, one_gpu: OneGpu) -> None:
-    """What vanishes while it is read costs one collection of the instances, and nothing of the GPU."""
+    """An instance that disappears while it is read costs one collection of the instances, and no reading of the GPU."""
     fake.add_mig(0, 1)
     fake.add_mig(0, 2)
     collector = one_gpu()
@@ -114,7 +114,7 @@ def test_an_instance_taken_down_between_two_rounds_is_told_and_looked_for(fake: 
 
 
 def test_instances_of_a_part_without_gpm_have_memory(fake: Any, one_gpu: OneGpu) -> None:
-    """An A100 has MIG and no GPM: its instances have their memory, and the reason is told once."""
+    """An A100 has MIG and no GPM: its instances have their memory, and the reason is logged once."""
     fake.gpus[0].gpm = 0
     fake.add_mig(0, 1)
     told = one_gpu().at(0, 1)
@@ -124,7 +124,7 @@ def test_instances_of_a_part_without_gpm_have_memory(fake: Any, one_gpu: OneGpu)
 
 
 def test_instances_that_may_not_be_listed_are_a_failure(fake: Any, one_gpu: OneGpu) -> None:
-    """Without the right to list instances their families are absent, that is told, and the GPU is read."""
+    """Without permission to list instances their families are absent, which is logged, and the GPU is read."""
     fake.add_mig(0, 1)
     fake.fail("mig_devices", NO_PERMISSION)
     told = one_gpu().at(0, 1)

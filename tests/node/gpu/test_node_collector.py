@@ -1,4 +1,4 @@
-"""All GPUs of a node on the made-up library: one that fails costs itself alone, and a driver may come and go."""
+"""All GPUs of a node on the fake library: one that fails affects no other, and the driver may be reloaded."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_back_off_ends_at_30_seconds(fake: Any, stepper: Stepper) -> None:
 
 
 def test_no_library_is_a_reason(stepper: Stepper, tmp_path: Path) -> None:
-    """A machine without the driver's library is told in words."""
+    """A missing driver library is reported in words."""
     (tmp_path / "libnvidia-ml.so.1").touch()  # found first and not loadable, also where a real driver is installed
     node = stepper({"LD_LIBRARY_PATH": str(tmp_path)}).at(0)
     assert (node.ok, node.reason) == (False, "no NVIDIA driver: libnvidia-ml.so.1 is not found")
@@ -152,7 +152,7 @@ def test_nvml_is_opened_again_when_the_kernel_lists_other_gpus(fake: Any, steppe
 
 
 def test_pids_are_told_for_each_gpu(fake: Any, stepper: Stepper) -> None:
-    """The processes NVML lists, by index; of a GPU that is down nobody knows them."""
+    """The processes NVML lists, by index; those of a GPU that is down are unknown."""
     fake.gpus[1].process_id = 4242
     fake.gpus[6].process_id = 4343
     collector = stepper(fake.environment())
@@ -171,7 +171,7 @@ def test_an_unloaded_driver_is_let_go_and_opened_again(fake: Any, stepper: Stepp
     assert (node.ok, node.collectors["gpu"]) == (False, "no_driver")
     words = {key[3] for key in node.samples if key[0] == "unavailable_info"}
     assert words == {"no_driver"}
-    assert node.failures == {}, "one reason for all is told once"
+    assert node.failures == {}, "one reason for all is logged once"
     fake.break_all(0)
     assert collector.at(2).reason == "the NVIDIA driver is not loaded"
     fake.state.init_error = 0
@@ -220,7 +220,7 @@ def test_a_replaced_driver_asks_for_a_new_process(fake: Any, stepper: Stepper, a
 def test_a_container_without_its_devices_is_told_from_a_node_without_a_driver(
     tmp_path: Path, files: tuple[str, ...], word: str, sentence: str
 ) -> None:
-    """What to do differs: start the container with its GPUs, or load the driver."""
+    """The advice differs: start the container with its GPUs, or load the driver."""
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()

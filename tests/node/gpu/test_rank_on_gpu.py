@@ -16,7 +16,7 @@ from tachograph.node.clock import Clock
 from tachograph.node.gpu.source import GpuSource
 from tachograph.node.ranks.frames import Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 
 LOST = 15
 

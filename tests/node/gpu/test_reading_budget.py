@@ -85,7 +85,7 @@ def test_a_collection_costs_one_field_call_and_nothing_slow(fake: Any, one_gpu: 
 
 
 def test_what_is_dear_is_read_only_for_detail(fake: Any, one_gpu: OneGpu) -> None:
-    """Places of ECC errors, PCIe error kinds and single links cost the driver nothing while nobody sees them."""
+    """Locations of ECC errors, PCIe error kinds and single links are not read while they are not shown."""
     dear = (7, 28, 161, 173, 197)
     one_gpu().at(0, 1, SLOW_SECONDS, 2 * SLOW_SECONDS)
     assert [fake.field_asked(0, field_id) for field_id in dear] == [0] * len(dear)

@@ -1,4 +1,4 @@
-"""Readings that are not there, fail or lie, and drivers that are too old: each costs itself, and is told in its way."""
+"""Readings that are missing, fail or are wrong, and drivers that are too old: only these are lost, and reported."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_error_that_nobody_explains_costs_one_reading(fake: Any, one_gpu: One
 
 
 def test_a_slow_reading_that_failed_stays_told(fake: Any, one_gpu: OneGpu) -> None:
-    """What failed in the slow round is absent until the next one, and so long it counts as failed."""
+    """A reading that failed in the slow round is absent, and counted as failed, until the next one."""
     fake.fail("sram_ecc", NO_PERMISSION, 0)
     collector = one_gpu()
     for now in (0, 1, 14):
@@ -87,7 +87,7 @@ def test_a_slow_reading_that_failed_stays_told(fake: Any, one_gpu: OneGpu) -> No
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
 def test_an_impossible_number_is_a_failure(fake: Any, one_gpu: OneGpu, number: float) -> None:
-    """A counter below zero, or what is no number, never reaches a page."""
+    """A counter below zero, or a value that is not a number, never reaches a page."""
     fake.field(0, 83, number)
     told = one_gpu().at(0)
     assert ("energy_joules_total",) not in told.samples
@@ -95,7 +95,7 @@ def test_an_impossible_number_is_a_failure(fake: Any, one_gpu: OneGpu, number: f
 
 
 def test_a_value_of_an_unheard_of_type_is_absent(fake: Any, one_gpu: OneGpu) -> None:
-    """A driver newer than pynvml may answer in a type that nobody can read: no sample, and the GPU stays up."""
+    """A driver newer than pynvml may answer in an unknown type: no sample, and the GPU stays up."""
     fake.field(0, 83, 5, value_type=99)
     told = one_gpu().at(0)
     assert (told.down, told.failures) == ("", {})
@@ -140,7 +140,7 @@ def test_an_old_driver_without_some_functions_serves_the_rest(
 
 
 def test_an_action_that_nobody_knows_yet_is_a_failure(fake: Any, one_gpu: OneGpu) -> None:
-    """A number beyond the table is no sample with a wrong word, and is told."""
+    """A number beyond the table makes no sample with a wrong word, and is logged."""
     fake.field(0, 230, len(RECOVERY_ACTIONS))
     told = one_gpu().at(0)
     assert told.family("recovery_action") == {}

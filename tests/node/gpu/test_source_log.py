@@ -1,4 +1,4 @@
-"""What the supervisor logs of its worker and its GPUs: each change once, and nothing that is not so."""
+"""The supervisor's log of its worker and its GPUs: each change once, and nothing untrue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def some_more(source: Any) -> None:
 
 
 def test_a_killed_worker_is_started_again(node: Any, a_source: Sources, logged: Logged) -> None:
-    """The worker's death is logged once with its signal, and readings go on in a new one."""
+    """The worker's death is logged once with its signal, and a new one continues the readings."""
     source = a_source()
 
     async def check() -> None:

@@ -41,7 +41,7 @@ def answered(collector: Any, at: float, condition: Callable[[Any], bool]) -> Any
 
 
 def test_one_lost_and_one_hung_gpu_cost_those_two_alone(fake: Any, stepper: Stepper) -> None:
-    """The other six are read afresh at each collection; the hung one is told within 3 intervals, and heals itself."""
+    """The other six are read at each collection; the hung one is reported within 3 intervals and recovers by itself."""
     collector = stepper(fake.environment(), SHORT)
     before = collector.at(0)
     fake.hang(3)
@@ -146,7 +146,7 @@ def test_all_gpus_hung_is_a_failed_collection(fake: Any, stepper: Stepper) -> No
 
 
 def test_some_lost_and_the_rest_hung_is_a_failed_collection(fake: Any, stepper: Stepper) -> None:
-    """With nobody left to read, NVML stays open under the call that hangs, and each GPU keeps its own reason."""
+    """With no GPU left to read, NVML stays open under the call that hangs, and each GPU keeps its own reason."""
     collector = stepper(fake.environment(), SHORT)
     collector.at(0)
     fake.hang(3)
@@ -198,7 +198,7 @@ def test_a_gpu_that_hangs_from_the_start_is_told_by_its_index(fake: Any, stepper
 
 
 def test_the_list_is_left_alone_while_a_call_hangs(fake: Any, stepper: Stepper) -> None:
-    """Nobody knows which index a hung GPU has by now: with one that hangs and one that leaves, none is told twice."""
+    """The present index of a hung GPU is unknown: if one hangs and one is removed, none is reported twice."""
     collector = stepper(fake.environment(), SHORT)
     before = collector.at(0)
     fake.hang(5)
@@ -227,7 +227,7 @@ def test_a_driver_that_lets_go_of_all_but_a_hung_gpu_needs_a_new_process(fake: A
 
 
 def test_a_fault_of_ours_costs_one_gpu(fake: Any, stepper: Stepper, tmp_path: Path) -> None:
-    """An exception that nobody foresaw, in the readings of one GPU, takes that one down and says what it was."""
+    """An unexpected exception in the readings of one GPU takes down that one only, with the exception as its reason."""
     (tmp_path / "sitecustomize.py").write_text(
         "from tachograph.node.gpu.gpu_collector import GpuCollector\n"
         "collect = GpuCollector.collect\n"
@@ -251,7 +251,7 @@ def test_a_fault_of_ours_costs_one_gpu(fake: Any, stepper: Stepper, tmp_path: Pa
 def test_without_a_list_the_known_gpus_are_read_on(
     fake: Any, stepper: Stepper, tmp_path: Path, then: str, reason: str
 ) -> None:
-    """How many GPUs there are is asked every 15 s; no answer is told, and costs no reading."""
+    """GPUs are counted every 15 s; a count that fails is logged, and costs no reading."""
     (tmp_path / "sitecustomize.py").write_text(
         "from tachograph.node.driver import nvml\n"
         "count, asked = nvml.Nvml.count, []\n"

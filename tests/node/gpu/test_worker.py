@@ -1,4 +1,4 @@
-"""The worker process: a line per interval whatever the driver does, an end when it is told, and no growth."""
+"""The worker process: a line per interval whatever the driver does, an end on request, and no growth."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_worker_carries_no_server(fake: Any) -> None:
 
 
 def test_the_exporter_does_not_carry_the_worker() -> None:
-    """What only the worker needs costs the exporter no memory."""
+    """Modules that only the worker needs are not loaded by the exporter."""
     loaded = subprocess.run(
         [sys.executable, "-c", "import sys, tachograph.node.gpu.source; print(*sys.modules)"],
         check=True,

@@ -67,6 +67,6 @@ def test_a_reading_gives_the_samples_of_its_state() -> None:
 
 @pytest.mark.parametrize("line", ["", "{", "7", "[]", "{}", '{"gpus": [], "xid_series": [["no_such_metric", []]]}'])
 def test_another_text_is_refused(line: str) -> None:
-    """What is no line of a worker of this version raises one of four errors, whatever it is."""
+    """Anything but a line of a worker of this version raises one of four errors."""
     with pytest.raises((ValueError, KeyError, TypeError, AttributeError)):
         LineReader().read(line)

@@ -92,7 +92,7 @@ def test_what_came_later_never_costs_the_hello(value: object) -> None:
     ],
 )
 def test_refusal_names_reason_and_fault(data: bytes, reason: str, words: str) -> None:
-    """A frame that is not accepted is refused under a counted reason, in words that name the fault."""
+    """A frame that is not accepted is refused with a counted reason and a message that names the fault."""
     with pytest.raises(FrameError) as refusal:
         decode(data)
     assert refusal.value.reason == reason

@@ -42,7 +42,7 @@ def test_the_ranks_own_word_comes_first() -> None:
 
 
 def test_a_uuid_of_another_node_leaves_the_word_to_the_others() -> None:
-    """A UUID that is not here names nothing, and is no reason to believe nobody else."""
+    """An unknown UUID names no GPU, and the other sources are still used."""
     assert sitting(uuid="GPU-ffff", pid=7, pids={7: EIGHT[2]}) == "2"
     assert sitting(uuid="GPU-ffff") is None
     assert sitting(uuid=UUIDS[0][:9]) is None, "the start of one is no UUID"
@@ -50,7 +50,7 @@ def test_a_uuid_of_another_node_leaves_the_word_to_the_others() -> None:
 
 @pytest.mark.parametrize("pid", [0, -1])
 def test_a_process_the_kernel_cannot_name_is_nobody(pid: int) -> None:
-    """Across pid namespaces every process is 0, which must not become whoever NVML has at 0."""
+    """Across pid namespaces every pid is 0, which must not match a process that NVML lists as 0."""
     assert sitting(pid=pid, pids={0: EIGHT[2], -1: EIGHT[2]}) is None
 
 
@@ -121,7 +121,7 @@ def test_numbers_mean_nothing_where_gpus_differ() -> None:
 
 
 def test_numbers_mean_nothing_once_a_gpu_was_unplugged() -> None:
-    """NVML has given its index to another GPU, and nobody can say who else counts anew."""
+    """NVML has given its index to another GPU, and it is unknown which other sources are renumbered."""
     twice = (*EIGHT[:2], GpuIdentity("1", "GPU-came-later", H100))
     assert sitting("1", gpus=twice) is sitting("0", "1", gpus=twice) is sitting("", "0,1", gpus=twice) is None
     assert sitting(UUIDS[1], gpus=twice) == sitting("0", "GPU-came-later", gpus=twice) == "1"

@@ -16,8 +16,8 @@ import pytest
 from tachograph.node.app import MOST_DESCRIPTORS
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.listener import GREETING_SECONDS, Listener
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shares import WORK_BURST, WORK_RATE
-from tachograph.node.ranks.table import RankTable
 
 HELLO = b'{"v":1,"type":"hello","run":"r","rank":0}\n'
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -98,7 +98,7 @@ def test_the_cap_holds_for_all_who_come_at_once(listening: Any, table: RankTable
 
 
 def test_live_ranks_are_never_hung_up_on(listening: Any, table: RankTable) -> None:
-    """Where each connection of a user speaks for a rank, his next one is told and closed, and counted."""
+    """If all connections of a user already have a rank, the next one is rejected with a reason, closed and counted."""
 
     async def body(listener: Listener, connect: Callable[[], Awaitable[Streams]]) -> None:
         held = []
@@ -164,7 +164,7 @@ def test_a_user_out_of_share_is_read_later(listening: Any, table: RankTable, han
 
 
 def test_no_descriptor_left(exporter_at: Callable[..., Any], speak: Any) -> None:
-    """Out of descriptors, the exporter says so once, serves who is there, and accepts again when there is room."""
+    """Out of descriptors, the exporter logs it once, serves its connections, and accepts again when it can."""
     running = exporter_at("--no-gpu")
     witness = running.speaker()
     witness.hello()
@@ -196,7 +196,7 @@ def test_the_descriptor_limit_is_raised(exporter_at: Callable[..., Any]) -> None
 
 
 def test_hello_is_waited_for_a_minute(listening: Any, table: RankTable, hand: Any) -> None:
-    """A connection without hello is told and closed after 60 s; one that said hello is left alone."""
+    """A connection without hello is closed after 60 s, with a reason; one that sent hello stays open."""
 
     async def body(listener: Listener, connect: Callable[[], Awaitable[Streams]]) -> None:
         speaking, speaker = await connect()

@@ -49,7 +49,7 @@ def seconds(exporter: Any, run: str) -> dict[str, float]:
 
 
 def test_a_second_life_counts_its_restart_and_its_rework(exporter: Any) -> None:
-    """Steps that the first life had done are rework, the time between both is restart, and the sums go on."""
+    """Steps that the first attempt had done are rework, the time between both is restart, and the sums continue."""
     begins = time.monotonic()
     with life(exporter, "twice", 0, 0) as recorder:
         train(recorder, 0, 10)

@@ -134,7 +134,7 @@ def descriptors() -> int:
 
 
 def test_what_is_told_of_an_end(child: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code of a process that exits; nothing of one that a signal ends or that goes on; each pidfd is closed."""
+    """The code of a process that exits; none for one that a signal ends or that continues; each pidfd is closed."""
     before = descriptors()
     told: list[tuple[str, int]] = []
 
@@ -217,7 +217,7 @@ def reason(running: Any, run: str) -> str | None:
     ],
 )
 def test_how_processes_end(running: Any, run: str, code: str, expected: str) -> None:
-    """An exit code that the client could not see is a failure all the same; deaths stay deaths."""
+    """An exit code that the client could not see is a failure, too; a death remains a death."""
     process = script(running, run, code)
     try:
         running.eventually(lambda: reason(running, run) == expected)

@@ -21,7 +21,7 @@ from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.process_end import ProcessEnds
 from tachograph.node.ranks.rank_connection import BURST, RankConnection
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.wire import MAX_FRAME_BYTES
 
 
@@ -119,7 +119,7 @@ def test_frames_come_in_any_pieces(wire: Wire, table: RankTable, chunk: int, han
 
 
 def test_a_bad_frame_costs_itself_alone(wire: Wire, table: RankTable) -> None:
-    """After a refused frame, with its readable answer, the same connection goes on."""
+    """After a refused frame and a readable answer to it, the same connection continues."""
     wire.feed(HELLO + b"{nonsense\n" + STATE)
     welcome, refusal = wire.pipe.answers()
     assert welcome["ok"] is True
@@ -220,7 +220,7 @@ def test_the_kernel_says_whose_gpu_it_is(wire: Wire, table: RankTable, two_gpus:
 
 @pytest.mark.parametrize("facts", [{"visible_devices": "," * 10**6}, {"job": {"job_id": "x" * 10**6}}])
 def test_an_endless_fact_is_an_oversized_frame(wire: Wire, table: RankTable, facts: dict[str, object]) -> None:
-    """A million commas never reach the decoder, and the next hello is as good as ever."""
+    """A million commas never reach the decoder, and the next hello is accepted."""
     wire.feed(frame(type="hello", run="r", rank=0, **facts) + HELLO + STATE)
     assert refused(table) == {"oversized": 1}
     assert table.frames == 2

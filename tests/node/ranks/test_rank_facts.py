@@ -85,7 +85,7 @@ def test_a_rank_is_found_once_it_computes(rank_of: Any, node: Node, hand: Any) -
 
 
 def test_a_found_rank_stays_where_it_is(rank_of: Any, node: Node, hand: Any) -> None:
-    """A lost GPU has no processes, and a dead rank's pid is somebody else's: who sat there is known all the same."""
+    """A lost GPU has no processes, and a dead rank's pid may be reused: its rank is still known."""
     node.known, node.computing = H100S, {rank_of.ME.pid: H100S[1]}
     rank_of.greet(link := object(), visible_devices="0")
     rank_of.tell(link)

@@ -63,7 +63,7 @@ def test_restarts_of_containers_are_counted_by_sequence(table: Any) -> None:
 
 
 def test_restarts_are_remembered_as_long_as_the_run(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
-    """A forgotten rank that returns goes on counting while others of its run are there; else the run is a new one."""
+    """A forgotten rank that returns continues its counters while others of its run exist; else the run is new."""
     table.greet(object(), rank=1)
     for peer in (table.ME, table.OTHER):
         table.greet(link := object(), peer)
@@ -83,7 +83,7 @@ def test_restarts_are_remembered_as_long_as_the_run(table: Any, table_of: Any, t
 
 def test_forgotten_ranks_are_remembered_up_to_a_number(table: Any, hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sender that makes up ranks without end costs a bounded memory."""
-    monkeypatch.setattr("tachograph.node.ranks.table.MAX_FORGOTTEN", 3)
+    monkeypatch.setattr("tachograph.node.ranks.rank_table.MAX_FORGOTTEN", 3)
     table.greet(object(), rank=99)
     for rank in range(10):
         table.greet(link := object(), rank=rank)
@@ -128,7 +128,7 @@ def lived(table: Any, hand: Any, step: int, rank: int = 0) -> tuple[object, floa
 
 
 def test_a_job_that_comes_back_after_hours_is_known(table: Any, hand: Any) -> None:
-    """A requeue takes longer than a dead rank stays visible: its step and its end are remembered all the same."""
+    """A requeue takes longer than a dead rank stays visible: its step and its end are still remembered."""
     link, heard = lived(table, hand, 480)
     table.lost(link)
     for _ in range(10):
@@ -147,7 +147,7 @@ def test_a_training_that_finished_is_not_gone_on_with(table: Any, hand: Any) -> 
 
 
 def test_another_users_past_is_not_told(table: Any, hand: Any) -> None:
-    """A run's name may be taken by somebody else once it is forgotten; what it was is nobody's business."""
+    """A run's name may be used by another user once it is forgotten; nothing of the old run is shown."""
     link, _ = lived(table, hand, 480)
     table.lost(link)
     for _ in range(10):
@@ -157,7 +157,7 @@ def test_another_users_past_is_not_told(table: Any, hand: Any) -> None:
 
 def test_remembering_has_an_end(table: Any, hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names without end cost no memory: the oldest is forgotten for good."""
-    monkeypatch.setattr("tachograph.node.ranks.table.MAX_FORGOTTEN", 3)
+    monkeypatch.setattr("tachograph.node.ranks.rank_table.MAX_FORGOTTEN", 3)
     for rank in range(5):
         link, _ = lived(table, hand, rank, rank)
         table.lost(link)

@@ -10,8 +10,8 @@ import pytest
 from tachograph.catalog.rank import LOST_CAUSES, PHASES
 from tachograph.node.ranks.frames import Bye, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_totals import CounterDelta, RunTotals
-from tachograph.node.ranks.table import RankTable
 
 PRODUCTIVE, LOST = "train_productive_seconds_total", "train_lost_seconds_total"
 

@@ -126,7 +126,7 @@ def test_label_values_are_capped_and_known_ones_live_on(series: RankSeries, drop
 
 
 def test_series_of_a_rank_are_capped(drops: Counter[str]) -> None:
-    """Beyond the cap new series are dropped and counted; counters known before go on, whatever gauges want."""
+    """Beyond the cap new series are dropped and counted; known counters continue, and gauges do not displace them."""
     series = RankSeries(Limits(series_per_rank=15), drops)  # 12 exist from the start
     series.take({"tokens_total": 1, "loss": 1, "grad_norm": 1, "learning_rate": 1, "samples_total": 1})
     assert drops == {"series_limit": 2}
@@ -158,7 +158,7 @@ def test_a_thousand_layers_cost_the_layers(series: RankSeries, drops: Counter[st
 def test_what_a_process_adds_to_its_run(series: RankSeries, drops: Counter[str]) -> None:
     """Merged families are no series of the rank; a frame gives what they grew by, a repeated one nothing.
 
-    A zero is told once: it brings the series about. What fell, or is no number, costs itself.
+    A zero is reported once, to create the series. A value that fell, or is not a number, is dropped alone.
     """
     first = {"productive_seconds_total": 10.0, "lost_seconds_total": {"data": 2, "init": 0}}
     assert series.take(first) == [

@@ -36,7 +36,7 @@ def test_another_users_dead_rank_is_not_evicted(table_of: Any, two_gpus: Any) ->
 
 
 def test_the_node_has_room_for_four_greedy_users(table_of: Any, two_gpus: Any) -> None:
-    """Beyond four times the limit of one user, who comes is refused, and nobody who is there is forgotten."""
+    """Beyond four times the limit of one user, new ranks are refused, and no present one is forgotten."""
     table = table_of(two_gpus, ranks=2)
     for uid in range(4):
         for rank in range(2):
@@ -47,7 +47,7 @@ def test_the_node_has_room_for_four_greedy_users(table_of: Any, two_gpus: Any) -
 
 
 def test_what_a_user_left_behind_is_not_crowded_out(table: Any, hand: Any) -> None:
-    """A rank that comes back after hours hears its last step, whatever others made up meanwhile."""
+    """A rank that returns after hours receives its last step, whatever other users sent meanwhile."""
     table.greet(link := object(), ME, run="mine")
     table.tell(link, step=480)
     table.lost(link)
@@ -106,7 +106,7 @@ def test_names_are_limited_in_bytes(table: Any) -> None:
 
 
 def test_a_wide_frame_is_not_looked_at_whole(table: Any) -> None:
-    """Of a family far too wide, and of a frame of far too many, no more is read than could ever be shown."""
+    """Of a family with too many values, and of a frame with too many families, no more is read than could be shown."""
 
     class Counting(dict[str, object]):
         read = 0
@@ -147,7 +147,7 @@ def test_work_is_shared_among_users(hand: Any) -> None:
 
 
 def test_series_are_limited_for_each_user(table_of: Any, two_gpus: Any, hand: Any) -> None:
-    """All ranks of a user together hold no more series than fit on the page; what leaves makes room again."""
+    """All ranks of a user together have no more series than fit on the page; a removed rank makes room."""
     table = table_of(two_gpus, series=1000)
     wide = {"layer_grad_norm": {f"{i}": 1.0 for i in range(32)}, "layer_grad_ratio": {f"{i}": 1.0 for i in range(32)}}
     for rank in range(20):

@@ -27,7 +27,7 @@ WRITES_CHECKPOINTS = {
 
 @pytest.fixture
 def exporter_with(hand: Any, two_gpus: Any, tmp_path: Path) -> Any:
-    """An exporter that is told one frame of a rank on GPU 0 in a Slurm job."""
+    """An exporter that has received one frame of a rank on GPU 0 in a Slurm job."""
 
     def tell(*flags: str, **more: object) -> Exporter:
         exporter = Exporter(read_config([f"--socket={tmp_path}/s", "--no-gpu", *flags], {}), None, hand.clock)

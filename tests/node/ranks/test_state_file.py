@@ -1,4 +1,4 @@
-"""The state file: what an exporter keeps, the next one has, and whatever else lies there harms nobody."""
+"""The state file: the next exporter has what one saved, and any other content of the file does no harm."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_one_bad_run_costs_itself(table: Any, table_of: Any, two_gpus: Any, spoi
 
 
 def test_a_name_is_its_owners_after_a_restart(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
-    """While its ranks may still come back a run is its owner's; once they did not, it is gone."""
+    """While its ranks may still return, a run belongs to its owner; afterwards it is forgotten."""
     table.greet(object(), table.ME)
     after = restarted(table, table_of, two_gpus)
     with pytest.raises(Exception, match="belongs to uid 1000"):
@@ -105,7 +105,7 @@ def kept() -> bytes:
 
 
 def test_the_file_is_private_and_replaced_whole(tmp_path: Path) -> None:
-    """Only its owner can read it, and a torn one left behind is in nobody's way."""
+    """Only its owner can read it, and a torn one that was left behind does no harm."""
     file = StateFile(tmp_path / "rank.state")
     (tmp_path / "rank.state.new").write_text("torn")
     assert file.load() is None

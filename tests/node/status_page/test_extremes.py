@@ -1,4 +1,4 @@
-"""The status page under whatever ranks may say: every part is drawn, and one that fails costs itself alone."""
+"""The status page under extreme frames: every section is rendered, and one that fails affects no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tachograph.catalog import index as catalog
 from tachograph.node.ranks.frames import Bye, FrameError, Hello, decode
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank import Peer
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.node.status_page.page import Sections, status_page
 
@@ -129,7 +129,7 @@ BROKEN = GpuIdentity("0", "GPU-0", None)  # type: ignore[arg-type]  # what no dr
 
 
 def test_a_part_that_fails_costs_itself(two_gpus: Any, hand: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The other parts stand, the failed one says so, and the log has one line of it a minute."""
+    """The other sections are shown, the failed one says so, and the log has one line a minute."""
     table = RankTable(Limits(), hand.clock, two_gpus)
     train(table, hand, 7)
     sections = Sections(hand.clock)

@@ -10,7 +10,7 @@ import pytest
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.frames import Bye, Event, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuSnapshot, Sample
 from tachograph.node.status_page.page import status_page
 
@@ -132,7 +132,7 @@ def test_gpus(table: RankTable, hand: Any, two_gpus: Any) -> None:
 
 
 def test_a_readable_gpu_that_is_not_well(table: RankTable, hand: Any, two_gpus: Any) -> None:
-    """What the driver recommends and Xids that no program explains stand beside "readable"; the other Xids do not."""
+    """The driver's recommendation and Xids that no program explains are shown beside "readable", others not."""
     gpu, other = ("0", "GPU-aaaa"), ("1", "GPU-bbbb")
     samples = (
         Sample(catalog.GPU_UP, gpu, 1), Sample(catalog.GPU_UP, other, 1),
@@ -166,7 +166,7 @@ def test_without_readings_the_reason_is_shown(table: RankTable, hand: Any, two_g
 
 
 def test_latest_events_come_first(table: RankTable, hand: Any) -> None:
-    """What happened last stands on top, a dozen at most, and any time a rank may send can be shown."""
+    """The latest event is at the top, a dozen are shown at most, and any time that a rank may send can be displayed."""
     table.hello("a", Hello(v=1, run="r", rank=0), Peer(0, 1))
     events = [Event(id=n, kind="checkpoint_saved", time=float(n), step=n) for n in range(1, 20)]
     events.append(Event(id=20, kind="late", time=2.0**36))

@@ -1,4 +1,4 @@
-"""What the status page says is wrong: worst first, in words, and never more than fits a page."""
+"""The status page's problems: worst first, in words, and never more than fit on a page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
 from tachograph.node.ranks.frames import Bye, Event, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.node.status_page.page import RANKS_SHOWN, RUNS_SHOWN, status_page
 from tachograph_lab.processes import answers, free_port
@@ -115,7 +115,7 @@ def test_all_is_well(node: Node) -> None:
 
 
 def test_a_misuse_is_told_once_for_all_ranks(node: Node) -> None:
-    """What scripts get wrong with the recorder comes last, cut and escaped, also once the run has finished."""
+    """Misuse of the recorder is listed last, shortened and escaped, even after the run has finished."""
     for rank in range(2):
         node.hello(rank)
         node.say(rank, notices=["step.log(los=…) is dropped: did you mean loss?"])
@@ -202,7 +202,7 @@ def test_an_exit_code_is_a_reason(node: Node) -> None:
     ]
     finished = node.table.bye(("llama-7b", 1), Bye(v=1, outcome="finished"))
     node.table.exited(finished, 3)
-    assert finished.last_words == "exit code 3"
+    assert finished.failure_reason == "exit code 3"
     assert node.problems()[0].startswith("Rank failed Ranks 0, 1 of run llama-7b failed, rank 0 first, 3.0 s ago")
 
 

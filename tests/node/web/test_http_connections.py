@@ -75,7 +75,7 @@ class Port:
         self.body = 1.0
         pages = Pages(
             samples=self._samples,
-            landing=self._landing,
+            status_page=self._status_page,
             ready=lambda: (True, "ready\n"),
             generation=lambda: self.generation,
         )
@@ -90,7 +90,7 @@ class Port:
         self.made += 1
         yield Sample(catalog.FRAMES, (), self.made)
 
-    def _landing(self, is_trusted: bool) -> str:
+    def _status_page(self, is_trusted: bool) -> str:
         self.made += 1
         return f"{'all' if is_trusted else 'some'} {self.made}"
 
@@ -133,7 +133,7 @@ def port(hand: Any) -> Callable[..., Any]:
 
 
 def test_an_idle_connection_gives_way(port: Any) -> None:
-    """Past the limit the longest idle connection of all goes, and the newcomer is served; nobody is refused."""
+    """Beyond the limit the connection that was idle longest is closed, and the new one is served; none is refused."""
 
     async def attack() -> None:
         async with port(most=3) as served:
@@ -334,7 +334,7 @@ def test_one_page_for_all(port: Any) -> None:
     asyncio.run(ask())
 
 
-def test_two_landing_pages(port: Any) -> None:
+def test_two_status_pages(port: Any) -> None:
     """Who is here and who comes through a proxy read two pages, each made once per tick."""
 
     async def ask() -> None:
@@ -411,7 +411,7 @@ def test_a_crowd_of_idle_connections(exporter: Any) -> None:
 
 
 def test_no_descriptor_is_left(exporter: Any) -> None:
-    """Out of descriptors the log has one line and no traceback, a scrape gets in all the same, and nothing spins."""
+    """Out of descriptors the log has one line and no traceback, a scrape still succeeds, and there is no busy loop."""
     spare = len(os.listdir(f"/proc/{exporter.process.pid}/fd")) + 8  # noqa: PTH208
     with descriptors(exporter, spare), contextlib.ExitStack() as crowd:
         for _ in range(40):
@@ -444,7 +444,7 @@ MALFORMED = (
 
 
 def test_a_storm_of_malformed_requests(exporter: Any) -> None:
-    """Whatever is sent in place of HTTP costs no traceback, and a line per cause and minute; scrapes go on."""
+    """Invalid HTTP causes no traceback, and one log line per cause and minute; scrapes continue."""
     before = exporter.log.read_text()
     for number in range(300):
         with socket.create_connection(address(exporter), LIMIT) as client, contextlib.suppress(ConnectionError):

@@ -171,7 +171,7 @@ def test_mutual_tls(site: Any, certificates: Certificates) -> None:
 
 
 def test_a_handshake_that_does_not_come(site: Any, certificates: Certificates) -> None:
-    """Clients that begin a handshake and stop keep nobody out, and each is hung up on."""
+    """Clients that stop within the handshake do not block others, and are disconnected."""
     served = site(TLS + "}\n")
     with contextlib.ExitStack() as crowd:
         clients = [crowd.enter_context(socket.create_connection(served.address, LIMIT)) for _ in range(80)]
@@ -229,7 +229,7 @@ def test_a_storm_of_wrong_passwords(site: Any) -> None:
 
 
 def test_headers(site: Any) -> None:
-    """The headers of the file are on every answer; the landing page's own policy stays."""
+    """The headers of the file are on every answer; the status page's own policy stays."""
     served = site(
         "http_server_config: {http2: false, headers: {X-Frame-Options: deny, Content-Security-Policy: none}}\n"
     )
@@ -437,7 +437,7 @@ os.execv(sys.executable, [sys.executable, "-m", "tachograph", "exporter", *sys.a
 
 
 def activated(sock: socket.socket, folder: Path, *, pid: str = "") -> subprocess.Popen[str]:
-    """Start an exporter as systemd does: the socket as descriptor 3, and the environment that says so."""
+    """Start an exporter as systemd does: with the socket as descriptor 3, and the environment variables for it."""
     flags = ["--no-gpu", "--web.systemd-socket", "--web.listen-address=127.0.0.1:1", f"--socket={folder}/rank.sock"]
     number = sock.fileno()
     command = [sys.executable, "-c", AS_SYSTEMD, str(number), pid, *flags]

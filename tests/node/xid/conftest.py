@@ -17,7 +17,7 @@ WATCHER = Path(__file__).with_name("watcher.py")
 
 
 class Log:
-    """What the kernel writes; `clock` is the monotonic clock that its stamps come from."""
+    """The kernel's log; `clock` is the monotonic clock of its timestamps."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         os.mkfifo(path)
@@ -101,7 +101,7 @@ class Watch:
         return str(self._ask("rows")["trouble"])
 
     def notes(self) -> dict[str, str]:
-        """Return what is told for the log."""
+        """Return the lines for the log."""
         notes: dict[str, str] = self._ask("rows")["notes"]
         return notes
 

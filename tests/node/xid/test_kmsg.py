@@ -114,7 +114,7 @@ def test_a_stream_may_be_cut_anywhere(junk: list[bytes], cuts: list[int]) -> Non
 
 
 def test_records_lost_in_the_ring_are_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Overrun, the kernel says EPIPE once; reading goes on with the oldest record there is, and the loss is known."""
+    """After an overrun the kernel returns EPIPE once; reading continues with the oldest record; the loss is known."""
     answers: list[bytes | OSError] = [LINE, OSError(errno.EPIPE, "Broken pipe"), LINE, BlockingIOError()]
 
     def read(_file: int, _size: int) -> bytes:

@@ -38,7 +38,7 @@ class GarbageTag:
                 return
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
-        """Hear of a collection; called by Python in whatever thread caused it."""
+        """Take note of a collection; called by Python in whatever thread caused it."""
         if info["generation"] != FULL or phase != "start":
             return
         completed = self._step.completed

@@ -50,7 +50,7 @@ class Copy:
 
 
 Reading = float | Copy | None
-"""A number, one that is on its way, or None for a value that is no number."""
+"""A number, one that is still being copied from the device, or None for a value that is not a number."""
 
 
 def read(value: object) -> Reading:

@@ -24,7 +24,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "dp": ("dp", "ddp", "data", "data_parallel", "replicate", "dp_replicate"),
     "fsdp": ("fsdp", "shard", "dp_shard"),
 }
-"""What the dimensions of a device mesh are called, lower case."""
+"""The usual names of a device mesh's dimensions, in lower case."""
 _DIMENSION = {spelling: dimension for dimension, spellings in _NAMES.items() for spelling in spellings}
 
 _MEGATRON = "megatron.core.parallel_state"

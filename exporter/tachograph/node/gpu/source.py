@@ -48,7 +48,7 @@ ADVICE = {
     "no_device_nodes": "give the container its GPUs: docker run --gpus all, or the NVIDIA container runtime",
     "no_permission": "let this user, or this container, open the devices /dev/nvidia*",
 }
-"""What to do, by the reason of the gpu collector."""
+"""Advice, by the reason of the gpu collector."""
 
 
 class GpuSource:
@@ -158,7 +158,7 @@ class GpuSource:
         assert process.stdout is not None
         assert process.stderr is not None
         self._ended, self._spoke, self._heard, self._hung_since = "", False, time.monotonic(), None
-        last_words = asyncio.create_task(_last_line(process.stderr))
+        last_line = asyncio.create_task(_last_line(process.stderr))
         watch = asyncio.create_task(self._watch())
         lines = asyncio.create_task(self._listen(process.stdout))
         try:
@@ -172,10 +172,10 @@ class GpuSource:
             await _end(process)
             if process.returncode == SPENT_STATUS and self._last is not None:
                 return "driver", self._word, self._last.reason
-            await asyncio.wait({last_words}, timeout=END_SECONDS)
-            return "crashed", "worker", _end_of(process.returncode, last_words.result() if last_words.done() else "")
+            await asyncio.wait({last_line}, timeout=END_SECONDS)
+            return "crashed", "worker", _end_of(process.returncode, last_line.result() if last_line.done() else "")
         finally:
-            for task in (last_words, watch, lines):
+            for task in (last_line, watch, lines):
                 task.cancel()
             if not await _end(process):
                 self._left.append(process)

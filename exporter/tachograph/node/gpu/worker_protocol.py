@@ -49,7 +49,7 @@ class GpuReading:
     failures: Mapping[str, str] = field(default_factory=dict)
     """The readings that failed, and why, by subject."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """What this model or its driver lacks, in a sentence, by subject."""
+    """The capabilities that this model or its driver lacks, a sentence for each subject."""
 
     def down(self, word: str, why: str = "") -> GpuReading:
         """Return its reading while it cannot be read; without `why` where the driver as a whole is the reason."""

@@ -23,8 +23,8 @@ from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.process_end import ProcessEnds
 from tachograph.node.ranks.rank_connection import RankConnection
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shares import CONNECTION_COST
-from tachograph.node.ranks.table import RankTable
 from tachograph.node.samples import Sample
 
 GREETING_SECONDS = 60.0

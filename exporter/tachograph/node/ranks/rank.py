@@ -34,7 +34,7 @@ DEFAULT_PRECISION = "bf16"
 NEW_SECONDS = 60.0
 """Time for which a rank counts as new: longer than a scrape interval, so that at least one scrape shows it."""
 WAIT_WINDOW = 10
-"""Frames over which the landing page computes the share of exposed wait: ten seconds at the usual 1 Hz."""
+"""Frames over which the status page computes the share of exposed wait: ten seconds at the usual 1 Hz."""
 
 _NOTHING = Buckets()
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
@@ -88,7 +88,7 @@ class Rank:
         self.hello, self.peer, self.link = hello, peer, link
         self.ended: float | None = None
         self.ended_at = 0.0
-        self.outcome = self.end_reason = self.last_words = ""
+        self.outcome = self.end_reason = self.failure_reason = ""
         self.key = (hello.run, str(hello.rank))
         self.restarts = max(self.restarts, hello.attempt)
         self.config, self.peak_flops, self.grant, self.job = config, peak_flops, grant, job
@@ -144,9 +144,9 @@ class Rank:
         self.link, self.outcome, self.ended, self.ended_at = None, outcome, now, wall
         self.end_reason = "died" if outcome == "dead" else outcome
 
-    def fail(self, category: str, last_words: str) -> None:
+    def fail(self, category: str, failure_reason: str) -> None:
         """Make the end of the rank a failure; its time stays."""
-        self.outcome, self.last_words = "failed", last_words
+        self.outcome, self.failure_reason = "failed", failure_reason
         self.end_reason = self.series.fail(category)
 
     def apply(self, state: State, now: float, most: int) -> list[CounterDelta]:

@@ -13,7 +13,7 @@ import msgspec
 from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, decode
 from tachograph.node.ranks.process_end import PeerProcess, ProcessEnds
 from tachograph.node.ranks.rank import Rank
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.wire import MAX_FRAME_BYTES, MAX_RATE_HZ
 
 BURST = 100

@@ -7,9 +7,9 @@ import logging
 import time
 
 from tachograph.node.log import OncePerMinute
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.saved_totals import encode
 from tachograph.node.ranks.state_file import StateFile, boot_id
-from tachograph.node.ranks.table import RankTable
 
 SAVE_EVERY_TICKS = 2
 """Saving wakes a thread. Sums on the page are as old as the last save; a restart takes nothing back, for what ranks

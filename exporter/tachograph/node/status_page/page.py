@@ -21,7 +21,7 @@ from tachograph.humanize import age, count, percent, plural, significant, utc
 from tachograph.node.clock import Clock
 from tachograph.node.log import OncePerMinute
 from tachograph.node.ranks.rank import Rank
-from tachograph.node.ranks.table import RankTable
+from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.redact import redact
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 from tachograph.node.status_page import html, problems
@@ -121,8 +121,8 @@ def _ranks_by_run(table: RankTable, now: float, *, is_trusted: bool) -> dict[str
     found: dict[str, list[RankStatus]] = {}
     for rank in table.ranks():
         since = rank.ended if rank.ended is not None else rank.heard
-        told = (rank.last_words, *rank.notices)
-        reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in told)
+        texts = (rank.failure_reason, *rank.notices)
+        reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in texts)
         found.setdefault(rank.key[0], []).append(
             RankStatus(rank, table.state_of(rank), now - since, reason, tuple(notices))
         )
@@ -248,12 +248,12 @@ def _gpus_summary(gpus: Sequence[GpuIdentity], snapshot: GpuSnapshot | None, now
 def _events(table: RankTable) -> str:
     rows = [
         [
-            Cell("When (UTC)", "", utc(moment.event.time)),
-            Cell("Event", "", plain(moment.event.kind.replace("_", " "))),
-            Cell("Rank", "n", str(moment.rank)),
-            Cell("Step", "n", shown(moment.event.step, count)),
-            Cell("Run", "wide", name(moment.run)),
+            Cell("When (UTC)", "", utc(entry.event.time)),
+            Cell("Event", "", plain(entry.event.kind.replace("_", " "))),
+            Cell("Rank", "n", str(entry.rank)),
+            Cell("Step", "n", shown(entry.event.step, count)),
+            Cell("Run", "wide", name(entry.run)),
         ]
-        for moment in sorted(table.events, key=lambda moment: -moment.event.time)[:EVENTS_SHOWN]
+        for entry in sorted(table.events, key=lambda entry: -entry.event.time)[:EVENTS_SHOWN]
     ]
     return html.table(UNSEEN.format("Latest events of ranks"), rows) or '<p class="soft">None.</p>'

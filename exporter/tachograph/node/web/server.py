@@ -1,4 +1,4 @@
-"""The HTTP server: /metrics, the health pages and the landing page, each rendered at most once per second."""
+"""The HTTP server: /metrics, the health pages and the status page, each rendered at most once per second."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Pages:
     """The sources of the pages; none of them blocks, and a page is cached while `generation` stays the same."""
 
     samples: Callable[[], Iterable[Sample | HistogramSample]]
-    landing: Callable[[bool], str]
-    """Renders the landing page; the argument says whether the reader may see the ranks' failure messages."""
+    status_page: Callable[[bool], str]
+    """Renders the status page; the argument says whether the reader may see the ranks' failure messages."""
     ready: Callable[[], tuple[bool, str]]
     """Whether ranks can connect, and the state of each part in words."""
     generation: Callable[[], int]
@@ -146,7 +146,7 @@ class Server:
     def _application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard()])
         app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/", self._landing)
+        app.router.add_get("/", self._status_page)
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
         return app
@@ -218,13 +218,13 @@ class Server:
             return gzip.compress(text, _GZIP_LEVEL)
         return await asyncio.to_thread(gzip.compress, text, _GZIP_LEVEL)
 
-    async def _landing(self, request: web.Request) -> web.Response:
+    async def _status_page(self, request: web.Request) -> web.Response:
         is_trusted = self._web.current.is_closed or is_local(request)
 
         async def make() -> bytes:
-            return self._pages.landing(is_trusted).encode()
+            return self._pages.status_page(is_trusted).encode()
 
-        body = await self._shared.get(("landing", is_trusted), make)
+        body = await self._shared.get(("status_page", is_trusted), make)
         return web.Response(body=body, content_type="text/html", charset="utf-8", headers=_CLOSED_POLICY)
 
     async def _healthy(self, _: web.Request) -> web.Response:

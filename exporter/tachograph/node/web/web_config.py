@@ -5,7 +5,6 @@ https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuratio
 
 from __future__ import annotations
 
-import difflib
 import re
 import ssl
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tachograph.humanize import suggestion
 from tachograph.node.config_file import ConfigError
 
 if TYPE_CHECKING:
@@ -203,9 +203,7 @@ class _Reader:
         for key, value in _pairs(node):
             inner = f"{name}.{key.value}" if name else str(key.value)
             if key.value not in readers:
-                near = difflib.get_close_matches(str(key.value), readers, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(readers)}"
-                self._fault(key, inner, f"no such setting: {hint}")
+                self._fault(key, inner, f"no such setting: {suggestion(str(key.value), readers)}")
             elif key.value in found:
                 self._fault(key, inner, "given twice")
             else:

@@ -20,7 +20,7 @@ from tachograph.node.driver.nvml import Nvml
 from tachograph.node.samples import GpuIdentity, Row
 from tachograph.node.xid import kmsg as kernel
 from tachograph.node.xid.events import XidEvents
-from tachograph.node.xid.table import load
+from tachograph.node.xid.xid_table import load
 
 WINDOW_SECONDS = 10.0
 """An Xid that follows a counted one on the same GPU within this time is the same event.

@@ -23,7 +23,7 @@ def torch() -> Any:
 
 
 def build(torch: Any, answer: Any) -> Any:
-    """Make a model of one layer that answers what it is told."""
+    """Make a model of one layer with given outputs."""
 
     class Layer(torch.nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -103,7 +103,7 @@ def test_hooks_hang_for_the_sampled_step_alone(torch: Any) -> None:
 
 
 def test_an_error_of_the_layer_is_its_own(torch: Any) -> None:
-    """What forward raises passes through untouched, and the hooks come off at the next step."""
+    """An exception of forward passes through unchanged, and the hooks are removed at the next step."""
 
     def fail() -> None:
         raise KeyError("mine")

@@ -164,7 +164,7 @@ def test_the_training_is_the_same(torch: Any) -> None:
 
 
 def test_what_fails_is_given_up(torch: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A part that PyTorch refuses costs itself: counted and said once, and its last reading is told no more."""
+    """Only the part that PyTorch refuses is lost: counted and logged once, and its last reading no longer reported."""
     training = Training(torch, layers=2, update_every=1)
     training.steps(3)
     assert {"layer_grad_norm", "update_ratio"} <= training.told().keys()

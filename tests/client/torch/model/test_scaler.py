@@ -47,7 +47,7 @@ class Loop:
         self.optimizer.register_step_pre_hook(lambda optimizer, *_: self.watch.before(0, optimizer))
 
     def step(self, overflow: bool = False) -> dict[str, Any]:
-        """Make one step; return what is told in the middle of it, before the scaler's update."""
+        """Make one step; return the values reported in the middle of it, before the scaler's update."""
         self.optimizer.zero_grad()
         loss = self.model(self.torch.ones(1, 2)).sum() * (math.inf if overflow else 1.0)
         self.scaler.scale(loss).backward()
@@ -87,7 +87,7 @@ def test_the_scale_follows_while_every_step_is_skipped(torch: Any) -> None:
 
 
 def test_growth_is_no_skip(torch: Any) -> None:
-    """A scale that grows, and one that the user sets, are told with the next copy; neither is a skipped step."""
+    """A scale that grows, and one set by the user, are reported with the next copy; neither is a skipped step."""
     loop = Loop(torch, growth_interval=2)
     for _ in range(5):
         loop.clock.now += COPY_SECONDS
@@ -107,7 +107,7 @@ def test_a_copy_a_second(torch: Any) -> None:
 
 
 def test_watched_from_the_middle_on(torch: Any) -> None:
-    """What was skipped before is not counted."""
+    """Steps skipped before are not counted."""
     loop = Loop(torch, attach_at=3)
     assert loop.told() == {"amp_skipped_steps_total": 0}
     loop.step()

@@ -42,7 +42,7 @@ def test_a_wrapped_schedule() -> None:
 
 
 def test_the_schedule_is_not_kept_alive() -> None:
-    """One that is gone is told no more."""
+    """A schedule that is gone is no longer reported."""
     scheduler = Scheduler(last_epoch=4)
     watch = ScheduleWatch(scheduler)
     del scheduler

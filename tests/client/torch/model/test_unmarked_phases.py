@@ -90,7 +90,7 @@ def test_backward_is_found_through_any_output(torch: Any, wrap: Callable[[Any], 
 
 
 def test_marks_by_hand_come_first(torch: Any) -> None:
-    """What is marked is as marked, and what is left afterwards is what was there before."""
+    """Marked phases take precedence, and afterwards the phase from before is restored."""
     seen = Seen(torch)
     seen.model.register_forward_pre_hook(seen.note)
     with seen.step:

@@ -21,7 +21,7 @@ def torch() -> Any:
 
 
 def step(torch: Any, parameters: list[Any], rate: float, every: int = 1, steps: int = 1) -> dict[str, Any]:
-    """Make steps of plain gradient descent whose gradient is the parameter itself; return what is told."""
+    """Make steps of plain gradient descent whose gradient is the parameter itself; return the reported values."""
     optimizer = torch.optim.SGD(parameters, lr=rate)
     watch = UpdateRatio(every, DeviceReadings(Counter()))
     for number in range(steps):

@@ -15,7 +15,7 @@ from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.steps import Step
 from tachograph.client.torch.collectives import Collective, Collectives
 from tachograph.client.torch.waits import stream_wait
-from tachograph.client.torch.waits.doors import DOORS
+from tachograph.client.torch.waits.wait_functions import WAIT_FUNCTIONS
 
 FUNCTIONAL = "torch.distributed._functional_collectives"
 FULLY_SHARDED = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
@@ -107,7 +107,7 @@ class Rank:
             _C=SimpleNamespace(_current_graph_task_id=lambda: self.graph_task),
         )
         distributed.__dict__.update(Work=Work, is_available=lambda: True)
-        for module in {door.module for door in DOORS} | {"torch._dynamo.eval_frame"}:
+        for module in {target.module for target in WAIT_FUNCTIONS} | {"torch._dynamo.eval_frame"}:
             monkeypatch.delitem(sys.modules, module, raising=False)
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
@@ -157,7 +157,7 @@ def test_a_wait_in_a_step_is_exposed_and_no_part_of_the_phase_it_lies_in(rank: R
     assert rank.step.records[0][4] == 3.0
 
 
-def test_doors_within_doors_and_within_marks_count_once(rank: Rank) -> None:
+def test_waits_within_waits_and_within_marks_count_once(rank: Rank) -> None:
     """A functional wait that waits for a `Work`, and a wait marked by hand, are each one wait."""
     functional = rank.load(FUNCTIONAL, wait_tensor=rank.work.wait)
     rank.watch()
@@ -208,7 +208,7 @@ def test_a_module_that_is_imported_later_is_measured_from_then_on(rank: Rank) ->
 
 
 def test_a_name_that_has_moved_costs_one_line(rank: Rank, caplog: pytest.LogCaptureFixture) -> None:
-    """A PyTorch without `wait_tensor` is measured at the other doors."""
+    """A PyTorch without `wait_tensor` is measured in the other functions."""
     rank.load(FUNCTIONAL)
     rank.watch()
     rank.watch()
@@ -271,7 +271,7 @@ class TestOnAGpu:
         return FSDPParamGroup()
 
     def test_the_stream_is_measured_and_not_the_host(self, rank: Rank, group: Any) -> None:
-        """Each door's wait is that between its two events, counted once, by what it waits for; phases stay."""
+        """The wait of each function is that between its two events, counted once, by what it waits for; phases stay."""
         rank.watch()
         with rank.step, rank.clock.phases["forward"]:
             rank.now.passes(0.5)
@@ -281,7 +281,7 @@ class TestOnAGpu:
         assert rank.collectives.wait.total() == 3.0
         assert rank.phases() == {"forward": 0.5}
 
-    def test_before_a_gpu_is_in_use_those_doors_hold_other_work(self, rank: Rank, group: Any) -> None:
+    def test_before_a_gpu_is_in_use_those_functions_do_other_work(self, rank: Rank, group: Any) -> None:
         """On a CPU what FSDP2 waits for is a `Work`; once a GPU is in use, its stream counts."""
         rank.cuda.in_use = False
         rank.watch()
@@ -327,7 +327,7 @@ class TestOnAGpu:
         assert rank.collectives.wait.total() == 3.0
 
     def test_a_broken_gpu_is_the_training_codes_to_meet(self, rank: Rank, group: Any) -> None:
-        """What CUDA raises to us is not raised to the training code."""
+        """A CUDA error in our code is not raised to the training code."""
         rank.watch()
         rank.cuda.broken = True
         with rank.step:

@@ -34,7 +34,7 @@ class Activations:
         self.seconds = 0.0  # spent in hooks: it belongs to the look
 
     def arm(self) -> None:
-        """Hang the hooks, for the next step; to be called by the hook after the optimizer's step."""
+        """Register the hooks, for the next step; to be called by the hook after the optimizer's step."""
         self.seconds = 0.0
         for layer, module in self._modules.items():
             if (one := module()) is not None:

@@ -32,7 +32,7 @@ class LayerMemory:
         self.seconds = 0.0
 
     def arm(self) -> None:
-        """Hang the hooks, for the next step."""
+        """Register the hooks, for the next step."""
         self.seconds = 0.0
         for layer, module in self._modules.items():
             if in_use("cuda") is not None and (one := module()) is not None:

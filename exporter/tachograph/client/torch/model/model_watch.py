@@ -104,7 +104,7 @@ class ModelWatch:
         self._capturing: Callable[[], bool] = bool
 
     def attach(self) -> None:
-        """Hang the hooks; on the training thread, once. Raises what PyTorch raises where it refuses."""
+        """Register the hooks; on the training thread, once. Raises what PyTorch raises where it refuses."""
         optimizer, self._optimizer = self._optimizer, None  # from here on the optimizer holds us, not we it
         scheduler, self._scheduler = self._scheduler, None
         scaler, self._scaler = self._scaler, None

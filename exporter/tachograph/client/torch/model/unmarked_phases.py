@@ -42,7 +42,7 @@ class UnmarkedPhases:
         self._queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
 
     def attach(self, model: Any, optimizer: Any) -> None:
-        """Hang the hooks; on the training thread. Raises what PyTorch raises where it refuses."""
+        """Register the hooks; on the training thread. Raises what PyTorch raises where it refuses."""
         keep = self._handles.append
         if isinstance(model, self._torch.nn.Module):
             keep(model.register_forward_pre_hook(ModelHook(self._forward_begins), prepend=True))

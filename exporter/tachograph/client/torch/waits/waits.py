@@ -1,4 +1,4 @@
-"""Exposed wait of one rank at the doors: only in the thread that trains, inside its steps, and counted once.
+"""Exposed wait of one rank in these functions: only in the thread that trains, inside its steps, and counted once.
 
 On a CPU the thread itself waits: the clock is in phase `collective` meanwhile, as with a mark by hand, so the wait is
 no part of the phase that it lies in. On a GPU the call returns at once and the stream waits, which `StreamWait`
@@ -20,8 +20,8 @@ from tachograph.client.core.phases import OURS, PhaseClock
 from tachograph.client.core.steps import ExposedWait
 from tachograph.client.torch.loaded_torch import loaded_torch
 from tachograph.client.torch.operation_totals import OperationTotals
-from tachograph.client.torch.waits.doors import DOORS, Attached, Door, attach
 from tachograph.client.torch.waits.stream_wait import StreamWait
+from tachograph.client.torch.waits.wait_functions import WAIT_FUNCTIONS, Attached, WaitFunction, attach
 
 NOT_TRAINING = ("collective", "eval", "checkpoint")
 """Phases whose waits are theirs: marked by hand already, or of what runs on its own schedule."""
@@ -36,7 +36,7 @@ NO_BACKWARD = -1
 
 
 class Waits:
-    """Waits at the doors of PyTorch, from `attach` to `detach`; belongs to the thread that makes it.
+    """Waits in the functions of PyTorch that wait, from `attach` to `detach`; belongs to the thread that makes it.
 
     `shared` gets what is measured on a CPU; `gpu_found` is called once if it is a GPU's stream that waits.
     """
@@ -46,16 +46,16 @@ class Waits:
         self._shared = shared
         self._gpu_found = gpu_found
         self._thread = get_ident()
-        self._totals = {door.operation: OperationTotals() for door in DOORS}
+        self._totals = {target.operation: OperationTotals() for target in WAIT_FUNCTIONS}
         self._torch: Any = None  # once a GPU is in use
         self._streams: dict[str, StreamWait] = {}
         self._inside = False
         self._attached: list[Attached] = []
-        self._left = deque(DOORS)  # the sender thread attaches, too: whoever takes a door from here
+        self._left = deque(WAIT_FUNCTIONS)  # the sender thread attaches, too: each takes one from here
         self._frames = [call.__code__ for call in (Waits._on_stream, Waits._begin, Waits._in_backward)]
 
     def attach(self) -> None:
-        """Attach to every door whose module is loaded by now; what PyTorch does not have is logged once."""
+        """Attach to every function whose module is loaded by now; what PyTorch does not have is logged once."""
         if self._thread == NOBODY:
             return
         if self._torch is None and (torch := _torch_on_gpu()) is not None:
@@ -68,18 +68,18 @@ class Waits:
         self._hide()
 
     def _attach_next(self) -> None:
-        """Attach to one door, unless another thread took the last; no lock, or a fork could leave it taken for good."""
+        """Attach to one, unless another thread took the last; a lock could stay locked forever after a fork."""
         try:
-            door = self._left.popleft()
+            target = self._left.popleft()
         except IndexError:
             return
         try:
-            attached = attach(door, partial(self._measured, door))
+            attached = attach(target, partial(self._measured, target))
         except (AttributeError, KeyError, TypeError) as error:
-            notice(f"door {door.name}", f"waits for collectives in {door.name} are not measured", error)
+            notice(f"wait {target.name}", f"waits for collectives in {target.name} are not measured", error)
             return
         if attached is None:
-            self._left.append(door)
+            self._left.append(target)
         elif self._thread == NOBODY:
             attached.detach()
         else:
@@ -112,15 +112,15 @@ class Waits:
             total += totals.wait or 0.0
         return total
 
-    def _measured(self, door: Door, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _measured(self, target: WaitFunction, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return `original` with its time counted; the way of a CPU is written for speed."""
-        clock, shared, totals = self._clock, self._shared, self._totals[door.operation]
+        clock, shared, totals = self._clock, self._shared, self._totals[target.operation]
         collective, evaluation, checkpoint = (clock.phases[name] for name in NOT_TRAINING)
-        only_on_gpu = door.only_on_gpu
+        only_on_gpu = target.only_on_gpu
 
         def wait(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the original takes and returns
             if self._torch is not None:
-                return self._on_stream(door, original, given, named)
+                return self._on_stream(target, original, given, named)
             left = clock.current
             if (
                 only_on_gpu
@@ -158,9 +158,9 @@ class Waits:
         return wait
 
     def _on_stream(
-        self, door: Door, original: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]
+        self, target: WaitFunction, original: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:  # noqa: ANN401
-        stream = self._streams[door.operation]
+        stream = self._streams[target.operation]
         began = self._begin(stream)
         if began is None:
             return original(*given, **named)

@@ -24,7 +24,7 @@ from tachograph.wire import MAX_EVENTS, is_name
 LONGEST_TICK = 3.0
 """If two ticks are further apart, the exporter itself did not run, and the silence of its ranks does not count."""
 
-MAX_LAST_WORDS = 256
+MAX_FAILURE_REASON = 256
 MAX_USERS = 64
 MAX_FORGOTTEN = 512
 """Forgotten ranks of one user whose last step is kept, since a requeued job may come back after hours: more than any
@@ -183,7 +183,7 @@ class RankTable:
         del self._by_link[link]
         rank.end("finished", self._clock.monotonic(), self._clock.wall())
         if bye.outcome == "failed":
-            rank.fail(bye.category, _last_words(bye))
+            rank.fail(bye.category, _failure_reason(bye))
         elif bye.exit_code is not None:
             self.exited(rank, bye.exit_code)
         return rank
@@ -357,9 +357,9 @@ class RankTable:
                 yield Sample(metric, (reason,), count)
 
 
-def _last_words(bye: Bye) -> str:
+def _failure_reason(bye: Bye) -> str:
     """Return why a rank failed as a person reads it: its category, or the exit code where that is all, and its text."""
-    category, message = bye.category[:MAX_LAST_WORDS], bye.message[:MAX_LAST_WORDS]
+    category, message = bye.category[:MAX_FAILURE_REASON], bye.message[:MAX_FAILURE_REASON]
     if category == catalog.EXIT_CODE and bye.exit_code is not None:
         category = f"exit code {bye.exit_code}"
         if message.startswith(category):  # as our client writes it

@@ -25,7 +25,7 @@ def test_a_speaking_rank_runs(table: Any, hand: Any) -> None:
 
 
 def test_a_process_shows_since_when_it_accounts_for_its_time(table: Any) -> None:
-    """The time of the first frame seen less all that it accounts for; of another process anew; gone with it."""
+    """The start time: that of the first frame minus the seconds in it; new for another process; removed with it."""
     start = ("rank_start_timestamp_seconds", "r", "0")
     table.greet(link := Link())
     assert start not in table.shown()
@@ -40,7 +40,7 @@ def test_a_process_shows_since_when_it_accounts_for_its_time(table: Any) -> None
 
 
 def test_silence_is_frozen_not_dead(table: Any, hand: Any) -> None:
-    """Connected and silent for more than 10 s is frozen; the rank stays up, and one frame brings it back."""
+    """A rank that is connected and silent for more than 10 s is frozen; it stays up, and one frame ends it."""
     table.greet(link := Link())
     table.tell(link, phase="backward", phase_since=99.0)
     hand.turn(10.0, table.tick)
@@ -127,7 +127,7 @@ def test_how_and_when_a_rank_ended(table: Any, hand: Any, bye: Any, ended: tuple
     shown = {key: value for key, value in table.shown().items() if key[0] == "rank_ended_timestamp_seconds"}
     assert shown == {("rank_ended_timestamp_seconds", "r", "0", reason): hand.epoch + 5.0}
     assert table.states() == [state]
-    assert [rank.last_words for rank in table.ranks()] == [words]
+    assert [rank.failure_reason for rank in table.ranks()] == [words]
     table.greet(Link(), table.OTHER)
     assert not [key for key in table.shown() if key[0] == "rank_ended_timestamp_seconds"]
 
@@ -190,7 +190,7 @@ def test_hello_tells_the_last_step(table: Any) -> None:
 
 
 def test_the_same_process_may_reconnect(table: Any) -> None:
-    """A second connection of the same process takes over at once, and the old one's end kills nobody."""
+    """A second connection of the same process takes over at once, and the end of the old one ends no rank."""
     table.greet(old := Link())
     table.tell(old, 5, metrics={"tokens_total": 9})
     new = Link()
@@ -388,7 +388,7 @@ def test_events_are_kept_once(table: Any) -> None:
 
 
 def test_waiting_share(table: Any, hand: Any) -> None:
-    """The landing page's wait is exposed wait over time of the last frames; unknown where there are no two."""
+    """The status page's wait is exposed wait over time of the last frames; unknown where there are no two."""
     table.greet(link := Link())
     rank = next(table.ranks())
     for seq in range(5):

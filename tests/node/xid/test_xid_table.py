@@ -1,4 +1,4 @@
-"""The data file of Xids: what ships, and what a faulty one is told."""
+"""The data file of Xids: the shipped one, and the error messages for a faulty one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph.catalog.gpu import XID_ACTIONS
-from tachograph.node.xid.table import DATA, XidTableError, load
+from tachograph.node.xid.xid_table import DATA, XidTableError, load
 from tools.pages.xids import xids_page
 
 HEADER = "# version 2026-11-21: made up\nxid,pages,action,meaning,source\n"
@@ -27,7 +27,7 @@ def test_what_pages() -> None:
 
 
 def test_an_unknown_xid_is_not_explained_away() -> None:
-    """What is not in the table does not page, and says so instead of advising anything."""
+    """An Xid that is not in the table does not page, and is described as unknown instead of with advice."""
     table = load()
     row = table.of(9999)
     assert (row.pages, row.action) == (False, "unknown")

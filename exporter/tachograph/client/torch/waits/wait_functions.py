@@ -1,4 +1,4 @@
-"""The doors: functions of PyTorch through which a training thread waits for collectives, whoever started them.
+"""The functions of PyTorch in which a training thread waits for collectives, whoever started them.
 
 FSDP, tensor, sequence, expert and pipeline parallelism, and plain `torch.distributed` calls all come through the first
 two. On a GPU, FSDP2 makes its stream wait for events instead, in methods of its own.
@@ -13,10 +13,10 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 
-class Door(NamedTuple):
+class WaitFunction(NamedTuple):
     """One function: of class `owner` in `module`, or of the module itself; `operation` is what it waits for.
 
-    A door that is `only_on_gpu` holds other work besides on a CPU, where it waits through one of the others.
+    One that is `only_on_gpu` also does other work on a CPU, where it waits in one of the others.
     """
 
     module: str
@@ -35,13 +35,13 @@ FULLY_SHARDED = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
     "torch.distributed._composable.fsdp._fsdp_param_group",
 )
-"""Where FSDP2 is since PyTorch 2.6, and where it was before."""
+"""The module of FSDP2 since PyTorch 2.6, and the one before."""
 
-DOORS = (
-    Door("torch.distributed", "Work", "wait", "other"),
-    Door("torch.distributed._functional_collectives", "", "wait_tensor", "other"),
+WAIT_FUNCTIONS = (
+    WaitFunction("torch.distributed", "Work", "wait", "other"),
+    WaitFunction("torch.distributed._functional_collectives", "", "wait_tensor", "other"),
     *(
-        Door(module, "FSDPParamGroup", function, operation, only_on_gpu=True)
+        WaitFunction(module, "FSDPParamGroup", function, operation, only_on_gpu=True)
         for module in FULLY_SHARDED
         for function, operation in (
             ("wait_for_unshard", "all_gather"),
@@ -77,12 +77,12 @@ class Attached:
             setattr(self._owner, self._name, self._original)
 
 
-def attach(door: Door, wrap: Callable[[Any], Any]) -> Attached | None:
+def attach(target: WaitFunction, wrap: Callable[[Any], Any]) -> Attached | None:
     """Put `wrap(function)` in the function's place; None as long as its module is not loaded.
 
     AttributeError, KeyError or TypeError: this PyTorch has no such function, or it cannot be replaced.
     """
-    module = sys.modules.get(door.module)
+    module = sys.modules.get(target.module)
     if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
         return None
-    return Attached(getattr(module, door.owner) if door.owner else module, door.function, wrap)
+    return Attached(getattr(module, target.owner) if target.owner else module, target.function, wrap)
