@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tachograph_lab.processes import free_port
+from tests.torch_programs import TorchPrograms
 
 JOB = Path(__file__).with_name("parallel_job.py")
 SLOW_RANK = 2
@@ -36,23 +32,18 @@ Seen = dict[str, list[dict[str, Any]]]
     ],
     ids=" ".join,
 )
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(request: pytest.FixtureRequest, torch_programs: TorchPrograms) -> Seen:
     """What each rank saw under each parallelism, one job after the other."""
     kinds: tuple[str, ...] = request.param
-    environment = {
-        **os.environ, "TACHOGRAPH_SOCKET": "/nowhere/rank.sock", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-    }  # fmt: skip
-    command = [sys.executable, "-W", "ignore", str(JOB), *kinds]
-    log = tmp_path_factory.mktemp("job") / "log"
-    with log.open("wb") as output:
-        job = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
-        try:
-            assert job.wait(200) == 0, log.read_text()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(job.pid, signal.SIGKILL)  # its ranks, too
-    lines = [line for line in log.read_text().splitlines() if line.startswith("[{")]
+    job = torch_programs(
+        JOB.read_text(encoding="utf-8"), *kinds, TACHOGRAPH_SOCKET="/nowhere/rank.sock", MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(free_port()),
+    )  # fmt: skip
+    try:
+        said = job.end()
+    finally:
+        job.stop()
+    lines = [line for line in said.splitlines() if line.startswith("[{")]
     return dict(zip(kinds, map(json.loads, lines), strict=True))
 
 
