@@ -43,7 +43,6 @@ def test_phases_are_the_trainers_own_actions(done: Any) -> None:
     assert seconds["data"] > BATCHES * SLEEP
     assert seconds["eval"] > 2 * SLEEP
     assert {phase for phase, value in seconds.items() if value <= 0} == set()
-    assert sum(seconds[phase] for phase in ("copy", "forward", "backward", "optimizer")) < 10 * seconds["data"]
 
 
 def test_checkpoints_are_reported_once_saved(done: Any) -> None:
