@@ -79,7 +79,7 @@ def rules() -> list[dict[str, Any]]:
     """Every rule of every file, in order."""
     found: list[dict[str, Any]] = []
     for path in sorted((ROOT / "prometheus/rules").glob("*.yml")):
-        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+        for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]:
             found += [rule | {"group": group["name"], "file": path.name} for rule in group["rules"]]
     return found
 
