@@ -170,10 +170,10 @@ class Rank:
         pipeline = Pipeline(model, rank) if in_stages else None
         optimizer = torch.optim.SGD(trained.parameters(), lr=0.05)
         recorder = tachograph.Recorder(
-            run=scenario.run, rank=rank, local_rank=rank, world_size=RANKS, attempt=0, samples_per_step=BATCH * RANKS
-        )
-        checksum_every = 0 if in_stages else CHECKSUM_EVERY  # stages are no replicas of each other
-        recorder.watch(trained, optimizer, checksum_every=checksum_every)
+            run=scenario.run, rank=rank, local_rank=rank, world_size=RANKS, attempt=0, samples_per_step=BATCH * RANKS,
+            mesh={"pp": rank} if in_stages else None,
+        )  # fmt: skip
+        recorder.watch(trained, optimizer, checksum_every=CHECKSUM_EVERY)
         store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
         metric = torch.zeros(1)
         for inputs, labels in recorder.data(self.batches_of()):

@@ -73,6 +73,7 @@ def test_the_bench_has_the_numbers_of_the_rule(bench: tuple[ModuleType, ModuleTy
     ]
 
 
+@pytest.mark.slow
 def test_prometheus_fires_when_the_bench_says(
     rule_tests: RuleTests, tmp_path: Path, bench: tuple[ModuleType, ModuleType]
 ) -> None:

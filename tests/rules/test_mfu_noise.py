@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 RULES = Path(__file__).resolve().parents[2] / "prometheus/rules"
 MINUTES = 32 * 60
 LEVEL = 0.4
@@ -22,6 +24,7 @@ def samples(seed: int, lost_per_day: float, begins: int = 0) -> str:
     )
 
 
+@pytest.mark.slow
 def test_noise_is_no_decline_and_a_decline_shows_through_noise(rule_tests: RuleTests) -> None:
     """Eight healthy runs of 32 hours keep quiet; losses of 7 % a day and of 7 % in 6 hours are found, 3 % is not."""
     runs = {f"healthy-{seed}": samples(seed, 0) for seed in range(8)}

@@ -14,10 +14,17 @@ Promtool = Callable[..., str]
 FILES = sorted(HERE.glob("*/*.yml"))
 NAMES = [f"{path.parent.name}/{path.stem}" for path in FILES]
 LONG = {
+    "checkpoints/mixed_saves",
+    "collectives/new_attempts",
     "data/slow_for_good",
+    "efficiency/other_histories",
     "efficiency/slow_for_good",
     "exporter/any_interval",
+    "exporter/down_for_long",
+    "gpu_faults/left_and_taken_again",
+    "progress/alone",
     "progress/any_interval",
+    "progress/half_an_hour",
     "progress/pauses",
     "skew/any_interval",
     "skew/uneven_stages",

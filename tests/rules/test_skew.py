@@ -383,6 +383,7 @@ def test_nodes_of_eight(rule_tests: RuleTests) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_more_than_eight_are_one_page(rule_tests: RuleTests) -> None:
     """Of the run; of two whole nodes of eight, each node."""
     nodes = [("Node", "critical", f"node-{number}", 1) for number in (0, 1)]

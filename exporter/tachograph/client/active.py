@@ -174,7 +174,8 @@ class ActiveCalls(NoOpCalls):
                 update_every=self._whole("update_every", wanted),
                 checksum_every=self._whole("checksum_every", wanted),
                 memory_layers=flag(wanted["memory_layers"]) or False,
-                rank=state.identity.rank, invariants=self._shared_numbers(), dropped=self.dropped,
+                rank=state.identity.rank, coordinates=state.coordinates.read(),
+                invariants=self._shared_numbers(), dropped=self.dropped,
             )  # fmt: skip
             watch.attach()
             state.sources.add(watch)

@@ -10,31 +10,25 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from tachograph.die_with_parent import dying_with_parent
-from tachograph.prometheus_api import own_labels
 from tachograph_lab.replay import input_series, promtool_limit, promtool_output
 from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.replay.promtool_output import ActiveAlert, PromtoolOutput
 from tachograph_lab.replay.recording import Recording
 from tachograph_lab.replay.shipped import ShippedRules
 
-MOST_QUERIES = 40_000
-"""Up to here promtool is asked for each alert at each moment; beyond, only for those found to fire."""
-
-UNSENT = "info"
-"""The severity of alerts that are sent to nobody: in a long scenario, their texts are not needed."""
-
 FASTER = {"GOGC": "400"}
 """promtool allocates much and runs briefly: fewer garbage collections, while memory lasts, save a fifth of its time."""
 
-LEAST_ROOM, ROOM_PER_BYTE, MOST_ROOM = 3 * 2**30, 28, 0.4
+LEAST_ROOM, ROOM_PER_BYTE, MOST_ROOM = 6 * 2**30, 28, 0.4
 """That memory, in bytes: at least, per byte of its file, and at most, as a share of the machine's memory.
 
-A file of 219 MB hardly fits into 3 GiB: with so little promtool takes three times the CPU that it takes with 6.
+A file of 219 MB hardly fits into 3 GiB: with so little promtool takes three times the CPU that it takes with 6. Small
+fleets over five hours fill as much with what the rules record.
 """
 
 Key = tuple[tuple[str, str], ...]
@@ -53,22 +47,14 @@ def evaluate(
 ) -> list[Firing]:
     """Return every alert that fires, from when until when, with its texts, except the watchdog.
 
-    In a long scenario, those of severity `UNSENT` have no texts: a healthy day is evaluated once, not twice.
     Raises EvaluationError where a rule fails, and BinariesUnavailable.
     """
     moments = [number * evaluation_seconds for number in range(int(recording.seconds // evaluation_seconds) + 1)]
     with tempfile.TemporaryDirectory(prefix="tachograph-replay-") as folder:
-        promtool = _Promtool(recording, rules, evaluation_seconds, suite, Path(folder))
-        if len(moments) * len(rules.alerts) <= MOST_QUERIES:
-            shown = promtool.ask((moment, alert) for moment in moments for alert in rules.alerts).alerts
-        else:
-            fired = promtool.ask_all(moments).results
-            sent = {(moment, labels["alertname"]) for moment, labels in fired if labels.get("severity") != UNSENT}
-            shown = promtool.ask(sorted(sent)).alerts if sent else []
-            shown += [
-                ActiveAlert(at, own_labels(labels), {}) for at, labels in fired if labels.get("severity") == UNSENT
-            ]
-    return spans(shown, moments)
+        path = Path(folder) / "test.yml"
+        with path.open("w", encoding="utf-8") as file:
+            _write_test(file, recording, rules, evaluation_seconds, moments)
+        return spans(_run(promtool_limit.raised(suite), path).alerts, moments)
 
 
 def spans(shown: Iterable[ActiveAlert], moments: Sequence[float]) -> list[Firing]:
@@ -91,61 +77,41 @@ def _firing(first: ActiveAlert, end: float | None) -> Firing:
     return Firing(first.labels, first.seconds, end, first.annotations)
 
 
-class _Promtool:
-    """promtool over one recording, whose series are written once."""
-
-    def __init__(
-        self, recording: Recording, rules: ShippedRules, evaluation_seconds: float, suite: str, folder: Path
-    ) -> None:
-        self._program = promtool_limit.raised(suite)
-        self._path = folder / "test.yml"
-        with self._path.open("w", encoding="utf-8") as file:
-            _write_head(file, recording, rules, evaluation_seconds)
-            self._head_ends = file.tell()
-
-    def ask(self, queries: Iterable[tuple[float, str]]) -> PromtoolOutput:
-        """Return which of the alerts, each at its moment, fire, with their texts."""
-        return self._run("alert_rule_test", ({"eval_time": _ms(at), "alertname": alert} for at, alert in queries))
-
-    def ask_all(self, moments: Iterable[float]) -> PromtoolOutput:
-        """Return the labels of everything that fires at these moments."""
-        return self._run("promql_expr_test", ({"eval_time": _ms(at), "expr": _FIRING} for at in moments))
-
-    def _run(self, kind: str, queries: Iterable[Mapping[str, str]]) -> PromtoolOutput:
-        with self._path.open("r+", encoding="utf-8") as file:
-            file.seek(self._head_ends)
-            file.truncate()
-            file.write(f',"{kind}":[')
-            file.write(",\n".join(map(json.dumps, queries)))
-            file.write("]}]}\n")
-        command = dying_with_parent([str(self._program), "test", "rules", str(self._path)])
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._environment()
-        ) as promtool:
-            assert promtool.stdout is not None
-            try:
-                output = promtool_output.read(promtool.stdout)
-            except BaseException:  # a replay that is interrupted does not wait for promtool
-                promtool.kill()
-                raise
-        texts = (text for one in output.alerts for text in (*one.labels.values(), *one.annotations.values()))
-        broken = dict.fromkeys(text for text in texts if _BROKEN in text)
-        if promtool.returncode not in (0, 1) or output.errors or broken:
-            raise EvaluationError([*output.errors, *broken] or [f"promtool ended with {promtool.returncode}"])
-        return output
-
-    def _environment(self) -> dict[str, str]:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        room = max(LEAST_ROOM, min(ROOM_PER_BYTE * self._head_ends, int(MOST_ROOM * memory)))
-        return {**FASTER, "GOMEMLIMIT": f"{room}B", **os.environ}
+def _run(program: Path, path: Path) -> PromtoolOutput:
+    """Return promtool's answers; what a rule or template cannot do is an EvaluationError."""
+    command = dying_with_parent([str(program), "test", "rules", str(path)])
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment(path.stat().st_size)
+    ) as promtool:
+        assert promtool.stdout is not None
+        try:
+            output = promtool_output.read(promtool.stdout)
+        except BaseException:  # a replay that is interrupted does not wait for promtool
+            promtool.kill()
+            raise
+    texts = (text for one in output.alerts for text in (*one.labels.values(), *one.annotations.values()))
+    broken = dict.fromkeys(text for text in texts if _BROKEN in text)
+    if promtool.returncode not in (0, 1) or output.errors or broken:
+        raise EvaluationError([*output.errors, *broken] or [f"promtool ended with {promtool.returncode}"])
+    return output
 
 
-_FIRING = 'ALERTS{alertstate="firing",severity!="none"}'
+def _environment(file_bytes: int) -> dict[str, str]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    room = min(max(LEAST_ROOM, ROOM_PER_BYTE * file_bytes), int(MOST_ROOM * memory))
+    return {**FASTER, "GOMEMLIMIT": f"{room}B", **os.environ}
+
+
 _BROKEN = "<error expanding template"
 
 
-def _write_head(file: TextIO, recording: Recording, rules: ShippedRules, evaluation_seconds: float) -> None:
-    """Write a test up to its queries: JSON, which is YAML."""
+def _write_test(
+    file: TextIO, recording: Recording, rules: ShippedRules, evaluation_seconds: float, moments: Iterable[float]
+) -> None:
+    """Write a test that asks for each alert at each moment: JSON, which is YAML.
+
+    The questions are cheap: 400,000 of them cost promtool 3 s and 500 MB.
+    """
     suite = {
         "rule_files": [str(path) for path in rules.files],
         "evaluation_interval": _ms(evaluation_seconds),
@@ -154,7 +120,10 @@ def _write_head(file: TextIO, recording: Recording, rules: ShippedRules, evaluat
     test = {"interval": _ms(recording.grid_seconds)}
     file.write(f'{json.dumps(suite)[:-1]},"tests":[{json.dumps(test)[:-1]},"input_series":[')
     input_series.write(recording, file)
-    file.write("]")
+    file.write('],"alert_rule_test":[')
+    questions = ({"eval_time": _ms(at), "alertname": alert} for at in moments for alert in rules.alerts)
+    file.write(",\n".join(map(json.dumps, questions)))
+    file.write("]}]}\n")
 
 
 def _ms(seconds: float) -> str:

@@ -10,9 +10,6 @@
               Labels:{alertname="RunHung", rank="25"}
               Annotations:{description="Run \\"a\\" hangs."}
             ]
-    expr: "ALERTS", time: 20s,
-        exp: nil
-        got: {__name__="ALERTS", alertname="RunHung"} 1E+00, {__name__="ALERTS", alertname="RankDead"} 1E+00
 """
 
 from __future__ import annotations
@@ -25,10 +22,9 @@ from typing import NamedTuple
 from tachograph import duration
 
 _PAIR = re.compile(r'(?:(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|"(?P<quoted>(?:[^"\\]|\\.)*)")="(?P<value>(?:[^"\\]|\\.)*)"')
-_SET = re.compile(r'\{((?:[^{}"]|"(?:[^"\\]|\\.)*")*)\}')
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[0-7]{3}|.)")
 _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_NOISE = re.compile(r"\s*(|Unit Testing:.*|FAILED:|SUCCESS|exp:\[\],\s*|got:\[\s*|\d+:|\]|exp: nil)\s*")
+_NOISE = re.compile(r"\s*(|Unit Testing:.*|FAILED:|SUCCESS|exp:\[\],\s*|got:\[\s*|\d+:|\])\s*")
 
 Labels = Mapping[str, str]
 
@@ -43,10 +39,9 @@ class ActiveAlert(NamedTuple):
 
 @dataclass
 class PromtoolOutput:
-    """The output of promtool: alerts by moment, label sets by moment for expressions, and its errors."""
+    """The output of promtool: alerts by moment, and its errors."""
 
     alerts: list[ActiveAlert] = field(default_factory=list)
-    results: list[tuple[float, Labels]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
 
@@ -56,14 +51,12 @@ def read(lines: Iterable[str]) -> PromtoolOutput:
     seconds, labels = 0.0, {}
     for line in lines:
         text = line.strip()
-        if found := re.fullmatch(r"(?:alertname|expr): .*, time: (\S+?),", text):
+        if found := re.fullmatch(r"alertname: .*, time: (\S+?),", text):
             seconds = duration.parse(found[1])
         elif text.startswith("Labels:{"):
             labels = label_set(text)
         elif text.startswith("Annotations:{"):
             output.alerts.append(ActiveAlert(seconds, labels, label_set(text)))
-        elif text.startswith("got: {"):
-            output.results += [(seconds, label_set(found[0])) for found in _SET.finditer(text)]
         elif not _NOISE.fullmatch(line):
             output.errors.append(text)
     return output

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tachograph_lab import binaries
-from tachograph_lab.replay import evaluation
 from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.replay.evaluation import EvaluationError, evaluate
 from tachograph_lab.replay.recording import Recording
@@ -104,30 +103,6 @@ def test_gone_unreachable_and_not_a_number_are_three_things(suite: str, tmp_path
         ("Unreachable", "", 25.0, 30.0),
         ("NotANumber", "a", 30.0, 40.0),
     ]
-
-
-def test_a_long_recording_is_asked_twice_and_answers_the_same(
-    suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Querying first what fires, then its texts, loses nothing."""
-    pages = [[m(i % 3 - 1, NASTY), m(i)] for i in range(7)]
-    read = rules(tmp_path, RULES)
-    once = evaluate(recorded(pages, {"m"}), read, 5.0, suite)
-    monkeypatch.setattr(evaluation, "MOST_QUERIES", 1)
-    assert evaluate(recorded(pages, {"m"}), read, 5.0, suite) == once
-    assert len(once) == 3
-
-
-def test_what_nobody_is_told_is_asked_for_once(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a long recording an alert of severity info has its times and labels, but no texts."""
-    calm = "groups: [{name: g, rules: [{alert: Odd, expr: m > 0, labels: {severity: info}, annotations: {a: b}}]}]"
-    read, pages = rules(tmp_path, calm), [[m(i % 3 - 1)] for i in range(7)]
-    once = evaluate(recorded(pages, {"m"}), read, 5.0, suite)
-    monkeypatch.setattr(evaluation, "MOST_QUERIES", 1)
-    monkeypatch.setattr(evaluation._Promtool, "ask", None)
-    long = evaluate(recorded(pages, {"m"}), read, 5.0, suite)
-    assert [one.annotations for one in once] == [{"a": "b"}] * 2
-    assert long == [one._replace(annotations={}) for one in once]
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,15 @@ from tachograph_lab.scenario.faults import (
 RUN = "small"
 
 
-@pytest.fixture(scope="module", params=["bookworm", pytest.param("sid", marks=pytest.mark.slow)])
-def verdicts(request: pytest.FixtureRequest) -> list[ReplayVerdict]:
-    """The verdicts on both incidents below, replayed with one generation, if it is available."""
+BOTH = pytest.mark.parametrize("suite", ["bookworm", pytest.param("sid", marks=pytest.mark.slow)])
+
+
+def verdict(story: Scenario, suite: str) -> ReplayVerdict:
+    """Return the verdict on an incident, replayed with one generation, if it is available."""
     try:
-        return virtual.replay([KILLED, EXPORTER_DOWN], request.param)
+        return virtual.replay([story], suite)[0]
     except binaries.BinariesUnavailable as error:
-        if request.param == "bookworm":
+        if suite == "bookworm":
             pytest.fail(str(error))
         pytest.skip(str(error))
 
@@ -72,9 +74,11 @@ EXPORTER_DOWN = replace(
 )  # fmt: skip
 
 
-def test_a_killed_rank_is_the_one_page(verdicts: list[ReplayVerdict]) -> None:
+@BOTH
+def test_a_killed_rank_is_the_one_page(suite: str) -> None:
     """It names the rank, its node and its GPU; its consequences are inhibited."""
-    assert verdicts[0].ok, "\n".join(verdicts[0].lines)
+    found = verdict(KILLED, suite)
+    assert found.ok, "\n".join(found.lines)
 
 
 @pytest.mark.parametrize(("there", "jobs"), [(True, {"tachograph", "node"}), (False, {"tachograph"})])
@@ -164,9 +168,12 @@ def test_the_rules_are_evaluated_as_often_as_a_time_asks_for(
     assert virtual.interval(story) == seconds
 
 
-def test_an_exporter_that_is_down_is_that_and_no_dead_run(verdicts: list[ReplayVerdict]) -> None:
+@pytest.mark.slow
+@BOTH
+def test_an_exporter_that_is_down_is_that_and_no_dead_run(suite: str) -> None:
     """Its scrapes fail, its series end, and the node answers: the page says so."""
-    assert verdicts[1].ok, "\n".join(verdicts[1].lines)
+    found = verdict(EXPORTER_DOWN, suite)
+    assert found.ok, "\n".join(found.lines)
 
 
 def test_a_target_that_vanishes_is_not_missed() -> None:

@@ -8,6 +8,7 @@ not yet run on a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -27,14 +28,25 @@ _SHARD_MARKS = ("_local_tensor", "ds_id", "_is_flat_param")
 """Attributes that mark parameters of FSDP2 and tensor parallelism (DTensor), DeepSpeed ZeRO-3 and FSDP1 as shards."""
 
 
+_OWN_PARAMETERS = ("pp", "ep")
+"""Dimensions along which even parameters without these marks differ: stages hold other layers, parts other experts."""
+
+
 class Checksum:
     """Takes the checksum of a model's replicated parameters after every Nth step and puts it among the invariants."""
 
-    def __init__(self, model: Module, every: int, readings: DeviceReadings, invariants: Invariants) -> None:
+    def __init__(
+        self,
+        model: Module,
+        every: int,
+        readings: DeviceReadings,
+        invariants: Invariants,
+        coordinates: Mapping[str, int] | None = None,
+    ) -> None:
         self._every = every
         self._readings = readings
         self._invariants = invariants
-        self._name = replica_name(model)
+        self._name = replica_name(model, coordinates or {})
         ignored = set(getattr(model, "parameters_to_ignore", ()))  # by DDP, which leaves them different on each rank
         whole = [(name.removeprefix("module."), one) for name, one in model.named_parameters()]
         kept = [one for name, one in whole if name not in ignored and replicated(one)]
@@ -83,12 +95,16 @@ def replicated(parameter: Tensor) -> bool:
     return not getattr(parameter, "tensor_model_parallel", False)
 
 
-def replica_name(model: object) -> str:
-    """Return the invariant's name: with the lowest rank of its DDP process group, where that is not the whole run."""
+def replica_name(model: object, coordinates: Mapping[str, int]) -> str:
+    """Return the invariant's name, which only ranks that hold the same parameters share.
+
+    It has the lowest rank of the model's DDP process group, where that is not the whole run; without such a group, the
+    coordinates that decide which layers or experts a rank holds: `parameter_checksum_pp1`.
+    """
     distributed = in_use("distributed")
     group = getattr(model, "process_group", None)
     if distributed is None or group is None:
-        return NAME
+        return NAME + "".join(f"_{part}{coordinates[part]}" for part in _OWN_PARAMETERS if part in coordinates)
     ranks = distributed.get_process_group_ranks(group)
     return NAME if len(ranks) == distributed.get_world_size() else f"{NAME}_{min(ranks)}"
 

@@ -8,7 +8,7 @@ gave an interval for is done at exactly that interval, for ranks must do it at t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
@@ -78,6 +78,7 @@ class ModelWatch:
         checksum_every: int = 0,
         memory_layers: bool = False,
         rank: int = 0,
+        coordinates: Mapping[str, int] | None = None,
         invariants: Invariants,
         dropped: Counter,
     ) -> None:
@@ -90,6 +91,7 @@ class ModelWatch:
         self._memory_layers = memory_layers and rank == 0
         self._update_every = update_every
         self._checksum_every = checksum_every
+        self._coordinates = coordinates
         self._invariants = invariants
         self._dropped = dropped
         self._readings = DeviceReadings(dropped)
@@ -142,7 +144,7 @@ class ModelWatch:
         if self._update_every > 0:
             self._keep(UpdateRatio(self._update_every, self._readings))
         if self._checksum_every > 0:
-            checksum = Checksum(model, self._checksum_every, self._readings, self._invariants)
+            checksum = Checksum(model, self._checksum_every, self._readings, self._invariants, self._coordinates)
             if checksum.left_out:
                 notice(
                     "checksum",
