@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tachograph_lab import binaries
 from tachograph_lab.fake_nvml import library as fake_nvml
 from tachograph_lab.pager import Pager
+from tests.torch_programs import TorchPrograms
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST, NEWEST = "bookworm", "sid"
@@ -31,8 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.prometheus)
 
 
-TOGETHER = ("tests/client/torch/",)
-"""Folders with a fixture that is dear and is shared by their files."""
+TOGETHER = ("tests/client/torch/", "tests/attach/", "tests/integrations/", "tests/examples/")
+"""Folders whose files share a fixture that is dear: one process that has imported PyTorch."""
 
 
 class Scheduling(LoadScopeScheduling):
@@ -43,8 +45,9 @@ class Scheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        folder = next((one for one in TOGETHER if path.startswith(one)), path)
-        return nodeid if path == "tests/rules/test_rules.py" else folder
+        if path.startswith(TOGETHER):
+            return TOGETHER[0]
+        return nodeid if path == "tests/rules/test_rules.py" else path
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest may run with -p no:xdist
@@ -76,7 +79,7 @@ def rules() -> list[dict[str, Any]]:
     """Every rule of every file, in order."""
     found: list[dict[str, Any]] = []
     for path in sorted((ROOT / "prometheus/rules").glob("*.yml")):
-        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+        for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]:
             found += [rule | {"group": group["name"], "file": path.name} for rule in group["rules"]]
     return found
 
@@ -95,6 +98,13 @@ def fake(library: Path, tmp_path: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
+def torch_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchPrograms]:
+    """Starts programs that use PyTorch without importing it once more; it costs nothing while none runs."""
+    with TorchPrograms(tmp_path_factory.mktemp("programs")) as programs:
+        yield programs
+
+
+@pytest.fixture(scope="session")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Runs training scripts against a real exporter; see tests/integrations/scraped.py."""
     spec = importlib.util.spec_from_file_location("scraped", ROOT / "tests/integrations/scraped.py")
@@ -104,6 +114,12 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     spec.loader.exec_module(module)
     with module.Scraped(tmp_path_factory.mktemp("exporter")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def forked(scraped: Any, torch_programs: TorchPrograms) -> Callable[..., Any]:
+    """`scraped.run` for programs that find PyTorch imported."""
+    return partial(scraped.fork, torch_programs)
 
 
 class Receiver:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +17,15 @@ RUN = ("-m", "tachograph", "run")
 pytestmark = pytest.mark.torch
 
 
-def run(scraped: Any, script: str, *arguments: str, **environment: str) -> Any:
+def run(forked: Any, folder: Path, script: str, *arguments: str) -> Any:
     """Run a script without and with us, in folders of its own; assert that it prints the same to the last digit."""
-    folders = [scraped.folder / f"{script}-{kind}" for kind in ("alone", "under")]
-    for folder in folders:
-        folder.mkdir(exist_ok=True)
-    words = [sys.executable, "-W", "ignore", str(SCRIPTS / script), *arguments]
-    alone = subprocess.run(
-        words, env=scraped.environment(), cwd=folders[0], capture_output=True, text=True, timeout=60, check=False
-    )
+    folders = [folder / kind for kind in ("alone", "under")]
+    for each in folders:
+        each.mkdir(exist_ok=True)
+    alone = forked(SCRIPTS / script, *arguments, folder=folders[0])
     name = script.removesuffix(".py")
-    done = scraped.run(*RUN, "--name", name, SCRIPTS / script, *arguments, folder=folders[1], **environment)
-    assert (done.status, done.out) == (alone.returncode, alone.stdout), done.errors
+    done = forked(*RUN, "--name", name, SCRIPTS / script, *arguments, folder=folders[1])
+    assert (done.status, done.out) == (alone.status, alone.out), done.errors
     return done
 
 
@@ -39,9 +34,9 @@ def phase_seconds(done: Any, run: str, phase: str) -> float:
 
 
 @pytest.mark.slow
-def test_batches_are_those_that_are_trained_on(scraped: Any) -> None:
+def test_batches_are_those_that_are_trained_on(forked: Any, tmp_path: Path) -> None:
     """Neither a validation that is left by `break` nor the ones after each epoch are counted, or tag a step."""
-    done = run(scraped, "classify.py")
+    done = run(forked, tmp_path, "classify.py")
     assert done.value("steps_total", run="classify", rank=0) == 200
     assert done.value("batches_total", run="classify", rank=0) == 200
     assert done.value("tagged_steps_total", run="classify", rank=0, tag="warm-up") == 1
@@ -50,9 +45,15 @@ def test_batches_are_those_that_are_trained_on(scraped: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def language_model(scraped: Any) -> Any:
+def language_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what it saves."""
+    return tmp_path_factory.mktemp("language_models")
+
+
+@pytest.fixture(scope="module")
+def language_model(forked: Any, language_models: Path) -> Any:
     """The language model's first 130 steps."""
-    return run(scraped, "language_model.py", "130")
+    return run(forked, language_models, "language_model.py", "130")
 
 
 def test_a_loop_without_a_loader_shows_all_of_it(language_model: Any) -> None:
@@ -81,20 +82,20 @@ def test_the_loss_is_the_sum_of_the_micro_batches_and_the_norm_is_the_clipped_on
 
 
 @pytest.mark.slow
-def test_a_restored_optimizer_continues_the_count(language_model: Any, scraped: Any) -> None:
+@pytest.mark.usefixtures("language_model")
+def test_a_restored_optimizer_continues_the_count(forked: Any, language_models: Path) -> None:
     """A second start from the checkpoint of step 120 has the numbers from there on, without a word of the script."""
-    under = scraped.folder / "language_model.py-under"
-    shutil.copy(under / "ckpt.pt", scraped.folder / "language_model.py-alone")
-    again = run(scraped, "language_model.py", "150")
+    shutil.copy(language_models / "under/ckpt.pt", language_models / "alone")
+    again = run(forked, language_models, "language_model.py", "150")
     assert again.value("resume_step", run="language_model", rank=0) == 120
     assert again.value("step", run="language_model", rank=0) == 150
     assert again.value("steps_total", run="language_model", rank=0) == 30
 
 
 @pytest.mark.slow
-def test_the_loss_is_that_of_the_optimizer_that_makes_the_steps(scraped: Any) -> None:
+def test_the_loss_is_that_of_the_optimizer_that_makes_the_steps(forked: Any, tmp_path: Path) -> None:
     """What the discriminator's backward was called on is summed; the generator's loss is not its."""
-    done = run(scraped, "gan.py")
+    done = run(forked, tmp_path, "gan.py")
     assert done.value("steps_total", run="gan", rank=0) == 60
     assert done.value("loss", run="gan", rank=0) == pytest.approx(float(done.out.splitlines()[-1]), abs=1e-5)
     assert "more than one optimizer" in done.errors
@@ -150,9 +151,9 @@ def test_a_process_that_only_starts_others_is_no_rank_that_hangs(scraped: Any, t
 
 
 @pytest.mark.slow
-def test_dynamo_sees_nothing_of_us(scraped: Any) -> None:
+def test_dynamo_sees_nothing_of_us(forked: Any, tmp_path: Path) -> None:
     """A compiled optimizer step has no more graph breaks than without us; its steps are counted, recompilations tag."""
-    done = run(scraped, "compiled.py")
+    done = run(forked, tmp_path, "compiled.py")
     assert done.out.endswith(" graph breaks\n")
     assert done.value("steps_total", run="compiled", rank=0) == 40
     assert done.value("tagged_steps_total", run="compiled", rank=0, tag="compile") == 1
@@ -161,9 +162,9 @@ def test_dynamo_sees_nothing_of_us(scraped: Any) -> None:
 
 
 @pytest.mark.slow
-def test_distributed_saves_are_checkpoints(scraped: Any) -> None:
+def test_distributed_saves_are_checkpoints(forked: Any, tmp_path: Path) -> None:
     """One is saved when its call returns, one when its upload is complete; one that raises has failed."""
-    done = run(scraped, "distributed_saves.py")
+    done = run(forked, tmp_path, "distributed_saves.py")
     assert done.value("checkpoints_total", run="distributed_saves", rank=0) == 2
     assert done.value("checkpoint_step", run="distributed_saves", rank=0) == 16
     assert done.value("checkpoint_failures_total", run="distributed_saves", rank=0) == 1
@@ -183,9 +184,9 @@ def test_the_save_at_the_end_is_reported(scraped: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_framework_is_seen_as_its_parts(scraped: Any) -> None:
+def test_a_framework_is_seen_as_its_parts(forked: Any, tmp_path: Path) -> None:
     """Under Lightning a step is two batches, and its validations are neither batches nor tags of steps."""
-    done = run(scraped, "lightning_fit.py")
+    done = run(forked, tmp_path, "lightning_fit.py")
     assert done.value("steps_total", run="lightning_fit", rank=0) == 60
     assert done.value("batches_total", run="lightning_fit", rank=0) == 120
     assert phase_seconds(done, "lightning_fit", "eval") > 0

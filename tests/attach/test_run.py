@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,11 @@ PHASES = ("data", "forward", "backward", "optimizer", "eval")
 pytestmark = pytest.mark.torch
 
 
-def test_a_plain_loop_is_seen_and_unchanged(scraped: Any) -> None:
+def test_a_plain_loop_is_seen_and_unchanged(forked: Any) -> None:
     """Steps, accumulation, waits and evaluation of a plain loop are told apart; the weights are the same to the bit."""
-    words = [sys.executable, "-W", "ignore", SCRIPT, "plain"]
-    alone = subprocess.run(words, env=scraped.environment(), capture_output=True, text=True, timeout=60, check=True)
-    done = scraped.run(*RUN, "--run", "seen", "--samples-per-step", "8", SCRIPT, "plain")
-    assert done.status == 0, done.errors
-    assert done.out == alone.stdout
+    alone = forked(SCRIPT, "plain")
+    done = forked(*RUN, "--run", "seen", "--samples-per-step", "8", SCRIPT, "plain")
+    assert (done.status, done.out) == (0, alone.out), done.errors
 
     assert done.value("steps_total", run="seen", rank=0) == STEPS
     assert done.value("samples_total", run="seen", rank=0) == STEPS * 8
@@ -45,9 +41,9 @@ def test_a_plain_loop_is_seen_and_unchanged(scraped: Any) -> None:
     assert said[1].startswith("tachograph run: not seen: saves (a long one may page RunHung: --hang-seconds)")
 
 
-def test_under_torchrun_each_rank_is_seen_with_its_collectives(scraped: Any) -> None:
-    """Two ranks of DDP: each has its steps and its gradient all-reduce, and rank 0 alone says what was seen."""
-    done = scraped.run(*RUN, "--name", "ranks", SCRIPT, "ddp", ranks=2)
+def test_under_torchrun_each_rank_is_seen_with_its_collectives(forked: Any) -> None:
+    """Two ranks of DDP, which import PyTorch themselves: each has its steps and its all-reduce, rank 0 the summary."""
+    done = forked(*RUN, "--name", "ranks", SCRIPT, "ddp", ranks=2)
     assert done.status == 0, done.errors
     for rank in range(2):
         assert done.value("steps_total", run="ranks", rank=rank) == STEPS
@@ -57,9 +53,9 @@ def test_under_torchrun_each_rank_is_seen_with_its_collectives(scraped: Any) -> 
 
 
 @pytest.mark.slow
-def test_under_fsdp2_each_rank_shows_its_waits(scraped: Any) -> None:
+def test_under_fsdp2_each_rank_shows_its_waits(forked: Any) -> None:
     """Sharded parameters have no hook: the waits at PyTorch's own functions are measured without an edit."""
-    done = scraped.run(*RUN, "--name", "sharded", SCRIPT, "fsdp2", ranks=2)
+    done = forked(*RUN, "--name", "sharded", SCRIPT, "fsdp2", ranks=2)
     assert done.status == 0, done.errors
     for rank in range(2):
         assert done.value("steps_total", run="sharded", rank=rank) == STEPS
@@ -68,9 +64,9 @@ def test_under_fsdp2_each_rank_shows_its_waits(scraped: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def failed(scraped: Any) -> Any:
+def failed(forked: Any) -> Any:
     """A script that trains with mixed precision to its last step, and then raises."""
-    return scraped.run(*RUN, "--run", "amp", SCRIPT, "amp", "fails")
+    return forked(*RUN, "--run", "amp", SCRIPT, "amp", "fails")
 
 
 def test_mixed_precision_shows_the_loss_and_the_steps_it_skips(failed: Any) -> None:
@@ -83,9 +79,9 @@ def test_mixed_precision_shows_the_loss_and_the_steps_it_skips(failed: Any) -> N
     assert loss < 100
 
 
-def test_a_script_that_records_itself_is_not_recorded_twice(scraped: Any) -> None:
+def test_a_script_that_records_itself_is_not_recorded_twice(forked: Any) -> None:
     """A script with a recorder of its own keeps the only one."""
-    done = scraped.run(*RUN, "--run", "twice", SCRIPT, "own")
+    done = forked(*RUN, "--run", "twice", SCRIPT, "own")
     assert done.status == 0, done.errors
     assert done.value("steps_total", run="own", rank=0) == STEPS
     assert not done.having("steps_total", run="twice")
@@ -102,9 +98,9 @@ def test_a_script_that_fails_is_a_rank_that_failed(failed: Any) -> None:
 
 
 @pytest.mark.slow  # test_exit_codes.py has it without PyTorch
-def test_a_script_that_catches_its_error_and_exits_is_a_rank_that_failed(scraped: Any) -> None:
+def test_a_script_that_catches_its_error_and_exits_is_a_rank_that_failed(forked: Any) -> None:
     """As launch scripts do: the exception is printed, and the status is not 0."""
-    done = scraped.run(*RUN, "--run", "exits", SCRIPT, "exits")
+    done = forked(*RUN, "--run", "exits", SCRIPT, "exits")
     assert done.status == 1
     assert "training failed: mine" in done.errors
     assert done.value("failures_total", run="exits", rank=0, category="exit_code") == 1

@@ -36,7 +36,7 @@ def test_alertmanager_accepts_every_choice_of_receivers(programs: Mapping[str, P
         assert command.main(["--out", str(out), "--force", *flags]) == 0
         for name in ("alertmanager.yml", "subroute.yml"):
             assert "SUCCESS" in amtool(programs, "check-config", out / "alertmanager" / name)
-            found = yaml.safe_load((out / "alertmanager" / name).read_text(encoding="utf-8"))["receivers"]
+            found = yaml.load((out / "alertmanager" / name).read_text(encoding="utf-8"), yaml.CSafeLoader)["receivers"]
             assert [one["name"] for one in found if len(one) == 1] == ["null"]
 
 
@@ -53,7 +53,7 @@ def test_alertmanager_accepts_every_choice_of_receivers(programs: Mapping[str, P
 def test_a_receiver_has_the_kinds_that_suit_it(write: Write, chosen: list[str], kinds: dict[str, list[str]]) -> None:
     """Else all that were chosen: a ticket is not lost because nobody named a mailbox."""
     path = write(*(word for kind in chosen for word in ("--receiver", kind))) / "alertmanager/alertmanager.yml"
-    receivers = yaml.safe_load(path.read_text(encoding="utf-8"))["receivers"]
+    receivers = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["receivers"]
     found = {one["name"]: [key.removesuffix("_configs") for key in one if key != "name"] for one in receivers}
     assert {name: found[name] for name in kinds} == kinds
 
@@ -93,7 +93,7 @@ def merged(write: Write) -> Callable[[Callable[[dict[str, Any]], object]], Path]
     path = write() / "alertmanager/subroute.yml"
 
     def change(how: Callable[[dict[str, Any]], object]) -> Path:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
         how(document)
         path.write_text(yaml.safe_dump(document), encoding="utf-8")
         return path
@@ -136,7 +136,7 @@ def test_what_is_missing_is_named_with_its_lines(
     output = capsys.readouterr()
     assert output.err.endswith("lacks what is listed above (1); docs/deploy/alertmanager.md has the order\n")
     assert said in output.out.splitlines()[0]
-    (added,) = yaml.safe_load(output.out)
+    (added,) = yaml.load(output.out, yaml.CSafeLoader)
     assert added in {"routes", "group_by", "inhibit_rules", "templates"}
 
 
@@ -147,9 +147,9 @@ def test_another_alertmanager_lacks_it_all(tmp_path: Path, capsys: pytest.Captur
         "route: {receiver: a, routes: [{match: {team: x}, receiver: a}]}\nreceivers: [{name: a}]\n", encoding="utf-8"
     )
     assert command.main(["--check", str(path)]) == 1
-    theirs = yaml.safe_load(path.read_text(encoding="utf-8"))
+    theirs = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
     for part in capsys.readouterr().out.split("# missing in ")[1:]:
-        for key, value in yaml.safe_load(part.partition("\n")[2]).items():
+        for key, value in yaml.load(part.partition("\n")[2], yaml.CSafeLoader).items():
             if key == "routes":
                 theirs["route"]["routes"] = value + theirs["route"]["routes"]
             else:

@@ -53,7 +53,9 @@ def test_prometheus_accepts_every_rule(programs: Mapping[str, Path], write: Writ
     committed = {path.name: path for path in (ROOT / "prometheus/rules").glob("*.yml")}
     assert {name.removeprefix("rules/") for name in found} == set(committed)
     for name, one in found.items():
-        assert one["spec"] == yaml.safe_load(committed[name.removeprefix("rules/")].read_text(encoding="utf-8"))
+        assert one["spec"] == yaml.load(
+            committed[name.removeprefix("rules/")].read_text(encoding="utf-8"), yaml.CSafeLoader
+        )
         (tmp_path / Path(name).name).write_text(yaml.safe_dump(one["spec"]), encoding="utf-8")
     accepted(programs["promtool"], "check", "rules", *tmp_path.glob("*.yml"))
 
@@ -88,7 +90,9 @@ def test_dashboards_have_the_label_of_the_sidecar(write: Write, kind: str) -> No
 def test_the_pod_monitor_scrapes_as_prometheus_does(write: Write) -> None:
     """`instance` is the node, the job is ours, and the limits are those of prometheus.yml."""
     spec = objects(write("--format", "operator"))["podmonitor.yml"]["spec"]
-    scrape = yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"][0]
+    scrape = yaml.load((ROOT / "prometheus/prometheus.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)[
+        "scrape_configs"
+    ][0]
     (endpoint,) = spec["podMetricsEndpoints"]
     set_by = {one["targetLabel"]: one for one in endpoint["relabelings"] if "targetLabel" in one}
     assert set_by["instance"]["sourceLabels"] == ["__meta_kubernetes_pod_node_name"]

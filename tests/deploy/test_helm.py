@@ -232,7 +232,7 @@ def test_the_operators_objects_are_those_of_the_bundle(program: Path, name: str)
     """`tachograph bundle --format operator` with the same addresses, jobs and receivers; but for labels."""
     objects = {(one["kind"], one["metadata"]["name"]): one for one in rendered(program, MATRIX[name])}
     bundle = [
-        yaml.safe_load(text)
+        yaml.load(text, yaml.CSafeLoader)
         for path, text in kubernetes.operator(BUNDLES[name]).items()
         if path.endswith(".yml") and path != "alertmanager-templates.yml"
     ]

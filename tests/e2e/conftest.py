@@ -14,9 +14,8 @@ from tachograph_lab.demo.stack import Stack
 from tachograph_lab.pager import Pager
 
 RUN = "e2e"
-RANKS = 4
-PAUSE = 0.15
-"""Seconds of each step in which a rank sleeps: four ranks at full speed would take both cores from the other tests."""
+PAUSE = 0.3
+"""Seconds of each step in which a rank sleeps: ranks at full speed would take both cores from the other tests."""
 
 
 def _wait_for(look: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -45,10 +44,11 @@ def stack(pager: Pager, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 
 
 @pytest.fixture(scope="module")
-def job(stack: Stack) -> Job:
-    """Four ranks that train and that Prometheus has seen for a while; the stack ends them."""
-    started = launch(stack.children, RUN, RANKS, stack.socket, "--pause", str(PAUSE))
-    counted = f'count(tachograph_train_steps_total{{run="{RUN}"}} > 60) == {RANKS}'
+def job(stack: Stack, request: pytest.FixtureRequest) -> Job:
+    """As many ranks as the module says, which train and which Prometheus has seen for a while; the stack ends them."""
+    ranks: int = request.module.RANKS
+    started = launch(stack.children, RUN, ranks, stack.socket, "--pause", str(PAUSE))
+    counted = f'count(tachograph_train_steps_total{{run="{RUN}"}} > 30) == {ranks}'
     trained = f'{counted} and on () run:step_interval_seconds:p50{{run="{RUN}"}}'
 
     def training() -> bool:

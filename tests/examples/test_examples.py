@@ -39,14 +39,14 @@ def slow(*values: object) -> Any:
 
 
 @pytest.fixture(scope="module")
-def done(scraped: Any) -> Any:
+def done(forked: Any) -> Any:
     """Runs an example once, whoever asks."""
     kept: dict[str, Any] = {}
 
     def run(name: str) -> Any:
         script, ranks, steps, _ = CASES[name]
         if name not in kept:
-            kept[name] = scraped.run(EXAMPLES / script, "--steps", str(steps), ranks=ranks)
+            kept[name] = forked(EXAMPLES / script, "--steps", str(steps), ranks=ranks)
         assert kept[name].status == 0, kept[name].errors
         return kept[name]
 
@@ -121,11 +121,11 @@ def test_an_example_runs_without_an_exporter(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_plain_loop_goes_on_from_its_checkpoint(scraped: Any, tmp_path: Path) -> None:
+def test_the_plain_loop_goes_on_from_its_checkpoint(forked: Any, tmp_path: Path) -> None:
     """A second start finds the checkpoint, and tells from which step it resumed."""
     words = (EXAMPLES / "plain.py", "--every", "50", "--folder", tmp_path)
-    assert scraped.run(*words, "--steps", "100").status == 0
-    again = scraped.run(*words, "--steps", "1000")
+    assert forked(*words, "--steps", "100").status == 0
+    again = forked(*words, "--steps", "1000")
     assert again.status == 0, again.errors
     assert again.value("resume_step", run="plain", rank=0) == 100
     assert again.value("step", run="plain", rank=0) == 1000

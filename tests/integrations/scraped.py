@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tachograph_lab.processes import Children, free_port
+from tests.torch_programs import TorchProgram, TorchPrograms
 
 QUICK_EXPORTER = Path(__file__).parents[1] / "quick_exporter.py"
 LIMIT = 250.0
@@ -44,12 +45,20 @@ class Done:
         return {found: value for (series, found), value in self.series.items() if series == full and wanted <= found}
 
 
+def launched(words: Sequence[str | Path], ranks: int) -> list[str]:
+    """The words after `python` that run a program, under torchrun where there are `ranks`."""
+    address = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *address) if ranks else ()
+    return [*launcher, *map(str, words)]
+
+
 class Scraped:
     """Runs scripts against one exporter process, and scrapes it five times a second until they have ended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.socket = folder / "rank.sock"
+        self._out, self._errors = folder / "out", folder / "errors"
         self._page = ""
 
     def __enter__(self) -> Scraped:
@@ -74,33 +83,47 @@ class Scraped:
 
     def run(self, *words: str | Path, ranks: int = 0, folder: Path | None = None, **environment: str) -> Done:
         """Run `python words…`, under torchrun where there are `ranks`, to its end."""
-        command = [sys.executable, *map(str, words)]
-        if ranks:
-            address = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
-            launcher = ("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *address)
-            command[1:1] = launcher
-        series: dict[Series, float] = {}
-        self._page = ""
-        with (self.folder / "out").open("w+") as out, (self.folder / "errors").open("w+") as errors:
+        command = [sys.executable, *launched(words, ranks)]
+        with self._out.open("w") as out, self._errors.open("w") as errors:
             process = subprocess.Popen(
                 command, stdout=out, stderr=errors, cwd=folder or self.folder, env=self.environment(**environment)
             )
-            end = time.monotonic() + LIMIT
-            try:
-                while process.poll() is None:
-                    assert time.monotonic() < end, (self.folder / "errors").read_text()
-                    series.update(self._scrape())
-                    time.sleep(0.2)
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-            last = self._page
-            while self._page == last:  # a page is shared for a tick; the next one has the script's end
+        return self._done(process)
+
+    def fork(
+        self,
+        programs: TorchPrograms,
+        *words: str | Path,
+        ranks: int = 0,
+        folder: Path | None = None,
+        **environment: str,
+    ) -> Done:
+        """Run the same in a process that finds PyTorch imported; with `ranks` it is torchrun's, not theirs."""
+        program = programs.python(
+            launched(words, ranks), environment=self.environment(**environment), folder=folder or self.folder,
+            out=self._out, errors=self._errors,
+        )  # fmt: skip
+        return self._done(program)
+
+    def _done(self, process: subprocess.Popen[bytes] | TorchProgram) -> Done:
+        """Scrape until a process has ended, and then until a page knows it."""
+        series: dict[Series, float] = {}
+        self._page = ""
+        end = time.monotonic() + LIMIT
+        try:
+            while (status := process.poll()) is None:
+                assert time.monotonic() < end, self._errors.read_text()
                 series.update(self._scrape())
-                time.sleep(0.02)
-        texts = [(self.folder / name).read_text() for name in ("out", "errors")]
-        return Done(process.returncode, *texts, series)
+                time.sleep(0.2)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        last = self._page
+        while self._page == last:  # a page is shared for a tick; the next one has the script's end
+            series.update(self._scrape())
+            time.sleep(0.02)
+        return Done(status, self._out.read_text(), self._errors.read_text(), series)
 
     def _scrape(self) -> Iterator[tuple[Series, float]]:
         """Scrape; yield what the last page did not have: the parser takes ten times as long as a scrape."""

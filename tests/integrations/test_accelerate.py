@@ -18,8 +18,8 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def done(scraped: Any) -> Any:
-    ended = scraped.run(SCRIPT)
+def done(forked: Any) -> Any:
+    ended = forked(SCRIPT)
     assert ended.status == 0, ended.errors
     return ended
 

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def done(scraped: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return scraped.run(SCRIPT, tmp_path_factory.mktemp("trainer"))
+def done(forked: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return forked(SCRIPT, tmp_path_factory.mktemp("trainer"))
 
 
 def seconds(done: Any, run: str, phase: str) -> float:

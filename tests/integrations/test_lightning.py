@@ -16,8 +16,8 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def done(scraped: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return scraped.run(SCRIPT, tmp_path_factory.mktemp("trainer"))
+def done(forked: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return forked(SCRIPT, tmp_path_factory.mktemp("trainer"))
 
 
 def test_training_is_unchanged_and_its_exception_goes_through(done: Any) -> None:
@@ -43,7 +43,6 @@ def test_phases_are_the_trainers_own_actions(done: Any) -> None:
     assert seconds["data"] > BATCHES * SLEEP
     assert seconds["eval"] > 2 * SLEEP
     assert {phase for phase, value in seconds.items() if value <= 0} == set()
-    assert sum(seconds[phase] for phase in ("copy", "forward", "backward", "optimizer")) < 10 * seconds["data"]
 
 
 def test_checkpoints_are_reported_once_saved(done: Any) -> None:

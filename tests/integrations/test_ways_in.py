@@ -22,12 +22,12 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def trained(scraped: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def trained(forked: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Two ranks of each, in their second attempt, with a tier that is misspelt."""
     environment = {"TACHOGRAPH_ATTEMPT": "1", "TACHOGRAPH_TIER": "herro"}
     found = []
     for way, command in COMMANDS.items():
-        done = scraped.run(*command, SCRIPT, way, tmp_path_factory.mktemp(way), ranks=2, **environment)
+        done = forked(*command, SCRIPT, way, tmp_path_factory.mktemp(way), ranks=2, **environment)
         assert done.status == 0, done.errors
         found.append(done)
     return found

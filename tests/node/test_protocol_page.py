@@ -33,7 +33,7 @@ def exporter(exporter_at: Callable[..., Any]) -> Any:
 def test_the_worked_frames_work(exporter: Any) -> None:
     """Every frame on the page, sent as it stands, does what the page says: nothing is refused or dropped."""
     hello, answer, later_answer, state, bye, refusal = (block for block in BLOCKS if block != EXIT)
-    rank = exporter.speaker()
+    rank, began = exporter.speaker(), time.time()
     rank.raw(hello.encode() + b"\n")
     assert rank.answer() == {"ok": True, "last_step": None}
     rank.raw(state.encode() + b"\n")
@@ -57,7 +57,7 @@ def test_the_worked_frames_work(exporter: Any) -> None:
     heard = successor.answer()
     assert heard.keys() == json.loads(later_answer).keys()
     assert heard["last_step"] == 480
-    assert heard["ended"] == pytest.approx(time.time(), abs=30)
+    assert began <= heard["ended"] <= time.time()
     assert sum(scrape.value("exporter_series_dropped_total", reason=r) for r in catalog.DROP_REASONS) == 0
     assert sum(scrape.value("exporter_frames_rejected_total", reason=r) for r in catalog.REJECT_REASONS) == 1
 

@@ -59,7 +59,7 @@ def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return Bundle(viewer, ROOT / "grafana" / "dashboards")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def view() -> Iterator[Callable[..., str]]:
     """Return the function that serves a bundle with data from a Prometheus and returns the viewer's URL."""
     with ExitStack() as running:

@@ -116,8 +116,8 @@ def test_a_rank_slowed_inside_backward_waits_least(run: Callable[[str, int], Job
     waits = [each["collective_wait_seconds_total"]["all_reduce"] / 30 for each in metrics]
     backward = [each["phase_seconds_total"]["backward"] / 30 for each in metrics]
     others = [wait for rank, wait in enumerate(waits) if rank != 1]
-    assert waits[1] < min(others) - 0.02, waits
-    assert max(backward) - min(backward) < 0.02, backward
+    assert waits[1] < min(others) / 2, waits
+    assert max(backward) < 1.5 * min(backward), backward
     assert {each["phase_seconds_total"]["collective"] for each in metrics} == {0.0}
     assert {each["collective_failures_total"]["all_reduce"] for each in metrics} == {0}
     parameters = 2 * (64 * 64 + 64)

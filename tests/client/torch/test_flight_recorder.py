@@ -51,13 +51,13 @@ def nobody(operation: str, group: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def dumps(start_torch_program: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dumps(torch_programs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a real job's dump in both formats."""
     folder = tmp_path_factory.mktemp("dumps")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    start_torch_program(JOB, folder, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port).end()
+    torch_programs(JOB, folder, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port).end()
     return folder
 
 

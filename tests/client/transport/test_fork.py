@@ -35,7 +35,7 @@ def test_a_killed_rank_is_seen_at_once_with_loader_workers_alive(
     process.hear("2")
     workers = process.popen.stdout.readline().split()
     process.popen.send_signal(signal.SIGKILL)
-    until(lambda: exporter.talks[0].ended_at, 5)
+    until(lambda: exporter.talks[0].ended_at)
     alive = [pid for pid in workers if _runs(pid)]
     assert alive, "the workers died first, so this showed nothing"
     assert exporter.frames("bye") == []
@@ -105,13 +105,13 @@ def test_programs_started_by_a_rank_hold_no_socket(exporter: Any, start: Start, 
         """
         import subprocess
         while not recorder._calls.sender._answered: time.sleep(0.01)
-        subprocess.Popen(["sleep", "20"], close_fds=False)
-        say("started"); time.sleep(30)
+        say(str(subprocess.Popen(["sleep", "60"], close_fds=False).pid)); time.sleep(60)
         """
     )
-    process.hear("started")
+    child = process.popen.stdout.readline().strip()
     process.popen.send_signal(signal.SIGKILL)
-    until(lambda: exporter.talks[0].ended_at, 1)
+    until(lambda: exporter.talks[0].ended_at)
+    assert _runs(child), "it ended first, so this showed nothing"
 
 
 def test_forks_while_connecting_leak_nothing(exporter: Any, start: Start) -> None:

@@ -59,6 +59,7 @@ def test_nothing_is_shown_before_an_xid() -> None:
 
 def test_an_xid_in_the_log_is_counted_timed_and_explained(kernel_watch: Any, log: Any, until: Until) -> None:
     """Count, Unix time, what to do and what it means, of what happened alone."""
+    began = time.time()
     kernel_watch.start()
     named(log)
     log.xid(79)
@@ -67,7 +68,7 @@ def test_an_xid_in_the_log_is_counted_timed_and_explained(kernel_watch: Any, log
     until(lambda: len(seen(kernel_watch)) == 3)
     rows = {(metric.name, labels[2]): (labels[3:], value) for (metric, labels), value in kernel_watch.rows([GPU])}
     assert rows["tachograph_gpu_xid_errors_total", "79"] == ((), 1)
-    assert rows["tachograph_gpu_xid_timestamp_seconds", "79"][1] == pytest.approx(time.time(), abs=5)
+    assert began - 1 < rows["tachograph_gpu_xid_timestamp_seconds", "79"][1] < time.time() + 1
     assert rows["tachograph_gpu_xid_info", "79"] == (("reboot", "the GPU does not answer on the PCIe bus any more"), 1)
     assert rows["tachograph_gpu_xid_info", "31"][0][0] == "application"
     assert rows["tachograph_gpu_xid_info", "9999"][0][0] == "unknown"
@@ -98,12 +99,13 @@ def test_history_is_told_and_only_its_end_counted(kernel_watch: Any, log: Any, u
 
 def test_a_stamp_ahead_of_our_clock_is_now(kernel_watch: Any, log: Any, until: Until) -> None:
     """The kernel's clock runs apart from ours: no Xid is shown in the future."""
+    began = time.time()
     named(log)
     log.xid(79, ago=-3600)
     kernel_watch.start()
     until(lambda: seen(kernel_watch) == {79: 1})
     (value,) = (value for (metric, _), value in kernel_watch.rows([GPU]) if metric is GPU_XID_TIMESTAMP)
-    assert value == pytest.approx(time.time(), abs=5)
+    assert began - 1 < value < time.time() + 1
 
 
 def test_noise_between_records_costs_nothing(kernel_watch: Any, log: Any, until: Until) -> None:

