@@ -122,9 +122,9 @@ def collectives() -> list[Json]:
               "before. At its usual level is good. Below it on all: the network; with one late rank: that rank.",
               [query(of_run("run:collective_bus_bandwidth_bytes:max2m"), "{{op}}"),
                query(of_run("run:collective_bus_bandwidth_bytes:baseline"), "{{op}}, usual")],
-              "not collected: no collective's length is known; needs watch(model) of DDP or collective(…)", min=0, w=12),
-        lines("Failed collectives", "none", "Since the attempt began, by operation, over ranks. None is good. It needs an "
-              "exporter with --rank.detail.",
+              "no collective was timed lately", min=0, w=12),
+        lines("Failed collectives", "none", "Since the attempt began, by operation, over ranks. None is good. It "
+              "needs an exporter with --rank.detail.",
               [query(f"sum by (op) ({of_ranks(c.TRAIN_COLLECTIVE_FAILURES)})", "{{op}}")],
               f"none failed, or {DETAIL}", min=0, decimals=0, soft_max=4, w=12),
     ]  # fmt: skip

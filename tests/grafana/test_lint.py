@@ -24,6 +24,8 @@ EXCLUDED = {
 
 SINCE_THE_START = {
     ("run", "Spikes and non-finite steps"): "counts of an attempt: few, and what matters is that there is one",
+    ("run", "Allocation failures"): "counts of an attempt: few, and what matters is that there is one",
+    ("ranks", "Failed collectives"): "counts of an attempt: one is too many",
     ("node", "ECC errors"): "NVML's own count since the driver was loaded; rare, a rate would round it away",
     ("node", "Memory taken out of use"): "rows and pages over the part's life: a rate of them means nothing",
     ("storage", "Failed checkpoints"): "counts of an attempt: one is too many",

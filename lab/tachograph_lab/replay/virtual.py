@@ -40,6 +40,9 @@ GIVEN_UP_SECONDS = 240.0
 """Until Alertmanager resolves an alert of which it hears no more: four times as long as Prometheus takes to repeat it.
 """
 
+MANY_RUNS = 3
+"""The fewest runs that show what a whole cluster has in common."""
+
 PREFIXED = ("run", "instance", "uuid")
 """The labels whose values get a scenario's prefix."""
 
@@ -48,9 +51,14 @@ MOST_SCENARIOS, MOST_RANK_SECONDS = 12, 4_000_000
 
 
 def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
-    """Return the scenarios in groups to replay together, with one interval and similar length; largest first."""
-    found: list[list[Scenario]] = []
-    for _, alike in groupby(sorted(scenarios, key=_kind), key=lambda one: _kind(one)[0]):
+    """Return the scenarios in groups to replay together, with one interval and similar length; largest first.
+
+    A scenario of `MANY_RUNS` is replayed alone: some alerts, as StorageSlow, count the runs of a cluster.
+    """
+    every = list(scenarios)
+    found = [[one] for one in every if len(one.every_run) >= MANY_RUNS]
+    few = [one for one in every if len(one.every_run) < MANY_RUNS]
+    for _, alike in groupby(sorted(few, key=_kind), key=lambda one: _kind(one)[0]):
         pack: list[Scenario] = []
         for scenario in alike:
             if pack and (len(pack) == MOST_SCENARIOS or _size([*pack, scenario]) > MOST_RANK_SECONDS):

@@ -53,3 +53,9 @@ def test_a_pack_has_one_rhythm_and_a_bound() -> None:
     slow = [scenario(lasts=100.0 + number) for number in range(virtual.MOST_SCENARIOS + 1)]
     sizes = [len(pack) for pack in virtual.packs([soon, *slow])]
     assert sizes == [virtual.MOST_SCENARIOS, 1, 1]
+
+
+def test_a_scenario_of_many_runs_is_replayed_alone() -> None:
+    """Some alerts count the runs of a cluster, and would count those of others."""
+    one, many = scenario(), replace(scenario(), runs=(scenario(),) * (virtual.MANY_RUNS - 1))
+    assert sorted(len(pack) for pack in virtual.packs([one, many, one])) == [1, 2]

@@ -1,0 +1,85 @@
+"""Sections of the dashboard "Run" for a closer look: memory, the inside of the model, failures."""
+
+from __future__ import annotations
+
+from absences import NO_MFU, NO_RANK
+from panels import BAND, UNITS, Json, lines, query, spread, stat
+from series import of_ranks, of_run
+from tachograph.catalog import index as c
+
+NO_DEVICE = "not collected: no rank uses a CUDA device"
+NO_LAYERS = "not collected: needs watch(model, optimizer, layers=…)"
+NO_ACTIVATIONS = "not collected: needs watch(model, optimizer, activations=True)"
+RANK, LAYER = "rank {{rank}}", "{{layer}}"
+
+
+def memory() -> list[Json]:
+    """Return whether memory will last."""
+    lasts = [
+        query(f"min({of_run(f'rank:{where}_memory_exhaustion_seconds:predicted')})", name, instant=True)
+        for where, name in (("gpu", "GPU"), ("host", "host"))
+    ]
+    return [
+        lines("GPU memory reserved", UNITS["bytes"], "What PyTorch's allocator holds, over ranks; by name: the most. "
+              "Flat after the first steps is good. A climb that does not stop is a leak.",
+              spread(of_ranks(c.TRAIN_MEMORY_RESERVED), "topk", RANK), NO_DEVICE, overrides=BAND, min=0),
+        lines("GPU memory in use", UNITS["bytes"], "Of the rank with most: the peak within a step, what is allocated "
+              "now (with --rank.detail), and what is cached in blocks too small to use. A peak near the GPU's size: "
+              "a longer batch will not fit.",
+              [query(f"max({of_ranks(c.TRAIN_MEMORY_PEAK)})", "peak"),
+               query(f"max({of_ranks(c.TRAIN_MEMORY_ALLOCATED)})", "allocated"),
+               query(f"max({of_ranks(c.TRAIN_MEMORY_INACTIVE)})", "unusable")], NO_DEVICE, min=0),
+        lines("Host memory", UNITS["bytes"], "Memory of the ranks' processes; by name: the most. Flat is good. A climb "
+              "ends with the kernel killing the rank: look at what the loop keeps.",
+              spread(of_ranks(c.TRAIN_HOST_MEMORY), "topk", RANK), NO_RANK, overrides=BAND, min=0),
+        lines("Allocation failures", "none", "Since the attempt began, over all ranks. Flat is good. A retry frees the "
+              "cache and stalls the step: leave the allocator more room.",
+              [query(f"sum({of_ranks(c.TRAIN_MEMORY_RETRIES)})", "retries"),
+               query(f"sum({of_ranks(c.TRAIN_MEMORY_OOMS)})", "out of memory")], NO_DEVICE, min=0, decimals=0,
+              soft_max=4),
+        stat("Memory lasts", "s", "Time until the first rank that leaks has filled its GPU or its node, at the pace of "
+             "the last 20 minutes. No leak is good.", lasts, "no leak", show="value_and_name", decimals=1, h=8, w=6),
+    ]  # fmt: skip
+
+
+def inside() -> list[Json]:
+    """Return what the model's layers, its numbers and its precision do."""
+    norms, rms = of_ranks(c.TRAIN_LAYER_GRAD_NORM), of_ranks(c.TRAIN_LAYER_ACTIVATION_RMS)
+    return [
+        lines("Gradient norm by layer", "none", "On rank 0, over layers; by name: the highest. Steady is good. One "
+              "layer that leaves the band is where a spike begins.", spread(f"({norms} < Inf)", "topk", LAYER),
+              NO_LAYERS, overrides=BAND, min=0),
+        lines("Activations by layer", "none", "Root mean square on rank 0, over layers; by name: the highest. Steady "
+              "is good. A climb over hours: the loss scale or the learning rate is too high.",
+              spread(f"({rms} < Inf)", "topk", LAYER), NO_ACTIVATIONS, overrides=BAND, min=0),
+        lines("Update ratio", "sci", "Length of the optimizer's update over that of the parameters, over ranks. Near "
+              "1e-3 is usual. Far above: the learning rate is too high; far below: the model hardly moves.",
+              spread(of_ranks(c.TRAIN_UPDATE_RATIO)), "not collected: needs watch(model, optimizer, update_every=…)",
+              overrides=BAND),
+        lines("Loss scale", "none", "The gradient scaler's factor, and the share of steps that it skipped within 5 "
+              "minutes. A halving now and then is good. Falling all the time: gradients overflow.",
+              [query(of_run("run:amp_loss_scale:min"), "lowest scale"),
+               query(of_run("run:amp_skipped_steps:ratio5m"), "steps skipped")],
+              "not collected: needs watch(model, optimizer, scaler=…)", min=0),
+        lines("Ranks with another number", "none", "Ranks whose checksum, batch or count is not that of the others, by "
+              "name. None is good: SilentDataCorruptionSuspected and InvariantBroken name the rank.",
+              [query(f"count by (name) ({of_run('rank:invariant_odd:info')}) or 0 * max({of_run('run:ranks:count')})",
+                     "{{name}}")], NO_RANK, min=0, decimals=0, soft_max=4),
+        lines("MFU, HFU, of what is achievable", UNITS["ratio"], "Shares by the clock: model FLOP/s of the dense peak, "
+              "FLOP/s with recomputation of it, and model FLOP/s of what these GPUs reach at their power limit.",
+              [query(of_run("run:mfu:ratio"), "MFU"), query(of_run("run:hfu:ratio"), "HFU"),
+               query(of_run("run:achievable:ratio"), "of achievable")], NO_MFU, min=0),
+    ]  # fmt: skip
+
+
+def past() -> list[Json]:
+    """Return how often the run failed."""
+    return [
+        stat("Failures in 7 days", "locale", "Times this run failed within a week. The runbooks of RankDead and "
+             "RankFailed say what to ask.", [query(of_run("run:failures:count7d"), instant=True)], "none", w=6),
+        stat("Time between failures", "s", "Mean over a week. The save that costs least in all comes each square root "
+             "of twice this times the length of a save.", [query(of_run("run:mttf_seconds:mean7d"), instant=True)],
+             "no failure in 7 days", decimals=1, w=6),
+        stat("Restarts", "locale", "Attempts of this run after its first, as its launcher counts them.",
+             [query(of_run("run:restarts:max"), instant=True)], "none", w=6),
+    ]  # fmt: skip
