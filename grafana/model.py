@@ -56,10 +56,9 @@ def inside() -> list[Json]:
               "1e-3 is usual. Far above: the learning rate is too high; far below: the model hardly moves.",
               spread(of_ranks(c.TRAIN_UPDATE_RATIO)), "not collected: needs watch(model, optimizer, update_every=…)",
               overrides=BAND),
-        lines("Loss scale", "none", "The gradient scaler's factor, and the share of steps that it skipped within 5 "
-              "minutes. A halving now and then is good. Falling all the time: gradients overflow.",
-              [query(of_run("run:amp_loss_scale:min"), "lowest scale"),
-               query(of_run("run:amp_skipped_steps:ratio5m"), "steps skipped")],
+        lines("Loss scale", "none", "The gradient scaler's factor on the rank where it is lowest. A halving now "
+              "and then is good. Falling all the time: gradients overflow, and steps are skipped.",
+              [query(of_run("run:amp_loss_scale:min"), "lowest scale")],
               "not collected: needs watch(model, optimizer, scaler=…)", min=0),
         lines("Ranks with another number", "none", "Ranks whose checksum, batch or count is not that of the others, by "
               "name. None is good: SilentDataCorruptionSuspected and InvariantBroken name the rank.",

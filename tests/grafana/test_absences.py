@@ -14,7 +14,7 @@ Json = dict[str, Any]
 CALL = re.compile(r"(\w+)\([\w …(),.=\"]*\)|\w+_per_\w+")
 FREE = {("run", "Validation loss"), ("storage", "Batches ready"), ("storage", "Checkpoint size")}
 FREE |= {("run", "Learning rate"), ("storage", "Write rate")}
-FREE |= {("run", "Gradient norm by layer"), ("run", "Activations by layer"), ("run", "Update ratio")}
+FREE |= {("run", name) for name in ("Loss scale", "Gradient norm by layer", "Activations by layer", "Update ratio")}
 """Panels of metrics or arguments that no alert needs, so that tools/pages/ways_in.py does not have them, and of the
 learning rate, which `watch` gives in the README's loop only because it is called."""
 

@@ -22,14 +22,17 @@ ABSENT = {
         "Nodes, the most conspicuous first B", "Nodes, the most conspicuous first F",
         "Nodes, the least visible first C", "Nodes, the least visible first G", "Loss B", "Loss D",
         "Saving now A", "Saving now B", "Saving now C", "Saving now D", "Attempts, saves, evaluations B",
-        "Alertmanager to people B", "Memory lasts A", "Memory lasts B", *(f"Hardware events {letter}" for letter in "ABCDEFGHIJKLM"),
+        "Alertmanager to people B", "Memory lasts A", "Memory lasts B",
+        *(f"Hardware events {letter}" for letter in "ABCDEFGHIJKLM"),
     },
     "needs ten minutes or more of the past": {
-        "Wait for data B", "Bus bandwidth B", "Checkpoint age B", "Checkpoint age C", "GPUs, the most conspicuous first F",
+        "Wait for data B", "Bus bandwidth B",
+        "Checkpoint age B", "Checkpoint age C", "GPUs, the most conspicuous first F",
         "Runs, the worst first G", "Speed of the slowest runs A", "MFU of its baseline A", "MFU D", "MFU E",
     },
     "a rank is dead: what the whole run draws is not told": {"Tokens per joule A", "fleet: Power B"},
     "only where a run sets limits of its own": {"Checkpoint age D"},
+    "only where a rank's peak is that of its GPU": {"MFU, HFU, of what is achievable C"},
 }  # fmt: skip
 """Queries, by panel and letter, that find nothing here, by the reason why that is right; and whatever is a baseline."""
 
