@@ -64,8 +64,8 @@ check: $(CHECK_READY)  ## formatting, lint, types, floors: in a small environmen
 	$(CHECK_BIN)/mypy
 	$(CHECK_BIN)/lint-imports --no-cache
 
-# On two cores: the third worker fills the gaps of those that wait.
-PYTEST := $(BIN)/pytest -n 3
+# On two cores: two more workers fill the gaps of those that wait.
+PYTEST := $(BIN)/pytest -n 4
 # Tests start hundreds of Python processes; each would compile our modules again: 0.6 s for an exporter.
 unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(addprefix tests/,catalog client/core client/flops client/hello client/signals client/torch export/logs \

@@ -5,6 +5,7 @@ Counted in calls, Python's and C's, which are the same on a busy machine; `make 
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
 from collections.abc import Callable
@@ -33,11 +34,13 @@ def calls(work: Callable[[], object]) -> tuple[int, set[str]]:
         if event == "c_call":
             builtins.append(argument.__name__)
 
+    gc.disable()  # what it finds may be other tests', with callbacks of their own
     sys.setprofile(count)
     try:
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     builtins.remove("setprofile")
     return python - 1 + len(builtins), set(builtins)  # without the work itself
 
