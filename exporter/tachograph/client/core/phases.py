@@ -171,10 +171,10 @@ class PhaseClock:
         """Return the current phase, the moment it began, and every phase's seconds up to now, never less than before.
 
         Called by the sender thread while the training thread runs. Seconds are read before the time, the time before
-        `current`, `current` before `since`, the other way round from how they are written: a change in between hides the
-        last moments from this reading, and the maximum bridges that. A training thread held up between reading the time
-        and writing it down makes a phase run ahead by that moment; the maximum then stands still until the phase has
-        caught up.
+        `current`, `current` before `since`, the other way round from how they are written: a change in between hides
+        the last moments from this reading, and the maximum bridges that. A training thread held up between reading the
+        time and writing it down makes a phase run ahead by that moment; the maximum then stands still until the phase
+        has caught up.
         """
         seconds = {name: phase.seconds for name, phase in self.phases.items()}
         now = perf_counter()
