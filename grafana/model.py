@@ -60,10 +60,11 @@ def inside() -> list[Json]:
               "and then is good. Falling all the time: gradients overflow, and steps are skipped.",
               [query(of_run("run:amp_loss_scale:min"), "lowest scale")],
               "not collected: needs watch(model, optimizer, scaler=…)", min=0),
-        lines("Ranks with another number", "none", "Ranks whose checksum, batch or count is not that of the others, by "
-              "name. None is good: SilentDataCorruptionSuspected and InvariantBroken name the rank.",
-              [query(f"count by (name) ({of_run('rank:invariant_odd:info')}) or 0 * max({of_run('run:ranks:count')})",
-                     "{{name}}")], NO_RANK, min=0, decimals=0, soft_max=4),
+        lines("Ranks with another number", "none", "Ranks whose checksum, batch or count is not that of the others. None "
+              "is good: SilentDataCorruptionSuspected and InvariantBroken name the rank and the number.",
+              [query(f"count(group by (instance, rank) ({of_run('rank:invariant_odd:info')})) "
+                     f"or 0 * max({of_run('run:ranks:count')})", "ranks")],
+              NO_RANK, min=0, decimals=0, soft_max=4),
         lines("MFU, HFU, of what is achievable", UNITS["ratio"], "Shares by the clock: model FLOP/s of the dense peak, "
               "FLOP/s with recomputation of it, and model FLOP/s of what these GPUs reach at their power limit.",
               [query(of_run("run:mfu:ratio"), "MFU"), query(of_run("run:hfu:ratio"), "HFU"),
