@@ -60,7 +60,7 @@ def inside() -> list[Json]:
               "and then is good. Falling all the time: gradients overflow, and steps are skipped.",
               [query(of_run("run:amp_loss_scale:min"), "lowest scale")],
               "not collected: needs watch(model, optimizer, scaler=…)", min=0),
-        lines("Ranks with another number", "none", "Ranks whose checksum, batch or count differs from the others'. None "
+        lines("Ranks with another number", "none", "Ranks whose checksum, batch or count is another one. None "
               "is good: SilentDataCorruptionSuspected and InvariantBroken name the rank and the number.",
               [query(f"count(group by (instance, rank) ({of_run('rank:invariant_odd:info')})) "
                      f"or 0 * max({of_run('run:ranks:count')})", "ranks")],
