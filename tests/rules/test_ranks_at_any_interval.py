@@ -174,7 +174,7 @@ def test_a_node_that_stays_away_is_waited_for_three_scrapes(rule_tests: RuleTest
     cap = next(moment for moment in range(1, 480, scrape) if moment > end) + 3 * scrape + 5
     rule_tests(
         FILES,
-        shows(away, alerts(cap - 4, "10m"), alerts(cap + 6, "10m", named("RankDead", 0))),
+        shows(away, alerts(cap - 4, "10m"), alerts(cap + 2 * EVALUATION + 2, "10m", named("RankDead", 0))),
         interval=f"{EVALUATION}s",
     )
 
