@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tachograph_lab.demo.fault_injection import InjectedFault
+from tachograph_lab.demo.launch import Job
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.pager import FIRING, PagedAlert, Pager
 
 PAGE_SECONDS = 150.0
+
+
+@contextmanager
+def injected(job: Job, fault: str, rank: int) -> Iterator[None]:
+    """Inject a fault into a rank of a job for as long as the block lasts."""
+    job.control.inject(InjectedFault(fault, rank=rank))
+    try:
+        yield
+    finally:
+        job.control.heal(fault)
 
 
 def by_rank(stack: Stack, expression: str) -> dict[int, float]:
