@@ -11,7 +11,7 @@ BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
 KUBERNETES_READY := $(VENV)/.kubernetes-ready
 
-.PHONY: lock pin-base sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel screenshots rules docs clean help
+.PHONY: lock pin-base release sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -76,7 +76,7 @@ UNIT := $(addprefix tests/,catalog client/core client/flops client/hello client/
 test: check binaries   ## all checks, and all tests but the slow ones: what CI runs
 	$(PYTEST)
 
-test-all: check binaries $(KUBERNETES_READY) ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
+test-all: check binaries $(KUBERNETES_READY) $(SUPPLY_READY) ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
 	$(PYTEST) -m 'not hardware'
 
 test-unit: $(READY)      ## a minute of tests without PyTorch, Prometheus and other programs
@@ -149,17 +149,20 @@ wheel: $(READY)  ## dist/tachograph-*.whl, with the viewer of the dashboards if 
 	rm -rf build  # or what an earlier build left goes in, too
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
+deb: $(READY)    ## dist/tachograph_*.deb, on Debian, for its own Python: exporter and commands, nothing to download
+	$(BIN)/python -m tools.debian
+
 screenshots: binaries preview ## play incidents 3 and 2 and write docs/img (needs Chromium): half an hour
 	$(BIN)/python grafana/preview/screenshots.py incident-3 incident-2
 
 docs: $(READY)   ## render what is made from the catalog, the tables, the rules and the import contracts
 	$(BIN)/python -m tools.pages
 
-LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-annotate \
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
   --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
 lock: $(SUPPLY_READY)   ## what the image installs, pinned with hashes; UPGRADE=1 takes the newest versions
-	$(LOCK) --extra exporter --output-file exporter/requirements.lock pyproject.toml
+	$(LOCK) --extra exporter --extra tools --output-file exporter/requirements.lock pyproject.toml
 	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(LOCK) --output-file exporter/build.lock -
 
 pin-base:        ## write the digest that the image's base has today (needs Docker and its registry)
@@ -169,8 +172,10 @@ pin-base:        ## write the digest that the image's base has today (needs Dock
 
 sbom: $(SUPPLY_READY)   ## what the image's Python environment holds, as CycloneDX: dist/tachograph.cdx.json
 	@mkdir -p dist
-	@PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements exporter/requirements.lock --pyproject pyproject.toml \
-	  --output-reproducible --of JSON -o dist/tachograph.cdx.json && echo dist/tachograph.cdx.json
+	@$(BIN)/python -m tools.release.sbom dist/tachograph.cdx.json
+
+release: $(SUPPLY_READY)   ## wheel, source distribution and SBOM into dist/, built twice and compared; TAG=1 tags the commit
+	@$(BIN)/python -m tools.release $(if $(TAG),--tag)
 
 audit: $(SUPPLY_READY)  ## known vulnerabilities of what the image installs (asks pypi.org)
 	@found=$$($(BIN)/pip-audit --strict --require-hashes --disable-pip --progress-spinner off \

@@ -48,12 +48,12 @@ class Client:
         before = self._nonfinite.totals["loss"]
         self._nonfinite.observe(step, {"loss": value})
         self._loss.observe(step, value)
-        return self._nonfinite.totals["loss"] > before or self._loss.spike_steps > 0
+        return self._nonfinite.totals["loss"] > before or self._loss.spike.steps > 0
 
     @property
     def is_spike(self) -> bool:
         """Return whether a spike is in progress."""
-        return self._loss.spike_steps > 0
+        return self._loss.spike.steps > 0
 
     def learning_rate(self, step: int, rate: float) -> None:
         """Take the learning rate of a step, before its loss."""
@@ -97,7 +97,7 @@ class TachographNorm:
     def __call__(self, step: int, value: float) -> bool:
         """Return whether a spike is in progress."""
         self._norm.observe(step, value)
-        return self._norm.spike_steps > 0
+        return self._norm.spike.steps > 0
 
 
 class KillLossSpike:

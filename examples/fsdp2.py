@@ -85,9 +85,10 @@ def main() -> None:
                 with recorder.phase("backward"):
                     loss.backward()
                 with recorder.phase("optimizer"):
+                    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                     optimizer.step()
                     optimizer.zero_grad()
-                step.log(loss=loss)
+                step.log(loss=loss, grad_norm=norm)
             done += 1
             if done == arguments.steps:
                 break

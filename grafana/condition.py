@@ -48,7 +48,7 @@ def firing_table(firing: str, text: str, named: dict[str, str], **more: object) 
         "Nothing fires.",
         {"severity": "Severity", "alertname": "Alert", **named, "Value": "For"},
         overrides=[
-            words("Severity", SEVERITIES, custom__width=72),
+            words("Severity", SEVERITIES, custom__width=86),
             *_leads(named),
             override("For", unit="s", decimals=0, custom__width=64),
         ],

@@ -20,13 +20,18 @@ from panels import (
     words,
 )
 from series import of_cluster, of_ranks, of_run
-from shell import SAME, field, link
+from shell import LOGS, SAME, TRACES, explore, field, link
 from tachograph.catalog import index as c
 
 ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16,384
 
 WAIT, LAG = of_ranks(c.TRAIN_RECENT_WAIT), of_ranks("rank:lag_seconds:mean")
 BEHIND = f"max by (rank) ({of_ranks('rank:collectives_behind:max')})"
+
+LOG_QUERY = f'{{run="${{run:percentencode}}"}} | rank="{field("Rank")}"'
+"""A rank's log, with the labels of deploy/alloy/training.alloy."""
+TRACE_QUERY = f'{{resource.tachograph.run="${{run:percentencode}}" && resource.tachograph.rank={field("Rank")}}}'
+"""A rank's traced steps, with the attributes that tachograph.export sends."""
 
 RANK_VERDICTS = (
     ("died first", "rank:died_first:timestamp"),
@@ -90,6 +95,8 @@ def rank_table(**more: object) -> Json:
     links = [
         link("Only this rank, here", "run", run=SAME, **here),
         link("Beside the others", "ranks", run=SAME, **here),
+        explore("Its logs, in Loki", LOGS, queryType="range", expr=LOG_QUERY),
+        explore("Its traced steps, in Tempo", TRACES, queryType="traceql", query=TRACE_QUERY),
     ]
     node = link("Its node and GPUs", "node", run=SAME, instance=field("Node"))
     return table(
@@ -108,7 +115,7 @@ def rank_table(**more: object) -> Json:
             override("GPU", custom__width=45),
             words("State", STATES, custom__width=75),
             words("Phase", PHASES, custom__width=85),
-            override("For", unit="s", decimals=1, custom__width=65),
+            override("For", unit="s", decimals=1, custom__width=76),
             override("Step", unit="locale", custom__width=75),
             override("Wait", unit="s", decimals=1, custom__width=60),
             bar_cells("Lag per step", unit="s", decimals=1, custom__minWidth=100),
@@ -166,9 +173,9 @@ def node_table(**more: object) -> Json:
             override("Node", links=shown, custom__width=85),
             marked("Named as", custom__width=155),
             override("Ranks", custom__width=60),
-            override("Collectives", unit="s", decimals=1, custom__width=85),
-            override("× median", decimals=2, custom__width=75),
-            bar_cells("Net errors, 1 h", unit="locale", decimals=0, custom__minWidth=110),
+            override("Collectives", unit="s", decimals=1, custom__width=88),
+            override("× median", decimals=2, custom__width=73),
+            bar_cells("Net errors, 1 h", unit="locale", decimals=0, custom__minWidth=105),
         ],
         **{"w": 24, "h": 8, **more},
     )

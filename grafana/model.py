@@ -22,23 +22,23 @@ def memory() -> list[Json]:
     return [
         lines("GPU memory reserved", UNITS["bytes"], "What PyTorch's allocator holds, over ranks; by name: the most. "
               "Flat after the first steps is good. A climb that does not stop is a leak.",
-              spread(of_ranks(c.TRAIN_MEMORY_RESERVED), "topk", RANK), NO_DEVICE, overrides=BAND, min=0),
+              spread(of_ranks(c.TRAIN_MEMORY_RESERVED), "topk", RANK), NO_DEVICE, overrides=BAND, min=0, w=8),
         lines("GPU memory in use", UNITS["bytes"], "Of the rank with most: the peak within a step, what is allocated "
               "now (with --rank.detail), and what is cached in blocks too small to use. A peak near the GPU's size: "
               "a longer batch will not fit.",
               [query(f"max({of_ranks(c.TRAIN_MEMORY_PEAK)})", "peak"),
                query(f"max({of_ranks(c.TRAIN_MEMORY_ALLOCATED)})", "allocated"),
-               query(f"max({of_ranks(c.TRAIN_MEMORY_INACTIVE)})", "unusable")], NO_DEVICE, min=0),
+               query(f"max({of_ranks(c.TRAIN_MEMORY_INACTIVE)})", "unusable")], NO_DEVICE, min=0, w=8),
         lines("Host memory", UNITS["bytes"], "Memory of the ranks' processes; by name: the most. Flat is good. A climb "
               "ends with the kernel killing the rank: look at what the loop keeps.",
-              spread(of_ranks(c.TRAIN_HOST_MEMORY), "topk", RANK), NO_RANK, overrides=BAND, min=0),
+              spread(of_ranks(c.TRAIN_HOST_MEMORY), "topk", RANK), NO_RANK, overrides=BAND, min=0, w=8),
         lines("Allocation failures", "none", "Since the attempt began, over all ranks. Flat is good. A retry frees the "
               "cache and stalls the step: leave the allocator more room.",
               [query(f"sum({of_ranks(c.TRAIN_MEMORY_RETRIES)})", "retries"),
                query(f"sum({of_ranks(c.TRAIN_MEMORY_OOMS)})", "out of memory")], NO_DEVICE, min=0, decimals=0,
-              soft_max=4),
+              soft_max=4, w=12),
         stat("Memory lasts", "s", "Time until the first rank that leaks has filled its GPU or its node, at the pace of "
-             "the last 20 minutes. No leak is good.", lasts, "no leak", show="value_and_name", decimals=1, h=8, w=6),
+             "the last 20 minutes. No leak is good.", lasts, "no leak", show="value_and_name", decimals=1, h=8, w=12),
     ]  # fmt: skip
 
 
@@ -48,27 +48,27 @@ def inside() -> list[Json]:
     return [
         lines("Gradient norm by layer", "none", "On rank 0, over layers; by name: the highest. Steady is good. One "
               "layer that leaves the band is where a spike begins.", spread(f"({norms} < Inf)", "topk", LAYER),
-              NO_LAYERS, overrides=BAND, min=0),
+              NO_LAYERS, overrides=BAND, min=0, w=8),
         lines("Activations by layer", "none", "Root mean square on rank 0, over layers; by name: the highest. Steady "
               "is good. A climb over hours: the loss scale or the learning rate is too high.",
-              spread(f"({rms} < Inf)", "topk", LAYER), NO_ACTIVATIONS, overrides=BAND, min=0),
+              spread(f"({rms} < Inf)", "topk", LAYER), NO_ACTIVATIONS, overrides=BAND, min=0, w=8),
         lines("Update ratio", "sci", "Length of the optimizer's update over that of the parameters, over ranks. Near "
               "1e-3 is usual. Far above: the learning rate is too high; far below: the model hardly moves.",
               spread(of_ranks(c.TRAIN_UPDATE_RATIO)), "not collected: needs watch(model, optimizer, update_every=…)",
-              overrides=BAND),
+              overrides=BAND, w=8),
         lines("Loss scale", "none", "The gradient scaler's factor on the rank where it is lowest. A halving now "
               "and then is good. Falling all the time: gradients overflow, and steps are skipped.",
               [query(of_run("run:amp_loss_scale:min"), "lowest scale")],
-              "not collected: needs watch(model, optimizer, scaler=…)", min=0),
-        lines("Ranks with another number", "none", "Ranks whose checksum, batch or count is another one. None "
+              "not collected: needs watch(model, optimizer, scaler=…)", min=0, w=8),
+        lines("Ranks whose numbers differ", "none", "Ranks whose checksum, batch or count is not the others'. None "
               "is good: SilentDataCorruptionSuspected and InvariantBroken name the rank and the number.",
               [query(f"count(group by (instance, rank) ({of_run('rank:invariant_odd:info')})) "
                      f"or 0 * max({of_run('run:ranks:count')})", "ranks")],
-              NO_RANK, min=0, decimals=0, soft_max=4),
-        lines("MFU, HFU, of what is achievable", UNITS["ratio"], "Shares by the clock: model FLOP/s of the dense peak, "
-              "FLOP/s with recomputation of it, and model FLOP/s of what these GPUs reach at their power limit.",
+              NO_RANK, min=0, decimals=0, soft_max=4, w=8),
+        lines("MFU, HFU, share of the achievable", UNITS["ratio"], "Shares by the clock: model FLOP/s of the dense "
+              "peak, FLOP/s with recomputation of it, and model FLOP/s of what these GPUs reach at their power limit.",
               [query(of_run("run:mfu:ratio"), "MFU"), query(of_run("run:hfu:ratio"), "HFU"),
-               query(of_run("run:achievable:ratio"), "of achievable")], NO_MFU, min=0),
+               query(of_run("run:achievable:ratio"), "of achievable")], NO_MFU, min=0, w=8),
     ]  # fmt: skip
 
 
@@ -76,10 +76,10 @@ def past() -> list[Json]:
     """Return how often the run failed."""
     return [
         stat("Failures in 7 days", "locale", "Times this run failed within a week. The runbooks of RankDead and "
-             "RankFailed say what to ask.", [query(of_run("run:failures:count7d"), instant=True)], "none", w=6),
+             "RankFailed say what to ask.", [query(of_run("run:failures:count7d"), instant=True)], "none", w=8),
         stat("Time between failures", "s", "Mean over a week. The save that costs least in all comes each square root "
              "of twice this times the length of a save.", [query(of_run("run:mttf_seconds:mean7d"), instant=True)],
-             "no failure in 7 days", decimals=1, w=6),
+             "no failure in 7 days", decimals=1, w=8),
         stat("Restarts", "locale", "Attempts of this run after its first, as its launcher counts them.",
-             [query(of_run("run:restarts:max"), instant=True)], "none", w=6),
+             [query(of_run("run:restarts:max"), instant=True)], "none", w=8),
     ]  # fmt: skip

@@ -123,7 +123,7 @@ def node_table() -> Json:
             override("Exporter", mappings=answer, custom__cellOptions={"type": "color-text"}),
             override("node_exporter", mappings=answer, custom__cellOptions={"type": "color-text"}),
             override("Unseen for", unit="s", decimals=0),
-            override("Scrape took", unit="s", decimals=3),
+            override("Scrape took", unit="s", decimals=1),
             override("Samples", unit="locale"),
             override("Oldest reading", unit="s", decimals=1),
         ],

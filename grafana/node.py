@@ -80,7 +80,7 @@ def top() -> list[Json]:
         stat("Power now", UNITS["watts"], "Board power of the chosen GPUs together. At full load near the sum of their "
              "limits; far below it they wait.", [query(f"sum({of_gpus('node:gpu_power:watts')})", instant=True)],
              "not collected"),
-        stat("Repairs asked for", "none", "GPUs for which the driver asks for a reset, a reboot or a drain. None is "
+        stat("Repairs requested", "none", "GPUs for which the driver asks for a reset, a reboot or a drain. None is "
              "good. Drain the node at the next checkpoint, then do what is asked.",
              [query(asked, "{{action}}", instant=True)], "none", show="value_and_name"),
         stat("Energy", "joule", "Energy the chosen GPUs used in the time range. What it brought is on Fleet, as tokens "
@@ -123,8 +123,9 @@ def gpu_table() -> Json:
         "No GPU has been seen.",
         columns,
         overrides=[
-            override("Node", links=[here]),
+            override("Node", links=[here], custom__width=100),
             override("GPU", custom__width=55),
+            override("UUID", custom__width=350),
             override(
                 "Condition",
                 mappings=[{"type": "value", "options": names}],
@@ -135,7 +136,7 @@ def gpu_table() -> Json:
             override("Power", unit=UNITS["watts"], decimals=0),
             override("Degrees left", unit=UNITS["celsius"], decimals=0),
             override("SM clock", unit=UNITS["hertz"]),
-            override("Corrected errors, 1 h", unit="locale"),
+            override("Corrected errors, 1 h", unit="locale", custom__width=165),
         ],
         w=24,
         h=10,

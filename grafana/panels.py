@@ -136,7 +136,10 @@ def stat(title: str, unit: str, text: str, queries: list[Json], absent: str, **m
 
 
 def bars(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
-    """Return one horizontal bar for each series, in the order in which the queries return them."""
+    """Return one horizontal bar for each series, in the order in which the queries return them.
+
+    Of one colour: the longest is not bad because it is the longest.
+    """
     options = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "orientation": "horizontal",
@@ -150,7 +153,7 @@ def bars(title: str, unit: str, text: str, queries: list[Json], absent: str, **m
         "maxVizHeight": 36,
         "text": {"titleSize": 13, "valueSize": 13},
     }
-    more = {"color": {"mode": "continuous-YlRd"}, "min": 0, **more}
+    more = {"color": {"mode": "fixed", "fixedColor": BLUE}, "min": 0, **more}
     return panel("bargauge", title, text, unit, queries, absent=absent, options=options, **more)
 
 
@@ -228,9 +231,10 @@ def words(column: str, colours: dict[str, str], **more: object) -> Json:
 
 
 def bar_cells(column: str, **more: object) -> Json:
-    """Return the override that draws the numbers of a column as bars, from pale to red."""
+    """Return the override that draws the numbers of a column as bars, the longest for the column's highest."""
     cell = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
-    return override(column, custom__cellOptions=cell, color={"mode": "continuous-YlRd"}, min=0, **more)
+    colour = {"mode": "fixed", "fixedColor": BLUE}
+    return override(column, custom__cellOptions=cell, color=colour, min=0, fieldMinMax=True, **more)
 
 
 def marked(column: str, colour: str = RED, **more: object) -> Json:

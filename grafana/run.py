@@ -139,28 +139,28 @@ def learning() -> list[Json]:
         lines("Loss", "none", "Training loss over ranks: the median, and the band from lowest to highest. Falling is "
               "good. Red points: a spike goes on. A gap where steps go on: the loss is not finite.",
               [*spread(loss), query(spiking, "spike")],
-              NO_LOSS, overrides=[*BAND, SPIKE]),
+              NO_LOSS, overrides=[*BAND, SPIKE], w=8),
         lines("Validation loss", "none", "Loss on held-out data, over the ranks that log it. Falling with the loss is "
               "good. Rising while the loss falls: the run overfits, or the two sets differ.", spread(validation),
-              "no finite val_loss, or none is logged: needs step.log(val_loss=…)", overrides=BAND),
+              "no finite val_loss, or none is logged: needs step.log(val_loss=…)", overrides=BAND, w=8),
         lines("Gradient norm", "none", "Gradient norm over ranks. Steady is good. If it jumps with the loss, the spike "
               "is real: look at the batch, the learning rate, the last restart.", spread(norm),
-              "no finite grad_norm, or none is logged: needs step.log(grad_norm=…)", overrides=BAND),
+              "no finite grad_norm, or none is logged: needs step.log(grad_norm=…)", overrides=BAND, w=8),
         lines("Learning rate", "sci", "The rate of the first parameter group, or what the loop logs. A step here "
               "explains a step in the loss.",
               [query(f"max({of_ranks(c.TRAIN_LEARNING_RATE)})", "learning rate")],
-              "not collected: needs watch(model, optimizer) or step.log(learning_rate=…)", min=0),
+              "not collected: needs watch(model, optimizer) or step.log(learning_rate=…)", min=0, decimals=2, w=8),
         lines("Spikes and non-finite steps", "none", "Counts since the attempt began, on the rank with most. Flat is "
               "good. A spike that heals needs nothing. If steps in spike climb it does not heal: go back to the last "
               "good checkpoint and skip the batch.",
               [query(f"max({of_ranks(c.TRAIN_LOSS_SPIKES)})", "loss spikes"),
                query(f"max by (source) ({of_ranks(c.TRAIN_NONFINITE)})", "non-finite {{source}}"),
                query(of_run("run:loss_spike_steps:median"), "steps in spike")],
-              NO_RANK, min=0, decimals=0, soft_max=4),
-        lines("Metrics of its own", "none", "What the run declared with `Recorder(metrics=…)`: the median over ranks. "
+              NO_RANK, min=0, decimals=0, soft_max=4, w=8),
+        lines("The run's own metrics", "none", "Declared with `Recorder(metrics=…)`: the median over ranks. "
               "Each has a scale of its own: click a name to see it alone. What each means is on the exporter's page.",
               [query(f"quantile by (name) (0.5, {of_ranks(c.TRAIN_CUSTOM)})", "{{name}}")],
-              "none declared"),
+              "none declared", w=8),
     ]  # fmt: skip
 
 
@@ -168,19 +168,19 @@ def ranks() -> list[Json]:
     """Return which rank holds the others up, and on what."""
     longest = f"max_over_time({of_ranks(c.RANK_PHASE)}[$__rate_interval])"
     return [
-        ranks_by_phase(),
+        ranks_by_phase(w=8),
         lines("Longest in one phase", UNITS["seconds"], "How long the rank that is longest in a phase has been in it. "
               "Below the step time is good, but for checkpoint and eval. Lines that climb are a hang: the phase that "
               "climbed first holds the culprit, the others wait for it.",
               [query(f"max by (phase) ({longest})", "{{phase}}")], "no rank is running", overrides=coloured(PHASES),
-              min=0),
+              min=0, w=8),
         lines("Collective wait per step", UNITS["seconds"], "Time per step in which a rank can only wait for the "
               "others. A narrow band is good. The ranks named wait least: they arrive last and hold up the others.",
-              spread(WAIT, "bottomk", "rank {{rank}}"), NO_WAITS, overrides=BAND, min=0),
+              spread(WAIT, "bottomk", "rank {{rank}}"), NO_WAITS, overrides=BAND, min=0, w=8),
         lines("Lag per step", UNITS["seconds"], "How much later than the median rank a rank arrives. Near zero is "
               "good. One that stays above: see its phase, its GPU's clock and temperature.",
-              spread(LAG, "topk", "rank {{rank}}"), NO_WAITS, overrides=BAND),
-        sequence_spread(),
+              spread(LAG, "topk", "rank {{rank}}"), NO_WAITS, overrides=BAND, w=12),
+        sequence_spread(w=12),
     ]  # fmt: skip
 
 
@@ -217,16 +217,16 @@ def hardware() -> list[Json]:
                query(f"min({slowdown})", "slows down at")], absent, overrides=[*BAND, dashed]),
         lines("SM clock", UNITS["hertz"], "Clock of the compute units. All alike is good. One below its peers slows "
               "the whole run: the next panel says why it is held. By name: the lowest.",
-              spread(of_gpus(c.GPU_CLOCK, domain="sm"), "bottomk", who), absent, overrides=BAND),
+              spread(of_gpus(c.GPU_CLOCK, domain="sm"), "bottomk", who), absent, overrides=BAND, w=8),
         lines("Clocks held down", "none", "GPUs of the run's nodes held down within 2 minutes, by what, and those "
               "clocked below the run's others. 0 is good. Heat: cool the node. Power cap: normal at full load, "
               "not on a few alone. Power brake: call the data centre.", held, "no node is known", min=0, decimals=0,
-              soft_max=4),
+              soft_max=4, w=8),
         lines("GPUs read", "none", "GPUs that the nodes know and those the last collection could read. Equal is good. "
               "Apart: a GPU has fallen off, or its driver hangs.",
               [query(f"count({of_gpus(c.GPU_UP)})", "known"), query(f"sum({of_gpus(c.GPU_UP)})", "read"),
                query(f"count({of_gpus(c.COLLECTOR_SUCCESS, collector='gpu')} == 0)", "nodes without readings")],
-              "no exporter answers", min=0, decimals=0, soft_max=4),
+              "no exporter answers", min=0, decimals=0, soft_max=4, w=8),
     ]  # fmt: skip
 
 

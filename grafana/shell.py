@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
+from urllib.parse import quote, unquote
+
 from panels import BLUE, GREEN, PURPLE, RED, Json, annotation, placed, variable
 from series import FIRING, RUNS, of_cluster, of_run
 from tachograph.catalog import index as c
 
 TITLES = {
-    "fleet": "Fleet",
-    "run": "Run",
-    "ranks": "Ranks",
-    "node": "Node and GPU",
-    "storage": "Data and checkpoint",
-    "monitoring": "Monitoring health",
-    "incident": "Incident",
+    "fleet": "Tachograph / Fleet",
+    "run": "Tachograph / Run",
+    "ranks": "Tachograph / Ranks",
+    "node": "Tachograph / Node and GPU",
+    "storage": "Tachograph / Data and checkpoint",
+    "monitoring": "Tachograph / Monitoring health",
+    "incident": "Tachograph / Incident",
 }
 """Every dashboard: the end of its uid and the name of its file -> its title."""
 
@@ -40,6 +44,14 @@ RANK = variable("rank", "Rank", f"label_values({of_run(c.RANK_INFO, instance='$i
 OF_A_RUN = (FIND, RUN, NODE, RANK)
 
 
+def _elsewhere(name: str, title: str, kind: str) -> Json:
+    """Return the variable of a data source that only links lead to: hidden, and empty where there is none."""
+    return {"type": "datasource", "name": name, "label": title, "query": kind, "current": {}, "hide": 2}
+
+
+LOGS, TRACES = _elsewhere("logs", "Loki", "loki"), _elsewhere("traces", "Tempo", "tempo")
+
+
 def marks(*, alerts: bool = True) -> list[Json]:
     """Return what a dashboard of one run can mark on every time axis; phases and checkpoints only when asked for."""
     attempts, before = (f"group by (attempt) ({of_run(c.RANK_INFO)}{at})" for at in ("", " offset 1m"))
@@ -62,6 +74,18 @@ def link(title: str, to: str, **values: str) -> Json:
     kept = ["${datasource:queryparam}", "${cluster:queryparam}"]
     kept += [f"${{{name}:queryparam}}" if value == SAME else f"var-{name}={value}" for name, value in values.items()]
     return {"title": title, "url": f"/d/tachograph-{to}?{'&'.join(kept)}&${{__url_time_range}}"}
+
+
+def explore(title: str, source: Json, **asked: str) -> Json:
+    """Return a data link to Explore, which asks that source (LOGS, TRACES) over the time range that is shown."""
+    uid = f"${{{source['name']}}}"
+    query = {"refId": "A", "datasource": {"type": source["query"], "uid": uid}, **asked}
+    pane = {"datasource": uid, "queries": [query], "range": {"from": "${__from}", "to": "${__to}"}}
+    # All but the variables, which Grafana fills in before the link is followed.
+    panes = re.sub(
+        r"%24%7B.*?%7D", lambda found: unquote(found[0]), quote(json.dumps({"a": pane}, separators=(",", ":")))
+    )
+    return {"title": title, "url": f"/explore?schemaVersion=1&panes={panes}", "targetBlank": True}
 
 
 SAME = "same"
@@ -94,6 +118,7 @@ def dashboard(
     refresh: str = "10s",
 ) -> Json:
     """Return the whole dashboard of that name (see TITLES); data source and cluster come before its `variables`."""
+    linked = [one for one in (LOGS, TRACES) if f"${{{one['name']}}}" in str(panels)]
     return {
         "uid": f"tachograph-{name}",
         "title": TITLES[name],
@@ -108,7 +133,7 @@ def dashboard(
         "refresh": refresh,
         "links": [{"type": "dashboards", "title": "Tachograph", "tags": ["tachograph"], "asDropdown": True, "url": "",
                    "includeVars": True, "keepTime": True, "targetBlank": False, "icon": "", "tooltip": ""}],
-        "templating": {"list": [SOURCE, CLUSTER, *variables]},
+        "templating": {"list": [SOURCE, CLUSTER, *variables, *linked]},
         "annotations": {"list": marks() if annotations is None else annotations},
         "panels": placed([one | {"maxDataPoints": POINTS} if one["type"] in DRAWN else one for one in panels]),
     }  # fmt: skip

@@ -109,7 +109,7 @@ def data() -> list[Json]:
               NO_QUEUE, overrides=BAND, min=0, soft_max=4),
         lines("Slow fetches", UNITS["ratio"], "Share of time by which single steps waited longer for data than their "
               "rank usually does. 0 is good. Above while the median wait is low: now and then one fetch takes long.",
-              [query(excess, "{{phase}}")], NO_RANK, overrides=coloured(PHASES), min=0),
+              [query(excess, "{{phase}}")], NO_RANK, overrides=coloured(PHASES), min=0, soft_max=0.1),
         lines("Batches a second", "none", "Batches that the loader delivered to a rank. All alike is good. One below: "
               "its shard or its loader is slower. By name: the fewest.",
               rate_spread(c.TRAIN_BATCHES, "bottomk"), NO_RANK, overrides=BAND, min=0),

@@ -43,7 +43,7 @@ RUN = {
     "nvitop-exporter": ("bench/gpus.py", '"nvitop_exporter"'),
     "tensorboard": ("bench/client.py", "torch.utils.tensorboard"),
     "traceml-ai": ("bench/tiny_step.py", '"traceml_ai"'),
-    "cyclonedx-bom": ("Makefile", "/cyclonedx-py"),
+    "cyclonedx-bom": ("tools/release/sbom.py", '"cyclonedx-py"'),
     "pip-audit": ("Makefile", "/pip-audit"),
     "uv": ("Makefile", "/uv"),
     "kubernetes-validate": ("tests/deploy/test_helm.py", '"kubernetes_validate"'),

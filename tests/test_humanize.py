@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from tachograph import humanize
 
+ROOT = Path(__file__).resolve().parents[1]
 NONE, NAN, INF = None, math.nan, math.inf
 
 
@@ -25,8 +27,8 @@ def test_counts_and_shares() -> None:
 
 def test_lengths_of_time() -> None:
     """A duration keeps three digits, an age has one unit, a span two; none of them shows a negative zero."""
-    assert [humanize.duration(x) for x in (NONE, 0.0, -0.0001, 0.0123, 8.128, 64.25, 640.0, NAN)] == [
-        "-", "0 ms", "0 ms", "12 ms", "8.13 s", "64.2 s", "640 s", "NaN",
+    assert [humanize.duration(x) for x in (NONE, 0.0, -0.0001, 0.000326, 0.0123, 8.128, 64.25, 640.0, NAN)] == [
+        "-", "0 ms", "0 ms", "0.33 ms", "12 ms", "8.13 s", "64.2 s", "640 s", "NaN",
     ]  # fmt: skip
     assert [humanize.age(x) for x in (NONE, -1.0, 9.94, 9.96, 119.4, 120.0, 7300.0, 9e5, INF)] == [
         "-", "0.0 s", "9.9 s", "10 s", "119 s", "2 min", "2.0 h", "10 d", "Inf",
@@ -39,6 +41,13 @@ def test_lengths_of_time() -> None:
 def test_hours() -> None:
     """GPU-hours of a large run have thousands."""
     assert [humanize.hours(x) for x in (NONE, 0.0, 4_336_200.0, NAN)] == ["-", "0.0", "1,204.5", "NaN"]
+
+
+def test_coordinates() -> None:
+    """A rank's place in its run's parallelism reads as in the text of an alert."""
+    assert humanize.coordinates({}) == "-"
+    described = (ROOT / "tests/rules/invariants/behaviour.yml").read_text(encoding="utf-8")
+    assert f"Rank 1 (n, GPU 1; {humanize.coordinates({'pp': 3, 'dp': 0})}) of run r" in described
 
 
 def test_units_and_times() -> None:

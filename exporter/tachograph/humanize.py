@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 ABSENT = "-"
 LAST_TIME = 253_402_300_799
@@ -60,9 +60,11 @@ def percent(share: float | None, digits: int = 0) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return how long a step or a wait takes: `12 ms`, `8.13 s`."""
+    """Return how long a step or a wait takes: `0.33 ms`, `12 ms`, `8.13 s`."""
     if seconds is None or not math.isfinite(seconds):
         return _not_finite(seconds)
+    if 0.000_01 < seconds < 0.000_95:
+        return f"{1000 * seconds:.2f} ms"
     if abs(seconds) < 0.9995:
         return f"{round(1000 * seconds)} ms"  # not "-0"
     return f"{seconds:.2f} s" if abs(seconds) < 10 else f"{seconds:.1f} s" if abs(seconds) < 100 else f"{seconds:.0f} s"
@@ -113,6 +115,11 @@ def celsius(degrees: float | None) -> str:
 def watts(power: float | None) -> str:
     """Return a power: `655 W`."""
     return _not_finite(power) or f"{power:.0f} W"
+
+
+def coordinates(numbers: Mapping[str, int]) -> str:
+    """Return where a rank is in its run's parallelism, in the words of the alerts: `dp 5, pp 1`."""
+    return ", ".join(f"{dimension} {number}" for dimension, number in sorted(numbers.items())) or ABSENT
 
 
 def utc(at: float, form: str = "%H:%M:%S") -> str:

@@ -77,6 +77,11 @@ def default_url() -> str:
     return os.environ.get(ENVIRONMENT) or DEFAULT_URL
 
 
+def quoted(text: str) -> str:
+    """Return a string of PromQL."""
+    return json.dumps(text, ensure_ascii=False)
+
+
 class Prometheus:
     """The Prometheus at a URL. Every method raises PrometheusError."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 INSTALLED = Path(__file__).parent / "shipped_files"
 """Laid out like the repository; setup.py fills it when a wheel is built."""
@@ -13,3 +14,11 @@ CHECKOUT = Path(__file__).parents[2]
 def folder() -> Path:
     """Return the folder that holds `prometheus/`, `alertmanager/`, `grafana/dashboards/` and `runbooks/`."""
     return INSTALLED if INSTALLED.is_dir() else CHECKOUT
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return a YAML file's content; libyaml, where PyYAML was built with it, takes a tenth of the time."""
+    import yaml  # only here: most of what is shipped is read without it
+
+    content: dict[str, Any] = yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return content

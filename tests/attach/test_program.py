@@ -123,3 +123,9 @@ def test_the_script_runs_where_recording_is_disabled(script: Path) -> None:
     environment = {**ALONE, "TACHOGRAPH_DISABLED": "1"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nccl_is_to_time_its_collectives(tmp_path: Path) -> None:
+    """Before the script makes a process group."""
+    (tmp_path / "train.py").write_text("import os; print(os.environ['TORCH_NCCL_ENABLE_TIMING'])")
+    assert python(*RUN, "train.py", folder=tmp_path).stdout == "1\n"

@@ -99,6 +99,7 @@ def test_a_restart_forgets_what_is_not_saved(
     assert len(score.delays) == found
 
 
+@pytest.mark.slow
 def test_ours_finds_more_than_each_peer(detectors: ModuleType, loss_traces: ModuleType) -> None:
     """On tuning seeds: the highest recall and F1, more precise than OLMo's, and long spikes stay seen."""
     scores = detectors.judge((make(seed) for make in loss_traces.SUITE for seed in SEEDS), detectors.RULES)
@@ -191,6 +192,7 @@ def test_heavy_tails_raise_no_alarm(detectors: ModuleType, loss_traces: ModuleTy
     assert flagged(detectors.Tachograph(), trace.values[:20_000]) == []
 
 
+@pytest.mark.slow
 def test_the_committed_table_is_what_the_code_gives(detectors: ModuleType, loss_traces: ModuleType) -> None:
     """A change of a detector or of the suite comes with `python bench/detectors.py --doc`."""
     makes = (loss_traces.early_spike, loss_traces.plateau)

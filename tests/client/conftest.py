@@ -22,7 +22,7 @@ from tachograph.client.core import notice as notices
 from tachograph.client.recorder import Recorder
 
 Frame = dict[str, Any]
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 def wait_until(condition: Callable[[], Any], deadline: float = DEADLINE) -> Any:

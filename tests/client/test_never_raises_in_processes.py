@@ -156,6 +156,8 @@ def test_at_the_interpreters_end(exporter: Any, start: Start) -> None:
         program(
             """
             import atexit
+            from tachograph.client.transport import sender, shutdown
+            sender.SHUTDOWN_SECONDS = shutdown.LIMIT_SECONDS = 60.0  # what happens counts, not how soon
             class Last:
                 def __del__(self, recorder=recorder, every=every, kind=Recorder):
                     every(recorder); recorder.close(); kind()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "exporter/Dockerfile").read_text(encoding="utf-8")
 LOCKS = ("requirements.lock", "build.lock")
 ON_LINUX = {"python_version": "3.13", "python_full_version": "3.13.0", "sys_platform": "linux",
-            "platform_system": "Linux", "extra": ""}  # fmt: skip
+            "platform_system": "Linux"}  # fmt: skip
 
 
 def stages() -> list[list[str]]:
@@ -47,13 +47,13 @@ def locked(name: str) -> dict[str, tuple[str, list[str]]]:
 
 
 def wanted(pattern: str) -> list[Requirement]:
-    """Return the requirements of a list in pyproject.toml; Python 3.10 reads no TOML."""
-    found = re.search(pattern, (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M | re.S)
+    """Return the requirements of the lists in pyproject.toml that a pattern finds; Python 3.10 reads no TOML."""
+    found = re.findall(pattern, (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M | re.S)
     assert found
-    return [Requirement(text) for text in json.loads(re.sub(r",\s*\]", "]", found[1]))]
+    return [Requirement(text) for one in found for text in json.loads(re.sub(r",\s*\]", "]", one))]
 
 
-RUNTIME, BUILD = r"^exporter = (\[.*?\])", r"^\[build-system\]\nrequires = (\[.*?\])"
+RUNTIME, BUILD = r"^(?:exporter|tools) = (\[.*?\])", r"^\[build-system\]\nrequires = (\[.*?\])"
 
 
 def test_the_base_is_pinned_by_digest() -> None:
@@ -75,13 +75,14 @@ def test_every_dependency_is_locked_with_hashes(lock: str, pattern: str) -> None
         version, hashes = known[name]
         assert one.specifier.contains(version), f"{name} {version} is not {one.specifier}: make lock"
         assert hashes
-        if name not in seen:
+        if name not in seen or one.extras:
             seen.add(name)
             try:
                 more = [Requirement(text) for text in requires(name) or ()]
             except PackageNotFoundError:
                 continue  # what only builds is not installed here
-            ahead += [each for each in more if each.marker is None or each.marker.evaluate(ON_LINUX)]
+            environments = [{**ON_LINUX, "extra": extra} for extra in one.extras or {""}]
+            ahead += [each for each in more if each.marker is None or any(map(each.marker.evaluate, environments))]
     assert seen == set(known), "nothing is installed that nothing needs"
 
 
@@ -119,7 +120,7 @@ def test_the_final_stage_has_no_installer() -> None:
 
 
 def test_make_lock_is_what_wrote_the_locks() -> None:
-    """The target reads pyproject.toml, for the image's Python, and asks for hashes."""
+    """The target reads pyproject.toml, for Debian's Python and all newer ones as the image's, and asks for hashes."""
     done = subprocess.run(["make", "-n", "lock"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 0, done.stderr
     image = re.search(r"python:(3\.\d+)\.", DOCKERFILE)
@@ -128,4 +129,7 @@ def test_make_lock_is_what_wrote_the_locks() -> None:
     assert len(runs) == 2
     for line in runs:
         assert "--generate-hashes" in line
-        assert f"--python-version {image[1]} " in line
+        assert "--universal" in line
+        oldest = re.search(r"--python-version (3\.\d+) ", line)
+        assert oldest
+        assert oldest[1] <= image[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -15,8 +16,11 @@ from typing import Any
 import pytest
 
 from tachograph.bundle import merged
+from tachograph.doctor import prometheus_checks
 from tachograph.doctor.alertmanager_checks import TEST_PAGE, WATCHDOG
 from tachograph.doctor.command import main
+from tachograph.prometheus_api import Prometheus
+from tachograph_lab import binaries
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.pager import FIRING, RESOLVED, Pager
 from tachograph_lab.processes import Children, answers, free_port
@@ -121,6 +125,23 @@ def test_what_is_no_longer_scraped_is_named(stack: Stack, doctor: Doctor) -> Non
     lines = until(doctor, lambda lines: len(wrong(lines)) == 2, 60)
     assert [line.split(" ")[1] for line in wrong(lines)] == ["no", "1"]
     assert "127.0.0.1:1/metrics" in wrong(lines)[1]
+
+
+@pytest.mark.e2e
+def test_a_job_before_its_first_scrape_is_not_called_missing(tmp_path: Path) -> None:
+    """A Prometheus that has just started knows its targets, and nothing of them: run it again."""
+    with Children(tmp_path) as children:
+        url = f"http://127.0.0.1:{(port := free_port())}"
+        config = {"job_name": "tachograph", "scrape_interval": "1d", "static_configs": [{"targets": ["127.0.0.1:1"]}]}
+        (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [config]}))
+        program = binaries.find("bookworm")["prometheus"]
+        flags = (f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data")
+        child = children.start("prometheus", [str(program), *flags, f"--web.listen-address=127.0.0.1:{port}"])
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 60)
+        prometheus = Prometheus(url)
+        child.wait_until(lambda: bool(prometheus.targets()), 60)
+        said = {f"{one.what} – {one.then}" for one in prometheus_checks.checks(prometheus)}
+    assert "job tachograph: not scraped yet – run this again in a minute" in said
 
 
 def test_a_socket_that_may_not_be_used(

@@ -92,11 +92,12 @@ def test_the_collectives_of_ddp_are_there(done: Any) -> None:
 
 @pytest.mark.slow
 def test_the_collectives_of_fsdp_are_there(done: Any) -> None:
-    """FSDP2 has no hook: its process group's sequence numbers move on both ranks."""
+    """FSDP2 has no hook: its process group's sequence numbers move on both ranks. The norm that it returns is read."""
     seen = done("fsdp2")
     for rank in range(2):
         groups = seen.having("collective_enqueued", run="fsdp2", rank=rank)
         assert max(groups.values(), default=0) > 0
+        assert (seen.value("grad_norm", run="fsdp2", rank=rank) or 0) > 0
 
 
 @pytest.mark.slow

@@ -111,7 +111,8 @@ VALUES: dict[str, Moment] = {
     c.EXPORTER_TIME.name: lambda _, now, __: now,  # else every clock is decades behind, and each end decades ahead
     c.RANK_UP.name: lambda place, _, age: float(not dead(place, age)),
     c.RANK_HEARTBEAT.name: lambda _, now, __: now,
-    c.RANK_START.name: lambda _, now, age: now - age,
+    # A dead rank shows none; written to disk, the ones before would be seen for five minutes more.
+    c.RANK_START.name: lambda place, now, age: None if place == DEAD else now - age,
     c.RANK_PROGRESS.name: lambda _, now, __: now,
     c.TRAIN_CHECKPOINT_TIMESTAMP.name: lambda _, now, age: now - age % 300,
     c.TRAIN_STEP.name: lambda _, __, age: age // 0.5,
@@ -279,6 +280,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         prometheus.wait_until(lambda: bool(live.ask("query", query=rounds)["result"]), 250)
         moment = int(time.time()) - 1
         # Everything is asked at that moment: further rounds would only take a core from the questions.
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(settings | {"rule_files": []}), encoding="utf-8")
+        seldom = {"global": {"evaluation_interval": "1h", "scrape_interval": "1s"}}
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(settings | seldom), encoding="utf-8")
         prometheus.process.send_signal(signal.SIGHUP)
         yield Fleet(live.url, moment)

@@ -25,13 +25,13 @@ UNITS = set((ROOT / "tests/grafana/schema/units.txt").read_text(encoding="utf-8"
 KUBERNETES_BYTES = 200_000
 """`kubectl apply` keeps a second copy of a ConfigMap in an annotation of at most 256 KiB."""
 NAMES = {
-    "fleet": "Fleet",
-    "run": "Run",
-    "ranks": "Ranks",
-    "node": "Node and GPU",
-    "storage": "Data and checkpoint",
-    "monitoring": "Monitoring health",
-    "incident": "Incident",
+    "fleet": "Tachograph / Fleet",
+    "run": "Tachograph / Run",
+    "ranks": "Tachograph / Ranks",
+    "node": "Tachograph / Node and GPU",
+    "storage": "Tachograph / Data and checkpoint",
+    "monitoring": "Tachograph / Monitoring health",
+    "incident": "Tachograph / Incident",
 }
 """The end of each uid, and its title: alerts, runbooks and bookmarks link to them, so they never change."""
 

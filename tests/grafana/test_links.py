@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import parse_qs, unquote
 
 import pytest
 
+from tachograph.client.hello.identity import Identity
+from tachograph.export.sinks.open_telemetry import resource
+
+ROOT = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
-GRAFANAS_OWN = {"__rate_interval", "__interval", "__range", "__data", "__field", "__url_time_range", "__value", "__all"}
+GRAFANAS_OWN = {
+    "__from",
+    "__to",
+    "__rate_interval",
+    "__interval",
+    "__range",
+    "__data",
+    "__field",
+    "__url_time_range",
+    "__value",
+    "__all",
+}
 
 
 def variables(dashboard: Json) -> list[str]:
@@ -20,6 +38,11 @@ def variables(dashboard: Json) -> list[str]:
 
 
 def urls(part: object) -> Iterator[str]:
+    """Yield every link to a dashboard, however deep it lies."""
+    yield from (url for url in links(part) if not url.startswith("/explore"))
+
+
+def links(part: object) -> Iterator[str]:
     """Yield every link into Grafana, however deep it lies."""
     if isinstance(part, dict):
         if str(part.get("url", "")).startswith("/"):
@@ -27,7 +50,7 @@ def urls(part: object) -> Iterator[str]:
         part = list(part.values())
     if isinstance(part, list):
         for one in part:
-            yield from urls(one)
+            yield from links(one)
 
 
 def broken(url: str, panel: Json, dashboard: Json, dashboards: dict[str, Json]) -> list[str]:
@@ -90,6 +113,41 @@ def test_a_broken_link_is_found(dashboards: dict[str, Json], url: str) -> None:
     assert broken(url, panel, dashboards["run"], dashboards)
 
 
+def explored(dashboard: Json) -> list[Json]:
+    """Return what a dashboard's links ask in Explore, one query each."""
+    panes = [parse_qs(url.partition("?")[2])["panes"] for url in links(dashboard["panels"]) if "/explore?" in url]
+    return [query for (text,) in panes for query in json.loads(text)["a"]["queries"]]
+
+
+def test_logs_and_traces_of_a_rank_are_one_click_away(dashboards: dict[str, Json]) -> None:
+    """By the names under which they are sent; the variable that holds the data source is in nobody's way."""
+    alloy = (ROOT / "deploy/alloy/training.alloy").read_text(encoding="utf-8")
+    labels, metadata = (re.findall(rf"stage\.{stage} {{.*?\n\t}}", alloy, re.S)[0]
+                        for stage in ("labels", "structured_metadata"))  # fmt: skip
+    assert re.search(r"^\t+run += ", labels, re.M)
+    assert re.search(r"^\t+rank += ", metadata, re.M)
+    sent = resource(Identity("a", 3, 0, 4, 0, 0)).attributes
+    assert (sent["tachograph.run"], sent["tachograph.rank"]) == ("a", 3)
+    for name in ("run", "ranks", "incident"):
+        logs, traces = explored(dashboards[name])
+        assert logs["expr"] == '{run="${run:percentencode}"} | rank="${__data.fields.Rank}"'
+        assert traces["query"] == (
+            '{resource.tachograph.run="${run:percentencode}" && resource.tachograph.rank=${__data.fields.Rank}}'
+        )
+        sources = {one["name"]: one for one in dashboards[name]["templating"]["list"] if one["type"] == "datasource"}
+        for query in (logs, traces):
+            source = sources[query["datasource"]["uid"][2:-1]]
+            assert (source["query"], source["hide"]) == (query["datasource"]["type"], 2)
+
+
+def test_a_link_to_explore_is_a_url_but_for_its_variables(dashboard: Json) -> None:
+    """Browsers and Grafana then agree about where it ends."""
+    for url in links(dashboard["panels"]):
+        if url.startswith("/explore"):
+            assert unquote(url) != url
+            assert re.fullmatch(r"[\w./?&=%~-]+", re.sub(r"\$\{[\w.:]+\}", "", url))
+
+
 def undefined(dashboard: Json, expressions: ModuleType) -> set[str]:
     """Return the variables that are used and not defined, or defined and not used."""
     defined = variables(dashboard)
@@ -114,7 +172,7 @@ def test_a_misspelt_variable_is_found(dashboards: dict[str, Json], expressions: 
 
 def test_variables_narrow_from_cluster_to_part(dashboard: Json) -> None:
     """Each list shows only what the choices before it leave; "All" is one short pattern, however many there are."""
-    order = ["datasource", "cluster", "find", "run", "instance", "rank", "gpu"]
+    order = ["datasource", "cluster", "find", "run", "instance", "rank", "gpu", "logs", "traces"]
     names = variables(dashboard)
     assert names == [name for name in order if name in names]
     assert names[:2] == ["datasource", "cluster"]

@@ -32,7 +32,7 @@ ABSENT = {
     },
     "a rank is dead: what the whole run draws is not told": {"Tokens per joule A", "fleet: Power B"},
     "only where a run sets limits of its own": {"Checkpoint age D"},
-    "only where a rank's peak is that of its GPU": {"MFU, HFU, of what is achievable C"},
+    "only where a rank's peak is that of its GPU": {"MFU, HFU, share of the achievable C"},
 }  # fmt: skip
 """Queries, by panel and letter, that find nothing here, by the reason why that is right; and whatever is a baseline."""
 

@@ -30,7 +30,7 @@ from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 
 ROOT = Path(__file__).parents[2]
-DEADLINE = 10.0
+DEADLINE = 60.0
 QUICK_EXPORTER = ROOT / "tests/quick_exporter.py"
 
 

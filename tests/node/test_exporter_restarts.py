@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -34,6 +35,21 @@ def test_what_was_said_to_a_stopped_exporter_counts(exporter_at: Callable[..., A
     scrape = running.scrape()
     assert scrape.value("train_tokens_total", run="llama-7b", rank=0) == 49
     assert scrape.counted("frames_rejected", "rate") == 0
+
+
+def test_a_sender_that_left_before_its_answer_counts(exporter_at: Callable[..., Any]) -> None:
+    """A whole life is read after its sender has gone: that nobody is there for the answer to the hello is no death."""
+    running = exporter_at("--no-gpu")
+    brief = running.speaker(rank=0)
+    running.process.send_signal(signal.SIGSTOP)
+    who = {"run": "llama-7b", "rank": 0, "local_rank": 0, "world_size": 1, "attempt": 0, "pid": os.getpid()}
+    brief.send(type="hello", **who)
+    brief.state({"tokens_total": 7})
+    brief.bye()
+    brief.close()
+    running.process.send_signal(signal.SIGCONT)
+    running.eventually(lambda: running.scrape().value("rank_state", run="llama-7b", rank=0, state="finished") == 1)
+    assert running.scrape().value("train_tokens_total", run="llama-7b", rank=0) == 7
 
 
 class Load:

@@ -55,6 +55,18 @@ def test_ranks_add_and_a_leaving_rank_takes_nothing_away() -> None:
     assert histogram.sample(TRAIN_STEP_SECONDS, ("r",)).sum == 10.0 - 0.5
 
 
+@given(start=st.floats(0, 1e6), sums=st.lists(st.floats(0, 1e6), min_size=1))
+def test_the_sum_never_falls_by_rounding(start: float, sums: list[float]) -> None:
+    """Not by the last digit either: Prometheus takes any fall for a reset, and counts the whole sum once more."""
+    run = RunHistogram(sum=start)
+    for total in sums:
+        shown = run.copy()[1]
+        run.add(Buckets({}, total), Buckets({}, total))
+        assert run.copy()[1] == shown
+        run.add(Buckets({}, total), Buckets({}, 0.0))
+        assert run.copy()[1] >= shown
+
+
 def test_a_histogram_that_fell_is_seen() -> None:
     """A lower count in any bucket, or a lower sum, is no later state of the same process."""
     before = parse(frame([0.5, 1.0]))

@@ -158,7 +158,7 @@ def test_links_land_where_they_say(opened: dict[tuple[str, str], Json], viewer: 
 def test_the_list_of_dashboards_keeps_the_view(viewer: str) -> None:
     """The drop-down leads to another dashboard with the same run and time."""
     url = f"{viewer}/d/tachograph-run?var-run={RUN}&from=now-15m&to=now&{CALM}"
-    steps = [["button", "Dashboards"], ["menuitem", "Ranks"]]
+    steps = [["button", "Dashboards"], ["menuitem", "Tachograph / Ranks"]]
     (seen,) = look([{"url": url, "steps": steps, "folded": True}])
     sound(seen)
     uid, given = parts(seen["address"])

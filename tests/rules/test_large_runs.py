@@ -149,6 +149,7 @@ def nan(ranks: int, first: Collection[int]) -> Iterator[Series]:
         )
 
 
+@pytest.mark.slow
 def test_the_first_to_lose_the_loss_are_named_up_to_eight(rule_tests: RuleTests) -> None:
     """Eight of 64 ranks are eight alerts in one page; nine are a crowd."""
     eight = {"input_series": list(nan(64, range(8))), "promql_expr_test": [
@@ -177,6 +178,7 @@ def gpu_series(name: str, number: int, values: str, **labels: str) -> Series:
     return {"series": name + "{" + ",".join(f'{key}="{value}"' for key, value in own.items()) + "}", "values": values}
 
 
+@pytest.mark.slow
 def test_one_lost_gpu_of_512_is_one_alert_with_its_rank(rule_tests: RuleTests) -> None:
     """Each GPU joins the one rank that sits on it, among hundreds that share its index."""
     rule_tests(EVERY_RULE, {

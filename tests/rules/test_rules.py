@@ -21,11 +21,13 @@ LONG = {
     "efficiency/slow_for_good",
     "exporter/any_interval",
     "exporter/down_for_long",
+    "exporter/rollout",
     "gpu_faults/left_and_taken_again",
     "progress/alone",
     "progress/any_interval",
     "progress/half_an_hour",
     "progress/pauses",
+    "progress/slow_steps",
     "skew/any_interval",
     "skew/uneven_stages",
 }

@@ -252,6 +252,7 @@ def test_causes(rule_tests: RuleTests) -> None:
     check(rule_tests, (given, [found]))
 
 
+@pytest.mark.slow
 def test_turns(rule_tests: RuleTests) -> None:
     """An excess of 3 % in one phase is reported, even if another's is not a number; 0.9 % in each of two is not.
 
@@ -372,6 +373,7 @@ def test_one_of_64(rule_tests: RuleTests) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_nodes_of_eight(rule_tests: RuleTests) -> None:
     """A node is named with all or half of its ranks late, not with three of eight."""
     rank, node = ("Rank", "critical", "node-3"), ("Node", "critical", "node-3")

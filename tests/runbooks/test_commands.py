@@ -15,13 +15,13 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-import yaml
 
+from tachograph import shipped
 from tachograph.__main__ import COMMANDS as OURS
 from tests.runbooks import shell
 from tests.runbooks.page import INDEX, PAGES, ROOT, blocks, fenced, prose, rows, sections, text_of
 
-REVIEWED_FILE = yaml.safe_load(Path(__file__).with_name("commands.yml").read_text(encoding="utf-8"))
+REVIEWED_FILE = shipped.read_yaml(Path(__file__).with_name("commands.yml"))
 EVERYDAY = set(REVIEWED_FILE["everyday"].split())
 REVIEWED: Mapping[str, Mapping[str, Any]] = REVIEWED_FILE["programs"]
 """Program -> what may stand behind it in a runbook, and where that is documented."""
@@ -218,10 +218,9 @@ def test_a_placeholder_for_a_label_has_one(name: str) -> None:
 @cache
 def labels_of() -> Mapping[str, set[str]]:
     """Return the labels that each alert has in some test of the rules."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
     found: dict[str, set[str]] = {name: set() for name in PAGES}
     for path in ROOT.glob("tests/rules/*/*.yml"):
-        for test in yaml.load(path.read_text(encoding="utf-8"), loader)["tests"]:
+        for test in shipped.read_yaml(path)["tests"]:
             for case in test.get("alert_rule_test", ()):
                 for alert in case.get("exp_alerts") or ():
                     found[case["alertname"]] |= alert["exp_labels"].keys()

@@ -94,6 +94,8 @@ def hung(now: float) -> Iterator[Line]:
         late = number == CULPRIT
         yield from rank(at, now, state="running", phase="data" if late else "backward", step=48_201, loss=2.1,
                         wait=0.3, lag=0.0)  # fmt: skip
+        dimensions = dict.fromkeys(c.DIMENSIONS, "") | {"dp": number % 32, "pp": number // 32}
+        yield c.RANK_COORDINATES.name, at | dimensions, 1
         hot = number == HOT
         yield from gpu(at["instance"], HUNG, number, 0.0 if late else 0.97, 91 if hot else 64)
         yield "node:run:info", {"run": HUNG, "instance": at["instance"]}, 1

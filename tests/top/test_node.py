@@ -123,6 +123,21 @@ def test_a_recorded_page(pages: Any) -> None:
     assert facts.runs[0].step_seconds is None
 
 
+def test_coordinates(pages: Any, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a rank says its coordinates, there is a column of them, in the words of the alerts; else there is none."""
+    monkeypatch.setenv("COLUMNS", "120")
+    pages.text = GOLDEN
+    assert "COORDINATES" not in top("--exporter", pages.url, "--once", "--interval", "0.2")[1]
+    name = catalog.RANK_COORDINATES.name
+    pages.text += f'{name}{{run="llama-7b",rank="0",pp="1",tp="",cp="",ep="",dp="5",fsdp=""}} 1\n'
+    ranks = {(rank.run, rank.rank): rank.coordinates for rank in NodeSource(pages.url).fetch().ranks}
+    assert ranks == {("llama-7b", 0): {"dp": 5, "pp": 1}, ("llama-7b", 1): {}, ('"quoted\\', 0): {}}
+    text = top("--exporter", pages.url, "--once", "--interval", "0.2")[1]
+    assert re.search(r"\n +RANK STATE .* GPU COORDINATES +PHASE ", text)
+    assert re.search(r"\n +0 running .* dp 5, pp 1 +backward ", text)
+    assert re.search(r"\n. +1 dead .* - +- +", text)
+
+
 def test_gpus(pages: Any) -> None:
     """Activity comes from cycle counters between two looks, throttling from the seconds held, trouble from failures."""
     uuid = re.search(r'uuid="([^"]+)"', CAPTURE)

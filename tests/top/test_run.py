@@ -32,7 +32,7 @@ def rows(text: str, first: str) -> list[list[str]]:
 
 
 def test_a_hang(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a hung run, the rank that all wait for is the first row, with its phase and why; the page is above."""
+    """Of a hung run, the rank that all wait for is the first row, with its place, phase and why; the page is above."""
     monkeypatch.setenv("COLUMNS", "150")
     status, text, error = top(HUNG, "--prometheus", crowd.url, "--once")
     assert (status, error) == (0, "")
@@ -47,7 +47,7 @@ def test_a_hang(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "TachographWatchdog" not in text
     assert "MfuDropped" not in text
     first = rows(text, "RANK STATE")[0]
-    assert first[:7] == ["43", "culprit", "node-05", "3", "data", "42", "s"]
+    assert first[:11] == ["43", "culprit", "node-05", "3", "dp", "11,", "pp", "1", "data", "42", "s"]
     assert " 1 collective behind, RunHung" in text
     hot = rows(text, "GPU NODE")[0]
     assert hot[:3] == ["1", "node-02", "17"]
@@ -60,6 +60,7 @@ def test_a_sick_run(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> No
     status, text, _ = top(SICK, "--prometheus", crowd.url, "--once")
     assert status == 0
     assert text.startswith(" DEAD  mixtral  7 of 8 ranks up, 1 dead")
+    assert "COORDINATES" not in text
     assert [row[:3] for row in rows(text, "RANK STATE")[:3]] == [["5", "died", "first"], ["2", "NaN", "first"],
                                                                 ["3", "straggler", "node-20"]]  # fmt: skip
     assert "1.25 s/step · 3.94M tok/s" in text
@@ -79,6 +80,7 @@ def test_json(top: Top, crowd: Any) -> None:
     status, text, _ = top(SICK, "--prometheus", crowd.url, "--json")
     facts = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert (status, facts["view"], facts["source"], facts["ranks_in_all"]) == (0, "run", crowd.url, 8)
+    assert {json.dumps(rank["coordinates"]) for rank in facts["ranks"]} == {"{}"}
     (run,) = facts["runs"]
     assert (run["state"], run["step_seconds"], run["tokens_per_second"]) == ("dead", 1.25, 3_940_000)
     assert (run["mfu"], run["mfu_baseline"], run["goodput"]) == (0.3, 0.43, None)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
+from tachograph import shipped
 from tools.pages.section import ROOT
 
 
 def shipped_rules() -> Iterator[dict[str, Any]]:
     """Yield every rule, in the order of files and groups."""
     for path in sorted((ROOT / "prometheus/rules").glob("*.yml")):
-        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+        for group in shipped.read_yaml(path)["groups"]:
             yield from group["rules"]

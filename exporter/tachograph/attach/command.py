@@ -18,6 +18,7 @@ from tachograph.attach.summary import Summary
 from tachograph.attach.torch_hooks import attach
 from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder, on_created
+from tachograph.client.torch.flight_recorder import enable_timing
 from tachograph.client.transport.shutdown import note_exit
 
 USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
@@ -141,6 +142,7 @@ def _record(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
     """
     if os.environ.get("TACHOGRAPH_DISABLED", "") not in ("", "0"):
         return
+    enable_timing()
     hang_seconds = given.pop("hang_seconds", None)
 
     def make() -> Recorder:

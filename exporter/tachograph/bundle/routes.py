@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -24,9 +25,6 @@ KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 """Kinds of receivers, and the receivers that each serves; one that no chosen kind serves gets them all."""
 
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""For shipped files: libyaml's, where PyYAML was built with it, takes a tenth of the time."""
-
 _HEADER = """\
 # For an Alertmanager that has other alerts, too: merge these four parts into its configuration, the route before all
 # others. `tachograph bundle --check` says what is missing then. Names that are taken there need others here.
@@ -40,13 +38,12 @@ def kinds_of(receiver: str, chosen: Sequence[str]) -> list[str]:
 
 def shipped_configuration() -> dict[str, Any]:
     """Return the shipped configuration."""
-    found: dict[str, Any] = yaml.load(_text("alertmanager.yml"), LOADER)
-    return found
+    return shipped.read_yaml(_folder() / "alertmanager.yml")
 
 
 def configuration(chosen: Sequence[str]) -> str:
     """Return the whole configuration with receivers of the chosen kinds; as shipped where none is chosen."""
-    text = _text("alertmanager.yml")
+    text = (_folder() / "alertmanager.yml").read_text(encoding="utf-8")
     if not chosen:
         return text
     head, _, _ = text.partition("\nreceivers:\n")
@@ -82,7 +79,7 @@ def parsed(matcher: str) -> tuple[str, str, str]:
 
 def _receivers(chosen: Sequence[str]) -> list[dict[str, Any]]:
     """Return a receiver of each name that the routes know; the watchdog's and the empty one as in the examples."""
-    examples = {one["name"]: one for one in yaml.load(_text("examples/receivers.yml"), LOADER)["receivers"]}
+    examples = {one["name"]: one for one in shipped.read_yaml(_folder() / "examples/receivers.yml")["receivers"]}
     plain = {one["name"]: one for one in shipped_configuration()["receivers"]}
     found = []
     for name in plain:
@@ -102,8 +99,8 @@ def _example(examples: Mapping[str, Mapping[str, Any]], name: str, key: str) -> 
     return next(one[key] for one in (examples[name], *examples.values()) if key in one)
 
 
-def _text(name: str) -> str:
-    return (shipped.folder() / "alertmanager" / name).read_text(encoding="utf-8")
+def _folder() -> Path:
+    return shipped.folder() / "alertmanager"
 
 
 _SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

@@ -93,8 +93,7 @@ def _folder() -> Path:
 @cache
 def _content(path: Path) -> Mapping[str, Any]:
     """Return a shipped file's content, which each of the sources needs."""
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found
+    return shipped.read_yaml(path)
 
 
 def macros() -> dict[str, Macro]:

@@ -60,9 +60,12 @@ SIGNAL_EXIT_CODES: Mapping[int, str] = MappingProxyType({130: "interrupted", 143
 END_REASONS = ("finished", "died", *FAILURE_CATEGORIES)
 """How the process of a rank ended: as it should, without a word, or as a failure of one of the categories."""
 
-MISUSES = ("unknown_name", "wrong_type", "unknown_phase", "unknown_tier", "unknown_threshold", "no_steps")
+MISUSES = (
+    "unknown_name", "wrong_type", "unknown_phase", "unknown_tier", "unknown_threshold", "no_steps", "too_late",
+)  # fmt: skip
 """Wrong uses of the client. `unknown_name`: of a logged value, an argument, a tag or an operation; `wrong_type`: a
-value that cannot be what it is given for; `no_steps`: batches are drawn and no step completes."""
+value that cannot be what it is given for; `no_steps`: batches are drawn and no step completes; `too_late`: what must be
+set before the process group."""
 
 ROWS = Rows()
 _row = ROWS.add
@@ -133,6 +136,10 @@ RANK_PEAK_FLOPS = _row(
 # Reported by the rank.
 TRAIN_STEP = _row("train_step", GAUGE, "", RANK, "Current optimizer step of the rank.", lasts=True)
 TRAIN_STEPS = _row("train_steps_total", COUNTER, "", RANK, "Steps that the rank completed in this attempt.")
+TRAIN_STEP_UNMARKED = _row(
+    "train_step_unmarked_seconds", GAUGE, "seconds", RANK,
+    "Seconds the rank has been outside every phase in the middle of a step, before its optimizer; absent up to 5.",
+)  # fmt: skip
 TRAIN_STEP_SECONDS = _row(
     "train_step_seconds",
     HISTOGRAM,
@@ -208,8 +215,8 @@ TRAIN_COLLECTIVE_BUS_BYTES = _row(
 )  # fmt: skip
 TRAIN_COLLECTIVE_ENQUEUED = _row(
     "train_collective_enqueued", GAUGE, "", (*RANK, "group"),
-    "Sequence number of the last collective that this rank entered in a process group. In a hang, the rank with the "
-    "lowest number is the culprit.",
+    "Sequence number of the last collective that this rank entered in a process group: 0 for all ranks, else its "
+    "members. In a hang, the rank with the lowest number is the culprit.",
 )  # fmt: skip
 TRAIN_COLLECTIVE_COMPLETED = _row(
     "train_collective_completed", GAUGE, "", (*RANK, "group"),

@@ -21,6 +21,7 @@ from tachograph.client.core.steps import Step
 from tachograph.client.hello.identity import Identity, discover
 from tachograph.client.hello.workload import Workload
 from tachograph.client.no_op import NO_OP, NoOpCalls
+from tachograph.client.torch.flight_recorder import enable_timing
 
 if TYPE_CHECKING:
     from tachograph.client.flops.model_flops import ModelFlops
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 DISABLE_ENVIRONMENT = "TACHOGRAPH_DISABLED"
 TIER_ENVIRONMENT = "TACHOGRAPH_TIER"
 HANG_ENVIRONMENT = "TACHOGRAPH_HANG_SECONDS"
+TOO_LATE_TO_TIME = "has no effect: make the Recorder before init_process_group, or set TORCH_NCCL_ENABLE_TIMING=1"
 
 T = TypeVar("T")
 
@@ -63,6 +65,8 @@ class Recorder(Uncopied):
     - `mesh`: where this rank is in the run's parallelism: a `DeviceMesh` with named dimensions, or
       `{"pp": 3, "tp": 1}`; else that of a watched model's sharded parameters, or Megatron-Core's parallel state.
     - `device_time=False`: no CUDA events around phases.
+    - `collective_timing=True`: NCCL times its collectives, as with `TORCH_NCCL_ENABLE_TIMING=1`, for their length and
+      bus bandwidth; before `init_process_group`, which reads it.
     - `sinks`: other places to send the metrics to (`tachograph.export.sinks`); `trace`: where sampled steps are traced
       (`tachograph.export.traces`). Both are closed at `close` or at exit, which takes as long as they do.
     - `enabled=False`, or `TACHOGRAPH_DISABLED=1` in the environment: does nothing at all, with no thread and no socket.
@@ -97,6 +101,7 @@ class Recorder(Uncopied):
         metrics: dict[str, str] | None = None,
         mesh: object = None,
         device_time: bool = True,
+        collective_timing: bool = False,
         sinks: Sequence[Sink] = (),
         trace: Trace | None = None,
         enabled: bool = True,
@@ -129,6 +134,8 @@ class Recorder(Uncopied):
                 tier=os.environ.get(TIER_ENVIRONMENT) or None if tier is None else tier,
                 metrics=metrics,
             )
+            if flag(collective_timing) is True and not enable_timing():
+                misuse.note("too_late", "Recorder(collective_timing=…)", TOO_LATE_TO_TIME)
             active = ActiveCalls(
                 identity,
                 workload,

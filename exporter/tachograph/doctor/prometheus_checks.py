@@ -56,10 +56,13 @@ def _jobs(prometheus: Prometheus, loaded: Sequence[LoadedRule]) -> Iterator[Chec
     """Yield whether there is a job for each name that the loaded rules read, else for the shipped names."""
     queries = " ".join(rule.query for rule in loaded)
     usual = rules.parameters()
+    targets = prometheus.targets()
     named_jobs = set(re.findall(r'\bjob=~"([^"]+)"', queries)) or {usual["exporter_job"], usual["node_job"]}
     for pattern in sorted(one for one in named_jobs if not any(_is_part(other, one) for other in named_jobs)):
         up = prometheus.instant(f'sum by (job) (up{{job=~"{pattern}"}})')
-        if not up:
+        if not up and any(re.fullmatch(pattern, target.labels.get("job", "")) for target in targets):
+            yield unknown(f"job {pattern}: not scraped yet", "run this again in a minute")
+        elif not up:
             yield fail(
                 f"rules read the job {pattern}, and nothing is scraped by that name",
                 "name a job of scrape_configs so, or render the rules: tachograph bundle --node-job NAME",

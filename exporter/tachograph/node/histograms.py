@@ -88,7 +88,8 @@ class RunHistogram:
             place = -(-index // _PER_BOUND) - _FIRST
             place = min(max(place, 0), len(BOUNDS))
             self._counts[place] = min(self._counts[place] + count - before.counts.get(index, 0), MOST)
-        if math.isfinite(total := self._sum + now.sum - before.sum):
+        # The difference first: rounded, a sum plus and minus the same number may be lower than before.
+        if math.isfinite(total := self._sum + (now.sum - before.sum)):
             self._sum = total
 
     def sample(self, metric: Metric, labels: tuple[str, ...]) -> HistogramSample:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tachograph.prometheus_api import PrometheusError, TimeSeries, own_labels
+from tachograph.prometheus_api import PrometheusError, TimeSeries, own_labels, quoted
 from tachograph.report.queries import SectionQueries, held
 
 SERIES_PER_ALERT = 8
@@ -144,7 +144,7 @@ def _exact(queries: SectionQueries, episode: AlertEpisode) -> AlertEpisode:
     step = queries.window.step
     if episode.before:
         return episode
-    matchers = ",".join(f'{name}="{_quoted(text)}"' for name, text in episode.labels.items())
+    matchers = ",".join(f"{name}={quoted(text)}" for name, text in episode.labels.items())
     try:
         fine = max(1.0, step / 60)
         found = queries.prometheus.range(f"ALERTS{{{matchers}}}", episode.fired, episode.fired + step, fine)
@@ -152,10 +152,6 @@ def _exact(queries: SectionQueries, episode: AlertEpisode) -> AlertEpisode:
         return episode  # the step is exact enough
     fired = next((time for series in found for time, _ in series.samples), episode.fired)
     return replace(episode, fired=fired)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 Rule = Mapping[str, Any]

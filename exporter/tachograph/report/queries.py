@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries
+from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries, quoted
 from tachograph.report.window import Window
 
 TIMEOUT = 60.0
@@ -24,7 +23,7 @@ def held(selector: str) -> str:
 
 def matcher(run: str) -> str:
     """Return the label matcher of a run, with any character in its name."""
-    return f"run={json.dumps(run, ensure_ascii=False)}"
+    return f"run={quoted(run)}"
 
 
 @dataclass

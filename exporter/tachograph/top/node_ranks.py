@@ -11,7 +11,7 @@ from tachograph import diagnosis
 from tachograph.catalog import index as c
 from tachograph.humanize import plural
 from tachograph.top.exporter_page import ExporterPage
-from tachograph.top.overview import RankRow, RunSummary, condition, in_order
+from tachograph.top.overview import RankRow, RunSummary, condition, coordinates, in_order
 from tachograph.top.rates import AttemptKey, CounterHistory, RankCounters, RankRates
 
 STALE_SECONDS = 60.0
@@ -58,6 +58,7 @@ def ranks(page: ExporterPage, known: RankInfos, history: CounterHistory, now: fl
     phases = {_rank_key(s.labels): (s.labels["phase"], s.value) for s in page.of(c.RANK_PHASE)}
     steps, losses, progress = (_values(page, each) for each in (c.TRAIN_STEP, c.TRAIN_LOSS, c.RANK_PROGRESS))
     waits, usual_steps = (_values(page, each) for each in (c.TRAIN_RECENT_WAIT, c.TRAIN_RECENT_STEP))
+    placed = {_rank_key(s.labels): coordinates(s.labels) for s in page.of(c.RANK_COORDINATES)}
     names = {run for run, _ in known}
     usual = {run: diagnosis.usual_wait([wait for key, wait in waits.items() if key[0] == run]) for run in names}
     behind = {key: gap for run in names for key, gap in history.behind(run).items()}
@@ -83,6 +84,7 @@ def ranks(page: ExporterPage, known: RankInfos, history: CounterHistory, now: fl
                 rank=rank_key[1],
                 gpu=labels["gpu"],
                 uuid=labels["uuid"],
+                coordinates=placed.get(rank_key, {}),
                 state=state,
                 phase=phase,
                 phase_seconds=seconds,

@@ -60,6 +60,7 @@ class RankRow:
     node: str = ""
     gpu: str = ""
     uuid: str = ""
+    coordinates: Mapping[str, int] = field(default_factory=dict)
     state: str = ""
     phase: str = ""
     phase_seconds: float | None = None
@@ -96,6 +97,11 @@ class RankRow:
             return int(term) == self.rank
         own = (self.run, self.node, self.state, self.phase, self.uuid, self.cause, *self.marks, *self.alerts)
         return any(term in word.casefold() for word in own)
+
+
+def coordinates(labels: Mapping[str, str]) -> dict[str, int]:
+    """Return a rank's coordinates by dimension, given the labels of rank_coordinates_info."""
+    return {name: int(labels[name]) for name in c.DIMENSIONS if labels.get(name, "").isdecimal()}
 
 
 @dataclass(frozen=True)

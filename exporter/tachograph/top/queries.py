@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 
 from tachograph.catalog import index as c
+from tachograph.prometheus_api import quoted
 
 ALERTS_SHOWN = 20
 """Of each kind: those that page, and those that do not."""
@@ -21,9 +21,9 @@ FIGURES = (
 HISTORIES = ("run:loss:median", "run:step_mfu:ratio")
 
 OF_RANKS = (
-    c.RANK_INFO.name, c.RANK_STATE.name, c.RANK_PHASE.name, c.RANK_PROGRESS.name, c.TRAIN_STEP.name, c.TRAIN_LOSS.name,
-    c.TRAIN_RECENT_WAIT.name, "rank:lag_seconds:mean", "rank:lag:ratio", "rank:straggler_cause:info",
-    "rank:straggler_phase:seconds",
+    c.RANK_INFO.name, c.RANK_COORDINATES.name, c.RANK_STATE.name, c.RANK_PHASE.name, c.RANK_PROGRESS.name,
+    c.TRAIN_STEP.name, c.TRAIN_LOSS.name, c.TRAIN_RECENT_WAIT.name, "rank:lag_seconds:mean", "rank:lag:ratio",
+    "rank:straggler_cause:info", "rank:straggler_phase:seconds",
 )  # fmt: skip
 
 OF_GPUS = (
@@ -35,11 +35,6 @@ OF_GPUS = (
 
 Marked = Mapping[str, tuple[str, str]]
 """Mark: topk or bottomk, and what it is taken of."""
-
-
-def quoted(text: str) -> str:
-    """Return a string of PromQL."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def figures(run: str) -> str:
@@ -54,7 +49,9 @@ def histories(run: str) -> str:
 
 def states(run: str) -> str:
     """Count a run's ranks by state: five series; what a node still shows of a rank that lives elsewhere is left out."""
-    ended = f'label_replace(rank:ended_timestamp_seconds:max{{run={quoted(run)}}}, "state", "failed", "", "")'
+    here = f"{{run={quoted(run)}}}"
+    gone = f"rank:ended_timestamp_seconds:max{here} unless on (run, rank) {c.RANK_UP.name}{here} == 1"  # not restarted
+    ended = f'label_replace({gone}, "state", "failed", "", "")'
     return (
         f'count by (state) ({c.RANK_STATE.name}{{run={quoted(run)},state!~"dead|failed"}} == 1) or '
         f'count by (state) (label_replace({ended}, "state", "dead", "reason", "died"))'

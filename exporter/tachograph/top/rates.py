@@ -117,8 +117,9 @@ class CounterHistory:
         entered = {key: rank.entered for key, rank in ranks.items()}
         if entered != {key: rank.entered for key, rank in before.items()}:
             return {}
-        gaps = diagnosis.collectives_behind(entered)
-        return diagnosis.hang_suspects(gaps, {key: rank.phase for key, rank in ranks.items()}) if gaps else {}
+        if not diagnosis.collectives_behind(entered):
+            return {}
+        return diagnosis.hang_suspects(entered, {key: rank.phase for key, rank in ranks.items()})
 
     def _before(self, fits: Callable[[PageCounters], bool]) -> PageCounters | None:
         """Return the newest page that fits and is as old as the window, else the oldest that fits."""

@@ -21,6 +21,7 @@ from tachograph.top.overview import (
     RunSummary,
     SourceError,
     condition,
+    coordinates,
     in_order,
     misuse_note,
 )
@@ -116,6 +117,7 @@ class RunSource:
         self, place: RankPlace, found: list[TimeSeries], why: _RankChoice, alerts: Iterable[FiringAlert], now: float
     ) -> RankRow:
         values = {one.labels["__name__"]: one.value for one in found}
+        labels = {one.labels["__name__"]: one.labels for one in found}
         progress = values.get(c.RANK_PROGRESS.name)
         number, node = place
         return RankRow(
@@ -124,6 +126,7 @@ class RunSource:
             node=node,
             gpu=_label(found, c.RANK_INFO.name, "gpu"),
             uuid=_label(found, c.RANK_INFO.name, "uuid"),
+            coordinates=coordinates(labels.get(c.RANK_COORDINATES.name, {})),
             state=_label(found, c.RANK_STATE.name, "state"),
             phase=_label(found, c.RANK_PHASE.name, "phase"),
             phase_seconds=values.get(c.RANK_PHASE.name),

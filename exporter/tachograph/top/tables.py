@@ -75,6 +75,10 @@ RANK_COLUMNS: Sequence[TableColumn[RankRow]] = (
     TableColumn("RUN", 14, lambda r: r.run, lambda r: r.run, False, 3, descending=False),
     TableColumn("NODE", 10, lambda r: r.node, lambda r: r.node, False, 1, False, 12),
     TableColumn("GPU", 3, lambda r: r.gpu or humanize.ABSENT, lambda r: r.gpu, descending=False, spare=2),
+    TableColumn(
+        "COORDINATES", 11, lambda r: humanize.coordinates(r.coordinates), lambda r: sorted(r.coordinates.items()),
+        right=False, spare=4, descending=False, grows=29,
+    ),
     TableColumn("PHASE", 10, lambda r: r.phase or humanize.ABSENT, lambda r: r.phase, False, 0, False),
     TableColumn("FOR", 6, lambda r: humanize.age(r.phase_seconds), lambda r: _number(r.phase_seconds)),
     TableColumn("STEP", 8, lambda r: humanize.count(r.step), lambda r: _number(r.step), descending=False),
@@ -85,7 +89,7 @@ RANK_COLUMNS: Sequence[TableColumn[RankRow]] = (
         "LAST STEP", 9, lambda r: humanize.age(r.progress_seconds), lambda r: _number(r.progress_seconds), spare=5
     ),
     TableColumn("WHY", 14, _why, lambda r: len(r.alerts), False, 4, grows=60),
-)
+)  # fmt: skip
 
 
 def _activity(gpu: GpuRow) -> str:
@@ -136,10 +140,12 @@ GPU_COLUMNS: Sequence[TableColumn[GpuRow]] = (
 
 
 def rank_columns(overview: Overview) -> list[TableColumn[RankRow]]:
-    """Return the columns that tell the ranks apart."""
+    """Return the columns that tell the ranks apart; that of coordinates only where some are known."""
     without = {"NODE"} if overview.view == "node" else {"RUN"}
     if len(overview.runs) <= 1:
         without.add("RUN")
+    if not any(rank.coordinates for rank in overview.ranks):
+        without.add("COORDINATES")
     return [column for column in RANK_COLUMNS if column.heading not in without]
 
 

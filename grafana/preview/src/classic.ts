@@ -71,6 +71,18 @@ export interface Dashboard {
   panels: Panel[];
 }
 
+/** Leave out links to Explore, which this viewer does not have. */
+function withoutExplore(fieldConfig: any) {
+  const overrides = fieldConfig.overrides.map((one: any) => ({
+    ...one,
+    properties: one.properties.map(({ id, value }: any) => ({
+      id,
+      value: id === 'links' ? value.filter(({ url }: DashboardLink) => !url?.startsWith('/explore')) : value,
+    })),
+  }));
+  return { ...fieldConfig, overrides };
+}
+
 function body(panel: Panel): VizPanel {
   const queries = (panel.targets ?? []).map((target) => ({ ...target, datasource: SOURCE }));
   const runner = new SceneQueryRunner({
@@ -85,7 +97,7 @@ function body(panel: Panel): VizPanel {
     description: panel.description,
     pluginId: panel.type,
     options: panel.options ?? {},
-    fieldConfig: panel.fieldConfig ?? { defaults: {}, overrides: [] },
+    fieldConfig: withoutExplore({ defaults: {}, overrides: [], ...panel.fieldConfig }),
     displayMode: panel.transparent ? 'transparent' : 'default',
     $data: queries.length
       ? new SceneDataTransformer({ $data: runner, transformations: panel.transformations ?? [] })
@@ -136,7 +148,12 @@ function variable(json: any): SceneVariable {
   const chosen = { value, text, isMulti: json.multi, includeAll: json.includeAll, allValue: json.allValue };
   switch (type) {
     case 'datasource':
-      return new DataSourceVariable({ ...common, pluginId: query, regex: regex ?? '', value: SOURCE.uid, text: 'Prometheus' });
+      return new DataSourceVariable({
+        ...common,
+        pluginId: query,
+        regex: regex ?? '',
+        ...(query === SOURCE.type && { value: SOURCE.uid, text: 'Prometheus' }),
+      });
     case 'query':
       return new KeptVariable({
         ...common,

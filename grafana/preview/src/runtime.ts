@@ -46,7 +46,7 @@ export async function startRuntime(mode: Mode): Promise<void> {
   const source = new Prometheus();
   runtime.setDataSourceSrv({
     get: () => Promise.resolve(source as any),
-    getList: () => [SETTINGS],
+    getList: ({ pluginId } = {}) => (pluginId === undefined || pluginId === SETTINGS.type ? [SETTINGS] : []),
     getInstanceSettings: () => SETTINGS,
     reload: () => undefined,
     registerRuntimeDataSource: () => undefined,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from tachograph_lab.fleet.messages import Link, RankMessage, encode_frame
 from tachograph_lab.fleet.pace import batch_factor
@@ -13,43 +14,57 @@ from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.faults import BatchChange, freezes
 
 
-class RankProcesses:
-    """One process per rank; those of the attempt before are gone when the next one starts.
+@dataclass(slots=True)
+class _Process:
+    """The process of one rank in the present attempt, on its node."""
 
-    `alive` says of each rank whether its process is there.
-    """
+    rank: int
+    node: SimulatedNode
+    alive: bool = False
+    hello_at: float = 0.0
+    said_hello: bool = False
+    sequence: int = 0
+
+
+class RankProcesses:
+    """One process per rank; those of the attempt before are gone when the next one starts."""
 
     def __init__(self, scenario: Scenario, number: int, nodes: Sequence[SimulatedNode]) -> None:
         self._scenario = scenario
         self._fleet = fleet = scenario.fleet
         self._number = number
-        self._nodes = nodes
-        self._names = [fleet.node_name(node) for node in range(fleet.nodes)]
         self._freezes = freezes(scenario.faults)
         self._batches = [each for each in scenario.faults if isinstance(each, BatchChange)]
         self._outbox: list[RankMessage] = []
         self._attempt = -1
-        self.alive = [False] * fleet.ranks
-        self._hello_at: list[float] = [0.0] * fleet.ranks
-        self._said_hello = [False] * fleet.ranks
-        self._sequences = [0] * fleet.ranks
+        self._processes = [_Process(rank, nodes[fleet.node_of(rank)]) for rank in range(fleet.ranks)]
 
-    def start(self, hello_at: list[float], down: Collection[int]) -> None:
+    @property
+    def alive(self) -> list[bool]:
+        """Whether each rank's process is there."""
+        return [process.alive for process in self._processes]
+
+    def living(self, ranks: Iterable[int]) -> list[int]:
+        """Return those of these ranks whose process is there."""
+        return [rank for rank in ranks if self._processes[rank].alive]
+
+    def start(self, hello_at: Sequence[float], down: Collection[int]) -> None:
         """Start the processes of the next attempt, each with the time of its hello; none on nodes that are down."""
         self._attempt += 1
-        self.alive = [self._fleet.node_of(rank) not in down for rank in range(self._fleet.ranks)]
-        self._hello_at = hello_at
-        self._said_hello = [False] * self._fleet.ranks
-        self._sequences = [0] * self._fleet.ranks
+        self._processes = [
+            _Process(old.rank, old.node, self._fleet.node_of(old.rank) not in down, at)
+            for old, at in zip(self._processes, hello_at, strict=True)
+        ]
 
     def reconnect(self, rank: int, hello_at: float) -> None:
         """Make a rank send hello to a new exporter, at this time."""
-        self._said_hello[rank] = False
-        self._hello_at[rank] = hello_at
+        process = self._processes[rank]
+        process.said_hello, process.hello_at = False, hello_at
 
     def repeat_hello(self) -> None:
         """Make all ranks send hello again, because their facts have changed."""
-        self._said_hello = [False] * self._fleet.ranks
+        for process in self._processes:
+            process.said_hello = False
 
     def messages(
         self, training: AttemptRanks | None, now: float, nodes: Container[str] | None = None
@@ -62,40 +77,42 @@ class RankProcesses:
         if training is None:
             return messages
         senders = []
-        for rank in range(self._fleet.ranks):
-            if not self._can_send(rank, now) or (nodes is not None and self._node_name(rank) not in nodes):
+        for process in self._processes:
+            if not self._can_send(process, now) or (nodes is not None and process.node.name not in nodes):
                 continue
-            if not self._said_hello[rank]:
-                self._said_hello[rank] = True
-                messages.append(self._message(rank, self._hello(rank, now)))
-            senders.append(rank)
+            if not process.said_hello:
+                process.said_hello = True
+                messages.append(self._message(process, self._hello(process.rank, now)))
+            senders.append(process.rank)
         messages.extend(self._states(training, senders, now))
         return messages
 
     def disconnect(self, ranks: Iterable[int]) -> None:
         """End processes without a bye."""
         for rank in ranks:
-            self._end(rank)
+            self._end(self._processes[rank])
 
     def say_bye(self, training: AttemptRanks, ranks: Sequence[int], now: float, bye: dict[str, object]) -> None:
         """End processes with a bye; frozen ones are killed."""
-        sending = [rank for rank in ranks if self._can_send(rank, now) and self._said_hello[rank]]
+        leaving = [self._processes[rank] for rank in ranks]
+        sending = [process.rank for process in leaving if process.said_hello and self._can_send(process, now)]
         states = {message.connection[1]: message for message in self._states(training, sending, now)}
-        for rank in ranks:
-            if rank in states:
-                self._outbox += [states[rank], self._message(rank, encode_frame("bye", bye))]
-            self._end(rank)
+        for process in leaving:
+            if process.rank in states:
+                self._outbox += [states[process.rank], self._message(process, encode_frame("bye", bye))]
+            self._end(process)
 
-    def _end(self, rank: int) -> None:
-        self.alive[rank] = False
-        if self._said_hello[rank] and self._has_exporter(rank):
-            self._outbox.append(self._message(rank, None))
+    def _end(self, process: _Process) -> None:
+        process.alive = False
+        if process.said_hello and process.node.exporter_up:
+            self._outbox.append(self._message(process, None))
 
     def _states(self, training: AttemptRanks, ranks: Iterable[int], now: float) -> Iterator[RankMessage]:
         for rank, frame in training.states(ranks, now):
-            self._sequences[rank] += 1
-            state = _by_clock(frame, self._nodes[self._fleet.node_of(rank)].ahead)
-            yield self._message(rank, encode_frame("state", {"seq": self._sequences[rank], **state}))
+            process = self._processes[rank]
+            process.sequence += 1
+            state = _by_clock(frame, process.node.ahead)
+            yield self._message(process, encode_frame("state", {"seq": process.sequence, **state}))
 
     def _hello(self, rank: int, now: float) -> bytes:
         scenario, fleet = self._scenario, self._fleet
@@ -115,23 +132,13 @@ class RankProcesses:
             },
         )  # fmt: skip
 
-    def _message(self, rank: int, text: bytes | None) -> RankMessage:
-        link: Link = (self._fleet.run, rank, self._attempt, self._number)
-        return RankMessage(self._node_name(rank), link, text)
+    def _message(self, process: _Process, text: bytes | None) -> RankMessage:
+        link: Link = (self._fleet.run, process.rank, self._attempt, self._number)
+        return RankMessage(process.node.name, link, text)
 
-    def _node_name(self, rank: int) -> str:
-        return self._names[self._fleet.node_of(rank)]
-
-    def _can_send(self, rank: int, now: float) -> bool:
-        here = self.alive[rank] and self._has_exporter(rank) and self._hello_at[rank] <= now
-        return here and not self._frozen(rank, now)
-
-    def _has_exporter(self, rank: int) -> bool:
-        """Return whether a rank's node has an exporter to connect to."""
-        return self._nodes[self._fleet.node_of(rank)].exporter_up
-
-    def _frozen(self, rank: int, now: float) -> bool:
-        return any(fault.rank == rank and fault.at <= now < fault.until for fault in self._freezes)
+    def _can_send(self, process: _Process, now: float) -> bool:
+        here = process.alive and process.node.exporter_up and process.hello_at <= now
+        return here and not any(fault.rank == process.rank and fault.at <= now < fault.until for fault in self._freezes)
 
 
 def _by_clock(frame: dict[str, object], ahead: float) -> dict[str, object]:

@@ -276,14 +276,14 @@ class Simulation:
         """End these ranks of an attempt with a bye, unless the attempt is over already."""
         if self._training is training:
             training.settle(now)
-            living = [rank for rank in ranks if self._processes.alive[rank]]
+            living = self._processes.living(ranks)
             self._processes.say_bye(training, living, now, bye)
             self._add_gpu_work(living, now)
 
     def _killing(self, fault: Kill) -> Action:
         def kill(now: float) -> None:
             training = self._training
-            if training is None or not self._processes.alive[fault.rank]:
+            if training is None or not self._processes.living([fault.rank]):
                 return
             training.hang(now)
             self._disconnect([fault.rank], now)
@@ -339,7 +339,7 @@ class Simulation:
 
     def _disconnect(self, ranks: Iterable[int], now: float) -> None:
         """End processes without a bye."""
-        living = [rank for rank in ranks if self._processes.alive[rank]]
+        living = self._processes.living(ranks)
         self._add_gpu_work(living, now)
         self._processes.disconnect(living)
 

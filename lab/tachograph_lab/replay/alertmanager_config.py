@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from tachograph import duration
+from tachograph import duration, shipped
 from tachograph_lab.replay import matchers
 from tachograph_lab.replay.matchers import LabelMatchers, all_hold
 from tachograph_lab.replay.time_intervals import TimeInterval
@@ -81,7 +79,7 @@ class Configuration:
 
 def read(path: Path) -> Configuration:
     """Read a configuration file."""
-    content = yaml.safe_load(path.read_bytes())
+    content = shipped.read_yaml(path)
     intervals = [*(content.get("time_intervals") or ()), *(content.get("mute_time_intervals") or ())]
     return Configuration(
         route=_route(content["route"], {**_WAITS, "group_by": []}, "0"),

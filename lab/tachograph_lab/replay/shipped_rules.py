@@ -9,8 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from tachograph.shipped import read_yaml
 from tachograph_lab.checkout import root
 
 _WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -24,7 +23,7 @@ class ShippedRules:
 
     @cached_property
     def _groups(self) -> list[Mapping[str, Any]]:
-        return [group for path in self.files for group in yaml.load(path.read_bytes(), _Loader).get("groups") or ()]
+        return [group for path in self.files for group in read_yaml(path).get("groups") or ()]
 
     def _rules(self) -> Iterator[Mapping[str, Any]]:
         for group in self._groups:
@@ -56,12 +55,9 @@ class ShippedRules:
 def shipped(folder: Path | None = None) -> ShippedRules:
     """Return the rules of a `prometheus/` folder, the project's own by default."""
     folder = folder or root() / "prometheus"
-    configuration = yaml.load((folder / "prometheus.yml").read_bytes(), _Loader)
+    configuration = read_yaml(folder / "prometheus.yml")
     files = [path for pattern in configuration["rule_files"] for path in sorted(folder.glob(pattern))]
     return ShippedRules(tuple(files))
-
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _texts(rule: Mapping[str, Any]) -> Iterator[str]:

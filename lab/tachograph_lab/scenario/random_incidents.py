@@ -52,10 +52,9 @@ class FaultSite:
         """The budget for a hang: 30 s and three steps."""
         return 30 + 3 * self.step
 
-    @property
-    def straggler(self) -> float:
-        """The budget for a straggler; for steps of more than 8 s the rules use windows of minutes."""
-        return 90.0 if self.step <= 8 else 300.0 + self.steps(6)
+    def straggler(self, slowed: float, steps: int = 7) -> float:
+        """Return the budget for a straggler: 90 s, or so many of the steps that it makes `slowed` seconds long."""
+        return 90.0 if self.step <= 8 else max(300.0, 60 + steps * slowed)
 
     def steps(self, number: int) -> float:
         """Return the seconds that so many steps take beyond the usual budgets, which hold for steps of up to 12 s."""
@@ -96,7 +95,7 @@ def ticket(alert: str, within: float, labels: dict[str, str], *text: str) -> tup
     return (Expected(alert=alert, receiver="ticket", within=within, labels=labels, text=text),)
 
 
-def _late(place: FaultSite, share: float) -> Fault:
+def _late(place: FaultSite, share: float) -> faults.SlowPhase:
     """Return a fault that makes a rank late by a share of the resulting step."""
     phase = place.dice.choice(("data", "forward", "backward", "optimizer"))
     return faults.SlowPhase(at=place.at, ranks=(place.rank,), phase=phase, adds=place.step * share / (1 - share))
@@ -130,17 +129,19 @@ def _throttle(place: FaultSite) -> RandomIncident:
     to = place.dice.choice((0.4, 0.5, 0.6))
     fault = faults.ThrottledGpus(at=place.at, ranks=(place.rank,), to=to, cause="thermal")
     mend = Tolerated(alert="GpuThermalThrottling", receiver="ticket", labels={"instance": place.who["instance"]})
-    return RandomIncident(fault, page("StragglerRank", place.straggler, place.who, "thermal"), (mend,))
+    return RandomIncident(fault, page("StragglerRank", place.straggler(place.step / to), place.who, "thermal"), (mend,))
 
 
 def _late_rank(place: FaultSite) -> RandomIncident:
     fault = _late(place, place.dice.uniform(0.3, 0.7))
-    return RandomIncident(fault, page("StragglerRank", place.straggler, place.who, f"Rank {place.rank} "))
+    within = place.straggler(place.step + fault.adds)
+    return RandomIncident(fault, page("StragglerRank", within, place.who, f"Rank {place.rank} "))
 
 
 def _slightly_late_rank(place: FaultSite) -> RandomIncident:
     fault = _late(place, place.dice.uniform(0.12, 0.16))
-    within = place.straggler + 90  # small lags need a longer window, and tickets are grouped for 30 s
+    # A small lag must last twice as long, and tickets are grouped for 30 s.
+    within = place.straggler(place.step + fault.adds, 11) + 90
     return RandomIncident(fault, ticket("StragglerRank", within, place.who, f"Rank {place.rank} "))
 
 
@@ -149,7 +150,8 @@ def _late_node(place: FaultSite) -> RandomIncident:
     ranks = tuple(range(first, first + place.fleet.gpus_per_node))
     fault = faults.SlowPhase(at=place.at, ranks=ranks, phase="backward", adds=place.step * place.dice.uniform(0.5, 1.5))
     node = place.whose_node["instance"]
-    return RandomIncident(fault, page("StragglerNode", place.straggler, place.whose_node, f"Node {node} "))
+    within = place.straggler(place.step + fault.adds)
+    return RandomIncident(fault, page("StragglerNode", within, place.whose_node, f"Node {node} "))
 
 
 def _nan(place: FaultSite) -> RandomIncident:
@@ -184,7 +186,9 @@ def _global_batch(place: FaultSite) -> RandomIncident:
 
 
 def _ecc(place: FaultSite) -> RandomIncident:
-    return RandomIncident(faults.Ecc(at=place.at, rank=place.rank), page("GpuEccUncorrected", 10, place.who, "rank"))
+    reset = Tolerated(alert="GpuRowRemapPending", receiver="ticket", labels={"instance": place.who["instance"]})
+    fault = faults.Ecc(at=place.at, rank=place.rank)
+    return RandomIncident(fault, page("GpuEccUncorrected", 10, place.who, "rank"), (reset,))
 
 
 def _fatal_xid(place: FaultSite) -> RandomIncident:

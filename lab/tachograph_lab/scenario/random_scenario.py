@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tachograph.humanize import duration, plural
-from tachograph_lab.scenario import Expected, Fleet, Learning, Pause, Scenario, StepTimes, Work
+from tachograph_lab.scenario import Expected, Fleet, Learning, Pause, Scenario, StepTimes, Tolerated, Work
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS
 from tachograph_lab.scenario.random_incidents import KINDS, RUN, FaultSite, IncidentKind
 
@@ -116,10 +116,17 @@ def generate(number: int, seed: int, field: bool = False) -> Scenario:
         checkpoint=Pause(every=7200.0, takes=30.0),
         faults=(incident.fault,),
         expect=tuple(_patient(expected, habits) for expected in incident.expect),
-        may=incident.may,
+        may=incident.may + _made_so(fleet),
     )
     after = max(kind.after, *(scenario.limit(expected) + 120 for expected in scenario.expect), 0)
     return replace(scenario, lasts=round(at + after + place.steps(3)))
+
+
+def _made_so(fleet: Fleet) -> tuple[Tolerated, ...]:
+    """Return the ticket of a stage of one rank, slow by its making, which may be a fault for a quarter of an hour."""
+    if fleet.pipeline != fleet.ranks:
+        return ()
+    return (Tolerated(alert="StragglerRank", receiver="ticket", labels={"rank": str(fleet.ranks - 1)}),)
 
 
 def _culprit(dice: Random, fleet: Fleet) -> int:

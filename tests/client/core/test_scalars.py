@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tachograph.client.core import scalars
-from tachograph.client.core.scalars import number, read
+from tachograph.client.core.scalars import SPREAD, Reading, number, read
 
 
 class Liar:
@@ -78,3 +78,25 @@ def test_tensor_subclasses_are_refused() -> None:
 
     assert number(read(torch.ones(1).as_subclass(Distributed))) is None
     assert not started
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+def test_a_distributed_tensor_is_read_where_every_rank_has_all_of_it() -> None:
+    """As the norm that FSDP2's gradients were clipped by: of what is spread out, no part is the value."""
+    torch = pytest.importorskip("torch")
+    from torch.distributed import tensor as distributed_tensor
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+
+        def of(placement: object) -> Reading:
+            return read(distributed_tensor.DTensor.from_local(torch.tensor([2.5]), mesh, [placement], run_check=False))
+
+        assert number(of(distributed_tensor.Replicate())) == 2.5
+        for placement in (distributed_tensor.Partial(), distributed_tensor.Shard(0)):
+            assert of(placement) is SPREAD
+        assert number(SPREAD) is None
+    finally:
+        torch.distributed.destroy_process_group()

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from tachograph.client.signals.grad_norm import NEW_LEVEL_STEPS, GradNormWatch
+from tachograph.client.signals.grad_norm import GradNormWatch
+from tachograph.client.signals.spike import NEW_LEVEL_STEPS
 
 
 def norms(seed: int, steps: int, size: float = 0.2) -> list[float]:
@@ -22,7 +23,7 @@ def flagged(values: Iterable[float]) -> tuple[list[int], GradNormWatch]:
     watch, steps = GradNormWatch(), []
     for step, norm in enumerate(values):
         watch.observe(step, norm)
-        if watch.spike_steps:
+        if watch.spike.steps:
             steps.append(step)
     return steps, watch
 
@@ -52,7 +53,7 @@ def test_a_jump_stays_flagged_until_it_ends_or_is_the_new_level() -> None:
     assert steps == list(range(500, 500 + NEW_LEVEL_STEPS))
     assert watch.level == pytest.approx(9, rel=0.1)
     watch.observe(1000, 100.0)
-    assert watch.spike_steps == 1
+    assert watch.spike.steps == 1
 
 
 def test_spike_steps_are_steps_not_logged_norms() -> None:
@@ -62,7 +63,7 @@ def test_spike_steps_are_steps_not_logged_norms() -> None:
         watch.observe(step, 1.0)
     for step in (400, 410, 420):
         watch.observe(step, 9.0)
-        seen.append(watch.spike_steps)
+        seen.append(watch.spike.steps)
     assert seen == [1, 11, 21]
 
 
@@ -72,12 +73,12 @@ def test_what_is_not_finite_says_nothing() -> None:
     level = watch.level
     for step, norm in ((200, math.inf), (201, math.nan), (202, -math.inf)):
         watch.observe(step, norm)
-    assert (watch.spike_steps, watch.level) == (0, level)
+    assert (watch.spike.steps, watch.level) == (0, level)
     watch.observe(203, 20.0)
     watch.observe(204, math.inf)
-    assert watch.spike_steps == 1
+    assert watch.spike.steps == 1
     watch.observe(205, 20.0)
-    assert watch.spike_steps == 3
+    assert watch.spike.steps == 3
 
 
 @pytest.mark.parametrize("share", [0.0, 0.009])
@@ -87,7 +88,7 @@ def test_a_norm_that_vanished_never_becomes_the_level(share: float) -> None:
     before = watch.level
     for step in range(600, 5000):
         watch.observe(step, 1.5 * share)
-    assert (watch.level, watch.spike_steps) == (before, 0)
+    assert (watch.level, watch.spike.steps) == (before, 0)
 
 
 def test_a_norm_that_falls_fast_at_the_start_is_followed() -> None:
@@ -117,7 +118,7 @@ def test_steps_that_go_back_start_a_new_baseline() -> None:
     """After a rollback the norm may be anywhere."""
     watch = flagged(norms(9, 300))[1]
     watch.observe(100, 50.0)
-    assert (watch.level, watch.spike_steps) == (None, 0)
+    assert (watch.level, watch.spike.steps) == (None, 0)
 
 
 def test_metrics_are_absent_until_there_is_something_to_say() -> None:

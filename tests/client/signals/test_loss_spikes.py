@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from tachograph.client.signals.loss_spikes import NEW_LEVEL_STEPS, LossWatch, NonfiniteWatch, trailing
+from tachograph.client.signals.loss_spikes import LossWatch, NonfiniteWatch, trailing
+from tachograph.client.signals.spike import NEW_LEVEL_STEPS
 
 TEXTBOOK = [3.0 * math.exp(-0.18 * step) + 0.20 for step in range(40)]
 """A falling loss, as in the textbook trace; its spike is +1.9 at step 9."""
@@ -28,7 +29,7 @@ def flagged(losses: Iterable[float]) -> tuple[list[int], LossWatch]:
     watch, steps = LossWatch(), []
     for step, loss in enumerate(losses):
         watch.observe(step, loss)
-        if watch.spike_steps:
+        if watch.spike.steps:
             steps.append(step)
     return steps, watch
 
@@ -48,7 +49,7 @@ def test_the_textbook_trace() -> None:
     assert flagged(losses)[0] == []
     losses[9] += 1.9
     steps, watch = flagged(losses)
-    assert (steps, watch.spikes, watch.spike_steps) == ([9], 1, 0)
+    assert (steps, watch.spikes, watch.spike.steps) == ([9], 1, 0)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03, 0.05, 0.10])
@@ -65,7 +66,7 @@ def test_a_shift_is_flagged_from_its_first_step_until_it_heals(seed: int) -> Non
     losses = training(0.03, seed, 1000)
     shifted = [loss * 1.6 if 700 <= step < 850 else loss for step, loss in enumerate(losses)]
     steps, watch = flagged(shifted)
-    assert (steps, watch.spikes, watch.spike_steps) == (list(range(700, 850)), 1, 0)
+    assert (steps, watch.spikes, watch.spike.steps) == (list(range(700, 850)), 1, 0)
 
 
 def test_spike_steps_count_from_one() -> None:
@@ -76,7 +77,7 @@ def test_spike_steps_count_from_one() -> None:
     seen = []
     for step in (400, 410, 420):
         watch.observe(step, 5.0)
-        seen.append(watch.spike_steps)
+        seen.append(watch.spike.steps)
     assert (seen, watch.spikes) == ([1, 11, 21], 1)
 
 
@@ -112,9 +113,9 @@ def test_nan_is_no_sample() -> None:
         watch.observe(step, loss)
         assert watch.score is None
     watch.observe(104, 9.0)
-    assert (watch.spike_steps, watch.spikes) == (5, 1)
+    assert (watch.spike.steps, watch.spikes) == (5, 1)
     watch.observe(105, 2.0)
-    assert watch.spike_steps == 0
+    assert watch.spike.steps == 0
 
 
 def test_steps_that_go_back_start_a_new_baseline() -> None:
@@ -123,7 +124,7 @@ def test_steps_that_go_back_start_a_new_baseline() -> None:
     for step in range(100):
         watch.observe(step, 1.0)
     watch.observe(40, 8.0)
-    assert (watch.score, watch.spike_steps) == (None, 0)
+    assert (watch.score, watch.spike.steps) == (None, 0)
 
 
 def test_the_textbook_score_of_the_textbook_trace() -> None:
@@ -155,7 +156,7 @@ def test_the_log_score_is_median_and_mad_of_the_normal_losses_before() -> None:
         watch = watched(factor * loss for loss in losses)
         watch.observe(60, 9 * factor)
         assert watch.log_score == pytest.approx((math.log(9) - middle) / deviation)
-        assert watch.spike_steps == 1
+        assert watch.spike.steps == 1
         watch.observe(61, factor)
         assert watch.log_score == pytest.approx(-middle / deviation)
     watch.observe(62, 0.0)
@@ -209,12 +210,12 @@ def test_no_spike_begins_in_grace_and_the_level_is_learnt() -> None:
     watch.grace(20)
     for step in range(200, 220):
         watch.observe(step, 4.0 + 0.01 * (step % 3))
-        assert (watch.spike_steps, watch.spikes) == (0, 0)
+        assert (watch.spike.steps, watch.spikes) == (0, 0)
     for step in range(220, 260):
         watch.observe(step, 4.0 + 0.01 * (step % 3))
-        assert watch.spike_steps == 0
+        assert watch.spike.steps == 0
     watch.observe(260, 8.0)
-    assert (watch.spike_steps, watch.spikes) == (1, 1)
+    assert (watch.spike.steps, watch.spikes) == (1, 1)
 
 
 def test_one_odd_loss_in_grace_blinds_nobody() -> None:
@@ -224,7 +225,7 @@ def test_one_odd_loss_in_grace_blinds_nobody() -> None:
     for step in range(200, 205):
         watch.observe(step, 4.0 if step == 202 else 2.0)
     watch.observe(205, 4.0)
-    assert (watch.spike_steps, watch.spikes) == (1, 1)
+    assert (watch.spike.steps, watch.spikes) == (1, 1)
 
 
 def test_many_odd_losses_in_grace_widen_nothing() -> None:
@@ -236,7 +237,7 @@ def test_many_odd_losses_in_grace_widen_nothing() -> None:
     for step in range(130, 140):
         watch.observe(step, 2.0)
     watch.observe(140, 4.0)
-    assert (watch.spike_steps, watch.spikes) == (1, 1)
+    assert (watch.spike.steps, watch.spikes) == (1, 1)
 
 
 def test_a_spike_under_way_outlives_grace() -> None:
@@ -245,7 +246,7 @@ def test_a_spike_under_way_outlives_grace() -> None:
     watch.observe(100, 5.0)
     watch.grace(50)
     watch.observe(101, 5.0)
-    assert (watch.spike_steps, watch.spikes) == (2, 1)
+    assert (watch.spike.steps, watch.spikes) == (2, 1)
 
 
 def test_grace_counts_from_the_step_of_the_resume() -> None:
@@ -254,15 +255,15 @@ def test_grace_counts_from_the_step_of_the_resume() -> None:
     watch.grace(20)
     for step in range(40, 60):
         watch.observe(step, 9.0 if step == 55 else 2.0)
-        assert watch.spike_steps == 0
+        assert watch.spike.steps == 0
     watch.observe(60, 9.0)
-    assert watch.spike_steps == 1
+    assert watch.spike.steps == 1
     watch.grace(1000)
     watch.observe(61, 2.0)
     for step in range(30, 50):
         watch.observe(step, 2.0)
     watch.observe(50, 9.0)
-    assert watch.spike_steps == 1
+    assert watch.spike.steps == 1
 
 
 def test_nonfinite_values_begin_anew_after_a_hundred_finite_ones() -> None:

@@ -3,81 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import textwrap
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tachograph import diagnosis
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.torch import collectives as module
 from tachograph.client.torch.bucket_watch import BucketTotals
 from tachograph.client.torch.collectives import Collective, Collectives
-
-JOB = """
-import os, sys, threading, time
-import torch, torch._dynamo, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from tachograph.client.recorder import Recorder
-
-children = []
-for rank in range(int(os.environ["WORLD_SIZE"])):
-    child = os.fork()
-    if child == 0:
-        os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
-        break
-    children.append(child)
-else:
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children))
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
-torch.manual_seed(0)
-
-class Delay(torch.autograd.Function):
-    seconds = 0.0
-    @staticmethod
-    def forward(context, x): return x.clone()
-    @staticmethod
-    def backward(context, gradient):
-        time.sleep(Delay.seconds)
-        return gradient
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
-    def forward(self, x): return self.second(Delay.apply(self.first(x)))
-
-def ddp(): return DistributedDataParallel(Model(), bucket_cap_mb=0.01)
-def finish():
-    dist.barrier()
-    dist.destroy_process_group()
-"""
-
-
-class Job:
-    """One run: its ranks are processes that report to `exporter`."""
-
-    def __init__(self, torch_program: Any, exporter: Any, code: str, world: int) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self._program = torch_program(
-            JOB + textwrap.dedent(code), TACHOGRAPH_SOCKET=str(exporter.path), TACHOGRAPH_RUN="job",
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(world),
-        )  # fmt: skip
-        self._exporter = exporter
-
-    def end(self) -> None:
-        """Wait for every rank to end well."""
-        self._program.end()
-
-    def last_states(self) -> list[dict[str, Any]]:
-        """The last state of each rank, in their order."""
-        talks = {talk.of("hello")[0]["rank"]: talk.of("state")[-1] for talk in self._exporter.talks if talk.of("state")}
-        return [state for _, state in sorted(talks.items())]
+from tests.client.torch.jobs import Job
 
 
 @pytest.fixture
@@ -211,6 +148,38 @@ def test_who_never_boarded(run: Callable[[str, int], Job], exporter: Any) -> Non
     entered = [frame["metrics"]["collective_enqueued"]["0"] for frame in (victim, culprit)]
     assert entered[0] - entered[1] == 1
     assert victim["metrics"]["collective_completed"]["0"] < entered[0]
+
+
+@pytest.mark.torch
+def test_who_stopped_first_in_a_mesh(run: Callable[[str, int], Job], exporter: Any) -> None:
+    """Two dimensions, nothing marked: rank 3 waits for rank 2 in one group, rank 1 for rank 3 in another."""
+    run(
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("fsdp", "tp"))
+        recorder = Recorder()
+        for step in range(5):
+            if step == 4 and rank == 2: time.sleep(60)
+            with recorder.step():
+                for dimension in ("tp", "fsdp"): dist.all_reduce(torch.ones(1), group=mesh.get_group(dimension))
+        """,
+        4,
+    )
+
+    def stands(frames: list[dict[str, Any]]) -> bool:
+        return bool(frames) and frames[-1]["time"] - frames[-1].get("progress_time", math.inf) > 1
+
+    exporter.wait_for(where=lambda frame: frame["step"] is not None, deadline=30)
+    while not (len(exporter.talks) == 4 and all(stands(talk.of("state")) for talk in exporter.talks)):
+        exporter.next_state()
+    entered = {
+        talk.of("hello")[0]["rank"]: talk.of("state")[-1]["metrics"]["collective_enqueued"] for talk in exporter.talks
+    }
+    assert diagnosis.collectives_behind(entered).keys() == {2, 3}
+    assert {group for groups in entered.values() for group in groups} == {
+        "0", "tp 0,1", "tp 2,3", "fsdp 0,2", "fsdp 1,3"
+    }  # fmt: skip
+    assert diagnosis.hang_suspects(entered, dict.fromkeys(entered, "other")).keys() == {2}
 
 
 @pytest.mark.torch

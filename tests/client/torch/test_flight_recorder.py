@@ -10,12 +10,14 @@ import json
 import os
 import pickle
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tachograph.client.recorder import Recorder
 from tachograph.client.torch import flight_recorder as module
 from tachograph.client.torch.flight_recorder import ATTEMPTS, INTERVAL, PATIENCE, FlightRecorderPoll, parse_pickle
 
@@ -254,3 +256,21 @@ def test_a_recorder_that_changed_is_asked_a_few_times(nccl: Nccl) -> None:
 def test_without_a_driver_no_capture_is_spared() -> None:
     """The real function on a machine without libcuda, or with it: it answers, and raises nothing."""
     assert module._spares_captures() in (True, False)
+
+
+def test_timing_is_asked_for_before_the_process_group(
+    record: Callable[..., Recorder], exporter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL reads its settings when a group is made: before it the variable is set, after it the script is told once."""
+    monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "0")
+    record(run="off")
+    assert os.environ["TORCH_NCCL_ENABLE_TIMING"] == "0"
+    monkeypatch.setattr(module, "in_use", lambda part: object() if part == "distributed" else None)
+    record(run="late", collective_timing=True)
+    assert os.environ["TORCH_NCCL_ENABLE_TIMING"] == "0"
+    frame = exporter.wait_for(where=lambda frame: "notices" in frame)
+    assert frame["metrics"]["misuse_total"] == {"too_late": 1}
+    assert "before init_process_group" in frame["notices"][0]
+    monkeypatch.setattr(module, "in_use", lambda part: None)
+    record(run="on", collective_timing=True)
+    assert os.environ["TORCH_NCCL_ENABLE_TIMING"] == "1"

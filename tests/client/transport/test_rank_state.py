@@ -34,3 +34,38 @@ def test_a_frame_with_a_step_takes_few_calls() -> None:
     finally:
         sys.setprofile(None)
     assert calls <= CALLS_LIMIT
+
+
+def test_standing_in_the_middle_of_a_step_outside_every_phase_is_reported() -> None:
+    """Not in a phase, nor after the step's optimizer or between steps, where a loop may save or evaluate unmarked."""
+    state = RankState(discover({"run": "test", "rank": 0}, {}), Workload(1))
+    clock = state.clock
+
+    def stands(seconds: float) -> object:
+        clock.since -= seconds
+        metrics = state.frame()["metrics"]
+        assert isinstance(metrics, dict)
+        return metrics.get("step_unmarked_seconds")
+
+    def optimizer() -> None:
+        with clock.phases["optimizer"]:
+            clock.since -= 1
+
+    with state.step:
+        assert stands(10) is None  # a loop that shows no optimizer may save after it, inside its steps
+        optimizer()
+    assert stands(10) is None  # between steps
+    with state.step:
+        assert stands(2) is None
+        seconds = stands(8)
+        assert isinstance(seconds, float)
+        assert seconds >= 10
+        with clock.phases["forward"]:
+            assert stands(10) is None
+        assert stands(10) is not None
+        optimizer()
+        assert stands(10) is None
+    state.step.accumulating = True
+    with state.step:
+        assert stands(10) is not None
+    assert stands(10) is None  # between micro-steps

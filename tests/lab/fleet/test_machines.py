@@ -40,6 +40,7 @@ NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_gpu_xid_info": "there was no Xid",
     "tachograph_gpu_xid_timestamp_seconds": "there was no Xid",
     "tachograph_train_failures_total": "no rank said that it failed",
+    "tachograph_train_step_unmarked_seconds": "no rank stands in the middle of a step",
     "tachograph_train_memory_retries_total": "born with the first retry",
     "tachograph_train_misuse_total": "the loop uses its recorder as it should",
     "tachograph_train_nonfinite_step": "nothing was NaN",

@@ -234,6 +234,7 @@ def test_a_restarted_prometheus_still_pages() -> None:
     assert [one.labels["alertname"] for one in verdict.resolved] == ["RunBlind", "ExporterDown"]
 
 
+@pytest.mark.slow
 def test_two_runs_on_one_cluster_are_judged_together() -> None:
     """The page names the run whose rank died, and its own node and GPU."""
     other = replace(

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import socket
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from tachograph.node.app import MOST_DESCRIPTORS
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.listener import GREETING_SECONDS, Listener
+from tachograph.node.ranks.listener import GREETING_SECONDS, Listener, SocketPathError
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shares import WORK_BURST, WORK_RATE
 
@@ -226,3 +227,26 @@ def test_the_socket_of_another_is_not_removed(listening: Any, tmp_path: Path) ->
 
     listening(body)
     assert (tmp_path / "s").read_text() == "theirs"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_who_may_not_make_the_socket_is_told_what_to_do_at_both_ends(hand: Any, table: RankTable) -> None:
+    """A folder that root left behind, or none and no right to make one."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
+        folder = Path(name)
+        folder.chmod(0o755)
+        left, absent = folder, folder / "tachograph"
+        for place, step in (
+            (left, f"{left} belongs to uid 0 (mode 0755), and this is uid 65534: as root `chown 65534 {left}`"),
+            (absent, f"as root `install -d -o 65534 {absent}`"),
+        ):
+            path = place / "rank.sock"
+            listener = Listener(path, 0o666, Limits(), hand.clock, table)
+            os.seteuid(65534)
+            try:
+                with pytest.raises(SocketPathError) as told:
+                    asyncio.run(listener.open())
+            finally:
+                os.seteuid(0)
+            other = "choose another with --socket PATH, and set TACHOGRAPH_SOCKET=PATH for the ranks"
+            assert str(told.value) == f"socket {path}: Permission denied: {step}, or {other}"

@@ -129,7 +129,37 @@ def test_how_and_when_a_rank_ended(table: Any, hand: Any, bye: Any, ended: tuple
     assert table.states() == [state]
     assert [rank.failure_reason for rank in table.ranks()] == [words]
     table.greet(Link(), table.OTHER)
-    assert not [key for key in table.shown() if key[0] == "rank_ended_timestamp_seconds"]
+    assert not [key for key in table.shown() if key[0] == "rank_ended_timestamp_seconds" and key[3] == "finished"]
+
+
+@pytest.mark.parametrize("bye", [None, {"outcome": "failed", "category": "oom"}])
+def test_an_end_is_shown_for_two_minutes_beside_the_next_process(table: Any, hand: Any, bye: Any) -> None:
+    """A restart must not hide it from a slow scrape; the end of the next process takes its place."""
+
+    def ends() -> dict[tuple[str, ...], float]:
+        return {key: value for key, value in table.shown().items() if key[0] == "rank_ended_timestamp_seconds"}
+
+    def end(link: Link) -> None:
+        if bye is None:
+            table.lost(link)
+        else:
+            table.bye(link, Bye(v=1, **bye))
+
+    reason = "died" if bye is None else "oom"
+    shown = "rank_ended_timestamp_seconds", "r", "0", reason
+    table.greet(link := Link())
+    end(link)
+    hand.turn(10.0, table.tick)
+    table.greet(link := Link(), table.OTHER)
+    hand.turn(109.0, table.tick)
+    assert ends() == {shown: hand.epoch}
+    assert table.shown()["rank_up", "r", "0"] == 1
+    assert table.states() == ["frozen"]
+    hand.turn(2.0, table.tick)
+    assert ends() == {}
+    end(link)
+    table.greet(link := Link(), table.OTHER, attempt=2)
+    assert ends() == {shown: hand.epoch + 121.0}
 
 
 def test_the_exit_code_of_a_finished_rank_decides(table: Any, hand: Any) -> None:

@@ -96,6 +96,15 @@ def test_ranks(table: RankTable, hand: Any) -> None:
     assert rows[2]["State"] == "failed95 s agooom: <out> of memory"
 
 
+def test_coordinates(table: RankTable, hand: Any) -> None:
+    """Where a rank of a run says its coordinates, the run's table has a column of them; another run's has none."""
+    for number, given in enumerate([{"pp": 1, "dp": 5}, None, {"pp": 0, "dp": "x"}]):
+        table.hello(f"a{number}", Hello(v=1, run="a", rank=number, coordinates=given), Peer(0, 1))
+    table.hello("b", Hello(v=1, run="b", rank=0), Peer(0, 1))
+    shown = [row.get("Coordinates") for row in Page(page(table, hand)).rows if row]
+    assert shown == ["dp 5, pp 1", "–", "pp 0", None]
+
+
 def test_not_a_number_is_seen(table: RankTable, hand: Any) -> None:
     """A NaN loss stands out in words, and a silent rank says for how long."""
     table.hello("b", Hello(v=1, run="r", rank=1), Peer(0, 1))

@@ -1,7 +1,8 @@
 """Numbers out of whatever a training loop logs, without ever waiting for a GPU.
 
-Tensors are known by their type's name, so torch is never imported. Only plain tensors are read: a `DTensor` would
-start a collective in `.item()`, and an `AsyncCollectiveTensor` would wait for one.
+Tensors are known by their type's name, so torch is never imported. Only plain tensors are read, and the plain one
+inside a `DTensor` that is the same on all ranks: another `DTensor` would start a collective in `.item()`, and an
+`AsyncCollectiveTensor` would wait for one.
 
 The CUDA way is tested against stand-ins only; it has not yet run on a GPU.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from tachograph.client.core.notice import raised_by_signal
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _PLAIN_TENSORS = frozenset({
     ("torch", "Tensor"), ("torch.nn.parameter", "Parameter"), ("torch.nn.parameter", "Buffer"),
 })  # fmt: skip
+
+_DISTRIBUTED_TENSOR = "DTensor", "torch.distributed"
 
 
 class Copy:
@@ -49,7 +53,14 @@ class Copy:
         return None if self._host is None else self._host.item()
 
 
-Reading = float | Copy | None
+class Spread(Enum):
+    """A DTensor of which each rank has a part."""
+
+    SPREAD = "spread"
+
+
+SPREAD = Spread.SPREAD
+Reading = float | Copy | Spread | None
 """A number, one that is still being copied from the device, or None for a value that is not a number."""
 
 
@@ -98,11 +109,26 @@ def _tensor(tensor: Tensor) -> Reading:
     return None
 
 
+def _distributed_tensor(tensor: Any) -> Reading:  # noqa: ANN401 - a DTensor
+    """Read this rank's part where it is the whole: as in the norm that FSDP2's gradients were clipped by."""
+    if all(placement.is_replicate() for placement in tensor.placements):
+        part = tensor._local_tensor
+        return _tensor(part) if _is_plain(part.__class__) else None
+    return SPREAD
+
+
+def _is_plain(kind: type) -> bool:
+    return (kind.__module__, kind.__name__) in _PLAIN_TENSORS
+
+
 def _reader(kind: type) -> Callable[[Any], Reading]:
     """Choose the reader for a type seen for the first time, and keep it."""
     reader: Callable[[Any], Reading] = _refuse
-    if (kind.__module__, kind.__name__) in _PLAIN_TENSORS:
+    name, package = _DISTRIBUTED_TENSOR
+    if _is_plain(kind):
         reader = _tensor
+    elif kind.__name__ == name and kind.__module__.startswith(package):
+        reader = _distributed_tensor
     elif hasattr(kind, "__float__") and not hasattr(kind, "__torch_function__"):
         reader = _convert  # numpy scalars, Decimal, Fraction
     if len(_readers) < _READERS_LIMIT:  # a program that makes types without end costs speed, not memory

@@ -158,6 +158,11 @@ class Step(Uncopied):
             self._clock.failed = True
 
     @property
+    def entered(self) -> bool:
+        """Whether a step, or a micro-step of one, is open: between micro-steps none is."""
+        return self._outer is not None
+
+    @property
     def under_way(self) -> bool:
         """Whether a step, or a micro-step of one, has begun and not ended."""
         return self._outer is not None or self._partial

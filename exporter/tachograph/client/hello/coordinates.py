@@ -79,9 +79,8 @@ class Coordinates:
 
 def of_mesh(mesh: Any) -> dict[str, int]:  # noqa: ANN401 - torch's DeviceMesh
     """Return a device mesh's coordinates of this process; those of its root mesh too, where this is a slice of one."""
-    root = getattr(mesh, "_get_root_mesh", lambda: mesh)()
     found: dict[str, int] = {}
-    for each in (root, mesh):
+    for each in (_root(mesh), mesh):
         place = each.get_coordinate()
         if place is None or each.mesh_dim_names is None:
             continue
@@ -90,6 +89,15 @@ def of_mesh(mesh: Any) -> dict[str, int]:  # noqa: ANN401 - torch's DeviceMesh
             if dimension is not None and size > 1:
                 found.setdefault(dimension, int(number))
     return found
+
+
+def _root(mesh: Any) -> Any:  # noqa: ANN401
+    """Return the mesh that a mesh was cut from: a method since PyTorch 2.8, before it in a table of the module's."""
+    if hasattr(mesh, "_get_root_mesh"):
+        return mesh._get_root_mesh()
+    table = getattr(sys.modules.get("torch.distributed.device_mesh"), "_mesh_resources", None)
+    find = getattr(table, "get_root_mesh", getattr(table, "get_parent_mesh", None))
+    return (find and find(mesh)) or mesh
 
 
 def _given(given: dict[object, object], misuse: Misuse) -> dict[str, int]:

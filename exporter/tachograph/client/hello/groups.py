@@ -1,56 +1,127 @@
 """The progress of each process group: PyTorch's own sequence numbers, read even while the training thread is stuck.
 
-They are in the Flight Recorder's JSON dump under `pg_status`. Without entries a dump takes 0.05 ms, needs no
-collective, and works from a side thread while the main thread hangs. Builds without it report nothing.
+A group is known by its members, since PyTorch's numbers of groups mean another group on another rank. How many
+collectives a rank has entered, the group itself says: in half a microsecond, without a collective, and from a side
+thread while the main thread hangs. How many it has completed is in the Flight Recorder's JSON dump under `pg_status`;
+without entries a dump takes 0.05 ms. Builds without one or the other do not report it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from tachograph.client.torch.loaded_torch import in_use, loaded_torch
 
 ATTEMPTS = 5
-"""Dumps that may fail in a row before no more are tried."""
+"""Reads of one kind that may fail in a row before no more are tried."""
 
 GROUP_LIMIT = 32
 """The number of process groups that the exporter keeps per rank; the first ones, which hold all ranks, are kept."""
 
+WORLD = "0"
+"""The label of the group of all ranks."""
+
 _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """NCCL keeps a recorder of its own in CUDA builds (not yet run on a GPU); gloo and others use the general one."""
 
-_FIELDS = (
-    ("collective_enqueued", "last_enqueued_collective"),
-    ("collective_completed", "last_completed_collective"),
-)
+LONGEST_DESCRIPTION = 24
+LONGEST_SPAN = 24
 
 
 class GroupProgress:
     """Reads the sequence numbers until it has failed too often."""
 
     def __init__(self) -> None:
-        self._failures = 0
+        self._labels: dict[str, str] = {}
+        self._entered, self._completed = _Tried(self._read_entered), _Tried(_read_completed)
 
     def metrics(self) -> dict[str, dict[str, int]]:
         """Return `collective_enqueued` and `collective_completed` by group; empty where there is nothing to read."""
-        if self._failures >= ATTEMPTS or in_use("distributed") is None:
+        distributed = in_use("distributed")
+        if distributed is None:
             return {}
-        try:
-            groups = _status()
-            found = {key: {group: max(int(status[field]), 0) for group, status in groups} for key, field in _FIELDS}
-        except Exception:  # noqa: BLE001 - a private API: absent, renamed or changed, each costs these two gauges only
-            self._failures += 1
-            return {}
-        self._failures = 0
+        entered = self._entered(distributed)
+        found = {"collective_enqueued": entered, "collective_completed": self._completed(entered) if entered else {}}
         return {key: values for key, values in found.items() if values}
 
+    def _read_entered(self, distributed: Any) -> dict[str, int]:  # noqa: ANN401
+        named = list(distributed.distributed_c10d._world.pg_names.items())[:GROUP_LIMIT]
+        labels: dict[str, str] = {}
+        entered = {}
+        for group, name in named:
+            labels[name] = self._labels.get(name) or _unlike(set(labels.values()), _label(distributed, group))
+            with suppress(RuntimeError):  # a backend that does not count
+                entered[labels[name]] = group._get_sequence_number_for_group()
+        self._labels = labels
+        return entered
 
-def _status() -> list[tuple[str, dict[str, str]]]:
+
+class _Tried:
+    """A private API, absent, renamed or changed some day: asked until it has failed too often."""
+
+    def __init__(self, read: Callable[[Any], dict[str, int]]) -> None:
+        self._read = read
+        self.failures = 0
+
+    def __call__(self, given: object) -> dict[str, int]:
+        if self.failures >= ATTEMPTS:
+            return {}
+        try:
+            found = self._read(given)
+        except Exception:  # noqa: BLE001 - costs this gauge only
+            self.failures += 1
+            return {}
+        self.failures = 0
+        return found
+
+
+def _read_completed(entered: Mapping[str, int]) -> dict[str, int]:
+    """Return what the Flight Recorder says of groups, which it numbers in the order in which this rank made them."""
+    status = _status()
+    return {
+        group: max(int(status[number]["last_completed_collective"]), 0)
+        for number, group in ((str(index), group) for index, group in enumerate(entered))
+        if number in status and int(status[number]["last_enqueued_collective"]) == entered[group]
+    }
+
+
+def _status() -> dict[str, dict[str, str]]:
     distributed_c10d = loaded_torch()._C._distributed_c10d
     dumps = [getattr(distributed_c10d, name) for name in _DUMPS if hasattr(distributed_c10d, name)]
     if not dumps:
         raise AttributeError("this build of PyTorch has no flight recorder")
     for dump in dumps:
-        if status := json.loads(dump(includeCollectives=False)).get("pg_status"):
-            return sorted(status.items(), key=lambda item: (len(item[0]), item[0]))[:GROUP_LIMIT]
-    return []
+        status: dict[str, dict[str, str]] = json.loads(dump(includeCollectives=False)).get("pg_status")
+        if status:
+            return status
+    return {}
+
+
+def _label(distributed: Any, group: Any) -> str:  # noqa: ANN401
+    """Return a group's description and members, as `tp 4-7`: the same on every rank in it, another for every other."""
+    if group is distributed.group.WORLD:
+        return WORLD
+    span = _span(sorted(distributed.get_process_group_ranks(group)))
+    described = getattr(group, "group_desc", "").removeprefix("mesh_")[:LONGEST_DESCRIPTION]
+    return span if described in ("", "undefined") else f"{described} {span}"
+
+
+def _span(ranks: Sequence[int]) -> str:
+    """Return ranks as `3`, `0,8`, `0-7`, `0-56/8` (every eighth), or the first and last with a hash of all."""
+    first, last, listed = ranks[0], ranks[-1], ",".join(map(str, ranks))
+    stride = ranks[1] - first if len(ranks) > 1 else 1
+    if len(ranks) > 2 and list(ranks) == list(range(first, last + 1, stride)):
+        return f"{first}-{last}" + (f"/{stride}" if stride > 1 else "")
+    if len(listed) <= LONGEST_SPAN:
+        return listed
+    from zlib import crc32  # late: few jobs have such groups
+
+    return f"{first}-{last}#{crc32(listed.encode()):08x}"
+
+
+def _unlike(taken: set[str], label: str) -> str:
+    """Return a label that no other group has: those of the same members are made in the same order on all of them."""
+    return next(each for each in (label, *(f"{label} ({n})" for n in range(2, GROUP_LIMIT + 2))) if each not in taken)

@@ -12,6 +12,7 @@ import math
 from collections import deque
 
 from tachograph.client.core.sorted_window import SortedWindow, median
+from tachograph.client.signals.spike import Spike
 
 WINDOW = 128
 MIN_NORMS = 16
@@ -28,20 +29,16 @@ VANISHED = 0.01
 VANISHED_MIN_NORMS = 64
 """Below this share of its level a norm is not normal, once there are enough norms to define a level."""
 
-NEW_LEVEL_STEPS = 200
-"""A spike that stays this long is the new normal."""
-
 BLOCK = 32
 BLOCKS = 15
 
 
 class GradNormWatch:
-    """Follows the gradient norm of one rank; `spike_steps` is 0 while it is normal, 1 on the first step of a spike."""
+    """Follows the gradient norm of one rank."""
 
     def __init__(self) -> None:
-        self.spike_steps = 0
+        self.spike = Spike()
         self._last_step = -1
-        self._began: int | None = None
         self._forget()
 
     def observe(self, step: int, norm: float) -> None:
@@ -53,15 +50,11 @@ class GradNormWatch:
             return
         rise = self._rise(norm)
         limit = self._limit()
-        if rise > (limit if self._began is None else HEALED * limit):
-            if self._began is None:
-                self._began = step
-            self.spike_steps = step - self._began + 1
-            if self.spike_steps > NEW_LEVEL_STEPS:
+        if rise > (HEALED * limit if self.spike.steps else limit):
+            if self.spike.go_on(step):
                 self._forget()
             return
-        self._began = None
-        self.spike_steps = 0
+        self.spike.end()
         if norm > 0 and not (len(self._logs) >= VANISHED_MIN_NORMS and rise < math.log(VANISHED)):
             self._accept(math.log(norm))
 
@@ -74,7 +67,7 @@ class GradNormWatch:
 
     def metrics(self) -> dict[str, object]:
         """Return what is known of the norm."""
-        metrics: dict[str, object] = {} if self._last_step < 0 else {"grad_norm_spike_steps": self.spike_steps}
+        metrics: dict[str, object] = {} if self._last_step < 0 else {"grad_norm_spike_steps": self.spike.steps}
         if (level := self.level) is not None:
             metrics["grad_norm_level"] = level
         return metrics
@@ -102,5 +95,4 @@ class GradNormWatch:
         self._logs = SortedWindow(WINDOW)
         self._block: list[float] = []
         self._blocks: deque[float] = deque(maxlen=BLOCKS)
-        self._began = None
-        self.spike_steps = 0
+        self.spike.end()

@@ -7,11 +7,14 @@ from weakref import ref
 
 from tachograph.catalog.rank import LOGGABLE
 from tachograph.client.core.misuse import WORD_LENGTH, Misuse, named
-from tachograph.client.core.scalars import number, read
+from tachograph.client.core.scalars import SPREAD, number, read
 from tachograph.client.core.steps import Step
 from tachograph.client.signals.grad_norm import GradNormWatch
 from tachograph.client.signals.learning_rate import LearningRateWatch
 from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
+
+_NO_NUMBER = "is dropped: the value is not a number"
+_SPREAD = "is dropped: no rank has all of this DTensor; log its full_tensor()"
 
 
 class Logged:
@@ -60,7 +63,8 @@ class Logged:
                     self._refuse_name(key)
                 elif value is None:
                     self.refused += 1
-                    self._misuse.note("wrong_type", named("step.log", key), "is dropped: the value is not a number")
+                    why = _SPREAD if reading is SPREAD else _NO_NUMBER
+                    self._misuse.note("wrong_type", named("step.log", key), why)
                 elif key in self._own:
                     self._own_values = {**self._own_values, key: value}
                 else:

@@ -21,6 +21,7 @@ from itertools import islice
 
 from tachograph.catalog.rank import NONFINITE_SOURCES
 from tachograph.client.core.sorted_window import SortedWindow, median
+from tachograph.client.signals.spike import Spike
 
 WINDOW = 128
 LEVEL_WINDOW = 8
@@ -47,9 +48,6 @@ TAIL_MIN_RISES = 20
 SPREAD_FLOOR = 0.02
 """Least spread, as a share of the level: a loss that hardly moves is not in alarm over a rise of less than 12 %."""
 
-NEW_LEVEL_STEPS = 200
-"""A spike that stays this long is the new normal: the past is forgotten and the baseline starts again from here."""
-
 TRAILING = 4
 """The textbook z-score looks at this many losses; its limit is 3."""
 
@@ -60,21 +58,16 @@ the learning rate."""
 
 
 class LossWatch:
-    """Scores each loss against the normal ones before it.
-
-    `score` is None until there are enough of them and after a loss that is not finite; `spike_steps` is 0 while the
-    loss is normal, 1 on the first step of a spike.
-    """
+    """Scores each loss against the normal ones before it; `score` is None if they are few or it is not finite."""
 
     def __init__(self) -> None:
         self.spikes = 0
-        self.spike_steps = 0
+        self.spike = Spike()
         self.score: float | None = None
         self._last_step = -1
         self._last: float | None = None
         self._grace = 0
         self._grace_end = 0
-        self._began: int | None = None
         self._normal: tuple[float, float | None, float | None] | None = None
         self._tail = TAIL_AT_FIRST
         self._score_before = 0.0
@@ -101,16 +94,13 @@ class LossWatch:
         self.score = self._score(rise, level)
         self._last = loss
         odd = self._is_odd()
-        if odd and (self._began is not None or step >= self._grace_end):
-            if self._began is None:
-                self._began = step
+        if odd and (self.spike.steps or step >= self._grace_end):
+            if not self.spike.steps:
                 self.spikes += 1
-            self.spike_steps = step - self._began + 1
-            if self.spike_steps > NEW_LEVEL_STEPS:
+            if self.spike.go_on(step):
                 self._forget()
             return
-        self._began = None
-        self.spike_steps = 0
+        self.spike.end()
         self._normal = loss, None if odd else rise, self.score
 
     @property
@@ -138,7 +128,7 @@ class LossWatch:
         """Return what is known of the loss; the number of spikes always, from 0 on."""
         metrics: dict[str, object] = {"loss_spikes_total": self.spikes}
         if self._last_step >= 0:
-            metrics["loss_spike_steps"] = self.spike_steps
+            metrics["loss_spike_steps"] = self.spike.steps
         if self.score is not None:
             metrics["loss_zscore"] = self.score
         if (trailing_score := self.trailing_score) is not None:
@@ -155,7 +145,7 @@ class LossWatch:
     def _is_odd(self) -> bool:
         if self.score is None:
             return False
-        return self.score > (HEALED_SCORE if self._began is not None else self._limit())
+        return self.score > (HEALED_SCORE if self.spike.steps else self._limit())
 
     def _limit(self) -> float:
         by_tail = min(max(SPIKE_SCORE, TAIL_FACTOR * self._tail), MOST_SCORE)
@@ -187,8 +177,7 @@ class LossWatch:
         self._normal = None
         self._tail = TAIL_AT_FIRST
         self._score_before = 0.0
-        self._began = None
-        self.spike_steps = 0
+        self.spike.end()
 
 
 def trailing(losses: Iterable[float]) -> tuple[float, float]:

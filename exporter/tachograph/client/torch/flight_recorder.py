@@ -130,10 +130,22 @@ class FlightRecorderPoll:
         values[operation] = values.get(operation, 0) + amount
 
 
+def enable_timing() -> bool:
+    """Have NCCL time its collectives; return False where a process group exists, which has read its settings."""
+    if not _timing_is_on():
+        if in_use("distributed") is not None:
+            return False
+        os.environ[_TIMING[0]] = "1"
+    return True
+
+
+def _timing_is_on() -> bool:
+    return any(os.environ.get(name, "").lower() in _TRUE for name in _TIMING)
+
+
 def _times_nccl() -> bool:
     """Return whether NCCL is there, in use, and configured to time its collectives."""
-    timing = any(os.environ.get(name, "").lower() in _TRUE for name in _TIMING)
-    return timing and in_use("distributed") is not None and hasattr(_native(), "_dump_nccl_trace")
+    return _timing_is_on() and in_use("distributed") is not None and hasattr(_native(), "_dump_nccl_trace")
 
 
 def _native() -> Any:  # noqa: ANN401 - a private module of PyTorch

@@ -10,7 +10,7 @@ from math import isfinite
 from operator import methodcaller
 from typing import Any
 
-from tachograph.catalog.rank import TRAIN_METRICS
+from tachograph.catalog.rank import PHASES, TRAIN_METRICS
 from tachograph.client.core.arguments import LARGEST
 from tachograph.client.core.batches import LoaderWatch
 from tachograph.client.core.counters import Counter
@@ -48,6 +48,11 @@ Reading it takes 5 µs."""
 
 BATCHES_WITHOUT_STEP = 300
 """Batches after which a loop that has not completed a step is taken for one that does not mark its steps."""
+
+UNMARKED_SECONDS = 5.0
+"""Time in the middle of a step and outside every phase that is worth a series: a healthy rank has none."""
+
+_OPTIMIZER = PHASES.index("optimizer")
 
 Frame = dict[str, object]
 Number = int | float
@@ -101,6 +106,8 @@ class RankState:
         self._sequence = 0
         self._sunk_at = 0.0
         self._phase_seconds: dict[str, float] = {}
+        self._optimizer_seconds = 0.0
+        self._unmarked = 0.0
         self._progress: tuple[float, float] | None = None
 
     def hello(self) -> Frame:
@@ -128,6 +135,10 @@ class RankState:
         now = time.time()
         unix = now - time.perf_counter()
         self._phase_seconds = seconds
+        # Only where earlier steps show their optimizer: without, what comes after it may be a save.
+        before_optimizer = 0 < self._optimizer_seconds == seconds["optimizer"]
+        in_middle = phase == "other" and self.step.entered and before_optimizer
+        self._unmarked = now - unix - since if in_middle else 0.0
         metrics: Metrics = {}
         special: set[str] = set()
         take = partial(self._take, metrics, special)
@@ -185,7 +196,9 @@ class RankState:
         self.logged.read()
         records = self.step.records
         for _ in range(len(records)):
-            self.observers.each(methodcaller("observe", step_record(records.popleft())))
+            record = step_record(records.popleft())
+            self._optimizer_seconds = record.seconds[_OPTIMIZER]
+            self.observers.each(methodcaller("observe", record))
         if self.batches.count >= BATCHES_WITHOUT_STEP and not (self.step.completed or self.step.under_way):
             self._note_missing_steps()
         self.misuse.tell()
@@ -205,6 +218,8 @@ class RankState:
         measured["batches_total"] = self.batches.count
         measured["checkpoint_seconds_total"] = phase_seconds["checkpoint"]
         measured["checkpoint_failures_total"] = self.clock.checkpoint.failures + self.checkpoints.failures
+        if self._unmarked >= UNMARKED_SECONDS:
+            measured["step_unmarked_seconds"] = self._unmarked
         measured.update(self.accelerator.memory())
         if (resident := host_memory()) is not None:
             measured["host_memory_bytes"] = resident

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from tachograph.export.sinks.mailbox import Mailbox, MetricsFrame
 
@@ -22,12 +21,8 @@ class MlflowSink:
     def __init__(self, run_id: str | None = None, tracking_uri: str | None = None, seconds: float = 10.0) -> None:
         self._run_id = run_id if run_id is not None else _active_run_id()
         self._tracking_uri = tracking_uri
-        self._mailbox = Mailbox("mlflow", self._send, seconds)
-        self.close = self._mailbox.close
-
-    def write(self, time: float, step: int, metrics: Mapping[str, float]) -> None:
-        """Leave a frame; see `client.transport.interfaces.Sink`."""
-        self._mailbox.write(time, step, metrics)
+        mailbox = Mailbox("mlflow", self._send, seconds)
+        self.write, self.close = mailbox.write, mailbox.close
 
     def _send(self, frame: MetricsFrame) -> None:
         if self._run_id is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tachograph.export.sinks.mailbox import Mailbox, MetricsFrame
@@ -22,12 +21,8 @@ class WandbSink:
     def __init__(self, run: Any = None, seconds: float = 10.0) -> None:  # noqa: ANN401 - wandb.Run, not imported here
         self._run = run
         self._defined: Any = None
-        self._mailbox = Mailbox("wandb", self._send, seconds)
-        self.close = self._mailbox.close
-
-    def write(self, time: float, step: int, metrics: Mapping[str, float]) -> None:
-        """Leave a frame; see `client.transport.interfaces.Sink`."""
-        self._mailbox.write(time, step, metrics)
+        mailbox = Mailbox("wandb", self._send, seconds)
+        self.write, self.close = mailbox.write, mailbox.close
 
     def _send(self, frame: MetricsFrame) -> None:
         import wandb

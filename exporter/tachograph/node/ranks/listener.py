@@ -26,6 +26,7 @@ from tachograph.node.ranks.rank_connection import RankConnection
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shares import CONNECTION_COST
 from tachograph.node.samples import Sample
+from tachograph.wire import SOCKET_ENVIRONMENT
 
 GREETING_SECONDS = 60.0
 """Time allowed for the hello of a connection: enough for a person at `nc -U`."""
@@ -218,11 +219,25 @@ def _bound(path: Path, mode: int) -> socket.socket:
         sock.listen(1024)  # the kernel's own limit, net.core.somaxconn, may be lower
     except OSError as error:
         sock.close()
-        raise SocketPathError(f"socket {path}: {error.strerror or error}: choose another with --socket") from error
+        raise SocketPathError(f"socket {path}: {error.strerror or error}: {_next_step(path, error)}") from error
     except SocketPathError:
         sock.close()
         raise
     return sock
+
+
+def _next_step(path: Path, error: OSError) -> str:
+    """Return what to do about a socket that cannot be made, at both of its ends."""
+    other = f"choose another with --socket PATH, and set {SOCKET_ENVIRONMENT}=PATH for the ranks"
+    if not isinstance(error, PermissionError):
+        return other
+    folder, uid = path.parent, os.geteuid()
+    try:
+        status = folder.stat()
+    except OSError:
+        return f"as root `install -d -o {uid} {folder}`, or {other}"
+    owned = f"{folder} belongs to uid {status.st_uid} (mode {stat.S_IMODE(status.st_mode):04o})"
+    return f"{owned}, and this is uid {uid}: as root `chown {uid} {folder}`, or {other}"
 
 
 def _remove_stale(path: Path) -> None:

@@ -33,6 +33,9 @@ MAX_DEVICES_BYTES = 1024
 DEFAULT_PRECISION = "bf16"
 NEW_SECONDS = 60.0
 """Time for which a rank counts as new: longer than a scrape interval, so that at least one scrape shows it."""
+END_SHOWN_SECONDS = 120.0
+"""Time for which the end of a rank's process is shown even if the next one has begun: a launcher may restart it before
+a scrape has seen the end, and who ended first is known only when every node of the run has been scraped."""
 WAIT_WINDOW = 10
 """Frames over which the status page computes the share of exposed wait: ten seconds at the usual 1 Hz."""
 
@@ -75,6 +78,7 @@ class Rank:
         self._is_first = first
         self.restarts = restarts
         self.states: set[str] = set()
+        self._earlier_end: tuple[float, float, str] | None = None
         self.apply_hello(hello, peer, link)
         self._start_again()
 
@@ -148,6 +152,12 @@ class Rank:
         """Make the end of the rank a failure; its time stays."""
         self.outcome, self.failure_reason = "failed", failure_reason
         self.end_reason = self.series.fail(category)
+
+    def follow(self, earlier: Rank) -> None:
+        """Continue from an earlier process of this rank: the states it was in, and its end unless it finished."""
+        self.states |= earlier.states
+        if earlier.ended is not None and earlier.outcome != "finished":
+            self._earlier_end = earlier.ended, earlier.ended_at, earlier.end_reason
 
     def apply(self, state: State, now: float, most: int) -> list[CounterDelta]:
         """Apply a state, with at most `most` series; return what it adds to the run's merged families."""
@@ -227,8 +237,9 @@ class Rank:
             shown.append(Sample(catalog.RANK_NEW, (*key, owner), 1))
         if hello.rank >= hello.world_size:
             shown.append(Sample(catalog.RANK_BEYOND_WORLD, (*key, str(hello.world_size), owner), 1))
-        if any(self.coordinates):
-            shown.append(Sample(catalog.RANK_COORDINATES, (*key, *self.coordinates), 1))
+        if self.coordinates:
+            dimensions = (str(self.coordinates.get(dimension, "")) for dimension in catalog.DIMENSIONS)
+            shown.append(Sample(catalog.RANK_COORDINATES, (*key, *dimensions), 1))
         if any(self.job):
             shown.append(Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1))
         shown.append(Sample(catalog.RANK_UP, key, state not in ("dead", "failed")))
@@ -240,8 +251,8 @@ class Rank:
             Sample(catalog.TRAIN_CONFIG_INFO, (*key, *self.config), 1),
             Sample(catalog.TRAIN_RESTARTS, key, self.restarts),
         ]
-        if self.outcome:
-            shown.append(Sample(catalog.RANK_ENDED, (*key, self.end_reason), self.ended_at))
+        if (end := self._last_end(now)) is not None:
+            shown.append(end)
         if self.seq < 0:
             return shown  # zeros before the first state would look like counters that fell
         if self._started is not None and not self.outcome:
@@ -256,6 +267,15 @@ class Rank:
         shown.append(Sample(catalog.CLIENT_DROPPED, key, self._dropped))
         return shown + self.series.samples(key, alive=not self.outcome, detail=detail)
 
+    def _last_end(self, now: float) -> Sample | None:
+        """Return the end of this process or, for a while, of the one before it."""
+        if self.outcome:
+            return Sample(catalog.RANK_ENDED, (*self.key, self.end_reason), self.ended_at)
+        if self._earlier_end is None:
+            return None
+        ended, ended_at, reason = self._earlier_end
+        return Sample(catalog.RANK_ENDED, (*self.key, reason), ended_at) if now - ended < END_SHOWN_SECONDS else None
+
     def _fact(self, name: str, value: object) -> str:
         text = _as_text(value)
         if text is not None and fits(text, MAX_FACT_BYTES) and (name != "tier" or text in ("", *catalog.TIERS)):
@@ -269,15 +289,15 @@ class Rank:
             job = None
         return tuple(self._text((job or {}).get(name), MAX_NAME_BYTES) for name in catalog.RANK_JOB_INFO.labels[2:])
 
-    def _coordinates(self, given: object) -> tuple[str, ...]:
-        """Return a label value for each dimension, empty where the rank has none."""
+    def _coordinates(self, given: object) -> dict[str, int]:
+        """Return the numbers of the dimensions that are known."""
         if given is not None and not isinstance(given, dict):
             self._drops["wrong_type"] += 1
             given = None
-        numbers = [(given or {}).get(dimension) for dimension in catalog.DIMENSIONS]
-        known = [type(number) is int and 0 <= number <= MOST for number in numbers]
-        self._drops["wrong_type"] += len(numbers) - numbers.count(None) - sum(known)
-        return tuple(str(number) if right else "" for number, right in zip(numbers, known, strict=True))
+        numbers = {name: given[name] for name in catalog.DIMENSIONS if given and given.get(name) is not None}
+        known = {name: number for name, number in numbers.items() if type(number) is int and 0 <= number <= MOST}
+        self._drops["wrong_type"] += len(numbers) - len(known)
+        return known
 
     def _own_metrics(self, metrics: object) -> dict[str, str]:
         """Return the descriptions of the metrics that the run declared, by name."""

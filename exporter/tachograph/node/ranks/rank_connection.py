@@ -123,7 +123,7 @@ class RankConnection(asyncio.BufferedProtocol):
     def _take(self, data: bytes) -> None:
         *lines, rest = data.split(b"\n")
         for position, line in enumerate(lines):
-            if self._ended or self._transport is None or self._transport.is_closing():
+            if self._ended:  # by us; what a sender wrote before it left is read, though no answer reaches it any more
                 return
             if (wait := self._share.wait_seconds()) > 0:
                 self._held = b"\n".join((*lines[position:], rest))

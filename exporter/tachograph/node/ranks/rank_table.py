@@ -140,7 +140,7 @@ class RankTable:
         rank = Rank(hello, peer, link, self._limits, self.dropped, restarts=restarts, first=first)
         rank.since = self._clock.monotonic()
         if old is not None:
-            rank.states |= old.states
+            rank.follow(old)
         if absent is not None and goes_on:
             rank.resume(absent)
         return rank

@@ -17,7 +17,7 @@ from string import Template
 from tachograph import diagnosis
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
-from tachograph.humanize import age, count, percent, plural, significant, utc
+from tachograph.humanize import age, coordinates, count, percent, plural, significant, utc
 from tachograph.node.clock import Clock
 from tachograph.node.log import OncePerMinute
 from tachograph.node.ranks.rank import Rank
@@ -164,7 +164,10 @@ def _runs(runs: Mapping[str, Sequence[RankStatus]], table: RankTable, now: float
         if left := len(ranks) - len(chosen):
             here += f", {left:,} not shown"
         caption = f'Run {name(run)} <span class="soft">{here}</span>'
-        tables.append(html.table(caption, [_rank(each, table, lag.get(each.rank), now) for each in chosen]))
+        rows = [_rank(each, table, lag.get(each.rank), now) for each in chosen]
+        if any(each.rank.coordinates for each in chosen):
+            rows = [[*row, _coordinates(each.rank)] for row, each in zip(rows, chosen, strict=True)]
+        tables.append(html.table(caption, rows))
         tables.append(_own_metrics([each.rank for each in ranks]))
     if (left := len(order) - RUNS_SHOWN) > 0:
         tables.append(f'<p class="soft">{plural(left, "run")} more, not shown; /metrics has all.</p>')
@@ -200,6 +203,10 @@ def _rank(status: RankStatus, table: RankTable, lag: float | None, now: float) -
         Cell("Lags", "n", shown(lag, percent)),
         Cell("GPU", "n", escape(table.gpu_of(rank)) or ABSENT),
     ]
+
+
+def _coordinates(rank: Rank) -> Cell:
+    return Cell("Coordinates", "", coordinates(rank.coordinates) if rank.coordinates else ABSENT)
 
 
 def _own_metrics(ranks: Sequence[Rank]) -> str:

@@ -149,7 +149,7 @@ def _culprit(running: Sequence[Rank], now: float) -> str:
         for rank in running
     }
     phases = {rank: rank.phase for rank in running}
-    suspects = diagnosis.hang_suspects(diagnosis.collectives_behind(entered), phases)
+    suspects = diagnosis.hang_suspects(entered, phases)
     if suspects and not diagnosis.is_crowd(len(suspects), len(running)):
         rank, behind = max(suspects.items(), key=lambda item: item[1])
         seconds = rank.phase_seconds(now)
