@@ -163,6 +163,13 @@ def exporter(tmp_path: Path) -> Iterator[Exporter]:
 
 
 @pytest.fixture(autouse=True)
+def no_sender_left() -> Iterator[None]:
+    """Whatever a test recorded with is closed at its end: a sender that goes on would log into the tests after it."""
+    yield
+    wait_until(lambda: all(thread.name != "tachograph" for thread in threading.enumerate()))
+
+
+@pytest.fixture(autouse=True)
 def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No identity, socket or earlier log line from the machine the tests run on."""
     for variable in list(os.environ):
