@@ -94,8 +94,10 @@ def _missing(command: str, error: ModuleNotFoundError) -> int:
     """Say which extra a command needs; return its exit status."""
     if (error.name or "").startswith("tachograph"):
         raise error  # a fault of ours, not a missing extra
-    extra = COMMANDS[command.partition(" ")[0]].extra
-    print(f"tachograph {command}: {error.name} is not installed: pip install 'tachograph[{extra}]'", file=sys.stderr)
+    from tachograph import extras  # reads the metadata of packages, which no other command needs
+
+    how = extras.command(COMMANDS[command.partition(" ")[0]].extra)
+    print(f"tachograph {command}: {error.name} is not installed: {how}", file=sys.stderr)
     return 1
 
 

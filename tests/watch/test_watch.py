@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from tachograph import extras
+
 LOOP = Path(__file__).parents[1] / "attach/loop_script.py"
 WATCH = (sys.executable, "-W", "ignore", "-m", "tachograph", "run", "--watch")
 DEADLINE = 120.0
@@ -203,10 +205,13 @@ def _read_until(terminal: int, shown: str, text: str) -> str:
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("prometheus_client", "tachograph run --watch: prometheus_client is not installed: pip install 'tachograph"),
+        (
+            "prometheus_client",
+            f"tachograph run --watch: prometheus_client is not installed: {extras.command('exporter,tools')}",
+        ),
         (
             "aiohttp",
-            "tachograph run: tachograph exporter: aiohttp is not installed: pip install 'tachograph[exporter]'",
+            f"tachograph run: tachograph exporter: aiohttp is not installed: {extras.command('exporter')}",
         ),
     ],
 )

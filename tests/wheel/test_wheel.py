@@ -90,23 +90,24 @@ def test_the_bundle_needs_no_checkout(tools: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_needs_no_extra(empty: Path, command: str) -> None:
+def test_help_needs_no_extra(empty: Path, wheel: Path, command: str) -> None:
     """Whoever looks at what a command does has its help; `top` may ask for its extra."""
     done = run(empty, command, "--help")
     if command == "top" and done.returncode:
-        assert done.stderr.endswith(" is not installed: pip install 'tachograph[tools]'\n")
+        assert done.stderr.endswith(f" is not installed: pip install 'tachograph[tools] @ {wheel.as_uri()}'\n")
     else:
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(f"usage: tachograph {command}")
 
 
 @pytest.mark.parametrize("command", NEEDS)
-def test_a_missing_extra_is_one_line(empty: Path, command: str) -> None:
-    """It says how to install it."""
+def test_a_missing_extra_is_one_line(empty: Path, wheel: Path, command: str) -> None:
+    """It says how to install it, from the same wheel."""
     done = run(empty, command, *NEEDS[command])
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"tachograph {command}: ")
-    assert done.stderr.endswith(f" is not installed: pip install 'tachograph[{COMMANDS[command].extra}]'\n")
+    extra = f"tachograph[{COMMANDS[command].extra}] @ {wheel.as_uri()}"
+    assert done.stderr.endswith(f" is not installed: pip install '{extra}'\n")
     assert done.stderr.count("\n") == 1
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from tachograph import extras
 from tachograph.client.hello.identity import Identity
 from tachograph.export.sinks.otlp import OtlpSink
 
@@ -99,7 +100,7 @@ def test_otlp_without_the_sdk_says_what_to_install(tmp_path: Path) -> None:
         except ImportError as error:
             print(error)
     """
-    assert "pip install 'tachograph[otlp]'" in run(code, tmp_path)
+    assert extras.command("otlp") in run(code, tmp_path)
 
 
 def test_mlflow_gets_finite_numbers_with_step_and_time(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tachograph import extras
 from tachograph.node.driver.nvml import DriverAbsent
 from tachograph.node.gpu.node_collector import absence
 from tachograph.node.gpu.reading_table import SLOW_SECONDS
@@ -101,7 +102,7 @@ def test_no_pynvml_is_a_reason_that_says_what_to_install(stepper: Stepper, tmp_p
     """The base install has no pynvml; the reason names the extra that brings it."""
     (tmp_path / "pynvml.py").write_text("raise ImportError\n")
     node = stepper({"PYTHONPATH": str(tmp_path)}).at(0)
-    assert (node.ok, node.reason) == (False, "pynvml is not installed: pip install tachograph[exporter]")
+    assert (node.ok, node.reason) == (False, f"pynvml is not installed: {extras.command('exporter')}")
 
 
 def test_no_gpu_is_a_reason_and_one_that_comes_is_found(fake: Any, stepper: Stepper) -> None:

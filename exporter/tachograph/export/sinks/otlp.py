@@ -31,7 +31,9 @@ class OtlpSink:
             from opentelemetry.sdk.metrics import MeterProvider
             from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
         except ImportError as error:
-            raise ImportError("OtlpSink needs OpenTelemetry: pip install 'tachograph[otlp]'") from error
+            from tachograph import extras
+
+            raise ImportError(f"OtlpSink needs OpenTelemetry: {extras.command('otlp')}") from error
         self._process = os.getpid()
         self._metrics: Mapping[str, float] = {}
         self._known: set[str] = set()

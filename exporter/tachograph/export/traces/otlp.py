@@ -25,7 +25,9 @@ class OtlpTrace:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.trace import StatusCode, set_span_in_context
         except ImportError as error:
-            raise ImportError("traces over OTLP need OpenTelemetry: pip install 'tachograph[otlp]'") from error
+            from tachograph import extras
+
+            raise ImportError(f"traces over OTLP need OpenTelemetry: {extras.command('otlp')}") from error
         self._failed = StatusCode.ERROR
         self._inside = set_span_in_context
         silence_sdk()

@@ -118,7 +118,9 @@ class Nvml:
         try:
             import pynvml
         except ImportError:
-            raise DriverAbsent("pynvml is not installed: pip install tachograph[exporter]") from None
+            from tachograph import extras
+
+            raise DriverAbsent(f"pynvml is not installed: {extras.command('exporter')}") from None
         self.pynvml: Untyped = pynvml
         self._calling: dict[int, tuple[str, float]] = {}
         try:
