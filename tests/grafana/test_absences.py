@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from tachograph.catalog import index as catalog
 from tools.pages.alerts import brings
 from tools.pages.ways_in import SOURCES, WAYS
 
@@ -31,3 +32,13 @@ def test_a_panel_names_a_call_only_where_some_way_in_lacks_it(
             ways = [tuple(source for source in SOURCES if way in source.ways) for way in WAYS]
             assert not all(brings(asked, given) for given in ways), f"{name}: {words}"
             assert brings(asked, SOURCES), f"{name}: no call brings it"
+
+
+def test_a_panel_that_needs_detail_says_so(panels: list[Json]) -> None:
+    """What an exporter shows on request alone is missed where nobody asked for it: the panel names the flag."""
+    detailed = {row.name for row in catalog.METRICS if row.detail is True}
+    for panel in panels:
+        asked = {name for one in panel.get("targets", ()) for name in re.findall(r"tachograph_\w+", one["expr"])}
+        if asked & detailed:
+            words = panel["fieldConfig"]["defaults"]["noValue"] + panel["description"]
+            assert re.search(r"--(rank|gpu)\.detail", words), panel["title"]
