@@ -64,6 +64,16 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
         }
 
 
+def test_the_client_is_a_small_part(wheel: Path) -> None:
+    """What a training process may import has at most 300 KB of the wheel; a package that is not named here counts."""
+    others = {"node", "shipped_files", "top", "report", "bundle", "dashboards", "doctor", "silence", "watch"}
+    with zipfile.ZipFile(wheel) as archive:
+        parts = [(one.filename.split("/"), one.compress_size) for one in archive.infolist()]
+    assert (
+        100_000 < sum(size for (top, part, *_), size in parts if top == "tachograph" and part not in others) <= 300_000
+    )
+
+
 def test_the_metadata_is_complete(wheel: Path) -> None:
     """The page on PyPI: the README, whose links all work, addresses, keywords and classifiers."""
     with zipfile.ZipFile(wheel) as archive:
