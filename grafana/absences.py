@@ -8,7 +8,8 @@ from __future__ import annotations
 NO_RANK = "no rank seen"
 NO_WAITS = "no step completed, or no waits measured: needs watch(model), collective(…) or attach(trainer)"
 NO_COORDINATES = (
-    "no such parallelism, or no waits measured: needs watch(model) of a model on a named mesh, or Recorder(mesh=…)"
+    "no steps now, no such parallelism, or no waits measured: needs watch(model) of a model on a named mesh, or "
+    "Recorder(mesh=…)"
 )
 NO_LOADER = "no step completed lately, or no loader recorded: needs data(loader) or attach(trainer)"
 NO_LOSS = "not collected: no finite loss is logged"

@@ -53,11 +53,11 @@ def waiting() -> list[Json]:
         bars("Waited for", "s", "Seconds by which a rank arrives later at each step than the median rank: all others "
              "wait that long for it. Near 0 for all is good. One long bar: the table names its phase and its node.",
              [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({LAG})))", who, instant=True)],
-             "no waits measured", links=[here], decimals=2, w=8, h=9),
+             "no steps now, or no waits measured", links=[here], decimals=2, w=8, h=9),
         bars("Waits longest", "s", "Seconds of a step in which a rank can only wait for others. What the longest bar "
              "loses, it loses to those on the left. Alike on all is good, and is how a run is built.",
              [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({WAIT})))", who, instant=True)],
-             "no waits measured", links=[here], decimals=2, w=8, h=9),
+             "no steps now, or no waits measured", links=[here], decimals=2, w=8, h=9),
         table("Stalled process groups", "While the run hangs: who is behind in which process group, and by "
               "how many collectives. Empty is good. Start with the rank that is behind most: the others of its group "
               "wait for it, other groups wait for them.", [query(groups, table=True)],
