@@ -32,7 +32,7 @@ from tachograph.catalog import index as c
 
 GROUPS = 8  # rule groups that are drawn, of some forty
 ABOUT = (
-    "NodeDown|TelemetryLost|ExporterDown|NvmlCollectorStale|DriverMismatch|ExporterOverloaded|RunBlind|RanksMissing"
+    "NodeDown|NodesUnreachable|TelemetryLost|ExporterDown|NvmlCollectorStale|DriverMismatch|ExporterOverloaded|RunBlind|RanksMissing"
     "|NodeClockSkewed|RuleEvaluationFailing"
 )
 """What cannot be seen, or not be judged by."""

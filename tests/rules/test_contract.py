@@ -21,7 +21,7 @@ from tachograph.catalog import index as catalog
 ROOT = Path(__file__).resolve().parents[2]
 DCGM_RULES = "dcgm.yml"
 RUNBOOK_URL = "https://github.com/tachograph/tachograph/blob/main/runbooks/{}.md"
-NOBODYS = {"TachographWatchdog", "StorageSlow"}
+NOBODYS = {"TachographWatchdog", "StorageSlow", "NodesUnreachable"}
 """Alerts about no single run or node."""
 
 SEVERITIES = {"critical", "warning", "info", "none"}
