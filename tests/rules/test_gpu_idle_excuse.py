@@ -16,6 +16,7 @@ def idle_after_five_minutes(run: str) -> Iterator[dict[str, str]]:
     yield {"series": f'tachograph_rank_info{{{who},gpu="0",uuid="GPU-{run}"}}', "values": "1x140"}
     yield {"series": f"tachograph_rank_up{{{who}}}", "values": "1x140"}
     yield {"series": f'tachograph_rank_state{{{who},state="running"}}', "values": "1x140"}
+    yield {"series": f"tachograph_train_recent_step_seconds{{{who}}}", "values": "1x140"}
     yield {"series": f"tachograph_gpu_sm_cycles_total{{{card}}}", "values": "0+9e9x140"}
     yield {"series": f"tachograph_gpu_sm_active_cycles_total{{{card}}}", "values": "0+8e9x60 480e9x79"}
 
