@@ -129,6 +129,14 @@ def test_what_moves_is_recorded_as_it_moved(fake: Any, tmp_path: Path) -> None:
     assert samples(replay(path, *range(10)))["tachograph_gpu_energy_joules_total", "0", "GPU-…"] == energy[-1]
 
 
+def test_activity_is_recorded_of_a_driver_that_takes_longer_than_the_recording(fake: Any, tmp_path: Path) -> None:
+    """It is what happened between two collections: there are two, though the first outlasts the time asked for."""
+    fake.state.count = 1
+    fake.block(20)
+    path = capture(fake.environment(), tmp_path / "capture.json")
+    assert "tachograph_gpu_sm_active_cycles_total" in {name for name, *_ in samples(replay(path, 0, 1))}
+
+
 def test_nothing_of_the_machine_is_in_a_capture(fake: Any, tmp_path: Path) -> None:
     """UUIDs, pids and the host's name are not in the file, and made-up ones stand for the same thing throughout."""
     for index in range(8):

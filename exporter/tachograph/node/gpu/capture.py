@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import re
 import sys
@@ -81,10 +82,10 @@ def record(nvml: Nvml, seconds: float) -> dict[str, Untyped]:
             for detail in (False, True)
         ]
         until = time.monotonic() + seconds
-        while True:
+        for number in itertools.count(1):
             for collector in collectors:
                 collector.collect()
-            if time.monotonic() >= until:
+            if number > 1 and time.monotonic() >= until:  # activity is between two collections, however slow the first
                 break
             time.sleep(min(INTERVAL, seconds / 2))
     calls = recorder.calls()
