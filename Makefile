@@ -119,7 +119,7 @@ bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs
 	$(BIN)/python bench/gpus.py
 	$(BIN)/python bench/detectors.py
 
-bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real rules: 40 minutes, writes docs/fault-bench.md
+bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real rules: two hours, writes docs/fault-bench.md
 	$(BIN)/python bench/faults.py --doc
 
 bench-hostile: $(READY)        ## what attacks on one node cost: needs root, 15 minutes, writes the table of docs/security.md

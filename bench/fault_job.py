@@ -15,21 +15,18 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from random import Random
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch import Tensor
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 
 import tachograph
+from fault_models import CLASSES, WIDTH, Model, SleepingSGD, build, forwards, replica
 from fault_scenarios import CULPRIT, RANKS, STEP_SECONDS, Scenario
 from tachograph.die_with_parent import die_with_parent
 from tachograph_lab.demo import fault_injection
@@ -40,67 +37,13 @@ SHARES = {"data": 0.05, "copy": 0.05, "forward": 0.3, "backward": 0.45, "optimiz
 NOISE = 0.03
 """The standard deviation of a step's duration on one rank."""
 
-CLASSES, WIDTH, BATCH, MICRO_BATCHES = 16, 32, 64, 4
+BATCH = 64
 CHECKPOINT_EVERY_SECONDS, CHECKPOINT_SECONDS = 30.0, 0.4
 EVAL_AT_SECONDS, EVAL_SECONDS = (15.0, 75.0), 2.5
 SPIKE_STEPS = 2
 INVARIANT_EVERY, CHECKSUM_EVERY = 20, 20
 LEAK_BYTES_PER_SECOND = 1 << 20
 DIVERGENCE_PER_MINUTE = 0.02
-
-
-class Model(nn.Module):  # type: ignore[misc]  # torch is not checked
-    """Two layers; the time that its backward pass would take is slept when the gradient of the hidden layer is there.
-
-    That is before the last bucket of gradients is ready, as a GPU's kernels would be. One stage of a pipeline is such
-    a model, too, whose forward is slept in it.
-    """
-
-    def __init__(self, outputs: int = CLASSES) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, outputs)
-        self.forward_seconds = self.backward_seconds = 0.0
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits (batch, classes), or what the next stage takes."""
-        time.sleep(self.forward_seconds)
-        hidden: Tensor = torch.tanh(self.first(inputs))
-        if hidden.requires_grad:
-            fault_injection.slow_backward(hidden, self.backward_seconds)
-        outputs: Tensor = self.second(hidden)
-        return outputs
-
-
-def parallel(model: Model, parallelism: str) -> nn.Module:
-    """Return the model as it is trained by several ranks."""
-    if parallelism == "fsdp2":
-        for part in (model.first, model.second):
-            fully_shard(part)
-        return fully_shard(model)
-    if parallelism == "tensor":
-        mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
-        return parallelize_module(model, mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()})
-    return model if parallelism == "pipeline" else DistributedDataParallel(model)
-
-
-class Pipeline:
-    """The 1F1B schedule of one stage."""
-
-    def __init__(self, model: Model, rank: int) -> None:
-        stage = PipelineStage(model, rank, RANKS, torch.device("cpu"))
-        self._schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=functional.cross_entropy)
-        self._rank = rank
-
-    def train(self, inputs: Tensor, labels: Tensor) -> Tensor | None:
-        """Run forward and backward of all micro-batches; return the loss on the last stage."""
-        losses: list[Tensor] = []
-        if self._rank == 0:
-            self._schedule.step(inputs)
-        elif self._rank == RANKS - 1:
-            self._schedule.step(target=labels, losses=losses)
-        else:
-            self._schedule.step()
-        return torch.stack([loss.detach() for loss in losses]).mean() if losses else None
 
 
 class Rank:
@@ -115,8 +58,7 @@ class Rank:
         self.batches = 0
         teacher = torch.Generator().manual_seed(0)
         self.truth = torch.randn(WIDTH, CLASSES, generator=teacher)
-        same_batches = scenario.parallelism in ("tensor", "pipeline")
-        self.generator = torch.Generator().manual_seed(0 if same_batches else rank)
+        self.generator = torch.Generator().manual_seed(replica(scenario.parallelism, rank))
 
     @property
     def faulty(self) -> bool:
@@ -147,6 +89,10 @@ class Rank:
         for step in range(self.scenario.steps):
             self.step = step
             self.note_onset()
+            if self.has("left"):
+                return  # its share of the data has ended before the others'
+            if self.has("loader"):
+                self.wait_for_ever()
             self.pace = max(0.7, self.random.gauss(1.0, NOISE))
             self.spend("data", "loader")
             inputs = torch.randn(BATCH, WIDTH, generator=self.generator)
@@ -162,56 +108,73 @@ class Rank:
 
     def train(self) -> None:
         """Train through the scenario, then finish the run."""
-        scenario, rank = self.scenario, self.rank
-        torch.manual_seed(0)
-        in_stages = scenario.parallelism == "pipeline"
-        model = Model(WIDTH if in_stages and rank < RANKS - 1 else CLASSES)
-        trained = parallel(model, scenario.parallelism)
-        pipeline = Pipeline(model, rank) if in_stages else None
-        optimizer = torch.optim.SGD(trained.parameters(), lr=0.05)
+        scenario = self.scenario
+        self.model, self.trained, self.train_batch = build(scenario.parallelism, self.rank)
+        self.optimizer = SleepingSGD(self.trained.parameters(), lr=0.05)
+        self.store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
+        self.groups = [dist.new_group() for _ in range(2)] if scenario.kind in ("omitted", "order") else []
         recorder = tachograph.Recorder(
-            run=scenario.run, rank=rank, local_rank=rank, world_size=RANKS, attempt=0, samples_per_step=BATCH * RANKS,
-            mesh={"pp": rank} if in_stages else None,
+            run=scenario.run, rank=self.rank, local_rank=self.rank, world_size=RANKS, attempt=0,
+            samples_per_step=BATCH * RANKS,
         )  # fmt: skip
-        recorder.watch(trained, optimizer, checksum_every=CHECKSUM_EVERY)
-        store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
-        metric = torch.zeros(1)
+        recorder.watch(self.trained, self.optimizer, checksum_every=CHECKSUM_EVERY if scenario.marked else 0)
         for inputs, labels in recorder.data(self.batches_of()):
-            with recorder.step() as step:
-                with recorder.phase("copy"):
-                    self.spend("copy", "copy")
-                if pipeline is not None:
-                    model.forward_seconds = self.seconds("forward", "forward") / MICRO_BATCHES
-                    model.backward_seconds = self.seconds("backward", "backward") / MICRO_BATCHES
-                    with recorder.phase("backward"):
-                        loss = pipeline.train(inputs, labels)
-                else:
-                    with recorder.phase("forward"):
-                        self.spend("forward", "forward")
-                        model.backward_seconds = self.seconds("backward", "backward")
-                        loss = functional.cross_entropy(trained(inputs), self.labels(labels))
-                        if self.has("nan"):
-                            loss = loss * torch.nan
-                    self.spend("other", "before collective")
-                    with recorder.phase("backward"):
-                        loss.backward()
-                with recorder.phase("optimizer"):
-                    self.spend("optimizer", "optimizer")
-                    optimizer.step()
-                    optimizer.zero_grad()
-                known = {} if loss is None else {"loss": loss}
-                step.log(**known, learning_rate=0.05)
-            self.harm(model)
-            if scenario.kind == "skipped":
-                if self.has("skipped"):
-                    store.wait(["saved"], timedelta(minutes=5))  # by those who wait for this rank
-                with recorder.collective("all_reduce", bytes=4):
-                    dist.all_reduce(metric)
-            self.batches += 0 if scenario.kind == "drift" and self.culprit and self.step % 10 == 0 else 1
-            if self.step % INVARIANT_EVERY == 0:
-                recorder.invariant("batches_read", self.batches, self.step)
-            self.pause(recorder, model)
+            self.slow_down()
+            (self.marked_step if scenario.marked else self.basic_step)(recorder, inputs, labels)
+            self.harm(self.model)
+            self.pause(recorder)
         recorder.close()
+        if self.has("left"):
+            self.wait_for_ever()
+
+    def slow_down(self) -> None:
+        """Have the model and the optimizer take as long as they would in this step."""
+        times = forwards(self.scenario.parallelism)
+        self.model.forward_seconds = self.seconds("forward", "forward") / times
+        self.model.backward_seconds = self.seconds("backward", "backward") / times
+        self.optimizer.seconds = self.seconds("optimizer", "optimizer")
+
+    def basic_step(self, recorder: tachograph.Recorder, inputs: Tensor, labels: Tensor) -> None:
+        """Train one batch in a loop that marks its steps and its loader, and nothing else."""
+        with recorder.step() as step:
+            self.spend("copy", "copy")
+            loss = self.train_batch(inputs, labels)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            for group in self.groups[::-1] if self.has("order") else self.groups:
+                if not self.has("omitted"):
+                    dist.all_reduce(torch.zeros(1), group=group)
+            if loss is not None:
+                step.log(loss=loss)
+
+    def marked_step(self, recorder: tachograph.Recorder, inputs: Tensor, labels: Tensor) -> None:
+        """Train one batch in a loop that marks every phase, and checks invariants."""
+        with recorder.step() as step:
+            with recorder.phase("copy"):
+                self.spend("copy", "copy")
+            with recorder.phase("forward"):
+                loss = functional.cross_entropy(self.trained(inputs), self.labels(labels))
+                if self.has("nan"):
+                    loss = loss * torch.nan
+            self.spend("other", "before collective")
+            with recorder.phase("backward"):
+                loss.backward()
+            with recorder.phase("optimizer"):
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            step.log(loss=loss, learning_rate=0.05)
+        if self.scenario.kind == "skipped":
+            if self.has("skipped"):
+                self.wait_for_ever()
+            with recorder.collective("all_reduce", bytes=4):
+                dist.all_reduce(torch.zeros(1))
+        self.batches += 0 if self.has("drift") and self.step % 10 == 0 else 1
+        if self.step % INVARIANT_EVERY == 0:
+            recorder.invariant("batches_read", self.batches, self.step)
+
+    def wait_for_ever(self) -> None:
+        """Wait for what those who wait for this rank would have to do."""
+        self.store.wait(["saved"], timedelta(minutes=5))
 
     def labels(self, labels: Tensor) -> Tensor:
         """Return the labels, or wrong ones during the loss spike."""
@@ -239,19 +202,23 @@ class Rank:
             # The labels depend less and less on the inputs: the loss climbs by half of this.
             self.truth *= 1 - DIVERGENCE_PER_MINUTE * STEP_SECONDS / 60
 
-    def pause(self, recorder: tachograph.Recorder, model: Model) -> None:
-        """Save a checkpoint on rank 0, or evaluate on all ranks, when it is due."""
+    def pause(self, recorder: tachograph.Recorder) -> None:
+        """Save a checkpoint on rank 0, or evaluate on all ranks, when it is due; marked or not as the loop is."""
         every = round(CHECKPOINT_EVERY_SECONDS / STEP_SECONDS)
+        marked = self.scenario.marked
         if self.rank == 0 and self.step % every == every // 3:
             path = self.folder / "checkpoint.pt"
-            with recorder.phase("checkpoint"):
-                torch.save(model.state_dict(), path)
+            with recorder.phase("checkpoint") if marked else nullcontext():
+                torch.save([getattr(each, "_local_tensor", each.data) for each in self.model.parameters()], path)
                 time.sleep(CHECKPOINT_SECONDS)
-            recorder.checkpoint_saved(step=self.step, bytes=path.stat().st_size)
+            if marked:
+                recorder.checkpoint_saved(step=self.step, bytes=path.stat().st_size)
         evals = EVAL_AT_SECONDS if self.scenario.kind == "healthy" else EVAL_AT_SECONDS[:1]
         if self.step in [round(seconds / STEP_SECONDS) for seconds in evals]:
-            with recorder.phase("eval"):
+            with recorder.phase("eval") if marked else nullcontext():
+                self.trained.eval()
                 time.sleep(EVAL_SECONDS)
+                self.trained.train()
 
 
 def run_rank(scenario: Scenario, rank: int, folder: Path, parent: int) -> None:

@@ -23,8 +23,8 @@ PLACES = {
 }
 """The place of a delay -> the phase to be named; right before a collective, outside of phases, it is `other`."""
 
-PARALLELISMS = ("fsdp2", "tensor", "pipeline")
-"""Besides DDP, with which everything else is played: sharded parameters, split layers, 1F1B with four micro-batches."""
+PARALLELISMS = ("ddp", "fsdp2", "hsdp", "tensor", "pipeline", "fsdp2-tensor", "experts")
+"""Of the basic loops: sharded parameters, split layers, 1F1B with four micro-batches, all_to_all, meshes of 2 × 2."""
 
 STRAGGLER = "StragglerRank"
 SYMPTOMS_OF_AN_END = ("RankFailed", "RunHung")
@@ -65,6 +65,7 @@ class Scenario:
     long: bool = False
     repeat: int = 0
     parallelism: str = "ddp"
+    marked: bool = True
 
     @property
     def run(self) -> str:
@@ -79,7 +80,7 @@ class Scenario:
     @property
     def tier(self) -> str:
         """The row of the summary it counts in."""
-        if self.parallelism != "ddp":
+        if not self.marked:
             return self.parallelism
         if self.kind == "healthy":
             return "healthy"
@@ -116,18 +117,6 @@ def delays() -> list[Scenario]:
     ]
 
 
-def parallel() -> list[Scenario]:
-    """Return a straggler under each parallelism, late in its backward, and a healthy run of each."""
-    return [
-        replace(scenario, name=f"{parallelism} {scenario.name}", parallelism=parallelism)
-        for scenario in (
-            *(one for one in delays() if one.place == "backward" and not one.rotating and one.share >= 0.2),
-            HEALTHY,
-        )
-        for parallelism in PARALLELISMS
-    ]
-
-
 OTHERS = (
     Scenario("NaN", "nan", Verdict("LossNotFinite", CULPRIT), seconds=20),
     Scenario("spike heals", "spike", Verdict("LossSpike"), seconds=45),
@@ -138,6 +127,35 @@ OTHERS = (
     Scenario("killed", "killed", Verdict("RankDead", CULPRIT), seconds=30, allowed=SYMPTOMS_OF_AN_END),
     Scenario("frozen", "frozen", Verdict("RankFrozen", CULPRIT), seconds=40, allowed=SYMPTOMS_OF_AN_END),
 )
+
+HANGS = (
+    Scenario("omitted collective", "omitted", Verdict("RunHung", CULPRIT), seconds=60),
+    Scenario("wrong order", "order", Verdict("RunHung", CULPRIT), seconds=60),
+    Scenario("stuck loader", "loader", Verdict("RunHung", CULPRIT), seconds=60),
+    Scenario("left early", "left", Verdict("RunHung", CULPRIT), seconds=60),
+    Scenario("killed", "killed", Verdict("RankDead", CULPRIT), seconds=30, allowed=SYMPTOMS_OF_AN_END),
+)
+"""In basic loops: one rank leaves out a collective and goes on, or enters two in the other order; its loader stops; its
+data end before the others'; it is killed."""
+
+BASIC_PLACES = ("loader", "forward", "backward", "optimizer")
+BASIC_HEALTHY = 4
+
+
+def basic() -> list[Scenario]:
+    """Return the basic loop under each parallelism: every delay on one rank, one in turn, hangs, and healthy runs."""
+    late = [
+        one
+        for one in delays()
+        if one.place in BASIC_PLACES and (not one.rotating or (one.place, one.share) == ("backward", SHARES[0]))
+    ]
+    calm = [replace(HEALTHY, repeat=repeat) for repeat in range(BASIC_HEALTHY)]
+    return [
+        replace(one, name=f"basic {parallelism} {one.name}", parallelism=parallelism, marked=False)
+        for one in interleaved((*HANGS, *late), calm)
+        for parallelism in PARALLELISMS
+    ]
+
 
 LONG = (
     Scenario("divergence", "divergence", Verdict("LossDiverging"), onset=240, seconds=1700, long=True),
@@ -151,9 +169,9 @@ def campaign(healthy: int, repeats: int) -> list[Scenario]:
 
     If time runs out, as many of each were done as could be.
     """
-    faults: list[Scenario] = []
+    faults = basic()
     for repeat in range(repeats):
-        faults += [replace(scenario, repeat=repeat) for scenario in (*delays(), *OTHERS, *parallel())]
+        faults += [replace(scenario, repeat=repeat) for scenario in (*delays(), *OTHERS)]
     calm = [replace(HEALTHY, repeat=repeat) for repeat in range(healthy)]
     return [*LONG, *interleaved(faults, calm)]
 

@@ -77,7 +77,7 @@ def judge(outcome: Outcome) -> Judgement:
 
 def summary(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
     """Return a row for each kind of fault: how many were right, their delay, and surplus alerts."""
-    tiers = ("delay 50%", "delay 20%", "delay 10%", "other faults", "healthy", *PARALLELISMS)
+    tiers = ("delay 50%", "delay 20%", "delay 10%", "other faults", "healthy")
     rows = []
     for tier in tiers:
         ones = [one for one in judged if one.scenario.tier == tier]
@@ -112,7 +112,7 @@ def confusion(judged: Sequence[Judgement], rotating: bool) -> list[dict[str, Any
         cells = dict.fromkeys(columns, 0)
         for one in judged:
             scenario = one.scenario
-            if (scenario.kind, scenario.parallelism) != ("delay", "ddp"):
+            if scenario.kind != "delay" or not scenario.marked:
                 continue
             if scenario.place == place and scenario.rotating == rotating:
                 cells[taken_for(one)] += 1
@@ -141,6 +141,43 @@ def one_by_one(judged: Sequence[Judgement], *tiers: str) -> list[dict[str, Any]]
     return rows
 
 
+def basic_rows(judged: Sequence[Judgement]) -> Mapping[str, Mapping[str, list[Judgement]]]:
+    """Return the jobs with basic loops by parallelism and by what was played: delays by size, hangs, healthy runs."""
+    played = ("50 %", "20 %", "10 %", "in turn", "hangs", "healthy")
+    rows: dict[str, dict[str, list[Judgement]]] = {one: {kind: [] for kind in played} for one in PARALLELISMS}
+    for one in judged:
+        scenario = one.scenario
+        if scenario.marked:
+            continue
+        kind = "healthy" if scenario.kind == "healthy" else "hangs"
+        if scenario.kind == "delay":
+            kind = "in turn" if scenario.rotating else f"{100 * scenario.share:.0f} %"
+        rows[scenario.parallelism][kind].append(one)
+    return {name: kinds for name, kinds in rows.items() if any(kinds.values())}
+
+
+def by_parallelism(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
+    """Return a row for each parallelism: of each kind the runs with the right rank; of delays those with the phase."""
+    rows = []
+    for parallelism, kinds in basic_rows(judged).items():
+        cells = {kind: f"{sum(one.right_rank for one in ones)} of {len(ones)}" for kind, ones in kinds.items()}
+        late = [one for kind in ("50 %", "20 %", "10 %") for one in kinds[kind]]
+        phase = f"{sum(one.right for one in late)} of {len(late)}"
+        surplus = sum(len(one.surplus) for ones in kinds.values() for one in ones)
+        rows.append({"parallelism": parallelism, **cells, "delays: phase too": phase, "false alarms": surplus})
+    return rows
+
+
+def slowest(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
+    """Return a row for each parallelism: of each kind the longest time from the fault to the alert."""
+    rows = []
+    for parallelism, kinds in basic_rows(judged).items():
+        longest = {kind: max((one.delay for one in ones if one.delay), default=None) for kind, ones in kinds.items()}
+        cells = {kind: "–" if seconds is None else f"{seconds:.0f}" for kind, seconds in longest.items()}
+        rows.append({"parallelism": parallelism, **{kind: cells[kind] for kind in cells if kind != "healthy"}})
+    return rows
+
+
 def wrong(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
     """Return every job with a wrong, missing or surplus alert."""
     return [
@@ -151,7 +188,7 @@ def wrong(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
             "after s": "–" if one.delay is None else f"{one.delay:.0f}",
         }
         for one in judged
-        if not one.right and one.scenario.tier not in ("other faults", *PARALLELISMS)
+        if not one.right and one.scenario.tier != "other faults"
     ]
 
 
@@ -164,7 +201,8 @@ def tables(outcomes: Sequence[Outcome]) -> Mapping[str, list[dict[str, Any]]]:
         "Delay on one rank: which phase was named": confusion(counted, rotating=False),
         "Delay on ranks in turn: which phase was named": confusion(counted, rotating=True),
         "Other faults": one_by_one(judged, "other faults"),
-        "Other parallelisms": one_by_one(judged, *PARALLELISMS),
+        "Basic loops, by parallelism": by_parallelism(counted),
+        "Basic loops: the longest delay, in seconds": slowest(counted),
         "Not right": wrong(counted),
     }
     return {title: rows for title, rows in found.items() if rows}

@@ -57,7 +57,7 @@ def parse() -> argparse.Namespace:
         "--only", nargs="*", default=[], metavar="WORD", help="only jobs whose names contain these words"
     )
     parser.add_argument("--jobs", type=int, default=8, help="jobs in parallel, besides the long ones")
-    parser.add_argument("--minutes", type=float, default=40, help="do not start jobs that would end later than this")
+    parser.add_argument("--minutes", type=float, default=120, help="do not start jobs that would end later than this")
     parser.add_argument("--healthy", type=int, default=30, help="number of healthy jobs")
     parser.add_argument("--repeats", type=int, default=2, help="jobs per fault")
     parser.add_argument(

@@ -4,6 +4,7 @@ Run it with an exporter, or without one:
 
     tachograph exporter &
     torchrun --nproc-per-node 2 examples/fsdp2.py --steps 100
+    torchrun --nproc-per-node 4 examples/fsdp2.py --steps 100 --replicas 2    # hybrid: each half has the whole model
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -44,6 +46,7 @@ class Decoder(torch.nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--replicas", type=int, default=1)
     arguments = parser.parse_args()
 
     on_gpu = torch.cuda.is_available()
@@ -60,15 +63,21 @@ def main() -> None:
 
     model = Decoder().to(device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    mesh = None
+    if arguments.replicas > 1:
+        shape = (arguments.replicas, world_size // arguments.replicas)
+        mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
     for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     # Whole-run amounts. The embedding is looked up, not multiplied: it costs no operations.
     multiplied = parameters - VOCABULARY * WIDTH
     recorder = tachograph.Recorder(
-        run="fsdp2", tokens_per_step=BATCH * TOKENS * world_size, flops_per_token=6 * multiplied
+        run="hsdp" if mesh else "fsdp2",
+        tokens_per_step=BATCH * TOKENS * world_size,
+        flops_per_token=6 * multiplied,
     )
     recorder.watch(model, optimizer)
 

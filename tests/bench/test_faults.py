@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -56,14 +57,20 @@ def test_every_delay_is_played_in_every_place_and_way(scenarios: ModuleType) -> 
     assert {one.expected.phase for one in delays} == {"data", "copy", "forward", "backward", "optimizer", "other"}
 
 
-def test_a_straggler_is_played_under_every_parallelism(scenarios: ModuleType) -> None:
-    """Two sizes of delay, and a healthy run; each has its own row, and none counts among those of DDP."""
-    played = scenarios.parallel()
-    assert {(one.parallelism, one.share) for one in played} == {
-        (parallelism, share) for parallelism in scenarios.PARALLELISMS for share in (0.5, 0.2, 0.0)
-    }
-    assert all(one.tier == one.parallelism and one.run.startswith(one.parallelism) for one in played)
-    assert {str(one.expected) for one in played} == {"StragglerRank rank 2 (backward)", "None"}
+def test_a_basic_loop_is_played_under_every_parallelism(scenarios: ModuleType) -> None:
+    """Delays of three sizes in four places, one in turn, hangs, healthy runs; none counts among the marked."""
+    played = scenarios.basic()
+    for parallelism in scenarios.PARALLELISMS:
+        ones = [one for one in played if one.parallelism == parallelism]
+        assert {(one.place, one.share) for one in ones if one.kind == "delay" and not one.rotating} == {
+            (place, share) for place in scenarios.BASIC_PLACES for share in (0.5, 0.2, 0.1)
+        }
+        kinds = Counter(one.kind for one in ones)
+        assert kinds == {"delay": 13, "healthy": 4} | dict.fromkeys(("omitted", "order", "loader", "left", "killed"), 1)
+        assert {one.tier for one in ones} == {parallelism}
+    assert not any(one.marked for one in played)
+    hangs = {str(one.expected) for one in played if one.kind not in ("delay", "healthy")}
+    assert hangs == {"RunHung rank 2", "RankDead rank 2"}
 
 
 def test_a_campaign_mixes_faults_and_healthy_runs(scenarios: ModuleType) -> None:
@@ -154,7 +161,9 @@ def test_tables_count_what_was_judged(scores: ModuleType, outcome: Callable[...,
             outcome("copy-20-fixed-0", ("StragglerRank", "warning", 2, "copy")),
             outcome("copy-20-rotating-0"),
             outcome("healthy-0"),
-            outcome("pipeline-backward-50-fixed-0", ("StragglerRank", "critical", 2, "backward")),
+            outcome("basic-pipeline-backward-50-fixed-0", ("StragglerRank", "critical", 2, "backward")),
+            outcome("basic-pipeline-backward-20-fixed-0", ("StragglerRank", "critical", 2, "forward")),
+            outcome("basic-pipeline-stuck-loader-0", ("RunHung", "critical", 1, None)),
             cut,
         ]
     )
@@ -166,10 +175,17 @@ def test_tables_count_what_was_judged(scores: ModuleType, outcome: Callable[...,
     turns = {one["delayed"]: one for one in found["Delay on ranks in turn: which phase was named"]}
     assert turns["copy"]["nothing"] == 1
     assert found["Other faults"][0]["said"] == "the campaign was too short"
-    (pipeline,) = found["Other parallelisms"]
-    assert (pipeline["said"], pipeline["right"]) == ("StragglerRank rank 2 (backward)", "yes")
+    (pipeline,) = found["Basic loops, by parallelism"]
+    assert (pipeline["50 %"], pipeline["20 %"], pipeline["10 %"], pipeline["hangs"]) == (
+        "1 of 1", "1 of 1", "0 of 0", "0 of 1",
+    )  # fmt: skip
+    assert (pipeline["delays: phase too"], pipeline["false alarms"]) == ("1 of 2", 1)
+    (longest,) = found["Basic loops: the longest delay, in seconds"]
+    assert (longest["50 %"], longest["hangs"]) == ("50", "–")
     assert fixed["backward"]["backward"] == "·"
-    assert [one["run"] for one in found["Not right"]] == ["copy-20-rotating-0"]
+    assert [one["run"] for one in found["Not right"]] == [
+        "copy-20-rotating-0", "basic-pipeline-backward-20-fixed-0", "basic-pipeline-stuck-loader-0",
+    ]  # fmt: skip
 
 
 def test_a_result_survives_being_written(outcome: Callable[..., Any]) -> None:
@@ -184,19 +200,20 @@ def test_a_result_survives_being_written(outcome: Callable[..., Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("parallelism", "place"),
+    "run",
     [
-        ("ddp", "backward"),
-        ("ddp", "before collective"),
-        *((name, "backward") for name in ("fsdp2", "tensor", "pipeline")),
+        "backward-50-fixed-0",
+        "before-collective-50-fixed-0",
+        *(f"basic-{name}-optimizer-50-fixed-0" for name in ("ddp", "fsdp2", "hsdp", "tensor", "pipeline")),
+        *(f"basic-{name}-backward-50-fixed-0" for name in ("fsdp2-tensor", "experts")),
     ],
 )
-def test_the_job_delays_where_it_says(parallelism: str, place: str, tmp_path: Path, scenarios: ModuleType) -> None:
+def test_the_job_delays_where_it_says(run: str, tmp_path: Path, scenarios: ModuleType) -> None:
     """A real job of four ranks runs to its end, without an exporter; from the onset on its steps are longer."""
     from dataclasses import asdict, replace
 
-    scenario = next(one for one in scenarios.delays() if one.place == place and not one.rotating)
-    scenario = replace(scenario, onset=1.0, seconds=2.0, parallelism=parallelism)
+    scenario = next(one for one in scenarios.campaign(healthy=0, repeats=1) if one.run == run)
+    scenario = replace(scenario, onset=1.0, seconds=2.0)
     (tmp_path / "scenario.json").write_text(json.dumps({**asdict(scenario), "expected": None}), encoding="utf-8")
     from tachograph_lab.processes import free_port
 

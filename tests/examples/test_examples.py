@@ -18,14 +18,19 @@ CASES = {
     "plain": ("plain.py", 0, 1000, LOOP | {"eval", "checkpoint"}),
     "example": ("ddp.py", 2, 1500, LOOP | {"checkpoint"}),
     "fsdp2": ("fsdp2.py", 2, 60, LOOP),
+    "hsdp": ("fsdp2.py --replicas 2", 4, 60, LOOP),
     "tensor": ("tensor_parallel.py", 2, 60, LOOP),
+    "mesh": ("mesh_2d.py", 4, 60, LOOP),
+    "experts": ("experts.py", 2, 60, LOOP),
     "pipeline": ("pipeline.py", 2, 60, LOOP - {"forward"}),
     "huggingface": ("hf_trainer.py", 0, 200, LOOP | {"eval", "checkpoint"}),
     "lightning": ("lightning_trainer.py", 0, 400, LOOP | {"eval", "checkpoint"}),
 }
-"""Run's name -> script, ranks, steps (enough for the sender's second), phases it must show."""
+"""Run's name -> script and its options, ranks, steps (enough for the sender's second), phases it must show."""
 
-SLOW = ("example", "fsdp2", "tensor", "pipeline", "huggingface", "lightning")
+PARALLEL = ("fsdp2", "hsdp", "tensor", "pipeline", "mesh", "experts")
+
+SLOW = ("example", *PARALLEL, "huggingface", "lightning")
 """Examples left to `make test-all`: tests/attach and tests/e2e run DDP, tests/client/torch the other parallelisms,
 tests/integrations the trainers' callbacks."""
 
@@ -46,7 +51,8 @@ def done(forked: Any) -> Any:
     def run(name: str) -> Any:
         script, ranks, steps, _ = CASES[name]
         if name not in kept:
-            kept[name] = forked(EXAMPLES / script, "--steps", str(steps), ranks=ranks)
+            file, *options = script.split()
+            kept[name] = forked(EXAMPLES / file, *options, "--steps", str(steps), ranks=ranks)
         assert kept[name].status == 0, kept[name].errors
         return kept[name]
 
@@ -101,11 +107,11 @@ def test_the_collectives_of_fsdp_are_there(done: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fsdp2", "tensor", "pipeline"])
+@pytest.mark.parametrize("name", PARALLEL)
 def test_the_waits_of_every_parallelism_are_there(done: Any, name: str) -> None:
     """`watch` alone measures how long a rank waits for the others, and where the rank is in the mesh is known."""
     seen = done(name)
-    for rank in range(2):
+    for rank in range(CASES[name][1]):
         assert (seen.value("collective_wait_seconds_total", run=name, rank=rank, op="other") or 0) > 0
         assert (seen.value("phase_seconds_total", run=name, rank=rank, phase="collective") or 0) > 0
 

@@ -19,11 +19,12 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 kind, fault = os.environ["KIND"], os.environ["FAULT"]
-dimensions = {"tensor": ((4,), ("tp",)), "pipeline": ((4,), ("pp",)), "fsdp_tensor": ((2, 2), ("fsdp", "tp"))}
-shape, names = dimensions[kind]
+names = {"ddp": ("dp",), "tensor": ("tp",), "pipeline": ("pp",), "fsdp_tensor": ("fsdp", "tp")}[kind]
+shape = (2, 2) if len(names) > 1 else (4,)
 mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
 model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-if kind != "pipeline": parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+if "tp" in names: parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+if kind == "ddp": model = DistributedDataParallel(model)
 if kind == "fsdp_tensor": fully_shard(model, mesh=mesh["fsdp"])
 loss_of = lambda output, target: (output - target).square().mean()
 if kind == "pipeline":
@@ -55,8 +56,8 @@ time.sleep(600)
 """
 
 
-def suspects(exporter: Any) -> tuple[set[int], set[int]]:
-    """Wait until every rank has stood for two seconds or left; return who is suspected, and who left."""
+def suspects(exporter: Any) -> tuple[set[int], set[int], dict[int, str]]:
+    """Wait until every rank has stood for two seconds or left; return who is suspected, who left, and their phases."""
     while True:
         exporter.next_state()
         talks = {talk.of("hello")[0]["rank"]: talk for talk in exporter.talks if talk.of("state")}
@@ -71,19 +72,20 @@ def suspects(exporter: Any) -> tuple[set[int], set[int]]:
             break
     entered = {rank: frame["metrics"]["collective_enqueued"] for rank, frame in last.items()}
     phases = {rank: frame["phase"] for rank, frame in last.items() if rank not in left}
-    return set(diagnosis.hang_suspects(entered, phases)), left
+    return set(diagnosis.hang_suspects(entered, phases)), left, phases
 
 
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("fault", ["sleeps", "skips", "leaves"])
-@pytest.mark.parametrize("kind", ["tensor", "fsdp_tensor", "pipeline"])
+@pytest.mark.parametrize("kind", ["ddp", "tensor", "fsdp_tensor", "pipeline"])
 def test_who_holds_it_up(torch_program: Any, exporter: Any, kind: str, fault: str) -> None:
     """A rank that sleeps or leaves out a collective is named, not those who wait for it; one that left says so."""
     code = f"CULPRIT = {CULPRIT}\n{PARALLEL}"
     Job(torch_program, exporter, code, 4, KIND=kind, FAULT=fault)
-    suspected, left = suspects(exporter)
+    suspected, left, phases = suspects(exporter)
     if fault == "leaves":  # rank:hang_left_timestamp_seconds:max
         assert left == {CULPRIT}
+        assert set(phases.values()) == {"backward" if kind == "ddp" else "collective"}
     else:
         assert (suspected, left) == ({CULPRIT}, set())

@@ -89,6 +89,15 @@ def test_backward_is_found_through_any_output(torch: Any, wrap: Callable[[Any], 
     assert seen.names == ["backward"]
 
 
+def test_backward_lasts_while_autograd_waits_for_other_ranks(torch: Any) -> None:
+    """DDP and FSDP2 wait in a callback that they queue during backward: a rank that hangs there is in backward."""
+    seen = Seen(torch)
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    seen.model.weight.register_hook(lambda _: queue(seen.note))
+    seen.train()
+    assert seen.names == ["other", "other", "backward", "backward", "backward", "other", "other", "other"]
+
+
 def test_marks_by_hand_come_first(torch: Any) -> None:
     """Marked phases take precedence, and afterwards the phase from before is restored."""
     seen = Seen(torch)

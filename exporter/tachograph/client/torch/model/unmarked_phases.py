@@ -72,8 +72,13 @@ class UnmarkedPhases:
 
     @contained
     def _backward_begins(self, *_: Any) -> None:
+        """Enter backward until autograd's callbacks have run, in which DDP and FSDP2 wait for the other ranks.
+
+        They queue theirs later than we do; what a callback queues comes after all of them.
+        """
         if self._enter(self._backward):
-            self._queue(self._backward_ends)
+            queue = self._queue
+            queue(lambda: queue(self._backward_ends))
 
     def _backward_ends(self) -> None:
         self._leave(self._backward)
