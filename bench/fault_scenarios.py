@@ -13,6 +13,9 @@ CULPRIT = 2
 SHARES = (0.5, 0.2, 0.1)
 """Delays as shares of a healthy step."""
 
+TURNS_SECONDS = 600.0
+"""That nobody is late on average, and yet all wait, is a ticket after six minutes, not a page."""
+
 PLACES = {
     "loader": "data",
     "copy": "copy",
@@ -110,6 +113,7 @@ def delays() -> list[Scenario]:
             place=place,
             share=share,
             rotating=rotating,
+            seconds=TURNS_SECONDS if rotating else 90.0,
         )
         for share in SHARES
         for place, phase in PLACES.items()

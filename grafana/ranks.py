@@ -101,18 +101,27 @@ def parts_table() -> Json:
     )
 
 
-def by_coordinate() -> Json:
+def by_coordinate() -> list[Json]:
     """Return the mean wait of each pipeline stage, tensor part and expert part, by the ranks' own coordinates."""
 
-    def waits(dimension: str) -> Json:
+    def average(figure: str, dimension: str) -> str:
         place = f"max by (run, rank, instance, {dimension}) ({of_ranks(c.RANK_COORDINATES, **{dimension: '.+'})})"
-        return query(f"avg by ({dimension}) ({WAIT} * on (run, rank, instance) group_left ({dimension}) {place})",
-                     f"{dimension} {{{{{dimension}}}}}", instant=True)  # fmt: skip
+        return f"avg by ({dimension}) ({figure} * on (run, rank, instance) group_left ({dimension}) {place})"
 
-    return bars("Waits by place in the parallelism", "s", "Mean seconds of a step that the ranks of a pipeline stage "
-                "(pp), a tensor part (tp) or an expert part (ep) wait for others. Alike is good, or how the stages are "
-                "cut. The one that waits least is the one the others wait for.",
-                [waits("pp"), waits("tp"), waits("ep")], NO_COORDINATES, decimals=3, w=24, h=8)  # fmt: skip
+    def waits(dimension: str) -> Json:
+        return query(average(WAIT, dimension), f"{dimension} {{{{{dimension}}}}}", instant=True)
+
+    step = f"max by (run, rank, instance) ({of_ranks(c.TRAIN_RECENT_STEP)})"
+    return [
+        bars("Waits by place in the parallelism", "s", "Mean seconds of a step that the ranks of a pipeline stage "
+             "(pp), a tensor part (tp) or an expert part (ep) wait for others. Alike is good, or how the stages are "
+             "cut. The one that waits least is the one the others wait for.",
+             [waits("pp"), waits("tp"), waits("ep")], NO_COORDINATES, decimals=3, w=16, h=8),
+        lines("Pipeline bubble", UNITS["ratio"], "Share of a step in which a pipeline's stages wait. With p stages, m "
+              "micro-batches and 1F1B, (p − 1) / (m + p − 1) is good. More: uneven stages, a late rank, the network.",
+              [query(f"avg({average(f'{WAIT} / on (run, rank, instance) {step}', 'pp')})", "waits")],
+              NO_COORDINATES, min=0, w=8),
+    ]  # fmt: skip
 
 
 def collectives() -> list[Json]:
@@ -167,7 +176,7 @@ def dashboard() -> Json:
             row("Who waits for whom"),
             *waiting(),
             parts_table(),
-            by_coordinate(),
+            *by_coordinate(),
             row("Collectives"),
             *collectives(),
             row("Over time"),
