@@ -14,11 +14,14 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -38,6 +41,7 @@ NOISE = 0.03
 """The standard deviation of a step's duration on one rank."""
 
 BATCH = 64
+HEALTHY_STEPS = 100
 CHECKPOINT_EVERY_SECONDS, CHECKPOINT_SECONDS = 30.0, 0.4
 EVAL_AT_SECONDS, EVAL_SECONDS = (15.0, 75.0), 2.5
 SPIKE_STEPS = 2
@@ -53,7 +57,8 @@ class Rank:
         self.scenario, self.rank, self.folder = scenario, rank, folder
         self.random = Random(f"{scenario.run} {rank}")
         self.step = 0
-        self.late = 0.0
+        self.began: deque[float] = deque(maxlen=HEALTHY_STEPS)
+        self.usual_step = STEP_SECONDS
         self.kept: list[bytearray] = []
         self.batches = 0
         teacher = torch.Generator().manual_seed(0)
@@ -81,13 +86,14 @@ class Rank:
 
     def seconds(self, phase: str, place: str) -> float:
         """Return how long this part of the step takes."""
-        delay = self.scenario.share * STEP_SECONDS if self.scenario.place == place and self.has("delay") else 0.0
+        delay = self.scenario.share * self.usual_step if self.scenario.place == place and self.has("delay") else 0.0
         return float(SHARES[phase] * STEP_SECONDS * self.pace + delay)
 
     def batches_of(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs (batch, width) and labels (batch), each after the time that loading takes."""
         for step in range(self.scenario.steps):
             self.step = step
+            self.time_step()
             self.note_onset()
             if self.has("left"):
                 return  # its share of the data has ended before the others'
@@ -98,6 +104,13 @@ class Rank:
             inputs = torch.randn(BATCH, WIDTH, generator=self.generator)
             noise = torch.randn(BATCH, CLASSES, generator=self.generator)
             yield inputs, (inputs @ self.truth + 2 * noise).argmax(1)
+
+    def time_step(self) -> None:
+        """Take the median of the last healthy steps for the length of a healthy one."""
+        if not self.faulty:
+            self.began.append(time.monotonic())
+            if len(self.began) > 1:
+                self.usual_step = median(after - before for before, after in pairwise(self.began))
 
     def note_onset(self) -> None:
         """Record when the fault begins."""

@@ -11,7 +11,7 @@ CULPRIT = 2
 """The rank with the fault: neither the first nor the last one, and not the one that saves checkpoints."""
 
 SHARES = (0.5, 0.2, 0.1)
-"""Delays as shares of a healthy step."""
+"""Delays as shares of the job's own healthy step."""
 
 TURNS_SECONDS = 600.0
 """That nobody is late on average, and yet all wait, is a ticket after six minutes, not a page."""
