@@ -2,8 +2,8 @@
 
     WORLD_SIZE=4 parallel_job.py KIND...
 
-Rank 2 sleeps 50 ms of each step inside its backward pass in the second half of the recorded steps. Rank 0 prints one
-line of JSON for each kind: a list of what each rank saw.
+Rank 2 sleeps 50 ms of each step, of eight ranks 200 ms, inside its backward pass in the second half of the recorded
+steps. Rank 0 prints one line of JSON for each kind: a list of what each rank saw.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from tachograph.client.recorder import Recorder
 WORLD, SLOW = int(os.environ["WORLD_SIZE"]), 2
 BLOCKS = MICRO_BATCHES = 4
 WIDTH, SAMPLES = 32, 8
-WARM_UP, STEPS, DELAY = 2, 10, 0.05
+WARM_UP, STEPS = 2, 10
+DELAY = 0.05 if WORLD == 4 else 0.2
+"""Eight ranks share two cores: one that sleeps leaves them to the others, and all wait for a core as well."""
 
 Train = Callable[[Recorder, torch.Tensor], float]
 
@@ -164,6 +166,13 @@ def fsdp2_tensor() -> tuple[nn.Module, Train]:
 def hsdp() -> tuple[nn.Module, Train]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     model = sharded(blocks(), mesh)
+    return model, by_phases(model)
+
+
+def hsdp_tensor() -> tuple[nn.Module, Train]:
+    """Of eight ranks."""
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", "tp"))
+    model = sharded(split(mesh["tp"]), mesh["replicate", "shard"])
     return model, by_phases(model)
 
 
@@ -359,6 +368,7 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, Train]]] = {
     "sequence": sequence,
     "fsdp2_tensor": fsdp2_tensor,
     "hsdp": hsdp,
+    "hsdp_tensor": hsdp_tensor,
     "experts": experts,
     "gpipe": lambda: pipeline(ScheduleGPipe),
     "1f1b": lambda: pipeline(Schedule1F1B),
@@ -379,7 +389,7 @@ def run(kind: str, recorded: bool) -> tuple[list[float], list[torch.Tensor], dic
     recorder.watch(model, optimizer)
     torch.manual_seed(1 + dist.get_rank() if kind in OWN_SAMPLES else 1)
     calls: Any = recorder._calls
-    seen: dict[str, Any] = {"wait": [], "backward": []}
+    seen: dict[str, Any] = {"wait": [], "backward": [], "slept": 1e3 * DELAY}
     losses, gradients = [], []
     for delay in (0.0, DELAY if recorded else 0.0):
         Delay.seconds = delay / 4 if dist.get_rank() == SLOW else 0.0  # blocks, or micro-batches of one block

@@ -1,4 +1,4 @@
-"""Real jobs of four ranks on gloo under each parallelism: who computes longest waits least, and nothing changes."""
+"""Real jobs of gloo ranks under each parallelism: who computes longest waits least, and nothing changes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from tests.torch_programs import TorchPrograms
 
 JOB = Path(__file__).with_name("parallel_job.py")
 SLOW_RANK = 2
-LAG = 25.0
-"""Milliseconds a step: half of what the slow rank sleeps."""
+THREE_DIMENSIONS = "hsdp_tensor"
 
 pytestmark = pytest.mark.torch
 
@@ -29,6 +28,8 @@ Seen = dict[str, list[dict[str, Any]]]
         pytest.param(
             ("ddp", "hsdp", "tensor", "fsdp2_tensor", "experts", "gpipe", "all_reduce"), marks=pytest.mark.slow
         ),
+        pytest.param(("fsdp1", "sequence", "interleaved", "megatron", "deepspeed"), marks=pytest.mark.slow),
+        pytest.param((THREE_DIMENSIONS,), marks=pytest.mark.slow),
     ],
     ids=" ".join,
 )
@@ -37,7 +38,7 @@ def seen(request: pytest.FixtureRequest, torch_programs: TorchPrograms) -> Seen:
     kinds: tuple[str, ...] = request.param
     job = torch_programs(
         JOB.read_text(encoding="utf-8"), *kinds, TACHOGRAPH_SOCKET="/nowhere/rank.sock", MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(free_port()),
+        MASTER_PORT=str(free_port()), WORLD_SIZE="8" if THREE_DIMENSIONS in kinds else "4",
     )  # fmt: skip
     try:
         said = job.end()
@@ -54,10 +55,10 @@ def lags(seen: list[dict[str, Any]], slowed: bool) -> list[float]:
 
 
 def test_a_rank_that_computes_longer_waits_less_by_that(seen: Seen) -> None:
-    """50 ms a step slept in one rank's backward are its lag: longer than any other, and than any while all are well."""
+    """What one rank sleeps in its backward is its lag: longer than any other, and than any while all are well."""
     for kind, ranks in seen.items():
         slowed, healthy = lags(ranks, True), lags(ranks, False)
-        assert slowed[SLOW_RANK] > LAG, (kind, slowed)
+        assert slowed[SLOW_RANK] > ranks[SLOW_RANK]["slept"] / 2, (kind, slowed)
         assert max(lag for rank, lag in enumerate(slowed) if rank != SLOW_RANK) < slowed[SLOW_RANK], (kind, slowed)
         assert max(healthy) < slowed[SLOW_RANK], (kind, healthy)
 
@@ -76,11 +77,13 @@ def test_waits_are_no_part_of_the_phase_they_lie_in(seen: Seen) -> None:
 
 def test_losses_and_gradients_are_the_same_to_the_bit(seen: Seen) -> None:
     """Recorded and unrecorded training are one."""
-    assert {kind: [rank["same"] for rank in ranks] for kind, ranks in seen.items()} == dict.fromkeys(seen, [True] * 4)
+    assert {kind: [rank["same"] for rank in ranks] for kind, ranks in seen.items()} == {
+        kind: [True] * len(ranks) for kind, ranks in seen.items()
+    }
 
 
 def test_each_wait_is_counted_by_one_of_its_observers(seen: Seen) -> None:
     """DDP waits outside of Python, where its hook alone measures; everything else waits at PyTorch's functions."""
     for kind, ranks in seen.items():
         expected = ["all_reduce"] if kind == "ddp" else ["other"]
-        assert [rank["operations"] for rank in ranks] == [expected] * 4, kind
+        assert [rank["operations"] for rank in ranks] == [expected] * len(ranks), kind
