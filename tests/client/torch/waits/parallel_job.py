@@ -108,6 +108,18 @@ def all_reduce() -> tuple[nn.Module, Train]:
     return model, by_phases(model, reduce)
 
 
+def futures() -> tuple[nn.Module, Train]:
+    """All gradients at once, each waited for by its future instead of its work."""
+    model = blocks()
+
+    def reduce() -> None:
+        works = [dist.all_reduce(parameter.grad, async_op=True) for parameter in model.parameters()]
+        for work in works:
+            work.get_future().wait()
+
+    return model, by_phases(model, reduce)
+
+
 def sharded(model: nn.Sequential, mesh: Any = None) -> nn.Module:
     for block in model:
         fully_shard(block, mesh=mesh)
@@ -374,10 +386,11 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, Train]]] = {
     "1f1b": lambda: pipeline(Schedule1F1B),
     "interleaved": lambda: pipeline(ScheduleInterleaved1F1B, interleaved=True),
     "all_reduce": all_reduce,
+    "futures": futures,
     "megatron": megatron,
     "deepspeed": deepspeed,
 }
-OWN_SAMPLES = ("ddp", "fsdp1", "fsdp2", "hsdp", "sequence", "all_reduce", "deepspeed")
+OWN_SAMPLES = ("ddp", "fsdp1", "fsdp2", "hsdp", "sequence", "all_reduce", "futures", "deepspeed")
 """What trains every rank on samples of its own."""
 
 

@@ -28,7 +28,7 @@ Seen = dict[str, list[dict[str, Any]]]
         pytest.param(
             ("ddp", "hsdp", "tensor", "fsdp2_tensor", "experts", "gpipe", "all_reduce"), marks=pytest.mark.slow
         ),
-        pytest.param(("fsdp1", "sequence", "interleaved", "megatron", "deepspeed"), marks=pytest.mark.slow),
+        pytest.param(("fsdp1", "sequence", "interleaved", "megatron", "deepspeed", "futures"), marks=pytest.mark.slow),
         pytest.param((THREE_DIMENSIONS,), marks=pytest.mark.slow),
     ],
     ids=" ".join,

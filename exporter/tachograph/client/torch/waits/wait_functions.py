@@ -1,7 +1,7 @@
 """The functions of PyTorch in which a training thread waits for collectives, whoever started them.
 
 FSDP, tensor, sequence, expert and pipeline parallelism, and plain `torch.distributed` calls all come through the first
-two. On a GPU, FSDP2 makes its stream wait for events instead, in methods of its own.
+three. On a GPU, FSDP2 makes its stream wait for events instead, in methods of its own.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ FULLY_SHARDED = (
 
 WAIT_FUNCTIONS = (
     WaitFunction("torch.distributed", "Work", "wait", "other"),
+    WaitFunction("torch._C", "Future", "wait", "other"),
     WaitFunction("torch.distributed._functional_collectives", "", "wait_tensor", "other"),
     *(
         WaitFunction(module, "FSDPParamGroup", function, operation, only_on_gpu=True)
