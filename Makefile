@@ -114,6 +114,7 @@ soak: $(READY)   ## half an hour of 8 GPUs and 8 ranks, and 100,000 collections:
 bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs and 8 ranks, GPU readings and loss spikes beside peers
 	$(BIN)/python bench/client.py
 	$(BIN)/python bench/waits.py
+	$(BIN)/python bench/doors_cost.py
 	$(BIN)/python bench/job_cost.py
 	$(BIN)/python bench/exporter.py
 	$(BIN)/python bench/gpus.py
