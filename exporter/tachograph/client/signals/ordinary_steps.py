@@ -14,6 +14,12 @@ evaluations run on their own schedule."""
 PAUSE_SHARE = 0.05
 """Of the time since the step before: a loop may enter the phase `checkpoint` after every step and save once an hour."""
 
+WINDOW_SECONDS = 20.0
+"""What counts as recent: up to the end of the last ordinary step."""
+
+LEAST_STEPS = 3
+"""Ordinary steps that are recent however long they take."""
+
 _OWN = tuple(PHASES.index(name) for name in OWN_PHASES)
 _BACKWARD = OWN_PHASES.index("backward")
 _INIT, _COLLECTIVE, _CHECKPOINT, _EVAL = map(PHASES.index, ("init", "collective", "checkpoint", "eval"))

@@ -12,13 +12,8 @@ from time import perf_counter
 
 from tachograph.client.core.sorted_window import median
 from tachograph.client.core.steps import StepRecord
-from tachograph.client.signals.ordinary_steps import OWN_PHASES, OrdinarySteps, StepCost
-
-WINDOW_SECONDS = 20.0
-"""Up to the end of the last ordinary step."""
-
-LEAST_STEPS = 3
-"""Ordinary steps in the window, however long they take."""
+from tachograph.client.signals.ordinary_steps import LEAST_STEPS, OWN_PHASES, WINDOW_SECONDS, OrdinarySteps, StepCost
+from tachograph.client.signals.wait_by_lengths import WaitByLengths
 
 GRACE_STEPS = 2
 """Usual steps beyond the window's length after which its figures are those of a time that is over."""
@@ -60,11 +55,12 @@ class _Slice:
 class RecentSteps:
     """The usual step, and the mean wait and own time by phase of ordinary steps; a step observer and a metric source.
 
-    `clock` is the one that steps are timed with.
+    `clock` is the one that steps are timed with. `lengths` have the wait where nothing measures it.
     """
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter, lengths: WaitByLengths | None = None) -> None:
         self._clock = clock
+        self._lengths = lengths or WaitByLengths(lambda: False)
         self._ordinary = OrdinarySteps()
         self._slices: deque[_Slice] = deque()
         self._steps = 0
@@ -78,6 +74,7 @@ class RecentSteps:
         step = self._ordinary.cost(record)
         if step is None:
             return
+        self._lengths.step(step.ended - step.seconds, step.ended)
         slices = self._slices
         if not slices or slices[-1].full:
             slices.append(_Slice(step))
@@ -96,7 +93,11 @@ class RecentSteps:
         if self._stale:
             self._stale = False
             self._sum_up()
-        return self._figures if self._clock() <= self._holds_until else {}
+        if self._clock() > self._holds_until:
+            return {}
+        if self._lengths.chosen and (wait := self._lengths.wait()) is not None:
+            return {**self._figures, "recent_wait_seconds": wait}
+        return self._figures
 
     def _sum_up(self) -> None:
         slices, steps = self._slices, self._steps
@@ -109,7 +110,7 @@ class RecentSteps:
                 name: seconds / steps for name, seconds in zip(OWN_PHASES, own, strict=True) if seconds > 0
             },
         }
-        if self._waits_known:
+        if self._waits_known and not self._lengths.chosen:
             self._figures["recent_wait_seconds"] = max(0.0, sum([each.wait for each in slices]) / steps)
         length = max(WINDOW_SECONDS, LEAST_STEPS * usual)
         self._holds_until = slices[-1].ended + length + GRACE_STEPS * usual

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tachograph.catalog.rank import OPERATIONS
 from tachograph.client.core.phases import OURS, Phase, PhaseClock, Uncopied
 from tachograph.client.core.steps import ExposedWait
+from tachograph.client.signals.wait_by_lengths import WaitByLengths
 from tachograph.client.torch.bucket_watch import ALL_REDUCE, BucketTotals
 from tachograph.client.torch.bucket_watch import watch_buckets as watch_buckets  # noqa: PLC0414 - the recorder's door to it
 from tachograph.client.torch.bus_factor import bus_factor
@@ -95,7 +96,8 @@ class Collectives:
         self.watched: list[BucketTotals] = []
         self.waits: Waits | None = None
         self._world_size = world_size
-        self._recorder = FlightRecorderPoll()
+        self.wait_by_lengths = WaitByLengths(self._lengths_alone)
+        self._recorder = FlightRecorderPoll(waits=self.wait_by_lengths)
         self._marks_are_timed: bool | None = None
 
     def watch(self, totals: BucketTotals) -> None:
@@ -152,6 +154,11 @@ class Collectives:
     def _counted_elsewhere(self, operation: str, group: str) -> bool:
         marked = self.marked[operation].operations > 0
         return marked or (operation == ALL_REDUCE and any(group == totals.group for totals in self.watched))
+
+    def _lengths_alone(self) -> bool:
+        """Return whether lengths on NCCL are all that is known of waits: no wait was entered where it is measured."""
+        measured = self.watched or any(totals.operations for totals in self.marked.values())
+        return not measured and not (self.waits is not None and self.waits.entered) and on_nccl()
 
     def _host_times_marks(self) -> bool:
         """Return whether a marked collective ends before its mark does; decided once, or a counter would fall."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic, perf_counter
 from typing import Any
 
+from tachograph.client.signals.wait_by_lengths import Length, WaitByLengths
 from tachograph.client.torch.bus_factor import bus_factor
 from tachograph.client.torch.loaded_torch import in_use, loaded_torch
 
@@ -65,14 +66,16 @@ class FlightRecorderPoll:
     """Adds up the recorder's entries in `families`, by wire key and operation; used by `Collectives` alone.
 
     Counts and payloads are added only for what nobody else counts; lengths and bus bytes for every entry that has one.
+    `waits` is given the lengths of all that each dump holds.
     """
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic, waits: WaitByLengths | None = None) -> None:
         self.families: dict[str, dict[str, float]] = {
             "collectives_total": {}, "collective_bytes_total": {}, "collective_seconds_total": {},
             "collective_bus_bytes_total": {},
         }  # fmt: skip
         self._clock = clock
+        self._waits = waits or WaitByLengths(lambda: False)
         self._due = 0.0
         self._failures = 0
         self._next = 0
@@ -124,10 +127,29 @@ class FlightRecorderPoll:
         if entries:
             self._next = entries[-1]["record_id"] + 1
         self._open = still_open
+        self._waits.read(lengths(entries) if self._waits.chosen else ())
 
     def _add(self, key: str, operation: str, amount: float) -> None:
         values = self.families[key]
         values[operation] = values.get(operation, 0) + amount
+
+
+def lengths(entries: Iterable[Entry]) -> list[Length]:
+    """Return when each collective was enqueued, and its length.
+
+    A coalesced batch is one: its parts, which never get a length, share the sequence numbers of an entry that does.
+    There is no time of a start: what the recorder calls one is when a watchdog noticed it, up to 100 ms later.
+    """
+    found: dict[tuple[Any, ...], Length] = {}
+    for entry in entries:
+        launch = entry["process_group"][0], entry["collective_seq_id"], entry["p2p_seq_id"]
+        before = found.get(launch)
+        enqueued = before.enqueued if before else entry["time_created_ns"] / 1e9
+        seconds = before.seconds if before else None
+        if (milliseconds := entry.get("duration_ms")) is not None:
+            seconds = (seconds or 0.0) + milliseconds / 1000
+        found[launch] = Length(enqueued, seconds)
+    return list(found.values())
 
 
 def enable_timing() -> bool:

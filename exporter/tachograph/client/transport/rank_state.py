@@ -84,7 +84,7 @@ class RankState:
         self.logged = Logged(self.step, self.misuse, workload.own_metrics)
         self._histogram = StepHistogram()
         self._groups = GroupProgress()
-        excess, recent = PhaseExcess(), RecentSteps()
+        excess, recent = PhaseExcess(), RecentSteps(lengths=self.collectives.wait_by_lengths)
         self.added_sources: Guarded[MetricSource] = Guarded(self.dropped)
         self.sources: Guarded[MetricSource] = Guarded(
             self.dropped,

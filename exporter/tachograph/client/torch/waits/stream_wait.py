@@ -17,7 +17,7 @@ PENDING_LIMIT = 2048
 
 
 class StreamWait:
-    """Waits of the current stream between `begin` and `end`; `cuda` is torch.cuda.
+    """Waits of the current stream between `begin` and `end`; `cuda` is torch.cuda, `entered` whether there was one.
 
     Two threads use it, one after the other: the one that runs the backward pass, and the one that ends the step.
     """
@@ -26,11 +26,13 @@ class StreamWait:
         self._cuda = cuda
         self._free: list[Any] = []
         self._pending: deque[tuple[Any, Any]] = deque()
+        self.entered = False
 
     def begin(self) -> Any:  # noqa: ANN401 - a torch.cuda.Event
         """Return the event that marks where a wait begins; None where it is not to be measured."""
         if self._cuda.is_current_stream_capturing() or len(self._pending) >= PENDING_LIMIT:
             return None
+        self.entered = True
         began = self._event()
         began.record()
         return began

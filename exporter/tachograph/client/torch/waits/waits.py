@@ -102,6 +102,11 @@ class Waits:
         """Return all wait so far by operation; those never waited for are absent. Called by the sender thread."""
         return {operation: totals.wait for operation, totals in self._totals.items() if totals.wait}
 
+    @property
+    def entered(self) -> bool:
+        """Whether there was a wait to measure so far: it depends on the program, and not on how long anything takes."""
+        return bool(self.seconds()) or any(stream.entered for stream in self._streams.values())
+
     def on_gpu(self) -> float:
         """Return all wait of a GPU's stream that is known by now; called by the training thread at a step's end."""
         total = 0.0
