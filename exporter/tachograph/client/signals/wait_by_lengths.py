@@ -26,6 +26,11 @@ STEPS_KEPT = 4096
 """More steps than the recorder's 2,000 collectives belong to."""
 
 
+KEPT = 3
+"""Times the time between the last two readings that a figure stays without a third. Steps of 6 s fill every reading or
+every other one."""
+
+
 class Length(NamedTuple):
     """A collective: when the host enqueued it, in Unix seconds, and how long it took; None while that is not known."""
 
@@ -99,7 +104,7 @@ class WaitByLengths:
         if before is None or moment > self._until:
             self._wait, self._until = None, inf
         else:
-            self._wait, self._until = min(mean, before[1]), moment + 2 * (moment - before[0])
+            self._wait, self._until = min(mean, before[1]), moment + KEPT * (moment - before[0])
 
 
 def _waits(steps: Sequence[tuple[float, float]], collectives: Sequence[Length], shift: float) -> Sequence[float | None]:
