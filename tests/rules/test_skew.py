@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.client.torch.nccl_run import figures
+
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 50
 """Steps in 5 s, the time between samples."""
@@ -157,6 +159,29 @@ def test_where_a_lag_arises(rule_tests: RuleTests) -> None:
 def limit(name: str, ratio: float) -> Series:
     own = f'{{run="{name}",rank="0",name="straggler_ratio",instance="n"}}'
     return {"series": f"tachograph_train_threshold{own}", "values": f"{ratio}x{SAMPLES}"}
+
+
+def by_lengths(name: str, late: Callable[[int, float], float], seconds: int = 250) -> Iterator[Series]:
+    """Yield a run on NCCL whose ranks know their waits from the Flight Recorder's lengths alone, scraped every 5 s."""
+    shown = figures(late, seconds=seconds)
+    waits = [" ".join("_" if wait is None else f"{wait:.5f}" for wait in [None, *own][::5]) for own in shown]
+    return run(name, *waits, samples=seconds // 5, steps=5 / STEPS / 0.162)
+
+
+def test_by_the_flight_recorders_lengths(rule_tests: RuleTests) -> None:
+    """From recorded dumps to the page: rank 2 works 50 ms longer, from the start or later, and is named, it alone.
+
+    Nobody is after a stall of rank 2.
+    """
+    given = [
+        *by_lengths("late", lambda rank, time: 0.05 * (rank == 2)),
+        *by_lengths("later", lambda rank, time: 0.05 * (rank == 2 and time > 90)),
+        *by_lengths("stall", lambda rank, time: 5.0 * (rank == 2 and 100 < time < 100.2)),
+    ]
+    check(rule_tests, (given, [
+        alerts(straggler("late", 2, "critical"), at=117),
+        alerts(straggler("late", 2, "critical"), straggler("later", 2, "critical"), at=247),
+    ]))  # fmt: skip
 
 
 def test_own_limit(rule_tests: RuleTests) -> None:

@@ -137,7 +137,7 @@ def figures(
     collectives: Sequence[Collective] = PLAIN,
     *,
     seconds: float = 80.0,
-    size: int = 2000,
+    size: int = 400,
     untimed: Sequence[int] = (),
     looks_every: float = 24.0,
 ) -> list[list[float | None]]:
