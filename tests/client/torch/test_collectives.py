@@ -11,6 +11,7 @@ import pytest
 
 from tachograph import diagnosis
 from tachograph.client.core.phases import PhaseClock
+from tachograph.client.signals.wait_by_lengths import TRIAL_STEPS
 from tachograph.client.torch import collectives as module
 from tachograph.client.torch.bucket_watch import BucketTotals
 from tachograph.client.torch.collectives import Collective, Collectives
@@ -266,6 +267,26 @@ def test_on_nccl_a_mark_has_no_length(monkeypatch: pytest.MonkeyPatch) -> None:
         metrics = collectives.metrics()
         assert metrics["collective_seconds_total"] == metrics["collective_bus_bytes_total"] == {}
         assert metrics["collective_wait_seconds_total"] == {"all_reduce": 1.0}
+
+
+def lengths_are_waits(collectives: Collectives) -> bool:
+    """Return whether they are after the first reading and the steps that follow it."""
+    waits = collectives.wait_by_lengths
+    waits.read(())
+    for number in range(TRIAL_STEPS):
+        waits.step(number, number + 1)
+    return waits.chosen
+
+
+def test_lengths_are_waits_on_nccl_where_nothing_else_measures_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a hooked model nor a mark, and not on another backend, whose lengths no recorder has."""
+    monkeypatch.setattr(module, "on_nccl", lambda: True)
+    hooked, marked = Collectives(4), Collectives(4)
+    hooked.watch(BucketTotals("0", 4))
+    mark(marked, "broadcast", 100)
+    assert [lengths_are_waits(each) for each in (Collectives(4), hooked, marked)] == [True, False, False]
+    monkeypatch.setattr(module, "on_nccl", lambda: False)
+    assert not lengths_are_waits(Collectives(4))
 
 
 def test_what_a_hook_or_a_mark_counts_is_counted_once() -> None:

@@ -12,6 +12,7 @@ import pickle
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic, sleep, time_ns
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 from tachograph.client.recorder import Recorder
 from tachograph.client.torch import flight_recorder as module
 from tachograph.client.torch.flight_recorder import ATTEMPTS, INTERVAL, PATIENCE, FlightRecorderPoll, parse_pickle
+from tests.client.torch.nccl_run import Collective, Ring
 
 JOB = """
 import os, sys
@@ -80,6 +82,23 @@ def test_a_real_dump_of_gloo(dumps: Path, form: str) -> None:
             "collective_seconds_total": {},
             "collective_bus_bytes_total": {},
         }  # fmt: skip
+
+
+@pytest.mark.torch
+def test_a_made_dump_has_the_keys_of_a_real_one(dumps: Path) -> None:
+    """What a simulated run on NCCL writes differs from what this PyTorch writes in the lengths alone."""
+    ring = Ring(10)
+    ring.record(Collective(), 0.0, 0.001)
+    real, made = parse_pickle((dumps / "pickle").read_bytes()), ring.dump(1.0)
+    assert real["version"] == made["version"]
+    assert real.keys() == made.keys()
+    ours, theirs = made["entries"][0], real["entries"][0]
+    assert ours.keys() - theirs.keys() == {"duration_ms"}
+    assert theirs.keys() <= ours.keys()
+    unknown = ("time_discovered_started_ns", "time_discovered_completed_ns")
+    assert [type(ours[key]) for key in theirs if key not in unknown] == [
+        type(theirs[key]) for key in theirs if key not in unknown
+    ]
 
 
 def entry(number: int, name: str = "all_reduce", ms: float | None = 2.0, **more: Any) -> dict[str, Any]:
@@ -200,13 +219,38 @@ class Nccl:
         assert not includeStackTraces
         if self.fails:
             raise RuntimeError("renamed")
-        return pickle.dumps(dump(entry(self.dumps)))
+        return pickle.dumps(dump(*self.entries()))
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return what is in the ring."""
+        return [entry(self.dumps)]
 
 
 @pytest.fixture
 def nccl(monkeypatch: pytest.MonkeyPatch) -> Nccl:
     """A process with NCCL whose timing is on."""
     return Nccl(monkeypatch)
+
+
+def test_waits_by_lengths_are_sent(
+    record: Callable[..., Recorder], exporter: Any, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the recorder of a process that nobody else measures, looked at for every frame, to the frame."""
+    monkeypatch.setattr(module, "INTERVAL", 0.0)
+    monkeypatch.setattr(module, "COST_LIMIT", 1.0)
+    monkeypatch.setattr("tachograph.client.torch.collectives.on_nccl", lambda: True)
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(nccl, "entries", lambda: made[-2000:])
+    recorder = record()
+    deadline = monotonic() + 30
+    while not any("recent_wait_seconds" in frame["metrics"] for frame in exporter.frames("state")):
+        assert monotonic() < deadline
+        with recorder.step():
+            for _ in range(2):
+                made.append(entry(len(made), ms=7.0, time_created_ns=time_ns()))
+            sleep(0.01)
+    frame = exporter.wait_for(where=lambda frame: "recent_wait_seconds" in frame["metrics"])
+    assert frame["metrics"]["recent_wait_seconds"] == pytest.approx(0.014)
 
 
 def test_it_is_asked_at_most_every_15_seconds(nccl: Nccl) -> None:

@@ -253,6 +253,16 @@ def test_dynamo_sees_the_original(rank: Rank) -> None:
     assert wrapper.__code__ in skipped
 
 
+def test_a_wait_on_a_cpu_is_entered(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then lengths on NCCL are not all there is."""
+    monkeypatch.setattr("tachograph.client.torch.collectives.on_nccl", lambda: True)
+    rank.watch()
+    assert rank.collectives._lengths_alone()
+    with rank.step:
+        rank.work.wait(0.5)
+    assert not rank.collectives._lengths_alone()
+
+
 class TestOnAGpu:
     """The stream waits, the host does not."""
 
@@ -315,6 +325,21 @@ class TestOnAGpu:
             rank.graph_task = 5
             elsewhere()
         assert rank.collectives.wait.total() == 1.0
+
+    def test_a_wait_is_entered_however_long_it_takes(
+        self, rank: Rank, group: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whether lengths are taken for waits depends on the program alone: also one that takes no time decides."""
+        monkeypatch.setattr("tachograph.client.torch.collectives.on_nccl", lambda: True)
+        rank.watch()
+        rank.cuda.capturing = True
+        with rank.step:
+            group.wait_for_unshard(1.0)
+        assert rank.collectives._lengths_alone()
+        rank.cuda.capturing = False
+        with rank.step:
+            group.wait_for_unshard(0.0)
+            assert not rank.collectives._lengths_alone()
 
     def test_a_gpu_far_behind_costs_waits_not_memory(self, rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
         """Beyond a bound of waits on their way nothing more is noted."""
