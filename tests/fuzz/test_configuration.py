@@ -91,4 +91,4 @@ def test_a_file_that_once_did_harm(path: Path, tmp_path: Path) -> None:
 
 def test_no_configuration_raises(fuzz: Callable[..., None], tmp_path: Path) -> None:
     """Whatever a user writes is a configuration, or every fault of it in a line each."""
-    fuzz(lambda one: check(one, tmp_path), given, examples=150, share=0.1)
+    fuzz(lambda one: check(one, tmp_path), given, examples=75, share=0.1)

@@ -10,6 +10,8 @@ import pytest
 
 from tachograph_lab.replay.promtool_limit import with_raised_limit
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 GPUS_PER_NODE = 8
 HANGS_AFTER = 12  # samples, 5 s apart
@@ -55,7 +57,6 @@ def firing(samples: Mapping[str, int], by: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(rule_tests: RuleTests) -> None:
     """Hour 40: one rank in its data loader, 1,023 in all_reduce, every GPU busy: one alert, and it says all of it."""
@@ -114,7 +115,6 @@ def deaths(ranks: int, first: Collection[int]) -> Iterator[Series]:
         )
 
 
-@pytest.mark.slow
 def test_the_first_of_4096_to_die_is_named_and_a_crowd_is_not(
     rule_tests: RuleTests, programs: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -149,7 +149,6 @@ def nan(ranks: int, first: Collection[int]) -> Iterator[Series]:
         )
 
 
-@pytest.mark.slow
 def test_the_first_to_lose_the_loss_are_named_up_to_eight(rule_tests: RuleTests) -> None:
     """Eight of 64 ranks are eight alerts in one page; nine are a crowd."""
     eight = {"input_series": list(nan(64, range(8))), "promql_expr_test": [
@@ -178,7 +177,6 @@ def gpu_series(name: str, number: int, values: str, **labels: str) -> Series:
     return {"series": name + "{" + ",".join(f'{key}="{value}"' for key, value in own.items()) + "}", "values": values}
 
 
-@pytest.mark.slow
 def test_one_lost_gpu_of_512_is_one_alert_with_its_rank(rule_tests: RuleTests) -> None:
     """Each GPU joins the one rank that sits on it, among hundreds that share its index."""
     rule_tests(EVERY_RULE, {

@@ -179,6 +179,7 @@ def test_a_node_that_stays_away_is_waited_for_three_scrapes(rule_tests: RuleTest
     )
 
 
+@pytest.mark.slow
 @at_intervals(5, 60, default=60)
 def test_an_exit_code_names_the_rank_that_left(rule_tests: RuleTests, scrape: int) -> None:
     """Its peers fail in the collective 2 s later, or hang; nobody comes back, and the run is down."""
@@ -197,6 +198,7 @@ def test_an_exit_code_names_the_rank_that_left(rule_tests: RuleTests, scrape: in
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @at_intervals(15, 60, default=60)
 def test_a_wrong_clock_names_nobody(rule_tests: RuleTests, scrape: int) -> None:
     """A node whose clock is 40 s off, either way, is neither first for that, nor waited for; a ticket after 3 min."""
@@ -231,6 +233,7 @@ def test_a_page_that_ends_does_not_come_back(rule_tests: RuleTests) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @at_intervals(*SCRAPES[:3])
 def test_the_lock_is_frozen_after_half_a_minute(rule_tests: RuleTests, scrape: int) -> None:
     """12 s of Python's lock are nothing, nor 45 s while saving; a minute of it while training is a page."""
