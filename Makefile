@@ -11,7 +11,7 @@ BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
 KUBERNETES_READY := $(VENV)/.kubernetes-ready
 
-.PHONY: lock pin-base release sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
+.PHONY: lock pin-base release sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -114,11 +114,13 @@ soak: $(READY)   ## half an hour of 8 GPUs and 8 ranks, and 100,000 collections:
 bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs and 8 ranks, GPU readings and loss spikes beside peers
 	$(BIN)/python bench/client.py
 	$(BIN)/python bench/waits.py
-	$(BIN)/python bench/doors_cost.py
 	$(BIN)/python bench/job_cost.py
 	$(BIN)/python bench/exporter.py
 	$(BIN)/python bench/gpus.py
 	$(BIN)/python bench/detectors.py
+
+bench-doors: $(READY)    ## what measuring waits adds to a step of five kinds of job, four ranks each: 20 minutes, 30 on a busy machine
+	$(BIN)/python bench/doors_cost.py
 
 bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real rules: two hours, writes docs/fault-bench.md
 	$(BIN)/python bench/faults.py --doc
