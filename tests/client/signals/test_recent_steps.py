@@ -12,6 +12,7 @@ from tachograph.client.core.counters import Counter
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.steps import Step, StepRecord, step_record
 from tachograph.client.signals.recent_steps import RecentSteps
+from tachograph.client.signals.wait_by_lengths import Length, WaitByLengths
 
 SHARES = {"data": 0.05, "forward": 0.3, "backward": 0.5, "optimizer": 0.15}
 KEYS = {"recent_step_seconds", "recent_steps", "recent_phase_seconds", "recent_wait_seconds"}
@@ -163,6 +164,22 @@ def test_a_rank_whose_waits_are_not_measured_has_none() -> None:
     figures = rank.sends()
     assert set(figures) == KEYS - {"recent_wait_seconds"}
     assert figures["recent_phase_seconds"]["backward"] == pytest.approx(0.5)
+
+
+def test_where_lengths_are_waits_nothing_else_is() -> None:
+    """All ranks of a run have to measure alike: what one of them happens to measure as well is left out."""
+    rank = Rank(1.0)
+    lengths = WaitByLengths(lambda: True, lambda: rank.now, lambda: rank.now)
+    rank.recent = RecentSteps(lambda: rank.now, lengths)
+    lengths.read(())
+    rank.steps(30)
+    assert lengths.chosen
+    assert set(rank.sends()) == KEYS - {"recent_wait_seconds"}
+    for _ in range(2):
+        began = rank.now
+        rank.steps(10)
+        lengths.read([Length(began + 0.5 + number, 0.3) for number in range(-5, 10)])
+    assert rank.sends()["recent_wait_seconds"] == pytest.approx(0.3)
 
 
 def test_no_wait_lately_is_zero() -> None:

@@ -95,7 +95,7 @@ class RecentSteps:
             self._sum_up()
         if self._clock() > self._holds_until:
             return {}
-        if self._lengths.chosen and (wait := self._lengths.wait()) is not None:
+        if (wait := self._lengths.wait()) is not None:
             return {**self._figures, "recent_wait_seconds": wait}
         return self._figures
 
