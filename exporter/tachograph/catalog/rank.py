@@ -184,8 +184,7 @@ TRAIN_RECENT_PHASE = _row(
 TRAIN_RECENT_WAIT = _row(
     "train_recent_wait_seconds", GAUGE, "seconds", RANK,
     "Exposed wait for collectives per ordinary step: mean over train_recent_steps; absent where that is, and for a "
-    "rank whose waits are not measured. The rank that waits least arrived last. Where only the lengths of collectives "
-    "on NCCL are known, their sum.",
+    "rank whose waits are not measured. The rank that waits least arrived last.",
 )  # fmt: skip
 TRAIN_COLLECTIVE_WAIT = _row(
     "train_collective_wait_seconds_total", COUNTER, "seconds", (*RANK, "op"),
