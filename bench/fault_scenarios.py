@@ -13,8 +13,8 @@ CULPRIT = 2
 SHARES = (0.5, 0.2, 0.1)
 """Delays as shares of the job's own healthy step."""
 
-TURNS_SECONDS = 600.0
-"""That nobody is late on average, and yet all wait, is a ticket after six minutes, not a page."""
+TURNS_SECONDS = 720.0
+"""That nobody is late on average, and yet all wait, is a ticket after six minutes, and eleven after an evaluation."""
 
 PLACES = {
     "loader": "data",
@@ -125,9 +125,9 @@ OTHERS = (
     Scenario("NaN", "nan", Verdict("LossNotFinite", CULPRIT), seconds=20),
     Scenario("spike heals", "spike", Verdict("LossSpike"), seconds=45),
     Scenario("spike stays", "spike-stays", Verdict("LossSpikeNotRecovering"), seconds=45, allowed=("LossSpike",)),
-    Scenario("drift", "drift", Verdict("InvariantBroken", CULPRIT), seconds=60),
-    Scenario("checksum", "checksum", Verdict("SilentDataCorruptionSuspected", CULPRIT), seconds=60),
-    Scenario("skipped collective", "skipped", Verdict("RunHung", CULPRIT), seconds=50),
+    Scenario("drift", "drift", Verdict("InvariantBroken", CULPRIT), seconds=120),
+    Scenario("checksum", "checksum", Verdict("SilentDataCorruptionSuspected", CULPRIT), seconds=120),
+    Scenario("omitted collective", "omitted", Verdict("RunHung", CULPRIT), seconds=60),
     Scenario("killed", "killed", Verdict("RankDead", CULPRIT), seconds=30, allowed=SYMPTOMS_OF_AN_END),
     Scenario("frozen", "frozen", Verdict("RankFrozen", CULPRIT), seconds=40, allowed=SYMPTOMS_OF_AN_END),
 )

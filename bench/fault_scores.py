@@ -117,7 +117,7 @@ def confusion(judged: Sequence[Judgement], rotating: bool) -> list[dict[str, Any
             if scenario.place == place and scenario.rotating == rotating:
                 cells[taken_for(one)] += 1
         rows.append({"delayed": place, **{column: count or "·" for column, count in cells.items()}})
-    return rows
+    return rows if any(count != "·" for row in rows for count in list(row.values())[1:]) else []
 
 
 def taken_for(one: Judgement) -> str:

@@ -240,8 +240,8 @@ def test_the_job_delays_where_it_says(run: str, tmp_path: Path, scenarios: Modul
     assert time.time() - onset > 0.9 * least
 
 
-def test_the_committed_figures_are_of_a_whole_campaign() -> None:
-    """A change of scenarios or rules comes with `make bench-faults`: every kind of fault, and 30 healthy runs."""
+def test_the_committed_figures_are_of_a_whole_campaign(scenarios: ModuleType) -> None:
+    """A change of scenarios or rules comes with `make bench-faults`: all delays on one rank, and 30 healthy runs."""
     _, tables, _ = (
         (ROOT / "docs/fault-bench.md").read_text(encoding="utf-8").split("<!-- written by bench/faults.py --doc -->")
     )
@@ -249,4 +249,7 @@ def test_the_committed_figures_are_of_a_whole_campaign() -> None:
     numbers = {line[0]: int(line[1]) for line in lines if line[0].startswith(("delay ", "healthy"))}
     assert numbers.keys() == {"delay 50%", "delay 20%", "delay 10%", "healthy"}
     assert numbers["healthy"] >= 30
-    assert min(numbers.values()) >= 12
+    assert min(numbers.values()) >= len(scenarios.PLACES)
+    basic = {line[0]: line for line in lines if line[0] in scenarios.PARALLELISMS and " of " in line[1]}
+    assert basic.keys() == set(scenarios.PARALLELISMS)
+    assert {line[7].split(" of ")[1] for line in basic.values()} == {str(3 * len(scenarios.BASIC_PLACES))}
