@@ -188,7 +188,12 @@ def test_questions_are_shown_and_bounded(incident: Any) -> None:
     html, _ = page(Counting(incident.url), RUN, Window.between(incident.start, incident.end), incident.end)
     asked = Page("<p>" + "".join(re.findall(r"<pre>.*?</pre>", html, re.DOTALL)) + "</p>").words
     files = (ROOT / "prometheus/rules").glob("*.yml")
-    rules = [rule for path in files for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
+    rules = [
+        rule
+        for path in files
+        for group in yaml.load(path.read_text(), yaml.CSafeLoader)["groups"]
+        for rule in group["rules"]
+    ]
     known = {rule["record"] for rule in rules if "record" in rule} | {row.name for row in catalog.METRICS}
     known |= {f"{row.name}_bucket" for row in catalog.METRICS}
     names = set(re.findall(r"\b(?:tachograph_\w+|(?:run|rank|node|cluster):[\w:]+)", asked))

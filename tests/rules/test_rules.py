@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
+
+from tools.mutation.trial import read
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -67,10 +69,15 @@ def test_each_rule_file_has_a_folder_of_tests() -> None:
     assert {path.parent.name for path in FILES} == subjects
 
 
+@cache
+def groups_of(path: Path) -> set[str]:
+    """Return the names of a rule file's groups."""
+    return {group["name"] for group in read(path)["groups"]}
+
+
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_groups_are_evaluated_in_a_fixed_order(path: Path) -> None:
     """Promtool shuffles the groups that `group_eval_order` leaves out: a test that lists too few is sometimes red."""
-    test = yaml.safe_load(path.read_text(encoding="utf-8"))
-    files = [yaml.safe_load((path.parent / file).read_text(encoding="utf-8")) for file in test["rule_files"]]
-    groups = {group["name"] for file in files for group in file["groups"]}
+    test = read(path)
+    groups = {group for file in test["rule_files"] for group in groups_of((path.parent / file).resolve())}
     assert len(groups) == 1 or set(test.get("group_eval_order", ())) == groups
