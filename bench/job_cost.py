@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from client import exporter
+from tachograph_lab.processes import free_port
 from tachograph_lab.table import quantile, save, show
 
 HOOK_BUDGET_PERCENT = 1.0
@@ -114,8 +114,7 @@ def hook_rank(rank: int, port: int, pairs: int) -> None:
 
 def hook_cost(pairs: int) -> dict[str, float]:
     """Return milliseconds of a step with and without the hook, and the median of what it adds, in per cent."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder, exporter(Path(folder) / "rank.sock", state="alive"):
         environment = {**os.environ, "TACHOGRAPH_SOCKET": str(Path(folder) / "rank.sock"), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-W", "ignore", __file__, "--pairs", str(pairs), "--port", str(port), "--hook-rank"]

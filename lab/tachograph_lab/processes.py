@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,8 +17,13 @@ from tachograph.die_with_parent import dying_with_parent
 from tachograph.http_client import HttpError, ask
 
 GRACE_SECONDS = 5.0
+PORTS = range(20_000, 32_000)
+"""What `free_port` chooses from: below 32,768, where Linux begins to number the ports of outgoing connections."""
 RECORD = "processes.json"
 """The file that lists what is running, so that another command can stop it."""
+
+_reserved: list[socket.socket] = []
+"""Abstract sockets that are named after the ports that this process was given; the kernel closes them with it."""
 
 
 class ProcessError(Exception):
@@ -166,11 +172,23 @@ def _stat(pid: int) -> list[str]:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback address that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """Return a free TCP port of the loopback address that nothing else on this machine takes before its user does.
+
+    It is below the ports that Linux gives to outgoing connections, and no other call in a live process returns it.
+    Raises OSError when there is none.
+    """
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        reserved = socket.socket(socket.AF_UNIX)
+        try:
+            reserved.bind(f"\0tachograph-lab-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            reserved.close()
+            continue
+        _reserved.append(reserved)
         return port
+    raise OSError(f"no free port from {PORTS.start} to {PORTS.stop - 1}")
 
 
 def answers(url: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tachograph_lab.processes import RECORD, Children, ProcessError, answers, stop_recorded
+from tachograph_lab.processes import PORTS, RECORD, Children, ProcessError, answers, free_port, stop_recorded
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 DEAF = [
@@ -133,3 +134,25 @@ def test_another_process_with_the_number_is_spared(tmp_path: Path) -> None:
 def test_answers_only_for_a_server() -> None:
     """A closed port does not answer."""
     assert not answers("http://127.0.0.1:1/")
+
+
+def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four ports one is listened on, one is another process's and two are free; then there is none."""
+    first = PORTS.start - 4 - 4 * (os.getpid() % 1000)  # nobody else's, also when the tests run twice at a time
+    four = range(first, first + 4)
+    code = (
+        "import sys, time; from tachograph_lab import processes; "
+        f"processes.PORTS = {four!r}; print(processes.free_port(), flush=True); time.sleep(60)"
+    )
+    with (
+        socket.create_server(("127.0.0.1", four[0])),
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other,
+    ):
+        assert other.stdout is not None
+        theirs = int(other.stdout.readline())
+        monkeypatch.setattr("tachograph_lab.processes.PORTS", four)
+        ours = {free_port(), free_port()}
+        assert ours == set(four) - {four[0], theirs}
+        with pytest.raises(OSError, match=f"no free port from {four[0]} to {four[-1]}"):
+            free_port()
+        other.kill()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
 
 import torch
 
+from tachograph_lab.processes import free_port
+
 RANK = int(sys.argv[1]) if len(sys.argv) > 1 else 1
 if len(sys.argv) < 3:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        PORT = str(free.getsockname()[1])
+    PORT = str(free_port())
     other = subprocess.Popen([sys.executable, __file__, str(1 - RANK), PORT])
 else:
     PORT = sys.argv[2]

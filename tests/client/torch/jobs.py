@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import textwrap
 from typing import Any
+
+from tachograph_lab.processes import free_port
 
 JOB = """
 import os, sys, threading, time
@@ -52,12 +53,9 @@ class Job:
     """One run: its ranks are processes that report to `exporter`."""
 
     def __init__(self, torch_program: Any, exporter: Any, code: str, world: int, **more: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         self._program = torch_program(
             JOB + textwrap.dedent(code), TACHOGRAPH_SOCKET=str(exporter.path), TACHOGRAPH_RUN="job",
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(world), **more,
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(world), **more,
         )  # fmt: skip
         self._exporter = exporter
 

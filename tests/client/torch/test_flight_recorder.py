@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep, time_ns
@@ -21,6 +20,7 @@ import pytest
 from tachograph.client.recorder import Recorder
 from tachograph.client.torch import flight_recorder as module
 from tachograph.client.torch.flight_recorder import ATTEMPTS, INTERVAL, PATIENCE, FlightRecorderPoll, parse_pickle
+from tachograph_lab.processes import free_port
 from tests.client.torch.nccl_run import Collective, Ring
 
 JOB = """
@@ -58,10 +58,7 @@ def nobody(operation: str, group: str) -> bool:
 def dumps(torch_programs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a real job's dump in both formats."""
     folder = tmp_path_factory.mktemp("dumps")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    torch_programs(JOB, folder, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port).end()
+    torch_programs(JOB, folder, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port())).end()
     return folder
 
 
