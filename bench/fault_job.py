@@ -4,7 +4,7 @@ A CPU that drives a GPU mostly waits for it, and so do these ranks: they train a
 that a GPU would take in each phase, with noise. So several jobs of four ranks can share two cores.
 
 `python bench/fault_job.py FOLDER` reads FOLDER/scenario.json and writes there when the fault began. Torch is imported
-once; the ranks are forked from that process.
+once; the ranks are forked from that process, but those of an unedited script, which torchrun starts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections import deque
@@ -27,10 +28,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.data import DataLoader, IterableDataset
 
 import tachograph
 from fault_models import CLASSES, WIDTH, Model, SleepingSGD, build, forwards, replica
-from fault_scenarios import CULPRIT, RANKS, STEP_SECONDS, Scenario
+from fault_scenarios import CULPRIT, MARKED, RANKS_PER_NODE, STEP_SECONDS, UNEDITED, Scenario
+from tachograph import wire
 from tachograph.die_with_parent import die_with_parent
 from tachograph_lab.demo import fault_injection
 
@@ -63,7 +66,8 @@ class Rank:
         self.batches = 0
         teacher = torch.Generator().manual_seed(0)
         self.truth = torch.randn(WIDTH, CLASSES, generator=teacher)
-        self.generator = torch.Generator().manual_seed(replica(scenario.parallelism, rank))
+        self.generator = torch.Generator().manual_seed(replica(scenario.parallelism, rank, scenario.ranks))
+        self.node = rank // RANKS_PER_NODE if scenario.nodes > 1 else 0
 
     @property
     def faulty(self) -> bool:
@@ -73,7 +77,9 @@ class Rank:
     @property
     def culprit(self) -> bool:
         """Whether this rank has the fault in this step."""
-        turn = self.step % RANKS if self.scenario.rotating else CULPRIT
+        if self.scenario.nodes > 1:
+            return self.faulty and self.node == CULPRIT
+        turn = self.step % self.scenario.ranks if self.scenario.rotating else CULPRIT
         return self.faulty and self.rank == turn
 
     def has(self, kind: str) -> bool:
@@ -126,23 +132,40 @@ class Rank:
         self.optimizer = SleepingSGD(self.trained.parameters(), lr=0.05)
         self.store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
         self.groups = [dist.new_group() for _ in range(2)] if scenario.kind in ("omitted", "order") else []
-        recorder = tachograph.Recorder(
-            run=scenario.run, rank=self.rank, local_rank=self.rank, world_size=RANKS, attempt=0,
-            samples_per_step=BATCH * RANKS,
-        )  # fmt: skip
-        recorder.watch(self.trained, self.optimizer, checksum_every=CHECKSUM_EVERY if scenario.marked else 0)
-        for inputs, labels in recorder.data(self.batches_of()):
-            self.slow_down()
-            (self.marked_step if scenario.marked else self.basic_step)(recorder, inputs, labels)
-            self.harm(self.model)
-            self.pause(recorder)
-        recorder.close()
+        (self.unedited_loop if scenario.loop == UNEDITED else self.recorded_loop)()
         if self.has("left"):
             self.wait_for_ever()
 
+    def unedited_loop(self) -> None:
+        """Train as a script does that has never heard of a recorder."""
+        for inputs, labels in DataLoader(Batches(self), batch_size=None):
+            self.slow_down()
+            self.unmarked_batch(inputs, labels)
+            self.harm(self.model)
+            self.pause(None)
+
+    def recorded_loop(self) -> None:
+        """Train with a recorder, with every phase marked or with the steps and the loader only."""
+        scenario = self.scenario
+        marked = scenario.loop == MARKED
+        if scenario.nodes > 1:
+            socket = Path(os.environ[wire.SOCKET_ENVIRONMENT])
+            os.environ[wire.SOCKET_ENVIRONMENT] = str(socket.with_name(f"{self.node}.sock"))
+        recorder = tachograph.Recorder(
+            run=scenario.run, rank=self.rank, local_rank=self.rank - self.node * RANKS_PER_NODE,
+            world_size=scenario.ranks, attempt=0, samples_per_step=BATCH * scenario.ranks,
+        )  # fmt: skip
+        recorder.watch(self.trained, self.optimizer, checksum_every=CHECKSUM_EVERY if marked else 0)
+        for inputs, labels in recorder.data(self.batches_of()):
+            self.slow_down()
+            (self.marked_step if marked else self.basic_step)(recorder, inputs, labels)
+            self.harm(self.model)
+            self.pause(recorder if marked else None)
+        recorder.close()
+
     def slow_down(self) -> None:
         """Have the model and the optimizer take as long as they would in this step."""
-        times = forwards(self.scenario.parallelism)
+        times = forwards(self.scenario.parallelism, self.scenario.ranks)
         self.model.forward_seconds = self.seconds("forward", "forward") / times
         self.model.backward_seconds = self.seconds("backward", "backward") / times
         self.optimizer.seconds = self.seconds("optimizer", "optimizer")
@@ -150,15 +173,20 @@ class Rank:
     def basic_step(self, recorder: tachograph.Recorder, inputs: Tensor, labels: Tensor) -> None:
         """Train one batch in a loop that marks its steps and its loader, and nothing else."""
         with recorder.step() as step:
-            self.spend("copy", "copy")
-            loss = self.train_batch(inputs, labels)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            for group in self.groups[::-1] if self.has("order") else self.groups:
-                if not self.has("omitted"):
-                    dist.all_reduce(torch.zeros(1), group=group)
+            loss = self.unmarked_batch(inputs, labels)
             if loss is not None:
                 step.log(loss=loss)
+
+    def unmarked_batch(self, inputs: Tensor, labels: Tensor) -> Tensor | None:
+        """Train one batch and return its loss where this rank has it."""
+        self.spend("copy", "copy")
+        loss = self.train_batch(inputs, labels)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for group in self.groups[::-1] if self.has("order") else self.groups:
+            if not self.has("omitted"):
+                dist.all_reduce(torch.zeros(1), group=group)
+        return loss
 
     def marked_step(self, recorder: tachograph.Recorder, inputs: Tensor, labels: Tensor) -> None:
         """Train one batch in a loop that marks every phase, and checks invariants."""
@@ -214,47 +242,75 @@ class Rank:
             # The labels depend less and less on the inputs: the loss climbs by half of this.
             self.truth *= 1 - DIVERGENCE_PER_MINUTE * STEP_SECONDS / 60
 
-    def pause(self, recorder: tachograph.Recorder) -> None:
-        """Save a checkpoint on rank 0, or evaluate on all ranks, when it is due; marked or not as the loop is."""
+    def pause(self, recorder: tachograph.Recorder | None) -> None:
+        """Save a checkpoint on rank 0, or evaluate on all ranks, when it is due; marked where there is a recorder."""
         every = round(CHECKPOINT_EVERY_SECONDS / STEP_SECONDS)
-        marked = self.scenario.marked
         if self.rank == 0 and self.step % every == every // 3:
             path = self.folder / "checkpoint.pt"
-            with recorder.phase("checkpoint") if marked else nullcontext():
+            with recorder.phase("checkpoint") if recorder else nullcontext():
                 torch.save([getattr(each, "_local_tensor", each.data) for each in self.model.parameters()], path)
                 time.sleep(CHECKPOINT_SECONDS)
-            if marked:
+            if recorder:
                 recorder.checkpoint_saved(step=self.step, bytes=path.stat().st_size)
         evals = EVAL_AT_SECONDS if self.scenario.kind == "healthy" else EVAL_AT_SECONDS[:1]
         if self.step in [round(seconds / STEP_SECONDS) for seconds in evals]:
-            with recorder.phase("eval") if marked else nullcontext():
+            with recorder.phase("eval") if recorder else nullcontext():
                 self.trained.eval()
                 time.sleep(EVAL_SECONDS)
                 self.trained.train()
 
 
-def run_rank(scenario: Scenario, rank: int, folder: Path, parent: int) -> None:
+class Batches(IterableDataset):  # type: ignore[misc]
+    """A rank's batches for PyTorch's loader."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.rank.batches_of()
+
+
+def run_rank(scenario: Scenario, rank: int, folder: Path) -> None:
     """Run one rank of the job, in a process of its own."""
-    die_with_parent(parent=parent)
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS, timeout=timedelta(minutes=10))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=scenario.ranks, timeout=timedelta(minutes=10))
     Rank(scenario, rank, folder).train()
     dist.barrier()
     dist.destroy_process_group()
 
 
-def main() -> None:
-    """Fork the ranks and wait for them to end."""
-    folder = Path(sys.argv[1])
+def read(folder: Path) -> Scenario:
+    """Return the scenario to play."""
     given = json.loads((folder / "scenario.json").read_text(encoding="utf-8"))
-    scenario = Scenario(**{**given, "expected": None})
-    torch.set_num_threads(1)
+    return Scenario(**{**given, "expected": None})
+
+
+def main() -> None:
+    """Start the ranks and wait for them to end."""
+    folder = Path(sys.argv[1])
+    scenario = read(folder)
+    (launch if scenario.loop == UNEDITED else fork)(scenario, folder)
+
+
+def launch(scenario: Scenario, folder: Path) -> None:
+    """Have torchrun start a script under `tachograph run`; the script is not of this file, which names the recorder."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(scenario.ranks)]
+    command += ["--master-addr", os.environ["MASTER_ADDR"], "--master-port", os.environ["MASTER_PORT"]]
+    command += ["-m", "tachograph", "run", "--quiet", "--name", scenario.run]
+    command += ["--samples-per-step", str(BATCH * scenario.ranks), str(Path(__file__).with_name("unedited_job.py"))]
+    sys.exit(subprocess.run([*command, str(folder)], check=False).returncode)
+
+
+def fork(scenario: Scenario, folder: Path) -> None:
+    """Fork the ranks and wait for them to end."""
     parent, ranks = os.getpid(), {}
-    for rank in range(RANKS):
+    for rank in range(scenario.ranks):
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
-                run_rank(scenario, rank, folder, parent)
+                die_with_parent(parent=parent)
+                run_rank(scenario, rank, folder)
                 status = 0
             except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's code
                 sys.excepthook(*sys.exc_info())  # as a script that ends with an exception: the recorder says goodbye

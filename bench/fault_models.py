@@ -21,10 +21,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from fault_scenarios import RANKS
 from tachograph_lab.demo import fault_injection
 
-CLASSES, WIDTH, MICRO_BATCHES = 16, 32, 4
+CLASSES, WIDTH = 16, 32
 
 Train = Callable[[Tensor, Tensor], Tensor | None]
 """Forward and backward of inputs (batch, width) and labels (batch); the loss, where this rank has it."""
@@ -113,22 +112,21 @@ def experts(model: Experts) -> Train:
         for part in (model.first, model.second):
             for parameter in part.parameters():
                 dist.all_reduce(parameter.grad)
-                parameter.grad /= RANKS
+                parameter.grad /= dist.get_world_size()
 
     return whole(model, reduce)
 
 
-def pipeline(model: Model, rank: int) -> Train:
-    """Train one stage by the schedule 1F1B."""
-    schedule = Schedule1F1B(
-        PipelineStage(model, rank, RANKS, torch.device("cpu")), MICRO_BATCHES, loss_fn=functional.cross_entropy
-    )
+def pipeline(model: Model, rank: int, ranks: int) -> Train:
+    """Train one stage by the schedule 1F1B, which takes as many micro-batches as stages or more."""
+    stage = PipelineStage(model, rank, ranks, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, ranks, loss_fn=functional.cross_entropy)
 
     def train(inputs: Tensor, labels: Tensor) -> Tensor | None:
         losses: list[Tensor] = []
         if rank == 0:
             schedule.step(inputs)
-        elif rank == RANKS - 1:
+        elif rank == ranks - 1:
             schedule.step(target=labels, losses=losses)
         else:
             schedule.step()
@@ -140,31 +138,32 @@ def pipeline(model: Model, rank: int) -> Train:
 def build(parallelism: str, rank: int) -> tuple[Model, nn.Module, Train]:
     """Return the model, what its loop watches, and how a batch is trained; the process group exists."""
     torch.manual_seed(0)
+    ranks = dist.get_world_size()
     if parallelism == "pipeline":
-        stage = Model(WIDTH if rank < RANKS - 1 else CLASSES)
-        return stage, stage, pipeline(stage, rank)
+        stage = Model(WIDTH if rank < ranks - 1 else CLASSES)
+        return stage, stage, pipeline(stage, rank, ranks)
     if parallelism == "experts":
         mixture = Experts()
         return mixture, mixture, experts(mixture)
     model = Model()
     if parallelism == "tensor":
-        split(model, init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",)))
+        split(model, init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",)))
         trained: nn.Module = model
     elif parallelism == "fsdp2-tensor":
-        mesh = init_device_mesh("cpu", (2, RANKS // 2), mesh_dim_names=("dp", "tp"))
+        mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("dp", "tp"))
         trained = sharded(split(model, mesh["tp"]), mesh["dp"])
     elif parallelism == "hsdp":
-        trained = sharded(model, init_device_mesh("cpu", (2, RANKS // 2), mesh_dim_names=("replicate", "shard")))
+        trained = sharded(model, init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("replicate", "shard")))
     else:
         trained = sharded(model) if parallelism == "fsdp2" else DistributedDataParallel(model)
     return model, trained, whole(trained)
 
 
-def forwards(parallelism: str) -> int:
+def forwards(parallelism: str, ranks: int) -> int:
     """Return how many times a step runs the model."""
-    return MICRO_BATCHES if parallelism == "pipeline" else 1
+    return ranks if parallelism == "pipeline" else 1
 
 
-def replica(parallelism: str, rank: int) -> int:
+def replica(parallelism: str, rank: int, ranks: int) -> int:
     """Return the number of the batch that a rank trains: alike in all that share one."""
-    return {"tensor": 0, "pipeline": 0, "fsdp2-tensor": rank // 2}.get(parallelism, rank)
+    return {"tensor": 0, "pipeline": 0, "fsdp2-tensor": rank // (ranks // 2)}.get(parallelism, rank)

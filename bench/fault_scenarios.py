@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 RANKS = 4
+NODES, RANKS_PER_NODE = 4, 2
+"""Of a job with a slow node: a node is judged where it is one of four or more."""
+
 STEP_SECONDS = 0.125
 CULPRIT = 2
-"""The rank with the fault: neither the first nor the last one, and not the one that saves checkpoints."""
+"""The rank with the fault: neither the first nor the last one, and not the one that saves checkpoints; or the node."""
 
 SHARES = (0.5, 0.2, 0.1)
 """Delays as shares of the job's own healthy step."""
@@ -29,21 +32,26 @@ PLACES = {
 PARALLELISMS = ("ddp", "fsdp2", "hsdp", "tensor", "pipeline", "fsdp2-tensor", "experts")
 """Of the basic loops: sharded parameters, split layers, 1F1B with four micro-batches, all_to_all, meshes of 2 × 2."""
 
-STRAGGLER = "StragglerRank"
+MARKED, BASIC, UNEDITED = "marked", "basic", "unedited"
+"""The loops: every phase marked; only the steps and the loader; no word of Tachograph, under `tachograph run`."""
+
+STRAGGLER, STRAGGLER_NODE = "StragglerRank", "StragglerNode"
 SYMPTOMS_OF_AN_END = ("RankFailed", "RunHung")
 """Of the ranks that lose a peer. That they died as well is not one of them: nobody killed them."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """An alert, the rank it names (None: no rank) and the phase in its text (None: not checked)."""
+    """An alert, the rank it names (None: no rank), the phase in its text (None: not checked), and the node it names."""
 
     alert: str
     rank: int | None = None
     phase: str | None = None
+    node: str | None = None
 
     def __str__(self) -> str:
         who = "" if self.rank is None else f" rank {self.rank}"
+        who += "" if self.node is None else f" {self.node}"
         return f"{self.alert}{who}{f' ({self.phase})' if self.phase else ''}"
 
 
@@ -68,12 +76,18 @@ class Scenario:
     long: bool = False
     repeat: int = 0
     parallelism: str = "ddp"
-    marked: bool = True
+    loop: str = MARKED
+    nodes: int = 1
 
     @property
     def run(self) -> str:
         """The run's name, of letters, digits and hyphens."""
         return f"{self.name.replace(' ', '-').replace('%', '')}-{self.repeat}"
+
+    @property
+    def ranks(self) -> int:
+        """The ranks of the job."""
+        return RANKS if self.nodes == 1 else self.nodes * RANKS_PER_NODE
 
     @property
     def ends(self) -> bool:
@@ -83,8 +97,8 @@ class Scenario:
     @property
     def tier(self) -> str:
         """The row of the summary it counts in."""
-        if not self.marked:
-            return self.parallelism
+        if self.loop != MARKED:
+            return f"{self.loop} {self.parallelism}"
         if self.kind == "healthy":
             return "healthy"
         return f"delay {self.share:.0%}" if self.kind == "delay" else "other faults"
@@ -146,8 +160,26 @@ BASIC_PLACES = ("loader", "forward", "backward", "optimizer")
 BASIC_HEALTHY = 4
 
 
+def node_name(node: int) -> str:
+    """Return the name of a node of a job."""
+    return f"node-{node}"
+
+
+SLOW_NODES = tuple(
+    Scenario(
+        f"backward {share:.0%} node",
+        "delay",
+        Verdict(STRAGGLER_NODE, None, "backward", node_name(CULPRIT)),
+        place="backward",
+        share=share,
+        nodes=NODES,
+    )
+    for share in SHARES[:2]
+)
+
+
 def basic() -> list[Scenario]:
-    """Return the basic loop under each parallelism: every delay on one rank, one in turn, hangs, and healthy runs."""
+    """Return the basic loop under each parallelism: delays on one rank, a node, and in turn; hangs; healthy runs."""
     late = [
         one
         for one in delays()
@@ -155,8 +187,19 @@ def basic() -> list[Scenario]:
     ]
     calm = [replace(HEALTHY, repeat=repeat) for repeat in range(BASIC_HEALTHY)]
     return [
-        replace(one, name=f"basic {parallelism} {one.name}", parallelism=parallelism, marked=False)
-        for one in interleaved((*HANGS, *late), calm)
+        replace(one, name=f"{BASIC} {parallelism} {one.name}", parallelism=parallelism, loop=BASIC)
+        for one in interleaved((*HANGS, *late, *SLOW_NODES), calm)
+        for parallelism in PARALLELISMS
+    ]
+
+
+def unedited() -> list[Scenario]:
+    """Return the unedited loop under each parallelism: a delay in each place, hangs, and a healthy run."""
+    late = [one for one in delays() if one.place in BASIC_PLACES and one.share == SHARES[1] and not one.rotating]
+    hangs = [one for one in HANGS if one.kind in ("omitted", "loader", "killed")]
+    return [
+        replace(one, name=f"{UNEDITED} {parallelism} {one.name}", parallelism=parallelism, loop=UNEDITED)
+        for one in interleaved((*hangs, *late), [HEALTHY])
         for parallelism in PARALLELISMS
     ]
 
@@ -173,7 +216,7 @@ def campaign(healthy: int, repeats: int) -> list[Scenario]:
 
     If time runs out, as many of each were done as could be.
     """
-    faults = basic()
+    faults = interleaved(basic(), unedited())
     for repeat in range(repeats):
         faults += [replace(scenario, repeat=repeat) for scenario in (*delays(), *OTHERS)]
     calm = [replace(HEALTHY, repeat=repeat) for repeat in range(healthy)]

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault_scenarios import PARALLELISMS, PLACES, STRAGGLER, Scenario
+from fault_scenarios import BASIC, MARKED, PARALLELISMS, PLACES, STRAGGLER, UNEDITED, Scenario, Verdict
 from fault_stack import Outcome, Told
 
 INFO = "info"
+LATE = ("50 %", "20 %", "10 %", "a node")
+PLAYED = (*LATE, "in turn", "hangs", "healthy")
 NO_PHASE, NOTHING, OTHER_ALERT = "no phase", "nothing", "other alert"
 
 
@@ -44,8 +46,14 @@ class Judgement:
 def named(told: Told) -> str:
     """Return an alert in short form: its name, rank, phase, and its severity unless it is a page."""
     who = "" if told.rank is None else f" rank {told.rank}"
+    who += f" {told.node}" if told.node else ""
     phase = f" ({told.phase})" if told.phase else ""
     return f"{told.alert}{who}{phase}"
+
+
+def names(told: Told, expected: Verdict) -> bool:
+    """Return whether an alert is the expected one and names the rank, or the node."""
+    return (told.alert, told.rank) == (expected.alert, expected.rank) and expected.node in (None, told.node)
 
 
 def judge(outcome: Outcome) -> Judgement:
@@ -56,19 +64,11 @@ def judge(outcome: Outcome) -> Judgement:
         return Judgement(outcome, None, tuple(loud), not loud, not loud)
     since = outcome.onset or outcome.began
     answer = next(
-        (
-            one
-            for one in outcome.told
-            if one.alert == expected.alert and one.rank == expected.rank and one.first > since
-        ),
+        (one for one in outcome.told if names(one, expected) and one.first > since),
         None,
     )
     # The same alert again, as a page after a ticket, is not surplus; one that names another rank is.
-    surplus = tuple(
-        one
-        for one in loud
-        if (one.alert, one.rank) != (expected.alert, expected.rank) and one.alert not in scenario.allowed
-    )
+    surplus = tuple(one for one in loud if not names(one, expected) and one.alert not in scenario.allowed)
     wrong_rank = any(one.rank is not None and one.rank != expected.rank for one in surplus)
     right_rank = answer is not None and not wrong_rank
     right = right_rank and not surplus and answer is not None and expected.phase in (None, answer.phase)
@@ -112,7 +112,7 @@ def confusion(judged: Sequence[Judgement], rotating: bool) -> list[dict[str, Any
         cells = dict.fromkeys(columns, 0)
         for one in judged:
             scenario = one.scenario
-            if scenario.kind != "delay" or not scenario.marked:
+            if scenario.kind != "delay" or scenario.loop != MARKED:
                 continue
             if scenario.place == place and scenario.rotating == rotating:
                 cells[taken_for(one)] += 1
@@ -141,37 +141,38 @@ def one_by_one(judged: Sequence[Judgement], *tiers: str) -> list[dict[str, Any]]
     return rows
 
 
-def basic_rows(judged: Sequence[Judgement]) -> Mapping[str, Mapping[str, list[Judgement]]]:
-    """Return the jobs with basic loops by parallelism and by what was played: delays by size, hangs, healthy runs."""
-    played = ("50 %", "20 %", "10 %", "in turn", "hangs", "healthy")
+def rows_of(judged: Sequence[Judgement], loop: str) -> Mapping[str, Mapping[str, list[Judgement]]]:
+    """Return the jobs with such a loop by parallelism and by what was played: delays by size, hangs, healthy runs."""
+    played = PLAYED if loop == BASIC else ("20 %", "hangs", "healthy")
     rows: dict[str, dict[str, list[Judgement]]] = {one: {kind: [] for kind in played} for one in PARALLELISMS}
     for one in judged:
         scenario = one.scenario
-        if scenario.marked:
+        if scenario.loop != loop:
             continue
         kind = "healthy" if scenario.kind == "healthy" else "hangs"
         if scenario.kind == "delay":
             kind = "in turn" if scenario.rotating else f"{100 * scenario.share:.0f} %"
+            kind = "a node" if scenario.nodes > 1 else kind
         rows[scenario.parallelism][kind].append(one)
     return {name: kinds for name, kinds in rows.items() if any(kinds.values())}
 
 
-def by_parallelism(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
+def by_parallelism(judged: Sequence[Judgement], loop: str) -> list[dict[str, Any]]:
     """Return a row for each parallelism: of each kind the runs with the right rank; of delays those with the phase."""
     rows = []
-    for parallelism, kinds in basic_rows(judged).items():
+    for parallelism, kinds in rows_of(judged, loop).items():
         cells = {kind: f"{sum(one.right_rank for one in ones)} of {len(ones)}" for kind, ones in kinds.items()}
-        late = [one for kind in ("50 %", "20 %", "10 %") for one in kinds[kind]]
+        late = [one for kind in LATE for one in kinds.get(kind, ())]
         phase = f"{sum(one.right for one in late)} of {len(late)}"
         surplus = sum(len(one.surplus) for ones in kinds.values() for one in ones)
         rows.append({"parallelism": parallelism, **cells, "delays: phase too": phase, "false alarms": surplus})
     return rows
 
 
-def slowest(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
+def slowest(judged: Sequence[Judgement], loop: str) -> list[dict[str, Any]]:
     """Return a row for each parallelism: of each kind the longest time from the fault to the alert."""
     rows = []
-    for parallelism, kinds in basic_rows(judged).items():
+    for parallelism, kinds in rows_of(judged, loop).items():
         longest = {kind: max((one.delay for one in ones if one.delay), default=None) for kind, ones in kinds.items()}
         cells = {kind: "–" if seconds is None else f"{seconds:.0f}" for kind, seconds in longest.items()}
         rows.append({"parallelism": parallelism, **{kind: cells[kind] for kind in cells if kind != "healthy"}})
@@ -201,8 +202,10 @@ def tables(outcomes: Sequence[Outcome]) -> Mapping[str, list[dict[str, Any]]]:
         "Delay on one rank: which phase was named": confusion(counted, rotating=False),
         "Delay on ranks in turn: which phase was named": confusion(counted, rotating=True),
         "Other faults": one_by_one(judged, "other faults"),
-        "Basic loops, by parallelism": by_parallelism(counted),
-        "Basic loops: the longest delay, in seconds": slowest(counted),
+        "Basic loops, by parallelism": by_parallelism(counted, BASIC),
+        "Basic loops: the longest delay, in seconds": slowest(counted, BASIC),
+        "Unedited scripts, by parallelism": by_parallelism(counted, UNEDITED),
+        "Unedited scripts: the longest delay, in seconds": slowest(counted, UNEDITED),
         "Not right": wrong(counted),
     }
     return {title: rows for title, rows in found.items() if rows}

@@ -9,10 +9,11 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fault_scenarios import Scenario
+from fault_scenarios import NODES, Scenario, node_name
 from tachograph import wire
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.processes import Child, ProcessError, answers, free_port
@@ -37,7 +38,7 @@ PHASE = re.compile(r"\bin phase (\w+)")
 
 @dataclass
 class Told:
-    """An alert for a run: when it was first active, and its text then."""
+    """An alert for a run: when it was first active, and its text then; `node` of those that name no rank."""
 
     alert: str
     severity: str
@@ -46,6 +47,7 @@ class Told:
     first: float
     last: float
     text: str
+    node: str | None = None
 
 
 @dataclass
@@ -70,18 +72,19 @@ class Running:
     def __init__(self, scenario: Scenario, folder: Path, child: Child) -> None:
         self.scenario, self.folder, self.child = scenario, folder, child
         self.began = time.time()
-        self.seen: dict[tuple[str, str, int | None], Told] = {}
+        self.seen: dict[tuple[str, str, int | None, str | None], Told] = {}
 
     def hear(self, alert: Mapping[str, Any], now: float) -> None:
         """Record an alert that is active and not inhibited at `now`."""
         labels, text = alert["labels"], alert["annotations"].get("description", "")
         rank = int(labels["rank"]) if "rank" in labels else None
-        key = labels["alertname"], labels["severity"], rank
+        node = labels.get("instance") if rank is None else None
+        key = labels["alertname"], labels["severity"], rank, node
         if key in self.seen:
             self.seen[key].last = now
             return
         phase = PHASE.search(text)
-        self.seen[key] = Told(*key, phase.group(1) if phase else None, now, now, text)
+        self.seen[key] = Told(*key[:3], phase.group(1) if phase else None, now, now, text, node)
 
     @property
     def onset(self) -> float | None:
@@ -118,15 +121,25 @@ class Running:
 
 
 class CrowdedStack(Stack):
-    """The shipped stack with room for many jobs: all their ranks share one exporter, whereas a node has 8 to 16."""
+    """The shipped stack with four nodes and room for many jobs: those of one node share the first one's exporter."""
 
-    def start_exporter(self) -> None:
-        """Start the exporter with a higher limit of ranks; finished ones are removed sooner."""
-        command = [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", "--socket", str(self.socket)]
-        command += ["--web.listen-address", self.address("exporter")]
-        command += ["--limits.ranks", "256", "--ranks.retention-finished", "30s", "--ranks.retention", "60s"]
-        self.exporter = self.children.start("exporter", command)
-        self.exporter.wait_until(lambda: answers(f"{self.url('exporter')}/-/ready"), EXPORTER_SECONDS)
+    parts = ("node_exporter", "alertmanager", "prometheus")
+
+    def rank_socket(self, node: int) -> Path:
+        """Return the path of the socket to which the ranks of a node connect."""
+        return self.scratch / f"{node}.sock"
+
+    def _start_nodes(self) -> None:
+        """Start an exporter for each node, with a higher limit of ranks; finished ones are removed sooner."""
+        addresses = [f"127.0.0.1:{free_port()}" for _ in range(NODES)]
+        self.aim("tachograph", {node_name(node): address for node, address in enumerate(addresses)})
+        self.aim("node", {node_name(0): self.address("node_exporter")})
+        for node, address in enumerate(addresses):
+            command = [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", "--web.listen-address", address]
+            command += ["--socket", str(self.rank_socket(node)), "--limits.ranks", "256"]
+            command += ["--ranks.retention-finished", "30s", "--ranks.retention", "60s"]
+            exporter = self.children.start(f"exporter-{node}", command)
+            exporter.wait_until(partial(answers, f"http://{address}/-/ready"), EXPORTER_SECONDS)
 
 
 class FaultStack:
@@ -149,7 +162,7 @@ class FaultStack:
         (folder / "onset").unlink(missing_ok=True)
         (folder / "scenario.json").write_text(json.dumps({**asdict(scenario), "expected": None}), encoding="utf-8")
         environment = {
-            wire.SOCKET_ENVIRONMENT: str(self.stack.socket),
+            wire.SOCKET_ENVIRONMENT: str(self.stack.rank_socket(0)),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
             "OMP_NUM_THREADS": "1",

@@ -16,6 +16,8 @@ Promtool = Callable[..., str]
 FILES = sorted(HERE.glob("*/*.yml"))
 NAMES = [f"{path.parent.name}/{path.stem}" for path in FILES]
 LONG = {
+    "checkpoints/any_interval",
+    "checkpoints/long_windows",
     "checkpoints/mixed_saves",
     "collectives/new_attempts",
     "data/slow_for_good",
@@ -24,6 +26,7 @@ LONG = {
     "exporter/any_interval",
     "exporter/down_for_long",
     "exporter/rollout",
+    "gpu_faults/any_interval",
     "gpu_faults/left_and_taken_again",
     "progress/alone",
     "progress/any_interval",

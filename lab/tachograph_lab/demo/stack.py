@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tachograph_lab import binaries
@@ -22,7 +22,7 @@ class Stack(Monitoring):
     `gpus` are environment variables that give the exporter its GPUs; by default this machine's, else simulated ones.
     """
 
-    parts = ("exporter", "node_exporter", "alertmanager", "prometheus")
+    parts: Sequence[str] = ("exporter", "node_exporter", "alertmanager", "prometheus")
 
     def __init__(
         self,

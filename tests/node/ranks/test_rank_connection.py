@@ -284,7 +284,7 @@ lines = frames | st.binary(max_size=40) | st.just(HELLO[:-1]) | st.just(STATE[:-
 
 
 @settings(
-    max_examples=150,
+    max_examples=60,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -171,7 +171,7 @@ def test_waits_within_waits_and_within_marks_count_once(rank: Rank) -> None:
 
 
 def test_waits_that_are_not_of_a_training_step_do_not_count(rank: Rank) -> None:
-    """Between steps, in an evaluation, in a checkpoint, and in other threads."""
+    """At the start, in an evaluation, in a checkpoint, and in other threads."""
     rank.watch()
     rank.work.wait(1.0)
     with rank.clock.phases["eval"]:
@@ -184,6 +184,18 @@ def test_waits_that_are_not_of_a_training_step_do_not_count(rank: Rank) -> None:
             rank.work.wait(1.0)
     assert rank.wait() == {}
     assert "collective" not in rank.phases()
+
+
+def test_a_wait_between_steps_is_the_phase_and_no_part_of_a_step(rank: Rank) -> None:
+    """A hang there is no pause, whereas the wait for a rank that saves is nothing that a step waited for."""
+    rank.watch()
+    for _ in range(2):
+        with rank.step:
+            rank.work.wait(1.0)
+        rank.work.wait(3.0)
+    assert rank.phases() == {"collective": 8.0}
+    assert rank.wait() == {"other": 2.0}
+    assert [record[4] for record in rank.step.records] == [1.0, 2.0]
 
 
 def test_a_wait_that_fails_raises_what_it_raised(rank: Rank) -> None:

@@ -1,7 +1,8 @@
 """Exposed wait of one rank in these functions: only in the thread that trains, inside its steps, and counted once.
 
 On a CPU the thread itself waits: the clock is in phase `collective` meanwhile, as with a mark by hand, so the wait is
-no part of the phase that it lies in. On a GPU the call returns at once and the stream waits, which `StreamWait`
+no part of the phase that it lies in. Between steps too, so that a hang there is not taken for a pause; but such a wait,
+for a rank that saves, is no part of a step and not counted. On a GPU the call returns at once and the stream waits, which `StreamWait`
 measures where that stream is the device's default one; the host's phases stay as they are.
 """
 
@@ -132,7 +133,7 @@ class Waits:
                 or left is collective
                 or left is evaluation
                 or left is checkpoint
-                or clock.outer is None
+                or (clock.outer is None and left is not clock.other)
                 or get_ident() != self._thread
             ):
                 return original(*given, **named)
@@ -154,8 +155,9 @@ class Waits:
                     clock.since = now
                     clock.current = left
                     collective.seconds += elapsed
-                    totals.wait = (totals.wait or 0.0) + elapsed
-                    shared.seconds += elapsed
+                    if clock.outer is not None:
+                        totals.wait = (totals.wait or 0.0) + elapsed
+                        shared.seconds += elapsed
                 except OURS:
                     clock.failed = True
 
