@@ -2,8 +2,8 @@
 
 On a CPU the thread itself waits: the clock is in phase `collective` meanwhile, as with a mark by hand, so the wait is
 no part of the phase that it lies in. Between steps too, so that a hang there is not taken for a pause; but such a wait,
-for a rank that saves, is no part of a step and not counted. On a GPU the call returns at once and the stream waits, which `StreamWait`
-measures where that stream is the device's default one; the host's phases stay as they are.
+for a rank that saves, is no part of a step and not counted. On a GPU the call returns at once and the stream waits,
+which `StreamWait` measures where that stream is the device's default one; the host's phases stay as they are.
 """
 
 from __future__ import annotations
