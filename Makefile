@@ -122,7 +122,7 @@ bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs
 bench-doors: $(READY)    ## what measuring waits adds to a step of five kinds of job, four ranks each: 20 minutes, 30 on a busy machine
 	$(BIN)/python bench/doors_cost.py
 
-bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real rules: two hours, writes docs/fault-bench.md
+bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real rules: three hours, writes docs/fault-bench.md
 	$(BIN)/python bench/faults.py --doc
 
 bench-hostile: $(READY)        ## what attacks on one node cost: needs root, 15 minutes, writes the table of docs/security.md

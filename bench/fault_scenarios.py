@@ -158,12 +158,17 @@ data end before the others'; it is killed."""
 
 BASIC_PLACES = ("loader", "forward", "backward", "optimizer")
 BASIC_HEALTHY = 4
+SMALLEST_REPEATS = 3
+"""Jobs of a basic loop for each place of the smallest delay, which is near what noise hides."""
 
 
 def node_name(node: int) -> str:
     """Return the name of a node of a job."""
     return f"node-{node}"
 
+
+PASTS = {"pipeline": 400.0, "experts": 700.0}
+"""Nominal seconds before a node is slow, where ranks may differ by their making: a past of 12 minutes or more."""
 
 SLOW_NODES = tuple(
     Scenario(
@@ -185,10 +190,22 @@ def basic() -> list[Scenario]:
         for one in delays()
         if one.place in BASIC_PLACES and (not one.rotating or (one.place, one.share) == ("backward", SHARES[0]))
     ]
+    again = [
+        replace(one, repeat=repeat)
+        for repeat in range(1, SMALLEST_REPEATS)
+        for one in late
+        if one.share == SHARES[-1] and not one.rotating
+    ]
     calm = [replace(HEALTHY, repeat=repeat) for repeat in range(BASIC_HEALTHY)]
     return [
-        replace(one, name=f"{BASIC} {parallelism} {one.name}", parallelism=parallelism, loop=BASIC)
-        for one in interleaved((*HANGS, *late, *SLOW_NODES), calm)
+        replace(
+            one,
+            name=f"{BASIC} {parallelism} {one.name}",
+            parallelism=parallelism,
+            loop=BASIC,
+            onset=PASTS.get(parallelism, one.onset) if one.nodes > 1 else one.onset,
+        )
+        for one in interleaved((*HANGS, *late, *SLOW_NODES, *again), calm)
         for parallelism in PARALLELISMS
     ]
 

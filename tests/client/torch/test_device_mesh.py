@@ -54,10 +54,35 @@ def test_the_mesh_of_a_sharded_model(mesh: Any) -> None:
     assert coordinates.read()["pp"] == 1
 
 
-def test_a_mesh_without_names_says_nothing(mesh: Any) -> None:
-    """The mesh that `fully_shard` creates numbers the ranks as the run does."""
-    from torch.distributed.fsdp import fully_shard
+def test_a_model_spread_over_the_whole_run(mesh: Any) -> None:
+    """DDP, FSDP2 and FSDP1 without a mesh: nothing but the number of the replica or shard distinguishes the ranks."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
-    coordinates = Coordinates()
-    coordinates.find(fully_shard(torch.nn.Linear(4, 4)))
-    assert coordinates.read() == {}
+    def found(model: Any) -> dict[str, int]:
+        coordinates = Coordinates()
+        coordinates.find(model)
+        return coordinates.read()
+
+    whole, part = torch.distributed.group.WORLD, mesh["tp"].get_group()
+    parallel = torch.nn.parallel.DistributedDataParallel
+    assert found(parallel(torch.nn.Linear(4, 4))) == {"dp": 13}
+    assert found(fully_shard(torch.nn.Linear(4, 4))) == {"fsdp": 13}
+    assert found(FullyShardedDataParallel(torch.nn.Linear(4, 4), whole, device_id="cpu")) == {"fsdp": 13}
+    assert found(parallel(torch.nn.Linear(4, 4), process_group=part)) == {}
+
+
+def test_a_mesh_without_names_says_nothing(mesh: Any) -> None:
+    """Neither one of tensor parts, nor one that is not the whole run."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    line, part = DeviceMesh("cpu", list(range(16))), DeviceMesh("cpu", list(range(8, 16)))
+    models = [
+        parallelize_module(torch.nn.Linear(4, 4), line, ColwiseParallel()),
+        fully_shard(torch.nn.Linear(4, 4), mesh=part),
+    ]
+    for model in models:
+        coordinates = Coordinates()
+        coordinates.find(model)
+        assert coordinates.read() == {}

@@ -1,7 +1,8 @@
 """A rank's coordinates in the parallel groups of its run: which pipeline stage, which part of a tensor, which replica.
 
 Sources, the first with an answer counts: `Recorder(mesh=…)`, the device mesh of a watched model's sharded parameters,
-and the parallel state of Megatron-Core. A dimension of one rank is left out: it distinguishes nobody.
+the process group of a model that DDP or FSDP spreads over all of the run, and the parallel state of Megatron-Core. A
+dimension of one rank is left out: it distinguishes nobody.
 """
 
 from __future__ import annotations
@@ -60,12 +61,11 @@ class Coordinates:
             misuse.note("wrong_type", _USE, f"cannot be {shown(given)}: expected a DeviceMesh, or a dict of numbers")
 
     def find(self, model: Any) -> None:  # noqa: ANN401 - a torch module, or whatever was taken for one
-        """Take them from the model's first parameter that lies on a device mesh, unless they were given."""
+        """Take them from the model's first parameter on a device mesh, or its process group, unless they were given."""
         if self._known:
             return
         with suppress(Exception):  # not a module, or a mesh of another version
-            meshes = (getattr(parameter, "device_mesh", None) for parameter in model.parameters())
-            self._known = of_mesh(next(mesh for mesh in meshes if mesh is not None))
+            self._known = _of_model(model)
 
     def read(self) -> dict[str, int]:
         """Return them by dimension; empty while nothing is known.
@@ -75,6 +75,23 @@ class Coordinates:
         if not self._known and _MEGATRON in sys.modules:
             return _of_megatron(sys.modules[_MEGATRON])
         return self._known
+
+
+def _of_model(model: Any) -> dict[str, int]:  # noqa: ANN401 - a torch module
+    """Return what its first parameter on a mesh tells, else its place in a group that is all of the run."""
+    meshes = (getattr(parameter, "device_mesh", None) for parameter in model.parameters())
+    mesh = next((mesh for mesh in meshes if mesh is not None), None)
+    if mesh is None:  # FSDP1 and DDP have such a group
+        return _in_whole_run("fsdp" if hasattr(model, "sharding_strategy") else "dp", model.process_group)
+    if mesh.mesh_dim_names is None and hasattr(model, "unshard"):  # the mesh that `fully_shard` makes
+        return _in_whole_run("fsdp", mesh.get_group())
+    return of_mesh(mesh)
+
+
+def _in_whole_run(dimension: str, group: Any) -> dict[str, int]:  # noqa: ANN401 - a process group
+    """Return this rank's number in a group, if that is all of the run: nothing else distinguishes its ranks."""
+    world = sys.modules["torch.distributed"].get_world_size()
+    return {dimension: group.rank()} if group.size() == world > 1 else {}
 
 
 def of_mesh(mesh: Any) -> dict[str, int]:  # noqa: ANN401 - torch's DeviceMesh
