@@ -66,11 +66,14 @@ def test_a_basic_loop_is_played_under_every_parallelism(scenarios: ModuleType) -
             (one.place, one.share) for one in ones if one.kind == "delay" and not one.rotating and one.nodes == 1
         } == {(place, share) for place in scenarios.BASIC_PLACES for share in (0.5, 0.2, 0.1)}
         kinds = Counter(one.kind for one in ones)
-        assert [one.ranks for one in ones if one.nodes == 4] == [8, 8]
-        assert kinds == {"delay": 23, "healthy": 4} | dict.fromkeys(("omitted", "order", "loader", "left", "killed"), 1)
+        slow_nodes = 1 if parallelism in ("pipeline", "experts") else 2
+        assert [one.ranks for one in ones if one.nodes == 4] == [8] * slow_nodes
+        assert kinds == {"delay": 21 + slow_nodes, "healthy": 4} | dict.fromkeys(
+            ("omitted", "order", "loader", "left", "killed"), 1
+        )
         assert {one.tier for one in ones} == {f"basic {parallelism}"}
-    hangs = {str(one.expected) for one in played if one.kind not in ("delay", "healthy")}
-    assert hangs == {"RunHung rank 2", "RankDead rank 2"}
+    expected = {str(one.expected) for one in played if one.kind not in ("delay", "healthy")}
+    assert expected == {"RunHung rank 2", "RankDead rank 2"}
 
 
 def test_an_unedited_script_is_played_under_every_parallelism(scenarios: ModuleType) -> None:
@@ -276,7 +279,6 @@ def test_the_committed_figures_are_of_a_whole_campaign(scenarios: ModuleType) ->
     assert numbers["healthy"] >= 30
     assert min(numbers.values()) >= len(scenarios.PLACES)
     for columns, jobs in ((10, scenarios.basic()), (6, scenarios.unedited())):
-        late = sum(one.kind == "delay" and not one.rotating for one in jobs) // len(scenarios.PARALLELISMS)
+        late = Counter(one.parallelism for one in jobs if one.kind == "delay" and not one.rotating)
         played = [line for line in lines if len(line) == columns and line[0] in scenarios.PARALLELISMS]
-        assert {line[0] for line in played} == set(scenarios.PARALLELISMS)
-        assert {line[-2].split(" of ")[1] for line in played} == {str(late)}
+        assert {line[0]: int(line[-2].split(" of ")[1]) for line in played} == late
