@@ -200,17 +200,18 @@ def basic() -> list[Scenario]:
         if one.share == SHARES[-1] and not one.rotating
     ]
     calm = [replace(HEALTHY, repeat=repeat) for repeat in range(BASIC_HEALTHY)]
+    calm.append(replace(HEALTHY, name="healthy nodes", nodes=NODES))
     return [
         replace(
             one,
             name=f"{BASIC} {parallelism} {one.name}",
             parallelism=parallelism,
             loop=BASIC,
-            onset=PASTS.get(parallelism, one.onset) if one.nodes > 1 else one.onset,
+            onset=PASTS.get(parallelism, one.onset) if one.nodes > 1 and one.expected else one.onset,
         )
         for one in interleaved((*HANGS, *late, *SLOW_NODES, *again), calm)
         for parallelism in PARALLELISMS
-        if one.nodes == 1 or parallelism not in PASTS or one.share == SHARES[0]
+        if not (one.nodes > 1 and parallelism in PASTS and one.share == SHARES[1])
     ]
 
 

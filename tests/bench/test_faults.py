@@ -67,8 +67,8 @@ def test_a_basic_loop_is_played_under_every_parallelism(scenarios: ModuleType) -
         } == {(place, share) for place in scenarios.BASIC_PLACES for share in (0.5, 0.2, 0.1)}
         kinds = Counter(one.kind for one in ones)
         slow_nodes = 1 if parallelism in ("pipeline", "experts") else 2
-        assert [one.ranks for one in ones if one.nodes == 4] == [8] * slow_nodes
-        assert kinds == {"delay": 21 + slow_nodes, "healthy": 4} | dict.fromkeys(
+        assert [one.ranks for one in ones if one.nodes == 4] == [8] * (slow_nodes + 1)
+        assert kinds == {"delay": 21 + slow_nodes, "healthy": 5} | dict.fromkeys(
             ("omitted", "order", "loader", "left", "killed"), 1
         )
         assert {one.tier for one in ones} == {f"basic {parallelism}"}
