@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -11,9 +12,12 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 DEADLINE = 200.0
 SERVER = """
@@ -45,6 +49,22 @@ sys.argv[:] = [__file__, *asked["arguments"]]
 sys.path[0] = os.path.dirname(__file__)
 exec(compile(asked["code"], __file__, "exec"))
 """
+
+
+def torch_has(name: str, module: str) -> bool:
+    """Return whether this PyTorch's source of a module has a name, which an older one may not; nothing is imported."""
+    torch = find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    place = Path(torch.origin).parent.joinpath(*module.split(".")[1:])
+    source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    return source.is_file() and re.search(rf"\b{name}\b", source.read_text(encoding="utf-8")) is not None
+
+
+def skip_without_fsdp2() -> None:
+    """Skip a test that needs FSDP2 where PyTorch has it in private only, and on a GPU only."""
+    if not torch_has("fully_shard", "torch.distributed.fsdp"):
+        pytest.skip("this PyTorch has no torch.distributed.fsdp.fully_shard")
 
 
 class TorchProgram:

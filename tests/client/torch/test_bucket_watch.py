@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -18,17 +19,18 @@ class Future:
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
-        self.callback: Callable[[Future], None] = lambda future: None
+        self.callback: Callable[[Future], object] = lambda future: None
 
-    def add_done_callback(self, callback: Callable[[Future], None]) -> None:
-        """Keep the callback."""
+    def then(self, callback: Callable[[Future], object]) -> Future:
+        """Keep the callback; what it returns is another future's."""
         self.callback = callback
+        return Future()
 
     def value(self) -> object:
         """Return, or raise what went wrong."""
         if self.error is not None:
             raise self.error
-        return None
+        return ["tensor"]
 
 
 class Bucket:
@@ -98,18 +100,37 @@ def test_a_bucket_that_completes_after_the_watch_has_stepped_aside_adds_nothing(
 
 
 def test_a_failed_bucket_is_counted(now: list[float]) -> None:
-    """A reduction that ends with an error is a failure and has no length; nothing is raised in the backend's thread."""
+    """A reduction that ends with an error is a failure and has no length; DDP raises it, as ever."""
     totals = BucketTotals(ranks=4)
     watch = BucketWatch(lambda *_: None, None, totals)  # type: ignore[arg-type, return-value]
     future = launch(watch, Bucket(0, True), 0.0, RuntimeError("Connection closed by peer"))
-    future.callback(future)
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        future.callback(future)
     assert (totals.failures, totals.seconds, totals.timed_bytes) == (1, 0.0, 0)
 
 
 def test_a_bucket_that_cannot_be_read_harms_nobody() -> None:
-    """Whatever a bucket does, the backward pass goes on."""
+    """Whatever a bucket does, the backward pass goes on with its tensor."""
     watch = BucketWatch(lambda *_: None, None, BucketTotals(ranks=4))  # type: ignore[arg-type, return-value]
-    watch.launched(object(), 0.0, Future())  # type: ignore[arg-type]
+    future = Future()
+    assert isinstance(watch.launched(object(), 0.0, future), Future)  # type: ignore[arg-type]
+    assert future.callback(future) == "tensor"
+
+
+class Group:
+    """A process group."""
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_what_the_backends_thread_keeps_does_not_hold_the_group(on_cpu: bool) -> None:
+    """That thread may be the last to let go: a group of gloo that its own thread destroys aborts the process."""
+    group = Group()
+    watch = BucketWatch(lambda *_: None, group, BucketTotals(ranks=4))  # type: ignore[arg-type, return-value]
+    future = launch(watch, Bucket(0, True, on_cpu), 0.0)
+    held = ref(group)
+    del watch, group
+    assert held() is None
+    assert future.callback(future) == "tensor"
 
 
 class Cuda:

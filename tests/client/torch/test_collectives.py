@@ -16,6 +16,7 @@ from tachograph.client.torch import collectives as module
 from tachograph.client.torch.bucket_watch import BucketTotals
 from tachograph.client.torch.collectives import Collective, Collectives
 from tests.client.torch.jobs import Job
+from tests.torch_programs import torch_has
 
 
 @pytest.fixture
@@ -44,8 +45,8 @@ def test_a_rank_slowed_inside_backward_waits_least(run: Callable[[str, int], Job
                 with recorder.phase("backward"): loss.backward()
                 with recorder.phase("optimizer"): optimizer.step(); optimizer.zero_grad()
                 step.log(loss=loss)
-        finish()
         recorder.close()
+        finish()
         """,
         4,
     )
@@ -133,6 +134,7 @@ def test_who_never_boarded(run: Callable[[str, int], Job], exporter: Any) -> Non
         """,
         2,
     )
+    torch = pytest.importorskip("torch")
 
     def hung(rank: int, phase: str) -> Any:
         def stands(frame: dict[str, Any]) -> bool:
@@ -148,7 +150,10 @@ def test_who_never_boarded(run: Callable[[str, int], Job], exporter: Any) -> Non
         victim, culprit = hung(0, "collective"), hung(1, "data")
     entered = [frame["metrics"]["collective_enqueued"]["0"] for frame in (victim, culprit)]
     assert entered[0] - entered[1] == 1
-    assert victim["metrics"]["collective_completed"]["0"] < entered[0]
+    if hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json"):
+        assert victim["metrics"]["collective_completed"]["0"] < entered[0]
+    else:
+        assert "collective_completed" not in victim["metrics"]
 
 
 @pytest.mark.torch
@@ -177,9 +182,10 @@ def test_who_stopped_first_in_a_mesh(run: Callable[[str, int], Job], exporter: A
         talk.of("hello")[0]["rank"]: talk.of("state")[-1]["metrics"]["collective_enqueued"] for talk in exporter.talks
     }
     assert diagnosis.collectives_behind(entered).keys() == {2, 3}
-    assert {group for groups in entered.values() for group in groups} == {
-        "0", "tp 0,1", "tp 2,3", "fsdp 0,2", "fsdp 1,3"
-    }  # fmt: skip
+    named = {"0", "tp 0,1", "tp 2,3", "fsdp 0,2", "fsdp 1,3"}
+    if not torch_has("group_desc", "torch.distributed.device_mesh"):
+        named = {name.rpartition(" ")[2] for name in named}
+    assert {group for groups in entered.values() for group in groups} == named
     assert diagnosis.hang_suspects(entered, dict.fromkeys(entered, "other")).keys() == {2}
 
 

@@ -14,6 +14,17 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
+def fully_shard(model: Any, **given: Any) -> Any:
+    """PyTorch's, which was private."""
+    try:
+        from torch.distributed import fsdp
+
+        function = fsdp.fully_shard
+    except AttributeError:
+        from torch.distributed._composable.fsdp import fully_shard as function
+    return function(model, **given)
+
+
 @pytest.fixture
 def mesh() -> Iterator[Any]:
     """Rank 13 of 16 in two stages of two replicas of two shards of two tensor parts; nothing is ever sent."""
@@ -39,7 +50,6 @@ def test_a_mesh_that_is_given(mesh: Any) -> None:
 
 def test_the_mesh_of_a_sharded_model(mesh: Any) -> None:
     """FSDP2 and tensor parallelism leave it on the parameters; a plain model has none."""
-    from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     coordinates = Coordinates()
@@ -56,7 +66,7 @@ def test_the_mesh_of_a_sharded_model(mesh: Any) -> None:
 
 def test_a_model_spread_over_the_whole_run(mesh: Any) -> None:
     """DDP, FSDP2 and FSDP1 without a mesh: nothing but the number of the replica or shard distinguishes the ranks."""
-    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.fsdp import FullyShardedDataParallel
 
     def found(model: Any) -> dict[str, int]:
         coordinates = Coordinates()
@@ -74,7 +84,6 @@ def test_a_model_spread_over_the_whole_run(mesh: Any) -> None:
 def test_a_mesh_without_names_says_nothing(mesh: Any) -> None:
     """Neither one of tensor parts, nor one that is not the whole run."""
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     line, part = DeviceMesh("cpu", list(range(16))), DeviceMesh("cpu", list(range(8, 16)))

@@ -37,8 +37,8 @@ dist.all_to_all_single(torch.empty(8), tensor)
 dist.reduce(tensor, 0)
 dist.barrier()
 dist.all_reduce(tensor, group=dist.new_group([0, 1]))
-if child:
-    native = torch._C._distributed_c10d
+native = torch._C._distributed_c10d
+if child and hasattr(native, "_dump_fr_trace"):
     with open(sys.argv[1] + "/pickle", "wb") as file:
         file.write(native._dump_fr_trace(includeCollectives=True, includeStackTraces=False))
     with open(sys.argv[1] + "/json", "wb") as file:
@@ -59,6 +59,8 @@ def dumps(torch_programs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The folder of a real job's dump in both formats."""
     folder = tmp_path_factory.mktemp("dumps")
     torch_programs(JOB, folder, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port())).end()
+    if not any(folder.iterdir()):
+        pytest.skip("this PyTorch has no torch._C._distributed_c10d._dump_fr_trace")
     return folder
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from tachograph import diagnosis
 from tests.client.torch.jobs import Job
+from tests.torch_programs import skip_without_fsdp2
 
 CULPRIT = 2
 
 PARALLEL = """
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -25,7 +25,9 @@ mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
 model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
 if "tp" in names: parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
 if kind == "ddp": model = DistributedDataParallel(model)
-if kind == "fsdp_tensor": fully_shard(model, mesh=mesh["fsdp"])
+if kind == "fsdp_tensor":
+    from torch.distributed.fsdp import fully_shard
+    fully_shard(model, mesh=mesh["fsdp"])
 loss_of = lambda output, target: (output - target).square().mean()
 if kind == "pipeline":
     stage = PipelineStage(model, rank, world, torch.device("cpu"), group=mesh.get_group("pp"))
@@ -81,6 +83,8 @@ def suspects(exporter: Any) -> tuple[set[int], set[int], dict[int, str]]:
 @pytest.mark.parametrize("kind", ["ddp", "tensor", "fsdp_tensor", "pipeline"])
 def test_who_holds_it_up(torch_program: Any, exporter: Any, kind: str, fault: str) -> None:
     """A rank that sleeps or leaves out a collective is named, not those who wait for it; one that left says so."""
+    if kind == "fsdp_tensor":
+        skip_without_fsdp2()
     code = f"CULPRIT = {CULPRIT}\n{PARALLEL}"
     Job(torch_program, exporter, code, 4, KIND=kind, FAULT=fault)
     suspected, left, phases = suspects(exporter)

@@ -28,7 +28,7 @@ def whole_graph(call: str) -> bool:
         from torch._dynamo.symbolic_convert import InstructionTranslator
 
         translator = InstructionTranslator.current_tx()
-        whole = bool(translator.one_graph or translator.error_on_graph_break)
+        whole = bool(translator.one_graph or getattr(translator, "error_on_graph_break", False))
     except Exception:  # noqa: BLE001 - private, and may move: then nothing is recorded, and nothing breaks
         whole = True
     if whole:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -60,15 +61,46 @@ class GpuWait(StreamWait):
 
 
 class _Backward:
-    """The buckets of one backward pass that are on their way."""
+    """The buckets of one backward pass that are on their way.
 
-    __slots__ = ("completed", "last_completion", "launched", "waits_since")
+    The backend's threads let go of it, so it must not know the process group: where one of a group's own threads drops
+    the last reference to it, that thread waits for itself, and the process is aborted.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_lock", "_totals", "completed", "last_completion", "launched", "waits_since")
+
+    def __init__(self, totals: BucketTotals, lock: threading.Lock) -> None:
+        self._totals = totals
+        self._lock = lock
         self.launched = 0
         self.completed = 0
         self.last_completion = 0.0
         self.waits_since: float | None = None
+
+    def done(self, called: float, size: int, future: Future) -> object:
+        """Note the completion of a bucket whose hook was called at `called`, and return the bucket's tensor.
+
+        A thread of the backend calls it, and DDP waits for it: the backward pass does not end before.
+        """
+        now = perf_counter()
+        failed = True
+        try:
+            tensor = _tensor(future)  # raises what the backend raised, which is the user's to see
+            failed = False
+        finally:
+            totals = self._totals
+            with self._lock:
+                self.completed += 1
+                self.last_completion = max(self.last_completion, now)
+                if failed:
+                    totals.failures += 1
+                elif totals.seconds is not None:
+                    totals.seconds += now - called
+                    totals.timed_bytes += size
+                all_done = self.completed == self.launched
+                if self.waits_since is not None and all_done and totals.wait is not None:
+                    totals.wait += self.last_completion - self.waits_since
+        return tensor
 
 
 class BucketWatch:
@@ -84,7 +116,7 @@ class BucketWatch:
         self.group = group
         self.measuring = True
         self._lock = threading.Lock()  # completions come from the backend's threads
-        self._backward = _Backward()
+        self._backward = _Backward(totals, self._lock)
 
     def step_aside(self, hook: Callable[[object, Bucket], Future], state: object) -> None:
         """Reduce with the training code's own hook from now on, and measure no more."""
@@ -93,8 +125,8 @@ class BucketWatch:
             self.totals.wait = self.totals.seconds = None
         self.reduce, self.group = hook, state
 
-    def launched(self, bucket: Bucket, called: float, future: Future) -> None:
-        """Note a bucket whose reduction was started by a hook call at `called` (perf_counter); never raises."""
+    def launched(self, bucket: Bucket, called: float, future: Future) -> Future:
+        """Note a bucket whose reduction was started by a hook call at `called`, and return what DDP waits for."""
         try:
             buffer = bucket.buffer()
             totals = self.totals
@@ -105,37 +137,18 @@ class BucketWatch:
             if not buffer.is_cpu:
                 if last and totals.gpu_wait is not None and totals.wait is not None:
                     totals.gpu_wait.last_bucket()
-                return
+                return future.then(_tensor)
             if bucket.index() == 0:
-                self._backward = _Backward()
+                self._backward = _Backward(totals, self._lock)
             backward = self._backward
             with self._lock:
                 backward.launched += 1
                 if last:
                     backward.waits_since = called
-            future.add_done_callback(lambda done: self._completed(backward, called, size, done))
+            return future.then(partial(backward.done, called, size))
         except Exception as error:  # noqa: BLE001 - an odd bucket costs its measurement, never the backward pass
             notice("bucket", "a gradient bucket could not be observed", error)
-
-    def _completed(self, backward: _Backward, called: float, size: int, future: Future) -> None:
-        now = perf_counter()
-        try:
-            future.value()
-            failed = False
-        except Exception:  # noqa: BLE001 - whatever the backend raises; the backward pass raises it to the user
-            failed = True
-        totals = self.totals
-        with self._lock:
-            backward.completed += 1
-            backward.last_completion = max(backward.last_completion, now)
-            if failed:
-                totals.failures += 1
-            elif totals.seconds is not None:
-                totals.seconds += now - called
-                totals.timed_bytes += size
-            all_done = backward.completed == backward.launched
-            if backward.waits_since is not None and all_done and totals.wait is not None:
-                totals.wait += backward.last_completion - backward.waits_since
+            return future.then(_tensor)
 
 
 def _reduce(group: Any, bucket: Any) -> Any:  # noqa: ANN401 - PyTorch's own types
@@ -146,7 +159,12 @@ def _reduce(group: Any, bucket: Any) -> Any:  # noqa: ANN401 - PyTorch's own typ
     buffer = bucket.buffer()
     buffer.mul_(1.0 / group.size())
     work = loaded_torch().distributed.all_reduce(buffer, group=group, async_op=True)
-    return work.get_future().then(lambda future: future.value()[0])
+    return work.get_future()
+
+
+def _tensor(future: Any) -> Any:  # noqa: ANN401
+    """Return the one tensor of a reduction that is complete; raise what it failed with."""
+    return future.value()[0]
 
 
 def _observed_allreduce(watch: Any, bucket: Any) -> Any:  # noqa: ANN401 - DDP's own types, see below
@@ -159,8 +177,7 @@ def _observed_allreduce(watch: Any, bucket: Any) -> Any:  # noqa: ANN401 - DDP's
     except BaseException:
         watch.totals.failures += 1
         raise
-    watch.launched(bucket, called, future)
-    return future
+    return watch.launched(bucket, called, future)
 
 
 _observed_allreduce.__annotations__.clear()  # DDP refuses a hook whose annotations are not exactly its own types

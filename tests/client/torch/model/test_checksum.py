@@ -13,6 +13,7 @@ from tachograph.client.torch.model import matmul_check
 from tachograph.client.torch.model.checksum import Checksum, _bit_sum, combine, replicated
 from tachograph.client.torch.model.device_readings import DeviceReadings
 from tachograph.client.torch.model.matmul_check import ANSWERS, INNER, MatmulCheck
+from tests.torch_programs import skip_without_fsdp2
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
@@ -184,6 +185,7 @@ dist.destroy_process_group()
 
 def test_a_real_sharded_model(torch_program: Any) -> None:
     """FSDP2: no checksum, one line in the log, and everything else of this rank's shard, without a collective."""
+    skip_without_fsdp2()
     assert torch_program(SHARDED).end().count("differ by design") == 1
 
 

@@ -191,14 +191,18 @@ def test_a_step_that_throws(torch: Any) -> None:
 
 
 def test_a_compiled_step_is_left_alone(torch: Any) -> None:
-    """While torch.compile looks through the hooks they do nothing; the step compiles and steps."""
+    """While torch.compile looks through the hooks they do nothing; the step compiles and steps.
+
+    Where the graph breaks before them, as up to PyTorch 2.4, they are not compiled and see every step.
+    """
     training = Training(torch, **EVERYTHING)
     compiled = torch.compile(training.optimizer.step, backend="eager")
     before = training.model[0].weight.detach().clone()
     for _ in range(3):
         training.model(torch.randn(4, 8)).sum().backward()
         compiled()
-    assert (training.watch._steps, training.dropped.count) == (0, 0)
+    assert training.watch._steps in (0, 3)
+    assert training.dropped.count == 0
     assert not torch.equal(before, training.model[0].weight)
 
 

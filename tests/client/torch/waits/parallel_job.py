@@ -21,10 +21,9 @@ from torch import nn
 from torch.distributed import all_gather_into_tensor, reduce_scatter_tensor  # bound before anything is watched
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
-from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -34,6 +33,11 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from tachograph.client.recorder import Recorder
+
+try:
+    from torch.distributed.tensor import Shard
+except ImportError:  # it was private
+    from torch.distributed._tensor import Shard
 
 WORLD, SLOW = int(os.environ["WORLD_SIZE"]), 2
 BLOCKS = MICRO_BATCHES = 4
@@ -121,6 +125,8 @@ def futures() -> tuple[nn.Module, Train]:
 
 
 def sharded(model: nn.Sequential, mesh: Any = None) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard  # which an older PyTorch has not
+
     for block in model:
         fully_shard(block, mesh=mesh)
     whole: nn.Module = fully_shard(model, mesh=mesh)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tachograph_lab.processes import free_port
-from tests.torch_programs import TorchPrograms
+from tests.torch_programs import TorchPrograms, skip_without_fsdp2, torch_has
 
 JOB = Path(__file__).with_name("parallel_job.py")
 SLOW_RANK = 2
 THREE_DIMENSIONS = "hsdp_tensor"
+FSDP2 = ("fsdp2", "fsdp2_tensor", "hsdp", THREE_DIMENSIONS)
 
 pytestmark = pytest.mark.torch
 
@@ -36,6 +37,10 @@ Seen = dict[str, list[dict[str, Any]]]
 def seen(request: pytest.FixtureRequest, torch_programs: TorchPrograms) -> Seen:
     """What each rank saw under each parallelism, one job after the other."""
     kinds: tuple[str, ...] = request.param
+    if not torch_has("fully_shard", "torch.distributed.fsdp"):
+        kinds = tuple(kind for kind in kinds if kind not in FSDP2)
+        if not kinds:
+            skip_without_fsdp2()
     job = torch_programs(
         JOB.read_text(encoding="utf-8"), *kinds, TACHOGRAPH_SOCKET="/nowhere/rank.sock", MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(free_port()), WORLD_SIZE="8" if THREE_DIMENSIONS in kinds else "4",
