@@ -22,9 +22,6 @@ PORTS = range(20_000, 32_000)
 RECORD = "processes.json"
 """The file that lists what is running, so that another command can stop it."""
 
-_reserved: list[socket.socket] = []
-"""Abstract sockets that are named after the ports that this process was given; the kernel closes them with it."""
-
 
 class ProcessError(Exception):
     """A process ended, was not ready in time, or does not answer; the text says which, with the end of its log."""
@@ -186,7 +183,7 @@ def free_port() -> int:
         except OSError:
             reserved.close()
             continue
-        _reserved.append(reserved)
+        reserved.detach()  # stays open; the kernel closes it with this process
         return port
     raise OSError(f"no free port from {PORTS.start} to {PORTS.stop - 1}")
 
