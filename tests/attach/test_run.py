@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph.attach.observer import EVALUATING
+from tests.torch_programs import skip_without_fsdp2
 
 SCRIPT = Path(__file__).with_name("loop_script.py")
 RUN = ("-m", "tachograph", "run")
@@ -55,6 +56,7 @@ def test_under_torchrun_each_rank_is_seen_with_its_collectives(forked: Any) -> N
 @pytest.mark.slow
 def test_under_fsdp2_each_rank_shows_its_waits(forked: Any) -> None:
     """Sharded parameters have no hook: the waits at PyTorch's own functions are measured without an edit."""
+    skip_without_fsdp2()
     done = forked(*RUN, "--name", "sharded", SCRIPT, "fsdp2", ranks=2)
     assert done.status == 0, done.errors
     for rank in range(2):

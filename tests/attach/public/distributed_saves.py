@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch.distributed import checkpoint
 
+torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 upload = None
@@ -15,9 +16,9 @@ for number in range(30):
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     if number == 10:
-        checkpoint.save({"model": model.state_dict()}, checkpoint_id="first", no_dist=True)
+        checkpoint.save({"model": model.state_dict()}, checkpoint_id="first")
     if number == 15:
-        upload = checkpoint.async_save({"model": model.state_dict()}, checkpoint_id="second", no_dist=True)
+        upload = checkpoint.async_save({"model": model.state_dict()}, checkpoint_id="second")
     if number == 20:
         assert upload is not None
         upload.result()
@@ -27,3 +28,4 @@ for number in range(30):
         except RuntimeError as error:
             print(type(error).__name__)
 time.sleep(1.2)  # the last of them is sent
+torch.distributed.destroy_process_group()

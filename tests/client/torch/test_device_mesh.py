@@ -11,7 +11,7 @@ from tachograph.client.core.misuse import Misuse
 from tachograph.client.hello.coordinates import Coordinates
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:DTensor random operators:UserWarning")]
 
 
 def fully_shard(model: Any, **given: Any) -> Any:

@@ -30,7 +30,10 @@ if kind == "fsdp_tensor":
     fully_shard(model, mesh=mesh["fsdp"])
 loss_of = lambda output, target: (output - target).square().mean()
 if kind == "pipeline":
-    stage = PipelineStage(model, rank, world, torch.device("cpu"), group=mesh.get_group("pp"))
+    import inspect
+    needed = inspect.signature(PipelineStage).parameters["input_args"].default is inspect.Parameter.empty
+    shape = (torch.empty(2, 8),) if needed else ()  # a later PyTorch finds it out
+    stage = PipelineStage(model, rank, world, torch.device("cpu"), *shape, group=mesh.get_group("pp"))
     schedule = Schedule1F1B(stage, 4, loss_fn=loss_of)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 everyone = dist.new_group()

@@ -8,6 +8,7 @@ steps. Rank 0 prints one line of JSON for each kind: a list of what each rank sa
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -222,8 +223,11 @@ def pipeline(kind: Any, interleaved: bool = False) -> tuple[nn.Module, Train]:
     """
     rank = dist.get_rank()
     model = nn.Sequential(blocks()[rank], nn.Linear(WIDTH, WIDTH)) if interleaved else blocks()[rank : rank + 1]
+    needed = inspect.signature(PipelineStage).parameters["input_args"].default is inspect.Parameter.empty
+    shape = (torch.empty(SAMPLES // MICRO_BATCHES, WIDTH),) if needed else ()  # a later PyTorch finds it out
     stages = [
-        PipelineStage(part, i * WORLD + rank, len(model) * WORLD, torch.device("cpu")) for i, part in enumerate(model)
+        PipelineStage(part, i * WORLD + rank, len(model) * WORLD, torch.device("cpu"), *shape)
+        for i, part in enumerate(model)
     ]
     schedule = kind(stages if interleaved else stages[0], MICRO_BATCHES, loss_fn=lambda y, _: y.square().mean())
 

@@ -59,10 +59,9 @@ class ModelHook:
     """Calls what it was given. A copy of it, made by `copy.deepcopy` or pickle with its model, does nothing.
 
     Without it the copy of a model would take along whatever the hook belongs to, or fail on a lock or a socket in it;
-    and a pickled model would load only where this package is installed.
+    and a pickled model would load only where this package is installed. It has no `__slots__`: Dynamo of PyTorch 2.4
+    cannot read them, which is an error in a model that is compiled with `fullgraph=True`.
     """
-
-    __slots__ = ("_call",)
 
     def __init__(self, call: Callable[..., object]) -> None:
         self._call = call

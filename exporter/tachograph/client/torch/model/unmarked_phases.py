@@ -7,6 +7,7 @@ Only inside a step, and only where no phase is marked: a mark by hand takes prec
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
 from typing import Any
@@ -43,6 +44,7 @@ class UnmarkedPhases:
 
     def attach(self, model: Any, optimizer: Any) -> None:
         """Register the hooks; on the training thread. Raises what PyTorch raises where it refuses."""
+        self._hide()
         keep = self._handles.append
         if isinstance(model, self._torch.nn.Module):
             keep(model.register_forward_pre_hook(ModelHook(self._forward_begins), prepend=True))
@@ -51,6 +53,17 @@ class UnmarkedPhases:
             optimizer = unwrapped(optimizer)
             keep(optimizer.register_step_pre_hook(self._optimizer_begins))
             keep(optimizer.register_step_post_hook(self._optimizer_ends))
+
+    def _hide(self) -> None:
+        """Have Dynamo not compile our frames by themselves: PyTorch 2.4 does, as it leaves out those between.
+
+        With `fullgraph=True` that would be an error. As a part of a graph they are inlined all the same.
+        """
+        native = getattr(getattr(self._torch, "_C", None), "_dynamo", None)
+        skip = getattr(getattr(native, "eval_frame", None), "skip_code", None)
+        if skip is not None:
+            for call in _FRAMES:
+                skip(call.__code__)
 
     def detach(self) -> None:
         """Remove the hooks."""
@@ -124,6 +137,13 @@ def _differentiable(output: Any, depth: int) -> Iterator[Any]:
 def _in_graph(*_: object) -> None:
     """Stand in for a hook in a compiled graph; see `client.core.compiled`."""
 
+
+_FRAMES: tuple[Any, ...] = (
+    ModelHook.__call__, UnmarkedPhases._forward_begins, UnmarkedPhases._forward_ends, UnmarkedPhases._optimizer_begins,
+    UnmarkedPhases._optimizer_ends, UnmarkedPhases._enter, UnmarkedPhases._leave, _differentiable, Phase.__enter__,
+    Phase.__exit__, inspect.unwrap(UnmarkedPhases._forward_ends),
+)  # fmt: skip
+"""What runs in hooks around a compiled graph."""
 
 for _hook in (UnmarkedPhases._forward_begins, UnmarkedPhases._optimizer_begins, UnmarkedPhases._optimizer_ends):
     _hook._torchdynamo_inline = _in_graph  # type: ignore[attr-defined]
