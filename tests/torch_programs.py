@@ -67,6 +67,11 @@ def skip_without_fsdp2() -> None:
         pytest.skip("this PyTorch has no torch.distributed.fsdp.fully_shard")
 
 
+def parallelism_is_public() -> bool:
+    """Return whether DTensors are public; before, 1F1B schedules hang on gloo and a LayerNorm of DTensors raises."""
+    return torch_has("Shard", "torch.distributed.tensor")
+
+
 class TorchProgram:
     """A program that runs, leader of its own process group."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from tachograph import diagnosis
 from tests.client.torch.jobs import Job
-from tests.torch_programs import skip_without_fsdp2
+from tests.torch_programs import parallelism_is_public, skip_without_fsdp2
 
 CULPRIT = 2
 
@@ -30,10 +30,7 @@ if kind == "fsdp_tensor":
     fully_shard(model, mesh=mesh["fsdp"])
 loss_of = lambda output, target: (output - target).square().mean()
 if kind == "pipeline":
-    import inspect
-    needed = inspect.signature(PipelineStage).parameters["input_args"].default is inspect.Parameter.empty
-    shape = (torch.empty(2, 8),) if needed else ()  # a later PyTorch finds it out
-    stage = PipelineStage(model, rank, world, torch.device("cpu"), *shape, group=mesh.get_group("pp"))
+    stage = PipelineStage(model, rank, world, torch.device("cpu"), group=mesh.get_group("pp"))
     schedule = Schedule1F1B(stage, 4, loss_fn=loss_of)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 everyone = dist.new_group()
@@ -88,6 +85,8 @@ def test_who_holds_it_up(torch_program: Any, exporter: Any, kind: str, fault: st
     """A rank that sleeps or leaves out a collective is named, not those who wait for it; one that left says so."""
     if kind == "fsdp_tensor":
         skip_without_fsdp2()
+    if kind == "pipeline" and not parallelism_is_public():
+        pytest.skip("1F1B of this PyTorch hangs on gloo")
     code = f"CULPRIT = {CULPRIT}\n{PARALLEL}"
     Job(torch_program, exporter, code, 4, KIND=kind, FAULT=fault)
     suspected, left, phases = suspects(exporter)
