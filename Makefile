@@ -11,7 +11,7 @@ BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
 KUBERNETES_READY := $(VENV)/.kubernetes-ready
 
-.PHONY: lock pin-base release sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
+.PHONY: test-torch lock pin-base release sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -81,6 +81,13 @@ test-all: check binaries $(KUBERNETES_READY) $(SUPPLY_READY) ## the slow ones, t
 
 test-unit: $(READY)      ## a minute of tests without PyTorch, Prometheus and other programs
 	$(PYTEST) -m 'not slow and not torch and not e2e and not prometheus' $(UNIT)
+
+test-torch: | python     ## the client's tests with another PyTorch, in .venv-torch (5 GB): make test-torch TORCH=torch==2.4.1
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/pip install --quiet --disable-pip-version-check $(TORCH) numpy
+	.venv-torch/bin/pip install --quiet --disable-pip-version-check \
+	  -e '.[exporter,tools]' -e lab pytest pytest-timeout pytest-xdist
+	.venv-torch/bin/pytest -n 0 -m 'not hardware' tests/client/torch
 
 replay: binaries         ## one incident in virtual time: make replay STORY=9
 	$(BIN)/tachograph-lab replay $(STORY)
@@ -192,4 +199,4 @@ format: $(CHECK_READY) ## format and fix what can be fixed
 	$(CHECK_BIN)/ruff check --fix --quiet .
 
 clean:           ## remove everything the targets above made
-	rm -rf $(VENV) .venv-check .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules
+	rm -rf $(VENV) .venv-check .venv-torch .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules
