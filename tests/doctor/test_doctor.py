@@ -236,7 +236,10 @@ def test_a_prometheus_that_is_set_up_wrongly(
             status = main(["--exporter", "http://127.0.0.1:1", "--prometheus", f"http://{address}"])
             return status, capsys.readouterr().out.splitlines()
 
-        lines = wrong(until(run, lambda lines: len(wrong(lines)) >= 7, 60))
+        def scraped(lines: list[str]) -> bool:
+            return len(wrong(lines)) >= 7 and any(", first node-1: " in line for line in lines)
+
+        lines = wrong(until(run, scraped, 60))
     assert len(lines) == 7, lines
     for line, words in zip(
         lines,

@@ -83,7 +83,7 @@ def _scrapes(prometheus: Prometheus) -> Iterator[CheckResult]:
     targets = [target for target in prometheus.targets() if target.labels.get("job") == job]
     if not targets:
         return  # said by the check of the jobs
-    if down := [target for target in targets if target.health == "down"]:
+    if down := sorted((target for target in targets if target.health == "down"), key=_instance):
         first, whole = down[0], plural(len(targets), "exporter")
         yield fail(f"{len(down)} of {whole} not scraped, first {_instance(first)}: {first.error}", f"curl {first.url}")
     slowest = max(target.interval for target in targets)
