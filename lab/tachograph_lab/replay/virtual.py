@@ -22,7 +22,7 @@ from tachograph_lab.replay.shipped_rules import ShippedRules, shipped
 from tachograph_lab.replay.verdict import ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS
-from tachograph_lab.scenario.faults import PrometheusRestart
+from tachograph_lab.scenario.faults import NodeDown, PrometheusRestart, ScrapeBlocked
 
 EPOCH = 1_767_607_200.0
 """The time of second 0 for Alertmanager's time intervals: Monday 2026-01-05, 10:00 UTC, in working hours."""
@@ -40,8 +40,8 @@ GIVEN_UP_SECONDS = 240.0
 """Until Alertmanager resolves an alert of which it hears no more: four times as long as Prometheus takes to repeat it.
 """
 
-MANY_RUNS = 3
-"""The fewest runs that show what a whole cluster has in common."""
+MANY_RUNS, MANY_NODES = 3, 3
+"""The fewest runs, and the fewest nodes that fall silent, that show what a whole cluster has in common."""
 
 PREFIXED = ("run", "instance", "uuid")
 """The labels whose values get a scenario's prefix."""
@@ -53,12 +53,12 @@ MOST_SCENARIOS, MOST_RANK_SECONDS = 12, 1_000_000
 def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
     """Return the scenarios in groups to replay together, with one interval and similar length; largest first.
 
-    A scenario of `MANY_RUNS` is replayed alone: some alerts, as StorageSlow, count the runs of a cluster.
+    Those of which an alert counts runs or nodes of the whole cluster are replayed alone.
     """
     every = list(scenarios)
-    found = [[one] for one in every if len(one.every_run) >= MANY_RUNS]
-    few = [one for one in every if len(one.every_run) < MANY_RUNS]
-    for _, alike in groupby(sorted(few, key=_kind), key=lambda one: _kind(one)[0]):
+    found = [[one] for one in every if _is_of_a_cluster(one)]
+    others = [one for one in every if not _is_of_a_cluster(one)]
+    for _, alike in groupby(sorted(others, key=_kind), key=lambda one: _kind(one)[0]):
         pack: list[Scenario] = []
         for scenario in alike:
             if pack and (len(pack) == MOST_SCENARIOS or _size([*pack, scenario]) > MOST_RANK_SECONDS):
@@ -67,6 +67,12 @@ def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
             pack.append(scenario)
         found.append(pack)
     return sorted(found, key=_size, reverse=True)
+
+
+def _is_of_a_cluster(scenario: Scenario) -> bool:
+    """Return whether StorageSlow may count this scenario's runs, or NodesUnreachable its silent nodes."""
+    silent = {fault.node for fault in scenario.every_fault if isinstance(fault, NodeDown | ScrapeBlocked)}
+    return len(scenario.every_run) >= MANY_RUNS or len(silent) >= MANY_NODES
 
 
 def _kind(scenario: Scenario) -> tuple[tuple[float, float, bool, tuple[float, ...]], float]:

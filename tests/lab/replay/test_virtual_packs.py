@@ -7,7 +7,7 @@ from dataclasses import replace
 from tachograph_lab.replay import virtual
 from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.scenario import Expected, Fleet, Scenario
-from tachograph_lab.scenario.faults import Fault, Freeze, Kill
+from tachograph_lab.scenario.faults import Fault, Freeze, Kill, ScrapeBlocked
 
 
 def scenario(*faults: Fault, expect: tuple[Expected, ...] = (), lasts: float = 120) -> Scenario:
@@ -59,3 +59,10 @@ def test_a_scenario_of_many_runs_is_replayed_alone() -> None:
     """Some alerts count the runs of a cluster, and would count those of others."""
     one, many = scenario(), replace(scenario(), runs=(scenario(),) * (virtual.MANY_RUNS - 1))
     assert sorted(len(pack) for pack in virtual.packs([one, many, one])) == [1, 2]
+
+
+def test_a_scenario_of_many_silent_nodes_is_replayed_alone() -> None:
+    """NodesUnreachable counts the nodes of a cluster: beside those of others, most of one's own are few."""
+    cut_off = (ScrapeBlocked(at=10, node=node) for node in range(virtual.MANY_NODES))
+    one, all_of_it = scenario(), scenario(*cut_off)
+    assert sorted(len(pack) for pack in virtual.packs([one, all_of_it, one])) == [1, 2]
