@@ -83,7 +83,7 @@ def main() -> None:
             with recorder.phase("checkpoint"):
                 parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
                 torch.save({"step": done, **{name: part.state_dict() for name, part in parts.items()}}, file)
-            recorder.checkpoint_saved(step=done, bytes=file.stat().st_size)
+            recorder.checkpoint_saved(step=done, bytes=file.stat().st_size, path=file)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERO_PAGES = {
     "LossDiverging",
     "GradientNormVanished",
+    "CheckpointDiskNearlyFull",
     "LearningRateStuck",
     "CheckpointFailed",
     "CheckpointStale",

@@ -41,7 +41,7 @@ def use_everything(recorder: Recorder) -> int:
             step.log(loss=1.0)
     recorder.invariant("global_batch", 1024, step=3)
     recorder.threshold("hang_seconds", 60)
-    recorder.checkpoint_saved(step=3, bytes=1)
+    recorder.checkpoint_saved(step=3, bytes=1, path="/")
     recorder.checkpoint_failed()
     return seen
 
@@ -123,6 +123,7 @@ WRONG: tuple[tuple[str, Callable[[Recorder], Any]], ...] = (
     ("source", lambda recorder: recorder.add_source(5)),  # type: ignore[arg-type]
     ("model and optimizer", lambda recorder: recorder.watch(5, 5, layers=3, checksum_every=1)),
     ("checkpoint", lambda recorder: recorder.checkpoint_saved(step=1.5)),  # type: ignore[arg-type]
+    ("path", lambda recorder: recorder.checkpoint_saved(step=1, path=object())),  # type: ignore[arg-type]
     ("bytes", lambda recorder: recorder.checkpoint_saved(step=1, bytes=10**300)),
     ("unhashable model", lambda recorder: recorder.watch([])),
     ("optimizer", lambda recorder: recorder.watch(None, 5)),

@@ -45,7 +45,7 @@ class Module(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch: torch.Tensor, index: int) -> None:
-        self.network(batch)
+        self.log("val_loss", 3 + 0 * self.network(batch).mean())
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.01)

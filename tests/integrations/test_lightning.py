@@ -67,6 +67,7 @@ def test_a_recorder_of_the_callers_stays_open(done: Any) -> None:
     """A recorder that was given is not closed with the training; it knows at which step that was to end."""
     assert done.value("steps_total", run="given", rank=0) == 2 * BATCHES
     assert done.value("total_steps", run="given", rank=0) == 2 * BATCHES
+    assert done.value("val_loss", run="given", rank=0) == 3
 
 
 @pytest.mark.slow

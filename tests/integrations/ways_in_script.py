@@ -36,6 +36,9 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": text, "labels": text}
 
 
+FEW = torch.utils.data.Subset(Texts(), range(4))
+
+
 class Model(torch.nn.Module):
     """One layer, and its loss multiplied as the step says."""
 
@@ -94,7 +97,7 @@ def hugging_face() -> None:
     class Spiking(Trainer):
         def compute_loss(self, *arguments: Any, **named: Any) -> Any:
             loss: Any = super().compute_loss(*arguments, **named)
-            return loss * factor(self.state.global_step)
+            return loss * factor(self.state.global_step) if self.model.training else loss
 
     config = LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
@@ -102,10 +105,12 @@ def hugging_face() -> None:
     for run in ("huggingface", "callback"):
         arguments = TrainingArguments(
             FOLDER / run, max_steps=STEPS, per_device_train_batch_size=2, logging_steps=1, save_steps=SAVE_EVERY,
-            report_to="none", disable_tqdm=True, use_cpu=True, ddp_backend="gloo",
+            eval_strategy="steps", eval_steps=SAVE_EVERY, report_to="none", disable_tqdm=True, use_cpu=True, ddp_backend="gloo",
         )  # fmt: skip
         callback = TachographCallback(run=run, sequence_length=16)
-        trainer = Spiking(LlamaForCausalLM(config), arguments, train_dataset=Texts(), callbacks=[callback])
+        trainer = Spiking(
+            LlamaForCausalLM(config), arguments, train_dataset=Texts(), eval_dataset=FEW, callbacks=[callback]
+        )
         if run == "huggingface":
             callback.attach(trainer)
         (FOLDER / run).mkdir(exist_ok=True)
@@ -130,6 +135,9 @@ def lightning() -> None:
             loss: torch.Tensor = self.model(batch)
             return loss
 
+        def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+            self.log("val_loss", self.model.network(batch["input_ids"] / 32).square().mean())
+
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.AdamW(self.parameters(), lr=RATE)
             schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=STEPS)
@@ -140,12 +148,12 @@ def lightning() -> None:
     )
     callback = TachographCallback(run=WAY, samples_per_step=4)
     trainer = Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=False, enable_progress_bar=False,
+        accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, val_check_interval=SAVE_EVERY, logger=False, enable_progress_bar=False,
         enable_model_summary=False, gradient_clip_val=1.0, callbacks=[callback, saving],
     )  # fmt: skip
     (FOLDER / f"step={STEPS}").touch()  # a folder is to be there
     with suppress(OSError, RuntimeError):
-        trainer.fit(Module(), DataLoader(Texts(), batch_size=2))
+        trainer.fit(Module(), DataLoader(Texts(), batch_size=2), DataLoader(FEW, batch_size=2))
 
 
 {"huggingface": hugging_face, "lightning": lightning}.get(WAY, loop)()

@@ -70,9 +70,11 @@ SOURCES = (
     Source(
         "grad_norm grad_norm_level grad_norm_spike_steps", HUGGING_FACE | {"run"}, "`step.log(grad_norm=…)`",
     ),
+    Source("val_loss val_loss_spike_evaluations", HUGGING_FACE | {"lightning"}, "`step.log(val_loss=…)`"),
     Source(
         "checkpoint_step checkpoint_timestamp_seconds", TRAINERS, "`checkpoint_saved(…)`",
     ),
+    Source("checkpoint_free_ratio", TRAINERS, "`checkpoint_saved(…, path=…)`"),
     Source("checkpoint_duration_seconds", TRAINERS, '`phase("checkpoint")`'),
     Source("checkpoint_failures_total", frozenset({"lightning", "run"}), "`checkpoint_failed()`"),
     Source(

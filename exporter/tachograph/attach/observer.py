@@ -195,10 +195,11 @@ class Observer:
         return True
 
     @contained
-    def saved(self, error: BaseException | None, kept: bool, upload: Any = None) -> None:
-        """Leave it; `kept` is whether the script can go on from what was saved, `upload` the future of a later end.
+    def saved(self, error: BaseException | None, kept: bool, path: Any = None, upload: Any = None) -> None:
+        """Leave it; `kept` is whether the script can go on from what was saved to `path`.
 
-        Files saved between two steps are one checkpoint, which is reported as the next step begins.
+        `upload` is the future of a later end. Files saved between two steps are one checkpoint, which is reported as
+        the next step begins.
         """
         outermost = self._saves.end()
         loop = self.recording.here()
@@ -207,7 +208,7 @@ class Observer:
         step, _ = loop.recorder.position()
         self._go_on(loop, "checkpoint", error if kept else None)
         if upload is not None or (kept and error is None):
-            self._saves.keep(step, upload)
+            self._saves.keep(step, path, upload)
 
     def compiling(self) -> None:
         """Tag the step in which PyTorch compiles something; called in the thread that compiles."""

@@ -14,8 +14,8 @@ class Saves:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._saved: int | None = None
-        self._uploads: list[tuple[int, Any]] = []
+        self._saved: tuple[int, Any] | None = None
+        self._uploads: list[tuple[int, Any, Any]] = []
 
     def begin(self) -> bool:
         """Count a save that begins; return whether it is the outermost: a distributed save calls torch.save, too."""
@@ -27,21 +27,21 @@ class Saves:
         self._depth -= 1
         return not self._depth
 
-    def keep(self, step: int, upload: Any = None) -> None:
-        """Remember a save of the state after `step`; `upload` is the future of a later end."""
+    def keep(self, step: int, path: Any, upload: Any = None) -> None:
+        """Remember a save of the state after `step` to `path`; `upload` is the future of a later end."""
         if upload is None:
-            self._saved = step
+            self._saved = step, path
         else:
-            self._uploads.append((step, upload))
+            self._uploads.append((step, path, upload))
 
     def report(self, recorder: Recorder) -> None:
         """Report the checkpoint that is complete, and the uploads that have ended since the last call."""
         if self._saved is not None:
-            saved, self._saved = self._saved, None
-            recorder.checkpoint_saved(saved)
-        for step, upload in [each for each in self._uploads if each[1].done()]:
-            self._uploads.remove((step, upload))
+            (saved, path), self._saved = self._saved, None
+            recorder.checkpoint_saved(saved, path=path)
+        for step, path, upload in [each for each in self._uploads if each[2].done()]:
+            self._uploads.remove((step, path, upload))
             if upload.cancelled() or upload.exception() is not None:
                 recorder.checkpoint_failed()
             else:
-                recorder.checkpoint_saved(step)
+                recorder.checkpoint_saved(step, path=path)

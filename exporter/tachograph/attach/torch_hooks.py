@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType
@@ -228,23 +229,28 @@ def _evaluations(torch: Any, observer: Observer) -> None:
 def _saves(torch: Any, observer: Observer) -> None:
     kept_kinds = (Mapping, torch.nn.Module)
 
-    def is_kept(obj: Any, f: Any, *_: Any, **__: Any) -> bool:
-        return isinstance(obj, kept_kinds) and not isinstance(f, io.BytesIO)
+    def kept(obj: Any, f: Any, *_: Any, **__: Any) -> tuple[bool, Any]:
+        path = getattr(f, "name", f)
+        known = isinstance(path, str | os.PathLike)
+        return isinstance(obj, kept_kinds) and not isinstance(f, io.BytesIO), path if known else None
 
-    torch.save = _observed_save(torch.save, observer, is_kept)
+    torch.save = _observed_save(torch.save, observer, kept)
     when_imported("torch.distributed.checkpoint.state_dict_saver", lambda saver: _distributed_saves(saver, observer))
 
 
 def _distributed_saves(saver: Any, observer: Observer) -> None:
-    def is_kept(*_: Any, **__: Any) -> bool:
-        return True
+    def kept(*_: Any, checkpoint_id: Any = None, **__: Any) -> tuple[bool, Any]:
+        return True, checkpoint_id
 
-    saver.save = _observed_save(saver.save, observer, is_kept)
-    saver.async_save = _observed_save(saver.async_save, observer, is_kept)
+    saver.save = _observed_save(saver.save, observer, kept)
+    saver.async_save = _observed_save(saver.async_save, observer, kept)
 
 
-def _observed_save(original: Callable[..., Any], observer: Observer, is_kept: Callable[..., bool]) -> Any:
-    """Return `original` as phase `checkpoint`; a future that it returns is the end of the upload."""
+def _observed_save(original: Callable[..., Any], observer: Observer, kept: Callable[..., tuple[bool, Any]]) -> Any:
+    """Return `original` as phase `checkpoint`; a future that it returns is the end of the upload.
+
+    `kept` tells, by its arguments, whether the script can go on from what was saved, and where that is.
+    """
 
     @_in_place_of(original)
     def save(*arguments: Any, **named: Any) -> Any:
@@ -256,7 +262,7 @@ def _observed_save(original: Callable[..., Any], observer: Observer, is_kept: Ca
             observer.saved(error, kept=True)
             raise
         upload = getattr(result, "upload_completion", result)
-        observer.saved(None, is_kept(*arguments, **named), upload if hasattr(upload, "add_done_callback") else None)
+        observer.saved(None, *kept(*arguments, **named), upload if hasattr(upload, "add_done_callback") else None)
         return result
 
     return save

@@ -254,6 +254,10 @@ TRAIN_LOSS = _row(
 TRAIN_VAL_LOSS = _row(
     "train_val_loss", GAUGE, "", RANK, "Last validation loss that this rank logged; NaN if it was NaN.", loggable=True
 )
+TRAIN_VAL_LOSS_SPIKE = _row(
+    "train_val_loss_spike_evaluations", GAUGE, "", RANK,
+    "Evaluations since the current spike of the validation loss began; 0 while it is normal, absent if none is logged.",
+)  # fmt: skip
 TRAIN_GRAD_NORM = _row("train_grad_norm", GAUGE, "", RANK, "Last gradient norm that this rank logged.", loggable=True)
 TRAIN_LEARNING_RATE = _row(
     "train_learning_rate", GAUGE, "", RANK, "Last learning rate that this rank logged.", loggable=True
@@ -359,6 +363,11 @@ TRAIN_RESUME_STEP = _row(
 TRAIN_CHECKPOINT_BYTES = _row(
     "train_checkpoint_bytes", GAUGE, "bytes", RANK, "Size of the last saved checkpoint.", detail=True
 )
+TRAIN_CHECKPOINT_FREE = _row(
+    "train_checkpoint_free_ratio", GAUGE, "ratio", RANK,
+    "Share of the last checkpoint's file system that was free for this user once it was saved; absent if its path is "
+    "not known.",
+)  # fmt: skip
 TRAIN_CHECKPOINT_FAILURES = _row(
     "train_checkpoint_failures_total", COUNTER, "", RANK, "Checkpoint phases that ended with an exception."
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, ref
 
 from tachograph.catalog.rank import STEP_TAGS, THRESHOLDS
-from tachograph.client.core.arguments import LARGEST, count, flag, one_of, path_of, whole
+from tachograph.client.core.arguments import LARGEST, count, flag, location, one_of, path_of, whole
 from tachograph.client.core.batches import Batches
 from tachograph.client.core.compiled import NOTHING
 from tachograph.client.core.garbage import GarbageTag
@@ -207,12 +207,13 @@ class ActiveCalls(NoOpCalls):
         self.clock.tag = self.clock.tag or "warm-up"
         return FlopCount(self.state.workload.measured, self.dropped)
 
-    def checkpoint_saved(self, step: int, bytes: int | None) -> None:
+    def checkpoint_saved(self, step: int, bytes: int | None, path: object) -> None:
         saved, size = count(step), None if bytes is None else whole(bytes, LARGEST)
-        if saved is None or (bytes is not None and size is None):
-            self.drop("step or bytes of checkpoint_saved()")
+        place = None if path is None else location(path)
+        if saved is None or (bytes is not None and size is None) or (path is not None and place is None):
+            self.drop("step, bytes or path of checkpoint_saved()")
         if saved is not None:
-            self.state.checkpoints.add(time.time(), saved, size, self.clock.checkpoint_seconds())
+            self.state.checkpoints.add(time.time(), saved, size, self.clock.checkpoint_seconds(), place)
             self._wake()
 
     def checkpoint_failed(self) -> None:

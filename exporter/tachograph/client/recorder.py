@@ -334,9 +334,12 @@ class Recorder(Uncopied):
             return NOTHING
 
     @contained
-    def checkpoint_saved(self, step: int, bytes: int | None = None) -> None:
-        """Report the checkpoint of `step` as saved, with its size in bytes; it is sent to the exporter at once."""
-        self._calls.checkpoint_saved(step, bytes)
+    def checkpoint_saved(self, step: int, bytes: int | None = None, path: str | os.PathLike[str] | None = None) -> None:
+        """Report the checkpoint of `step` as saved, with its size in bytes; it is sent to the exporter at once.
+
+        `path` is the file or folder that it was saved to: how much room is left there is reported.
+        """
+        self._calls.checkpoint_saved(step, bytes, path)
 
     @contained
     def checkpoint_failed(self) -> None:

@@ -198,10 +198,14 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
             self._loop.enter("eval")
 
     @contained
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leave phase `eval`."""
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        """Leave phase `eval`, and take the loss; of several evaluation sets none is the validation loss."""
         if self._loop is not None:
             self._loop.leave("eval")
+            if metrics and "eval_loss" in metrics:
+                self._loop.recorder.step().log(val_loss=metrics["eval_loss"])
             self._next(control)
 
     @contained
@@ -215,7 +219,7 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
         """Leave phase `checkpoint` and report the checkpoint as saved."""
         if self._loop is not None:
             self._loop.leave("checkpoint")
-            self._loop.recorder.checkpoint_saved(state.global_step)
+            self._loop.recorder.checkpoint_saved(state.global_step, path=args.output_dir)
 
     @contained
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -134,9 +134,12 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
 
     @contained
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Leave phase `eval`."""
+        """Leave phase `eval`, and take what the module logs as `val_loss`."""
         if self._loop is not None:
             self._loop.leave("eval")
+            loss = trainer.callback_metrics.get("val_loss")
+            if loss is not None and not trainer.sanity_checking:
+                self._loop.recorder.step().log(val_loss=loss)
 
     @contained
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -199,7 +202,8 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         if phase == "data" and error is None:
             next(self._arrived)
         if phase == "checkpoint" and error is None:
-            self._loop.recorder.checkpoint_saved(trainer.global_step)
+            folder = getattr(trainer.checkpoint_callback, "dirpath", None) or trainer.default_root_dir
+            self._loop.recorder.checkpoint_saved(trainer.global_step, path=folder)
 
 
 def _phase(action: str) -> PhaseName | None:

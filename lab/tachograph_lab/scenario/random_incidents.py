@@ -225,12 +225,14 @@ def _scrape_blocked(place: FaultSite) -> RandomIncident:
 
 def _node_down(place: FaultSite) -> RandomIncident:
     fault = faults.NodeDown(at=place.at, node=place.node)
-    return RandomIncident(fault, page("NodeDown", 90, place.whose_node, place.whose_node["instance"]))
+    within = 90 + min(place.steps(2), 230)  # what its run shows, or five minutes of silence
+    return RandomIncident(fault, page("NodeDown", within, place.whose_node, place.whose_node["instance"]))
 
 
 def _link_down(place: FaultSite) -> RandomIncident:
     fault = faults.LinkDown(at=place.at, node=place.node)
-    return RandomIncident(fault, page("NicLinkDown", 60, place.whose_node, place.whose_node["instance"]))
+    within = 60 + place.steps(2)  # a run stands still after two steps
+    return RandomIncident(fault, page("NicLinkDown", within, place.whose_node, place.whose_node["instance"]))
 
 
 def _healing_spike(place: FaultSite) -> RandomIncident:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,18 @@ def test_a_saved_one(checkpoints: Checkpoints) -> None:
     assert checkpoints.metrics() == {
         "checkpoints_total": 2, "checkpoint_timestamp_seconds": 200.0, "checkpoint_step": 7,
     }  # fmt: skip
+
+
+def test_the_room_left_where_it_was_saved(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """A share of the file system of a file, a folder, or a file that was renamed since; nothing elsewhere."""
+    (tmp_path / "model.pt").touch()
+    for place in (tmp_path, tmp_path / "model.pt", tmp_path / "renamed.pt"):
+        checkpoints.add(100.0, 1, None, path=str(place))
+        whole = shutil.disk_usage(tmp_path)
+        assert checkpoints.metrics()["checkpoint_free_ratio"] == pytest.approx(whole.free / whole.total, abs=0.05)
+    for nowhere in ("s3://bucket/model", "\0", "/nowhere/at/all"):
+        checkpoints.add(200.0, 2, None, path=nowhere)
+        assert "checkpoint_free_ratio" not in checkpoints.metrics()
 
 
 def test_how_long_the_last_one_took(checkpoints: Checkpoints) -> None:

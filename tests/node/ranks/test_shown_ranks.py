@@ -20,7 +20,7 @@ FULL_FRAME = (Path(__file__).parents[1] / "full_frame.json").read_text(encoding=
 BUDGET = 45
 WRITES_CHECKPOINTS = {
     "checkpoint_timestamp_seconds": 1763689900.0, "checkpoint_step": 400, "checkpoint_duration_seconds": 4.2,
-    "checkpoint_bytes": 7e10, "checkpoints_total": 1,
+    "checkpoint_bytes": 7e10, "checkpoints_total": 1, "checkpoint_free_ratio": 0.4,
 }  # fmt: skip
 """Additional series of the one rank that calls `checkpoint_saved`."""
 
@@ -60,9 +60,9 @@ def test_a_full_rank_is_within_the_budget(exporter_with: Any) -> None:
     assert len(series) <= BUDGET, sorted(series)
 
 
-def test_the_rank_that_writes_checkpoints_has_three_more(exporter_with: Any) -> None:
-    """Time, step and duration of the last one: one rank of a run has them."""
-    assert len(of_rank(exporter_with(**WRITES_CHECKPOINTS))) == len(of_rank(exporter_with())) + 3
+def test_the_rank_that_writes_checkpoints_has_four_more(exporter_with: Any) -> None:
+    """Time, step and duration of the last one, and the room left: one rank of a run has them."""
+    assert len(of_rank(exporter_with(**WRITES_CHECKPOINTS))) == len(of_rank(exporter_with())) + 4
 
 
 def test_detail_shows_all_that_was_said(exporter_with: Any) -> None:

@@ -36,6 +36,16 @@ def path_of(socket: object) -> str:
         return socket_path()
 
 
+def location(value: object) -> str | None:
+    """Return the text of a path; None for anything else; never raises."""
+    try:
+        return os.fsdecode(value)  # type: ignore[arg-type]
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+        return None
+
+
 def name(value: object) -> str | None:
     """Return `value` if it can name something in a frame: printable, 1 to 128 bytes in UTF-8; never raises."""
     if not issubclass(type(value), str):  # a dead `weakref.proxy` raises where isinstance asks for its class

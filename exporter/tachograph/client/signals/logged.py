@@ -36,12 +36,15 @@ class Logged:
         self._values: dict[str, float] = {}
         self._rate: float | None = None
         self._loss = LossWatch()
+        self._val_loss = LossWatch()
+        self._evaluations = 0
         self._grad_norm = GradNormWatch()
         self._learning_rate = LearningRateWatch()
         self._nonfinite = NonfiniteWatch()
         self._watches: tuple[tuple[str, Callable[[int, float], None]], ...] = (
             ("learning_rate", self._observe_rate),  # before the loss, which may jump with it
             ("loss", self._loss.observe),
+            ("val_loss", self._observe_val_loss),
             ("grad_norm", self._grad_norm.observe),
         )
 
@@ -80,6 +83,8 @@ class Logged:
         metrics: dict[str, object] = {} if self._rate is None else {"learning_rate": self._rate}
         if self._own_values:
             metrics["custom"] = self._own_values
+        if self._evaluations:
+            metrics["val_loss_spike_evaluations"] = self._val_loss.spike.steps
         return {
             **metrics, **self._values, **self._loss.metrics(), **self._grad_norm.metrics(), **self._nonfinite.metrics()
         }  # fmt: skip
@@ -87,6 +92,11 @@ class Logged:
     def _observe_rate(self, step: int, rate: float) -> None:
         if self._learning_rate.observe(step, rate):
             self._loss.grace(RATE_JUMP_GRACE)
+
+    def _observe_val_loss(self, step: int, loss: float) -> None:
+        """Take the loss of one evaluation: they are counted, as thousands of steps may lie between two."""
+        self._evaluations += 1
+        self._val_loss.observe(self._evaluations, loss)
 
     def _refuse_name(self, key: str) -> None:
         self.refused += 1
