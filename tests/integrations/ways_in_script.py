@@ -105,7 +105,8 @@ def hugging_face() -> None:
     for run in ("huggingface", "callback"):
         arguments = TrainingArguments(
             FOLDER / run, max_steps=STEPS, per_device_train_batch_size=2, logging_steps=1, save_steps=SAVE_EVERY,
-            eval_strategy="steps", eval_steps=SAVE_EVERY, report_to="none", disable_tqdm=True, use_cpu=True, ddp_backend="gloo",
+            eval_strategy="steps", eval_steps=SAVE_EVERY, report_to="none", disable_tqdm=True, use_cpu=True,
+            ddp_backend="gloo",
         )  # fmt: skip
         callback = TachographCallback(run=run, sequence_length=16)
         trainer = Spiking(
@@ -148,8 +149,8 @@ def lightning() -> None:
     )
     callback = TachographCallback(run=WAY, samples_per_step=4)
     trainer = Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, val_check_interval=SAVE_EVERY, logger=False, enable_progress_bar=False,
-        enable_model_summary=False, gradient_clip_val=1.0, callbacks=[callback, saving],
+        accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, val_check_interval=SAVE_EVERY, logger=False,
+        enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=1.0, callbacks=[callback, saving],
     )  # fmt: skip
     (FOLDER / f"step={STEPS}").touch()  # a folder is to be there
     with suppress(OSError, RuntimeError):
