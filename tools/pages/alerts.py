@@ -18,7 +18,7 @@ from tachograph.catalog.index import BY_NAME, INFO
 from tachograph.catalog.metric import TRAIN_PREFIX
 from tools.pages.section import with_sections
 from tools.pages.shipped_rules import shipped_rules
-from tools.pages.ways_in import ATTACH, MORE, NOT_ON_A_CPU, SOURCES, WAYS, Source
+from tools.pages.ways_in import ATTACH, MORE, NOT_PLAYED, SOURCES, WAYS, Source
 
 _MATCHES: Mapping[str, Callable[[str, str], bool]] = {
     "Equal": str.__eq__,
@@ -59,7 +59,7 @@ def pages_page() -> str:
 
 def _cell(alert: str, way: str) -> str:
     """Return "yes", or the fewest calls with which the alert can fire."""
-    sources = (*SOURCES, *NOT_ON_A_CPU)
+    sources = (*SOURCES, *NOT_PLAYED)
     given = tuple(source for source in sources if way in source.ways)
     if possible(alert, given):
         return "yes"

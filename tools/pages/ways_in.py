@@ -70,7 +70,7 @@ SOURCES = (
     Source(
         "grad_norm grad_norm_level grad_norm_spike_steps", HUGGING_FACE | {"run"}, "`step.log(grad_norm=…)`",
     ),
-    Source("val_loss val_loss_spike_evaluations", HUGGING_FACE | {"lightning"}, "`step.log(val_loss=…)`"),
+    Source("val_loss", HUGGING_FACE | {"lightning"}, "`step.log(val_loss=…)`"),
     Source(
         "checkpoint_step checkpoint_timestamp_seconds", TRAINERS, "`checkpoint_saved(…)`",
     ),
@@ -88,11 +88,12 @@ SOURCES = (
     Source("threshold", frozenset(), "`threshold(…)`", "`--hang-seconds`"),
 )  # fmt: skip
 
-NOT_ON_A_CPU = (
+NOT_PLAYED = (
+    Source("val_loss_spike_evaluations", HUGGING_FACE | {"lightning"}, "`step.log(val_loss=…)`"),
     Source("memory_reserved_bytes memory_inactive_bytes memory_peak_bytes memory_retries_total", EVERY),
     Source("amp_loss_scale amp_skipped_steps_total", TRAINERS, "`watch(scaler=…)`"),
 )
-"""Metrics that need a GPU, or mixed precision on one: tested in tests/client/torch."""
+"""Metrics of a validation loss that spikes, of a GPU, or of mixed precision on one: tested in tests/client."""
 
 MORE: Mapping[str, str] = {"LossNotFinite": "nonfinite_total"}
 """Alerts that need more than their expression tells: the mean that the Trainer logs leaves NaN out."""

@@ -230,20 +230,28 @@ def _saves(torch: Any, observer: Observer) -> None:
     kept_kinds = (Mapping, torch.nn.Module)
 
     def kept(obj: Any, f: Any, *_: Any, **__: Any) -> tuple[bool, Any]:
-        path = getattr(f, "name", f)
-        known = isinstance(path, str | os.PathLike)
-        return isinstance(obj, kept_kinds) and not isinstance(f, io.BytesIO), path if known else None
+        return isinstance(obj, kept_kinds) and not isinstance(f, io.BytesIO), f if _is_path(f) else _path_of(f, "name")
 
     torch.save = _observed_save(torch.save, observer, kept)
     when_imported("torch.distributed.checkpoint.state_dict_saver", lambda saver: _distributed_saves(saver, observer))
 
 
 def _distributed_saves(saver: Any, observer: Observer) -> None:
-    def kept(*_: Any, checkpoint_id: Any = None, **__: Any) -> tuple[bool, Any]:
-        return True, checkpoint_id
+    def kept(*_: Any, checkpoint_id: Any = None, storage_writer: Any = None, **__: Any) -> tuple[bool, Any]:
+        return True, checkpoint_id if _is_path(checkpoint_id) else _path_of(storage_writer, "path")
 
     saver.save = _observed_save(saver.save, observer, kept)
     saver.async_save = _observed_save(saver.async_save, observer, kept)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _path_of(value: Any, attribute: str) -> Any:
+    """Return the path that an open file, or a writer of checkpoints, has as an attribute; None without one."""
+    path = getattr(value, attribute, None)
+    return path if _is_path(path) else None
 
 
 def _observed_save(original: Callable[..., Any], observer: Observer, kept: Callable[..., tuple[bool, Any]]) -> Any:

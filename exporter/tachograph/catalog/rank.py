@@ -256,7 +256,7 @@ TRAIN_VAL_LOSS = _row(
 )
 TRAIN_VAL_LOSS_SPIKE = _row(
     "train_val_loss_spike_evaluations", GAUGE, "", RANK,
-    "Evaluations since the current spike of the validation loss began; 0 while it is normal, absent if none is logged.",
+    "Evaluations since the current spike of the validation loss began; absent while it is normal.",
 )  # fmt: skip
 TRAIN_GRAD_NORM = _row("train_grad_norm", GAUGE, "", RANK, "Last gradient norm that this rank logged.", loggable=True)
 TRAIN_LEARNING_RATE = _row(

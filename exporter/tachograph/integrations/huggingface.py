@@ -219,7 +219,8 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
         """Leave phase `checkpoint` and report the checkpoint as saved."""
         if self._loop is not None:
             self._loop.leave("checkpoint")
-            self._loop.recorder.checkpoint_saved(state.global_step, path=args.output_dir)
+            path = f"{args.output_dir}/checkpoint-{state.global_step}" if args.should_save else None
+            self._loop.recorder.checkpoint_saved(state.global_step, path=path)
 
     @contained
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

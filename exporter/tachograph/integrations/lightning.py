@@ -202,7 +202,7 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         if phase == "data" and error is None:
             next(self._arrived)
         if phase == "checkpoint" and error is None:
-            folder = getattr(trainer.checkpoint_callback, "dirpath", None) or trainer.default_root_dir
+            folder = getattr(trainer.checkpoint_callback, "dirpath", None)
             self._loop.recorder.checkpoint_saved(trainer.global_step, path=folder)
 
 

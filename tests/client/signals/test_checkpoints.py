@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import shutil
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tachograph.catalog.rank import TRAIN_METRICS
-from tachograph.client.signals.checkpoints import Checkpoints
+from tachograph.client.signals.checkpoints import Checkpoints, free_share
 from tachograph.wire import MAX_EVENTS
 
 
@@ -41,16 +44,38 @@ def test_a_saved_one(checkpoints: Checkpoints) -> None:
     }  # fmt: skip
 
 
-def test_the_room_left_where_it_was_saved(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    """A share of the file system of a file, a folder, or a file that was renamed since; nothing elsewhere."""
+def test_the_room_left_where_it_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of the file system of a file, a folder, or a file that was renamed since; of nothing else."""
     (tmp_path / "model.pt").touch()
+    whole = shutil.disk_usage(tmp_path)
     for place in (tmp_path, tmp_path / "model.pt", tmp_path / "renamed.pt"):
-        checkpoints.add(100.0, 1, None, path=str(place))
-        whole = shutil.disk_usage(tmp_path)
-        assert checkpoints.metrics()["checkpoint_free_ratio"] == pytest.approx(whole.free / whole.total, abs=0.05)
-    for nowhere in ("s3://bucket/model", "\0", "/nowhere/at/all"):
-        checkpoints.add(200.0, 2, None, path=nowhere)
-        assert "checkpoint_free_ratio" not in checkpoints.metrics()
+        assert free_share(str(place)) == pytest.approx(whole.free / whole.total, abs=0.05)
+    monkeypatch.chdir(tmp_path)
+    assert free_share("model.pt") == free_share(str(tmp_path))
+    for nowhere in ("", "step_100", "s3:bucket", "s3://bucket/model", "\0", "/nowhere/at/all"):
+        assert free_share(nowhere) is None
+
+
+def test_a_file_system_that_hangs_holds_nobody_up(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, until: Callable[..., Any]
+) -> None:
+    """Nor is it asked again before it has answered; the checkpoint is reported all the same."""
+    asked: list[str] = []
+    answers = threading.Event()
+
+    def hang(path: str) -> float:
+        asked.append(path)
+        answers.wait(30)
+        return 0.5
+
+    monkeypatch.setattr("tachograph.client.signals.checkpoints.free_share", hang)
+    checkpoints.add(100.0, 1, None, path="/a")
+    checkpoints.add(200.0, 2, None, path="/b")
+    assert checkpoints.metrics()["checkpoint_step"] == 2
+    assert "checkpoint_free_ratio" not in checkpoints.metrics()
+    answers.set()
+    until(lambda: checkpoints.metrics().get("checkpoint_free_ratio") == 0.5)
+    assert asked == ["/a"]
 
 
 def test_how_long_the_last_one_took(checkpoints: Checkpoints) -> None:

@@ -83,8 +83,8 @@ class Logged:
         metrics: dict[str, object] = {} if self._rate is None else {"learning_rate": self._rate}
         if self._own_values:
             metrics["custom"] = self._own_values
-        if self._evaluations:
-            metrics["val_loss_spike_evaluations"] = self._val_loss.spike.steps
+        if spiked := self._val_loss.spike.steps:
+            metrics["val_loss_spike_evaluations"] = spiked
         return {
             **metrics, **self._values, **self._loss.metrics(), **self._grad_norm.metrics(), **self._nonfinite.metrics()
         }  # fmt: skip
