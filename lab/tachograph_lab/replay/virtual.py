@@ -22,7 +22,7 @@ from tachograph_lab.replay.shipped_rules import ShippedRules, shipped
 from tachograph_lab.replay.verdict import ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS
-from tachograph_lab.scenario.faults import NodeDown, PrometheusRestart, ScrapeBlocked
+from tachograph_lab.scenario.faults import NodeDown, PrometheusRestart, ScrapeBlocked, SlowLoader
 
 EPOCH = 1_767_607_200.0
 """The time of second 0 for Alertmanager's time intervals: Monday 2026-01-05, 10:00 UTC, in working hours."""
@@ -53,7 +53,8 @@ MOST_SCENARIOS, MOST_RANK_SECONDS = 12, 1_000_000
 def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
     """Return the scenarios in groups to replay together, with one interval and similar length; largest first.
 
-    Those of which an alert counts runs or nodes of the whole cluster are replayed alone.
+    Those of which an alert counts runs or nodes of the whole cluster are replayed alone, and no more go together than it
+    takes: three runs that wait for data have slow storage.
     """
     every = list(scenarios)
     found = [[one] for one in every if _is_of_a_cluster(one)]
@@ -61,7 +62,8 @@ def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
     for _, alike in groupby(sorted(others, key=_kind), key=lambda one: _kind(one)[0]):
         pack: list[Scenario] = []
         for scenario in alike:
-            if pack and (len(pack) == MOST_SCENARIOS or _size([*pack, scenario]) > MOST_RANK_SECONDS):
+            more = [*pack, scenario]
+            if pack and (len(more) > MOST_SCENARIOS or _size(more) > MOST_RANK_SECONDS or _starving(more) >= MANY_RUNS):
                 found.append(pack)
                 pack = []
             pack.append(scenario)
@@ -73,6 +75,11 @@ def _is_of_a_cluster(scenario: Scenario) -> bool:
     """Return whether StorageSlow may count this scenario's runs, or NodesUnreachable its silent nodes."""
     silent = {fault.node for fault in scenario.every_fault if isinstance(fault, NodeDown | ScrapeBlocked)}
     return len(scenario.every_run) >= MANY_RUNS or len(silent) >= MANY_NODES
+
+
+def _starving(pack: Sequence[Scenario]) -> int:
+    """Return how many runs of a pack wait for their data at some time."""
+    return sum(any(isinstance(fault, SlowLoader) for fault in one.every_fault) for one in pack)
 
 
 def _kind(scenario: Scenario) -> tuple[tuple[float, float, bool, tuple[float, ...]], float]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tachograph_lab.replay import virtual
 from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.scenario import Expected, Fleet, Scenario
-from tachograph_lab.scenario.faults import Fault, Freeze, Kill, ScrapeBlocked
+from tachograph_lab.scenario.faults import Fault, Freeze, Kill, ScrapeBlocked, SlowLoader
 
 
 def scenario(*faults: Fault, expect: tuple[Expected, ...] = (), lasts: float = 120) -> Scenario:
@@ -66,3 +66,9 @@ def test_a_scenario_of_many_silent_nodes_is_replayed_alone() -> None:
     cut_off = (ScrapeBlocked(at=10, node=node) for node in range(virtual.MANY_NODES))
     one, all_of_it = scenario(), scenario(*cut_off)
     assert sorted(len(pack) for pack in virtual.packs([one, all_of_it, one])) == [1, 2]
+
+
+def test_few_runs_that_wait_for_data_are_replayed_together() -> None:
+    """Three would have slow storage in common."""
+    hungry = [scenario(SlowLoader(at=10, adds=1.0), lasts=100.0 + number) for number in range(3)]
+    assert sorted(len(pack) for pack in virtual.packs([*hungry, scenario(lasts=200)])) == [2, 2]
