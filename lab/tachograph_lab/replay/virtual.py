@@ -53,8 +53,8 @@ MOST_SCENARIOS, MOST_RANK_SECONDS = 12, 1_000_000
 def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
     """Return the scenarios in groups to replay together, with one interval and similar length; largest first.
 
-    Those of which an alert counts runs or nodes of the whole cluster are replayed alone, and no more go together than it
-    takes: three runs that wait for data have slow storage.
+    Those of which an alert counts runs or nodes of the whole cluster are replayed alone. Three runs that wait for data
+    would have slow storage in common: no more than two go together.
     """
     every = list(scenarios)
     found = [[one] for one in every if _is_of_a_cluster(one)]

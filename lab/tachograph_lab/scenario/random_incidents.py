@@ -104,7 +104,7 @@ def _late(place: FaultSite, share: float) -> faults.SlowPhase:
 def _stuck(place: FaultSite) -> RandomIncident:
     phase = place.dice.choice(("data", "copy", "forward", "optimizer"))
     fault = faults.Stuck(at=place.at, rank=place.rank, phase=phase)
-    # Of the step under way that phase may be over; and with its collectives behind it, the others still end the next one.
+    # That phase of the step under way may be over; if its collectives are, too, the others still end the next step.
     within = place.hang + place.step * (2 if phase == "optimizer" else 1)
     return RandomIncident(fault, page("RunHung", within, place.who, f"rank {place.rank} ", f"phase {phase}"))
 
