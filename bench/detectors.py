@@ -1,6 +1,6 @@
 """The accuracy of loss detectors: Tachograph's and the rules of three peers, on labelled traces.
 
-The peers' rules are implemented from their description, with published defaults and in the most generous reading.
+The peers' rules are implemented from what their code does, with their defaults.
 Constants were chosen on seeds 0 to 49; reported are seeds 1000 to 1099.
 """
 

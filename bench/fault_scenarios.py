@@ -168,7 +168,7 @@ def node_name(node: int) -> str:
 
 
 PASTS = {"pipeline": 300.0, "experts": 450.0}
-"""Nominal seconds before a node is slow, where ranks may differ by their making: a past of 12 minutes or more.
+"""Nominal seconds before a node is slow, where ranks may differ by design: a past of 12 minutes or more.
 
 So long a job is played once.
 """

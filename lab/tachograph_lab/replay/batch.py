@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from multiprocessing import active_children, get_context
 from typing import NamedTuple
 
+from tachograph.die_with_parent import die_with_parent
 from tachograph_lab import binaries
 from tachograph_lab.replay.verdict import ReplayVerdict
 from tachograph_lab.scenario import Scenario
@@ -56,7 +57,8 @@ def workers(jobs: int) -> Iterator[Executor]:
 
 
 def _work_in(folder: str) -> None:
-    """Redirect this process's temporary files to a folder of its parent."""
+    """Redirect this process's temporary files to a folder of its parent, and end with it, be it killed."""
+    die_with_parent()
     tempfile.tempdir = folder
 
 
