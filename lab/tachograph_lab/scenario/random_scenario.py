@@ -52,7 +52,7 @@ def field_habits(dice: Random, kind: IncidentKind, fleet: Fleet) -> FieldHabits:
     steps = [step for step in FIELD_STEPS if step <= slowest and (step >= FAST_STEP or fleet.ranks <= FAST_RANKS)]
     # A node must lie within a stage: else a late one is late in one stage and not in the other.
     can_be_uneven = fleet.nodes % FIELD_STAGES == 0 or (fleet.nodes == 1 and fleet.ranks % FIELD_STAGES == 0)
-    uneven = dice.random() < 0.5 and can_be_uneven
+    uneven = dice.random() < 0.5 and can_be_uneven and kind.uneven
     stages = (*[1.0] * (FIELD_STAGES - 1), round(dice.uniform(1.1, 1.3), 2)) if uneven else None
     return FieldHabits(
         step=dice.choice(steps),
