@@ -41,10 +41,13 @@ class Client:
     """The client's own classes, called as a rank's sender thread calls them."""
 
     def __init__(self) -> None:
-        self._loss, self._nonfinite, self._rate = LossWatch(), NonfiniteWatch(), LearningRateWatch()
+        self._step = 0
+        self._loss = LossWatch(lambda: self._step)  # a step a second
+        self._nonfinite, self._rate = NonfiniteWatch(), LearningRateWatch()
 
     def __call__(self, step: int, value: float) -> bool:
         """Return whether the loss is not finite or a spike is in progress."""
+        self._step = step
         before = self._nonfinite.totals["loss"]
         self._nonfinite.observe(step, {"loss": value})
         self._loss.observe(step, value)
@@ -92,10 +95,12 @@ class TachographNorm:
     """The client's watch over the gradient norm."""
 
     def __init__(self) -> None:
-        self._norm = GradNormWatch()
+        self._step = 0
+        self._norm = GradNormWatch(lambda: self._step)
 
     def __call__(self, step: int, value: float) -> bool:
         """Return whether a spike is in progress."""
+        self._step = step
         self._norm.observe(step, value)
         return self._norm.spike.steps > 0
 

@@ -88,7 +88,7 @@ class LoggedValues:
         self._seed = scenario.seed
         self._now = 0.0
         self._step = Step(PhaseClock(), Counter())
-        self._logged = Logged(self._step, Misuse())
+        self._logged = Logged(self._step, Misuse(), clock=self._clock)
         self._invariants = Invariants(self._clock)
         self._shown: dict[str, object] | None = None
 

@@ -72,8 +72,6 @@ class Fleet:
         """Return a rank's coordinates, in Megatron's order: neighbours share a tensor, then a replica, then a stage."""
         replicas = self.ranks // self.pipeline // self.tensor_parallel
         groups = {"tp": self.tensor_parallel, "dp": replicas, "pp": self.pipeline}
-        if replicas == self.ranks:
-            return {}  # nothing but data parallelism: its rank says it all
         found = {}
         for dimension, ranks in groups.items():
             rank, number = divmod(rank, ranks)

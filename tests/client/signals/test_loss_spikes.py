@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import pytest
 
 from tachograph.client.signals.loss_spikes import LossWatch, NonfiniteWatch, trailing
-from tachograph.client.signals.spike import NEW_LEVEL_STEPS
+from tachograph.client.signals.spike import NEW_LEVEL_SECONDS, NEW_LEVEL_STEPS
 
 TEXTBOOK = [3.0 * math.exp(-0.18 * step) + 0.20 for step in range(40)]
 """A falling loss, as in the textbook trace; its spike is +1.9 at step 9."""
@@ -24,9 +24,10 @@ def watched(losses: Iterable[float], watch: LossWatch | None = None) -> LossWatc
     return watch
 
 
-def flagged(losses: Iterable[float]) -> tuple[list[int], LossWatch]:
-    """Return the steps on which a spike was on."""
-    watch, steps = LossWatch(), []
+def flagged(losses: Iterable[float], seconds: float = 1.0) -> tuple[list[int], LossWatch]:
+    """Return the steps on which a spike was on; each takes so many seconds."""
+    step, steps = 0, []
+    watch = LossWatch(lambda: step * seconds)
     for step, loss in enumerate(losses):
         watch.observe(step, loss)
         if watch.spike.steps:
@@ -87,6 +88,13 @@ def test_a_new_level_becomes_the_baseline() -> None:
     steps, watch = flagged(losses)
     assert steps == [*range(100, 100 + NEW_LEVEL_STEPS), len(losses) - 1]
     assert watch.spikes == 2
+
+
+def test_a_spike_of_fast_steps_is_on_for_two_minutes() -> None:
+    """With 200 steps in a second it would be over before anybody looks."""
+    losses = [2.0] * 100 + [4.0] * 30_000
+    steps, _ = flagged(losses, 0.005)
+    assert steps == list(range(100, 100 + round(NEW_LEVEL_SECONDS / 0.005)))
 
 
 def test_improvement_is_no_spike() -> None:

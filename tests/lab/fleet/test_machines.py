@@ -47,7 +47,6 @@ NEVER_ON_A_HEALTHY_DAY = {
 }
 NOT_ON_THIS_FLEET = {
     "tachograph_rank_job_info": "the run is in no batch system",
-    "tachograph_rank_coordinates_info": "the run has data parallelism only",
     "tachograph_gpu_page_retirement_pending": "parts before Ampere",
     "tachograph_gpu_sm_active_ratio": "shown where the driver counts no cycles",
     "tachograph_gpu_tensor_active_ratio": "shown where the driver counts no cycles",

@@ -98,7 +98,7 @@ def test_frames_have_the_fields_of_real_ones(play: Play) -> None:
     given = frame["metrics"]
     assert isinstance(given, dict)
     assert set(given) - set(simulated["metrics"]) <= {"checkpoint_seconds_total"} - set(simulated["metrics"])
-    assert set(played.frames("hello")[0]) - {"connection", "uuid"} <= set(real.hello())
+    assert set(played.frames("hello")[0]) - {"connection", "uuid", "coordinates"} <= set(real.hello())
 
 
 def test_a_straggler_makes_all_steps_long_and_its_own_wait_short(play: Play) -> None:

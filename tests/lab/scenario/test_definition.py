@@ -10,7 +10,7 @@ from tachograph_lab.scenario.definition import Fleet
 @pytest.mark.parametrize(
     ("layout", "rank", "found"),
     [
-        ({}, 13, {}),
+        ({}, 13, {"dp": 13}),
         ({"pipeline": 4}, 13, {"pp": 1, "dp": 5}),
         ({"tensor_parallel": 8}, 19, {"tp": 3, "dp": 2}),
         ({"tensor_parallel": 2, "pipeline": 4}, 21, {"tp": 1, "dp": 2, "pp": 2}),

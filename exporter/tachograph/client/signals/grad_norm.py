@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
+from time import monotonic
 
 from tachograph.client.core.sorted_window import SortedWindow, median
 from tachograph.client.signals.spike import Spike
@@ -36,8 +38,8 @@ BLOCKS = 15
 class GradNormWatch:
     """Follows the gradient norm of one rank."""
 
-    def __init__(self) -> None:
-        self.spike = Spike()
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.spike = Spike(clock)
         self._last_step = -1
         self._forget()
 

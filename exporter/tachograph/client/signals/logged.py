@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from time import monotonic
 from weakref import ref
 
 from tachograph.catalog.rank import LOGGABLE
@@ -25,7 +26,9 @@ class Logged:
     that the run declared itself.
     """
 
-    def __init__(self, step: Step, misuse: Misuse, own: Collection[str] = ()) -> None:
+    def __init__(
+        self, step: Step, misuse: Misuse, own: Collection[str] = (), clock: Callable[[], float] = monotonic
+    ) -> None:
         self.refused = 0
         self.optimizer: ref[object] | None = None
         self.resumed = False
@@ -35,10 +38,10 @@ class Logged:
         self._own_values: dict[str, float] = {}
         self._values: dict[str, float] = {}
         self._rate: float | None = None
-        self._loss = LossWatch()
-        self._val_loss = LossWatch()
+        self._loss = LossWatch(clock)
+        self._val_loss = LossWatch(clock)
         self._evaluations = 0
-        self._grad_norm = GradNormWatch()
+        self._grad_norm = GradNormWatch(clock)
         self._learning_rate = LearningRateWatch()
         self._nonfinite = NonfiniteWatch()
         self._watches: tuple[tuple[str, Callable[[int, float], None]], ...] = (

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
+from time import monotonic
 
 from tachograph.catalog.rank import NONFINITE_SOURCES
 from tachograph.client.core.sorted_window import SortedWindow, median
@@ -60,9 +61,9 @@ the learning rate."""
 class LossWatch:
     """Scores each loss against the normal ones before it; `score` is None if they are few or it is not finite."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.spikes = 0
-        self.spike = Spike()
+        self.spike = Spike(clock)
         self.score: float | None = None
         self._last_step = -1
         self._last: float | None = None
