@@ -298,7 +298,8 @@ KINDS = (
     IncidentKind("late rank", _late_rank),
     # With what its stage takes longer by design, a small lag may be a page.
     IncidentKind("slightly late rank", _slightly_late_rank, ranks=4, after=480, uneven=False),
-    IncidentKind("late node", _late_node, nodes=4),
+    # A node may be a stage, which counts as late by its own past alone.
+    IncidentKind("late node", _late_node, nodes=4, uneven=False),
     IncidentKind("NaN", _nan),
     IncidentKind("wrong checksum", _checksum, ranks=4),
     IncidentKind("skipped batches", _batches, ranks=4, warm_up=600, after=1500, slowest=12.0),
