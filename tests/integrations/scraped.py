@@ -53,7 +53,7 @@ def launched(words: Sequence[str | Path], ranks: int) -> list[str]:
 
 
 class Scraped:
-    """Runs scripts against one exporter process, and scrapes it five times a second until they have ended."""
+    """Runs scripts against one exporter process, and scrapes it ten times a second until they have ended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -114,7 +114,7 @@ class Scraped:
             while (status := process.poll()) is None:
                 assert time.monotonic() < end, self._errors.read_text()
                 series.update(self._scrape())
-                time.sleep(0.2)
+                time.sleep(0.1)
         finally:
             if process.poll() is None:
                 process.kill()
