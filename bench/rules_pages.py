@@ -23,7 +23,7 @@ SLOT = b"0" * WIDTH
 
 PHASES = {"data": 0.04, "copy": 0.02, "forward": 0.5, "backward": 1.3, "optimizer": 0.12, "other": 0.02}
 WAIT_SECONDS = 0.6
-TIMESTAMP = re.compile(r"tachograph_rank_(heartbeat|progress|start)_timestamp_seconds")
+TIMESTAMP = re.compile(r"tachograph_rank_(heartbeat|progress|start)_timestamp_seconds|tachograph_exporter_time_seconds")
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ def moving_rows() -> Iterator[tuple[str, Moving]]:
     yield r'tachograph_gpu_clock_event_seconds_total\{.*reason="sw_power_cap"', Moving(per_second=0.05)
     yield r"tachograph_gpu_(power_watts|utilization_ratio)\{", Moving(per_second=1e-4, offset=0.9)
     yield r"tachograph_exporter_frames_total ", Moving(per_second=8)
+    yield r"tachograph_exporter_time_seconds ", Moving(per_second=1)
     yield r"node_infiniband_port_data_(received|transmitted)_bytes_total\{", Moving(per_second=20, exponent=9)
     yield r"node_network_(receive|transmit)_(bytes|packets)_total\{", Moving(per_second=1e4)
     yield r"node_pressure_\w+_seconds_total", Moving(per_second=0.01)
