@@ -86,8 +86,9 @@ def configure(folder: Path, nodes: int, port: int, rules: Path) -> Path:
 class Bench:
     """A fleet and a Prometheus that watches it."""
 
-    def __init__(self, folder: Path, programs: Mapping[str, Path], ranks: int, rules: Path) -> None:
-        self.children = Children(folder, environment={"GOMAXPROCS": str(min(2, os.cpu_count() or 1))})
+    def __init__(self, folder: Path, programs: Mapping[str, Path], ranks: int, rules: Path, gogc: int = 100) -> None:
+        cores = str(min(2, os.cpu_count() or 1))
+        self.children = Children(folder, environment={"GOMAXPROCS": cores, "GOGC": str(gogc)})
         self._folder, self._programs, self._nodes, self._rules = folder, programs, ranks // RANKS_PER_NODE, rules
         self.fleet: Child
         self.prometheus: Child
@@ -163,7 +164,7 @@ class Bench:
 def measure(ranks: int, options: argparse.Namespace, programs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
     """Measure one size: warm up, then healthy, straggler and hang."""
     result: dict[str, Any] = {"ranks": ranks}
-    with Bench(folder, programs, ranks, options.rules) as bench:
+    with Bench(folder, programs, ranks, options.rules, options.gogc) as bench:
         time.sleep(options.warm_up)
         for state in ("healthy", *options.faults):
             if state != "healthy":
@@ -214,6 +215,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
     parser.add_argument("--rules", type=Path, default=ROOT / "prometheus/rules", help="folder of rule files")
+    parser.add_argument("--gogc", type=int, default=100, help="per cent by which the heap grows between collections")
     parser.add_argument("--warm-up", type=float, default=150, help="seconds before the measurement")
     parser.add_argument("--onset", type=float, default=45, help="seconds between a fault and its measurement")
     parser.add_argument("--seconds", type=float, default=120, help="seconds to measure each state")
@@ -231,8 +233,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tachograph-rules-") as name:
         patterns(Path(name), programs["node_exporter"])
         found = [measure(ranks, options, programs, Path(name)) for ranks in options.ranks]
-    timing = {"warm-up": options.warm_up, "onset": options.onset, "seconds": options.seconds}
-    result = {"prometheus": version, "suite": options.suite, **timing, "sizes": found}
+    settings = {key: getattr(options, key.replace("-", "_")) for key in ("gogc", "warm-up", "onset", "seconds")}
+    result = {"prometheus": version, "suite": options.suite, **settings, "sizes": found}
     save(f"rules-{options.suite}", result)
     if options.doc:
         DOCUMENT.write_text(document(DOCUMENT.read_text(), result))

@@ -84,7 +84,7 @@ def test_the_document_shows_cpu_where_it_was_measured() -> None:
              "groups": {"g": {"interval": 2.0, "p50": 0.2, "max": 0.3}}}  # fmt: skip
     cpu = {"g": {"interval": 2.0, "cpu": 0.05}, "cheap": {"interval": 10.0, "cpu": 0.1}}
     sizes = [{"ranks": 8, "healthy": state, "cpu": cpu}, {"ranks": 16, "healthy": state}]
-    timing = {"prometheus": "2.42.0", "suite": "bookworm", "warm-up": 1.0, "onset": 1.0, "seconds": 1.0}
+    timing = {"gogc": 100, "prometheus": "2.42.0", "suite": "bookworm", "warm-up": 1.0, "onset": 1.0, "seconds": 1.0}
     text = report.document(f"before\n{report.FENCE}\nold", {**timing, "sizes": sizes})
     first, second = text.split("Groups at ")[1:]
     assert text.startswith("before\n")
