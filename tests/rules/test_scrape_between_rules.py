@@ -21,9 +21,9 @@ RULES = Path(__file__).resolve().parents[2] / "prometheus/rules"
 READING = re.compile(r"\b(?:tachograph_\w+|up)\b(?:\{[^}]*\})?(?:\[\w+\])?(?! offset|[\w({\[])")
 """A selector of what is scraped, and its window."""
 LABELS = {
-    "gpu": ',gpu="0",uuid="U"', "running": ',state="running"', "frozen": ',state="frozen"', "loss": ',source="loss"',
-    "forward": ',phase="forward"', "checkpoint": ',phase="checkpoint"',
-    "parameters": ',name="parameters"',
+    "gpu": ',gpu="0",uuid="U"', "running": ',state="running"', "dead": ',state="dead"', "frozen": ',state="frozen"',
+    "loss": ',source="loss"', "died": ',reason="died"', "forward": ',phase="forward"',
+    "checkpoint": ',phase="checkpoint"', "parameters": ',name="parameters"',
 }  # fmt: skip
 
 Series = Mapping[str, str]
@@ -116,7 +116,7 @@ STORIES = {
     # A save holds Python's lock for 40 s, from second 100 on; a minute of that is no fault.
     "a rank silent in its save": Story(
         subjects=("runs", "progress", "ranks"),
-        groups=("tachograph-ranks",),
+        groups=("tachograph-progress", "tachograph-ranks", "tachograph-frozen"),
         scrape=5,
         series=page(
             0,
@@ -130,6 +130,28 @@ STORIES = {
         empty=(
             'count_over_time(ALERTS{alertname="RankFrozen"}[3m])',
             "absent(max_over_time(rank:silent_seconds:max[3m]) > 30)",
+        ),
+    ),
+    # Rank 0 ended at second 99 and is up on another node when that is seen.
+    "a rank that came back elsewhere": Story(
+        subjects=("runs", "progress", "ranks"),
+        groups=("tachograph-ranks", "tachograph-runs-down"),
+        scrape=5,
+        series=page(
+            0,
+            rank_info__gpu="1x60",
+            rank_up="1x19 0x40",
+            rank_state__running="1x19 0x40",
+            rank_state__dead="0x19 1x40",
+            rank_ended_timestamp_seconds__died="_x20 99x40",
+            rank_start_timestamp_seconds="0x60",
+        )
+        | {one.replace('instance="n0"', 'instance="n1"'): "_x20 1x40" for one in page(0) if "rank_" in one}
+        | page(1, rank_progress_timestamp_seconds="0+5x60"),
+        ends=200,
+        empty=(
+            'count_over_time(ALERTS{alertname=~"Rank.*|RunDown"}[3m])',
+            "absent(max_over_time(rank:moved:info[1m]))",
         ),
     ),
     # Rank 3 lost the loss at step 100, and the others a step later; their pages come first.
