@@ -78,8 +78,9 @@ def tables(result: Mapping[str, Any]) -> list[str]:
     """Return the figures as Markdown."""
     states = [key for key in result["sizes"][0] if key not in ("ranks", "cpu")]
     lines = [
-        f"Prometheus {result['prometheus']} ({result['suite']}), GOGC={result['gogc']}; warm-up {result['warm-up']:.0f} s, then "
-        f"{result['seconds']:.0f} s of each state, {result['onset']:.0f} s after a fault began.",
+        f"Prometheus {result['prometheus']} ({result['suite']}), GOGC={result['gogc']}; "
+        f"warm-up {result['warm-up']:.0f} s, then {result['seconds']:.0f} s of each state, "
+        f"{result['onset']:.0f} s after a fault began.",
         "",
         "| ranks | state | series | samples a second | resident GB | cores, all | cores, rules | fleet's cores "
         "| load | evaluations missed | firing |",
