@@ -37,7 +37,7 @@ LIMITS = {
     "FIRST_STEPS_SECONDS": ("run:patience_seconds:max", rf"^ {NUMBER} \+ 0 \*"),
     "PAUSE_SECONDS": ("run:patience_seconds:max", rf"or on \(run\) {NUMBER} \+ 0 \* run:overdue_seconds:min"),
     "CROWD": ("rank:hang_culprit:behind", rf"count by \(run\) \(rank:hang_suspect:behind\) <= {NUMBER}\)"),
-    "LAG_SECONDS": ("rank:lag:ratio", rf"rank:lag_seconds:mean > {NUMBER}\)"),
+    "LAG_SECONDS": ("rank:large_lag_seconds:mean", rf"rank:lag_seconds:mean > {NUMBER}\)"),
     "LAG_RATIO": ("rank:lag:ratio", rf"run:step_interval_seconds:p50\[5m\]\) > {NUMBER} "),
     "STRAGGLER_RATIO": ("run:straggler_threshold:ratio", rf"or on \(run\) {NUMBER} \+ 0 \*"),
     "STRAGGLER_WAIT": (

@@ -116,7 +116,7 @@ STORIES = {
     # A save holds Python's lock for 40 s, from second 100 on; a minute of that is no fault.
     "a rank silent in its save": Story(
         subjects=("runs", "progress", "ranks"),
-        groups=("tachograph-progress", "tachograph-ranks", "tachograph-frozen"),
+        groups=("tachograph-frozen",),
         scrape=5,
         series=page(
             0,
@@ -135,7 +135,7 @@ STORIES = {
     # Rank 0 ended at second 99 and is up on another node when that is seen.
     "a rank that came back elsewhere": Story(
         subjects=("runs", "progress", "ranks"),
-        groups=("tachograph-ranks", "tachograph-runs-down"),
+        groups=("tachograph-ranks",),
         scrape=5,
         series=page(
             0,
