@@ -233,8 +233,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tachograph-rules-") as name:
         patterns(Path(name), programs["node_exporter"])
         found = [measure(ranks, options, programs, Path(name)) for ranks in options.ranks]
-    settings = {key: getattr(options, key.replace("-", "_")) for key in ("gogc", "warm-up", "onset", "seconds")}
-    result = {"prometheus": version, "suite": options.suite, **settings, "sizes": found}
+    timing = {"warm-up": options.warm_up, "onset": options.onset, "seconds": options.seconds}
+    result = {"prometheus": version, "suite": options.suite, "gogc": options.gogc, **timing, "sizes": found}
     save(f"rules-{options.suite}", result)
     if options.doc:
         DOCUMENT.write_text(document(DOCUMENT.read_text(), result))

@@ -139,7 +139,6 @@ STORIES = {
         scrape=5,
         series=page(
             0,
-            rank_info__gpu="1x60",
             rank_up="1x19 0x40",
             rank_state__running="1x19 0x40",
             rank_state__dead="0x19 1x40",
