@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pkgutil import resolve_name
 from typing import NamedTuple
 
 from tachograph._version import __version__
+from tachograph.closed_output import exit_status
 
 
 class Command(NamedTuple):
@@ -48,18 +47,12 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status; 141, as for a program that SIGPIPE ends, if its output is closed."""
+    """Run a command and return its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] == "run":  # what it raises is the script's
         status = resolve_name(COMMANDS["run"].main)(given[1:], _watch)
         return int(status)
-    try:
-        status = _command(given)
-        print(end="", flush=True)  # where standard output is closed there is none to flush
-    except BrokenPipeError:  # as in `tachograph top | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
-        return 128 + signal.SIGPIPE
-    return status
+    return exit_status(_command, given)
 
 
 def _command(given: Sequence[str]) -> int:

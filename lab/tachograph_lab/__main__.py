@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 
+from tachograph.closed_output import exit_status
 from tachograph_lab.checkout import CheckoutError, root
 
 COMMANDS: Mapping[str, str] = {
@@ -20,7 +21,10 @@ COMMANDS: Mapping[str, str] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    return exit_status(_command, list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _command(given: Sequence[str]) -> int:
     if given and given[0] in ("-h", "--help"):
         print("usage: tachograph-lab COMMAND ...\n\ncommands:")
         print("\n".join(f"  {name:10} {text}" for name, text in COMMANDS.items()))

@@ -34,6 +34,18 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.startswith(f"usage: tachograph-lab {command} ")
 
 
+@pytest.mark.parametrize("arguments", [["campaign", "--help"], ["--help"]])
+def test_a_closed_output_ends_a_command_quietly(arguments: list[str]) -> None:
+    """As in `tachograph-lab replay --help | head -n 1`."""
+    command = [sys.executable, "-m", "tachograph_lab", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={}) as done:
+        assert done.stdout
+        assert done.stderr
+        done.stdout.close()
+        assert done.stderr.read() == b""
+    assert done.returncode == 141
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
