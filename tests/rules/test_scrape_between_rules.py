@@ -132,6 +132,25 @@ STORIES = {
             "absent(max_over_time(rank:silent_seconds:max[3m]) > 30)",
         ),
     ),
+    # The same, scraped every minute: one page shows that the save began and how long the rank has been silent.
+    "a rank silent in its save, every minute": Story(
+        subjects=("runs", "progress", "ranks"),
+        groups=("tachograph-frozen",),
+        scrape=60,
+        series=page(
+            0,
+            rank_state__running="1x1 0 1x9",
+            rank_state__frozen="_x2 1 0x9",
+            rank_heartbeat_timestamp_seconds="0 60 80 180+60x9",
+            rank_phase_seconds__checkpoint="_x2 45 stale",
+            rank_phase_seconds__forward="0x1 stale 0x9",
+        ),
+        ends=300,
+        empty=(
+            'count_over_time(ALERTS{alertname="RankFrozen"}[5m])',
+            "absent(max_over_time(rank:silent_seconds:max[5m]) > 30)",
+        ),
+    ),
     # Rank 0 ended at second 99 and is up on another node when that is seen.
     "a rank that came back elsewhere": Story(
         subjects=("runs", "progress", "ranks"),
