@@ -10,6 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
+
+from tachograph.duration import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 HERO_PAGES = {
@@ -109,3 +112,18 @@ def test_compared_labels_exist_on_both_sides(labels: Mapping[tuple[str, str], fr
 def test_the_table_of_the_documentation_is_what_is_configured() -> None:
     """docs/pages.md; `python tests/alertmanager/inhibitions.py` prints it."""
     assert inhibitions.table() in (ROOT / "docs/pages.md").read_text(encoding="utf-8")
+
+
+def test_what_silences_a_hang_outlasts_it() -> None:
+    """Or the hang would be paged when both are over."""
+    kept = {
+        (rule["alert"], rule["labels"]["severity"]): parse(rule.get("keep_firing_for", "0s"))
+        for path in (ROOT / "prometheus/rules").glob("*.yml")
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+    hang = ("RunHung", "critical")
+    causes = {source for one in inhibitions.inhibitions() if hang in one.targets for source in one.sources}
+    assert len(causes) > 6
+    assert {source for source in causes if kept[source] <= kept[hang]} == set()
