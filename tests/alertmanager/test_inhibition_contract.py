@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 
 from tachograph.duration import parse
 
@@ -114,13 +113,11 @@ def test_the_table_of_the_documentation_is_what_is_configured() -> None:
     assert inhibitions.table() in (ROOT / "docs/pages.md").read_text(encoding="utf-8")
 
 
-def test_what_silences_a_hang_outlasts_it() -> None:
+def test_what_silences_a_hang_outlasts_it(rules: list[dict[str, Any]]) -> None:
     """Or the hang would be paged when both are over."""
     kept = {
         (rule["alert"], rule["labels"]["severity"]): parse(rule.get("keep_firing_for", "0s"))
-        for path in (ROOT / "prometheus/rules").glob("*.yml")
-        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
-        for rule in group["rules"]
+        for rule in rules
         if "alert" in rule
     }
     hang = ("RunHung", "critical")
