@@ -50,7 +50,7 @@ def main() -> None:
     dataset = TensorDataset(inputs, inputs.sum(1, keepdim=True).sin())
     with TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
-            accelerator="cpu",
+            accelerator="auto",
             devices=1,
             max_steps=arguments.steps,
             accumulate_grad_batches=MICRO_BATCHES,

@@ -104,12 +104,15 @@ def test_a_module_is_what_it_is_without_us(script: Path) -> None:
         (("--run",), 2, "--run needs a value"),
         (("--tokens-per-step", "many", "nope.py"), 2, "--tokens-per-step must be a number, not 'many'"),
         (("--speed", "nope.py"), 2, "unknown option --speed"),
+        (("--", "nope.py"), 2, "can't open file 'nope.py'"),
+        (("python", "train.py"), 2, "give the script alone, without python: "),
+        (("--", "/usr/bin/python3.12", "train.py"), 2, "give the script alone, without /usr/bin/python3.12: "),
     ],
 )
 def test_a_command_that_cannot_be_says_why_in_one_line(
     words: tuple[str, ...], status: int, said: str, tmp_path: Path
 ) -> None:
-    """No script, no module, an option that is none: one line on stderr, Python's status, no traceback."""
+    """No script or module, no such option, an interpreter: one line on stderr, Python's status, no traceback."""
     done = python(*RUN, *words, folder=tmp_path)
     assert done.returncode == status
     assert done.stderr.startswith(f"tachograph run: {said}")

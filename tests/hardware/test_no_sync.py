@@ -12,7 +12,9 @@ import pytest
 
 pytestmark = pytest.mark.hardware
 
-STEPS = 50
+STEPS = 100
+"""DDP times one step in a hundred, and waits for its events then: any hundred steps have as many such waits."""
+
 WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize")
 
 JOB = """
@@ -66,7 +68,7 @@ print(json.dumps(counts))
 
 
 def count(exporter: Any, mode: str, device: str = "cuda") -> dict[str, int]:
-    """Return how often each call of CUDA's runtime was made in 50 steps."""
+    """Return how often each call of CUDA's runtime was made in a hundred steps."""
     command = [sys.executable, "-W", "ignore", "-c", JOB, mode, str(STEPS), device]
     environment = {**os.environ, **exporter.environment}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)

@@ -128,9 +128,13 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], set[str], tuple[str, str],
                 given[argument] = read(value)
             except ValueError as error:
                 raise UsageError(f"{option} must be a number, not {value!r}") from error
-        elif word.startswith("-"):
+        elif word.startswith("-") and word != "--":
             raise UsageError(f"unknown option {word}")
         else:
+            if word == "--" and words:
+                word = words.pop(0)
+            if os.path.basename(word).rstrip(".0123456789") == "python":  # noqa: PTH119 - a word, not a file
+                raise UsageError(f"give the script alone, without {word}: it is run as Python would run it")
             return given, flags, ("script", word), words
     raise UsageError("no script was given")
 

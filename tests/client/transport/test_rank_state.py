@@ -36,6 +36,18 @@ def test_a_frame_with_a_step_takes_few_calls() -> None:
     assert calls <= CALLS_LIMIT
 
 
+def test_operations_are_counted_for_as_long_as_a_run_may_last() -> None:
+    """400 TFLOP/s pass 2^53 after 22 s; months of it are still a double, and nothing is refused."""
+    state = RankState(discover({"run": "test", "rank": 0}, {}), Workload(1, flops_per_step=2**44))
+    for steps in (1, 2**9, 2**9 + 1, 2**30):
+        state.step.completed = steps
+        metrics = state.frame()["metrics"]
+        assert isinstance(metrics, dict)
+        assert metrics["flops_total"] == steps * 2**44
+    assert type(metrics["flops_total"]) is float, "OTLP has 64 bits for integers"
+    assert state.frame()["dropped"] == 0
+
+
 def test_standing_in_the_middle_of_a_step_outside_every_phase_is_reported() -> None:
     """Not in a phase, nor after the step's optimizer or between steps, where a loop may save or evaluate unmarked."""
     state = RankState(discover({"run": "test", "rank": 0}, {}), Workload(1))

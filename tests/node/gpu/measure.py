@@ -109,6 +109,7 @@ def soak_collections(collections: int, fake: Any) -> dict[str, object]:
     now = 0.0
     collector, writer = NodeCollector(lambda: now, answer_seconds=10.0), LineWriter()
     points: list[tuple[float, float]] = []
+    blocks: list[tuple[float, float]] = []
     failed, began = 0, time.monotonic()
     for count in range(collections):
         now += 1.0
@@ -122,6 +123,7 @@ def soak_collections(collections: int, fake: Any) -> dict[str, object]:
         writer.line(collection)
         if count % max(collections // 200, 1) == 0:
             points.append((count, resident(os.getpid())))
+            blocks.append((count, sys.getallocatedblocks()))
     return {
         "collections": collections,
         "failed": failed,
@@ -131,6 +133,7 @@ def soak_collections(collections: int, fake: Any) -> dict[str, object]:
             for place in (0, int(UPSET / 2 * len(points)), int(UPSET * len(points)), -1)
         ],
         "bytes_per_collection": round(slope(points, UPSET), 2),
+        "blocks_per_collection": round(slope(blocks, UPSET), 5),
     }
 
 

@@ -166,7 +166,9 @@ def test_memory_does_not_grow(collections: int) -> None:
     )
     result = json.loads(soak.stdout)
     assert result["failed"] == 0
-    assert result["bytes_per_collection"] < 5, "measured: 0.2, from 5,000 collections on 0"
+    assert result["blocks_per_collection"] < 0.7, "measured: 0.3, later 0.04; one object kept of each would be 1"
+    if collections > 2000:  # before, one arena of 256 KiB more is a slope of 400
+        assert result["bytes_per_collection"] < 5, "measured: 0"
     start, filled, upset, _ = result["rss_mb"]
     assert filled - start < 3.4, "measured: 1.0, after 20,000 collections 2.4"
     assert upset - filled < 0.6, "measured: 0.3"

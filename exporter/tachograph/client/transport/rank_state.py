@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from math import isfinite
 from operator import methodcaller
-from typing import Any
 
 from tachograph.catalog.rank import PHASES, TRAIN_METRICS
 from tachograph.client.core.arguments import LARGEST
@@ -238,16 +237,18 @@ class RankState:
                     metrics[key] = numbers
                     if not all(map(isfinite, numbers.values())):
                         special.add(key)
-            elif labelled is False and (type(value) is float or _is_number(value)):
-                metrics[key] = value  # type: ignore[assignment]
-                if not isfinite(value):  # type: ignore[arg-type]
+            elif labelled is False and (number := value if type(value) is float else _carried(value)) is not None:
+                metrics[key] = number
+                if not isfinite(number):
                     special.add(key)
             else:
                 self._refused += 1
 
     def _numbers(self, given: Mapping[object, object]) -> dict[str, Number]:
-        numbers: dict[str, Any] = {
-            str(label): each for label, each in given.items() if type(each) is float or _is_number(each)
+        numbers = {
+            str(label): number
+            for label, each in given.items()
+            if (number := each if type(each) is float else _carried(each)) is not None
         }
         self._refused += len(given) - len(numbers)
         return numbers
@@ -276,13 +277,22 @@ def host_memory(path: str = STATM) -> int | None:
         return None
 
 
-def _is_number(value: object) -> bool:
-    """Return whether a frame can carry `value`: an integer beyond 2^53 would not arrive as it left."""
+def _carried(value: object) -> Number | None:
+    """Return what a frame carries of `value`, None for what is no number.
+
+    An integer beyond 2^53, as FLOPs are within half a minute, is carried as the nearest double: not every reader has
+    more than 64 bits for integers.
+    """
     if type(value) is not int:
-        return isinstance(value, float) or (
-            isinstance(value, int) and type(value) is not bool and _is_number(int(value))
-        )
-    return -LARGEST <= value <= LARGEST
+        if isinstance(value, float):
+            return value
+        return _carried(int(value)) if isinstance(value, int) and type(value) is not bool else None
+    if -LARGEST <= value <= LARGEST:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _encoded(value: Number | dict[str, Number]) -> object:
