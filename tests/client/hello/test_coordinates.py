@@ -65,6 +65,13 @@ def test_dimensions_of_one_rank_and_unknown_ones_are_left_out() -> None:
     }
 
 
+def test_a_run_of_one_rank_misuses_nothing() -> None:
+    """A pipeline tried on one GPU has a mesh, and no coordinates; ranks that it does not tell apart are a misuse."""
+    assert taken(Mesh(("pp",), (1,), (0,))) == ({}, [])
+    (said,) = taken(Mesh(("stages",), (4,), (3,)))[1]
+    assert "has no dimension of two or more ranks named pp, " in said
+
+
 def test_a_slice_has_the_coordinates_of_its_root() -> None:
     """A pipeline stage's model lies on a slice of the mesh that the run was laid out on."""
     part = Mesh(("dp_shard",), (4,), (3,))

@@ -55,7 +55,7 @@ class Coordinates:
                 self._known = _given(cast("dict[object, object]", given), misuse)
             else:
                 self._known = of_mesh(given)
-                if not self._known:
+                if not self._known and max(cast("Any", given).shape) > 1:  # a run of one rank has nothing to tell apart
                     misuse.note("wrong_type", _USE, f"has no dimension of two or more ranks named {', '.join(_NAMES)}")
         except Exception:  # noqa: BLE001 - a user's object in the place of a mesh
             misuse.note("wrong_type", _USE, f"cannot be {shown(given)}: expected a DeviceMesh, or a dict of numbers")

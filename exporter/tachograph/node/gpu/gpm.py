@@ -78,7 +78,7 @@ class GpmWindow:
             self._asked, self._query = self._all, None
         try:
             return self._ask(before, after)
-        except (NotSupported, InvalidArgument):  # the counters came with driver 595; what older ones say is not written
+        except (NotSupported, InvalidArgument):  # the counters came with driver 595; 580 calls them an invalid argument
             sampled = [activity for activity in self._asked if not activity.counted]
             if len(sampled) == len(self._asked):
                 raise

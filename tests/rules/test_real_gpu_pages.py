@@ -1,0 +1,73 @@
+"""What an exporter showed on a real GPU, in four minutes of four runs and six examples: its pages."""
+
+from __future__ import annotations
+
+import lzma
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tachograph_lab.replay.evaluation import evaluate
+from tachograph_lab.replay.recording import Recording
+from tachograph_lab.replay.scraped import Row, Target
+from tachograph_lab.replay.shipped_rules import shipped
+
+PAGES = Path(__file__).parents[1] / "captures/nvidia-h200-four-runs.pages.xz"
+"""Scraped every 5 s on a node with one H200: `## UNIX-SECONDS` and the samples of each scrape."""
+
+CLOCK = re.compile(r"_timestamp_seconds$|_time_seconds$")
+SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+HAPPENED = {
+    ("LossNotFinite", "nan"): 69.4,
+    ("RankDead", "dead"): 66.6,
+    ("RankFailed", "pipeline"): 112.3,
+    ("RecorderMisused", "pipeline"): 112.2,
+    ("RankDead", "hang"): 180.3,
+}
+"""What has to fire, and when it happened, in seconds from the first page. The example `pipeline` was started alone,
+and had its mesh of one rank called a misuse then."""
+
+TICKET_SECONDS = 60
+"""For how long a misuse has to stand."""
+
+
+def pages(every: int) -> list[tuple[float, list[Row]]]:
+    """Return each `every`-th page with its time; times in it count from the first page, as a replay's clock does."""
+    found: list[tuple[float, list[Row]]] = []
+    texts = lzma.decompress(PAGES.read_bytes()).decode().split("## ")[1::every]
+    for number, text in enumerate(texts):
+        at, *lines = text.splitlines()
+        shift = float(at) - 5.0 * every * number  # also what each scrape came too late
+        rows: list[Row] = []
+        for line in lines:
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            labels: Mapping[str, str] = dict(LABEL.findall(match[2] or ""))
+            rows.append((match[1], labels, float(match[3]) - (shift if CLOCK.search(match[1]) else 0.0)))
+        found.append((float(at), rows))
+    return found
+
+
+@pytest.mark.usefixtures("programs")
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(6, marks=pytest.mark.slow)])
+def test_what_is_told_of_real_runs(every: int, request: pytest.FixtureRequest) -> None:
+    """A NaN, two deaths by SIGKILL, a failure and a misuse; of `healthy`, compiled, with its saves, nothing.
+
+    `hang` stands in its GPU for 80 s, alone in its run and outside a step: too short to be one.
+    """
+    target = Target("tachograph", "node-1:10024", shipped().words)
+    for _, rows in (found := pages(every)):
+        target.scrape(rows)
+    interval, suite = 5.0 * every, request.node.callspec.params["programs"]
+    fired: dict[tuple[str, str], float] = {}
+    for one in evaluate(Recording([target], interval, interval * (len(found) - 1)), shipped(), interval, suite):
+        fired.setdefault((one.labels["alertname"], one.labels.get("run", "")), one.start)
+    assert fired.keys() == HAPPENED.keys()
+    for key, start in fired.items():
+        scraped = found[round(start / interval)][0] - found[0][0]
+        late = scraped - HAPPENED[key] - TICKET_SECONDS * (key[0] == "RecorderMisused")
+        assert 0 <= late <= 2 * interval + 2, key
