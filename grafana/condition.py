@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from culprits import ROWS
 from panels import BLUE, GREEN, ORANGE, RED, SEVERITIES, Json, override, query, table, words
-from series import of_run
+from series import of_run, own
 from shell import RUNBOOK_LINK, SAME, field, link
 from tachograph.catalog import index as c
 
 CONDITIONS = (
     ("hung", RED, of_run("ALERTS", alertstate="firing", alertname="RunHung")),
-    ("rank dead", RED, of_run(c.RANK_STATE, state="dead") + " == 1"),
-    ("rank failed", RED, of_run(c.RANK_STATE, state="failed") + " == 1"),
-    ("rank frozen", ORANGE, of_run(c.RANK_STATE, state="frozen") + " == 1"),
-    ("running", GREEN, of_run(c.RANK_STATE, state="running") + " == 1"),
-    ("finished", BLUE, of_run(c.RANK_STATE, state="finished") + " == 1"),
+    ("rank dead", RED, own(of_run(c.RANK_STATE, state="dead")) + " == 1"),
+    ("rank failed", RED, own(of_run(c.RANK_STATE, state="failed")) + " == 1"),
+    ("rank frozen", ORANGE, own(of_run(c.RANK_STATE, state="frozen")) + " == 1"),
+    ("running", GREEN, own(of_run(c.RANK_STATE, state="running")) + " == 1"),
+    ("finished", BLUE, own(of_run(c.RANK_STATE, state="finished")) + " == 1"),
 )
 """What a run can be in, worst first: the first that holds for any rank stands for the run."""
 

@@ -7,6 +7,7 @@ from panels import (
     PHASES,
     STATES,
     Json,
+    at_end,
     bar_cells,
     coloured,
     heat,
@@ -19,13 +20,13 @@ from panels import (
     timeline,
     words,
 )
-from series import of_cluster, of_ranks, of_run
+from series import of_cluster, of_ranks, of_run, own
 from shell import LOGS, SAME, TRACES, explore, field, link
 from tachograph.catalog import index as c
 
 ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16,384
 
-WAIT, LAG = of_ranks(c.TRAIN_RECENT_WAIT), of_ranks("rank:lag_seconds:mean")
+WAIT, LAG = of_ranks("rank:wait_seconds:mean"), of_ranks("rank:lag_seconds:mean")
 BEHIND = f"max by (rank) ({of_ranks('rank:collectives_behind:max')})"
 
 LOG_QUERY = f'{{run="${{run:percentencode}}"}} | rank="{field("Rank")}"'
@@ -60,8 +61,8 @@ def verdicts() -> str:
 def conspicuous(rows: int) -> str:
     """Return the chosen ranks that deserve a look most, highest first."""
     nought = f"max by (rank) ({of_ranks(c.RANK_UP)}) * 0"
-    gone = f"max by (rank) ({of_ranks(c.RANK_STATE, state='dead|failed|frozen')})"
-    phase = f"max by (rank) ({of_ranks(c.RANK_PHASE)})"
+    gone = f"max by (rank) ({own(of_ranks(c.RANK_STATE, state='dead|failed|frozen'))})"
+    phase = f"max by (rank) ({own(of_ranks(c.RANK_PHASE))})"
     alerts = of_ranks("ALERTS", alertstate="firing", severity="critical")
     # One number to choose rows by: named by a page, then gone, behind in a collective, lagging, long in its phase.
     weighed = (
@@ -79,10 +80,10 @@ def rank_table(**more: object) -> Json:
     """Return the table that names the culprit: the most conspicuous ranks of all that are chosen."""
     chosen = conspicuous(ROWS)
     asked = (
-        f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({of_ranks(c.RANK_INFO)})",
-        f"max by (rank, state) ({of_ranks(c.RANK_STATE)} == 1)",
-        f"max by (rank, phase) ({of_ranks(c.RANK_PHASE)})",
-        f"max by (rank) ({of_ranks(c.TRAIN_STEP)})",
+        f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({own(of_ranks(c.RANK_INFO))})",
+        f"max by (rank, state) ({own(of_ranks(c.RANK_STATE))} == 1)",
+        f"max by (rank, phase) ({own(of_ranks(c.RANK_PHASE))})",
+        f"max by (rank) ({own(of_ranks(c.TRAIN_STEP))})",
         f"max by (rank) ({WAIT})",
         f"max by (rank) ({LAG})",
         BEHIND,
@@ -183,16 +184,14 @@ def node_table(**more: object) -> Json:
 
 def sequence_spread(**more: object) -> Json:
     """Return the panel of how far the last rank is behind the first one of its process group."""
-    # Ranks report up to 1 s and are scraped up to 5 s apart, so to lack what others got within 15 s means nothing. A
-    # rank that restarted counts from 0 again: its past says nothing about where the others should be.
-    enqueued = of_run(c.TRAIN_COLLECTIVE_ENQUEUED)
-    reached = f"max by (group) ({enqueued} offset 15s <= {enqueued})"
+    # By the rule, which asks ranks that stand still: counts of two nodes are a scrape apart, thousands of collectives.
+    enqueued = f"0 * max({of_run(c.TRAIN_COLLECTIVE_ENQUEUED)})"
     return lines(
         "Collectives behind",
         "none",
-        "How many collectives the last rank is behind the first one of its process group 15 s ago. 0 is good. "
-        "A line that stays above 0 is a hang: the table of ranks names who never entered.",
-        [query(f"clamp_min(max({reached} - on (group) group_right () {enqueued}), 0)", "behind")],
+        "How many collectives the last rank is behind the first one of its process group, while the run stands still. "
+        "0 is good. A line above 0 is a hang: the table of ranks names who never entered.",
+        [query(f"max({of_run('rank:collectives_behind:max')}) or {enqueued}", "behind")],
         "not collected: no process group reports sequence numbers",
         min=0,
         decimals=0,
@@ -220,10 +219,12 @@ def ranks_by_phase(**more: object) -> Json:
 
 def phases_over_time(rows: int, **more: object) -> Json:
     """Return the panel of what the most conspicuous ranks do, phase by phase."""
-    chosen = conspicuous(rows).replace("}", "} @ end()")
+    chosen = at_end(conspicuous(rows))
     # Each `or` looks at all that stands before it, so what most ranks are in comes last.
     rare_first = sorted(c.PHASES, key=("data", "forward", "collective", "backward").count)
-    coded = " or ".join(f"{of_ranks(c.RANK_PHASE, phase=phase)} * 0 + {c.PHASES.index(phase)}" for phase in rare_first)
+    coded = " or ".join(
+        f"{own(of_ranks(c.RANK_PHASE, phase=phase))} * 0 + {c.PHASES.index(phase)}" for phase in rare_first
+    )
     words_of = {str(code): {"text": phase, "color": PHASES[phase]} for code, phase in enumerate(c.PHASES)}
     return timeline(
         "What the conspicuous ranks do",

@@ -16,6 +16,7 @@ from panels import (
     SEVERITIES,
     UNITS,
     Json,
+    at_end,
     bar_cells,
     coloured,
     lines,
@@ -38,6 +39,8 @@ def of_runs(name: str, **matchers: str) -> str:
 
 WORTH, LOST = of_runs("run:productive_seconds:rate2m"), of_runs("run:lost_seconds:rate2m")
 GPUS = of_runs(RUNS)
+HELD = f"sum({GPUS} and on (run) {of_runs('node:ranks_alive:count')})"
+"""Of runs that are alive: ranks of one that ended are shown for a while, and their GPUs may be another's by then."""
 FIRING = of_runs("ALERTS", alertstate="firing")
 EVERYWHERE = of_cluster("ALERTS", alertstate="firing", severity="critical|warning|info")
 OF_BASELINE = (
@@ -61,15 +64,15 @@ def top() -> list[Json]:
     """Return the band that answers in five seconds: is the cluster doing useful work, and what is on fire."""
     peak = of_runs("run:known_peak_flops:sum")
     mfu = f"sum({of_runs('run:mfu:ratio')} * {peak}) / sum({peak})"
-    critical = of_runs("ALERTS", alertstate="firing", severity="critical")
-    delivered, held, scheduled = hours(f"sum({WORTH})"), hours(f"sum({GPUS})"), hours(SCHEDULED)
+    critical = f"{of_runs('ALERTS', alertstate='firing', severity='critical')} and on (run) {GPUS}"
+    delivered, held, scheduled = hours(f"sum({WORTH})"), hours(HELD), hours(SCHEDULED)
     return [
         stat("Runs", "none", "Known runs, whatever state they are in. Where one is missing that should be here: its "
              "recorder is off, or no exporter runs on its nodes.", [query(f"count({GPUS})", instant=True)], "no run",
              w=4),
         stat("GPUs allocated", "locale", "GPUs held by the ranks of all runs, and all that exporters know. Nearly "
              "all allocated is good. What is not: see the queue below.",
-             [query(f"sum({GPUS})", "allocated", instant=True),
+             [query(HELD, "allocated", instant=True),
               query(f"count({of_cluster(c.GPU_UP)})", "known", instant=True)],
              "none", show="value_and_name", w=4),
         stat("GPUs productive", "locale", "GPUs' worth of new training work: what is left of those allocated when "
@@ -169,14 +172,14 @@ def over(colour: str) -> list[Json]:
 
 def use() -> list[Json]:
     """Return how the machines are used, over time."""
-    worst = f"bottomk(10, {OF_BASELINE})".replace("}", "} @ end()")
+    worst = at_end(f"bottomk(10, {OF_BASELINE})")
     shades = {"known": GREY, "scheduled": PURPLE, "allocated": BLUE, "productive": GREEN}
     return [
         lines("GPUs", "locale", "GPUs that exporters know, that the scheduler gave out, that runs hold, and the worth "
               "of new work. Close together is good. Known above scheduled: idle machines; scheduled above allocated: "
               "jobs without a recorder; allocated above productive: see what is lost.",
               [query(f"count({of_cluster(c.GPU_UP)})", "known"), query(SCHEDULED, "scheduled"),
-               query(f"sum({GPUS})", "allocated"), query(f"sum({WORTH})", "productive")],
+               query(HELD, "allocated"), query(f"sum({WORTH})", "productive")],
               "no run is known", overrides=coloured(shades), min=0, w=8),
         lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work: GPU-hours lost an hour. "
               "Collectives are part of how runs are built; the others should be near 0.",

@@ -12,8 +12,8 @@ from tachograph.catalog import index as c
 
 NODES = '{__name__=~"node:run:info|up",cluster=~"$cluster",job=~"tachograph|dcgm|",run=~"$run"}'
 """Every node that is scraped, which knows no run, and every node of a run, which knows no job: what $run narrows."""
-WHERE = f"on (instance) group by (instance) ({NODES})"
-LATELY = f"on (instance) group by (instance) (last_over_time({NODES}[1h]))"
+WHERE = f"on (instance) group by (instance) (last_over_time({NODES}[1h]))"
+"""Also where the run lately was: what killed it is looked for when it is gone."""
 
 RUN = variable("run", "Run", f"label_values({of_cluster(RUNS, run='.*$find.*')}, run)", **{**ALL, "allValue": "^$"})
 """All is every node, with and without a run: `^$` is the run of `up`."""
@@ -37,6 +37,5 @@ def rated(metric: c.Metric | str, **matchers: str) -> str:
 
 
 def alerts(**matchers: str) -> str:
-    """Select what fires on the chosen nodes, or those where the run lately was."""
-    found = of_nodes("ALERTS", alertstate="firing", severity="critical|warning|info", **matchers)
-    return f"({found} and {LATELY})"
+    """Select what fires on the chosen nodes."""
+    return of_hosts("ALERTS", alertstate="firing", severity="critical|warning|info", **matchers)

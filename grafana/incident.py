@@ -25,7 +25,7 @@ from panels import (
     timeline,
     words,
 )
-from series import HERE, firing, of_cluster, of_nodes_alone, of_run
+from series import HERE, firing, of_cluster, of_nodes_alone, of_run, own
 from shell import RUNBOOK_LINK, SAME, field, link
 from tachograph.catalog import index as c
 
@@ -66,9 +66,13 @@ def graded(labels: str, **matchers: str) -> str:
 
 def alert_table() -> Json:
     """Return every alert of the window in the order in which they began: what came first is often the cause."""
-    mine, nodes = of_run("ALERTS_FOR_STATE"), of_nodes_alone("ALERTS_FOR_STATE")
-    fired = firing(over="$__range")
-    began = f"(min_over_time({mine}[$__range]) or min_over_time({nodes}[$__range])) and ignoring (alertstate) {fired}"
+    # Of those moments alone at which it fired: what was pending for a while an hour before did not begin there.
+    began = " or ".join(
+        f"min_over_time(({select('ALERTS_FOR_STATE')} and ignoring (alertstate) "
+        f"{select('ALERTS', alertstate='firing')})[$__range:15s])"
+        for select in (of_run, of_nodes_alone)
+    )
+    began = f"({began}) and ignoring (alertstate) {firing(over='$__range')}"
     columns = {"Value": "Since", "severity": "Severity", "alertname": "Alert", "rank": "Rank", "instance": "Node"}
     return table(
         "Alerts of this window, in order",
@@ -93,7 +97,7 @@ def alert_table() -> Json:
 
 def what_happened() -> list[Json]:
     """Return the run's state, its alerts, attempts and pauses, and what the machines had, one above the other."""
-    attempts = f"count by (attempt) (group by (attempt, rank) ({of_run(c.RANK_INFO)}))"
+    attempts = f"count by (attempt) (group by (attempt, rank) ({own(of_run(c.RANK_INFO))}))"
     apart = f"count by (phase) ({of_run(c.RANK_PHASE, phase='init|checkpoint|eval')})"
     subjects = "alertname, rank, instance"
     events = [query(f"count({of_cluster(name)} and {HERE}) > 0", text) for text, name in EVENTS]

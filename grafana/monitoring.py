@@ -16,6 +16,7 @@ from panels import (
     UNITS,
     Json,
     annotation,
+    at_end,
     coloured,
     lines,
     override,
@@ -164,7 +165,7 @@ def exporters() -> list[Json]:
               "waits for the driver. A few seconds are good. Climbing on gpu: the driver hangs there. By name: the "
               "oldest.",
               [query(f"max by (collector) ({age})", "{{collector}}"),
-               query(f"{age} and topk(3, {age.replace('}', '} @ end()')})", "{{instance}} {{collector}}")], NO_EXPORTER,
+               query(f"{age} and topk(3, {at_end(age)})", "{{instance}} {{collector}}")], NO_EXPORTER,
               min=0),
         lines("Time since the last frame", "s", "Time since a rank's last frame. Up to 1 s plus the time between "
               "scrapes is good. Climbing: the process is stopped, or it died; a dead one leaves after 15 "

@@ -10,7 +10,7 @@ import shell
 from absences import NO_HOST, NO_PRESSURE
 from condition import ON_HOSTS, firing_table
 from culprits import ROWS
-from hosts import GPU, LATELY, NODE, RUN, WHERE, alerts, of_gpus, of_hosts, rated
+from hosts import GPU, NODE, RUN, WHERE, alerts, of_gpus, of_hosts, rated
 from panels import (
     BAND,
     BLUE,
@@ -22,6 +22,7 @@ from panels import (
     UNITS,
     Json,
     annotation,
+    at_end,
     coloured,
     lines,
     override,
@@ -61,7 +62,7 @@ CONDITIONS = (
 
 def top() -> list[Json]:
     """Return the band that answers in five seconds: are nodes and GPUs there, does anything fire on them."""
-    up = f"({of_nodes('up', job='tachograph')} and {LATELY})"
+    up = f"({of_nodes('up', job='tachograph')} and {WHERE})"
     asked = f"count by (action) ({of_gpus(c.GPU_RECOVERY_ACTION, action='!none')} > 0)"
     return [
         stat("Nodes answering", "none", "Nodes whose exporter answers Prometheus, out of those it is configured to "
@@ -281,7 +282,7 @@ def links() -> list[Json]:
         lines("NVLinks down", "none", "Links that were up before, or are up on the GPU's peers, and are not now. 0 is "
               "good. Above: drain the node; look at the bridge, the baseboard or the switch tray. By name: most down.",
               [query(f"sum({down}) or 0 * count({of_gpus(c.GPU_NVLINK_LINKS)})", "all"),
-               query(f"{down} and topk(3, {down.replace('}', '} @ end()')})", WHO)], bare, min=0, decimals=0,
+               query(f"{down} and topk(3, {at_end(down)})", WHO)], bare, min=0, decimals=0,
               soft_max=4),
         lines("NVLink errors", "cpm", "Errors a minute on all NVLinks, by kind. 0, or a few checksums that a replay "
               "fixed, is good. Recovery, or effective from generation 5 on: drain the node, look at the bridge or the "
@@ -307,7 +308,7 @@ def links() -> list[Json]:
               "that rise: the same, before it fails. By name: most errors.",
               [query(f"count({of_hosts('node:nic_down_seconds:max')})", "ports down"),
                query(f"count({of_hosts('node:nic_speed:ratio')})", "ports slower than usual"),
-               query(f"{errors} and topk(8, {errors.replace('}', '} @ end()')})", "{{instance}} {{device}}")],
+               query(f"{errors} and topk(8, {at_end(errors)})", "{{instance}} {{device}}")],
               "no port is down, slow or has errors; or no node_exporter", min=0, decimals=0, soft_max=4),
         lines("Congestion", "cps", "Congestion notifications that nodes sent, and packets whose acknowledgement never "
               "came, a second. Near 0 is good. Both up on many nodes: the fabric is overloaded or misrouted; on one: "
@@ -350,7 +351,7 @@ def host() -> list[Json]:
 
 def dashboard() -> Json:
     """Return the whole dashboard."""
-    xid = f"group by (instance, gpu, xid) (changes({of_nodes(c.GPU_XID_TIMESTAMP)}[30s]) > 0)"
+    xid = f"group by (instance, gpu, xid) (abs(time() - {of_nodes(c.GPU_XID_TIMESTAMP)}) < 90)"
     return shell.dashboard(
         "node",
         "Nodes, GPUs, links and disks: is anything physically breaking, and where. A run narrows them to its nodes.",

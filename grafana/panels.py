@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,15 +52,18 @@ def one_by_one(asked: Sequence[str], label: str, chosen: str) -> list[Json]:
     return [query(f"({one}) and on ({label}) {chosen}" if i else one, table=True) for i, one in enumerate(asked)]
 
 
+def at_end(expression: str) -> str:
+    """Return the expression as of the right edge of the range: `@ end()` behind each selector with braces."""
+    return re.sub(r"\}(?:\[[^]]*\])?", lambda found: f"{found[0]} @ end()", expression)
+
+
 def spread(expression: str, worst: str = "", legend: str = "") -> list[Json]:
     """Return max, median and min over all series, and the worst few: at most 6 lines for 8 ranks or for 16,384.
 
-    `@ end()` chooses the few once, at the right edge; a plain topk would choose anew at each step and add lines. It
-    stands behind selectors only, so `expression` holds no ranges.
+    The few are chosen once, at the right edge; a plain topk would choose anew at each step and add lines.
     """
-    at_end = expression.replace("}", "} @ end()")
     bands = {"max": f"max({expression})", "median": f"quantile(0.5, {expression})", "min": f"min({expression})"}
-    few = [query(f"{expression} and {worst}(3, {at_end})", legend)] if worst else []
+    few = [query(f"{expression} and {worst}(3, {at_end(expression)})", legend)] if worst else []
     return [query(band, name) for name, band in bands.items()] + few
 
 

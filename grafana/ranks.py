@@ -35,12 +35,13 @@ from panels import (
     spread,
     table,
 )
-from series import of_ranks, of_run
+from series import not_over, of_ranks, of_run, own
 from shell import SAME, field, label, link
 from tachograph.catalog import index as c
 
 MOST = 12  # bars: as many as stand beside each other without scrolling
 
+WORK = "copy|forward|backward|optimizer|other"
 PARTS = {"compute": BLUE, "communication": PURPLE, "data": ORANGE}
 
 
@@ -72,10 +73,10 @@ def parts_table() -> Json:
     """Return where the step of each conspicuous rank goes: its own work, waiting for others, waiting for data."""
     chosen = conspicuous(ROWS)
     asked = (
-        f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({of_ranks(c.RANK_INFO)})",
-        f"sum by (rank) ({of_ranks(c.TRAIN_RECENT_PHASE, phase='copy|forward|backward|optimizer|other')})",
-        f"max by (rank) ({of_ranks(c.TRAIN_RECENT_WAIT)})",
-        f"max by (rank) ({of_ranks(c.TRAIN_RECENT_PHASE, phase='data')})",
+        f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({own(of_ranks(c.RANK_INFO))})",
+        f"sum by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase=WORK))})",
+        f"max by (rank) ({WAIT})",
+        f"max by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase='data'))})",
         f"max by (rank) ({of_ranks('rank:mfu:ratio')})",
         f"max by (rank, phase) ({of_ranks('rank:straggler_phase:seconds')})",
     )
@@ -141,6 +142,7 @@ def collectives() -> list[Json]:
 
 def over_time() -> list[Json]:
     """Return the same over time: who stood out, and since when."""
+    steps = not_over(of_ranks(c.TRAIN_STEP))
     return [
         lag_heat(w=8),
         node_heat(w=8),
@@ -160,8 +162,7 @@ def over_time() -> list[Json]:
         lines("Steps between the first and the last rank", "none", "How many optimizer steps the rank furthest ahead "
               "is beyond the last one, as of their last reports. What fits between two reports is good. A climb: each "
               "rank trains alone; compare what they were started with.",
-              [query(f"max({of_ranks(c.TRAIN_STEP)}) - min({of_ranks(c.TRAIN_STEP)})", "steps")], "no step yet", min=0,
-              decimals=0, soft_max=4, w=12),
+              [query(f"max({steps}) - min({steps})", "steps")], "no step yet", min=0, decimals=0, soft_max=4, w=12),
     ]  # fmt: skip
 
 

@@ -31,16 +31,18 @@ from panels import (
     spread,
     stat,
 )
-from series import FIRING, HERE, of_cluster, of_gpus, of_ranks, of_run
+from series import FIRING, HERE, of_cluster, of_gpus, of_ranks, of_run, own
 from tachograph.catalog import index as c
 
 
 def top() -> list[Json]:
     """Return the band that answers in five seconds: does it run, how far is it, does anything fire."""
-    info = f"group by (instance, rank, world_size) ({of_run(c.RANK_INFO)})"
-    up = f"sum by (world_size) ({of_run(c.RANK_UP)} * on (instance, rank) group_left (world_size) {info})"
-    ahead = f"max({of_run(c.TRAIN_TOTAL_STEPS)}) - max({of_run(c.TRAIN_STEP)}) > 0 < Inf"
-    left = f"({ahead}) * max({of_run('run:step_interval_seconds:mean2m')})"
+    info = f"group by (instance, rank, world_size) ({own(of_run(c.RANK_INFO))})"
+    up = f"sum by (world_size) ({own(of_run(c.RANK_UP))} * on (instance, rank) group_left (world_size) {info})"
+    step = f"(max({of_run('run:train_step:max')}) or max({of_run(c.TRAIN_STEP)}))"
+    ahead = f"max({of_run(c.TRAIN_TOTAL_STEPS)}) - {step} > 0 < Inf"
+    pace = f"(max({of_run('run:step_interval_seconds:mean2m')}) or max({of_run('run:step_interval_seconds:p50')}))"
+    left = f"({ahead}) * {pace}"
     of_baseline = f"{of_run('run:step_mfu:ratio')} / {of_run('run:step_mfu:baseline')}"
     return [
         stat("Run", "none", "The worst condition that holds for any rank. Running is good. Hung, dead, failed or "
@@ -58,15 +60,16 @@ def top() -> list[Json]:
              [query(of_baseline, instant=True)], "none yet", decimals=0, w=4),
         firing_table(FIRING, "What fires for this run or its nodes, and whom it names.", ON_A_RUN, w=8),
         stat("Step", "locale", "The furthest optimizer step of any rank. It should climb all the time.",
-             [query(f"max({of_run(c.TRAIN_STEP)})", instant=True)], "no step yet", w=3),
+             [query(step, instant=True)], "no step yet", w=3),
         stat("Time left", "s", "Time to the run's last step at the pace of the last two minutes. It falls by a minute "
              "a minute; where it does not, the run has slowed down. It needs `Recorder(total_steps=…)`.",
              [query(left, instant=True)], "not known", decimals=1, w=3),
-        stat("Since step", "s", "Time since any rank completed a step. Good is the step time and up to 5 s more, "
-             "the time between scrapes; a checkpoint or an evaluation may stretch it.",
-             [query(f"time() - max({of_run(c.RANK_PROGRESS)})", instant=True)], "no step yet", decimals=1, w=3),
+        stat("Since step", "s", "Time since any rank completed a step. Good is the step time and up to the time "
+             "between two scrapes more; a checkpoint or an evaluation may stretch it.",
+             [query(f"time() - max({of_run('run:progress_timestamp_seconds:max')})", instant=True)], "no step yet",
+             decimals=1, w=3),
         stat("Since checkpoint", "s", "Age of the last saved checkpoint: the work that a failure now would lose.",
-             [query(f"time() - max({of_run(c.TRAIN_CHECKPOINT_TIMESTAMP)})", instant=True)], "none", decimals=0, w=4),
+             [query(f"max({of_run('run:checkpoint_age_seconds:min')})", instant=True)], "none", decimals=0, w=4),
         stat("GPUs lost", "locale", "GPUs' worth of time that now brings no new work, waits in collectives left out: "
              "data, start-up, checkpoints, evaluation, restarts, repeated steps, hangs. Near 0 is good; Efficiency has "
              "the causes.", [query(f"sum({of_run('run:lost_seconds:rate2m', cause='!collective')})", instant=True)],
@@ -106,10 +109,11 @@ def efficiency() -> list[Json]:
               [query(of_run("run:tokens:rate1m"), "tokens")], "not collected: needs tokens_per_step", min=0,
               w=8),
         lines("Step time", UNITS["seconds"], "Wall time of an ordinary step, all ranks together. The mean is exact, "
-              "the others come from buckets 41 % apart. p90 far above p50: some steps stall; look for data, "
-              "checkpoints, a lag.",
+              "usual is the median rank's; max and p90 come from buckets 41 % apart, the last of which ends at 128 s. "
+              "p90 far above usual: some steps stall; look for data, checkpoints, a lag.",
               [query(f"histogram_quantile(1, {buckets})", "max"), query(f"histogram_quantile(0.9, {buckets})", "p90"),
-               query(f"histogram_quantile(0.5, {buckets})", "p50"), query(of_run("run:step_seconds:mean1m"), "mean")],
+               query(f"quantile(0.5, {own(of_run(c.TRAIN_RECENT_STEP))})", "usual"),
+               query(of_run("run:step_seconds:mean1m"), "mean")],
               "no step completed in this range", min=0, w=8),
         lines("Where the time goes", UNITS["ratio"], "Share of the median rank's step by phase; collective is its "
               "wait for other ranks. Forward and backward should fill it. A growing data share starves the GPUs: look "

@@ -29,6 +29,17 @@ def of_run(metric: c.Metric | str, **matchers: str) -> str:
     return of_cluster(metric, **matchers).replace("{", '{run="$run",', 1)
 
 
+def own(vector: str) -> str:
+    """Return ranks' series without those of another job of that name, and of ranks that have gone on elsewhere."""
+    return f"({vector} unless on (run, rank, instance) ({of_run('rank:stranger:info')} or {of_run('rank:moved:info')}))"
+
+
+def not_over(vector: str) -> str:
+    """Return ranks' series without those of another job of that name, and of ranks that have ended."""
+    ended = f"{of_run('rank:halted:info', state='!frozen')} or {of_run('rank:stranger:info')}"
+    return f"({vector} unless on (run, rank, instance) ({ended}))"
+
+
 def of_ranks(metric: c.Metric | str, **matchers: str) -> str:
     """Select a family for the chosen nodes and ranks of the run."""
     return of_run(metric, instance="$instance", rank="$rank", **matchers)
@@ -40,8 +51,8 @@ def of_nodes(metric: c.Metric | str, **matchers: str) -> str:
 
 
 def of_gpus(metric: c.Metric | str, **matchers: str) -> str:
-    """Select a family for every GPU of the nodes on which chosen ranks sit, whether or not a rank holds that GPU."""
-    where = f"on (instance) group by (instance) ({of_ranks(c.RANK_INFO)})"
+    """Select a family for every GPU of the nodes on which chosen ranks live, whether or not a rank holds that GPU."""
+    where = f"on (instance) group by (instance) ({of_ranks(c.RANK_UP)} == 1)"
     return f"({of_nodes(metric, **matchers)} and {where})"
 
 
@@ -50,12 +61,19 @@ HERE = f"on (instance) group by (instance) (last_over_time({of_run('node:ranks_u
 
 
 def firing(over: str = "", **matchers: str) -> str:
-    """Return the alerts of the run that fire, and those of its nodes and GPUs that know no run; `over`: within it."""
+    """Return the alerts of the run that fire, and those that know no run: of its nodes and GPUs, and of slow storage.
+
+    `over`: within that time.
+    """
     asked = {"alertstate": "firing", "severity": "critical|warning|info"} | matchers
-    mine, nodes = of_run("ALERTS", **asked), of_nodes_alone("ALERTS", **asked)
-    if over:
-        mine, nodes = (f"last_over_time({alerts}[{over}])" for alerts in (mine, nodes))
-    return f"({mine} or {nodes} and {HERE})"
+    found = [
+        of_run("ALERTS", **asked),
+        of_nodes_alone("ALERTS", **asked),
+        of_nodes_alone("ALERTS", **asked | {"alertname": "StorageSlow"}),
+        of_run("run:shared_stall_timestamp_seconds:min"),
+    ]
+    mine, nodes, storage, stalled = (f"last_over_time({each}[{over}])" for each in found) if over else found
+    return f"({mine} or {nodes} and {HERE} or {storage} and on () {stalled})"
 
 
 def of_nodes_alone(name: str, **matchers: str) -> str:

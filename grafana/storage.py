@@ -30,8 +30,8 @@ from panels import (
     table,
     words,
 )
+from series import firing, not_over, of_nodes, of_ranks, of_run, own
 from series import of_gpus as of_hosts  # the same for any series of a node
-from series import of_nodes, of_ranks, of_run
 from shell import SAME, field, link
 from tachograph.catalog import index as c
 
@@ -57,13 +57,12 @@ def of_disks(at: str = "") -> str:
 def rate_spread(metric: c.Metric, worst: str, **matchers: str) -> list[Json]:
     """Return what `spread` does, for the rate of a counter."""
     found = of_ranks(metric, **matchers)
-    few = f"{worst}(3, rate({found}[$__rate_interval] @ end()))"
-    return [*spread(f"rate({found}[$__rate_interval])"), query(f"rate({found}[$__rate_interval]) and {few}", RANK)]
+    rate = not_over(f"rate({found}[$__rate_interval])")
+    return spread(rate, worst, RANK)
 
 
 def top() -> list[Json]:
     """Return the band that answers in five seconds: what is safe, what would be lost, does data flow."""
-    firing = of_run("ALERTS", alertstate="firing", severity="critical|warning|info", alertname=ABOUT)
     lost = f"{of_run('run:unsaved_seconds:max')} * on (run) group_left () {of_run('run:ranks:count')} / 3600"
     return [
         stat("Last good step", "locale", "Step of the newest checkpoint that was saved while the loss was healthy: "
@@ -76,7 +75,7 @@ def top() -> list[Json]:
         stat("Waits for data", UNITS["ratio"], "Share of its time that the median rank waits for data. Near 0 is good. "
              "Above a few percent: read the row Data.", [query(of_run("run:data_wait:median"), instant=True)],
              NO_LOADER, decimals=1),
-        firing_table(firing, "What fires about data and checkpoints of this run.", ON_HOSTS, w=9),
+        firing_table(firing(alertname=ABOUT), "What fires about data and checkpoints of this run.", ON_HOSTS, w=9),
         stat("Last saved step", "locale", "Step of the newest checkpoint, good or not.",
              [query(of_run("run:checkpoint_step:max"), instant=True)], "none"),
         stat("GPU-hours at risk", "none", "GPU-hours of work since the last checkpoint, which a failure now would "
@@ -190,8 +189,8 @@ def saved_table() -> Json:
         f"topk({ROWS}, {nought} + on (rank) (1e6 * {failed} or on (rank) {nought}) + on (rank) ({took} or {nought}))"
     )
     asked = (
-        f"{chosen} * on (rank) group_right () group by (rank, instance) ({of_ranks(c.RANK_INFO)})",
-        f"max by (rank, state) ({of_ranks(c.RANK_STATE)} == 1)",
+        f"{chosen} * on (rank) group_right () group by (rank, instance) ({own(of_ranks(c.RANK_INFO))})",
+        f"max by (rank, state) ({own(of_ranks(c.RANK_STATE))} == 1)",
         f"max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_STEP)})",
         f"time() - max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_TIMESTAMP)})",
         took,

@@ -1,0 +1,162 @@
+"""What panels say where ranks moved, another job has the run's name, a scrape failed, or scrapes are a minute apart."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+Json = dict[str, Any]
+RANK_3 = 'run="r",rank="3"'
+
+
+@dataclass(frozen=True)
+class Case:
+    """A panel's query, or an annotation's, over series every 5 s; what it answers, by labels."""
+
+    dashboard: str
+    title: str
+    series: Mapping[str, str]
+    answers: Mapping[str, float]
+    at: int = 480
+    letter: str = "A"
+
+
+MOVED = {  # from node a, where it is shown dead, to b
+    f'tachograph_rank_info{{{RANK_3},instance="a",gpu="3",attempt="0",world_size="1"}}': "1x99",
+    f'tachograph_rank_info{{{RANK_3},instance="b",gpu="3",attempt="1",world_size="1"}}': "1x99",
+    f'tachograph_rank_state{{{RANK_3},instance="a",state="dead"}}': "1x99",
+    f'tachograph_rank_state{{{RANK_3},instance="b",state="running"}}': "1x99",
+    f'tachograph_rank_up{{{RANK_3},instance="a"}}': "0x99",
+    f'tachograph_rank_up{{{RANK_3},instance="b"}}': "1x99",
+    f'tachograph_train_step{{{RANK_3},instance="a"}}': "20x99",
+    f'tachograph_train_step{{{RANK_3},instance="b"}}': "120x99",
+    f'rank:moved:info{{{RANK_3},instance="a"}}': "1x99",
+    f'rank:halted:info{{{RANK_3},instance="a",state="dead"}}': "1x99",
+}
+STRANGER = {  # of another job, which goes on, on node z
+    f'tachograph_rank_info{{{RANK_3},instance="a",gpu="3"}}': "1x99",
+    f'tachograph_rank_info{{{RANK_3},instance="z",gpu="5"}}': "1x99",
+    f'tachograph_rank_up{{{RANK_3},instance="a"}}': "1x99",
+    f'tachograph_train_step{{{RANK_3},instance="z"}}': "900000+5x99",
+    f'tachograph_rank_progress_timestamp_seconds{{{RANK_3},instance="z"}}': "0+5x99",
+    f'rank:stranger:info{{{RANK_3},instance="z"}}': "1x99",
+    'run:train_step:max{run="r"}': "600x99",
+    'run:progress_timestamp_seconds:max{run="r"}': "180x99",
+}
+CASES = {
+    "a rank that goes on elsewhere is no dead one": Case("run", "Run", MOVED, {"{}": 5}),
+    "it is one of one": Case("run", "Ranks reporting", MOVED, {'{up="1",world_size="1"}': 1}),
+    "it stands in one row": Case(
+        "run", "Ranks, the most conspicuous first", MOVED, {'{rank="3",instance="b",gpu="3"}': 0}
+    ),
+    "in one state": Case(
+        "run", "Ranks, the most conspicuous first", MOVED, {'{rank="3",state="running"}': 1}, letter="B"
+    ),
+    "it is no step behind itself": Case("ranks", "Steps between the first and the last rank", MOVED, {"{}": 0}),
+    "another job's steps are not the run's": Case("run", "Step", STRANGER, {"{}": 600}),
+    "nor its progress": Case("run", "Since step", STRANGER, {"{}": 300}),
+    "nor its node the rank's": Case(
+        "run", "Ranks, the most conspicuous first", STRANGER, {'{rank="3",instance="a",gpu="3"}': 0}
+    ),
+    "collectives a scrape apart are no hang": Case(
+        "run", "Collectives behind",
+        {'tachograph_train_collective_enqueued{run="r",rank="0",group="dp",instance="a"}': "0 _x11 1200 _x11 2400 _x71",
+         'tachograph_train_collective_enqueued{run="r",rank="1",group="dp",instance="b"}': "_x6 600 _x11 1800 _x80"},
+        {"{}": 0}, at=150,
+    ),
+    "a checkpoint outlives the process that saved it": Case(
+        "run", "Since checkpoint",
+        {'tachograph_train_checkpoint_timestamp_seconds{run="r",rank="0",instance="a"}': "100x60 stale",
+         'run:checkpoint_age_seconds:min{run="r"}': "0+5x99"},
+        {"{}": 480},
+    ),
+    "the GPU that ended a run stays in sight": Case(
+        "node", "GPUs read",
+        {'node:run:info{run="r",instance="a"}': "1x60 stale", 'tachograph_gpu_up{instance="a",gpu="0"}': "1x60 0x39"},
+        {"{}": 0},
+    ),
+    "the first Xid of its kind is marked": Case(
+        "node", "Xids",
+        {'node:run:info{run="r",instance="a"}': "1x99",
+         'tachograph_gpu_xid_timestamp_seconds{instance="a",gpu="0",xid="79"}': "_x90 450x9"},
+        {'{instance="a",gpu="0",xid="79"}': 1},
+    ),
+    "a failed scrape is no restart": Case(
+        "run", "Restarts",
+        {'tachograph_rank_info{run="r",rank="0",attempt="0",instance="a"}': "1x83 stale 1x40",
+         'run:attempt:info{run="r",attempt="0"}': "1x83 stale 1x40"},
+        {},
+    ),
+    "an attempt that is new is one": Case(
+        "run", "Restarts",
+        {'run:attempt:info{run="r",attempt="0"}': "1x99", 'run:attempt:info{run="r",attempt="1"}': "_x90 1x9"},
+        {'{attempt="1"}': 1},
+    ),
+    "GPUs of a run that is over are not held": Case(
+        "fleet", "GPUs allocated",
+        {'run:ranks:count{run="a"}': "4x99", 'run:ranks:count{run="b"}': "4x99",
+         'node:ranks_alive:count{run="a",instance="n"}': "4x60 stale",
+         'node:ranks_alive:count{run="b",instance="n"}': "4x99"},
+        {"{}": 4},
+    ),
+    "what pages without a run is none": Case(
+        "fleet", "Runs that page",
+        {'ALERTS{alertname="StorageSlow",alertstate="firing",severity="critical"}': "1x99",
+         'run:ranks:count{run="a"}': "4x99"},
+        {"{}": 0},
+    ),
+    "slow storage fires for whom it stalls": Case(
+        "storage", "Firing now",
+        {'ALERTS{alertname="StorageSlow",alertstate="firing",severity="critical"}': "1x99",
+         'ALERTS_FOR_STATE{alertname="StorageSlow",severity="critical"}': "80x99",
+         'run:shared_stall_timestamp_seconds:min{run="r"}': "20x99"},
+        {'{alertname="StorageSlow",severity="critical"}': 400},
+    ),
+    "an alert begins where it fires, not where it once was pending": Case(
+        "incident", "Alerts of this window, in order",
+        {'ALERTS{run="r",alertname="A",alertstate="pending",severity="warning"}': "_x12 1x5 stale",
+         'ALERTS{run="r",alertname="A",alertstate="firing",severity="warning"}': "_x80 1x19",
+         'ALERTS_FOR_STATE{run="r",alertname="A",severity="warning"}': "_x12 60x5 stale _x61 390x20"},
+        {'{run="r",alertname="A",severity="warning"}': 390_000},
+    ),
+    "the time left does not wait for a step": Case(
+        "run", "Time left",
+        {'run:train_step:max{run="r"}': "90x99", 'run:step_interval_seconds:p50{run="r"}': "200x99",
+         'tachograph_train_total_steps{run="r",rank="0",instance="a"}': "100x99"},
+        {"{}": 2000},
+    ),
+}  # fmt: skip
+
+
+def test_what_panels_say(
+    dashboards: dict[str, Json], expressions: ModuleType, programs: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """By promtool, with run r chosen and else what a person finds."""
+    tests = []
+    for name, case in CASES.items():
+        dashboard = dashboards[case.dashboard]
+        targets = {
+            (panel["title"], target["refId"]): target["expr"]
+            for panel in expressions.panels(dashboard)
+            for target in panel.get("targets", [])
+        }
+        targets |= {(mark["name"], "A"): mark["expr"] for mark in dashboard["annotations"]["list"]}
+        chosen = expressions.defaults(dashboard, "r") | {"run": "r"}
+        asked = {
+            "expr": expressions.filled(targets[case.title, case.letter], chosen),
+            "eval_time": f"{case.at}s",
+            "exp_samples": [{"labels": labels, "value": value} for labels, value in case.answers.items()],
+        }
+        series = [{"series": selector, "values": values} for selector, values in case.series.items()]
+        tests.append({"name": name, "interval": "5s", "input_series": series, "promql_expr_test": [asked]})
+    path = tmp_path / "test.yml"
+    path.write_text(json.dumps({"tests": tests}))
+    done = subprocess.run(
+        [programs["promtool"], "test", "rules", path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
