@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 import tachograph
+from tachograph.integrations import huggingface
 from tachograph.integrations.huggingface import TachographCallback
 
 FOLDER = sys.argv[1]
@@ -65,6 +67,17 @@ attached.add_callback(UntilScraped())
 TachographCallback(run="attached").attach(attached)
 attached.train()
 print("unchanged", weights(without) == weights(told) == weights(attached))
+
+counts = []
+for sizes in ({}, {"tp_size": 8}, {"cp_size": 2, "sp_size": 4}):
+    args: Any = SimpleNamespace(
+        train_batch_size=32, gradient_accumulation_steps=2, world_size=64, parallelism_config=SimpleNamespace(**sizes)
+    )
+    counted = huggingface.Tokens(2.0)
+    counted.begin(SimpleNamespace(num_input_tokens_seen=0), args, None, static=False, attached=True)
+    counted.count += 1000
+    counts.append((huggingface._global_batch(args, None), dict(counted.metrics())["tokens_total"]))
+print("of 64 ranks", counts)
 
 resumed = trainer(STEPS + 10)
 resumed.add_callback(UntilScraped())

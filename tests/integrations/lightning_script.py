@@ -42,6 +42,7 @@ class Module(lightning.LightningModule):
             optimizer.zero_grad()
             self.manual_backward(loss)
             optimizer.step()
+            optimizer.step()  # as with two optimizers: Lightning's global_step rises by two
         return loss
 
     def validation_step(self, batch: torch.Tensor, index: int) -> None:

@@ -98,3 +98,8 @@ def test_without_transformers_it_says_what_is_missing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "TachographCallback needs transformers: pip install transformers\n"
+
+
+def test_ranks_that_share_a_batch_count_it_once(done: Any) -> None:
+    """As the Trainer's own get_total_train_batch_size: by tensor, context and sequence parallelism."""
+    assert "of 64 ranks [(4096, 1000.0), (512, 125.0), (512, 500.0)]" in done.out, done.errors

@@ -53,8 +53,9 @@ def test_checkpoints_are_reported_once_saved(done: Any) -> None:
 
 
 def test_manual_optimization_makes_each_batch_a_step(done: Any) -> None:
-    """Without automatic optimization the callback counts batches."""
+    """Without automatic optimization the callback counts batches, however often optimizers step in one."""
     assert done.value("steps_total", run="manual", rank=0) == BATCHES
+    assert done.value("step", run="manual", rank=0) == BATCHES
 
 
 def test_a_resumed_training_goes_on_counting(done: Any) -> None:

@@ -27,7 +27,7 @@ from tachograph.client.transport import shutdown
 from tachograph.client.transport.failure_reason import FINISHED, end_by
 from tachograph.client.transport.outputs import Outputs
 from tachograph.client.transport.rank_state import RankState
-from tachograph.client.transport.sender import Sender
+from tachograph.client.transport.sender import Sender, Who
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,9 @@ class ActiveCalls(NoOpCalls):
         self.outputs = Outputs(state, sinks, trace)
         self.phases = self.outputs.phases
         self._garbage.start()
-        self.sender = Sender(state, path_of(socket))
+        path = path_of(socket)
+        shutdown.make_room(Who(path, state.identity.run, state.identity.rank))
+        self.sender = Sender(state, path)
 
     def register(self, forked: Callable[[], None]) -> None:
         """Send a shutdown frame when the process ends; `forked` is called in every child made by fork."""

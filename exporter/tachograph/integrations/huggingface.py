@@ -14,6 +14,7 @@ filtered out by `logging_nan_inf_filter`), nor the model as DistributedDataParal
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -144,11 +145,13 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
         model = kwargs.get("model") if self._trainer is None else self._trainer.model_wrapped
         scaler = getattr(getattr(self._trainer, "accelerator", None), "scaler", None)
         recorder.watch(model, kwargs.get("optimizer"), scheduler=kwargs.get("lr_scheduler"), scaler=scaler)
-        recorder.invariant("global_batch", _global_batch(args), step=state.global_step)
+        recorder.invariant("global_batch", _global_batch(args, model), step=state.global_step)
         recorder.step().log(total_steps=state.max_steps)
         if state.global_step:
             recorder.resumed(state.global_step)
-        self._tokens.begin(state, args, static="tokens_per_step" in self._given, attached=self._trainer is not None)
+        self._tokens.begin(
+            state, args, model, static="tokens_per_step" in self._given, attached=self._trainer is not None
+        )
 
     @contained
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -262,7 +265,7 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
         """Return the loop, with a recorder made of the Trainer's arguments where there is none yet."""
         if self._loop is None:
             given = dict(self._given)
-            batch = _global_batch(args)
+            batch = _global_batch(args, model)
             given.setdefault("global_batch", batch)
             given.setdefault("samples_per_step", batch)
             given.setdefault("precision", _precision(args, model))
@@ -285,16 +288,17 @@ class Tokens:
         self.count = 0
         self.by_shape = False
         self._by_trainer = False
-        self._ranks = 1
+        self._ranks = self._alike = 1
         self._before = 0
         self._flops = getattr(flops_per_token, "total", flops_per_token)
 
-    def begin(self, state: Any, args: Any, *, static: bool, attached: bool) -> None:
+    def begin(self, state: Any, args: Any, model: Any, *, static: bool, attached: bool) -> None:
         """Choose who counts: no one if each step has the same tokens, the Trainer, or the shape of its batches."""
         tracked = getattr(args, "include_num_input_tokens_seen", False)
         self._by_trainer = not static and tracked not in (False, None, "no")
         self.by_shape = not static and attached and not self._by_trainer
         self._ranks = max(args.world_size, 1)
+        self._alike = _size(args, model, "tp") * _size(args, model, "cp")  # with sp each has a part of the sequence
         self._before = state.num_input_tokens_seen - self.count * self._ranks
 
     def see(self, state: Any) -> None:
@@ -305,14 +309,22 @@ class Tokens:
     def metrics(self) -> Iterable[tuple[str, object]]:
         """Yield the counters; none while nothing was counted."""
         if self.count:
-            yield "tokens_total", self.count
+            tokens = self.count / self._alike
+            yield "tokens_total", tokens
             if isinstance(self._flops, (int, float)):
-                yield "flops_total", self.count * self._flops
+                yield "flops_total", tokens * self._flops
 
 
-def _global_batch(args: Any) -> int:
+def _global_batch(args: Any, model: Any) -> int:
     """Return the samples of one optimizer step over all ranks."""
-    return int(args.train_batch_size * args.gradient_accumulation_steps * max(args.world_size, 1))
+    alike = math.prod(_size(args, model, dimension) for dimension in ("tp", "cp", "sp"))
+    return int(args.train_batch_size * args.gradient_accumulation_steps * max(args.world_size // alike, 1))
+
+
+def _size(args: Any, model: Any, dimension: str) -> int:
+    """Return how many ranks share each sample by tensor (tp), context (cp) or sequence (sp) parallelism."""
+    size = getattr(getattr(args, "parallelism_config", None), f"{dimension}_size", None)
+    return int((dimension == "tp" and getattr(model, "_tp_size", None)) or size or 1)
 
 
 def _precision(args: Any, model: Any) -> str | None:

@@ -105,6 +105,10 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
             recorder.invariant("global_batch", batch, step=trainer.global_step)
         if trainer.global_step:
             recorder.resumed(trainer.global_step)
+        # By hand a batch is a step, with as many optimizers as it likes: Lightning's number counts each of them.
+        self._batches = trainer.global_step
+        if not pl_module.automatic_optimization and trainer.max_steps != -1:
+            return
         if 0 < (steps := trainer.estimated_stepping_batches) < math.inf:  # last: what Lightning raises costs this alone
             recorder.step().log(total_steps=steps)
 
@@ -114,7 +118,8 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         if self._loop is not None:
             every = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
             self._accumulating = bool((batch_idx + 1) % every) and not trainer.is_last_batch
-            self._loop.begin(trainer.global_step)
+            self._loop.begin(trainer.global_step if pl_module.automatic_optimization else self._batches)
+            self._batches += 1
 
     @contained
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -144,3 +144,13 @@ def test_flops_per_token_needs_tokens() -> None:
     """Without tokens per step there is no FLOP count, and nothing was wrong."""
     workload = Workload(1, flops_per_token=6e9)
     assert (workload.per_step, workload.refused) == ({}, 0)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    """An argument parser, a sampler or a checkpoint gives them: rank 3 must not become rank 0."""
+    numpy = pytest.importorskip("numpy")
+    found = find(rank=numpy.int64(3), world_size=numpy.uint32(8))
+    assert (found.rank, found.world_size, found.refused) == (3, 8, 0)
+    workload = Workload(2, tokens_per_step=numpy.int64(4_194_304), flops_per_token=numpy.float32(2.0))
+    assert workload.per_step == {"tokens_total": 2_097_152, "flops_total": 4_194_304}
+    assert find(rank=numpy.arange(3)).refused == 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph.client.torch.accelerator import MEMORY_SECONDS, Accelerator
+from tachograph.client.torch.loaded_torch import in_use
 
 
 class Cuda:
@@ -119,3 +120,12 @@ def test_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing located, nothing told."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert (located(Clock()).memory(), located(Clock()).uuid) == ({}, None)
+
+
+def test_cuda_is_not_initialised_by_asking_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`is_available()` initialises the driver: a script that forks its ranks afterwards would fail in each of them."""
+    asked: list[str] = []
+    cuda = SimpleNamespace(is_initialized=lambda: False, is_available=lambda: asked.append("driver") or True)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert in_use("cuda") is None
+    assert not asked

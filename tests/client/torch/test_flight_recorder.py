@@ -317,3 +317,14 @@ def test_timing_is_asked_for_before_the_process_group(
     monkeypatch.setattr(module, "in_use", lambda part: None)
     record(run="on", collective_timing=True)
     assert os.environ["TORCH_NCCL_ENABLE_TIMING"] == "1"
+
+
+def test_what_was_overwritten_between_two_looks_counts_as_what_is_left() -> None:
+    """A ring of four, a thousand collectives a look: a step's share of them is what slow networks are found by."""
+    poll = FlightRecorderPoll()
+    poll.read(dump(*map(entry, range(4))), nobody)
+    poll.read(dump(*map(entry, range(1000, 1004))), nobody)
+    assert poll.families["collectives_total"] == {"all_reduce": 1004}
+    assert poll.families["collective_seconds_total"]["all_reduce"] == pytest.approx(2.008)
+    busy = poll.families["collective_bus_bytes_total"]["all_reduce"]
+    assert busy / poll.families["collective_seconds_total"]["all_reduce"] == pytest.approx(1.5e6 / 0.002)

@@ -306,3 +306,17 @@ def test_frames_are_one_line_of_strict_json(exporter: Any, record: Make) -> None
     for line in exporter.talks[0].lines:
         json.loads(line, parse_constant=pytest.fail)
     assert exporter.frames("hello")[0]["run"] == 'a "run" {named} ünïcode'
+
+
+def test_a_second_recorder_of_a_rank_ends_the_first(exporter: Any, record: Make, train: Train) -> None:
+    """A notebook's cell that is run again: two would take the rank from each other for ever, each time as a restart."""
+    train(record(), 2)
+    exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 2)
+    second = record()
+    assert exporter.wait_for("bye")["outcome"] == "finished"
+    train(second, 3)
+    exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 3)
+    assert len(exporter.talks) == 2
+    record(rank=1, world_size=2)
+    assert exporter.wait_for("hello", where=lambda frame: frame["rank"] == 1)
+    assert len(exporter.talks) == 3

@@ -119,11 +119,11 @@ def test_a_wide_frame_is_not_looked_at_whole(table: Any) -> None:
     table.greet(link := object(), ME)
     wide = Counting({f"layers.{i}": 1.0 for i in range(6300)})
     table.tell(link, metrics={"layer_grad_norm": wide, "collective_enqueued": {"0": 7}})
-    assert Counting.read <= 65
+    assert Counting.read <= 257
     assert table.shown()["train_collective_enqueued", "r", "0", "0"] == 7
-    assert table.dropped["label_limit"] == 6300 - 32
+    assert table.dropped["label_limit"] == 6300 - 128
     table.tell(link, 2, metrics=Counting({f"k{i}": 1.0 for i in range(6300)}))
-    assert Counting.read <= 65 + 513
+    assert Counting.read <= 257 + 513
     assert table.dropped["unknown_metric"] == 6300
 
 

@@ -78,7 +78,9 @@ def decimal(text: str) -> float:
 def whole(value: object, limit: int) -> int | None:
     """Return a whole number from 0 to `limit`, as a plain int; None for anything else; never raises."""
     kind = type(value)
-    if kind is not int and (kind is bool or not issubclass(kind, int)):
+    if kind.__module__ == "numpy" and kind.__name__.startswith(("int", "uint")):
+        value = kind.__int__(value)  # type: ignore[attr-defined]
+    elif kind is not int and (kind is bool or not issubclass(kind, int)):
         return None
     number = int.__int__(value)  # type: ignore[arg-type]  # int's own, as above
     return number if 0 <= number <= limit else None

@@ -81,6 +81,8 @@ def number(reading: object) -> float | None:
             reading = reading.value()
         if isinstance(reading, (int, float)) and not isinstance(reading, bool):
             return float(reading)
+        if type(reading).__module__ == "numpy" and type(reading).__name__.startswith(("int", "uint", "float")):
+            return float(reading)  # type: ignore[arg-type]  # a scalar: an array is an ndarray
     except Exception as error:
         if raised_by_signal(error):
             raise

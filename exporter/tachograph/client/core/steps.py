@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
@@ -221,8 +222,9 @@ class Step(Uncopied):
         Asked here and not by the sender thread: a CUDA call from another thread would break a graph capture.
         """
         pending = self._pending
-        while pending and len(self.logged) < RING_LIMIT and all(_ready(value) for value in pending[0][1].values()):
-            self.logged.append(pending.popleft())
+        if not sys.modules["torch"].cuda.is_current_stream_capturing():  # else the question would break the capture
+            while pending and len(self.logged) < RING_LIMIT and all(_ready(value) for value in pending[0][1].values()):
+                self.logged.append(pending.popleft())
         if len(pending) < PENDING_LIMIT:
             pending.append((self.number, values))
         else:

@@ -105,6 +105,10 @@ class FlightRecorderPoll:
         entries = dump.get("entries") or []
         if entries and entries[-1]["record_id"] < self._next - 1:  # the recorder began again
             self._next, self._open = 0, {}
+        # Entries that were overwritten between two looks are counted as what is left of those that came meanwhile.
+        fresh = sum(entry["record_id"] >= self._next for entry in entries)
+        missed = max(entries[0]["record_id"] - self._next, 0) if self._next and fresh else 0
+        weight = 1 + missed / max(fresh, 1)
         groups = _group_sizes(dump.get("pg_config") or {})
         still_open: dict[int, int] = {}
         for entry in entries:
@@ -115,13 +119,13 @@ class FlightRecorderPoll:
             group = str(entry["process_group"][0])
             operation, given, moved = _payload(entry)
             if not looks and not counted_elsewhere(operation, group):
-                self._add("collectives_total", operation, 1)
-                self._add("collective_bytes_total", operation, given)
+                self._add("collectives_total", operation, weight)
+                self._add("collective_bytes_total", operation, weight * given)
             if (milliseconds := entry.get("duration_ms")) is not None:
                 factor = bus_factor(operation, groups.get(group) or _ranks_of(entry))
                 if factor is not None and moved:
-                    self._add("collective_seconds_total", operation, milliseconds / 1000)
-                    self._add("collective_bus_bytes_total", operation, moved * factor)
+                    self._add("collective_seconds_total", operation, weight * milliseconds / 1000)
+                    self._add("collective_bus_bytes_total", operation, weight * moved * factor)
             elif not entry.get("retired") and looks + 1 < PATIENCE:
                 still_open[number] = looks + 1
         if entries:

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tachograph.backoff import Backoff
 from tachograph.client.core.arguments import whole
@@ -48,6 +49,14 @@ fork_lock = threading.RLock()
 """Held for the moment in which a socket is made, and across a fork: a child knows of every socket it must close.
 
 Reentrant: a signal handler may fork, or make a recorder, while this thread makes a socket."""
+
+
+class Who(NamedTuple):
+    """Whom a sender speaks for, and to whom."""
+
+    path: str
+    run: str
+    rank: int
 
 
 class Sender:
@@ -94,6 +103,11 @@ class Sender:
         except OSError as error:  # a full pipe wakes as well; a closed one has no reader
             if raised_by_signal(error):  # a watchdog's TimeoutError is an OSError
                 raise
+
+    @property
+    def who(self) -> Who:
+        """The rank, and the exporter's socket."""
+        return Who(self._path, self._state.identity.run, self._state.identity.rank)
 
     @property
     def steps(self) -> int:

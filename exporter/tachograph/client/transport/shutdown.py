@@ -22,7 +22,7 @@ from typing import Any
 from tachograph.client.core.notice import notice, raised_by_signal
 from tachograph.client.transport import exit_hook
 from tachograph.client.transport.failure_reason import FINISHED, End, end_by
-from tachograph.client.transport.sender import Sender, fork_lock
+from tachograph.client.transport.sender import Sender, Who, fork_lock
 
 LIMIT_SECONDS = 0.2
 """The longest that sending the bye delays the end of a process."""
@@ -49,6 +49,14 @@ def register(sender: Sender, forked: Callable[[], None]) -> None:
         if raised_by_signal(error):
             raise
         notice("terminate", "SIGTERM will not be reported as the failure reason", error)
+
+
+def make_room(who: Who) -> None:
+    """Close what speaks for this rank already: two would take it from each other for ever, each time as a restart."""
+    for sender in tuple(_registered):
+        if sender.who == who:
+            notice("second recorder", f"a second Recorder of rank {who.rank} of run {who.run}: the first is closed")
+            shut_down(FINISHED, only=sender)
 
 
 def shut_down(end: End, only: Sender | None = None) -> None:

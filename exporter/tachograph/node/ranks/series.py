@@ -61,7 +61,7 @@ class RankSeries:
                 room -= self._family(row, (("", value),), room, deltas)
             elif isinstance(value, dict):
                 # Values past twice the limit are not even read, so that the work is bounded too.
-                widest = 2 * self._limits.label_values
+                widest = 2 * self._most_values(row)
                 if len(value) > widest:
                     self._drops["label_limit"] += len(value) - widest
                 room -= self._family(row, islice(value.items(), widest), room, deltas)
@@ -109,7 +109,11 @@ class RankSeries:
             return "unknown_phase" if row.own_label == "phase" else "bad_label"
         if not label or not fits(label, MAX_LABEL_BYTES):
             return "bad_label"
-        return "label_limit" if siblings >= self._limits.label_values else ""
+        return "label_limit" if siblings >= self._most_values(row) else ""
+
+    def _most_values(self, row: Metric) -> int:
+        """Return how many values the family's own label may have."""
+        return self._limits.layers if row.own_label == "layer" else self._limits.label_values
 
     def fail(self, category: str) -> str:
         """Count a failure of the rank's process and return its category; an unknown one counts as `exception`."""

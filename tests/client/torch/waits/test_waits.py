@@ -303,6 +303,15 @@ class TestOnAGpu:
         assert rank.collectives.wait.total() == 3.0
         assert rank.phases() == {"forward": 0.5}
 
+    def test_a_step_of_any_number_of_waits_is_measured_whole(self, rank: Rank, group: Any) -> None:
+        """32 micro-batches of 100 layers wait 9,600 times before the step ends."""
+        rank.watch()
+        with rank.step:
+            for _ in range(9600):
+                group.wait_for_unshard(0.001)
+        rank.wait()
+        assert rank.collectives.wait.total() == pytest.approx(9.6)
+
     def test_before_a_gpu_is_in_use_those_functions_do_other_work(self, rank: Rank, group: Any) -> None:
         """On a CPU what FSDP2 waits for is a `Work`; once a GPU is in use, its stream counts."""
         rank.cuda.in_use = False

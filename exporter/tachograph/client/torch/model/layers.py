@@ -65,6 +65,7 @@ class ModelHook:
 
     def __init__(self, call: Callable[..., object]) -> None:
         self._call = call
+        self.__name__ = "tachograph"  # for messages of PyTorch about the hooks of a module
 
     def __call__(self, *arguments: object) -> None:
         """Do as the hook does, and answer nothing: an answer would change what the model computes."""

@@ -12,8 +12,11 @@ from tachograph.client.core.notice import notice
 from tachograph.client.torch.operation_totals import OperationTotals
 
 PENDING_LIMIT = 2048
-"""Waits whose events may be under way; a GPU further behind than this loses waits, never memory. A step of FSDP2 with
-100 layers has 300."""
+"""Waits whose events may be under way; a GPU further behind than this loses waits, never memory. A micro-batch of FSDP2
+with 100 layers has 300."""
+
+SETTLED_FROM = 64
+"""Waits under way from which on those that are over are added up as the next begins, and their events used again."""
 
 
 class StreamWait:
@@ -26,11 +29,16 @@ class StreamWait:
         self._cuda = cuda
         self._free: list[Any] = []
         self._pending: deque[tuple[Any, Any]] = deque()
+        self._known = 0.0
         self.entered = False
 
     def begin(self) -> Any:  # noqa: ANN401 - a torch.cuda.Event
         """Return the event that marks where a wait begins; None where it is not to be measured."""
-        if self._cuda.is_current_stream_capturing() or len(self._pending) >= PENDING_LIMIT:
+        if self._cuda.is_current_stream_capturing():
+            return None
+        if len(self._pending) >= SETTLED_FROM:
+            self._settle()
+        if len(self._pending) >= PENDING_LIMIT:
             return None
         self.entered = True
         began = self._event()
@@ -52,10 +60,9 @@ class StreamWait:
         try:
             if self._cuda.is_current_stream_capturing():
                 return
-            while self._pending and self._pending[0][1].query():
-                began, ended = self._pending.popleft()
-                totals.wait = (totals.wait or 0.0) + began.elapsed_time(ended) / 1000
-                self._free += (began, ended)
+            self._settle()
+            if self._known:
+                totals.wait, self._known = (totals.wait or 0.0) + self._known, 0.0
         except Exception as error:  # noqa: BLE001 - as above; what cannot be measured any more must not stand still
             self._pending.clear()
             totals.wait = None
@@ -64,7 +71,13 @@ class StreamWait:
     @property
     def pending(self) -> bool:
         """Whether there is something to resolve."""
-        return bool(self._pending)
+        return bool(self._pending or self._known)
+
+    def _settle(self) -> None:
+        while self._pending and self._pending[0][1].query():
+            began, ended = self._pending.popleft()
+            self._known += began.elapsed_time(ended) / 1000
+            self._free += (began, ended)
 
     def _event(self) -> Any:  # noqa: ANN401
         return self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
