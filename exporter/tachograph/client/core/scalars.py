@@ -4,7 +4,7 @@ Tensors are known by their type's name, so torch is never imported. Only plain t
 inside a `DTensor` that is the same on all ranks: another `DTensor` would start a collective in `.item()`, and an
 `AsyncCollectiveTensor` would wait for one.
 
-The CUDA way is tested against stand-ins only; it has not yet run on a GPU.
+The CUDA way is tested against stand-ins, and by `make test-gpu`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ WORLD = "0"
 """The label of the group of all ranks."""
 
 _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
-"""NCCL keeps a recorder of its own in CUDA builds (not yet run on a GPU); gloo and others use the general one."""
+"""NCCL keeps a recorder of its own in CUDA builds; gloo and others use the general one."""
 
 LONGEST_DESCRIPTION = 24
 LONGEST_SPAN = 24

@@ -1,6 +1,6 @@
 """The GPU this rank computes on: its identity and PyTorch's own memory figures.
 
-Nothing here synchronises: memory figures are the allocator's own statistics, kept on the host. Not yet run on a GPU.
+Nothing here synchronises: memory figures are the allocator's own statistics, kept on the host.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How long a GPU's stream waited, by pairs of pooled CUDA events; asked with `query()`, never synchronised.
 
-During the capture of a CUDA graph it does nothing: an event with timing must not be part of one. Not yet run on a GPU.
+During the capture of a CUDA graph it does nothing: an event with timing must not be part of one.
 """
 
 from __future__ import annotations
