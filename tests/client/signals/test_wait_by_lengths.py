@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph.client.signals.wait_by_lengths import TRIAL_STEPS, Length, WaitByLengths
+from tachograph.client.signals.wait_by_lengths import BLIND, TRIAL_STEPS, Length, WaitByLengths
 
 UNIX = 1_795_262_155.0
 
@@ -170,3 +170,12 @@ def test_a_clock_that_is_set_gives_no_wrong_figure(rank: Rank) -> None:
     rank.collectives = [one._replace(enqueued=one.enqueued + 3600) for one in rank.collectives]
     rank.steps(10)
     assert rank.read() is None
+
+
+def test_a_ring_that_holds_less_than_a_step_is_said_once(rank: Rank, caplog: pytest.LogCaptureFixture) -> None:
+    """Else nobody would know why no late rank is ever found."""
+    for _ in range(2 * BLIND):
+        rank.steps(1, *[0.001] * 101)
+        rank.read()
+    (said,) = [record.getMessage() for record in caplog.records if "TORCH_FR_BUFFER_SIZE" in record.getMessage()]
+    assert "more collectives than the 100 that PyTorch remembers" in said

@@ -17,6 +17,7 @@ from math import inf
 from time import perf_counter, time
 from typing import NamedTuple
 
+from tachograph.client.core.notice import notice
 from tachograph.client.signals.ordinary_steps import LEAST_STEPS, WINDOW_SECONDS
 
 TRIAL_STEPS = 10
@@ -29,6 +30,9 @@ STEPS_KEPT = 4096
 KEPT = 3
 """Times the time between the last two readings that a figure stays without a third. Steps of 6 s fill every reading or
 every other one."""
+
+BLIND = 10
+"""Readings without a whole step in a row that are worth a word: the ring is too small for this program's steps."""
 
 
 class Length(NamedTuple):
@@ -45,7 +49,19 @@ class WaitByLengths:
     returns Unix seconds.
     """
 
-    __slots__ = ("_alone", "_clock", "_known", "_last", "_now", "_steps", "_trial", "_until", "_wait", "chosen")
+    __slots__ = (
+        "_alone",
+        "_blind",
+        "_clock",
+        "_known",
+        "_last",
+        "_now",
+        "_steps",
+        "_trial",
+        "_until",
+        "_wait",
+        "chosen",
+    )
 
     def __init__(
         self, alone: Callable[[], bool], clock: Callable[[], float] = perf_counter, now: Callable[[], float] = time
@@ -60,6 +76,7 @@ class WaitByLengths:
         self._last: tuple[float, float] | None = None  # when the last mean was taken, and it
         self._wait: float | None = None
         self._until = inf
+        self._blind = 0  # readings since the last whole step
 
     def step(self, began: float, ended: float) -> None:
         """Take an ordinary step: from the end of the one before to its own."""
@@ -78,14 +95,19 @@ class WaitByLengths:
         steps = list(self._steps)
         self._steps.clear()
         shift = self._now() - self._clock()
+        self._blind += bool(steps)
         for step, wait in zip(steps, _waits(steps, collectives, shift), strict=True):
             if step[0] >= collectives[0].enqueued - shift:  # else some of its collectives may be forgotten
+                self._blind = 0
                 if wait is None:
                     self._steps.append(step)
                 else:
                     self._known.append((step[1], wait))
         if len(self._known) >= LEAST_STEPS:
             self._sum_up()
+        if self._blind == BLIND:
+            text = f"a step has more collectives than the {len(collectives)} that PyTorch remembers"
+            notice("ring", f"{text}, so waits are not known and no late rank is found: set TORCH_FR_BUFFER_SIZE higher")
 
     def wait(self) -> float | None:
         """Return the mean wait of a step; None where it is not known."""
