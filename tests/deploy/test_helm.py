@@ -163,7 +163,11 @@ def test_gpus_are_read_only_where_they_should_be(program: Path, name: str) -> No
     pod = daemon_set(rendered(program, MATRIX[name]))["template"]["spec"]
     (exporter,) = pod["containers"]
     reads = name == "nvidia"
-    assert ("runtimeClassName" in pod, "env" in exporter, "--no-gpu" in exporter["args"]) == (reads, reads, not reads)
+    assert (
+        "runtimeClassName" in pod,
+        "NVIDIA_VISIBLE_DEVICES" in str(exporter["env"]),
+        "--no-gpu" in exporter["args"],
+    ) == (reads, reads, not reads)
     assert ("--rank.detail" in exporter["args"]) is not reads
 
 

@@ -8,7 +8,6 @@ import logging
 import platform
 import resource
 import signal
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from tachograph.node.config_file import ConfigError
 from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
 from tachograph.node.log import OncePerMinute
+from tachograph.node.node_name import node_name
 from tachograph.node.page_budget import fit
 from tachograph.node.ranks.listener import Listener, SocketPathError
 from tachograph.node.ranks.rank_table import RankTable
@@ -203,7 +203,7 @@ class Exporter:
             "Series dropped": ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or "none",
         }
         return status_page(
-            node=socket.gethostname(),
+            node=node_name(),
             clock=self._clock,
             table=self._table,
             gpus=self._source.gpus(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,3 +137,16 @@ def test_the_peak_of_a_gpu_that_is_down_stands() -> None:
     assert known.peak_flops("A", "torch.bfloat16") == 989e12
     known.take(line(("0", "A")))
     assert known.peak_flops("A", "bf16") is None
+
+
+def test_an_xid_outlives_the_worker_that_counted_it() -> None:
+    """Where the kernel's log cannot be read the next worker knows of none, and the alert on it would end."""
+    known = KnownGpus()
+    series = ((catalog.GPU_XID_ERRORS, ("0", "GPU-a", "119")),)
+    known.take(replace(line(("0", "GPU-a")), xid_series=series, xid_values=(2.0,)))
+    (xid,) = (Sample(metric, labels, 2.0) for metric, labels in series)
+    assert xid in known.down("worker")
+    assert xid in known.take(line(("0", "GPU-a")))
+    moved = ((catalog.GPU_XID_ERRORS, ("1", "GPU-a", "119")),)
+    shown = known.take(replace(line(("1", "GPU-a")), xid_series=moved, xid_values=(3.0,)))
+    assert [each for each in shown if each.metric is catalog.GPU_XID_ERRORS] == [Sample(*moved[0], 3.0)]

@@ -143,6 +143,7 @@ def test_instances_that_may_not_be_listed_are_a_failure(fake: Any, one_gpu: OneG
         pytest.param(40960, 4864, "1g.5gb", id="A100"),
         pytest.param(24258, 5952, "1g.6gb", id="A30"),
         pytest.param(143771, 16384, "1g.18gb", id="H200"),
+        pytest.param(183359, 22656, "1g.23gb", id="B200"),
     ],
 )
 def test_the_profile_is_named_as_nvidia_smi_names_it(
@@ -152,3 +153,10 @@ def test_the_profile_is_named_as_nvidia_smi_names_it(
     fake.gpus[0].memory_total = gpu_mebibytes << 20
     fake.add_mig(0, 1, slices=int(profile[0])).memory_total = mebibytes << 20
     assert [key[3] for key in _mig(one_gpu().at(0)) if key[0] == "mig_info"] == [profile]
+
+
+def test_instances_are_found_where_the_whole_gpus_memory_is_not_to_be_seen(fake: Any, one_gpu: OneGpu) -> None:
+    """In a container without CAP_SYS_ADMIN; a profile, which is named by its share of that memory, has no name then."""
+    fake.add_mig(0, 1)
+    fake.fail("memory_v2", NO_PERMISSION, 0)
+    assert [key[3] for key in _mig(one_gpu().at(0)) if key[0] == "mig_info"] == [""]

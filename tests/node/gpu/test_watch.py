@@ -183,18 +183,22 @@ def test_an_init_that_hangs_is_told_in_each_line(fake: Any, stepper: Stepper) ->
 
 
 def test_a_gpu_that_hangs_from_the_start_is_told_by_its_index(fake: Any, stepper: Stepper) -> None:
-    """It never told its name, so it has none, and the other seven are read from the first collection on."""
+    """It never told its name, so it has none, and the other seven are read from the first collection on.
+
+    They are opened one after the other: the last of eight may wait for seven, each of which takes seconds.
+    """
     fake.hang(3)
     collector = stepper(fake.environment(), SHORT)
     node = collector.at(0)
     assert node.ok
     assert node.gpu(3) == {}
     assert node.gpus[3] == ("3", "", "")
-    node = collector.at(START_SECONDS)
-    assert node.samples["unavailable_info", "3", "", "hung"] == 1
+    opening = START_SECONDS + 7 * HUNG_SECONDS
+    assert ("unavailable_info", "3", "", "hung") not in collector.at(opening - 1).samples
+    assert collector.at(opening).samples["unavailable_info", "3", "", "hung"] == 1
     fake.heal(3)
     uuid = fake.gpus[3].uuid.decode()
-    answered(collector, START_SECONDS + 1, lambda node: node.samples.get(("up", "3", uuid)) == 1)
+    answered(collector, opening + 1, lambda node: node.samples.get(("up", "3", uuid)) == 1)
 
 
 def test_the_list_is_left_alone_while_a_call_hangs(fake: Any, stepper: Stepper) -> None:

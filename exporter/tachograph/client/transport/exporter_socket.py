@@ -9,6 +9,10 @@ import stat
 
 from tachograph.wire import MAX_FRAME_BYTES, SOCKET_ENVIRONMENT
 
+SEND_BYTES = 106_496
+"""The kernel's usual size, which it doubles. Where an administrator raised that, more frames would wait for a stopped
+exporter than it takes at once, and it would skip the last of them, the bye."""
+
 
 class ExporterSocket:
     """A non-blocking unix stream socket; every failure is an OSError, after which the connection is to be closed."""
@@ -16,6 +20,7 @@ class ExporterSocket:
     def __init__(self) -> None:
         # SOCK_CLOEXEC is Python's default: exec'd children do not inherit the socket; forked ones must `close` it.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         self._unsent = memoryview(b"")
         self._received = b""
 

@@ -8,13 +8,13 @@ Both are made from the catalog's DCGM column, so that a number cannot mean one t
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.index import gpu_metrics
 from tachograph.catalog.metric import GAUGE, Dcgm, Metric
+from tachograph.node.node_name import node_name
 from tachograph.node.samples import Sample
 
 LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "DCGM_FI_DRIVER_VERSION")
@@ -68,7 +68,7 @@ def dcgm_samples(samples: Iterable[Sample]) -> Iterator[Sample]:
 def _labels(info: Sample) -> tuple[str, ...]:
     of = dict(zip(info.metric.labels, info.labels, strict=True))
     return (
-        of["gpu"], of["uuid"], of["pci_bus_id"], f"nvidia{of['gpu']}", of["name"], socket.gethostname(),
+        of["gpu"], of["uuid"], of["pci_bus_id"], f"nvidia{of['gpu']}", of["name"], node_name(),
         of["driver_version"],
     )  # fmt: skip
 

@@ -10,7 +10,8 @@ from tachograph.node.gpu.gpu_collector import GpuCollector
 from tachograph.node.gpu.worker_protocol import STARTING, GpuReading
 
 START_SECONDS = 10.0
-"""How long a driver call may take while a GPU is opened: without persistence mode the driver needs seconds for it."""
+"""How long a driver call may take while a GPU is opened: without persistence mode the driver needs seconds for it. It
+opens one after the other, so each further GPU of the node may take CALL_SECONDS more."""
 
 CALL_SECONDS = 3.0
 """How long any other driver call may take before it counts as hung, or three intervals if they are longer.
@@ -36,12 +37,13 @@ class GpuWatch:
         self._patience = patience
         self._last = collector.known
 
-    def look(self, calling: tuple[str, float] | None, now: float) -> None:
-        """See which driver call its thread is in, and since when; None if it is in none."""
+    def look(self, calling: tuple[str, float] | None, now: float, gpus: int) -> None:
+        """See which driver call its thread is in, and since when; None if it is in none. The node has so many GPUs."""
         if calling is None:
             return
         call, since = calling
-        limit = max(self._patience, START_SECONDS if self._last.word == STARTING else CALL_SECONDS)
+        opening = START_SECONDS + (gpus - 1) * CALL_SECONDS
+        limit = max(self._patience, opening if self._last.word == STARTING else CALL_SECONDS)
         if now - since >= limit:
             self.stuck_call, self.stuck_for = call, now - since
 

@@ -25,7 +25,8 @@ _WORDS = {
 class KnownGpus:
     """Takes the worker's collections and completes them: a GPU once seen is there until the exporter ends.
 
-    It is not forgotten, not even when it was unplugged, because the alert on its loss must be able to name it.
+    It is not forgotten, not even when it was unplugged, because the alert on its loss must be able to name it. Nor are
+    its Xids, which a worker that takes another's place does not know where the kernel's log cannot be read.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,9 @@ class KnownGpus:
         self._nameless: tuple[GpuReading, ...] = ()  # those in the last collection that nobody knows
         self._peaks: dict[str, dict[str, float]] = {}  # by UUID and dtype
         self._pids: dict[int, GpuIdentity | None] = {}
+        self._xids: dict[
+            tuple[str, tuple[str, ...]], Sample
+        ] = {}  # as last counted, by family and labels but the index
 
     @property
     def words(self) -> Mapping[str, str]:
@@ -70,14 +74,14 @@ class KnownGpus:
                 self._named[uuid] = gpu.down(word)
             else:
                 self._named[uuid] = gpu
-        return [each for gpu in self._all() for each in gpu.samples()] + samples_of(
-            collection.xid_series, collection.xid_values
-        )
+        for each in samples_of(collection.xid_series, collection.xid_values):
+            self._xids[each.metric.name, each.labels[1:]] = each
+        return [each for gpu in self._all() for each in gpu.samples()] + list(self._xids.values())
 
     def down(self, word: str) -> list[Sample]:
         """Return what is shown while no line comes, `word` being the gpu collector's."""
         word = _WORDS.get(word, "worker")
-        return [each for gpu in self._all() for each in gpu.down(word).samples()]
+        return [each for gpu in self._all() for each in gpu.down(word).samples()] + list(self._xids.values())
 
     def _all(self) -> tuple[GpuReading, ...]:
         return (*self._named.values(), *self._nameless)

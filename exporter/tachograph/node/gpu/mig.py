@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import Metric
-from tachograph.node.driver.nvml import NotSupported, Nvml, NvmlGpu
+from tachograph.node.driver.nvml import NoPermission, NotSupported, Nvml, NvmlGpu
 from tachograph.node.gpu.gpm import Gpm, GpmWindow
 from tachograph.node.gpu.reading_table import MIG_ACTIVITIES
 
@@ -46,7 +46,7 @@ class MigInstances:
 
     def find(self) -> None:
         """Look for the instances that exist now."""
-        memory = self._gpu.memory()[0] or 0
+        memory = _memory(self._gpu)[0] or 0
         self._instances = sorted(
             (_instance(device, memory) for device in self._gpu.mig_devices()), key=lambda one: one.label
         )
@@ -65,7 +65,7 @@ class MigInstances:
             if instance.gpu_instance in seen:
                 continue
             seen.add(instance.gpu_instance)
-            total, used, *_ = instance.device.memory()
+            total, used = _memory(instance.device)
             if total is not None and used is not None:
                 yield catalog.MIG_MEMORY_TOTAL, labels, float(total)
                 yield catalog.MIG_MEMORY_USED, labels, float(used)
@@ -78,6 +78,15 @@ class MigInstances:
         for window in self._windows.values():
             window.close()
         self._windows.clear()
+
+
+def _memory(device: NvmlGpu) -> tuple[float | None, float | None]:
+    """Return total and used bytes; a container without CAP_SYS_ADMIN may not see those of the whole GPU."""
+    try:
+        total, used, *_ = device.memory()
+    except NoPermission:
+        return None, None
+    return total, used
 
 
 def _instance(device: NvmlGpu, gpu_memory: float) -> _Instance:
@@ -98,8 +107,10 @@ def _profile(device: NvmlGpu, gpu_memory: float) -> str:
         shape = device.call("nvmlDeviceGetAttributes_v2")
     except NotSupported:
         return ""
-    shares = round(shape.memorySizeMB * 2**20 / gpu_memory * _SHARES) if gpu_memory else 0
-    gigabytes = round(shares / _SHARES * math.ceil(gpu_memory / 2**30))
+    if not gpu_memory:
+        return ""
+    shares = round(shape.memorySizeMB * 2**20 / gpu_memory * _SHARES)
+    gigabytes = math.floor(shares / _SHARES * math.ceil(gpu_memory / 2**30) + 0.5)  # 22.5 is 23, not the even 22
     whole = f"{shape.gpuInstanceSliceCount}g.{gigabytes}gb"
     part = shape.computeInstanceSliceCount
     return whole if part == shape.gpuInstanceSliceCount else f"{part}c.{whole}"

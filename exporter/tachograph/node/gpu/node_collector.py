@@ -97,7 +97,7 @@ class NodeCollector:
             gather(self._outcomes, [gpu.thread for gpu in idle], deadline - time.monotonic())
             now = self._clock()
             for gpu in self._gpus:
-                gpu.look(self._driver.nvml.calling(gpu.thread.id), now)
+                gpu.look(self._driver.nvml.calling(gpu.thread.id), now, len(self._gpus))
         self._judge(started)
         return self._collection(started)
 
