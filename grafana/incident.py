@@ -69,7 +69,7 @@ def alert_table() -> Json:
     # Of those moments alone at which it fired: what was pending for a while an hour before did not begin there.
     began = " or ".join(
         f"min_over_time(({select('ALERTS_FOR_STATE')} and ignoring (alertstate) "
-        f"{select('ALERTS', alertstate='firing')})[$__range:15s])"
+        f"{select('ALERTS', alertstate='firing')})[$__range:5s])"
         for select in (of_run, of_nodes_alone)
     )
     began = f"({began}) and ignoring (alertstate) {firing(over='$__range')}"

@@ -51,8 +51,8 @@ def of_nodes(metric: c.Metric | str, **matchers: str) -> str:
 
 
 def of_gpus(metric: c.Metric | str, **matchers: str) -> str:
-    """Select a family for every GPU of the nodes on which chosen ranks live, whether or not a rank holds that GPU."""
-    where = f"on (instance) group by (instance) ({of_ranks(c.RANK_UP)} == 1)"
+    """Select a family for every GPU of the nodes on which chosen ranks are, or ended, whether or not a rank holds that GPU."""
+    where = f"on (instance) group by (instance) ({own(of_ranks(c.RANK_INFO))})"
     return f"({of_nodes(metric, **matchers)} and {where})"
 
 

@@ -1,4 +1,4 @@
-"""What this node is called."""
+"""The name of this node."""
 
 from __future__ import annotations
 
