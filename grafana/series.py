@@ -51,7 +51,7 @@ def of_nodes(metric: c.Metric | str, **matchers: str) -> str:
 
 
 def of_gpus(metric: c.Metric | str, **matchers: str) -> str:
-    """Select a family for every GPU of the nodes on which chosen ranks are, or ended, whether or not a rank holds that GPU."""
+    """Select a family for every GPU of the nodes on which chosen ranks are, or ended, also those that no rank holds."""
     where = f"on (instance) group by (instance) ({own(of_ranks(c.RANK_INFO))})"
     return f"({of_nodes(metric, **matchers)} and {where})"
 
