@@ -30,7 +30,7 @@ def test_healthy_training_is_quiet(stack: Stack, job: Job, pager: Pager, wait_fo
     assert by_rank(stack, f'tachograph_rank_state{{run="{job.run}",state="running"}}') == dict.fromkeys(
         range(job.ranks), 1
     )
-    (mfu,) = wait_for(lambda: stack.query(f'run:mfu:ratio{{run="{job.run}"}}'), 15, "MFU")
+    (mfu,) = wait_for(lambda: stack.query(f'run:mfu:ratio{{run="{job.run}"}}'), 60, "MFU")
     assert 0 < mfu.value < 1
     assert paged(pager, 0) == []
 
