@@ -8,13 +8,18 @@ from series import of_run, own
 from shell import RUNBOOK_LINK, SAME, field, link
 from tachograph.catalog import index as c
 
+
+def _in_state(state: str) -> str:
+    return own(of_run(c.RANK_STATE, state=state)) + " == 1"
+
+
 CONDITIONS = (
     ("hung", RED, of_run("ALERTS", alertstate="firing", alertname="RunHung")),
-    ("rank dead", RED, own(of_run(c.RANK_STATE, state="dead")) + " == 1"),
-    ("rank failed", RED, own(of_run(c.RANK_STATE, state="failed")) + " == 1"),
-    ("rank frozen", ORANGE, own(of_run(c.RANK_STATE, state="frozen")) + " == 1"),
-    ("running", GREEN, own(of_run(c.RANK_STATE, state="running")) + " == 1"),
-    ("finished", BLUE, own(of_run(c.RANK_STATE, state="finished")) + " == 1"),
+    ("rank dead", RED, _in_state("dead")),
+    ("rank failed", RED, _in_state("failed")),
+    ("rank frozen", ORANGE, _in_state("frozen")),
+    ("running", GREEN, _in_state("running")),
+    ("finished", BLUE, _in_state("finished")),
 )
 """What a run can be in, worst first: the first that holds for any rank stands for the run."""
 

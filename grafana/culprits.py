@@ -185,13 +185,13 @@ def node_table(**more: object) -> Json:
 def sequence_spread(**more: object) -> Json:
     """Return the panel of how far the last rank is behind the first one of its process group."""
     # By the rule, which asks ranks that stand still: counts of two nodes are a scrape apart, thousands of collectives.
-    enqueued = f"0 * max({of_run(c.TRAIN_COLLECTIVE_ENQUEUED)})"
+    nought = f"0 * max({of_run(c.TRAIN_COLLECTIVE_ENQUEUED)})"
     return lines(
         "Collectives behind",
         "none",
         "How many collectives the last rank is behind the first one of its process group, while the run stands still. "
         "0 is good. A line above 0 is a hang: the table of ranks names who never entered.",
-        [query(f"max({of_run('rank:collectives_behind:max')}) or {enqueued}", "behind")],
+        [query(f"max({of_run('rank:collectives_behind:max')}) or {nought}", "behind")],
         "not collected: no process group reports sequence numbers",
         min=0,
         decimals=0,

@@ -67,12 +67,12 @@ def graded(labels: str, **matchers: str) -> str:
 def alert_table() -> Json:
     """Return every alert of the window in the order in which they began: what came first is often the cause."""
     # Of those moments alone at which it fired: what was pending for a while an hour before did not begin there.
-    began = " or ".join(
+    firing_since = " or ".join(
         f"min_over_time(({select('ALERTS_FOR_STATE')} and ignoring (alertstate) "
         f"{select('ALERTS', alertstate='firing')})[$__range:5s])"
         for select in (of_run, of_nodes_alone)
     )
-    began = f"({began}) and ignoring (alertstate) {firing(over='$__range')}"
+    began = f"({firing_since}) and ignoring (alertstate) {firing(over='$__range')}"
     columns = {"Value": "Since", "severity": "Severity", "alertname": "Alert", "rank": "Rank", "instance": "Node"}
     return table(
         "Alerts of this window, in order",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import lzma
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tachograph_lab.replay.evaluation import evaluate
 from tachograph_lab.replay.recording import Recording
@@ -18,8 +18,6 @@ PAGES = Path(__file__).parents[1] / "captures/nvidia-h200-four-runs.pages.xz"
 """Scraped every 5 s on a node with one H200: `## UNIX-SECONDS` and the samples of each scrape."""
 
 CLOCK = re.compile(r"_timestamp_seconds$|_time_seconds$")
-SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 HAPPENED = {
     ("LossNotFinite", "nan"): 69.4,
@@ -40,14 +38,13 @@ def pages(every: int) -> list[tuple[float, list[Row]]]:
     found: list[tuple[float, list[Row]]] = []
     texts = lzma.decompress(PAGES.read_bytes()).decode().split("## ")[1::every]
     for number, text in enumerate(texts):
-        at, *lines = text.splitlines()
+        at, page = text.split("\n", 1)
         shift = float(at) - 5.0 * every * number  # also what each scrape came too late
-        rows: list[Row] = []
-        for line in lines:
-            match = SAMPLE.fullmatch(line)
-            assert match, line
-            labels: Mapping[str, str] = dict(LABEL.findall(match[2] or ""))
-            rows.append((match[1], labels, float(match[3]) - (shift if CLOCK.search(match[1]) else 0.0)))
+        rows: list[Row] = [
+            (one.name, one.labels, one.value - (shift if CLOCK.search(one.name) else 0.0))
+            for family in text_string_to_metric_families(page)
+            for one in family.samples
+        ]
         found.append((float(at), rows))
     return found
 

@@ -145,13 +145,12 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
         model = kwargs.get("model") if self._trainer is None else self._trainer.model_wrapped
         scaler = getattr(getattr(self._trainer, "accelerator", None), "scaler", None)
         recorder.watch(model, kwargs.get("optimizer"), scheduler=kwargs.get("lr_scheduler"), scaler=scaler)
-        recorder.invariant("global_batch", _global_batch(args, model), step=state.global_step)
+        recorder.invariant("global_batch", _global_batch(args, kwargs.get("model")), step=state.global_step)
         recorder.step().log(total_steps=state.max_steps)
         if state.global_step:
             recorder.resumed(state.global_step)
-        self._tokens.begin(
-            state, args, model, static="tokens_per_step" in self._given, attached=self._trainer is not None
-        )
+        static, attached = "tokens_per_step" in self._given, self._trainer is not None
+        self._tokens.begin(state, args, kwargs.get("model"), static=static, attached=attached)
 
     @contained
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -71,6 +71,7 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         self._owned = recorder is None
         self._given = given
         self._accumulating = False
+        self._batches = 0
         self._arrived: Iterator[None] = repeat(None)
         self._unwrap: Callable[[], None] | None = None
 

@@ -75,10 +75,15 @@ def decimal(text: str) -> float:
         return math.nan
 
 
+def of_numpy(kind: type, *words: str) -> bool:
+    """Return whether a type is a scalar of numpy's whose name begins with one of these words."""
+    return kind.__module__ == "numpy" and kind.__name__.startswith(words)
+
+
 def whole(value: object, limit: int) -> int | None:
     """Return a whole number from 0 to `limit`, as a plain int; None for anything else; never raises."""
     kind = type(value)
-    if kind.__module__ == "numpy" and kind.__name__.startswith(("int", "uint")):
+    if of_numpy(kind, "int", "uint"):
         value = kind.__int__(value)  # type: ignore[attr-defined]
     elif kind is not int and (kind is bool or not issubclass(kind, int)):
         return None

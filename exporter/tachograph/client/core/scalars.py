@@ -14,6 +14,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from tachograph.client.core.arguments import of_numpy
 from tachograph.client.core.notice import raised_by_signal
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def number(reading: object) -> float | None:
             reading = reading.value()
         if isinstance(reading, (int, float)) and not isinstance(reading, bool):
             return float(reading)
-        if type(reading).__module__ == "numpy" and type(reading).__name__.startswith(("int", "uint", "float")):
-            return float(reading)  # type: ignore[arg-type]  # a scalar: an array is an ndarray
+        if of_numpy(type(reading), "int", "uint", "float"):
+            return float(reading)  # type: ignore[arg-type]
     except Exception as error:
         if raised_by_signal(error):
             raise

@@ -105,10 +105,9 @@ class FlightRecorderPoll:
         entries = dump.get("entries") or []
         if entries and entries[-1]["record_id"] < self._next - 1:  # the recorder began again
             self._next, self._open = 0, {}
-        # Entries that were overwritten between two looks are counted as what is left of those that came meanwhile.
-        fresh = sum(entry["record_id"] >= self._next for entry in entries)
-        missed = max(entries[0]["record_id"] - self._next, 0) if self._next and fresh else 0
-        weight = 1 + missed / max(fresh, 1)
+        # What was overwritten between two looks is counted as what is left, all of which came meanwhile then.
+        missed = max(entries[0]["record_id"] - self._next, 0) if entries and self._next else 0
+        weight = 1 + missed / max(len(entries), 1)
         groups = _group_sizes(dump.get("pg_config") or {})
         still_open: dict[int, int] = {}
         for entry in entries:

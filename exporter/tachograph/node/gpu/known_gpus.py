@@ -34,9 +34,7 @@ class KnownGpus:
         self._nameless: tuple[GpuReading, ...] = ()  # those in the last collection that nobody knows
         self._peaks: dict[str, dict[str, float]] = {}  # by UUID and dtype
         self._pids: dict[int, GpuIdentity | None] = {}
-        self._xids: dict[
-            tuple[str, tuple[str, ...]], Sample
-        ] = {}  # as last counted, by family and labels but the index
+        self._xids: dict[tuple[str, tuple[str, ...]], Sample] = {}  # by family, and labels but the index
 
     @property
     def words(self) -> Mapping[str, str]:

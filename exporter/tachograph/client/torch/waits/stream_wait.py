@@ -65,6 +65,7 @@ class StreamWait:
                 totals.wait, self._known = (totals.wait or 0.0) + self._known, 0.0
         except Exception as error:  # noqa: BLE001 - as above; what cannot be measured any more must not stand still
             self._pending.clear()
+            self._known = 0.0
             totals.wait = None
             notice("gpu wait", "exposed wait is no longer measured", error)
 
