@@ -48,8 +48,8 @@ class Process:
         yield f"tachograph_train_step{{{who}}}", done + 1000
         yield f"tachograph_train_steps_total{{{who}}}", done - self.start
         lost = done - self.nan_from
-        yield f'tachograph_train_nonfinite_total{{{who},source="loss"}}', max(lost, 0)
         if lost > 0:
+            yield f"tachograph_train_loss_nonfinite_timestamp_seconds{{{who}}}", done + clock
             yield f'tachograph_train_nonfinite_step{{{who},source="loss"}}', self.nan_from + 1000
         if ended:
             return

@@ -338,6 +338,10 @@ TRAIN_NONFINITE_STEP = _row(
     "culprit.",
     vocabulary=NONFINITE_SOURCES, lasts=True,
 )  # fmt: skip
+TRAIN_LOSS_NONFINITE_TIMESTAMP = _row(
+    "train_loss_nonfinite_timestamp_seconds", GAUGE, "seconds", RANK,
+    "Unix time at which the loss was last NaN or infinite; absent if it never was.", lasts=True,
+)  # fmt: skip
 TRAIN_CHECKPOINTS = _row(
     "train_checkpoints_total", COUNTER, "", RANK, "Checkpoints that this rank reported as saved.", detail=True
 )

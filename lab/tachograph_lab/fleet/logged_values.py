@@ -84,11 +84,11 @@ class TrainingCurves:
 class LoggedValues:
     """Logged values and invariants of one rank, or of all ranks that agree."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._seed = scenario.seed
+    def __init__(self, scenario: Scenario, epoch: float) -> None:
+        self._epoch = epoch
         self._now = 0.0
         self._step = Step(PhaseClock(), Counter())
-        self._logged = Logged(self._step, Misuse(), clock=self._clock)
+        self._logged = Logged(self._step, Misuse(), clock=self._clock, unix=self._unix)
         self._invariants = Invariants(self._clock)
         self._shown: dict[str, object] | None = None
 
@@ -116,11 +116,14 @@ class LoggedValues:
     def _clock(self) -> float:
         return self._now
 
+    def _unix(self) -> float:
+        return self._epoch + self._now
+
 
 class LoggedByRank:
     """The logged values of all ranks of an attempt: one object for all that agree, one for each that differs."""
 
-    def __init__(self, scenario: Scenario, curves: TrainingCurves, resumed: bool) -> None:
+    def __init__(self, scenario: Scenario, epoch: float, curves: TrainingCurves, resumed: bool) -> None:
         self._curves = curves
         self._seed = scenario.seed
         self._batch = scenario.work.global_batch
@@ -129,7 +132,7 @@ class LoggedByRank:
         self._wrong = [each for each in scenario.faults if isinstance(each, WrongGlobalBatch)]
         self._spread: set[str] = set()
         self._own: dict[int, LoggedValues] = {}
-        self._all = LoggedValues(scenario)
+        self._all = LoggedValues(scenario, epoch)
         if resumed:
             self._all.resumed()
 

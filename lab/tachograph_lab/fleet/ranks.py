@@ -69,7 +69,7 @@ class AttemptRanks:
         self._rows = [PHASES.index(name) for name in self._shown]
         self._waiting = frozenset(range(fleet.ranks) if scenario.waits is None else scenario.waits)
         self._memory = SimulatedMemory(scenario)
-        self._logged = LoggedByRank(scenario, curves, resumed=number > 0 and pauses.saved > 0)
+        self._logged = LoggedByRank(scenario, epoch, curves, resumed=number > 0 and pauses.saved > 0)
         self._classes = [_class(scenario, rank) for rank in range(fleet.ranks)]
         self._heads = {key: rank for rank, key in reversed(list(enumerate(self._classes)))}
         unix_ended = None if ended is None else epoch + ended

@@ -289,10 +289,15 @@ def test_nonfinite_values_begin_anew_after_a_hundred_finite_ones() -> None:
 
 
 def test_nonfinite_values_are_counted_by_source_with_their_first_step() -> None:
-    """Both sources exist from the start; the first step stays the first."""
-    watch = NonfiniteWatch()
+    """Both sources exist from the start; the first step stays the first, the time is that of the last lost loss."""
+    moments = iter((100.0, 200.0))
+    watch = NonfiniteWatch(lambda: next(moments))
     assert (watch.totals, watch.first_steps) == ({"loss": 0, "grad_norm": 0}, {})
     watch.observe(7, {"loss": 1.0, "grad_norm": math.inf, "learning_rate": math.nan})
+    assert "loss_nonfinite_timestamp_seconds" not in watch.metrics()
     watch.observe(8, {"loss": math.nan, "grad_norm": math.nan})
-    watch.observe(9, {})
-    assert (watch.totals, watch.first_steps) == ({"loss": 1, "grad_norm": 2}, {"loss": 8, "grad_norm": 7})
+    assert watch.metrics()["loss_nonfinite_timestamp_seconds"] == 100.0
+    watch.observe(9, {"loss": -math.inf})
+    watch.observe(10, {"loss": 1.0})
+    assert watch.metrics()["loss_nonfinite_timestamp_seconds"] == 200.0
+    assert (watch.totals, watch.first_steps) == ({"loss": 2, "grad_norm": 2}, {"loss": 8, "grad_norm": 7})

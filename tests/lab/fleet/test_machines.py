@@ -44,6 +44,7 @@ NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_train_memory_retries_total": "born with the first retry",
     "tachograph_train_misuse_total": "the loop uses its recorder as it should",
     "tachograph_train_nonfinite_step": "nothing was NaN",
+    "tachograph_train_loss_nonfinite_timestamp_seconds": "nothing was NaN",
 }
 NOT_ON_THIS_FLEET = {
     "tachograph_rank_job_info": "the run is in no batch system",

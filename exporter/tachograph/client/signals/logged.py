@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from time import monotonic
+from time import monotonic, time
 from weakref import ref
 
 from tachograph.catalog.rank import LOGGABLE
@@ -27,8 +27,9 @@ class Logged:
     """
 
     def __init__(
-        self, step: Step, misuse: Misuse, own: Collection[str] = (), clock: Callable[[], float] = monotonic
-    ) -> None:
+        self, step: Step, misuse: Misuse, own: Collection[str] = (),
+        clock: Callable[[], float] = monotonic, unix: Callable[[], float] = time,
+    ) -> None:  # fmt: skip
         self.refused = 0
         self.optimizer: ref[object] | None = None
         self.resumed = False
@@ -43,7 +44,7 @@ class Logged:
         self._evaluations = 0
         self._grad_norm = GradNormWatch(clock)
         self._learning_rate = LearningRateWatch()
-        self._nonfinite = NonfiniteWatch()
+        self._nonfinite = NonfiniteWatch(unix)
         self._watches: tuple[tuple[str, Callable[[int, float], None]], ...] = (
             ("learning_rate", self._observe_rate),  # before the loss, which may jump with it
             ("loss", self._loss.observe),

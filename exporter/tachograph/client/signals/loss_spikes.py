@@ -18,7 +18,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from time import monotonic
+from time import monotonic, time
 
 from tachograph.catalog.rank import NONFINITE_SOURCES
 from tachograph.client.core.sorted_window import SortedWindow, median
@@ -193,17 +193,23 @@ HEALED_VALUES = 100
 
 
 class NonfiniteWatch:
-    """Counts NaN and infinite values by source and remembers the step at which the latest trouble began."""
+    """Counts NaN and infinite values by source and remembers the step at which the latest trouble began.
 
-    def __init__(self) -> None:
+    `unix` gives the time of the last such loss.
+    """
+
+    def __init__(self, unix: Callable[[], float] = time) -> None:
+        self._unix = unix
+        self._last_loss: float | None = None
         self.totals = dict.fromkeys(NONFINITE_SOURCES, 0)
         self.first_steps: dict[str, int] = {}
         self._finite = dict.fromkeys(NONFINITE_SOURCES, 0)
 
     def metrics(self) -> dict[str, object]:
-        """Return the counts by source, and the first steps once there is one."""
+        """Return the counts by source, and the first steps and the time of the last such loss once there are any."""
         first = {"nonfinite_step": dict(self.first_steps)} if self.first_steps else {}
-        return {"nonfinite_total": dict(self.totals), **first}
+        last = {} if self._last_loss is None else {"loss_nonfinite_timestamp_seconds": self._last_loss}
+        return {"nonfinite_total": dict(self.totals), **first, **last}
 
     def observe(self, step: int, values: Mapping[str, float]) -> None:
         """Look at the values logged for one step."""
@@ -215,6 +221,8 @@ class NonfiniteWatch:
                 self._finite[source] += 1
                 continue
             self.totals[source] += 1
+            if source == "loss":
+                self._last_loss = self._unix()
             if source not in self.first_steps or self._finite[source] >= HEALED_VALUES:
                 self.first_steps[source] = step
             self._finite[source] = 0
