@@ -71,7 +71,7 @@ class Watched:
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
             overview = self._read()
-            if overview is None or not any(rank.state in ("running", "frozen") for rank in overview.ranks):
+            if overview is not None and not any(rank.state in ("running", "frozen") for rank in overview.ranks):
                 return
             time.sleep(0.1)
 
