@@ -123,6 +123,14 @@ def test_nothing_is_asked_again_before_its_time(opened: dict[tuple[str, str], Js
     assert len(asked) <= 1.3 * len(set(asked))
 
 
+def test_rates_span_four_scrapes_of_this_prometheus(opened: dict[tuple[str, str], Json]) -> None:
+    """Its samples are 15 s apart; those of the shipped configuration are 5 s apart, for which 20 s would be enough."""
+    asked = [one["expression"] for one in opened["tachograph-monitoring", "dark"]["trace"]["queries"]]
+    windows = {window for expression in asked for window in re.findall(r"\[(\w+)\]", expression)}
+    assert "60s" in windows
+    assert "20s" not in windows
+
+
 @pytest.mark.parametrize("uid", UIDS)
 def test_variables_are_filled(opened: dict[tuple[str, str], Json], uid: str) -> None:
     """No query is sent with a variable in it, and the address holds the selection, so that it can be shared."""

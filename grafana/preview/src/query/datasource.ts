@@ -13,7 +13,7 @@ import { of } from 'rxjs';
 import { labelValues, rows } from './api';
 import { series, table, Target } from './frames';
 import { Annotation, marks } from './marks';
-import { resolution, seconds, withWindows } from './step';
+import { resolution, scrapeSeconds, seconds, withWindows } from './step';
 
 export const SOURCE = { type: 'prometheus', uid: 'prometheus' };
 export const SETTINGS = {
@@ -66,8 +66,9 @@ export class Prometheus extends DataSourceApi<any> {
   private async answer(target: Target, request: DataQueryRequest<any>, several: boolean) {
     const [from, to] = [request.range.from.valueOf() / 1000, request.range.to.valueOf() / 1000];
     const least = seconds(filled(target.interval ?? '', request.scopedVars), 0);
-    const { start, end, step } = resolution(from, to, Math.max(Math.round(request.intervalMs / 1000), least));
-    const query = filled(withWindows(target.expr, from, to, step), request.scopedVars);
+    const scrape = await scrapeSeconds(to);
+    const { start, end, step } = resolution(from, to, Math.max(Math.round(request.intervalMs / 1000), least), scrape);
+    const query = filled(withWindows(target.expr, from, to, step, scrape), request.scopedVars);
     const once = target.instant ?? target.format === 'table';
     const found = once
       ? await rows('query', { query, time: String(to) })
@@ -81,7 +82,7 @@ export class Prometheus extends DataSourceApi<any> {
   private async annotate(annotation: Annotation & Target, request: DataQueryRequest<any>) {
     const [from, to] = [request.range.from.valueOf() / 1000, request.range.to.valueOf() / 1000];
     const { start, end, step } = resolution(from, to, Math.round(request.intervalMs / 1000), seconds(annotation.step, 60));
-    const query = filled(withWindows(annotation.expr, from, to, step), request.scopedVars);
+    const query = filled(withWindows(annotation.expr, from, to, step, await scrapeSeconds(to)), request.scopedVars);
     const found = await rows('query_range', { query, start: String(start), end: String(end), step: String(step) });
     return found.map((row) => series(annotation, row, step));
   }
@@ -98,7 +99,7 @@ export class Prometheus extends DataSourceApi<any> {
     if (!result) {
       throw new Error(`this viewer knows label_values(…) and query_result(…), not ${text}`);
     }
-    const found = await rows('query', { query: withWindows(result[1], from, to, 15), time: String(to) });
+    const found = await rows('query', { query: withWindows(result[1], from, to, 15, await scrapeSeconds(to)), time: String(to) });
     return found.map(({ metric, value }) => {
       const { __name__: name = '', ...labels } = metric;
       const inside = Object.entries(labels).map(([label, content]) => `${label}="${content}"`).join(',');

@@ -1,6 +1,19 @@
-// Resolution of a query, as Grafana's Prometheus data source chooses it.
+// Resolution of a query, as Grafana's Prometheus data source chooses it. There the scrape interval is configured.
+import { rows } from './api';
 
-export const SCRAPE_SECONDS = 5; // grafana/provisioning/datasources: timeInterval
+/** The usual scrape interval of the exporters over five minutes, to the second; where these began later, a longer one. */
+const SCRAPED = 'clamp_max(round(quantile(0.5, 300 / count_over_time(tachograph_exporter_info[5m]))), 60)';
+const SHIPPED = 5; // prometheus/prometheus.yml
+let found: Promise<number> | undefined;
+
+/** Return the scrape interval in seconds, as the samples before `at` show; of a Prometheus without any, the shipped one. */
+export function scrapeSeconds(at: number): Promise<number> {
+  found ??= rows('query', { query: SCRAPED, time: String(at) }).then(
+    ([row]) => (row ? Number(row.value![1]) : SHIPPED),
+    () => SHIPPED,
+  );
+  return found;
+}
 
 export interface Resolution {
   start: number;
@@ -9,15 +22,15 @@ export interface Resolution {
 }
 
 /** Return the step that gives at most `points` samples, and the range snapped to it. All in seconds. */
-export function resolution(from: number, to: number, intervalSeconds: number, smallest = SCRAPE_SECONDS): Resolution {
+export function resolution(from: number, to: number, intervalSeconds: number, smallest: number): Resolution {
   const least = Math.ceil((to - from) / 11000); // Prometheus refuses to return more samples of a series
   const step = Math.max(intervalSeconds, smallest, least, 1);
   return { start: Math.floor(from / step) * step, end: Math.floor(to / step) * step, step };
 }
 
 /** Return the expression with Grafana's own window names filled in. */
-export function withWindows(expression: string, from: number, to: number, step: number): string {
-  const rate = Math.max(step + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS);
+export function withWindows(expression: string, from: number, to: number, step: number, scrape: number): string {
+  const rate = Math.max(step + scrape, 4 * scrape);
   const span = Math.max(1, Math.round(to - from));
   const values: Record<string, string> = {
     __rate_interval: `${rate}s`,
