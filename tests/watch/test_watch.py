@@ -11,16 +11,20 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tachograph import extras
+from tachograph.watch.command import Watched
+from tachograph.watch.private_exporter import PrivateExporter
 
 LOOP = Path(__file__).parents[1] / "attach/loop_script.py"
 WATCH = (sys.executable, "-W", "ignore", "-m", "tachograph", "run", "--watch")
@@ -105,6 +109,37 @@ def test_a_training_script_ends_with_what_was_measured(tmp_path: Path) -> None:
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url, timeout=5)
     assert not list(tmp_path.glob("tachograph-*"))
+
+
+def test_the_end_is_waited_for_where_the_exporter_is_slow_to_answer() -> None:
+    """A page that does not come is asked for again; the one that shows no rank up is the last."""
+    info = "# TYPE tachograph_exporter info\ntachograph_exporter_info 1\n"
+    rank = 'run="r",rank="0",instance="n"'
+    up = "".join(
+        f"tachograph_{name} {value}\n"
+        for name, value in ((f"rank_info{{{rank}}}", 1), (f'rank_state{{{rank},state="running"}}', 1))
+    )
+    pages = ["", info + up, info]
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = pages.pop(0)
+            self.send_response(200 if page else 503)
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        Watched(PrivateExporter(Path("none"), f"127.0.0.1:{server.server_port}")).settle()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert pages == []
 
 
 @pytest.mark.torch

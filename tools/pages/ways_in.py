@@ -56,7 +56,7 @@ SOURCES = (
     ),
     Source("batches_total recent_phase_seconds{data}", SCRIPT, "`data(loader)`"),
     Source("recent_phase_seconds{optimizer}", EVERY, "`watch(model, optimizer)`"),
-    Source("nonfinite_total{loss} nonfinite_step{loss}", SCRIPT, "`step.log(loss=…)`"),
+    Source("loss_nonfinite_timestamp_seconds nonfinite_step{loss}", SCRIPT, "`step.log(loss=…)`"),
     Source(
         "recent_wait_seconds collective_seconds_total collective_bus_bytes_total", SCRIPT, "`watch(model)`",
     ),
@@ -95,5 +95,5 @@ NOT_PLAYED = (
 )
 """Metrics of a validation loss that spikes, of a GPU, or of mixed precision on one: tested in tests/client."""
 
-MORE: Mapping[str, str] = {"LossNotFinite": "nonfinite_total"}
+MORE: Mapping[str, str] = {"LossNotFinite": "loss_nonfinite_timestamp_seconds"}
 """Alerts that need more than their expression tells: the mean that the Trainer logs leaves NaN out."""

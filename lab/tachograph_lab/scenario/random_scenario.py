@@ -123,7 +123,7 @@ def generate(number: int, seed: int, field: bool = False) -> Scenario:
 
 
 def _made_so(fleet: Fleet) -> tuple[Tolerated, ...]:
-    """Return the ticket of a stage of one rank, slow by design, which may be a fault for five minutes."""
+    """Return the ticket of a stage of one rank, slow by design, which may be a fault for six minutes."""
     if fleet.pipeline != fleet.ranks:
         return ()
     return (Tolerated(alert="StragglerRank", receiver="ticket", labels={"rank": str(fleet.ranks - 1)}),)

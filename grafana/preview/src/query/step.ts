@@ -1,18 +1,24 @@
 // Resolution of a query, as Grafana's Prometheus data source chooses it. There the scrape interval is configured.
 import { rows } from './api';
 
-/** The usual scrape interval of the exporters over five minutes, to the second; where these began later, a longer one. */
-const SCRAPED = 'clamp_max(round(quantile(0.5, 300 / count_over_time(tachograph_exporter_info[5m]))), 60)';
+/** The usual scrape interval of the exporters that are there for five minutes, to the second. */
+const SCRAPED =
+  'round(quantile(0.5, 300 / count_over_time(tachograph_exporter_info[5m]) and tachograph_exporter_info offset 5m))';
 const SHIPPED = 5; // prometheus/prometheus.yml
-let found: Promise<number> | undefined;
+let known: Promise<number | undefined> | undefined;
 
-/** Return the scrape interval in seconds, as the samples before `at` show; of a Prometheus without any, the shipped one. */
-export function scrapeSeconds(at: number): Promise<number> {
-  found ??= rows('query', { query: SCRAPED, time: String(at) }).then(
-    ([row]) => (row ? Number(row.value![1]) : SHIPPED),
-    () => SHIPPED,
+/** Return the scrape interval in seconds, as the samples before `at` show; the shipped one while they are too few. */
+export async function scrapeSeconds(at: number): Promise<number> {
+  known ??= rows('query', { query: SCRAPED, time: String(at) }).then(
+    ([row]) => row && Number(row.value![1]),
+    () => undefined,
   );
-  return found;
+  const asked = known;
+  const found = await asked;
+  if (found === undefined && known === asked) {
+    known = undefined; // asked again with the next query
+  }
+  return found ?? SHIPPED;
 }
 
 export interface Resolution {
