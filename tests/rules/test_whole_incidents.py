@@ -188,6 +188,19 @@ INCIDENTS = {
         ],
         {("RankFailed", "0"): 330, ("RunDown", ""): 520}, scrape=15, lasts=1000,
     ),
+    # The next attempt has a rank fewer: the end of the fourth is still shown when one of the three ends.
+    "an end that the run outlived, then a death": Incident(
+        [*pairs((102, "collective"), (102, "collective"), (102, "collective"), (100, "data")),
+         *(Process(rank, "ab"[rank // 2], start=115, end=460 + 12 * (rank != 1), reason="collective" if rank != 1 else "died")
+           for rank in range(3))],
+        {("RankFailed", "3"): 120, ("RankDead", "1"): 480, ("RunDown", ""): 690}, lasts=699,
+    ),
+    "a death that the run outlived, then an end": Incident(
+        [*pairs((102, "collective"), (102, "collective"), (102, "collective"), (100, "died")),
+         *(Process(rank, "ab"[rank // 2], start=115, end=460 + 12 * (rank != 1), reason="collective" if rank != 1 else "data")
+           for rank in range(3))],
+        {("RankDead", "3"): 120, ("RankFailed", "1"): 560, ("RunDown", ""): 690}, lasts=699,
+    ),
     # NCCL's timeout ends those that waited; who made them wait was paged ten minutes before.
     "a hang that a timeout ends": Incident(
         [
