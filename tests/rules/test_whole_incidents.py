@@ -133,6 +133,15 @@ def pairs(*ends: tuple[float, str], stops: float = 100) -> list[Process]:
     ]
 
 
+def outlived(first: str, second: str) -> list[Process]:
+    """Return two attempts: rank 3 ends the first, rank 1 the second, in which there is no rank 3 any more."""
+    attempts = pairs((102, "collective"), (102, "collective"), (102, "collective"), (100, first))
+    for rank in range(3):
+        end, reason = (460, second) if rank == 1 else (472, "collective")
+        attempts.append(Process(rank, "ab"[rank // 2], start=115, end=end, reason=reason))
+    return attempts
+
+
 def back(start: int) -> list[Process]:
     """Return four that are started again, where they were."""
     return [Process(rank, "ab"[rank // 2], start=start) for rank in range(4)]
@@ -190,16 +199,10 @@ INCIDENTS = {
     ),
     # The next attempt has a rank fewer: the end of the fourth is still shown when one of the three ends.
     "an end that the run outlived, then a death": Incident(
-        [*pairs((102, "collective"), (102, "collective"), (102, "collective"), (100, "data")),
-         *(Process(rank, "ab"[rank // 2], start=115, end=460 + 12 * (rank != 1), reason="collective" if rank != 1 else "died")
-           for rank in range(3))],
-        {("RankFailed", "3"): 120, ("RankDead", "1"): 480, ("RunDown", ""): 690}, lasts=699,
+        outlived("data", "died"), {("RankFailed", "3"): 120, ("RankDead", "1"): 480, ("RunDown", ""): 690}, lasts=699,
     ),
     "a death that the run outlived, then an end": Incident(
-        [*pairs((102, "collective"), (102, "collective"), (102, "collective"), (100, "died")),
-         *(Process(rank, "ab"[rank // 2], start=115, end=460 + 12 * (rank != 1), reason="collective" if rank != 1 else "data")
-           for rank in range(3))],
-        {("RankDead", "3"): 120, ("RankFailed", "1"): 560, ("RunDown", ""): 690}, lasts=699,
+        outlived("died", "data"), {("RankDead", "3"): 120, ("RankFailed", "1"): 560, ("RunDown", ""): 690}, lasts=699,
     ),
     # NCCL's timeout ends those that waited; who made them wait was paged ten minutes before.
     "a hang that a timeout ends": Incident(
