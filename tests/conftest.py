@@ -164,3 +164,35 @@ def receiver() -> Iterator[Receiver]:
     server.shutdown()
     server.server_close()
     thread.join(20)
+
+
+class Pages:
+    """A server whose page a test writes; None answers nothing but an error. Those of `before` come first, once each."""
+
+    def __init__(self) -> None:
+        self.before: list[str | None] = []
+        self.text: str | None = None
+        pages = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                text = pages.before.pop(0) if pages.before else pages.text
+                self.send_response(200 if text is not None else 503)
+                self.end_headers()
+                self.wfile.write((text or "").encode())
+
+            def log_message(self, *_: object) -> None:
+                """Stay silent."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/metrics"
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+
+@pytest.fixture
+def pages() -> Iterator[Pages]:
+    """Pages of an exporter that are written by hand."""
+    served = Pages()
+    yield served
+    served.server.shutdown()
+    served.server.server_close()

@@ -13,10 +13,8 @@ import struct
 import sys
 import tempfile
 import termios
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,36 +72,6 @@ def top(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
         return status, said.out, said.err
 
     return run
-
-
-class Pages:
-    """A server whose page a test writes; None answers nothing but an error."""
-
-    def __init__(self) -> None:
-        self.text: str | None = None
-        pages = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200 if pages.text is not None else 503)
-                self.end_headers()
-                self.wfile.write((pages.text or "").encode())
-
-            def log_message(self, *_: object) -> None:
-                """Stay silent."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/metrics"
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-
-
-@pytest.fixture
-def pages() -> Iterator[Pages]:
-    """Pages of an exporter that are written by hand."""
-    served = Pages()
-    yield served
-    served.server.shutdown()
-    served.server.server_close()
 
 
 class Seen:

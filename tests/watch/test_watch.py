@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 import termios
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -111,35 +111,14 @@ def test_a_training_script_ends_with_what_was_measured(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("tachograph-*"))
 
 
-def test_the_end_is_waited_for_where_the_exporter_is_slow_to_answer() -> None:
+def test_the_end_is_waited_for_where_the_exporter_is_slow_to_answer(pages: Any) -> None:
     """A page that does not come is asked for again; the one that shows no rank up is the last."""
-    info = "# TYPE tachograph_exporter info\ntachograph_exporter_info 1\n"
+    exporter = "# TYPE tachograph_exporter info\ntachograph_exporter_info 1\n"
     rank = 'run="r",rank="0",instance="n"'
-    up = "".join(
-        f"tachograph_{name} {value}\n"
-        for name, value in ((f"rank_info{{{rank}}}", 1), (f'rank_state{{{rank},state="running"}}', 1))
-    )
-    pages = ["", info + up, info]
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            page = pages.pop(0)
-            self.send_response(200 if page else 503)
-            self.end_headers()
-            self.wfile.write(page.encode())
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        Watched(PrivateExporter(Path("none"), f"127.0.0.1:{server.server_port}")).settle()
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert pages == []
+    up = f'tachograph_rank_info{{{rank}}} 1\ntachograph_rank_state{{{rank},state="running"}} 1\n'
+    pages.before, pages.text = [None, exporter + up], exporter
+    Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc)).settle()
+    assert pages.before == []
 
 
 @pytest.mark.torch

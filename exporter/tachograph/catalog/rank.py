@@ -1,6 +1,7 @@
 """Every metric of a rank: what it reports, and what the exporter concludes about it.
 
-The client imports this catalog only, since each row costs import time and memory.
+The client imports this catalog only, since each row costs import time and memory. Long, as it is a table: one row after
+another, each of which is read alone.
 """
 
 from __future__ import annotations

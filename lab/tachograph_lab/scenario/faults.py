@@ -1,5 +1,7 @@
 """The faults of a scenario (`docs/scenarios.md`): a dataclass for each, with its parameters and what it changes.
 
+Long, as it is a table: one class after another, each of which is read alone.
+
 A fault that changes steps takes effect with the first step that begins at or after `at`; the others exactly at `at`.
 """
 

@@ -5,20 +5,19 @@ import { rows } from './api';
 const SCRAPED =
   'round(quantile(0.5, 300 / count_over_time(tachograph_exporter_info[5m]) and tachograph_exporter_info offset 5m))';
 const SHIPPED = 5; // prometheus/prometheus.yml
-let known: Promise<number | undefined> | undefined;
+let scrape: Promise<number> | undefined;
 
 /** Return the scrape interval in seconds, as the samples before `at` show; the shipped one while they are too few. */
-export async function scrapeSeconds(at: number): Promise<number> {
-  known ??= rows('query', { query: SCRAPED, time: String(at) }).then(
-    ([row]) => row && Number(row.value![1]),
-    () => undefined,
+export function scrapeSeconds(at: number): Promise<number> {
+  const unknown = () => {
+    scrape = undefined; // asked again with the next query
+    return SHIPPED;
+  };
+  scrape ??= rows('query', { query: SCRAPED, time: String(at) }).then(
+    ([row]) => (row ? Number(row.value![1]) : unknown()),
+    unknown,
   );
-  const asked = known;
-  const found = await asked;
-  if (found === undefined && known === asked) {
-    known = undefined; // asked again with the next query
-  }
-  return found ?? SHIPPED;
+  return scrape;
 }
 
 export interface Resolution {
