@@ -193,22 +193,33 @@ def test_an_error_at_exit_is_heard_by_nobody(exporter: Any, start: Start) -> Non
 
 
 def test_in_a_signal_handler(exporter: Any, start: Start) -> None:
-    """A handler that records, forks or makes a recorder, wherever it interrupts the main thread: no deadlock."""
+    """A handler that records, forks or makes a recorder, wherever it interrupts the main thread: no deadlock.
+
+    Modules are loaded before: a handler that imports in the middle of an import can wait for ever on a thread that
+    imports, too, in any program, up to Python 3.11. Handlers interrupt each other, but no more than four: a machine on
+    which one takes longer than the timer would have no end of them.
+    """
     process = start(
         program(
             """
-            heard = 0
+            import difflib, logging
+            every(recorder)
+            heard = depth = 0
+            again = lambda: signal.setitimer(signal.ITIMER_REAL, 0.003)
             def handler(number, frame):
-                global heard
-                heard += 1
+                global heard, depth
+                heard += 1; depth += 1
+                if depth < 4: again()
                 every(recorder)
                 if heard % 50 == 0: Recorder(run="from a handler").close()
                 if heard % 50 == 25:
                     child = os.fork()
                     if child == 0: every(recorder); os._exit(0)
                     assert os.waitpid(child, 0)[1] == 0
+                depth -= 1
+                again()
             signal.signal(signal.SIGALRM, handler)
-            signal.setitimer(signal.ITIMER_REAL, 0.001, 0.003)
+            again()
             while heard < 300:
                 every(recorder)
                 if heard % 10 == 0: Recorder(run="from the loop").close()
