@@ -29,7 +29,7 @@ NEVER = "tokens and FLOPs unless given (--tokens-per-step, --flops-per-token)"
 
 
 class Summary:
-    """What was recorded, by key, with how often, and the number of steps and of ranks; filled by the observer.
+    """What was recorded, by key, with how often, and the number of steps, trainings and ranks; filled by the observer.
 
     `launched`: the script itself, or a launcher inside it, made this process one of several ranks. `received`: an
     exporter has answered.
@@ -37,6 +37,7 @@ class Summary:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.trainings = 1
         self.own_recorder = False
         self.ranks = 1
         self.launched = False
@@ -71,9 +72,10 @@ class Summary:
             )
         if not given:
             unseen.append(NEVER)
+        trainings = f" of {self.trainings} trainings" if self.trainings > 1 else ""
         to_nobody = "" if self.received else ", which no exporter has received"
         return (
-            f"tachograph run: recorded {humanize.plural(self.steps, 'step')}{to_nobody}: "
+            f"tachograph run: recorded {humanize.plural(self.steps, 'step')}{trainings}{to_nobody}: "
             f"{', '.join(self._recorded())}\n"
             f"tachograph run: not seen: {'; '.join(unseen) or 'nothing'}\n"
         )

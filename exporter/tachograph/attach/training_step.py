@@ -30,6 +30,12 @@ class At(Enum):
     UPDATED = "after an update: others of the same gradients, or of another optimizer, follow"
 
 
+STEPS_TO_KNOW = 3
+"""Steps after which it is known how often other optimizers step between two of the one that counts."""
+
+FIRST_OTHERS = 10
+"""How often they may before that: a critic makes some steps for each of its generator's."""
+
 PAUSES: tuple[PhaseName, ...] = ("eval", "checkpoint")
 
 
@@ -56,7 +62,9 @@ class TrainingStep:
         self._summary = summary
         self._paused = False
         self.batches = BatchCount()
-        self._others = False
+        self._others = 0
+        self._most_others = FIRST_OTHERS
+        self._completed = 0
         self._backward_depth = 0
         self._backwards = 0
         self._usual_backwards = 0
@@ -67,6 +75,11 @@ class TrainingStep:
         self._updates = 0
         self._usual_updates = 1
         self._counts = False
+
+    @property
+    def counts_no_more(self) -> bool:
+        """Whether the optimizer that counts has stayed away for longer than it did between two steps before."""
+        return self._others > self._most_others
 
     # Batches
 
@@ -219,8 +232,7 @@ class TrainingStep:
         elif self.at is At.UPDATED and self._counts:
             self._complete(loop)
         elif self.at is At.UPDATED:
-            self._summary.count("other_optimizer")
-            self._others = True
+            self._others += 1
             self._values.discard()
             self.at = At.GRADIENTS
 
@@ -253,7 +265,14 @@ class TrainingStep:
         loop.count_batches(used)
         self._summary.step_completed(values, used, self._values.made_of)
         self._usual_backwards, self._backwards = self._backwards, 0
-        others, self._others = self._others, False
+        others, self._others = self._others, 0
+        if others:
+            self._summary.count("other_optimizer")
+        if self._completed < STEPS_TO_KNOW:
+            self._completed += 1
+            self._most_others = FIRST_OTHERS if self._completed < STEPS_TO_KNOW else max(others, 1)
+        else:
+            self._most_others = max(self._most_others, others)
         if came and not others:
             self.at = At.OUTSIDE
         else:  # the next one begins here, be it with what another optimizer does with this batch
