@@ -82,7 +82,7 @@ class Observer:
         if self._pending is not None:
             self._pending.unused += 1
             self._pending = None
-        if learning and self._to_train_on(feed):
+        if learning and ((feed.trained and not self._mode.on) or self._to_train_on(feed)):
             self._step.batch_asked(loop)
             return True
         if not feed.trained:
@@ -196,7 +196,7 @@ class Observer:
     def backward_begins(self, tensors: Any) -> None:
         """Enter phase `backward`, and keep what it was called on as the loss."""
         loop = self.recording.here()
-        if loop is None or not self._step.enter_backward():
+        if loop is None or self._step.is_inner_backward():
             return
         if self._compiled_steps:
             self._find_step(loop)
@@ -204,10 +204,10 @@ class Observer:
         if self._pending is not None:
             self._pending.trained, self._pending.unused = True, 0
             self._pending = None
-        self._watch_models(loop)
+        if self._models:
+            self._watch_models(loop)
         self._mode.over()
         self._step.backward_begins(loop)
-        self.summary.count("backward")
         self._values.backward(tensors)
 
     @contained

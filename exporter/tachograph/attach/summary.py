@@ -49,11 +49,13 @@ class Summary:
         """Note that something was recorded once more."""
         self._counts[what] += times
 
-    def step_completed(self, logged: Iterable[str], batches: int, loss_made_of: str) -> None:
+    def step_completed(self, logged: Iterable[str], batches: int, loss_made_of: str, *, backward: bool) -> None:
         """Note a step, the names of the values logged with it, and what its loss was made of."""
         self.steps += 1
         self._counts["batch"] += batches
-        self._counts.update(list(logged))
+        self._counts["backward"] += backward
+        for name in logged:
+            self._counts[name] += 1
         self._loss_made_of = loss_made_of or self._loss_made_of
 
     def text(self, given: bool) -> str:

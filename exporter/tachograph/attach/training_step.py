@@ -39,14 +39,6 @@ FIRST_OTHERS = 10
 PAUSES: tuple[PhaseName, ...] = ("eval", "checkpoint")
 
 
-class Update:
-    """A step of `who` that is under way: of an optimizer, a container of optimizers, or a loss scaler."""
-
-    def __init__(self, who: object) -> None:
-        self.who = who
-        self.holds_another = False
-
-
 class TrainingStep:
     """The automaton; `values` are those of the step under way, `trained` is whether a backward was ever seen.
 
@@ -68,7 +60,8 @@ class TrainingStep:
         self._backward_depth = 0
         self._backwards = 0
         self._usual_backwards = 0
-        self._updating: list[Update] = []
+        self._updating: list[object] = []
+        self._container: object = None
         self._before = At.OUTSIDE
         self._closures = 0
         self._fresh = False
@@ -130,10 +123,10 @@ class TrainingStep:
 
     # Backward
 
-    def enter_backward(self) -> bool:
-        """Return whether it is the outermost one: activation checkpointing calls it from within."""
+    def is_inner_backward(self) -> bool:
+        """Note that a backward begins; return whether it does so within another: activation checkpointing calls it."""
         self._backward_depth += 1
-        return self._backward_depth == 1
+        return self._backward_depth > 1
 
     def backward_begins(self, loop: Loop) -> None:
         """Enter phase `backward`."""
@@ -174,9 +167,9 @@ class TrainingStep:
 
     def update_begins(self, loop: Loop, who: object, *, closure: bool) -> None:
         """Enter phase `optimizer`; with a `closure` its forward and backward are to come."""
-        if self._updating and any(update.who is who for update in self._updating):
+        if any(each is who for each in self._updating):
             self._give_up(loop)
-        self._updating.append(Update(who))
+        self._updating.append(who)
         if len(self._updating) > 1 or self.at is At.BACKWARD:
             return
         self._before = self.at
@@ -188,7 +181,7 @@ class TrainingStep:
 
     def updates_itself(self, who: object) -> bool:
         """Whether no other one's step has ended within that of `who`, which is about to end: it holds none."""
-        return not self._updating or not self._updating[-1].holds_another or self._updating[-1].who is not who
+        return self._container is not who
 
     def closure_begins(self, loop: Loop) -> None:
         """Enter phase `forward` inside of an optimizer's step, which calls the script back to train."""
@@ -206,10 +199,10 @@ class TrainingStep:
         `logged` are values for the step, should it be complete.
         """
         self._counts |= counts
-        while self._updating and self._updating.pop().who is not who:
+        while self._updating and self._updating.pop() is not who:
             pass
+        self._container = self._updating[-1] if self._updating else None
         if self._updating:
-            self._updating[-1].holds_another = True
             return
         if self.at is At.BACKWARD:
             self._updates += 1
@@ -239,6 +232,7 @@ class TrainingStep:
     def _give_up(self, loop: Loop) -> None:
         """Forget an update that ended with an exception, of which no hook is called."""
         self._updating.clear()
+        self._container = None
         self._closures = 0
         loop.leave("optimizer")
         self.at = At.GRADIENTS if loop.stepping else At.OUTSIDE
@@ -263,7 +257,7 @@ class TrainingStep:
         loop.end(**values)
         used = self.batches.step_completed()
         loop.count_batches(used)
-        self._summary.step_completed(values, used, self._values.made_of)
+        self._summary.step_completed(values, used, self._values.made_of, backward=self._backwards > 0)
         self._usual_backwards, self._backwards = self._backwards, 0
         others, self._others = self._others, 0
         if others:

@@ -76,7 +76,7 @@ class Loop:
     def enter(self, phase: PhaseName) -> None:
         """Enter a phase; nothing where it is the innermost open one."""
         if not self._open or self._open[-1][0] != phase:
-            manager = self.recorder.phase(phase)
+            manager = self.recorder._phases[phase]  # `phase()` would be one more call
             manager.__enter__()
             self._open.append((phase, manager))
 
