@@ -62,6 +62,7 @@ class Observer:
             self._save_is_over(loop, wait=True)
         self.summary.ranks = loop.recorder.identity.world_size
         self.summary.received = loop.recorder.received
+        self.summary.count("all_reduce", loop.bucket_reductions)
         return loop.recorder.identity.rank
 
     # Batches
@@ -355,4 +356,3 @@ class Observer:
             model = self._models.pop()()
             if model is not None:
                 loop.recorder.watch(model)
-                self.summary.count("all_reduce")

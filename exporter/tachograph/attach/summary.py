@@ -102,7 +102,7 @@ class Summary:
         if counts["loss_scale"]:
             yield "the loss scale"
         if counts["all_reduce"]:
-            yield "DistributedDataParallel's all-reduce"
+            yield f"{humanize.plural(counts['all_reduce'], 'all-reduce')} of DistributedDataParallel"
         for what in ("evaluation", "checkpoint"):
             if counts[what]:
                 yield humanize.plural(counts[what], what)

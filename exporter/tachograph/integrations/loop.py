@@ -101,6 +101,11 @@ class Loop:
         """Count batches that were trained on and did not come through `Recorder.data`."""
         self.recorder._calls.count_batches(number)
 
+    @property
+    def bucket_reductions(self) -> int:
+        """All-reduces of DistributedDataParallel models that were seen."""
+        return self.recorder._calls.bucket_reductions
+
     def claim(self, phase: PhaseName) -> None:
         """Count the time since the last change of phase as this one's, though another was entered."""
         self.recorder._calls.clock.claim(phase)
