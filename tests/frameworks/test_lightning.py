@@ -18,6 +18,7 @@ CASES = {
     "run-ddp": Case("lightning_fit.py", "--accumulate 2", ranks=2, figures=CLIPPED, first=SAVED),
     "callback": Case("lightning_fit.py", door="callback", figures=SEEN, first=SAVED),
     "callback-ddp": Case("lightning_fit.py", "--accumulate 2", ranks=2, door="callback", figures=SEEN, first=SAVED),
+    "fabric": Case("fabric_loop.py", figures=(*LOOP, "gradient norm", *SAVED)),
     "run-gan": Case("lightning_fit.py", "--gan", figures=GAN, first=SAVED),
     "callback-gan": Case(
         "lightning_fit.py", "--gan", door="callback", missing=("loss",), first=SAVED,

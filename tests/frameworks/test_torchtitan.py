@@ -10,9 +10,10 @@ from tests.frameworks.training import Case, Trainings, compare, figures_of
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
 
 SEEN = (*LOOP, "gradient norm", "evaluation", "checkpoints", "checkpoint step")
+SHARDED = tuple(figure for figure in SEEN if figure != "forward")  # which is full of waits there
 CASES = {
     "one-rank": Case("torchtitan_train.py", ranks=1, figures=SEEN),
-    "fsdp2": Case("torchtitan_train.py", ranks=2, figures=SEEN),
+    "fsdp2": Case("torchtitan_train.py", ranks=2, figures=SHARDED),
 }
 
 

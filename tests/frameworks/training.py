@@ -16,7 +16,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 
 @dataclass(frozen=True)
 class Case:
-    """A program with its arguments, how many ranks torchrun starts, its front door, and the figures it must show.
+    """A program with its arguments, how many ranks torchrun or itself (`workers`) starts, and its front door.
 
     Door `run` is `tachograph run`; any other one the program opens itself. `figures` are shown by every rank, those of
     `first` by rank 0 alone. Figures of `missing` cannot be known through this door: they must have no value.
@@ -25,6 +25,7 @@ class Case:
     program: str
     arguments: str = ""
     ranks: int = 0
+    workers: int = 0
     door: str = "run"
     figures: Sequence[str] = ()
     first: Sequence[str] = ()
@@ -34,7 +35,7 @@ class Case:
     @property
     def recorded_ranks(self) -> range:
         """The ranks that the exporter must show."""
-        return range(max(self.ranks, 1))
+        return range(max(self.ranks, self.workers, 1))
 
     def words(self, run: str) -> list[str | Path]:
         """The words after `python`, or after torchrun."""

@@ -48,3 +48,15 @@ def lightning_callbacks(door: str) -> list[Any]:
     from tachograph.integrations.lightning import TachographCallback
 
     return [TachographCallback()]
+
+
+def open_trainer(door: str, trainer: Any) -> None:
+    """Add Hugging Face's callback of ours, attached or alone, or nothing."""
+    if not door:
+        return
+    from tachograph.integrations.huggingface import TachographCallback
+
+    if door == "attached":
+        TachographCallback().attach(trainer)
+    else:
+        trainer.add_callback(TachographCallback())

@@ -142,9 +142,7 @@ class Counting(Callback):
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         """Count a validation."""
-        seconds = self.truth.seconds
-        seconds["eval"] = seconds.get("eval", 0.0) + time.monotonic() - self.began
-        self.truth.evaluations += 1
+        self.truth.evaluated(self.began)
 
 
 def main() -> None:

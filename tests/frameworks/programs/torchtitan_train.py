@@ -116,9 +116,10 @@ def count(truth: Truth) -> None:
         truth.step_of_micro_batches()
 
     def counted_micro_batch(self: Any, **given: Any) -> Any:
+        if not truth.batches:
+            truth.time_forward(self.model_parts[0])
+            self.model_parts[0].register_forward_pre_hook(lambda *_: time.sleep(FORWARD_SECONDS))
         truth.batch()
-        with truth.spending("forward"):
-            time.sleep(FORWARD_SECONDS)
         loss = micro_batch(self, **given)
         truth.micro_batch(loss.detach())
         return loss

@@ -49,6 +49,11 @@ class Truth:
         self.step(sum(self._open) / len(self._open))
         self._open.clear()
 
+    def evaluated(self, began: float) -> None:
+        """Count an evaluation that began at a monotonic time and ends now."""
+        self.evaluations += 1
+        self.seconds["eval"] = self.seconds.get("eval", 0.0) + time.monotonic() - began
+
     def checkpoint(self) -> None:
         """Count a checkpoint of the steps so far."""
         self.checkpoints.append(self.steps)
