@@ -13,7 +13,7 @@ FRAMEWORKS_READY := .venv-frameworks/.ready
 VISION_READY := .venv-vision/.ready
 KUBERNETES_READY := $(VENV)/.kubernetes-ready
 
-.PHONY: test-torch test-frameworks lock pin-base release sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
+.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -107,9 +107,13 @@ test-torch: | python     ## the client's tests with another PyTorch, in .venv-to
 	  -e '.[exporter,tools]' -e lab pytest pytest-timeout pytest-xdist
 	.venv-torch/bin/pytest -n 0 -m 'not hardware' tests/client/torch
 
-test-frameworks: $(FRAMEWORKS_READY) $(VISION_READY)  ## trainings by other people's frameworks, in two environments of their own (9 GB, Python 3.11)
-	.venv-frameworks/bin/pytest -n 2 -m frameworks tests/frameworks --ignore tests/frameworks/vision
-	.venv-vision/bin/pytest -n 2 -m frameworks tests/frameworks/vision
+FRAMEWORKS := -n 2 -m 'frameworks and not slow'
+test-frameworks: binaries $(FRAMEWORKS_READY) $(VISION_READY) ## trainings by other people's frameworks, in two environments of their own (9 GB, Python 3.11)
+	.venv-vision/bin/pytest $(FRAMEWORKS) tests/frameworks/vision
+	.venv-frameworks/bin/pytest $(FRAMEWORKS) tests/frameworks --ignore tests/frameworks/vision
+
+healthy-frameworks: binaries $(FRAMEWORKS_READY) $(VISION_READY) ## 30 healthy trainings by them, to the end and 3 minutes past it: nobody is called (half an hour)
+	.venv-frameworks/bin/pytest -n 0 -m frameworks tests/frameworks/test_healthy.py
 
 replay: binaries         ## one incident in virtual time: make replay STORY=9
 	$(BIN)/tachograph-lab replay $(STORY)

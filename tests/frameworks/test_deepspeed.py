@@ -16,6 +16,9 @@ CASES = {
     "zero3-sub-groups": Case("deepspeed_zero.py", "--stage 3 --sub_group_size 5000", ranks=2, figures=SEEN),
     "zero0-two-groups": Case("deepspeed_zero.py", "--stage 0 --groups 2", ranks=1, figures=SEEN),
     "zero1-bf16": Case("deepspeed_zero.py", "--stage 1 --groups 2 --bf16 --steps 30", ranks=2, figures=SEEN),
+    "its-own-launcher": Case(
+        "deepspeed_zero.py", "--steps 30", deepspeed_starts=2, figures=SEEN, environment={"DS_ACCELERATOR": "cpu"}
+    ),
     "three-lines": Case(
         "deepspeed_zero.py", "--stage 1 --groups 2", ranks=2, door="recorder",
         figures=("end", "steps", "step", "step time", "loss", "batches", "forward"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tachograph_lab.processes import free_port
 from tests.frameworks.figures import FIGURES, Training
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -16,7 +18,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 
 @dataclass(frozen=True)
 class Case:
-    """A program with its arguments, how many ranks torchrun or itself (`workers`) starts, and its front door.
+    """A program, its arguments, how many ranks torchrun, itself (`workers`) or DeepSpeed starts, and its front door.
 
     Door `run` is `tachograph run`; any other one the program opens itself. `figures` are shown by every rank, those of
     `first` by rank 0 alone. Figures of `missing` cannot be known through this door: they must have no value.
@@ -26,22 +28,29 @@ class Case:
     arguments: str = ""
     ranks: int = 0
     workers: int = 0
+    deepspeed_starts: int = 0
     door: str = "run"
     figures: Sequence[str] = ()
     first: Sequence[str] = ()
     missing: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    python: Path = Path(sys.executable)
 
     @property
     def recorded_ranks(self) -> range:
         """The ranks that the exporter must show."""
-        return range(max(self.ranks, self.workers, 1))
+        return range(max(self.ranks, self.workers, self.deepspeed_starts, 1))
 
     def words(self, run: str) -> list[str | Path]:
         """The words after `python`, or after torchrun."""
         door = ("-m", "tachograph", "run", "--name", run) if self.door == "run" else ()
         program = self.arguments.split() + (["--door", self.door] if self.door != "run" else [])
-        return [*door, PROGRAMS / self.program, *program]
+        words = [*door, PROGRAMS / self.program, *program]
+        if not self.deepspeed_starts:
+            return words
+        address = ("--master_addr", "127.0.0.1", "--master_port", str(free_port()))
+        launcher = ("-m", "deepspeed.launcher.runner", "--num_gpus", str(self.deepspeed_starts), *address)
+        return [*launcher, "--module", *words[1:]]
 
 
 class Trainings:

@@ -14,9 +14,10 @@ ACCUMULATE, RATE, FORWARD_SECONDS = 4, 1e-3, 0.02
 
 
 def main() -> None:
-    """Train three epochs."""
+    """Train some epochs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     truth = Truth()
     torch.manual_seed(0)
@@ -50,7 +51,7 @@ def main() -> None:
                 truth.rates.append(RATE)
                 truth.step_of_micro_batches()
 
-    for _ in range(3):
+    for _ in range(options.epochs):
         epoch(trains=True)
         epoch(trains=False)
         truth.evaluations += 1

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from truth import Truth
 
-WIDTH, STEPS, SAMPLE_SECONDS, FORWARD_SECONDS = 64, 40, 0.002, 0.02
+WIDTH, SAMPLE_SECONDS, FORWARD_SECONDS = 64, 0.002, 0.02
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):
@@ -87,6 +87,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--micro_batch", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=40)
     options = parser.parse_args()
     truth = Truth()
     torch.manual_seed(0)
@@ -99,7 +100,7 @@ def main() -> None:
         optimizers=torch.optim.AdamW(model.parameters(), lr=1e-3),
         algorithms=[GradientClipping("norm", clipping_threshold=1.0)],
         callbacks=[Counting(truth)],
-        max_duration=f"{STEPS}ba",
+        max_duration=f"{options.steps}ba",
         eval_interval="20ba",
         save_folder="saved",
         save_interval="15ba",

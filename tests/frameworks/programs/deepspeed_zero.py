@@ -12,10 +12,11 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 import deepspeed
 import torch
 from doors import ThreeLines
+from injected import strike
 from torch import Tensor, nn
 from truth import Truth
 
-WIDTH, FORWARD_SECONDS, SAVE_EVERY, EVALUATE_EVERY = 64, 0.02, 15, 20
+WIDTH, FORWARD_SECONDS = 64, 0.02
 
 
 class Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
@@ -25,6 +26,7 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return 100_000
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        strike("data")
         inputs = torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
         return inputs, inputs[:1] * 2
 
@@ -39,6 +41,8 @@ class Model(nn.Sequential):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return one number for each sample."""
         time.sleep(FORWARD_SECONDS)
+        if self.training:
+            strike("forward")
         outputs: Tensor = super().forward(inputs)
         return outputs
 
@@ -79,6 +83,8 @@ def main() -> None:
     parser.add_argument("--sub_group_size", type=int, default=0)
     parser.add_argument("--accumulate", type=int, default=2)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--save_every", type=int, default=15)
+    parser.add_argument("--evaluate_every", type=int, default=20)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--door", default="")
     options = parser.parse_args()
@@ -108,11 +114,11 @@ def main() -> None:
                 losses.append(loss.item())
             values["loss"] = sum(losses) / len(losses)
         truth.step(values["loss"], engine.get_lr()[0], engine.get_global_grad_norm())
-        if truth.steps % SAVE_EVERY == 0:
+        if truth.steps % options.save_every == 0:
             with truth.spending("checkpoint"):
                 engine.save_checkpoint("saved")
             truth.checkpoint()
-        if truth.steps % EVALUATE_EVERY == 0:
+        if truth.steps % options.evaluate_every == 0:
             with truth.spending("eval"), torch.no_grad():
                 engine.eval()
                 for _ in range(15):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 
@@ -11,11 +12,14 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from truth import Truth
 
-STEPS, RATE, FORWARD_SECONDS, SAVE_EVERY = 40, 1e-3, 0.03, 10
+RATE, FORWARD_SECONDS, SAVE_EVERY = 1e-3, 0.03, 10
 
 
 def main() -> None:
     """Train."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=40)
+    options = parser.parse_args()
     truth = Truth()
     fabric = Fabric(accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", "1")))
     fabric.launch()
@@ -24,10 +28,10 @@ def main() -> None:
     truth.time_forward(model)
     model.register_forward_pre_hook(lambda *_: time.sleep(FORWARD_SECONDS))
     model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=RATE))
-    numbers = torch.randn(640, 64, generator=torch.Generator().manual_seed(1))
+    numbers = torch.randn(8 * options.steps, 64, generator=torch.Generator().manual_seed(1))
     loader = fabric.setup_dataloaders(DataLoader(TensorDataset(numbers), batch_size=8, shuffle=True))
     batches = iter(loader)
-    for _ in range(STEPS):
+    for _ in range(options.steps):
         (inputs,) = next(batches)
         truth.batch()
         loss = (model(inputs) - inputs[:, :1]).pow(2).mean()

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from doors import open_trainer
+from injected import strike
 from peft import LoraConfig, get_peft_model
 from tiny_models import LENGTH, VOCABULARY, language_model
 from torch.utils.data import Dataset
@@ -33,6 +34,8 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         with nullcontext() if self.truth is None else self.truth.spending("data"):
             time.sleep(SAMPLE_SECONDS)
+            if self.truth is not None:
+                strike("data")
             return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
 
 
@@ -42,6 +45,7 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=2)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--save_every", type=int, default=20)
+    parser.add_argument("--evaluate_every", type=int, default=20)
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--door", default="")
     options = parser.parse_args()
@@ -60,7 +64,7 @@ def main() -> None:
         max_steps=options.steps,
         logging_steps=1,
         eval_strategy="steps",
-        eval_steps=20,
+        eval_steps=options.evaluate_every,
         save_steps=options.save_every,
         learning_rate=1e-3,
         lr_scheduler_type="cosine",
@@ -74,7 +78,7 @@ def main() -> None:
     trainer = counted(Trainer, truth)(
         model=model,
         args=arguments,
-        train_dataset=Samples(4000, truth),
+        train_dataset=Samples(20_000, truth),
         eval_dataset=Samples(64),
         callbacks=[Counting(truth)],
     )

@@ -11,12 +11,13 @@ from typing import Any
 import lightning
 import torch
 from doors import lightning_callbacks
+from injected import strike
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from truth import Truth
 
-WIDTH, BATCH, GENERATOR_RATE = 64, 8, 1e-3
+WIDTH, BATCH, SAMPLES, GENERATOR_RATE = 64, 8, 100_000, 1e-3
 SAMPLE_SECONDS, FORWARD_SECONDS, OPTIMIZER_SECONDS, VALIDATION_SECONDS = 0.001, 0.02, 0.02, 0.05
 
 
@@ -33,6 +34,8 @@ class Samples(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         with nullcontext() if self.truth is None else self.truth.spending("data"):
             time.sleep(SAMPLE_SECONDS)
+            if self.truth is not None:
+                strike("data")
             return self.inputs[index], self.inputs[index, :1] * 2
 
 
@@ -53,6 +56,7 @@ class Module(lightning.LightningModule):
         self.truth.batch()
         with self.truth.spending("forward"):
             time.sleep(FORWARD_SECONDS)
+            strike("forward")
             loss = self.loss(batch)
         self.log("train_loss", loss)
         self.truth.micro_batch(loss)
@@ -151,6 +155,7 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=4)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--save_every", type=int, default=15)
+    parser.add_argument("--evaluate_every", type=int, default=20)
     parser.add_argument("--gan", action="store_true")
     parser.add_argument("--door", default="")
     options = parser.parse_args()
@@ -174,11 +179,11 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        val_check_interval=20 if options.gan else 20 * options.accumulate,
+        val_check_interval=options.evaluate_every * (1 if options.gan else options.accumulate),
         limit_val_batches=8,
         **accumulation,
     )
-    training = DataLoader(Samples(4000, truth), batch_size=BATCH, shuffle=True)
+    training = DataLoader(Samples(SAMPLES, truth), batch_size=BATCH, shuffle=True)
     validation = DataLoader(Samples(64 * ranks), batch_size=BATCH)
     trainer.fit(module, training, validation)
     truth.write(module)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import ray
@@ -13,10 +15,10 @@ from ray.train.torch import TorchTrainer
 
 HERE = str(Path(__file__).parent)
 PASSED = ("TACHOGRAPH_SOCKET", "TACHOGRAPH_RUN", "TRUTH", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
-STEPS, RATE, FORWARD_SECONDS = 60, 1e-3, 0.03
+RATE, FORWARD_SECONDS = 1e-3, 0.03
 
 
-def loop() -> None:
+def loop(steps: int) -> None:
     """Train on one worker; Ray runs it in a thread of a process that hosts others later."""
     import torch
     from doors import ThreeLines
@@ -31,7 +33,7 @@ def loop() -> None:
     door = ThreeLines("recorder")
     door.watch(model, optimizer)
     model.register_forward_pre_hook(lambda *_: time.sleep(FORWARD_SECONDS))
-    for number in range(1, STEPS + 1):
+    for number in range(1, steps + 1):
         with door.step() as values:
             inputs = torch.randn(8, 64)
             loss = ((model(inputs) - inputs[:, :1]) ** 2).mean()
@@ -49,6 +51,10 @@ def loop() -> None:
 
 def main() -> None:
     """Train."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--door")  # there is one
+    options = parser.parse_args()
     passed = {name: os.environ[name] for name in PASSED if name in os.environ}
     ray.init(
         num_cpus=2,
@@ -57,7 +63,7 @@ def main() -> None:
         runtime_env={"env_vars": {**passed, "PYTHONPATH": HERE}},
     )
     trainer = TorchTrainer(
-        loop,
+        partial(loop, options.steps),
         scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
         run_config=RunConfig(storage_path=str(Path.cwd() / "ray"), name="r"),
     )

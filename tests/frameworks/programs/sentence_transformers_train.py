@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 
 from datasets import Dataset
@@ -12,11 +13,14 @@ from tiny_models import FORWARD_SECONDS, VOCABULARY, word_tokenizer
 from trainer_truth import Counting, counted
 from truth import Truth
 
-ROWS, STEPS = 640, 40
+ROWS = 640
 
 
 def main() -> None:
     """Train."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=40)
+    options = parser.parse_args()
     truth = Truth()
     model = SentenceTransformer(modules=[StaticEmbedding(word_tokenizer(), embedding_dim=32)], device="cpu")
     model.register_forward_pre_hook(lambda *_: time.sleep(FORWARD_SECONDS / 2))
@@ -25,7 +29,7 @@ def main() -> None:
     arguments = SentenceTransformerTrainingArguments(
         "saved",
         per_device_train_batch_size=8,
-        max_steps=STEPS,
+        max_steps=options.steps,
         eval_strategy="steps",
         eval_steps=10,
         save_steps=20,

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch._utils
+from injected import strike
 from truth import Truth
 
 HERE = Path.cwd()
@@ -94,7 +95,7 @@ def configuration(options: argparse.Namespace) -> Any:
     made.training.mixed_precision_param = "float32"
     made.checkpoint.enable, made.checkpoint.interval = True, options.save_every
     made.checkpoint.folder = str(HERE / "saved")
-    made.validator.freq, made.validator.steps = 10, 5
+    made.validator.freq, made.validator.steps = options.evaluate_every, 5
     if hasattr(made.validator, "enable"):
         made.validator.enable = True
     made.validator.dataloader.dataset = "c4_test"
@@ -118,7 +119,7 @@ def count(truth: Truth) -> None:
     def counted_micro_batch(self: Any, **given: Any) -> Any:
         if not truth.batches:
             truth.time_forward(self.model_parts[0])
-            self.model_parts[0].register_forward_pre_hook(lambda *_: time.sleep(FORWARD_SECONDS))
+            self.model_parts[0].register_forward_pre_hook(takes_its_time)
         truth.batch()
         loss = micro_batch(self, **given)
         truth.micro_batch(loss.detach())
@@ -133,11 +134,19 @@ def count(truth: Truth) -> None:
     truth.time_calls(Validator, "validate", "eval")
 
 
+def takes_its_time(module: torch.nn.Module, _: object) -> None:
+    """Have the model's forward take longer."""
+    time.sleep(FORWARD_SECONDS)
+    if module.training:
+        strike("forward")
+
+
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--save_every", type=int, default=10)
+    parser.add_argument("--evaluate_every", type=int, default=10)
     options = parser.parse_args()
     stand_in_for_a_gpu()
     assets()

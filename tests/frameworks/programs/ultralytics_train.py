@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import argparse
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from truth import Truth
 from ultralytics import YOLO
 from ultralytics.engine.trainer import BaseTrainer
 
-EPOCHS, PICTURES, SIDE = 5, {"train": 64, "val": 16}, 64
+PICTURES, SIDE = {"train": 64, "val": 16}, 64
 FORWARD_SECONDS, VALIDATION_SECONDS = 0.03, 0.2
 
 
@@ -67,14 +67,29 @@ def count(model: YOLO, truth: Truth) -> None:
 
 def main() -> None:
     """Train."""
-    random.seed(0)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=5)
+    options = parser.parse_args()
+
     truth = Truth()
     model = YOLO("yolo11n.yaml")
     count(model, truth)
     model.train(
-        data=str(pictures()), epochs=EPOCHS, imgsz=SIDE, batch=8, nbs=16, workers=0, device="cpu", amp=False, seed=0,
-        plots=False, verbose=False, warmup_epochs=0, project=str(Path("saved").resolve()), exist_ok=True,
-    )  # fmt: skip
+        data=str(pictures()),
+        epochs=options.epochs,
+        imgsz=SIDE,
+        batch=8,
+        nbs=16,
+        workers=0,
+        device="cpu",
+        amp=False,
+        seed=0,
+        plots=False,
+        verbose=False,
+        warmup_epochs=0,
+        project=str(Path("saved").resolve()),
+        exist_ok=True,
+    )
     truth.write(model.model)
 
 
