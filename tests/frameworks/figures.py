@@ -108,6 +108,7 @@ def same(name: str, right: Callable[[Mapping[str, Any]], Any]) -> Callable[[Trai
 
 FIGURES: Mapping[str, Callable[[Training, int], tuple[Any, Any]]] = {
     "end": lambda training, rank: (training.state(rank), "finished"),
+    "failed": lambda training, rank: (training.state(rank), "failed"),
     "steps": same("steps_total", lambda truth: truth["steps"]),
     "step": same("step", lambda truth: truth["steps"]),
     "step time": step_seconds,
