@@ -7,17 +7,21 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from tachograph.client.core.scalars import Reading, read
+from tachograph.client.core.scalars import Reading, number, read
 
 
 class Optimizers:
-    """The optimizers that a script has made, none of which is kept alive."""
+    """The optimizers that a script has made, none of which is kept alive.
+
+    `trained_seen`: a module was found that one of them trains.
+    """
 
     def __init__(self) -> None:
         self._made: list[ref[Any]] = []
         self._trained: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._primary: ref[Any] | None = None
         self._versions: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self.trained_seen = False
 
     def made(self, optimizer: Any) -> None:
         """Remember an optimizer."""
@@ -25,9 +29,14 @@ class Optimizers:
         self._made.append(ref(optimizer))
         self._trained.clear()
 
+    @property
+    def one_counts(self) -> bool:
+        """Whether there is one that counts."""
+        return self._primary is not None and self._primary() is not None
+
     def is_first(self, optimizer: Any) -> bool:
         """Whether this is now the one that counts: the first that makes a step, or that does once the first is gone."""
-        if self._primary is not None and self._primary() is not None:
+        if self.one_counts:
             return False
         self._primary = ref(optimizer)
         return True
@@ -57,7 +66,15 @@ class Optimizers:
                 for optimizer in (each() for each in self._made)
                 if optimizer is not None
             )
+            self.trained_seen |= known
         return known
+
+
+def rate_of(optimizer: Any) -> float | None:
+    """Return the learning rate of the first parameter group; None where there is none, or it lies on a device."""
+    groups = getattr(optimizer, "param_groups", None)
+    rate = groups[0].get("lr") if groups else None
+    return None if getattr(rate, "is_cuda", False) else number(read(rate))
 
 
 def steps_made(optimizer: Any) -> Reading:

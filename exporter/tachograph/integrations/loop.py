@@ -93,6 +93,18 @@ class Loop:
         """Whether a phase is open."""
         return any(name == phase for name, _ in self._open)
 
+    def draws_from(self, loader: object, iterator: object) -> None:
+        """Watch the worker processes of an iterator over a loader."""
+        self.recorder._calls.draws_from(loader, iterator)
+
+    def count_batches(self, number: int) -> None:
+        """Count batches that were trained on and did not come through `Recorder.data`."""
+        self.recorder._calls.count_batches(number)
+
+    def claim(self, phase: PhaseName) -> None:
+        """Count the time since the last change of phase as this one's, though another was entered."""
+        self.recorder._calls.clock.claim(phase)
+
     def add_loss(self, loss: object, share: float = 1.0) -> None:
         """Add `share` of a micro-batch's loss to the step's: a number, or a tensor, which is not read here.
 
