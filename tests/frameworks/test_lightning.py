@@ -41,5 +41,5 @@ def test_what_cannot_be_known_has_no_value(trained: Trainings, name: str, rank: 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.door == "run"])
 def test_the_summary_claims_what_has_a_value(trained: Trainings, name: str) -> None:
-    """The two lines at the end: what was recorded has a value, what has none was not seen."""
-    assert false_claims(trained(name)) == {}
+    """The two lines at the end: what has a value was recorded so many times, what has none was not seen."""
+    assert false_claims(trained(name)) == []

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from truth import Truth
 
 WIDTH, BATCH, SAMPLES, GENERATOR_RATE = 64, 8, 100_000, 1e-3
-SAMPLE_SECONDS, FORWARD_SECONDS, OPTIMIZER_SECONDS, VALIDATION_SECONDS = 0.001, 0.02, 0.02, 0.05
+SAMPLE_SECONDS, FORWARD_SECONDS, OPTIMIZER_SECONDS, VALIDATION_SECONDS = 0.001, 0.04, 0.02, 0.05
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):

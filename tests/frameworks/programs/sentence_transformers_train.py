@@ -23,6 +23,7 @@ def main() -> None:
     options = parser.parse_args()
     truth = Truth()
     model = SentenceTransformer(modules=[StaticEmbedding(word_tokenizer(), embedding_dim=32)], device="cpu")
+    truth.time_forward(model)
     model.register_forward_pre_hook(lambda *_: time.sleep(FORWARD_SECONDS / 2))
     texts = [f"w{row % (VOCABULARY - 2)} w{row * 3 % (VOCABULARY - 2)}" for row in range(ROWS)]
     rows = Dataset.from_dict({"anchor": texts, "positive": texts[1:] + texts[:1]})

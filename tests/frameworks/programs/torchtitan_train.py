@@ -108,22 +108,29 @@ def count(truth: Truth) -> None:
     from torchtitan.components.validate import Validator
     from torchtitan.trainer import Trainer
 
-    step, micro_batch, log = Trainer.train_step, Trainer.forward_backward_step, MetricsProcessor.log
+    step, micro_batch = Trainer.train_step, Trainer.forward_backward_step
+    log, validate = MetricsProcessor.log, Validator.validate
 
     def counted_step(self: Any, batches: Any) -> None:
         rate = self.lr_schedulers.schedulers[0].get_last_lr()[0]
         step(self, batches)
-        truth.rates.append(rate)
+        truth.rates += [rate, self.lr_schedulers.schedulers[0].get_last_lr()[0]]  # and the next one's
         truth.step_of_micro_batches()
 
     def counted_micro_batch(self: Any, **given: Any) -> Any:
         if not truth.batches:
             truth.time_forward(self.model_parts[0])
+            truth.time_forward(self.model_parts[0].lm_head)  # which the loss calls, chunk by chunk
             self.model_parts[0].register_forward_pre_hook(takes_its_time)
         truth.batch()
         loss = micro_batch(self, **given)
         truth.micro_batch(loss.detach())
         return loss
+
+    def counted_validation(self: Any, *given: Any) -> None:
+        began = time.monotonic()
+        validate(self, *given)
+        truth.evaluated(began)
 
     def counted_log(self: Any, number: int, mean: float, most: float, norm: float, **more: Any) -> None:
         truth.norms.append(norm)
@@ -131,7 +138,7 @@ def count(truth: Truth) -> None:
 
     Trainer.train_step, Trainer.forward_backward_step = counted_step, counted_micro_batch
     MetricsProcessor.log = counted_log
-    truth.time_calls(Validator, "validate", "eval")
+    Validator.validate = counted_validation
 
 
 def takes_its_time(module: torch.nn.Module, _: object) -> None:

@@ -65,6 +65,7 @@ def main() -> None:
         data = {"prompt": [text(row, 8) for row in rows]}
     more = {"dpo": {"ref_model": language_model()}, "grpo": {"reward_funcs": rewards}}
     model = language_model()
+    truth.time_forward(model)
     trainer = counted(kind, truth)(
         model=model,
         args=arguments,

@@ -44,9 +44,9 @@ class Truth:
         """Keep the loss of a micro-batch; those of a step have their mean as its loss."""
         self._open.append(loss.item())
 
-    def step_of_micro_batches(self) -> None:
-        """Count the optimizer step of the micro-batches since the last one."""
-        self.step(sum(self._open) / len(self._open))
+    def step_of_micro_batches(self, divided: bool = True) -> None:
+        """Count the optimizer step of the micro-batches since the last one; its loss is their mean, else their sum."""
+        self.step(sum(self._open) / (len(self._open) if divided else 1))
         self._open.clear()
 
     def evaluated(self, began: float) -> None:
@@ -66,16 +66,6 @@ class Truth:
             yield
         finally:
             self.seconds[phase] = before + time.monotonic() - began
-
-    def time_calls(self, owner: Any, name: str, phase: str) -> None:
-        """Have each call of a method count as time of a phase."""
-        called = getattr(owner, name)
-
-        def timed(*arguments: Any, **named: Any) -> Any:
-            with self.spending(phase):
-                return called(*arguments, **named)
-
-        setattr(owner, name, timed)
 
     def time_forward(self, model: torch.nn.Module) -> None:
         """Time the forward of a module while it trains; elsewhere it is none of training's."""

@@ -41,7 +41,7 @@ def count(model: YOLO, truth: Truth) -> None:
         truth.micro_batch(self.loss.detach())
         truth.rates.append(self.optimizer.param_groups[0]["lr"])
         step(self)
-        truth.step_of_micro_batches()
+        truth.step_of_micro_batches(divided=False)
         stepped.append(True)
 
     def begins(trainer: Any) -> None:
@@ -53,15 +53,18 @@ def count(model: YOLO, truth: Truth) -> None:
             truth.micro_batch(trainer.loss.detach())
         stepped.clear()
 
+    began: list[float] = []
+
     def validates(_: Any) -> None:
-        with truth.spending("eval"):
-            time.sleep(VALIDATION_SECONDS)
+        began.append(time.monotonic())
+        time.sleep(VALIDATION_SECONDS)
 
     BaseTrainer.optimizer_step = counted_step
     model.add_callback("on_pretrain_routine_end", begins)
     model.add_callback("on_train_batch_start", lambda _: truth.batch())
     model.add_callback("on_train_batch_end", batch_ends)
-    model.add_callback("on_val_batch_end", validates)
+    model.add_callback("on_val_start", validates)
+    model.add_callback("on_val_end", lambda _: truth.evaluated(began[-1]))
     model.add_callback("on_model_save", lambda _: truth.checkpoint())
 
 
