@@ -6,10 +6,10 @@ an observer of its own, behind the one set of hooks that a process has.
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -128,7 +128,9 @@ def closure() -> float:
         loss.backward()
         return loss
 
-    for (batch,) in batches():
+    loader = iter(batches())
+    for _ in range(STEPS):
+        (batch,) = next(loader)
         last = optimizer.step(run)
     return last.item()
 
@@ -147,7 +149,9 @@ def searching() -> float:
         seen.append(loss.item())
         return loss
 
-    for (batch,) in batches():
+    loader = iter(batches())
+    for _ in range(STEPS):
+        (batch,) = next(loader)
         seen.clear()
         optimizer.step(run)
     return sum(seen)
@@ -418,6 +422,27 @@ def evaluated_with_flat_copies() -> float:
 
 
 @kind
+def evaluated_by_an_average() -> float:
+    """A copy of the model, its moving average, is evaluated and stays in evaluation mode (ultralytics)."""
+    network = model()
+    optimizer = sgd(network.parameters())
+    validation = batches(5)
+    for index, (batch,) in enumerate(batches()):
+        network.train()
+        loss = loss_of(network, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if index in (4, 9):
+            average = copy.deepcopy(network).eval()
+            with torch.inference_mode():
+                for (unseen,) in validation:
+                    loss_of(average, unseen)
+            time.sleep(0.5)
+    return loss.item()
+
+
+@kind
 def in_evaluation_mode_until_its_step() -> float:
     """A model that is in evaluation mode as it comes, and while batches are fetched (PEFT)."""
     network = model()
@@ -502,7 +527,7 @@ def through_memory() -> None:
         with Path("part").open("wb") as file:
             time.sleep(0.1)
             file.write(serialised.getvalue())
-        os.replace("part", f"{index}.ckpt")
+        Path("part").replace(f"{index}.ckpt")
 
     saved(save)
 
@@ -553,7 +578,11 @@ class Current:
     def __getattr__(self, name: str) -> Any:
         if name in ("recording", "watches_files"):
             return getattr(self.observer, name)
-        return lambda *given, **named: getattr(self.observer, name)(*given, **named)
+
+        def later(*given: Any, **named: Any) -> Any:
+            return getattr(self.observer, name)(*given, **named)
+
+        return later
 
 
 def main() -> None:

@@ -47,7 +47,8 @@ class EvaluationMode:
 
     def ends(self, module: Any) -> bool:
         """Note that one is back in training mode; return whether an evaluation ends with it."""
-        if self._model is None or not (self._model() is module or self._optimizers.train(module)):
+        trains = self._optimizers.train(module)
+        if self._model is None or not (trains or self._model() is module):
             return False
         self._model = None
         return True

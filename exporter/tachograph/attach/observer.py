@@ -88,7 +88,7 @@ class Observer:
 
     def _to_train_on(self, feed: LoaderState) -> bool:
         """Whether a loader's next batch is to be trained on, as far as can be known before it is."""
-        if feed.is_unused(self._step.usual_batches) and (self._mode.on or (self._step.trained and not feed.trained)):
+        if feed.is_unused(self._step.batches.per_step) and (self._mode.on or (self._step.trained and not feed.trained)):
             return False
         return feed.trained or not self._step.trained or not self._mode.on
 
@@ -175,6 +175,8 @@ class Observer:
 
     def _save_is_over(self, loop: Loop, *, wait: bool = False) -> None:
         """Report a checkpoint, now that something else begins."""
+        if not self._saves.pending:
+            return
         loop.leave("checkpoint")
         self.summary.count("checkpoint", self._saves.close(loop.recorder, wait=wait))
 

@@ -44,6 +44,11 @@ class Saves:
         self._later: list[tuple[int, Any, Any]] = []
 
     @property
+    def pending(self) -> bool:
+        """Whether there is anything to close, or to hear of."""
+        return self.open or bool(self._later)
+
+    @property
     def in_memory(self) -> bool:
         """Whether the next file that is opened for writing may hold what was serialised."""
         return self._serialised is not None and not self._depth

@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from tachograph.attach.batch_count import BatchCount
 from tachograph.attach.step_values import StepValues
 from tachograph.attach.summary import Summary
 from tachograph.catalog.rank import PhaseName
@@ -51,11 +52,10 @@ class TrainingStep:
     def __init__(self, values: StepValues, summary: Summary) -> None:
         self.at = At.OUTSIDE
         self.trained = False
-        self.usual_batches = 1
         self._values = values
         self._summary = summary
-        self._batches = 0
-        self._ahead: int | None = None
+        self._paused = False
+        self.batches = BatchCount()
         self._others = False
         self._backward_depth = 0
         self._backwards = 0
@@ -75,12 +75,11 @@ class TrainingStep:
         self.settle(loop)
         if self.at is At.PAUSED:
             self.at = At.OUTSIDE
-        for pause in PAUSES:
-            loop.leave(pause)
+        self._leave_pauses(loop)
 
     def batch_delivered(self, loop: Loop) -> None:
         """Begin a step with the batch, or a micro-batch of the one that is open."""
-        self._batches += 1
+        self.batches.since_step += 1
         if self.at is At.GRADIENTS:
             loop.enter("forward")
         elif self.at is not At.UPDATE:
@@ -88,7 +87,7 @@ class TrainingStep:
 
     def batch_unused(self, loop: Loop) -> None:
         """Void the step that was begun by a batch which is none to train on."""
-        self._batches = 0
+        self.batches.since_step = 0
         if self.at is At.FORWARD:
             loop.abandon()
             self.at = At.OUTSIDE
@@ -102,12 +101,19 @@ class TrainingStep:
             loop.abandon()
             self.at = At.PAUSED
         loop.enter(phase)
+        self._paused = True
 
     def go_on(self, loop: Loop, phase: PhaseName, error: BaseException | None = None) -> None:
         """Leave such a phase."""
         loop.leave(phase, error)
         if self.at is At.PAUSED and not any(loop.in_phase(pause) for pause in PAUSES):
             self._begin(loop)
+
+    def _leave_pauses(self, loop: Loop) -> None:
+        if self._paused:
+            self._paused = False
+            for pause in PAUSES:
+                loop.leave(pause)
 
     # Backward
 
@@ -121,8 +127,7 @@ class TrainingStep:
         self.trained = True
         if self.at is not At.UPDATE:  # else it is a closure's
             self.settle(loop)
-            for pause in PAUSES:
-                loop.leave(pause)
+            self._leave_pauses(loop)
             if not loop.stepping:
                 self._begin(loop)
             self.at = At.BACKWARD
@@ -156,7 +161,7 @@ class TrainingStep:
 
     def update_begins(self, loop: Loop, who: object, *, closure: bool) -> None:
         """Enter phase `optimizer`; with a `closure` its forward and backward are to come."""
-        if any(update.who is who for update in self._updating):
+        if self._updating and any(update.who is who for update in self._updating):
             self._give_up(loop)
         self._updating.append(Update(who))
         if len(self._updating) > 1 or self.at is At.BACKWARD:
@@ -170,7 +175,7 @@ class TrainingStep:
 
     def updates_itself(self, who: object) -> bool:
         """Whether no other one's step has ended within that of `who`, which is about to end: it holds none."""
-        return not any(update.who is who and update.holds_another for update in self._updating)
+        return not self._updating or not self._updating[-1].holds_another or self._updating[-1].who is not who
 
     def closure_begins(self, loop: Loop) -> None:
         """Enter phase `forward` inside of an optimizer's step, which calls the script back to train."""
@@ -241,32 +246,18 @@ class TrainingStep:
         if not loop.stepping:
             self.at = At.OUTSIDE
             return
-        batches, self._batches = self._batches, 0
-        values = {**self._values.take(batches), **logged}
+        came = self.batches.since_step
+        values = {**self._values.take(max(came, self.batches.per_step) if came else 0), **logged}
         loop.end(**values)
-        used = self._used(batches)
+        used = self.batches.step_completed()
         loop.count_batches(used)
         self._summary.step_completed(values, used, self._values.made_of)
         self._usual_backwards, self._backwards = self._backwards, 0
         others, self._others = self._others, False
-        if batches and not others:
+        if came and not others:
             self.at = At.OUTSIDE
         else:  # the next one begins here, be it with what another optimizer does with this batch
             self._begin(loop)
-
-    def _used(self, batches: int) -> int:
-        """Return how many of the batches that came for this step a script has trained on by now.
-
-        A loader may be read ahead: what the first step took more than the second was for later.
-        """
-        used = batches
-        if self._summary.steps == 0:
-            self._ahead = batches
-        elif self._ahead is not None:
-            used -= min(max(self._ahead - batches, 0), batches)
-            self._ahead = None
-        self.usual_batches = batches or self.usual_batches
-        return used
 
     def _begin(self, loop: Loop) -> None:
         loop.begin()
