@@ -157,12 +157,6 @@ CLAIMS: Mapping[str, tuple[str, str, Callable[[Mapping[str, Any]], int]]] = {
 and the right number, where there is a value."""
 
 
-def undivided(training: Training) -> int:
-    """Return how many backward passes the summary says each loss to be the sum of, 1 if it says nothing."""
-    said = re.search(r"each the sum of (\d+) backward passes", training.summary()[0])
-    return int(said[1]) if said else 1
-
-
 def false_claims(training: Training) -> list[str]:
     """Return what the summary says against the truth: what has a value is recorded so often, all else not seen."""
     recorded, unseen = training.summary()

@@ -49,7 +49,7 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
                 truth.rates.append(RATE)
-                truth.step_of_micro_batches(divided=False)
+                truth.step_of_micro_batches()
 
     for _ in range(options.epochs):
         epoch(trains=True)

@@ -56,8 +56,10 @@ def main() -> None:
     parser.add_argument("--door")  # there is one
     options = parser.parse_args()
     passed = {name: os.environ[name] for name in PASSED if name in os.environ}
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
         num_cpus=2,
+        _node_ip_address="127.0.0.1",
         include_dashboard=False,
         object_store_memory=100_000_000,
         runtime_env={"env_vars": {**passed, "PYTHONPATH": HERE}},

@@ -27,6 +27,7 @@ class Truth:
         self.moments: list[float] = []
         self.seconds: dict[str, float] = {}
         self._open: list[float] = []
+        self._evaluated_at = -1
 
     def batch(self) -> None:
         """Count a batch that is trained on."""
@@ -44,14 +45,15 @@ class Truth:
         """Keep the loss of a micro-batch; those of a step have their mean as its loss."""
         self._open.append(loss.item())
 
-    def step_of_micro_batches(self, divided: bool = True) -> None:
-        """Count the optimizer step of the micro-batches since the last one; its loss is their mean, else their sum."""
-        self.step(sum(self._open) / (len(self._open) if divided else 1))
+    def step_of_micro_batches(self) -> None:
+        """Count the optimizer step of the micro-batches since the last one."""
+        self.step(sum(self._open) / len(self._open))
         self._open.clear()
 
     def evaluated(self, began: float) -> None:
-        """Count an evaluation that began at a monotonic time and ends now."""
-        self.evaluations += 1
+        """Count an evaluation that began at a monotonic time and ends now; without a step in between it is the same."""
+        self.evaluations += self._evaluated_at != self.steps
+        self._evaluated_at = self.steps
         self.seconds["eval"] = self.seconds.get("eval", 0.0) + time.monotonic() - began
 
     def checkpoint(self) -> None:

@@ -12,9 +12,10 @@ import numpy as np
 from truth import Truth
 from ultralytics import YOLO
 from ultralytics.engine.trainer import BaseTrainer
+from ultralytics.engine.validator import BaseValidator
 
 PICTURES, SIDE = {"train": 64, "val": 16}, 64
-FORWARD_SECONDS, VALIDATION_SECONDS = 0.03, 0.2
+FORWARD_SECONDS = 0.03
 
 
 def pictures() -> Path:
@@ -41,7 +42,7 @@ def count(model: YOLO, truth: Truth) -> None:
         truth.micro_batch(self.loss.detach())
         truth.rates.append(self.optimizer.param_groups[0]["lr"])
         step(self)
-        truth.step_of_micro_batches(divided=False)
+        truth.step_of_micro_batches()
         stepped.append(True)
 
     def begins(trainer: Any) -> None:
@@ -53,18 +54,19 @@ def count(model: YOLO, truth: Truth) -> None:
             truth.micro_batch(trainer.loss.detach())
         stepped.clear()
 
-    began: list[float] = []
+    validate = BaseValidator.__call__
 
-    def validates(_: Any) -> None:
-        began.append(time.monotonic())
-        time.sleep(VALIDATION_SECONDS)
+    def counted_validation(*arguments: Any, **named: Any) -> Any:
+        began = time.monotonic()
+        try:
+            return validate(*arguments, **named)
+        finally:
+            truth.evaluated(began)
 
-    BaseTrainer.optimizer_step = counted_step
+    BaseTrainer.optimizer_step, BaseValidator.__call__ = counted_step, counted_validation
     model.add_callback("on_pretrain_routine_end", begins)
     model.add_callback("on_train_batch_start", lambda _: truth.batch())
     model.add_callback("on_train_batch_end", batch_ends)
-    model.add_callback("on_val_start", validates)
-    model.add_callback("on_val_end", lambda _: truth.evaluated(began[-1]))
     model.add_callback("on_model_save", lambda _: truth.checkpoint())
 
 

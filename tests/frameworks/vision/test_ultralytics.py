@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frameworks.figures import LOOP, false_claims, undivided
+from tests.frameworks.figures import LOOP, false_claims
 from tests.frameworks.training import Case, Trainings, compare, figures_of
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
@@ -16,7 +16,7 @@ CASES = {"yolo": Case("ultralytics_train.py", figures=SEEN, environment=ALONE)}
 
 @pytest.mark.parametrize(("name", "rank", "figure"), figures_of(CASES))
 def test_what_is_shown_is_what_the_program_counted(trained: Trainings, name: str, rank: int, figure: str) -> None:
-    """A6, A7, A11: batches, evaluations and one checkpoint for each epoch; the loss is said to be a sum."""
+    """A6, A7, A11: batches, evaluations and one checkpoint for each epoch; the loss is the micro-batches' mean."""
     compare(trained(name), rank, figure)
 
 
@@ -24,8 +24,3 @@ def test_what_is_shown_is_what_the_program_counted(trained: Trainings, name: str
 def test_the_summary_claims_what_has_a_value(trained: Trainings, name: str) -> None:
     """The two lines at the end: what has a value was recorded so many times, what has none was not seen."""
     assert false_claims(trained(name)) == []
-
-
-def test_a_loss_that_is_a_sum_is_said_to_be(trained: Trainings) -> None:
-    """A11: ultralytics accumulates two micro-batches and does not divide."""
-    assert undivided(trained("yolo")) == 2
