@@ -13,6 +13,7 @@ TRAINER = (*LOOP, "gradient norm", "data", "evaluation")
 SAVED = ("checkpoints", "checkpoint step")
 CALLBACK = ("end", "steps", "step", "step time", "learning rate", "forward", "evaluation")
 TRL = (*LOOP, "gradient norm", "evaluation")
+DPO = tuple(each for each in TRL if each != "forward")  # which is half the reference model's
 GRPO = tuple(each for each in TRL if each not in ("loss", "batches"))
 """Its losses are all but 0, and a batch of its loader is generated from, then trained on in parts."""
 SENTENCES = (*LOOP, "gradient norm", "evaluation")
@@ -24,7 +25,7 @@ CASES = {
     "attached": Case("hf_trainer.py", door="attached", figures=TRAINER, first=SAVED),
     "callback": Case("hf_trainer.py", door="callback", figures=CALLBACK, first=SAVED),
     "sft": Case("trl_train.py", figures=TRL, first=SAVED, environment=OFFLINE),
-    "dpo": Case("trl_train.py", "--method dpo", figures=TRL, first=SAVED, environment=OFFLINE),
+    "dpo": Case("trl_train.py", "--method dpo", figures=DPO, first=SAVED, environment=OFFLINE),
     "grpo": Case("trl_train.py", "--method grpo", figures=GRPO, first=SAVED, environment=OFFLINE),
     "sentences": Case("sentence_transformers_train.py", figures=SENTENCES, first=SAVED, environment=OFFLINE),
     "accelerate": Case("accelerate_loop.py", figures=(*LOOP, "evaluation")),
