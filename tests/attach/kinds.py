@@ -341,6 +341,33 @@ def state_first() -> float:
 
 
 @kind
+def twice() -> float:
+    """Two trainings in one process, each of its own model (a sweep, folds): two records."""
+    network = model()
+    optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
+    for (batch,) in batches():
+        loss = loss_of(network, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    del network, optimizer, loss
+    return plain()
+
+
+@kind
+def second_phase() -> float:
+    """One model, first a part of it by one optimizer, then all of it by another, while the first is kept."""
+    network = model()
+    first, second = sgd(network[1].parameters()), sgd(network.parameters())
+    for index, (batch,) in enumerate(batches(STEPS + 2)):  # which the second has for two steps before it counts
+        loss = loss_of(network, batch)
+        network.zero_grad()
+        loss.backward()
+        (first if index < 5 else second).step()
+    return loss.item()
+
+
+@kind
 def out_of_memory() -> float:
     """An optimizer's step that raises, is caught and tried again with the next batch."""
     network = model()
@@ -592,10 +619,11 @@ def main() -> None:
     told: dict[str, Any] = {}
     for name, loop in KINDS.items():
         summary = Summary()
-        made = Recorder(run=name, rank=0, world_size=1, socket="nobody.sock")
-        current.observer = observer = Observer(ScriptRecording(lambda made=made: made, summary))
+        recording = ScriptRecording(lambda: Recorder(run="kind", rank=0, world_size=1, socket="nobody.sock"), summary)
+        current.observer = observer = Observer(recording)
         loss = loop()
         observer.finish()
+        made: Any = recording.loop.recorder if recording.loop else None
         made.close()
         told[name] = {
             "metrics": made._calls.state.frame()["metrics"],

@@ -19,12 +19,15 @@ from tachograph.client.core.steps import StepRecord
 from tachograph.client.recorder import Recorder
 
 
+class Parameter:
+    """Something that is trained."""
+
+
 class Optimizer:
     """Something that steps."""
 
-    param_groups = ({"lr": 0.5},)
-
     def __init__(self, steps: int = 0) -> None:
+        self.param_groups = [{"lr": 0.5, "params": [Parameter()]}]
         self.state = {"a parameter": {"step": steps}} if steps else {}
 
 
@@ -293,10 +296,12 @@ def test_the_first_optimizer_makes_the_steps(observer: Observer) -> None:
         for optimizer in (first, second):
             backward(observer)
             step(observer, optimizer)
-    assert told(observer)["steps_total"] == 3
+    assert observer.summary.steps == 3
+    trained = first.param_groups
     del first, optimizer
     step(observer, second)
     assert told(observer)["steps_total"] == 4
+    del trained
 
 
 def test_a_closure_runs_inside_the_optimizer(observer: Observer) -> None:

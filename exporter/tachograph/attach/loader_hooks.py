@@ -53,7 +53,7 @@ class ObservedBatches:
         self._is_learning = is_learning
         self._loaders: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
         self._states: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
-        self._met: WeakKeyDictionary[Any, Loop] = WeakKeyDictionary()
+        self._met: WeakKeyDictionary[Any, tuple[Loop, LoaderState]] = WeakKeyDictionary()
         self._inside = False
 
     def made(self, iterator: Any, loader: Any) -> None:
@@ -87,10 +87,11 @@ class ObservedBatches:
 
     def _state(self, iterator: Any, loop: Loop) -> LoaderState:
         """Return what is known of an iterator's loader; of itself where that is gone or was never seen."""
-        found = self._loaders.get(iterator)
-        loader = found() if found is not None else None
-        state = self._states.setdefault(iterator if loader is None else loader, LoaderState())
-        if self._met.get(iterator) is not loop:
-            self._met[iterator] = loop
+        met = self._met.get(iterator)
+        if met is None or met[0] is not loop:
+            found = self._loaders.get(iterator)
+            loader = found() if found is not None else None
+            state = self._states.setdefault(iterator if loader is None else loader, LoaderState())
+            met = self._met[iterator] = loop, state
             loop.draws_from(state, iterator)
-        return state
+        return met[1]

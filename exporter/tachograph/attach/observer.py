@@ -33,17 +33,21 @@ class Observer:
     def __init__(self, recording: ScriptRecording) -> None:
         self.recording = recording
         self.summary = recording.summary
-        self._values = StepValues()
-        self._step = TrainingStep(self._values, self.summary)
         self._optimizers = Optimizers()
-        self._mode = EvaluationMode(self._optimizers)
-        self._saves = Saves()
-        self._pending: LoaderState | None = None
-        self._restored: Reading = None
         self._compiled_steps = False
         self._scaler: Any = None
         self._models: list[ref[Any]] = []
         self._schedules: list[ref[Any]] = []
+        self._begin_training()
+
+    def _begin_training(self) -> None:
+        """Begin with a training of which nothing is known yet."""
+        self._values = StepValues()
+        self._step = TrainingStep(self._values, self.summary)
+        self._mode = EvaluationMode(self._optimizers)
+        self._saves = Saves()
+        self._pending: LoaderState | None = None
+        self._restored: Reading = None
 
     @contained
     def finish(self) -> int:
@@ -58,6 +62,7 @@ class Observer:
             self._save_is_over(loop, wait=True)
         self.summary.ranks = loop.recorder.identity.world_size
         self.summary.received = loop.recorder.received
+        self.summary.count("all_reduce", loop.bucket_reductions)
         return loop.recorder.identity.rank
 
     # Batches
@@ -78,7 +83,7 @@ class Observer:
         if self._pending is not None:
             self._pending.unused += 1
             self._pending = None
-        if learning and self._to_train_on(feed):
+        if learning and ((feed.trained and not self._mode.on) or self._to_train_on(feed)):
             self._step.batch_asked(loop)
             return True
         if not feed.trained:
@@ -192,7 +197,7 @@ class Observer:
     def backward_begins(self, tensors: Any) -> None:
         """Enter phase `backward`, and keep what it was called on as the loss."""
         loop = self.recording.here()
-        if loop is None or not self._step.enter_backward():
+        if loop is None or self._step.is_inner_backward():
             return
         if self._compiled_steps:
             self._find_step(loop)
@@ -200,10 +205,10 @@ class Observer:
         if self._pending is not None:
             self._pending.trained, self._pending.unused = True, 0
             self._pending = None
-        self._watch_models(loop)
+        if self._models:
+            self._watch_models(loop)
         self._mode.over()
         self._step.backward_begins(loop)
-        self.summary.count("backward")
         self._values.backward(tensors)
 
     @contained
@@ -267,14 +272,35 @@ class Observer:
         counts, logged = False, {}
         # Before any backward, an update at rate 0 only makes the optimizer's state: a checkpoint is to be loaded.
         if self._step.updates_itself(who) and (self._step.trained or rate_of(optimizer) != 0):
-            if self._optimizers.is_first(optimizer):
-                self._watch_optimizer(loop, optimizer)
+            counts = self._optimizers.counts(optimizer)
+            if not counts and (self._step.counts_no_more or not self._optimizers.one_counts):
+                loop = self._choose(loop, optimizer)
+                if loop is None:
+                    return
             counts = self._optimizers.counts(optimizer)
             if counts and self._restored is not None:
                 self._number(loop)
             if counts and self._compiled_steps and (rate := rate_of(optimizer)) is not None:
                 logged["learning_rate"] = rate
         self._step.update_ends(loop, who, counts=counts, **logged)
+
+    def _choose(self, loop: Loop, optimizer: Any) -> Loop | None:
+        """Have this optimizer count; return the loop that is recorded from now on.
+
+        Where the model is gone that was trained so far, this is another training, with a record of its own.
+        """
+        if self._optimizers.model_is_gone:
+            self._step.settle(loop)
+            self._save_is_over(loop, wait=True)
+            self.recording.begin_again()
+            self._begin_training()
+            again = self.recording.here()
+            if again is None:
+                return None
+            loop = again
+        self._optimizers.choose(optimizer)
+        self._watch_optimizer(loop, optimizer)
+        return loop
 
     @contained
     def step_compiled(self, begins: bool) -> None:
@@ -330,4 +356,3 @@ class Observer:
             model = self._models.pop()()
             if model is not None:
                 loop.recorder.watch(model)
-                self.summary.count("all_reduce")

@@ -20,6 +20,7 @@ class Optimizers:
         self._made: list[ref[Any]] = []
         self._trained: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._primary: ref[Any] | None = None
+        self._parameter: ref[Any] | None = None
         self._versions: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self.trained_seen = False
 
@@ -34,12 +35,16 @@ class Optimizers:
         """Whether there is one that counts."""
         return self._primary is not None and self._primary() is not None
 
-    def is_first(self, optimizer: Any) -> bool:
-        """Whether this is now the one that counts: the first that makes a step, or that does once the first is gone."""
-        if self.one_counts:
-            return False
+    def choose(self, optimizer: Any) -> None:
+        """Have this one count from now on."""
         self._primary = ref(optimizer)
-        return True
+        parameter = next((each for group in optimizer.param_groups for each in group["params"]), None)
+        self._parameter = None if parameter is None else ref(parameter)
+
+    @property
+    def model_is_gone(self) -> bool:
+        """Whether the one that counted is gone, and what it has trained: a training is over."""
+        return self._parameter is not None and self._parameter() is None and not self.one_counts
 
     def counts(self, optimizer: Any) -> bool:
         """Whether a step of this optimizer is a step of the training."""

@@ -29,7 +29,7 @@ NEVER = "tokens and FLOPs unless given (--tokens-per-step, --flops-per-token)"
 
 
 class Summary:
-    """What was recorded, by key, with how often, and the number of steps and of ranks; filled by the observer.
+    """What was recorded, by key, with how often, and the number of steps, trainings and ranks; filled by the observer.
 
     `launched`: the script itself, or a launcher inside it, made this process one of several ranks. `received`: an
     exporter has answered.
@@ -37,6 +37,7 @@ class Summary:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.trainings = 1
         self.own_recorder = False
         self.ranks = 1
         self.launched = False
@@ -48,11 +49,13 @@ class Summary:
         """Note that something was recorded once more."""
         self._counts[what] += times
 
-    def step_completed(self, logged: Iterable[str], batches: int, loss_made_of: str) -> None:
+    def step_completed(self, logged: Iterable[str], batches: int, loss_made_of: str, *, backward: bool) -> None:
         """Note a step, the names of the values logged with it, and what its loss was made of."""
         self.steps += 1
         self._counts["batch"] += batches
-        self._counts.update(list(logged))
+        self._counts["backward"] += backward
+        for name in logged:
+            self._counts[name] += 1
         self._loss_made_of = loss_made_of or self._loss_made_of
 
     def text(self, given: bool) -> str:
@@ -71,9 +74,10 @@ class Summary:
             )
         if not given:
             unseen.append(NEVER)
+        trainings = f" of {self.trainings} trainings" if self.trainings > 1 else ""
         to_nobody = "" if self.received else ", which no exporter has received"
         return (
-            f"tachograph run: recorded {humanize.plural(self.steps, 'step')}{to_nobody}: "
+            f"tachograph run: recorded {humanize.plural(self.steps, 'step')}{trainings}{to_nobody}: "
             f"{', '.join(self._recorded())}\n"
             f"tachograph run: not seen: {'; '.join(unseen) or 'nothing'}\n"
         )
@@ -98,7 +102,7 @@ class Summary:
         if counts["loss_scale"]:
             yield "the loss scale"
         if counts["all_reduce"]:
-            yield "DistributedDataParallel's all-reduce"
+            yield f"{humanize.plural(counts['all_reduce'], 'all-reduce')} of DistributedDataParallel"
         for what in ("evaluation", "checkpoint"):
             if counts[what]:
                 yield humanize.plural(counts[what], what)

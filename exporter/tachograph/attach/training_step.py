@@ -30,15 +30,13 @@ class At(Enum):
     UPDATED = "after an update: others of the same gradients, or of another optimizer, follow"
 
 
+STEPS_TO_KNOW = 3
+"""Steps after which it is known how often other optimizers step between two of the one that counts."""
+
+FIRST_OTHERS = 10
+"""How often they may before that: a critic makes some steps for each of its generator's."""
+
 PAUSES: tuple[PhaseName, ...] = ("eval", "checkpoint")
-
-
-class Update:
-    """A step of `who` that is under way: of an optimizer, a container of optimizers, or a loss scaler."""
-
-    def __init__(self, who: object) -> None:
-        self.who = who
-        self.holds_another = False
 
 
 class TrainingStep:
@@ -56,17 +54,25 @@ class TrainingStep:
         self._summary = summary
         self._paused = False
         self.batches = BatchCount()
-        self._others = False
+        self._others = 0
+        self._most_others = FIRST_OTHERS
+        self._completed = 0
         self._backward_depth = 0
         self._backwards = 0
         self._usual_backwards = 0
-        self._updating: list[Update] = []
+        self._updating: list[object] = []
+        self._container: object = None
         self._before = At.OUTSIDE
         self._closures = 0
         self._fresh = False
         self._updates = 0
         self._usual_updates = 1
         self._counts = False
+
+    @property
+    def counts_no_more(self) -> bool:
+        """Whether the optimizer that counts has stayed away for longer than it did between two steps before."""
+        return self._others > self._most_others
 
     # Batches
 
@@ -117,10 +123,10 @@ class TrainingStep:
 
     # Backward
 
-    def enter_backward(self) -> bool:
-        """Return whether it is the outermost one: activation checkpointing calls it from within."""
+    def is_inner_backward(self) -> bool:
+        """Note that a backward begins; return whether it does so within another: activation checkpointing calls it."""
         self._backward_depth += 1
-        return self._backward_depth == 1
+        return self._backward_depth > 1
 
     def backward_begins(self, loop: Loop) -> None:
         """Enter phase `backward`."""
@@ -161,9 +167,9 @@ class TrainingStep:
 
     def update_begins(self, loop: Loop, who: object, *, closure: bool) -> None:
         """Enter phase `optimizer`; with a `closure` its forward and backward are to come."""
-        if self._updating and any(update.who is who for update in self._updating):
+        if any(each is who for each in self._updating):
             self._give_up(loop)
-        self._updating.append(Update(who))
+        self._updating.append(who)
         if len(self._updating) > 1 or self.at is At.BACKWARD:
             return
         self._before = self.at
@@ -175,7 +181,7 @@ class TrainingStep:
 
     def updates_itself(self, who: object) -> bool:
         """Whether no other one's step has ended within that of `who`, which is about to end: it holds none."""
-        return not self._updating or not self._updating[-1].holds_another or self._updating[-1].who is not who
+        return self._container is not who
 
     def closure_begins(self, loop: Loop) -> None:
         """Enter phase `forward` inside of an optimizer's step, which calls the script back to train."""
@@ -193,10 +199,10 @@ class TrainingStep:
         `logged` are values for the step, should it be complete.
         """
         self._counts |= counts
-        while self._updating and self._updating.pop().who is not who:
+        while self._updating and self._updating.pop() is not who:
             pass
+        self._container = self._updating[-1] if self._updating else None
         if self._updating:
-            self._updating[-1].holds_another = True
             return
         if self.at is At.BACKWARD:
             self._updates += 1
@@ -219,14 +225,14 @@ class TrainingStep:
         elif self.at is At.UPDATED and self._counts:
             self._complete(loop)
         elif self.at is At.UPDATED:
-            self._summary.count("other_optimizer")
-            self._others = True
+            self._others += 1
             self._values.discard()
             self.at = At.GRADIENTS
 
     def _give_up(self, loop: Loop) -> None:
         """Forget an update that ended with an exception, of which no hook is called."""
         self._updating.clear()
+        self._container = None
         self._closures = 0
         loop.leave("optimizer")
         self.at = At.GRADIENTS if loop.stepping else At.OUTSIDE
@@ -251,9 +257,16 @@ class TrainingStep:
         loop.end(**values)
         used = self.batches.step_completed()
         loop.count_batches(used)
-        self._summary.step_completed(values, used, self._values.made_of)
+        self._summary.step_completed(values, used, self._values.made_of, backward=self._backwards > 0)
         self._usual_backwards, self._backwards = self._backwards, 0
-        others, self._others = self._others, False
+        others, self._others = self._others, 0
+        if others:
+            self._summary.count("other_optimizer")
+        if self._completed < STEPS_TO_KNOW:
+            self._completed += 1
+            self._most_others = FIRST_OTHERS if self._completed < STEPS_TO_KNOW else max(others, 1)
+        else:
+            self._most_others = max(self._most_others, others)
         if came and not others:
             self.at = At.OUTSIDE
         else:  # the next one begins here, be it with what another optimizer does with this batch

@@ -98,6 +98,10 @@ class ActiveCalls(NoOpCalls):
         return self.sender is not None and self.sender.accepted
 
     @property
+    def bucket_reductions(self) -> int:
+        return self.state.collectives.bucket_reductions
+
+    @property
     def identity(self) -> Identity:
         return self.state.identity
 

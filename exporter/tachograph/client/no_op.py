@@ -70,6 +70,10 @@ class NoOpCalls:
     def received(self) -> bool:
         return False
 
+    @property
+    def bucket_reductions(self) -> int:
+        return 0
+
     def position(self) -> tuple[int, str]:
         return 0, "other"
 

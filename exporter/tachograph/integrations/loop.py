@@ -76,7 +76,7 @@ class Loop:
     def enter(self, phase: PhaseName) -> None:
         """Enter a phase; nothing where it is the innermost open one."""
         if not self._open or self._open[-1][0] != phase:
-            manager = self.recorder.phase(phase)
+            manager = self.recorder._phases[phase]  # `phase()` would be one more call
             manager.__enter__()
             self._open.append((phase, manager))
 
@@ -100,6 +100,11 @@ class Loop:
     def count_batches(self, number: int) -> None:
         """Count batches that were trained on and did not come through `Recorder.data`."""
         self.recorder._calls.count_batches(number)
+
+    @property
+    def bucket_reductions(self) -> int:
+        """All-reduces of DistributedDataParallel models that were seen."""
+        return self.recorder._calls.bucket_reductions
 
     def claim(self, phase: PhaseName) -> None:
         """Count the time since the last change of phase as this one's, though another was entered."""
