@@ -73,13 +73,13 @@ def step_seconds(training: Training, rank: int) -> tuple[Any, Any]:
     return training.shown("recent_step_seconds", rank), pytest.approx(usual, rel=0.2, abs=0.01)
 
 
-def spent(phase: str) -> Callable[[Training, int], tuple[Any, Any]]:
-    """Return the figure of the seconds in a phase; what a framework does there besides takes less than that again."""
+def spent(phase: str, besides: float = 0.6) -> Callable[[Training, int], tuple[Any, Any]]:
+    """Return the figure of the seconds in a phase; `besides` is the most that a framework does there, as a share."""
 
     def figure(training: Training, rank: int) -> tuple[Any, Any]:
         seconds = training.truth(rank)["seconds"].get(phase, 0.0)
         shown = training.shown("phase_seconds_total", rank, phase=phase) or 0.0
-        return shown, Between(0.85 * seconds, 1.6 * seconds + 0.2 if seconds else 0.0)
+        return shown, Between(0.85 * seconds, (1 + besides) * seconds + 0.2 if seconds else 0.0)
 
     return figure
 
@@ -138,7 +138,7 @@ FIGURES: Mapping[str, Callable[[Training, int], tuple[Any, Any]]] = {
     "forward": spent("forward"),
     "backward": spent("backward"),
     "optimizer": spent("optimizer"),
-    "evaluation": spent("eval"),
+    "evaluation": spent("eval", besides=1.0),  # until it trains again
     "saving": spent("checkpoint"),
     "checkpoints": same("checkpoints_total", lambda truth: len(truth["checkpoints"]) or None),
     "checkpoint step": same("checkpoint_step", lambda truth: truth["checkpoints"][-1]),
