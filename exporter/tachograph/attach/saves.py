@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.2
 
 
 class Saved(NamedTuple):
-    """What a call has saved: whether a script can go on from it, where to, and how many bytes if that is memory."""
+    """The outcome of a save: whether a script can go on from it, where to, and how many bytes if that is memory."""
 
     kept: bool
     path: Any = None

@@ -41,7 +41,7 @@ GRAPH_DEPTH = 4
 
 
 class StepValues:
-    """What backward was called on since the last step, and the norm that gradients were clipped by.
+    """The losses that backward was called on since the last step, and the norm that gradients were clipped by.
 
     Only PyTorch's own tensors are taken: adding up a `DTensor` could start a collective. `made_of` says what the last
     step's loss was made of, "" where it is that of one backward pass.

@@ -29,7 +29,7 @@ NEVER = "tokens and FLOPs unless given (--tokens-per-step, --flops-per-token)"
 
 
 class Summary:
-    """What was recorded, by key, with how often, and the number of steps, trainings and ranks; filled by the observer.
+    """A count of what was recorded, by key, and the number of steps, trainings and ranks; filled by the observer.
 
     `launched`: the script itself, or a launcher inside it, made this process one of several ranks. `received`: an
     exporter has answered.
