@@ -23,7 +23,7 @@ OneGpu = Callable[..., Any]
 # What is no row of the table: told by the collectors of a GPU and of the node, by Xids, peaks, MIG and job files.
 ELSEWHERE = {
     catalog.GPU_INFO, catalog.GPU_UP, catalog.GPU_UNAVAILABLE, catalog.GPU_READINGS_FAILED, catalog.GPU_JOB_INFO,
-    catalog.GPU_XID_ERRORS, catalog.GPU_XID_TIMESTAMP, catalog.GPU_XID_INFO,
+    catalog.GPU_XID_ERRORS, catalog.GPU_XID_NONFATAL, catalog.GPU_XID_TIMESTAMP, catalog.GPU_XID_INFO,
     catalog.GPU_PEAK_FLOPS, catalog.GPU_ACHIEVABLE_FLOPS,
     catalog.MIG_INFO,
 }  # fmt: skip
