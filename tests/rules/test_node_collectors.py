@@ -20,7 +20,7 @@ SUCCESS = re.compile(r'^node_scrape_collector_success\{collector="infiniband"\} 
 
 @pytest.mark.parametrize("programs", ["bookworm"], indirect=True)
 def test_one_port_that_cannot_be_read_costs_the_collector(programs: Mapping[str, Path], tmp_path: Path) -> None:
-    """It then shows no port at all, and gives 0 – as it does on a node without InfiniBand, for which nobody is told."""
+    """It then shows no port at all, and gives 0 – as it does on a node without InfiniBand, which is no fault."""
     sysfs = tmp_path / "class/infiniband"
     for device in ("mlx5_0", "mlx5_1"):
         port = sysfs / device / "ports/1"

@@ -27,6 +27,7 @@ from tachograph.node.gpu.reading_table import (
     every_value,
 )
 
+NOT_SUPPORTED = 3
 UNSIGNED_INT, UNSIGNED_LONG_LONG, SIGNED_LONG_LONG, SIGNED_INT = 1, 3, 4, 5
 ALL_ONES, ALL_ONES_64 = 2**32 - 1, 2**64 - 1
 DCGM_BLANK, DCGM_BLANK_64 = 0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0
@@ -154,7 +155,7 @@ def test_an_impossible_field_costs_its_own_reading(
 
 
 def test_impossible_activity_costs_its_own_reading(fake: Any, one_gpu: OneGpu) -> None:
-    """GPM's shares are at most 1, but for what two samples differ in time; a rate is at most what a link carries."""
+    """GPM's shares are at most 1, and a little more between two samples; a rate is at most what a link carries."""
     for metric, number in {2: 2619.0, 5: float(ALL_ONES), 10: 104.0, 20: 1e9, 248: float(DCGM_BLANK_64)}.items():
         fake.gpm(0, metric, number)
     told = one_gpu(detail=True).at(0, 1)
@@ -199,12 +200,13 @@ def test_a_gpu_that_gives_nothing_to_believe_is_not_lost(fake: Any, one_gpu: One
     gpu.utilization[:] = gpu.temperature[:] = [ALL_ONES] * 2
     gpu.clocks[:] = [ALL_ONES] * 4
     gpu.power, gpu.clock_events = ALL_ONES, ALL_ONES_64
-    gpu.memory_total = gpu.memory_used = gpu.memory_reserved = ALL_ONES_64
+    for call in ("memory", "memory_v2"):
+        fake.fail(call, NOT_SUPPORTED)
     for field in FIELDS:
         fake.field(0, field.id, ALL_ONES_64, field.scope, UNSIGNED_LONG_LONG)
     told = one_gpu().at(0, 1)
     assert told.samples["up",] == 1
-    assert told.samples["readings_failed",] > 20
+    assert told.samples["readings_failed",] > 15
 
 
 def test_a_counter_that_leaps_is_not_believed(fake: Any, one_gpu: OneGpu) -> None:
