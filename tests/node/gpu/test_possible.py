@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -234,18 +235,34 @@ def test_a_blank_between_two_readings_is_no_wrap(fake: Any, one_gpu: OneGpu) -> 
         assert collector.at(turn * SLOW_SECONDS).samples.get(("pcie_replays_total",)) == shown
 
 
-def test_a_leap_that_stands_is_believed_in_the_end() -> None:
-    """What was shown before a leap may have been wrong: after ten minutes in which it only grows it is the counter."""
+def test_a_leap_that_stands_counts_for_nothing() -> None:
+    """What was shown before may have been wrong: after ten minutes in which it only grows, the count goes on."""
     counter = DriverCounter()
-    assert counter.take(0, 0, 100) == 0
+    assert counter.take(7, 0, 100) == 7
     for now in range(1, int(LEAP_SECONDS) + 1, 60):
         with pytest.raises(Impossible):
             counter.take(10**9 + now, now, 100)
-    assert counter.take(10**9 + 700, LEAP_SECONDS + 1, 100) == 10**9 + 700
+    assert counter.take(10**9 + 700, LEAP_SECONDS + 1, 100) == 7
+    assert counter.take(10**9 + 705, LEAP_SECONDS + 2, 100) == 12
     for now in range(1000, 3000, 10):  # one that leaps to and fro is never believed
         with pytest.raises(Impossible):
             counter.take(10**12 * (1 + now % 20), now, 100)
-    assert counter.take(10**9 + 701, 3000, 100) == 10**9 + 701
+    assert counter.take(10**9 + 706, 3000, 100) == 13
+    assert counter.take(3, 3001, 100) == 3, "a reset"
+
+
+def test_a_counter_that_is_0_for_a_moment_adds_nothing() -> None:
+    """rate() over what is shown is right: the fall is a reset, and what comes back after it is not new."""
+    counter = DriverCounter()
+    shown = []
+    for now in range(0, 2000, 10):
+        try:
+            shown.append(counter.take(0 if now == 100 else 10**9 + now, now, 100))
+        except Impossible:
+            continue
+    grown = sum(after - before if after >= before else after for before, after in pairwise(shown))
+    assert 1200 <= grown <= 2000
+    assert len(shown) > 130
 
 
 def test_a_counter_may_grow_as_fast_as_it_can() -> None:

@@ -22,7 +22,7 @@ GRACE_SECONDS = 15.0
 """For how long a driver may have left a counter as it was, and then add what has come in the meantime at once."""
 
 LEAP_SECONDS = 600.0
-"""How long a counter must stand where it leapt to before it is believed: what was shown before may have been wrong."""
+"""How long a counter must stand where it leapt to until it is read again: what was shown before may have been wrong."""
 
 
 class Impossible(ValueError):  # noqa: N818 - what it says of a reading
@@ -80,19 +80,18 @@ class DriverCounter:
     """A counter of the driver, carried on where its 32 bits wrap, and not believed where it leaps.
 
     A fall from the upper half of the 32 bits to the lower one is a wrap. Any other fall is a reset, as by a reload of
-    the driver, and is passed on as one, for Prometheus knows what to do with it.
+    the driver, and is passed on as one, for Prometheus knows what to do with it. A leap that stands counts for nothing:
+    the count goes on from where it was.
     """
 
     __slots__ = ("_carry", "_doubt", "_raw", "_seen")
     RANGE = 2**32
 
     def __init__(self) -> None:
-        self._carry = 0
-        self._raw = 0.0
+        self._carry: float = 0
+        self._raw: float = 0
         self._seen = -math.inf
-        self._doubt: tuple[float, float, float] | None = (
-            None  # since when it stands there, and where it was last, and when
-        )
+        self._doubt: tuple[float, float, float] | None = None  # of a leap: since when it stands, last when, and where
 
     def take(self, raw: float, now: float, fastest: float = math.inf) -> float:
         """Return the whole count, given what the driver has now; raise Impossible for one that leapt there."""
@@ -102,6 +101,7 @@ class DriverCounter:
             carry = carry + self.RANGE if wraps else 0
         if carry + raw - self._carry - self._raw > fastest * (now - self._seen + GRACE_SECONDS):
             self._stands(raw, now, fastest)
+            carry = self._carry + self._raw - raw
         self._carry, self._raw, self._seen, self._doubt = carry, raw, now, None
         return carry + raw
 
