@@ -30,10 +30,11 @@ recorder = record(sys.argv[1])
 """
 
 
-def spawn(code: str) -> subprocess.Popen[bytes]:
+def spawn(code: str, *keep: int) -> subprocess.Popen[bytes]:
     """Start a process that does this once a byte comes in."""
     program = f"import os, signal, sys; os.write(1, b'.'); sys.stdin.buffer.read(1); {code}"
-    process = subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = [sys.executable, "-S", "-c", program]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=keep)
     assert process.stdout is not None
     assert process.stdout.read(1) == b"."  # it has been executed, and the kernel knows where its code begins
     process.stdout.close()
@@ -45,8 +46,8 @@ def child() -> Iterator[Callable[[str], tuple[subprocess.Popen[bytes], PeerProce
     """Start such a process, and hold it by a pidfd."""
     made: list[subprocess.Popen[bytes]] = []
 
-    def start(code: str, proc: Path = Path("/proc")) -> tuple[subprocess.Popen[bytes], PeerProcess]:
-        process = spawn(code)
+    def start(code: str, proc: Path = Path("/proc"), *keep: int) -> tuple[subprocess.Popen[bytes], PeerProcess]:
+        process = spawn(code, *keep)
         made.append(process)
         return process, PeerProcess(Peer(os.getuid(), process.pid), os.pidfd_open(process.pid), proc)
 
@@ -91,6 +92,20 @@ def test_a_collected_process_tells_its_exit_code(child: Any, tmp_path: Path, cod
     process.wait()
     assert held.wait_status() == status
     held.close()
+
+
+@pytest.mark.parametrize(("code", "status"), [("sys.exit(3)", 3 << 8), ("os.kill(os.getpid(), 9)", 9)])
+def test_an_exit_code_is_there_before_the_files_are_closed(child: Any, code: str, status: int) -> None:
+    """Whoever sees the end of a process's connection, and may see its exit code, sees that at once."""
+    here, there = socket.socketpair()
+    process, held = child(code, Path("/proc"), there.fileno())
+    there.close()
+    process.stdin.write(b".")
+    process.stdin.flush()
+    assert here.recv(1) == b""
+    assert held.wait_status() == status
+    held.close()
+    here.close()
 
 
 def test_the_kernels_numbers() -> None:

@@ -2,8 +2,8 @@
 
 A pidfd, opened while the process lives, means that process for ever. After its parent has collected it,
 `PIDFD_GET_INFO` tells its exit status to anybody (Linux 6.15, `include/uapi/linux/pidfd.h`). Until then it is a zombie,
-whose `/proc/PID/stat` tells it to root and to its own user (proc(5)); before 6.15 that moment is the only one, and a
-parent that waits leaves none. Where neither is to be had, the exit status is not known, and nothing follows from it.
+whose `/proc/PID/stat` tells it to root and to its own user (proc(5)), even before its files are closed; before 6.15 no
+other place does. Where neither is to be had, the exit status is not known, and nothing follows from it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ INFO = struct.Struct("=QQ11Ii")
 GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
 INFO_EXIT = 1 << 3
 
-_STATE, _START, _CODE_BEGINS, _EXIT_CODE = 3 - 3, 22 - 3, 26 - 3, 52 - 3  # of proc_pid_stat(5), from the state on
+_STATE, _FLAGS, _START, _CODE_BEGINS, _EXIT_CODE = (field - 3 for field in (3, 9, 22, 26, 52))
+"""The places of fields of proc_pid_stat(5), counted from the state."""
+_EXITING = 4
+"""PF_EXITING (`include/linux/sched.h`): `do_exit` sets it, then the exit status, and closes the files after that."""
 _HIDDEN = (b"0", b"1")
 """What proc_pid_stat(5) has as the beginning of the code for those who may not see it, nor the exit status."""
 
@@ -89,9 +92,10 @@ class PeerProcess:
             if mask & INFO_EXIT:
                 return int(status)
         fields = self._fields()
-        if fields and fields[_STATE] == b"Z" and fields[_START] == self._started:
-            return int(fields[_EXIT_CODE]) if self._shown else None
-        return None
+        if not fields or not self._shown or fields[_START] != self._started:
+            return None
+        ended = fields[_STATE] == b"Z" or int(fields[_FLAGS]) & _EXITING
+        return int(fields[_EXIT_CODE]) if ended else None
 
     def _fields(self) -> list[bytes]:
         try:

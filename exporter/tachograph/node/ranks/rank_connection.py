@@ -36,9 +36,9 @@ MAX_UNREAD_ANSWERS = 65536
 _READ_BYTES = 65536
 _CRUMB = 0.1  # cost of a read without a newline, in frames: single bytes can be a flood too
 _READ_COST = 2e-5  # CPU seconds of a read of any size: about what asyncio takes for one
-UNSURE_SECONDS = 1.0
-"""Time for which it is open how a process ended whose connection ended without a bye: between the two the kernel frees
-what the process had, such as a GPU's memory, and its parent may collect it."""
+UNSURE_SECONDS = 0.5
+"""Time for which it may be open how a process ended whose connection ended without a bye: in between, the kernel frees
+what it had, such as a GPU's memory, and its parent collects it. No longer: what it caused may be seen before it is."""
 
 _encode = msgspec.json.encode
 _log = logging.getLogger(__name__)
@@ -91,23 +91,23 @@ class RankConnection(asyncio.BufferedProtocol):
         self._count_kept()
         self._closed(self)
         process, self._process = self._process, None
-        rank = None if self._leaving else self._table.lost(self, unsure=process is not None)
-        if process is None:
-            if rank is not None:
-                self._log_end(rank)
-        elif rank is None:
-            process.close()
-        else:
+        rank = None if self._leaving else self._table.lost(self, unsure=True)
+        status = process.wait_status() if process is not None else None
+        if rank is not None and process is not None and status is None:
             self._ends.watch(process, partial(self._gone, rank))
             asyncio.get_running_loop().call_later(UNSURE_SECONDS, self._gone, rank, None)
+            return
+        if process is not None:
+            process.close()
+        if rank is not None:
+            self._gone(rank, status)
 
     def _gone(self, rank: Rank, status: int | None) -> None:
+        """Conclude how the process of a rank ended, and log that."""
         before = rank.outcome
         self._table.gone(rank, status)
-        if rank.outcome != before:
-            self._log_end(rank)
-
-    def _log_end(self, rank: Rank) -> None:
+        if rank.outcome == before:
+            return
         who = {"run": rank.hello.run, "rank": rank.hello.rank, "pid": self.peer.pid, "end": rank.end_note or "unknown"}
         if rank.outcome == "dead":
             _log.warning("rank died", extra=who)
