@@ -253,6 +253,8 @@ def caused(text: str, cause: str) -> BaseException:
         (RuntimeError("DataLoader worker (pid 17) is killed by signal: Terminated. "), "terminated"),
         (RuntimeError("DataLoader worker (pid 17) is killed by signal: Hangup. "), "terminated"),
         (RuntimeError("DataLoader worker (pid 17) is killed by signal: Interrupt. "), "interrupted"),
+        (RuntimeError("DataLoader worker (pid 17) exited unexpectedly with exit code 143. Details are"), "terminated"),
+        (RuntimeError("DataLoader worker (pid 17) exited unexpectedly with exit code 1. Details are"), "data"),
         (RuntimeError("DataLoader worker (pid(s) 17, 18) exited unexpectedly"), "data"),
         (
             caused("DataLoader worker (pid(s) 17, 18) exited unexpectedly", "killed by signal: Terminated."),

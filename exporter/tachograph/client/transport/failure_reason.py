@@ -119,7 +119,8 @@ def _asked_to_end(error: BaseException) -> str | None:
             return by_handler[0]
         text = str(cause)
         for number, end in END_SIGNALS.items():
-            if f"killed by signal: {signal.strsignal(number)}" in text or signal.Signals(number).name in text:
+            killed, code = f"killed by signal: {signal.strsignal(number)}", f"exit code {128 + number}"
+            if any(part in text for part in (killed, code, signal.Signals(number).name)):
                 return end
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return None
