@@ -58,7 +58,7 @@ class Rank:
     """A rank of a run; `link` is its connection, None once it has ended with `outcome` dead, failed or finished.
 
     `lost` is when its connection ended without a bye, by the monotonic clock and that of the day: how its process ended
-    may be known a moment later. `end_note` says in words how the process ended, where that is known.
+    may be known a moment later. `failure_reason` is what it said of that itself, `end_note` what the kernel says.
     `restarts` counts the processes of this rank before this one, and `first` means that none is known; `states` are
     those of catalog.STATES that a tick found it in.
     """
@@ -95,7 +95,7 @@ class Rank:
         self.ended: float | None = None
         self.ended_at = 0.0
         self.lost: tuple[float, float] | None = None
-        self.outcome = self.end_reason = self.end_note = ""
+        self.outcome = self.end_reason = self.failure_reason = self.end_note = ""
         self.key = (hello.run, str(hello.rank))
         self.restarts = max(self.restarts, hello.attempt)
         self.config, self.peak_flops, self.grant, self.job = config, peak_flops, grant, job
@@ -156,9 +156,9 @@ class Rank:
         self.link, self.outcome, self.ended, self.ended_at = None, outcome, now, wall
         self.end_reason = "died" if outcome == "dead" else outcome
 
-    def fail(self, category: str, note: str) -> None:
+    def fail(self, category: str) -> None:
         """Make the end of the rank a failure; its time stays."""
-        self.outcome, self.end_note = "failed", note
+        self.outcome = "failed"
         self.end_reason = self.series.fail(category)
 
     def follow(self, earlier: Rank) -> None:

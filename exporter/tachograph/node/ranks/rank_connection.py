@@ -260,9 +260,9 @@ class RankConnection(asyncio.BufferedProtocol):
         def exited(status: int) -> None:
             self._table.exited(rank, status, decides=decides)
             if rank.end_note:
-                what = "rank failed after" if rank.outcome == "failed" else "process ended otherwise than"
+                what = "rank failed" if rank.outcome == "failed" else "process ended badly"
                 where = {"run": rank.hello.run, "rank": rank.hello.rank}
-                _log.info(f"{what} it said that it finished", extra={**where, "end": rank.end_note})
+                _log.info(f"{what} after it said that it finished", extra={**where, "end": rank.end_note})
 
         self._process = None
         self._ends.watch(process, exited)

@@ -187,7 +187,8 @@ class RankTable:
         del self._by_link[link]
         rank.end("finished", self._clock.monotonic(), self._clock.wall())
         if bye.outcome == "failed":
-            rank.fail(bye.category, _failure_reason(bye))
+            rank.fail(bye.category)
+            rank.failure_reason = _failure_reason(bye)
         elif bye.exit_code:
             _fail_by(rank, bye.exit_code)
         return rank
@@ -224,7 +225,7 @@ class RankTable:
         if status == 0:
             rank.end("finished", *rank.lost)
         elif os.WIFSIGNALED(status) and (category := catalog.END_SIGNALS.get(os.WTERMSIG(status))):
-            rank.fail(category, rank.end_note)
+            rank.fail(category)
 
     def heard(self, link: object) -> None:
         """Note that a connection sent something, whatever it was."""
@@ -381,7 +382,8 @@ class RankTable:
 
 
 def _fail_by(rank: Rank, code: int) -> None:
-    rank.fail(catalog.SIGNAL_EXIT_CODES.get(code, catalog.EXIT_CODE), f"exit code {code}")
+    rank.fail(catalog.SIGNAL_EXIT_CODES.get(code, catalog.EXIT_CODE))
+    rank.end_note = f"exit code {code}"
 
 
 def _in_words(status: int) -> str:

@@ -121,10 +121,10 @@ def _ranks_by_run(table: RankTable, now: float, *, is_trusted: bool) -> dict[str
     found: dict[str, list[RankStatus]] = {}
     for rank in table.ranks():
         since = rank.ended if rank.ended is not None else rank.heard
-        texts = (rank.end_note, *rank.notices)
+        texts = (rank.failure_reason, *rank.notices)
         reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in texts)
         found.setdefault(rank.key[0], []).append(
-            RankStatus(rank, table.state_of(rank), now - since, reason, tuple(notices))
+            RankStatus(rank, table.state_of(rank), now - since, reason or rank.end_note, tuple(notices))
         )
     return found
 
