@@ -22,7 +22,7 @@ from tachograph.node.ranks.frames import Bye, Hello, State
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
 
-EXIT = next(block for block in BLOCKS if "exit_code" in block)
+EXIT, AT_EXIT = (next(block for block in BLOCKS if f'"{name}":' in block) for name in ("exit_code", "at_exit"))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def exporter(exporter_at: Callable[..., Any]) -> Any:
 
 def test_the_worked_frames_work(exporter: Any) -> None:
     """Every frame on the page, sent as it stands, does what the page says: nothing is refused or dropped."""
-    hello, answer, later_answer, state, bye, refusal = (block for block in BLOCKS if block != EXIT)
+    hello, answer, later_answer, state, bye, refusal = (block for block in BLOCKS if block not in (EXIT, AT_EXIT))
     rank, began = exporter.speaker(), time.time()
     rank.raw(hello.encode() + b"\n")
     assert rank.answer() == {"ok": True, "last_step": None}
@@ -62,12 +62,13 @@ def test_the_worked_frames_work(exporter: Any) -> None:
     assert sum(scrape.value("exporter_frames_rejected_total", reason=r) for r in catalog.REJECT_REASONS) == 1
 
 
-def test_the_exit_code_of_a_bye_works(exporter: Any) -> None:
-    """The example of a bye with an exit code makes a failed rank with that reason."""
-    rank = exporter.speaker(run="exits")
+@pytest.mark.parametrize(("frame", "reason"), [(EXIT, "exit_code"), (AT_EXIT, "finished")])
+def test_the_other_byes_work(exporter: Any, frame: str, reason: str) -> None:
+    """The examples of a bye with an exit code and of one at exit make a rank that ended so."""
+    rank = exporter.speaker(run=reason)
     rank.hello()
-    rank.raw(EXIT.encode() + b"\n")
-    ended = {"run": "exits", "rank": 0, "reason": "exit_code"}
+    rank.raw(frame.encode() + b"\n")
+    ended = {"run": reason, "rank": 0, "reason": reason}
     exporter.eventually(lambda: exporter.scrape().value("rank_ended_timestamp_seconds", **ended))
 
 
@@ -104,10 +105,8 @@ def test_fields_are_listed(kind: str, frame: Any) -> None:
 
 
 def test_bye_is_listed() -> None:
-    """The last frame's fields stand in its example with an exit code."""
-    assert json.loads(EXIT).keys() == {
-        "type", *Bye.__struct_fields__,
-    }  # fmt: skip
+    """The last frame's fields stand in its examples with an exit code and at exit."""
+    assert json.loads(EXIT).keys() | json.loads(AT_EXIT).keys() == {"type", *Bye.__struct_fields__}
 
 
 def test_reasons_are_listed() -> None:

@@ -63,6 +63,7 @@ PATIENT = {
     "efficiency": "an alert's minute, sums and averages over one",
     "efficiency-detail": "panels",
     "goodput": "an hour, and three",
+    "exporter": "minutes without a rank that has left",
     "failures": "a week",
     "checkpoint-age": "minutes beyond the usual interval",
     "gpu-ranks": "labels of faults of real GPUs",

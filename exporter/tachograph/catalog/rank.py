@@ -6,6 +6,7 @@ another, each of which is read alone.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -52,11 +53,16 @@ THRESHOLDS: tuple[str, ...] = get_args(ThresholdName)
 
 EXIT_CODE = "exit_code"
 FAILURE_CATEGORIES = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", EXIT_CODE, "exception")
-"""Reasons a rank gives for its failure: `terminated` by SIGTERM, `interrupted` from the keyboard, `exit_code` if all
-that is known is a process's exit code other than 0, `exception` for any other."""
+"""Reasons a rank gives for its failure: `terminated` by SIGTERM or SIGHUP, `interrupted` from the keyboard, `exit_code`
+if all that is known is a process's exit code other than 0, `exception` for any other."""
 
-SIGNAL_EXIT_CODES: Mapping[int, str] = MappingProxyType({130: "interrupted", 143: "terminated"})
-"""Exit codes by which a program that handles SIGINT or SIGTERM says so, 128 plus the signal's number, as in a shell."""
+END_SIGNALS: Mapping[int, str] = MappingProxyType(
+    {signal.SIGHUP: "terminated", signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+)
+"""The signals by which a terminal or a scheduler ends a process."""
+
+SIGNAL_EXIT_CODES: Mapping[int, str] = MappingProxyType({128 + number: end for number, end in END_SIGNALS.items()})
+"""Exit codes by which a program that handles one of them says so, 128 plus the signal's number, as in a shell."""
 
 END_REASONS = ("finished", "died", *FAILURE_CATEGORIES)
 """How the process of a rank ended: as it should, without a word, or as a failure of one of the categories."""

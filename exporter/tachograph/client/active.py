@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -24,7 +25,7 @@ from tachograph.client.no_op import NoOpCalls
 from tachograph.client.signals.goodput import Goodput
 from tachograph.client.torch.collectives import Collective, watch_buckets
 from tachograph.client.transport import shutdown
-from tachograph.client.transport.failure_reason import FINISHED, end_by
+from tachograph.client.transport.failure_reason import FINISHED, FINISHED_AT_EXIT, end_by
 from tachograph.client.transport.outputs import Outputs
 from tachograph.client.transport.rank_state import RankState
 from tachograph.client.transport.sender import Sender, Who
@@ -255,7 +256,8 @@ class ActiveCalls(NoOpCalls):
         try:
             if self.sender is not None:
                 failed = issubclass(type(error), BaseException)
-                end = end_by(cast("BaseException", error)) if failed else FINISHED
+                said = FINISHED if sys.exc_info()[1] is None else FINISHED_AT_EXIT  # in a `finally`: nobody knows yet
+                end = end_by(cast("BaseException", error)) if failed else said
                 shutdown.shut_down(end, only=self.sender)
         finally:
             self.release(close=True)

@@ -366,9 +366,10 @@ class Recorder(Uncopied):
 
     @contained
     def close(self, error: BaseException | None = None) -> None:
-        """End the record as finished, or as failed by `error`; takes at most 0.2 s. Called automatically at exit.
+        """End the record as finished, or as failed by `error`; takes at most 0.2 s. That stands, however it ends later.
 
-        Then the exit code decides, as far as it is known: until all recorders are closed, `sys.exit` is hooked.
+        Without it the record ends with the process, and the exit code decides, as far as it is known: until all
+        recorders are closed, `sys.exit` is hooked. So it does if an exception is on its way and `error` is not given.
         """
         self._calls.close(error)
 

@@ -16,11 +16,15 @@ _encode = msgspec.json.encode
 
 
 class RankMessage(NamedTuple):
-    """A frame that a rank sends to the exporter of its node; None closes its connection."""
+    """A frame that a rank sends to the exporter of its node; None closes its connection.
+
+    `exit_code` is that of its process, where it ended so without a bye.
+    """
 
     node: str
     connection: Link
     frame: bytes | None
+    exit_code: int | None = None
 
 
 def encode_frame(kind: str, fields: Mapping[str, object]) -> bytes:

@@ -87,10 +87,10 @@ class RankProcesses:
         messages.extend(self._states(training, senders, now))
         return messages
 
-    def disconnect(self, ranks: Iterable[int]) -> None:
-        """End processes without a bye."""
+    def disconnect(self, ranks: Iterable[int], exit_code: int | None = None) -> None:
+        """End processes without a bye: by an exit code where one is given, else killed."""
         for rank in ranks:
-            self._end(self._processes[rank])
+            self._end(self._processes[rank], exit_code)
 
     def say_bye(self, training: AttemptRanks, ranks: Sequence[int], now: float, bye: dict[str, object]) -> None:
         """End processes with a bye; frozen ones are killed."""
@@ -102,10 +102,10 @@ class RankProcesses:
                 self._outbox += [states[process.rank], self._message(process, encode_frame("bye", bye))]
             self._end(process)
 
-    def _end(self, process: _Process) -> None:
+    def _end(self, process: _Process, exit_code: int | None = None) -> None:
         process.alive = False
         if process.said_hello and process.node.exporter_up:
-            self._outbox.append(self._message(process, None))
+            self._outbox.append(self._message(process, None)._replace(exit_code=exit_code))
 
     def _states(self, training: AttemptRanks, ranks: Iterable[int], now: float) -> Iterator[RankMessage]:
         for rank, frame in training.states(ranks, now):

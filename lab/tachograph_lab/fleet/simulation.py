@@ -22,6 +22,7 @@ from tachograph_lab.scenario.faults import (
     ClockSkew,
     Exit,
     ExporterDown,
+    Fail,
     Fault,
     Finish,
     Kill,
@@ -145,11 +146,14 @@ class Simulation:
                 self._loop(fault)
             elif isinstance(fault, Exit):
                 self._at(fault.at, self._exiting(fault))
+            elif isinstance(fault, Fail):
+                self._fail_together(fault)
             elif isinstance(fault, Sigterm):
                 self._at(fault.at, self._terminating(fault))
                 self._at(fault.until, self._start)
             elif isinstance(fault, LeaveEarly):
-                self._at(fault.at, self._leaving(fault.rank))
+                for rank in fault.ranks:
+                    self._at(fault.at, self._leaving(rank))
             elif isinstance(fault, Finish):
                 self._at(fault.at, self._ending("finished", "", ""))
             elif isinstance(fault, BatchChange):
@@ -224,11 +228,29 @@ class Simulation:
         """Return the action by which ranks leave with an exit status; the others lose them, or wait for them."""
 
         def leave(now: float) -> None:
-            if self._training is not None:
-                bye = {"outcome": "finished", "exit_code": fault.code}
-                self._part(self._training, fault.ranks, now, bye, hang=fault.others == "hang")
+            training = self._training
+            if training is None:
+                return
+            if fault.bye == "lost":
+                self._disconnect(fault.ranks, now, fault.code)
+            bye: dict[str, object] = {"outcome": "finished", "exit_code": fault.code}
+            if fault.others == "train":
+                self._leave(training, fault.ranks, now, bye)
+            else:
+                self._part(training, fault.ranks, now, bye, hang=fault.others == "hang")
 
         return leave
+
+    def _fail_together(self, fault: Fail) -> None:
+        """Schedule the failures of ranks that fail alike, evenly spread over their time."""
+        bye = _bye("failed", fault.category, f"all failed: {fault.category}")
+
+        def fail(rank: int, now: float) -> None:
+            if self._training is not None:
+                self._part(self._training, [rank], now, bye, hang=True)
+
+        for number, rank in enumerate(fault.ranks):
+            self._at(fault.at + fault.within * number / max(len(fault.ranks) - 1, 1), partial(fail, rank))
 
     def _terminating(self, fault: Sigterm) -> Action:
         """Return the action by which ranks end on SIGTERM; the others lose them."""
@@ -337,11 +359,11 @@ class Simulation:
 
         return come
 
-    def _disconnect(self, ranks: Iterable[int], now: float) -> None:
+    def _disconnect(self, ranks: Iterable[int], now: float, exit_code: int | None = None) -> None:
         """End processes without a bye."""
         living = self._processes.living(ranks)
         self._add_gpu_work(living, now)
-        self._processes.disconnect(living)
+        self._processes.disconnect(living, exit_code)
 
     def _ranks_of(self, node: int) -> range:
         first = node * self._fleet.gpus_per_node

@@ -47,7 +47,9 @@ class VirtualNode:
         self._catch_up()
         table, link = self._exporter.table, message.connection
         if message.frame is None:
-            table.lost(link)
+            rank = table.lost(link, unsure=True)
+            if rank is not None:
+                table.gone(rank, None if message.exit_code is None else message.exit_code << 8)
             return
         table.heard(link)
         try:

@@ -117,7 +117,7 @@ class PauseOnce(Fault):
     sets = ("process",)
     one_of = ("for",)
     ranks: tuple[int, ...] = places("ranks")
-    phase: str = optional(values.choice("other", "checkpoint", "eval", "data"), "other")
+    phase: str = optional(values.choice("other", "checkpoint", "eval", "data", "collective"), "other")
     alone: bool = optional(values.flag, False)
 
 
@@ -194,14 +194,30 @@ class Kill(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Exit(Fault):
-    """Ranks catch an exception and leave with an exit status; 2 s later the others fail, or they hang forever."""
+    """Ranks leave with an exit status; 2 s later the others fail, or they hang for ever, or train on without them.
+
+    If the bye is lost, the exporter learns of the status from the process alone.
+    """
 
     word = "exit"
     sets = ("process",)
     lasting = False
     ranks: tuple[int, ...] = places("ranks")
     code: int = size(values.whole)
-    others: str = optional(values.choice("end", "hang"), "end")
+    others: str = optional(values.choice("end", "hang", "train"), "end")
+    bye: str = optional(values.choice("said", "lost"), "said")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fail(Fault):
+    """These ranks fail one after the other within `within` seconds, all for one reason; the others hang."""
+
+    word = "fail"
+    sets = ("process",)
+    lasting = False
+    ranks: tuple[int, ...] = places("ranks")
+    category: str = optional(values.choice("oom", "collective", "data", "exception"), "collective")
+    within: float = optional(values.duration, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,12 +242,12 @@ class Sigterm(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class LeaveEarly(Fault):
-    """A rank leaves the loop after its next step and says that it has finished; the others wait for it."""
+    """Ranks leave the loop after their next step and say that they have finished; the others wait for them."""
 
     word = "leave_early"
     sets = ("process",)
     lasting = False
-    rank: int = place("rank")
+    ranks: tuple[int, ...] = places("ranks")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.client.transport.failure_reason import FINISHED, End, end_by
+from tachograph.client.transport.failure_reason import End, end_by
 
 Start = Callable[..., Any]
 
@@ -51,7 +51,15 @@ def failed(message: str, code: int = 1, category: str = "exit_code") -> dict[str
     return {"outcome": "failed", "category": category, "message": message, "exit_code": code}
 
 
-FINISHED_BYE = {"outcome": "finished", "category": "", "message": ""}
+FINISHED_BYE = {"outcome": "finished", "category": "", "message": "", "at_exit": True}
+BY_WORD = {"outcome": "finished", "category": "", "message": ""}
+HANDLER = "def handler(*_): {}\nsignal.signal(signal.{}, handler)\n"
+LOADER = """
+def loader():
+    yield 1
+    signal.raise_signal(signal.{})
+for _ in recorder.data(loader()): pass
+"""
 
 
 @pytest.mark.parametrize(
@@ -126,17 +134,79 @@ def test_an_exception_past_a_replaced_hook(exporter: Any, start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["raise SystemExit(1)", "python_exit(1)", "from os import _exit; recorder.close(); _exit(1)", FIRE]
+    "code", ["raise SystemExit(1)", "python_exit(1)", "try: 1 / 0\nfinally: recorder.close()", FIRE]
 )
 def test_what_cannot_be_seen_from_inside(exporter: Any, start: Start, code: str) -> None:
     """A SystemExit raised by hand passes every hook, and so does a `sys.exit` looked up before the recorder was made.
 
-    The bye says finished, and the exporter has to look.
+    The bye says finished, and the exporter has to look; also after a `close()` that every end comes by.
     """
     lines = (CONNECTED, "python_exit = sys.exit.__wrapped__", TRAIN, code, "fire(train)" if code is FIRE else "")
     process = start("\n".join(lines))
     assert process.end()[0] in (1, 2)
     assert bye_of(exporter) == FINISHED_BYE
+
+
+@pytest.mark.parametrize("end", ["os._exit(1)", "sys.exit(1)", "raise SystemExit(1)", "1 / 0"])
+def test_what_the_program_said_stands(exporter: Any, start: Start, end: str) -> None:
+    """After `recorder.close()` no exit says otherwise, as of a worker that Ray ends with status 1 when it is done."""
+    process = start(f"{CONNECTED}\nrecorder.close()\n{end}")
+    assert process.end()[0] == 1
+    assert bye_of(exporter) == BY_WORD
+
+
+CELLS = """
+from code import InteractiveInterpreter
+sys.ps1 = "In: "  # as IPython and its kernels have it
+cells = InteractiveInterpreter({"recorder": recorder})
+for cell in (%s):
+    cells.runsource(cell + "\\n", symbol="exec")
+"""
+RAISES = "with recorder.step(): raise MemoryError"
+STEPS = "with recorder.step(): pass"
+
+
+@pytest.mark.parametrize(
+    ("cells", "category"),
+    [
+        ((STEPS, RAISES), "oom"),
+        ((STEPS, RAISES, "1 + 1"), "oom"),
+        ((STEPS, "with recorder.phase('eval'): raise MemoryError"), "oom"),
+        ((STEPS, "for _ in recorder.data(x / 0 for x in (1, 2)): pass"), "data"),
+        ((STEPS, RAISES, STEPS), ""),
+        ((STEPS, "1 / 0"), ""),
+        ((STEPS, RAISES, "1 / 0"), ""),
+        ((STEPS, "try:\n  " + RAISES + "\nexcept MemoryError: pass"), ""),
+    ],
+)
+def test_a_notebook_whose_cell_raised(exporter: Any, start: Start, cells: tuple[str, ...], category: str) -> None:
+    """An interpreter goes on after an exception: one that left the training, which did not go on, is its end."""
+    process = start(CONNECTED + CELLS % "".join(f"{cell!r}, " for cell in cells))
+    assert process.end()[0] == 0
+    bye = bye_of(exporter)
+    assert (bye["outcome"], bye["category"]) == ("failed" if category else "finished", category)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (HANDLER.format("sys.exit(1)", "SIGTERM") + LOADER.format("SIGTERM"), ("terminated", "exit code 1")),
+        (HANDLER.format("sys.exit(1)", "SIGHUP")
+         + "try: raise OSError\nexcept OSError: signal.raise_signal(signal.SIGHUP)",
+         ("terminated", "exit code 1 after OSError")),
+        (HANDLER.format("sys.exit(2)", "SIGINT") + LOADER.format("SIGINT"), ("interrupted", "exit code 2")),
+        (HANDLER.format("raise ValueError('mine')", "SIGTERM") + LOADER.format("SIGTERM"),
+         ("terminated", "ValueError: mine")),
+        (HANDLER.format("raise ValueError('mine')", "SIGUSR1") + LOADER.format("SIGUSR1"),
+         ("data", "ValueError: mine")),
+        (HANDLER.format("pass", "SIGTERM") + LOADER.format("SIGTERM") + "sys.exit(1)", ("exit_code", "exit code 1")),
+    ],
+)  # fmt: skip
+def test_a_handler_that_ends_the_process(exporter: Any, start: Start, code: str, expected: tuple[str, str]) -> None:
+    """What a scheduler or a terminal asked for is no failure of the loader in which it struck."""
+    start(f"{CONNECTED}\n{code}").end()
+    bye = bye_of(exporter)
+    assert (bye["outcome"], bye["category"], bye["message"]) == ("failed", *expected)
 
 
 def test_sys_exit_is_as_it_was(exporter: Any, start: Start) -> None:
@@ -176,7 +246,7 @@ class Odd(SystemExit):
 
 def test_the_end_by_an_exception_never_raises() -> None:
     """`recorder.close(error)` takes a SystemExit, too, and an exit code that cannot be read is one."""
-    assert end_by(SystemExit(0)) == FINISHED
+    assert end_by(SystemExit(0)) == End("finished", at_exit=True)
     assert end_by(SystemExit(True)) == End("failed", "exit_code", "exit code 1", 1)
     assert end_by(SystemExit("")) == End("failed", "exit_code", "exit code 1", 1)
     assert end_by(SystemExit("x" * 9999)).message == "exit code 1: " + "x" * 499

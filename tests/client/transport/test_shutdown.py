@@ -92,14 +92,15 @@ def test_interrupt(exporter: Any, start: Start) -> None:
     assert bye(exporter) == ("failed", "interrupted", "KeyboardInterrupt")
 
 
-def test_sigterm_is_told_and_still_kills(exporter: Any, start: Start) -> None:
-    """SIGTERM: bye, then death by that very signal, long before the sleep is over."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_told_and_still_kills(exporter: Any, start: Start, number: signal.Signals) -> None:
+    """SIGTERM and SIGHUP: bye, then death by that very signal, long before the sleep is over."""
     process = start("say('ready'); time.sleep(30)")
     process.hear("ready")
     exporter.wait_for()
-    process.popen.send_signal(signal.SIGTERM)
-    assert process.end()[0] == -signal.SIGTERM
-    assert bye(exporter) == ("failed", "terminated", "SIGTERM")
+    process.popen.send_signal(number)
+    assert process.end()[0] == -number
+    assert bye(exporter) == ("failed", "terminated", number.name)
 
 
 def test_sigterm_reaches_a_main_thread_that_runs_no_python(exporter: Any, start: Start) -> None:
@@ -232,6 +233,12 @@ class Wordless(Exception):  # noqa: N818 - a name
         raise RuntimeError("no words")
 
 
+def caused(text: str, cause: str) -> BaseException:
+    error = RuntimeError(text)
+    error.__cause__ = RuntimeError(cause)
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -243,6 +250,18 @@ class Wordless(Exception):  # noqa: N818 - a name
         (ValueError("Loss is NaN, stopping"), "nonfinite"),
         (ValueError("no info in the banana"), "exception"),
         (RuntimeError("DataLoader worker (pid 17) is killed by signal: Killed."), "data"),
+        (RuntimeError("DataLoader worker (pid 17) is killed by signal: Terminated. "), "terminated"),
+        (RuntimeError("DataLoader worker (pid 17) is killed by signal: Hangup. "), "terminated"),
+        (RuntimeError("DataLoader worker (pid 17) is killed by signal: Interrupt. "), "interrupted"),
+        (RuntimeError("DataLoader worker (pid 17) exited unexpectedly with exit code 143. Details are"), "terminated"),
+        (RuntimeError("DataLoader worker (pid 17) exited unexpectedly with exit code 1. Details are"), "data"),
+        (RuntimeError("DataLoader worker (pid(s) 17, 18) exited unexpectedly"), "data"),
+        (
+            caused("DataLoader worker (pid(s) 17, 18) exited unexpectedly", "killed by signal: Terminated."),
+            "terminated",
+        ),
+        (caused("DataLoader worker (pid(s) 17, 18) exited unexpectedly", "killed by signal: Killed."), "data"),
+        (RuntimeError("Process 4242 got signal: SIGTERM, shutting down"), "terminated"),
         (KeyboardInterrupt(), ("interrupted", "KeyboardInterrupt")),
         (Wordless(), ("exception", "Wordless")),
         (ValueError("x" * 9999), ("exception", "ValueError: " + "x" * 500)),
@@ -257,7 +276,7 @@ def test_categories(error: BaseException, expected: Any) -> None:
 
 def test_the_client_says_what_the_catalog_knows() -> None:
     """A word that only one side has would be counted as `exception`, and page for a run that was told to end."""
-    without_pattern = {"terminated", "exit_code", "exception"}
+    without_pattern = {"exit_code", "exception"}
     assert {category for category, _ in _CATEGORIES} | without_pattern == set(FAILURE_CATEGORIES)
 
 

@@ -14,9 +14,11 @@ from tachograph_lab.scenario.faults import (
     ClockSkew,
     Exit,
     ExporterDown,
+    Fail,
     IdlePortDown,
     Kill,
     LeaveEarly,
+    PauseOnce,
     RecoveryAction,
     Rollout,
     Sigterm,
@@ -78,13 +80,47 @@ def test_some_are_terminated_and_the_others_lose_them(play: Play) -> None:
 
 def test_the_early_leaver(play: Play) -> None:
     """INCIDENTS 40: it ends its step and says that it has finished; the others hang in the step after."""
-    played = play(LeaveEarly(at=30, rank=6), until=60, **QUIET)
+    played = play(LeaveEarly(at=30, ranks=(6,)), until=60, **QUIET)
     assert byes(played) == {6: ("finished", "")}
     (left,) = [frame for frame in played.frames(rank=6) if frame["time"] >= EPOCH + 30][-1:]
     assert left["step"] == played.rank("train_step", 5)
     enqueued = {played.rank("train_collective_enqueued", rank)["0",] for rank in ALL if rank != 6}
     assert enqueued == {left["metrics"]["collective_enqueued"]["0"] + 1}
     assert all(played.rank("rank_phase_seconds", rank)["backward",] > 20 for rank in (0, 5, 7))
+
+
+def test_several_early_leavers(play: Play) -> None:
+    """INCIDENTS 48: each ends its step and says that it has finished; who stays enters one barrier more."""
+    gone = tuple(range(1, 8))
+    played = play(
+        LeaveEarly(at=30, ranks=gone), PauseOnce(at=30, lasts=99, ranks=(0,), phase="collective"), until=60, **QUIET
+    )
+    assert byes(played) == dict.fromkeys(gone, ("finished", ""))
+    assert played.rank("rank_phase_seconds", 0)["collective",] > 25
+    assert played.rank("rank_ended_timestamp_seconds", 5).keys() == {("finished",)}
+
+
+def test_a_bye_that_is_lost(play: Play) -> None:
+    """INCIDENTS 49: the exporter learns of the exit code from the process alone: 0 acquits."""
+    for code, state in ((0, "finished"), (1, "dead")):
+        played = play(Exit(at=30, ranks=(3,), code=code, others="train", bye="lost"), until=31, **QUIET)
+        assert byes(played) == {}
+        assert played.rank("rank_state", 3)[state,] == 1
+
+
+def test_all_fail_alike(play: Play) -> None:
+    """INCIDENTS 50: one after the other within a time, none of them sooner, and all for the same reason."""
+    played = play(Fail(at=30, ranks=ALL, within=3.5), until=32, **QUIET)
+    assert byes(played) == dict.fromkeys(range(5), ("failed", "collective"))
+    assert byes(played.until(34)) == dict.fromkeys(ALL, ("failed", "collective"))
+
+
+def test_others_that_train_on(play: Play) -> None:
+    """INCIDENTS 50: a rank leaves, and the steps of the others go on."""
+    played = play(Exit(at=30, ranks=(2,), code=0, others="train"), until=40, **QUIET)
+    steps = played.rank("train_steps_total", 3)
+    assert played.until(60).rank("train_steps_total", 3) > steps + 5
+    assert byes(played) == {2: ("finished", 0)}
 
 
 def test_a_rollout_replaces_one_exporter_after_the_other(play: Play) -> None:

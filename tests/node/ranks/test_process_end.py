@@ -30,10 +30,15 @@ recorder = record(sys.argv[1])
 """
 
 
-def spawn(code: str) -> subprocess.Popen[bytes]:
+def spawn(code: str, *keep: int) -> subprocess.Popen[bytes]:
     """Start a process that does this once a byte comes in."""
-    program = f"import os, signal, sys; sys.stdin.buffer.read(1); {code}"
-    return subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE)
+    program = f"import os, signal, sys; os.write(1, b'.'); sys.stdin.buffer.read(1); {code}"
+    command = [sys.executable, "-S", "-c", program]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=keep)
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"."  # it has been executed, and the kernel knows where its code begins
+    process.stdout.close()
+    return process
 
 
 @pytest.fixture
@@ -41,8 +46,8 @@ def child() -> Iterator[Callable[[str], tuple[subprocess.Popen[bytes], PeerProce
     """Start such a process, and hold it by a pidfd."""
     made: list[subprocess.Popen[bytes]] = []
 
-    def start(code: str, proc: Path = Path("/proc")) -> tuple[subprocess.Popen[bytes], PeerProcess]:
-        process = spawn(code)
+    def start(code: str, proc: Path = Path("/proc"), *keep: int) -> tuple[subprocess.Popen[bytes], PeerProcess]:
+        process = spawn(code, *keep)
         made.append(process)
         return process, PeerProcess(Peer(os.getuid(), process.pid), os.pidfd_open(process.pid), proc)
 
@@ -89,6 +94,20 @@ def test_a_collected_process_tells_its_exit_code(child: Any, tmp_path: Path, cod
     held.close()
 
 
+@pytest.mark.parametrize(("code", "status"), [("sys.exit(3)", 3 << 8), ("os.kill(os.getpid(), 9)", 9)])
+def test_an_exit_code_is_there_before_the_files_are_closed(child: Any, code: str, status: int) -> None:
+    """Whoever sees the end of a process's connection, and may see its exit code, sees that at once."""
+    here, there = socket.socketpair()
+    process, held = child(code, Path("/proc"), there.fileno())
+    there.close()
+    process.stdin.write(b".")
+    process.stdin.flush()
+    assert here.recv(1) == b""
+    assert held.wait_status() == status
+    held.close()
+    here.close()
+
+
 def test_the_kernels_numbers() -> None:
     """include/uapi/linux/pidfd.h: struct pidfd_info has 64 bytes in its first version, and _IOWR(0xFF, 11, …)."""
     assert INFO.size == 64
@@ -96,10 +115,10 @@ def test_the_kernels_numbers() -> None:
 
 
 def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
-    """A zombie that began at another time is not that process; what an older kernel does not tell is not known."""
+    """A zombie that began at another time is not that process; what those see who may not see it is not known."""
     stat = tmp_path / "77" / "stat"
     stat.parent.mkdir()
-    fields = ["Z"] + ["0"] * 18 + ["5000"] + ["0"] * 29 + ["256"]
+    fields = ["Z"] + ["0"] * 18 + ["5000"] + ["0"] * 3 + ["4194304"] + ["0"] * 25 + ["256"]
     stat.write_text("77 (a ) Z 1) " + " ".join(fields))
     receiver, sender = os.pipe()  # no pidfd: the ioctl fails, as on an older kernel
     held = PeerProcess(Peer(0, 77), receiver, tmp_path)
@@ -109,6 +128,11 @@ def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
     assert held.wait_status() is None
     fields[19], fields[49] = "5000", "0"
     stat.write_text("77 (a ) Z 1) " + " ".join(fields))
+    assert held.wait_status() == 0
+    held.close()
+    fields[23] = "1"  # fs/proc/array.c: the beginning of the code for those who may not see it, as 0 is the exit status
+    stat.write_text("77 (a ) Z 1) " + " ".join(fields))
+    held = PeerProcess(Peer(0, 77), os.dup(sender), tmp_path)
     assert held.wait_status() is None
     held.close()
     os.close(sender)
@@ -134,15 +158,17 @@ def descriptors() -> int:
 
 
 def test_what_is_told_of_an_end(child: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code of a process that exits; none for one that a signal ends or that continues; each pidfd is closed."""
+    """How a process ends, to each who asks; nothing of one that goes on or ends too late; each pidfd is closed."""
     before = descriptors()
     told: list[tuple[str, int]] = []
 
     async def main() -> None:
         ends = ProcessEnds(Limits())
         exits, killed, forgotten, late = (child(code) for code in ("sys.exit(4)", "os.kill(os.getpid(), 9)", "", ""))
-        for name, (_, held) in zip(("exits", "killed", "forgotten"), (exits, killed, forgotten), strict=True):
-            ends.watch(held, lambda code, name=name: told.append((name, code)))  # type: ignore[misc]
+        again = PeerProcess(exits[1].peer, os.pidfd_open(exits[0].pid))
+        held = exits[1], killed[1], forgotten[1], again
+        for name, each in zip(("exits", "killed", "forgotten", "again"), held, strict=True):
+            ends.watch(each, lambda status, name=name: told.append((name, status)))  # type: ignore[misc]
         ends.forget(forgotten[1].peer)
         for process, _ in (exits, killed):
             release(process)
@@ -154,7 +180,7 @@ def test_what_is_told_of_an_end(child: Any, monkeypatch: pytest.MonkeyPatch) -> 
             await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(main(), 20))
-    assert told == [("exits", 4)]
+    assert sorted(told) == [("again", 4 << 8), ("exits", 4 << 8), ("killed", 9)]
     assert descriptors() == before + 4  # the children's standard inputs
 
 
@@ -206,11 +232,14 @@ def reason(running: Any, run: str) -> str | None:
     ("run", "code", "expected"),
     [
         ("raised", "raise SystemExit(1)", "exit_code"),
-        ("bound", "from os import _exit; recorder.close(); _exit(1)", "exit_code"),
+        ("in-finally", "try: 1 / 0\nfinally: recorder.close()", "exit_code"),
         ("signalled", "raise SystemExit(143)", "terminated"),
         ("called", "sys.exit(1)", "exit_code"),
         ("finished", "raise SystemExit(0)", "finished"),
         ("exited", "os._exit(1)", "died"),
+        ("exited-well", "os._exit(0)", "finished"),
+        ("bye-lost", "recorder._calls.sender._send_bye = lambda: None", "finished"),  # 0.2 s were too short for it
+        ("default", "signal.signal(15, signal.SIG_DFL); os.kill(os.getpid(), 15)", "terminated"),
         ("killed", "os.kill(os.getpid(), signal.SIGKILL)", "died"),
         ("crashed", "import ctypes; ctypes.string_at(0)", "died"),
         ("sigterm", "os.kill(os.getpid(), signal.SIGTERM)", "terminated"),
@@ -238,7 +267,7 @@ def test_a_process_that_goes_on_with_another_run(running: Any) -> None:
 
 
 def test_no_pidfd_is_left(running: Any) -> None:
-    """However ranks come and go, the exporter has as many descriptors as before."""
+    """However ranks come and go, the exporter has as many descriptors as before, and one for a process that goes on."""
     running.get("/metrics")
 
     def used() -> int:
@@ -255,7 +284,8 @@ def test_no_pidfd_is_left(running: Any) -> None:
     with_words.hello()
     assert any("pidfd" in link for link in links(running.process.pid))
     with_words.close()
-    running.eventually(lambda: used() <= before and not any("pidfd" in link for link in links(running.process.pid)))
+    running.eventually(lambda: used() <= before + 1)
+    assert sum("pidfd" in link for link in links(running.process.pid)) == 1
 
 
 def links(pid: int) -> list[str]:

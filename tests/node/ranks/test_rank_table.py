@@ -127,7 +127,7 @@ def test_how_and_when_a_rank_ended(table: Any, hand: Any, bye: Any, ended: tuple
     shown = {key: value for key, value in table.shown().items() if key[0] == "rank_ended_timestamp_seconds"}
     assert shown == {("rank_ended_timestamp_seconds", "r", "0", reason): hand.epoch + 5.0}
     assert table.states() == [state]
-    assert [rank.failure_reason for rank in table.ranks()] == [words]
+    assert [rank.failure_reason or rank.end_note for rank in table.ranks()] == [words]
     table.greet(Link(), table.OTHER)
     assert not [key for key in table.shown() if key[0] == "rank_ended_timestamp_seconds" and key[3] == "finished"]
 
@@ -163,21 +163,73 @@ def test_an_end_is_shown_for_two_minutes_beside_the_next_process(table: Any, han
 
 
 def test_the_exit_code_of_a_finished_rank_decides(table: Any, hand: Any) -> None:
-    """A process that ends with a code other than 0 has failed, at the time of its bye; no other end is changed."""
+    """A process that ends with a code other than 0 has failed, at the time of its bye, if it was said by its end."""
     table.greet(link := Link())
     table.tell(link)
     rank = table.bye(link, Bye(v=1, outcome="finished"))
     hand.turn(3.0)
-    assert not table.exited(rank, 0)
-    assert table.states() == ["finished"]
-    assert table.exited(rank, 1)
+    for status, decides in ((0, True), (9, True), (1 << 8, False)):
+        table.exited(rank, status, decides=decides)
+        assert table.states() == ["finished"]
+    assert rank.end_note == "its process ended later: exit code 1"
+    table.exited(rank, 1 << 8, decides=True)
+    assert rank.end_note == "exit code 1"
     shown = table.shown()
     assert table.states() == ["failed"]
     assert shown["rank_up", "r", "0"] == 0
     assert shown["train_failures_total", "r", "0", "exit_code"] == 1
     assert shown["rank_ended_timestamp_seconds", "r", "0", "exit_code"] == hand.epoch
-    assert not table.exited(rank, 1)
+    table.exited(rank, 1 << 8, decides=True)
     assert table.shown()["train_failures_total", "r", "0", "exit_code"] == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "note"),
+    [
+        (None, "died", ""),
+        (9, "died", "signal 9 (SIGKILL), without a final message"),
+        (6 | 128, "died", "signal 6 (SIGABRT), without a final message"),
+        (33, "died", "signal 33, without a final message"),
+        (1 << 8, "died", "exit code 1, without a final message"),
+        (0, "finished", "exit code 0, without a final message"),
+        (15, "terminated", "signal 15 (SIGTERM), without a final message"),
+        (1, "terminated", "signal 1 (SIGHUP), without a final message"),
+        (2, "interrupted", "signal 2 (SIGINT), without a final message"),
+    ],
+)
+def test_an_end_without_a_bye(table: Any, hand: Any, status: int | None, reason: str, note: str) -> None:
+    """The process tells how it ended; what it does not tell is a death. Its time is that of the connection's end."""
+    table.greet(link := Link())
+    table.tell(link)
+    rank = table.lost(link, unsure=True)
+    assert table.states() == ["running"]
+    hand.turn(0.5)
+    table.gone(rank, status)
+    ends = {labels[3]: at for labels, at in table.shown().items() if labels[0] == "rank_ended_timestamp_seconds"}
+    assert ends == {reason: hand.epoch}
+    assert rank.end_note == note
+    assert table.shown()["rank_up", "r", "0"] == (reason == "finished")
+    table.gone(rank)
+    assert rank.end_reason == reason
+
+
+def test_an_orderly_end_that_is_known_late(table: Any, hand: Any) -> None:
+    """A rank that was taken for dead is acquitted by its exit code; one that is back, or replaced, is not touched."""
+    table.greet(link := Link())
+    rank = table.lost(link, unsure=True)
+    table.gone(rank)
+    assert table.states() == ["dead"]
+    table.gone(rank, 0)
+    assert table.states() == ["finished"]
+    table.greet(link := Link(), table.OTHER)
+    rank = table.lost(link, unsure=True)
+    table.greet(again := Link(), table.OTHER)
+    table.gone(rank, 9)
+    assert table.states() == ["running"]
+    table.lost(again, unsure=True)
+    table.greet(Link(), table.ME)
+    assert table.states() == ["running"]
+    assert ("rank_ended_timestamp_seconds", "r", "0", "died") in table.shown()
 
 
 @pytest.mark.parametrize(("end", "seconds"), [("dead", 900), ("failed", 900), ("finished", 120)])

@@ -76,6 +76,9 @@ class _Waits(Iterator[T_co]):
                 batch = next(self._batches)
             except StopIteration as end:  # no failure of phase `data`
                 ended = end
+            except BaseException as error:
+                self._clock.leave_by(error)
+                raise
             else:
                 self._counter.count += 1
                 return batch

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Iterable, Iterator
+from types import FrameType, TracebackType
 
 LIMIT = 100
 """Subjects, so that wrong words made up without end cost neither memory nor log."""
@@ -54,16 +57,38 @@ def shown(value: object) -> str:
 
 def raised_by_signal(error: BaseException) -> bool:
     """Return whether a signal handler of the program raised this: it is the program's own, wherever it struck."""
+    trace = error.__traceback__
+    if trace is None or trace.tb_next is None:  # raised right where it was caught
+        return False
+    return bool(signals_raising(error))
+
+
+def signals_raising(error: BaseException) -> frozenset[int]:
+    """Return the signals whose handlers raised this."""
+    return _handled_in(_frames(error.__traceback__))
+
+
+def signals_under_way() -> frozenset[int]:
+    """Return the signals whose handlers call this."""
+    return _handled_in(_callers(sys._getframe()))
+
+
+def _frames(trace: TracebackType | None) -> Iterator[FrameType]:
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _handled_in(frames: Iterable[FrameType]) -> frozenset[int]:
     try:
-        trace = error.__traceback__
-        if trace is None or trace.tb_next is None:  # raised right where it was caught
-            return False
-        handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-        codes = {getattr(handler, "__code__", None) for handler in handlers if callable(handler)} - {None}
-        while trace is not None:
-            if trace.tb_frame.f_code in codes:
-                return True
-            trace = trace.tb_next
+        codes = {frame.f_code for frame in frames}
+        numbers = signal.valid_signals()
+        return frozenset(int(each) for each in numbers if getattr(signal.getsignal(each), "__code__", None) in codes)
     except (*OUT, AttributeError, TypeError):  # or at the end, when modules have lost their contents
-        pass
-    return False
+        return frozenset()

@@ -104,7 +104,10 @@ class Phase(Uncopied):
 
 
 class TaggingPhase(Phase):
-    """A phase that tags the step it lies in with its own name, unless that step has a tag already."""
+    """A phase that tags the step it lies in with its own name, unless that step has a tag already.
+
+    It lies outside of steps, as a rule, and so notes itself which exception left it.
+    """
 
     __slots__ = ()
 
@@ -114,6 +117,16 @@ class TaggingPhase(Phase):
             if clock.tag is None:
                 clock.tag = self.name
             Phase.__enter__(self)
+        except OURS:
+            self._clock.failed = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            Phase.__exit__(self, kind, error, traceback)
+            if error is not None:
+                self._clock.leave_by(error)
         except OURS:
             self._clock.failed = True
 
@@ -133,7 +146,7 @@ class CheckedPhase(TaggingPhase):
         try:
             if kind is not None:
                 self.failures += 1
-            Phase.__exit__(self, kind, error, traceback)
+            TaggingPhase.__exit__(self, kind, error, traceback)
         except OURS:
             self._clock.failed = True
 
@@ -147,7 +160,10 @@ class PhaseClock:
     so that noting it takes neither memory nor stack. `device`: marks phases on a GPU, too, once one is in use.
     """
 
-    __slots__ = ("_reported", "checkpoint", "current", "device", "failed", "other", "outer", "phases", "since", "tag")
+    __slots__ = (
+        "_left_at", "_left_by", "_reported", "checkpoint", "current", "device", "failed", "other", "outer", "phases",
+        "since", "tag",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.checkpoint = CheckedPhase("checkpoint", self)
@@ -160,7 +176,16 @@ class PhaseClock:
         self.tag: str | None = None
         self.failed = False
         self.device: DeviceMarks | None = None
+        self._left_by, self._left_at = 0, 0.0
         self._reported = dict.fromkeys(PHASES, 0.0)
+
+    def leave_by(self, error: BaseException) -> None:
+        """Note which exception left a step, an evaluation, a save or a loader, without keeping alive what it holds."""
+        self._left_by, self._left_at = id(error), self.since
+
+    def left_by(self, error: BaseException, ended: float | None) -> bool:
+        """Return whether this exception, which is still there, is that one, and no step has `ended` since."""
+        return self._left_by == id(error) and (ended is None or ended <= self._left_at)
 
     def checkpoint_seconds(self) -> float:
         """Return the seconds in phase `checkpoint` up to now; asked by the training thread."""

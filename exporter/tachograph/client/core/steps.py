@@ -138,6 +138,8 @@ class Step(Uncopied):
             left.seconds += elapsed
             if kind is not None or self.accumulating:
                 self._stay(kind is None)
+                if error is not None:
+                    clock.leave_by(error)
                 return
             self.next = self.number + 1
             self.completed += 1

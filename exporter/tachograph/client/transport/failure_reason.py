@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tachograph.catalog.rank import EXIT_CODE, SIGNAL_EXIT_CODES
+from tachograph.catalog.rank import END_SIGNALS, EXIT_CODE, SIGNAL_EXIT_CODES
 from tachograph.client.core import batches
+from tachograph.client.core.notice import signals_raising, signals_under_way
 
 MESSAGE_LIMIT = 512
+LONGEST_CHAIN = 8
+"""Exceptions behind one another that are looked at."""
 
 _LOADER_FILES = (f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}", batches.__file__)
 _COLLECTIVE = r"\bNCCL\b|nccl[A-Z]\w+Error|\b[Gg]loo\b|ProcessGroup|Connection closed by peer"
@@ -18,25 +22,32 @@ _NONFINITE = r"(?i)\b(nan|nans|inf|infinite|non-?finite)\b"
 
 _CATEGORY_OF_OTHERS = "exception"
 _CATEGORIES: tuple[tuple[str, Callable[[BaseException, str], bool]], ...] = (
-    ("interrupted", lambda error, text: isinstance(error, KeyboardInterrupt)),
+    ("interrupted", lambda error, text: isinstance(error, KeyboardInterrupt) or _asked_to_end(error) == "interrupted"),
+    ("terminated", lambda error, text: _asked_to_end(error) == "terminated"),
     ("data", lambda error, text: "DataLoader worker" in text or _came_through_loader(error)),
     ("oom", lambda error, text: isinstance(error, MemoryError) or "out of memory" in text.lower()),
     ("collective", lambda error, text: type(error).__name__.startswith("Dist") or bool(re.search(_COLLECTIVE, text))),
     ("nonfinite", lambda error, text: bool(re.search(_NONFINITE, text))),
 )
-"""First match wins. A loader that runs out of memory is a data fault: that is where to look."""
+"""First match wins. A loader that runs out of memory is a data fault: that is where to look. One is not whose workers a
+scheduler or a terminal ended, which signal whole process groups, nor one in which the program's own handler struck."""
 
 
 class End(NamedTuple):
-    """How a process ends; `exit_code` is given only where it ended by one, and not by an exception or a signal."""
+    """How a process ends; `exit_code` is given only where it ended by one, and not by an exception or a signal.
+
+    `at_exit`: nobody said so, the process ends, and its exit code may show otherwise.
+    """
 
     outcome: str
     category: str = ""
     message: str = ""
     exit_code: int | None = None
+    at_exit: bool = False
 
 
 FINISHED = End("finished")
+FINISHED_AT_EXIT = End("finished", at_exit=True)
 
 
 def end_by(error: BaseException) -> End:
@@ -57,8 +68,9 @@ def _end_by_exit(error: SystemExit) -> End:
     """
     code = exit_code(error.code)
     if code == 0:
-        return FINISHED
-    category, text = SIGNAL_EXIT_CODES.get(code, EXIT_CODE), f"exit code {code}"
+        return FINISHED_AT_EXIT
+    asked = next((end for end in map(END_SIGNALS.get, signals_raising(error) | signals_under_way()) if end), EXIT_CODE)
+    category, text = SIGNAL_EXIT_CODES.get(code, asked), f"exit code {code}"
     cause = error.__cause__ or error.__context__
     if cause is not None:
         cause_category, cause_text = describe(cause)
@@ -94,6 +106,24 @@ def _describe(error: BaseException, text: str) -> tuple[str, str]:
 def _first_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[0].rstrip() if lines else ""
+
+
+def _asked_to_end(error: BaseException) -> str | None:
+    """Return how a scheduler or a terminal asked this process or its workers to end, if that is what the error says."""
+    cause: BaseException | None = error
+    for _ in range(LONGEST_CHAIN):
+        if cause is None:
+            break
+        by_handler = [END_SIGNALS[number] for number in signals_raising(cause) if number in END_SIGNALS]
+        if by_handler:
+            return by_handler[0]
+        text = str(cause)
+        for number, end in END_SIGNALS.items():
+            killed, code = f"killed by signal: {signal.strsignal(number)}", f"exit code {128 + number}"
+            if any(part in text for part in (killed, code, signal.Signals(number).name)):
+                return end
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return None
 
 
 def _came_through_loader(error: BaseException) -> bool:

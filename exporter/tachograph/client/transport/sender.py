@@ -115,17 +115,22 @@ class Sender:
         """Steps that the rank has completed in this process."""
         return self._state.step.completed
 
+    def failed_by(self, error: BaseException) -> bool:
+        """Return whether this left what the rank records, and the rank has completed no step since."""
+        return self._state.clock.left_by(error, self._state.step.ended)
+
     def shut_down(self, end: End) -> None:
         """Request a last state and a bye; only the first request counts."""
         if self._bye is None:
-            bye = {
+            self._bye = {
                 "v": VERSION,
                 "type": "bye",
                 "outcome": end.outcome,
                 "category": end.category,
                 "message": end.message,
+                **({} if end.exit_code is None else {"exit_code": end.exit_code}),
+                **({"at_exit": True} if end.at_exit else {}),
             }
-            self._bye = bye if end.exit_code is None else {**bye, "exit_code": end.exit_code}
         self.wake()
 
     def release(self) -> None:

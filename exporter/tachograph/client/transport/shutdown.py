@@ -1,9 +1,10 @@
-"""Shutdown: a bye frame is sent at exit, on an unhandled exception, and on SIGTERM.
+"""Shutdown: a bye frame is sent at exit, on an unhandled exception, and on SIGTERM and SIGHUP.
 
 `os._exit` and SIGKILL leave no time; the exporter sees the connection end without a bye and reports the rank as
 dead. The same happens if a stopped exporter does not accept the bye within 0.2 s. The exit code is that of the last
 `sys.exit` in the main thread; what passes its hook (`exit_hook.install`), such as a `SystemExit` raised by hand, looks
-like a normal end, unless `tachograph run` or multiprocessing runs the program. The exporter may see it from outside.
+like a normal end, unless `tachograph run` or multiprocessing runs the program. The exporter may see it from outside; it
+counts unless the program itself has said that it finished.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
+from tachograph.catalog.rank import END_SIGNALS
 from tachograph.client.core.notice import notice, raised_by_signal
 from tachograph.client.transport import exit_hook
-from tachograph.client.transport.failure_reason import FINISHED, End, end_by
+from tachograph.client.transport.failure_reason import FINISHED, FINISHED_AT_EXIT, End, end_by
 from tachograph.client.transport.sender import Sender, Who, fork_lock
 
 LIMIT_SECONDS = 0.2
 """The longest that sending the bye delays the end of a process."""
 
-_TERMINATED = End("failed", "terminated", "SIGTERM")
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""What a scheduler or a terminal ends a process with; Python itself turns SIGINT into an exception."""
 
 _registered: dict[Sender, Callable[[], None]] = {}
 _exit: tuple[End, dict[Sender, int]] | None = None
@@ -48,7 +51,7 @@ def register(sender: Sender, forked: Callable[[], None]) -> None:
     except Exception as error:
         if raised_by_signal(error):
             raise
-        notice("terminate", "SIGTERM will not be reported as the failure reason", error)
+        notice("terminate", "SIGTERM and SIGHUP will not be reported as the failure reason", error)
 
 
 def make_room(who: Who) -> None:
@@ -100,9 +103,11 @@ def _hook_process() -> None:
     if _hooked_process == os.getpid():
         return
     _hooked_process = os.getpid()
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    free = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    if threading.current_thread() is threading.main_thread() and free:
         _listen_for_signals()  # first: with a handler and no listening thread, a blocked process would not die
-        signal.signal(signal.SIGTERM, _on_terminate)
+        for number in free:
+            signal.signal(number, _on_terminate)
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         # A child of multiprocessing leaves by os._exit: its own finalizers are the only hook there is.
@@ -118,16 +123,16 @@ def _at_exit() -> None:
 def _end_at_exit(sender: Sender) -> End:
     if _exit is not None and _exit[1].get(sender) == sender.steps:
         return _exit[0]
-    unhandled = (
-        None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    )  # past `_on_exception`: it was replaced
-    return FINISHED if unhandled is None else end_by(unhandled)
+    unhandled = getattr(sys, "last_value", None)  # past `_on_exception`: it was replaced, or this is a prompt
+    if unhandled is None or (hasattr(sys, "ps1") and not sender.failed_by(unhandled)):
+        return FINISHED_AT_EXIT
+    return end_by(unhandled)
 
 
 def _at_process_end() -> None:
     """End a child of multiprocessing: it runs this in a `finally`, so a failure is the exception on its way."""
     error = sys.exc_info()[1]
-    shut_down(FINISHED if error is None else end_by(error))
+    shut_down(FINISHED_AT_EXIT if error is None else end_by(error))
 
 
 def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -139,13 +144,17 @@ def _on_exception(kind: type[BaseException], error: BaseException, trace: Traceb
 
 def _on_terminate(number: int, frame: FrameType | None) -> None:
     """Send a bye, then die of the signal as the process would have without us."""
-    shut_down(_TERMINATED)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
+    shut_down(_ended_by(number))
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _ended_by(number: int) -> End:
+    return End("failed", END_SIGNALS[number], signal.Signals(number).name)
 
 
 def _listen_for_signals() -> None:
-    """Have a side thread notice SIGTERM, too: the main thread may be blocked in a collective for half an hour.
+    """Have a side thread notice signals, too: the main thread may be blocked in a collective for half an hour.
 
     Without a handler such a process dies at once; with one that only the main thread runs, it would not die at all.
     """
@@ -174,14 +183,15 @@ def _listen(receiver: int) -> None:
 
 
 def _terminate_on_signal(receiver: int) -> None:
-    while numbers := os.read(receiver, 64):
-        if signal.SIGTERM in numbers and signal.getsignal(signal.SIGTERM) is _on_terminate:
-            shut_down(_TERMINATED)
-            import ctypes  # only a process about to die pays for it
+    while received := os.read(receiver, 64):
+        for number in SIGNALS:
+            if number in received and signal.getsignal(number) is _on_terminate:
+                shut_down(_ended_by(number))
+                import ctypes  # only a process about to die pays for it
 
-            # signal.signal works in the main thread only; this is the C function behind it.
-            ctypes.pythonapi.PyOS_setsig(ctypes.c_int(signal.SIGTERM), ctypes.c_void_p(None))
-            os.kill(os.getpid(), signal.SIGTERM)
+                # signal.signal works in the main thread only; this is the C function behind it.
+                ctypes.pythonapi.PyOS_setsig(ctypes.c_int(number), ctypes.c_void_p(None))
+                os.kill(os.getpid(), number)
 
 
 def _in_child() -> None:
@@ -192,8 +202,9 @@ def _in_child() -> None:
         # A signal to this child would be written to the parent's pipe, and end the parent.
         with contextlib.suppress(ValueError):  # forked by a side thread, which cannot set signals
             signal.set_wakeup_fd(-1)
-            if signal.getsignal(signal.SIGTERM) is _on_terminate:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for number in SIGNALS:
+                if signal.getsignal(number) is _on_terminate:
+                    signal.signal(number, signal.SIG_DFL)
         for descriptor in _signal_pipe:
             with contextlib.suppress(OSError):  # closed by the program
                 os.close(descriptor)

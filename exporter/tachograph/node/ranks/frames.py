@@ -87,13 +87,17 @@ class State(msgspec.Struct, tag="state", frozen=True):
 
 
 class Bye(msgspec.Struct, tag="bye", frozen=True):
-    """The last frame of a process that shuts down in an orderly way."""
+    """The last frame of a process that shuts down in an orderly way.
+
+    `at_exit`: the program did not say so itself, its process ends: whether that is well is for the exit code to say.
+    """
 
     v: int
     outcome: Literal["finished", "failed"]
     category: str = ""
     message: str = ""
     exit_code: ExitCode | None = None
+    at_exit: bool = False
 
 
 Frame = Hello | State | Bye

@@ -1,9 +1,9 @@
-"""The exit code of a rank's process, where the kernel tells it to somebody who is not its parent.
+"""How a rank's process ended, where the kernel tells it to somebody who is not its parent.
 
 A pidfd, opened while the process lives, means that process for ever. After its parent has collected it,
-`PIDFD_GET_INFO` tells its exit code to anybody (Linux 6.15, `include/uapi/linux/pidfd.h`). Until then it is a zombie,
-whose `/proc/PID/stat` tells it to root and to its own user (proc(5)); before 6.15 that moment is the only one, and a
-parent that waits leaves none. Where neither is to be had, the exit code is not known, and nothing follows from it.
+`PIDFD_GET_INFO` tells its exit status to anybody (Linux 6.15, `include/uapi/linux/pidfd.h`). Until then it is a zombie,
+whose `/proc/PID/stat` tells it to root and to its own user (proc(5)), even before its files are closed; before 6.15 no
+other place does. Where neither is to be had, the exit status is not known, and nothing follows from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tachograph.backoff import Backoff
@@ -37,7 +37,13 @@ INFO = struct.Struct("=QQ11Ii")
 GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
 INFO_EXIT = 1 << 3
 
-_STATE, _START, _EXIT_CODE = 3 - 3, 22 - 3, 52 - 3  # fields of proc_pid_stat(5), counted from the state
+_STATE, _FLAGS, _START, _CODE_BEGINS, _EXIT_CODE = (field - 3 for field in (3, 9, 22, 26, 52))
+"""The places of fields of proc_pid_stat(5), counted from the state."""
+_EXITING = 4
+"""PF_EXITING (`include/linux/sched.h`): `do_exit` sets it, then the exit status, and closes the files after that."""
+_HIDDEN = (b"0", b"1")
+"""What proc_pid_stat(5) has as the beginning of the code for those who may not see it, nor the exit status."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -50,6 +56,7 @@ class PeerProcess:
         self._stat = proc / str(peer.pid) / "stat"
         fields = self._fields()
         self._started = fields[_START] if fields else None
+        self._shown = bool(fields) and fields[_CODE_BEGINS] not in _HIDDEN
 
     @classmethod
     def of(cls, sock: socket.socket | None, peer: Peer) -> PeerProcess | None:
@@ -85,9 +92,10 @@ class PeerProcess:
             if mask & INFO_EXIT:
                 return int(status)
         fields = self._fields()
-        if fields and fields[_STATE] == b"Z" and fields[_START] == self._started:
-            return int(fields[_EXIT_CODE]) or None  # 0 is also what those see who may not see it
-        return None
+        if not fields or not self._shown or fields[_START] != self._started:
+            return None
+        ended = fields[_STATE] == b"Z" or int(fields[_FLAGS]) & _EXITING
+        return int(fields[_EXIT_CODE]) if ended else None
 
     def _fields(self) -> list[bytes]:
         try:
@@ -97,27 +105,31 @@ class PeerProcess:
 
 
 class ProcessEnds:
-    """Waits for the processes of finished ranks to end: one pidfd for each, for a minute at most."""
+    """Waits for the processes of ranks to end: one pidfd for each, for a minute at most."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._waiting: dict[Peer, asyncio.Task[None]] = {}
+        self._waiting: dict[Peer, tuple[asyncio.Task[None], list[Callable[[int], None]]]] = {}
 
-    def watch(self, process: PeerProcess, exited: Callable[[int], None]) -> None:
-        """Call `exited` with the exit code of a process, unless a signal ends it or it does so too late; close it."""
-        self.forget(process.peer)
+    def watch(self, process: PeerProcess, ended: Callable[[int], None]) -> None:
+        """Call `ended` with how a process ended, in the form of wait(2), unless that is too late; close it."""
+        if process.peer in self._waiting:
+            process.close()
+            self._waiting[process.peer][1].append(ended)
+            return
         own = sum(peer.uid == process.peer.uid for peer in self._waiting)
         if own >= self._limits.ranks or len(self._waiting) >= self._limits.node_ranks:
             process.close()
             return
-        task = asyncio.get_running_loop().create_task(_wait(process, exited))
-        self._waiting[process.peer] = task
+        listeners = [ended]
+        task = asyncio.get_running_loop().create_task(_wait(process, listeners))
+        self._waiting[process.peer] = task, listeners
         task.add_done_callback(lambda done: self._done(process, done))
 
     def forget(self, peer: Peer) -> None:
         """Wait no more for a process: it goes on, and its end will be that of something else."""
-        if (task := self._waiting.pop(peer, None)) is not None:
-            task.cancel()
+        if peer in self._waiting:
+            self._waiting.pop(peer)[0].cancel()
 
     def close(self) -> None:
         """Wait for none any more."""
@@ -126,15 +138,15 @@ class ProcessEnds:
 
     def _done(self, process: PeerProcess, task: asyncio.Task[None]) -> None:
         process.close()
-        if self._waiting.get(process.peer) is task:
+        if process.peer in self._waiting and self._waiting[process.peer][0] is task:
             del self._waiting[process.peer]
 
 
-async def _wait(process: PeerProcess, exited: Callable[[int], None]) -> None:
+async def _wait(process: PeerProcess, listeners: Iterable[Callable[[int], None]]) -> None:
     with contextlib.suppress(asyncio.TimeoutError):
         status = await asyncio.wait_for(_ended(process), WATCH_SECONDS)
-        if os.WIFEXITED(status):
-            exited(os.WEXITSTATUS(status))
+        for ended in listeners:
+            ended(status)
 
 
 async def _ended(process: PeerProcess) -> int:

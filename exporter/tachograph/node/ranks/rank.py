@@ -57,6 +57,8 @@ class RankEvent:
 class Rank:
     """A rank of a run; `link` is its connection, None once it has ended with `outcome` dead, failed or finished.
 
+    `lost` is when its connection ended without a bye, by the monotonic clock and that of the day: how its process ended
+    may be known a moment later. `failure_reason` is what it said of that itself, `end_note` what the kernel says.
     `restarts` counts the processes of this rank before this one, and `first` means that none is known; `states` are
     those of catalog.STATES that a tick found it in.
     """
@@ -92,7 +94,8 @@ class Rank:
         self.hello, self.peer, self.link = hello, peer, link
         self.ended: float | None = None
         self.ended_at = 0.0
-        self.outcome = self.end_reason = self.failure_reason = ""
+        self.lost: tuple[float, float] | None = None
+        self.outcome = self.end_reason = self.failure_reason = self.end_note = ""
         self.key = (hello.run, str(hello.rank))
         self.restarts = max(self.restarts, hello.attempt)
         self.config, self.peak_flops, self.grant, self.job = config, peak_flops, grant, job
@@ -143,14 +146,19 @@ class Rank:
             observed={key: (dict(seen.counts), seen.sum) for key, seen in self._observed.items()},
         )
 
+    def lose(self, now: float, wall: float) -> None:
+        """Note that the connection ended without a bye, at a time of the monotonic clock and of the day."""
+        self.link, self.lost = None, (now, wall)
+        self.heartbeat = wall  # its last sign of life: shows which rank ended first
+
     def end(self, outcome: str, now: float, wall: float) -> None:
         """End the rank as dead or finished, at a time of the monotonic clock and of the day."""
         self.link, self.outcome, self.ended, self.ended_at = None, outcome, now, wall
         self.end_reason = "died" if outcome == "dead" else outcome
 
-    def fail(self, category: str, failure_reason: str) -> None:
+    def fail(self, category: str) -> None:
         """Make the end of the rank a failure; its time stays."""
-        self.outcome, self.failure_reason = "failed", failure_reason
+        self.outcome = "failed"
         self.end_reason = self.series.fail(category)
 
     def follow(self, earlier: Rank) -> None:

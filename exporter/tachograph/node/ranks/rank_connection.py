@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import msgspec
@@ -35,6 +36,10 @@ MAX_UNREAD_ANSWERS = 65536
 _READ_BYTES = 65536
 _CRUMB = 0.1  # cost of a read without a newline, in frames: single bytes can be a flood too
 _READ_COST = 2e-5  # CPU seconds of a read of any size: about what asyncio takes for one
+UNSURE_SECONDS = 0.5
+"""Time for which it may be open how a process ended whose connection ended without a bye: in between, the kernel frees
+what it had, such as a GPU's memory, and its parent collects it. No longer: what it caused may be seen before it is."""
+
 _encode = msgspec.json.encode
 _log = logging.getLogger(__name__)
 
@@ -79,18 +84,35 @@ class RankConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the rank of this connection, if it did not say bye."""
+        """End the rank of this connection, if it did not say bye; how, its process may tell."""
         self._ended = True
         self._held = b""
         self._partial.clear()
         self._count_kept()
-        self._release_process()
         self._closed(self)
-        if self._leaving:
+        process, self._process = self._process, None
+        rank = None if self._leaving else self._table.lost(self, unsure=True)
+        status = process.wait_status() if process is not None else None
+        if rank is not None and process is not None and status is None:
+            self._ends.watch(process, partial(self._gone, rank))
+            asyncio.get_running_loop().call_later(UNSURE_SECONDS, self._gone, rank, None)
             return
-        rank = self._table.lost(self)
+        if process is not None:
+            process.close()
         if rank is not None:
-            _log.warning("rank died", extra={"run": rank.hello.run, "rank": rank.hello.rank, "pid": self.peer.pid})
+            self._gone(rank, status)
+
+    def _gone(self, rank: Rank, status: int | None) -> None:
+        """Conclude how the process of a rank ended, and log that."""
+        before = rank.outcome
+        self._table.gone(rank, status)
+        if rank.outcome == before:
+            return
+        who = {"run": rank.hello.run, "rank": rank.hello.rank, "pid": self.peer.pid, "end": rank.end_note or "unknown"}
+        if rank.outcome == "dead":
+            _log.warning("rank died", extra=who)
+        else:
+            _log.info(f"rank {rank.outcome} without a final message", extra=who)
 
     def leave(self) -> None:
         """Close because the exporter stops, which says nothing about the rank."""
@@ -204,7 +226,7 @@ class RankConnection(asyncio.BufferedProtocol):
             self._table.frames += 1
             self.greeted = False
             _log.info(f"rank {rank.outcome}", extra={"run": rank.hello.run, "rank": rank.hello.rank})
-            self._watch_end(rank)
+            self._watch_end(rank, decides=frame.at_exit)
         else:
             self._table.state(self, frame)
             self._table.frames += 1
@@ -229,16 +251,18 @@ class RankConnection(asyncio.BufferedProtocol):
             welcome.superseded.answer(ok=False, error="another connection speaks for this rank now")
             welcome.superseded.close()
 
-    def _watch_end(self, rank: Rank) -> None:
-        """Look at the exit code of a process whose rank says that it finished."""
+    def _watch_end(self, rank: Rank, *, decides: bool) -> None:
+        """Look at how the process ends of a rank that has finished, as it says itself or by the end of the process."""
         process = self._process
         if process is None or rank.outcome != "finished":
             return
 
-        def exited(code: int) -> None:
-            if self._table.exited(rank, code):
+        def exited(status: int) -> None:
+            self._table.exited(rank, status, decides=decides)
+            if rank.end_note:
+                what = "rank failed" if rank.outcome == "failed" else "process ended badly"
                 where = {"run": rank.hello.run, "rank": rank.hello.rank}
-                _log.info("rank failed after it said that it finished", extra={**where, "exit_code": code})
+                _log.info(f"{what} after it said that it finished", extra={**where, "end": rank.end_note})
 
         self._process = None
         self._ends.watch(process, exited)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -90,6 +92,8 @@ class RankTable:
         Everything that can fail is done before anything changes.
         """
         old = self._claimable(link, hello, peer)
+        if old is not None and not old.same_process(hello, peer):
+            self.gone(old)
         run = self._runs.get(hello.run) or Run(peer.uid)
         absent = run.absent.get(hello.rank)
         rank = self._speaker_of(run, hello, peer, link)
@@ -183,25 +187,45 @@ class RankTable:
         del self._by_link[link]
         rank.end("finished", self._clock.monotonic(), self._clock.wall())
         if bye.outcome == "failed":
-            rank.fail(bye.category, _failure_reason(bye))
-        elif bye.exit_code is not None:
-            self.exited(rank, bye.exit_code)
+            rank.fail(bye.category)
+            rank.failure_reason = _failure_reason(bye)
+        elif bye.exit_code:
+            _fail_by(rank, bye.exit_code)
         return rank
 
-    def exited(self, rank: Rank, code: int) -> bool:
-        """Note with which exit code the process of a rank ended; return whether a finished rank is a failed one now."""
-        failed = rank.outcome == "finished" and code != 0
-        if failed:
-            rank.fail(catalog.SIGNAL_EXIT_CODES.get(code, catalog.EXIT_CODE), f"exit code {code}")
-        return failed
+    def exited(self, rank: Rank, status: int, *, decides: bool) -> None:
+        """Note how the process of a finished rank ended, in the form of wait(2); a failure only where that decides."""
+        if rank.outcome != "finished" or status == 0:
+            return
+        if decides and os.WIFEXITED(status):
+            _fail_by(rank, os.WEXITSTATUS(status))
+        else:
+            rank.end_note = f"its process ended later: {_in_words(status)}"
 
-    def lost(self, link: object) -> Rank | None:
-        """Note the end of a connection; return the rank that died with it, if one did."""
+    def lost(self, link: object, *, unsure: bool = False) -> Rank | None:
+        """Note the end of a connection; return its rank, which died, or of which `gone` will say how it ended."""
         rank = self._by_link.pop(link, None)
         if rank is not None:
-            rank.end("dead", self._clock.monotonic(), self._clock.wall())
-            rank.heartbeat = rank.ended_at  # its last sign of life: shows which rank ended first
+            rank.lose(self._clock.monotonic(), self._clock.wall())
+            if not unsure:
+                self.gone(rank)
         return rank
+
+    def gone(self, rank: Rank, status: int | None = None) -> None:
+        """Conclude how the process of a lost rank ended, in the form of wait(2); it died where that is not known.
+
+        Exit code 0 acquits it, also later, and so do the signals by which a scheduler or a terminal ends a process.
+        """
+        if rank.lost is None or (rank.outcome and status is None):  # it is back; this is known
+            return
+        rank.end("dead", *rank.lost)
+        if status is None:
+            return
+        rank.end_note = f"{_in_words(status)}, without a final message"
+        if status == 0:
+            rank.end("finished", *rank.lost)
+        elif os.WIFSIGNALED(status) and (category := catalog.END_SIGNALS.get(os.WTERMSIG(status))):
+            rank.fail(category)
 
     def heard(self, link: object) -> None:
         """Note that a connection sent something, whatever it was."""
@@ -355,6 +379,20 @@ class RankTable:
         for metric, counts in ((catalog.FRAMES_REJECTED, self.rejected), (catalog.SERIES_DROPPED, self.dropped)):
             for reason, count in counts.items():
                 yield Sample(metric, (reason,), count)
+
+
+def _fail_by(rank: Rank, code: int) -> None:
+    rank.fail(catalog.SIGNAL_EXIT_CODES.get(code, catalog.EXIT_CODE))
+    rank.end_note = f"exit code {code}"
+
+
+def _in_words(status: int) -> str:
+    """Return how a process ended, in the form of wait(2), as a person reads it."""
+    if os.WIFEXITED(status):
+        return f"exit code {os.WEXITSTATUS(status)}"
+    number = os.WTERMSIG(status)
+    name = next((f" ({known.name})" for known in signal.Signals if known == number), "")
+    return f"signal {number}{name}"
 
 
 def _failure_reason(bye: Bye) -> str:

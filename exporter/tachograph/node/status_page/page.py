@@ -124,7 +124,7 @@ def _ranks_by_run(table: RankTable, now: float, *, is_trusted: bool) -> dict[str
         texts = (rank.failure_reason, *rank.notices)
         reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in texts)
         found.setdefault(rank.key[0], []).append(
-            RankStatus(rank, table.state_of(rank), now - since, reason, tuple(notices))
+            RankStatus(rank, table.state_of(rank), now - since, reason or rank.end_note, tuple(notices))
         )
     return found
 
