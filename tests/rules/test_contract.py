@@ -262,7 +262,9 @@ def queries(text: str) -> Iterator[str]:
     for literal in re.findall(r'"((?:[^"\\]|\\.)*)"(?=[^"{}]*\| query|\s*\}\}?)|query "((?:[^"\\]|\\.)*)"', text):
         expression = "".join(literal).replace('\\"', '"').replace("offset %s", "offset 5m")
         if "(" in expression or "{" in expression:
-            filled = expression.replace("%q", '"x"').replace("{%s", '{run="x",rank="1",instance="n"')
+            filled = (
+                expression.replace("%q", '"x"').replace("%g", "0.5").replace("{%s", '{run="x",rank="1",instance="n"')
+            )
             yield filled.replace("%s", "rank:mfu:ratio")  # an expression of its own, by rank
 
 
