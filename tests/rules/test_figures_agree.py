@@ -163,7 +163,7 @@ def lost(alert: str, text: str, cost: str) -> float:
 
 
 def check(alerts: Iterable[promtool_output.ActiveAlert], expected: Mapping[tuple[str, str], float]) -> None:
-    """Check that the figures of each alert agree at every moment, and that those expected are right from the first on."""
+    """Check that the figures of each alert agree at every moment, and that those expected are right from the first."""
     found: dict[tuple[str, str], list[float]] = {}
     for moment in alerts:
         alert = moment.labels["alertname"]
