@@ -90,10 +90,11 @@ SOURCES = (
 
 NOT_PLAYED = (
     Source("val_loss_spike_evaluations", HUGGING_FACE | {"lightning"}, "`step.log(val_loss=…)`"),
+    Source("grad_norm_nonfinite_steps", HUGGING_FACE | {"run"}, "`step.log(grad_norm=…)`"),
     Source("memory_reserved_bytes memory_inactive_bytes memory_peak_bytes memory_retries_total", EVERY),
     Source("amp_loss_scale amp_skipped_steps_total", TRAINERS, "`watch(scaler=…)`"),
 )
-"""Metrics of a validation loss that spikes, of a GPU, or of mixed precision on one: tested in tests/client."""
+"""Metrics of a validation loss that spikes, of lost gradients, of a GPU or mixed precision: tested in tests/client."""
 
 MORE: Mapping[str, str] = {"LossNotFinite": "loss_nonfinite_timestamp_seconds"}
 """Alerts that need more than their expression tells: the mean that the Trainer logs leaves NaN out."""

@@ -295,6 +295,10 @@ TRAIN_GRAD_NORM_LEVEL = _row(
     "train_grad_norm_level", GAUGE, "", RANK,
     "Usual gradient norm of this rank: the median of its last 480 normal ones.",
 )  # fmt: skip
+TRAIN_GRAD_NORM_NONFINITE_STEPS = _row(
+    "train_grad_norm_nonfinite_steps", GAUGE, "", RANK,
+    "Steps in a row whose gradient norm was NaN or infinite; absent while it is finite.",
+)  # fmt: skip
 TRAIN_LAYER_GRAD_NORM = _row(
     "train_layer_grad_norm", GAUGE, "", (*RANK, "layer"),
     "Gradient norm of the layers that are furthest above their usual one, on rank 0 if enabled.",

@@ -16,7 +16,7 @@ from tachograph.report.svg import PlotArea, Point, stacked
 from tachograph.report.window import iso
 
 LOSS_ALERTS = frozenset({"LossSpike", "LossSpikeNotRecovering", "LossDiverging", "LossNotFinite", "LossPlateau",
-                         "GradientNormSpike", "GradientNormVanished"})  # fmt: skip
+                         "GradientNormSpike", "GradientNormVanished", "GradientNormNotFinite"})  # fmt: skip
 MARKS_SHOWN = 80
 ALERTS_SHOWN = 8
 

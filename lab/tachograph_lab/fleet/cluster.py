@@ -12,6 +12,7 @@ from tachograph_lab.fleet.simulation import EPOCH, Simulation
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.faults import (
     ClockSkew,
+    DuplicateTarget,
     ExporterDown,
     Fault,
     IdlePortDown,
@@ -25,7 +26,7 @@ from tachograph_lab.scenario.faults import (
 )
 
 _AT_A_NODE = (ExporterDown, IdlePortDown, LinkDown, NodeDown, ScrapeBlocked, ScrapeFailure)
-_AT_NODES = (ClockSkew, ScrapeLost, Vanish)
+_AT_NODES = (ClockSkew, DuplicateTarget, ScrapeLost, Vanish)
 """Faults of nodes, which concern every run on them."""
 
 

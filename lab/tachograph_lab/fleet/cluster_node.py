@@ -77,6 +77,11 @@ class ClusterNode:
         return self._parts[0].listed
 
     @property
+    def second(self) -> tuple[str, str] | None:
+        """Job and instance by which Prometheus scrapes its exporter once more."""
+        return self._parts[0].second
+
+    @property
     def ahead(self) -> float:
         """The seconds by which its clock is ahead."""
         return self._parts[0].ahead

@@ -37,6 +37,9 @@ from tachograph_lab.scenario.faults import (
 WARM_UP_STEPS = 200
 """Steps over which the learning rate rises."""
 
+SCALE = 65536.0
+"""Where a scaler of mixed precision begins; each step that it skips halves it."""
+
 _BLOCK = 1024
 
 
@@ -131,6 +134,12 @@ class LoggedByRank:
         self._changes = [each for each in scenario.faults if isinstance(each, BatchChange)]
         self._wrong = [each for each in scenario.faults if isinstance(each, WrongGlobalBatch)]
         self._spread: set[str] = set()
+        self.scaler: dict[str, object] = {}
+        """What every rank reports of mixed precision's scaler, in runs that have one."""
+        self._skips = 0
+        if any(isinstance(each, Nan) and each.skipped for each in self._odd):
+            self._scale()
+        self._leaves_out = any(isinstance(each, Nan) and each.unlogged for each in self._odd)
         self._own: dict[int, LoggedValues] = {}
         self._all = LoggedValues(scenario, epoch)
         if resumed:
@@ -152,8 +161,14 @@ class LoggedByRank:
             if isinstance(fault, Nan) and fault.what == "loss":
                 # A loss that is NaN makes all gradients NaN by the all-reduce, and those every rank's next loss.
                 values["grad_norm"] = math.nan
-                self._spread |= {"loss", "grad_norm"}
+                if not fault.skipped:
+                    self._spread |= {"loss", "grad_norm"}
+        if any(isinstance(fault, Nan) and fault.skipped for fault in broken):
+            self._skips += 1
+            self._scale()
         values |= dict.fromkeys(spread, math.nan)
+        if self._leaves_out and math.isnan(values["loss"]):
+            del values["loss"]
         self._all.observe(step, now, values, numbers)
         for rank, learned in self._own.items():
             mine, my_numbers = dict(values), dict(numbers)
@@ -161,6 +176,9 @@ class LoggedByRank:
                 if fault.rank == rank:
                     _apply(fault, mine, my_numbers)
             learned.observe(step, now, mine, my_numbers)
+
+    def _scale(self) -> None:
+        self.scaler = {"amp_skipped_steps_total": self._skips, "amp_loss_scale": SCALE * 0.5**self._skips}
 
     def _numbers(self, step: int, now: float) -> dict[str, int]:
         batch = self._batch * batch_factor(self._changes, now)
@@ -177,6 +195,8 @@ class LoggedByRank:
 def _apply(fault: Nan | StaleOptimizer | WrongChecksum, values: dict[str, float], numbers: dict[str, int]) -> None:
     if isinstance(fault, Nan):
         values[fault.what] = math.nan
+        if fault.unlogged:
+            del values[fault.what]
     else:
         name, by = (OPTIMIZER_STEP, -100) if isinstance(fault, StaleOptimizer) else (CHECKSUM, 1)
         if name in numbers:

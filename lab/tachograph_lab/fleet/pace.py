@@ -16,9 +16,11 @@ from tachograph_lab.scenario.faults import (
     LinkDown,
     LostGpu,
     SlowCollective,
+    Slowing,
     SlowLoader,
     SlowPhase,
     Stuck,
+    TakingTurns,
     ThrottledGpus,
 )
 
@@ -80,6 +82,8 @@ class Pace:
         for fault in self._faults:
             if fault.at <= latest and earliest < fault.until:
                 active = self._masks[fault] & (begins >= fault.at) & (begins < fault.until)
+                if isinstance(fault, TakingTurns):
+                    active &= self._ranks == number % len(self._ranks)
                 if active.any():
                     self._apply(fault, seconds, active, begins)
         return seconds
@@ -111,7 +115,13 @@ class Pace:
         return np.ones(len(self._ranks), dtype=bool)
 
     def _apply(self, fault: Fault, seconds: Seconds, active: Any, begins: Seconds) -> None:  # noqa: ANN401
-        if isinstance(fault, SlowPhase):
+        if isinstance(fault, TakingTurns):
+            row = _row(fault.phase)
+            seconds[row] = np.where(active, seconds[row] + fault.adds, seconds[row])
+        elif isinstance(fault, Slowing):
+            minutes = np.maximum(0.0, begins - fault.at) / 60
+            seconds *= np.where(active, 1 + fault.per_minute * minutes, 1.0)
+        elif isinstance(fault, SlowPhase):
             row = _row(fault.phase)
             if fault.takes is not None:
                 missing = fault.takes - seconds.sum(0)
@@ -132,7 +142,7 @@ class Pace:
             seconds[row] = np.where(active, seconds[row] + np.maximum(0.0, held), seconds[row])
 
 
-_TIMED = (SlowPhase, ThrottledGpus, SlowLoader, Stuck, LostGpu, HungGpu)
+_TIMED = (SlowPhase, TakingTurns, Slowing, ThrottledGpus, SlowLoader, Stuck, LostGpu, HungGpu)
 
 
 def _is_in_step(fault: Fault) -> bool:

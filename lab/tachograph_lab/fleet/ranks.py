@@ -203,6 +203,7 @@ class AttemptRanks:
             completed = position.completed[rank]
             metrics = {
                 **self._logged.of(rank).metrics(),
+                **self._logged.scaler,
                 **worked,
                 **self._own(rank, position, completed, waits[rank], now),
                 **self._recent[rank].metrics(),

@@ -115,8 +115,8 @@ class SimulatedNode:
     """One node, at the second to which its simulation was last advanced.
 
     `exporter_up`: the node's exporter is running; after a restart it is a new one. `up`: the node itself is running.
-    `reachable`: Prometheus can scrape it. `listed`: service discovery names its exporter. `ahead`: the seconds by which
-    its clock is ahead.
+    `reachable`: Prometheus can scrape it. `listed`: service discovery names its exporter. `second`: job and instance
+    by which Prometheus scrapes its exporter once more. `ahead`: the seconds by which its clock is ahead.
     """
 
     def __init__(self, name: str, gpus: SimulatedGpus, host: SimulatedHost) -> None:
@@ -126,6 +126,7 @@ class SimulatedNode:
         self.up = True
         self.reachable = True
         self.listed = True
+        self.second: tuple[str, str] | None = None
         self.ahead = 0.0
         self._host = host
 

@@ -20,6 +20,7 @@ from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.faults import (
     BatchChange,
     ClockSkew,
+    DuplicateTarget,
     Exit,
     ExporterDown,
     Fail,
@@ -91,6 +92,7 @@ class Simulation:
             each for each in scenario.faults if isinstance(each, (ScrapeFailure, ScrapeLost, ScrapeBlocked))
         ]
         self._vanished = [each for each in scenario.faults if isinstance(each, Vanish)]
+        self._doubled = [each for each in scenario.faults if isinstance(each, DuplicateTarget)]
         self._skews = [each for each in scenario.faults if isinstance(each, ClockSkew)]
         self._events: list[tuple[float, int, Action]] = []
         self._scheduled = 0
@@ -124,6 +126,8 @@ class Simulation:
                 is_unreachable(fault, number, now, self._scenario.scrape) for fault in self._scrapes
             )
             node.listed = not any(number in each.nodes and each.at <= now < each.until for each in self._vanished)
+            again = (each for each in self._doubled if number in each.nodes and each.at <= now < each.until)
+            node.second = next(((each.job, each.instance(node.name)) for each in again), None)
             node.ahead = sum(each.by for each in self._skews if number in each.nodes and each.at <= now < each.until)
 
     def messages(self, nodes: Container[str] | None = None) -> list[RankMessage]:

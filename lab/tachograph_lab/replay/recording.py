@@ -94,9 +94,17 @@ class _RecordedNode:
         self._exporter: VirtualNode | None = None
         self._memory: SavedTotals | None = None
         self._rhythm = rhythm
+        self._kept = kept
         self._exporter_page = Target(EXPORTER_JOB, node.name, kept, rhythm.moment)
         self._node_page = Target(NODE_JOB, node.name, kept, rhythm.later)
-        self.targets = (self._exporter_page, self._node_page)
+        self._second_pages: dict[tuple[str, str], Target] = {}
+
+    def targets(self, with_host: bool) -> Iterator[Target]:
+        """Yield its pages as Prometheus scraped them, with that of its host or without."""
+        yield self._exporter_page
+        yield from self._second_pages.values()
+        if with_host:
+            yield self._node_page
 
     def is_due(self, step: int) -> bool:
         """Return whether its ranks send their states at a step: before each scrape, and in between."""
@@ -126,6 +134,13 @@ class _RecordedNode:
                 self._exporter_page.scrape_exporter(None if exporter is None else exporter.samples())
             else:
                 self._exporter_page.leave()
+            if self._node.second is not None and self._node.second not in self._second_pages:
+                self._second_pages[self._node.second] = Target(*self._node.second, self._kept, step)
+            for known, page in self._second_pages.items():
+                if known == self._node.second:
+                    page.scrape_exporter(None if exporter is None else exporter.samples())
+                else:
+                    page.leave()
         if step % self._rhythm.spacing == self._rhythm.later:
             self._node_page.scrape(self._node.host_samples() if reachable else None)
 
@@ -165,6 +180,5 @@ def record(scenario: Scenario, kept: Collection[str]) -> Recording:
         for name, node in nodes.items():
             node.receive(received[name])
             node.scrape(step)
-    pages = 2 if scenario.node_exporter else 1
-    targets = [target for node in nodes.values() for target in node.targets[:pages]]
+    targets = [target for node in nodes.values() for target in node.targets(scenario.node_exporter)]
     return Recording(targets, scrape_seconds, steps * step_seconds, GRID_SECONDS if staggered else scrape_seconds)

@@ -27,7 +27,7 @@ WATCHDOG = "watchdog"
 """The receiver of the watchdog alert, which always fires; `null` means that nobody is notified."""
 
 
-_OF_NODES = ("collective", "reach", "link", "scrape failure", "discovery", "wall clock")
+_OF_NODES = ("collective", "reach", "link", "scrape failure", "discovery", "second target", "wall clock")
 """The quantities that are set for nodes."""
 
 

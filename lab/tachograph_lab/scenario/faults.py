@@ -80,6 +80,25 @@ class SlowPhase(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TakingTurns(Fault):
+    """On each step another rank, in order, takes `adds` seconds longer in a phase, as where a slow shard goes round."""
+
+    word = "turns"
+    sets = ("phase {phase}",)
+    phase: str = size(values.choice(*STEP_PHASES))
+    adds: float = size(values.duration)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slowing(Fault):
+    """All that a step is made of takes longer, on all ranks: by this share of its usual length more each minute."""
+
+    word = "slowing"
+    sets = ("pace",)
+    per_minute: float = size(values.share)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SlowCollective(Fault):
     """The all-reduce is slower through these nodes; their NICs may count errors.
 
@@ -172,12 +191,18 @@ class LossClimb(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Nan(Fault):
-    """One rank's loss or gradient norm is NaN."""
+    """One rank's loss or gradient norm is NaN; a loss makes everyone's so.
+
+    `skipped`: mixed precision skips these steps, so it heals when the fault ends. `unlogged`: the loop leaves NaN out
+    of what it logs of the loss.
+    """
 
     word = "nan"
     sets = ("{what}",)
     rank: int = place("rank")
     what: str = optional(values.choice("loss", "grad_norm"), "loss")
+    skipped: bool = optional(values.flag, False)
+    unlogged: bool = optional(values.flag, False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -458,6 +483,21 @@ class Vanish(Fault):
     word = "vanish"
     sets = ("discovery",)
     nodes: tuple[int, ...] = places("nodes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DuplicateTarget(Fault):
+    """A second job of Prometheus scrapes these nodes' exporters, too; with `port`, under an instance of its own."""
+
+    word = "duplicate_target"
+    sets = ("second target",)
+    nodes: tuple[int, ...] = places("nodes")
+    job: str = optional(values.text, "kubernetes-pods")
+    port: int | None = optional(values.count, None)
+
+    def instance(self, node: str) -> str:
+        """Return the instance under which the second job has a node's exporter."""
+        return node if self.port is None else f"{node}:{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)

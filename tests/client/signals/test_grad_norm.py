@@ -122,6 +122,22 @@ def test_steps_that_go_back_start_a_new_baseline() -> None:
     assert (watch.level, watch.spike.steps) == (None, 0)
 
 
+def test_norms_that_are_not_finite_are_counted_in_a_row() -> None:
+    """NaN and infinity alike, by steps, as a loop may log every tenth; absent again with the first finite one."""
+    watch = flagged([1.0] * 20)[1]
+    row = {"grad_norm_nonfinite_steps": 1}
+    assert not row.keys() & watch.metrics().keys()
+    watch.observe(20, math.inf)
+    assert row.items() <= watch.metrics().items()
+    watch.observe(30, math.nan)
+    assert watch.metrics()["grad_norm_nonfinite_steps"] == 11
+    watch.observe(31, 0.0)
+    assert not row.keys() & watch.metrics().keys()
+    watch.observe(32, math.nan)
+    watch.observe(10, -math.inf)  # a rollback
+    assert row.items() <= watch.metrics().items()
+
+
 def test_metrics_are_absent_until_there_is_something_to_say() -> None:
     """No norm, no series; no level before there is one; a norm of zero is a norm."""
     watch = GradNormWatch()

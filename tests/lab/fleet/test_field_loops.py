@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tachograph_lab.scenario import Fleet, Pause, StepTimes
-from tachograph_lab.scenario.faults import Gil, PauseOnce, Stuck
+from tachograph_lab.scenario.faults import Gil, PauseOnce, Slowing, Stuck, TakingTurns
 from tachograph_lab.scenario.random_scenario import step_times
 
 Play = Callable[..., Any]
@@ -101,6 +101,35 @@ def test_a_rank_that_is_stuck_in_its_save(play: Play) -> None:
     again = play(Stuck(at=30, lasts=60, rank=5, phase="checkpoint"), until=89, eval=None)
     steps = again.rank("train_steps_total", 5)
     assert again.until(110).rank("train_steps_total", 5) > steps
+
+
+def test_ranks_take_turns(play: Play) -> None:
+    """INCIDENTS 54: on each step another rank is late; nobody is on average, and each counts its own turns."""
+    turns = TakingTurns(at=30, phase="data", adds=0.4)
+    shape = StepTimes(noise=0.0)
+    played, healthy = play(turns, until=100, step=shape, **QUIET), play(until=100, step=shape, **QUIET)
+    steps = played.rank("train_steps_total", 0)
+    assert steps < 0.85 * healthy.rank("train_steps_total", 0)
+    late = [phases(played, rank)["data"] - phases(healthy, rank)["data"] for rank in range(8)]
+    assert max(late) - min(late) < 0.5
+    assert sum(late) == pytest.approx(0.4 * (steps - 18), abs=4)
+    excess = [played.said("phase_excess_seconds_total", rank)["data"] for rank in range(8)]
+    assert sum(excess) == pytest.approx(sum(late), rel=0.3)
+
+
+def test_a_run_that_gets_slower_and_slower(play: Play) -> None:
+    """INCIDENTS 52: every phase takes longer by a share of its first length each minute, until it is over."""
+    shape = StepTimes(noise=0.0, collective=0.0)
+    slowing = Slowing(at=20, lasts=120, per_minute=0.5)
+    played = play(slowing, until=130, step=shape, lasts=300.0, **QUIET)
+    first = phases(played, 3)
+    played.until(138)
+    last = phases(played, 3)
+    assert last["forward"] - first["forward"] == pytest.approx(1.95 * (8 * 0.32 / 1.95), rel=0.35)
+    slow = played.rank("train_recent_step_seconds", 3)
+    assert slow == pytest.approx(1.9 * shape.seconds, rel=0.1)
+    played.until(200)
+    assert played.rank("train_recent_step_seconds", 3) == pytest.approx(shape.seconds, rel=0.02)
 
 
 @pytest.mark.parametrize(("waits", "ranks"), [((), set()), ((0, 3), {0, 3}), (None, set(range(8)))])

@@ -62,6 +62,28 @@ def test_nan_begins_on_one_rank_and_spreads(play: Play) -> None:
     assert ("grad_norm",) in alone.rank("train_nonfinite_step", 5)
 
 
+def test_nan_that_the_scaler_skips_heals(play: Play) -> None:
+    """INCIDENTS 55d: every rank skips the step, the scale halves, and the next loss is finite on all of them."""
+    played = play(Nan(at=30, lasts=1.2, rank=5, skipped=True), until=45, checkpoint=None, eval=None)
+    assert ("loss",) in played.rank("train_nonfinite_step", 5)
+    assert ("loss",) not in (played.rank("train_nonfinite_step", 0) or {})
+    assert all(math.isfinite(played.rank("train_loss", rank)) for rank in range(8))
+    skipped = played.rank("train_amp_skipped_steps_total", 0)
+    assert skipped in (1, 2)
+    assert played.rank("train_amp_loss_scale", 7) == 65536 * 0.5**skipped
+    assert play(Nan(at=30, rank=5), until=45).rank("train_amp_skipped_steps_total", 0) is None
+
+
+def test_nan_that_nobody_logs(play: Play) -> None:
+    """INCIDENTS 53: the last loss that is known is a good one; the gradient norm is NaN on all ranks."""
+    played = play(Nan(at=30, rank=5, unlogged=True), until=55, checkpoint=None, eval=None)
+    for rank in range(8):
+        assert math.isfinite(played.rank("train_loss", rank))
+        assert math.isnan(played.rank("train_grad_norm", rank))
+        assert played.rank("train_nonfinite_total", rank)["loss",] == 0
+        assert played.rank("train_grad_norm_nonfinite_steps", rank) >= 15
+
+
 @pytest.mark.parametrize(
     ("fault", "name"),
     [(WrongChecksum(at=25, rank=5), "parameter_checksum"), (StaleOptimizer(at=25, rank=5), "optimizer_step")],

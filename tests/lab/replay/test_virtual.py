@@ -17,6 +17,7 @@ from tachograph_lab.replay.shipped_rules import shipped
 from tachograph_lab.replay.verdict import ReplayVerdict
 from tachograph_lab.scenario import Expected, Fleet, Scenario
 from tachograph_lab.scenario.faults import (
+    DuplicateTarget,
     ExporterDown,
     Fault,
     Kill,
@@ -97,6 +98,22 @@ def test_the_same_scenario_records_the_same() -> None:
         written.append(file.getvalue())
     assert written[0] == written[1]
     assert "tachograph_rank_up" in written[0]
+
+
+@pytest.mark.parametrize(("port", "instance"), [(None, "node-1"), (9108, "node-1:9108")])
+def test_a_second_job_shows_everything_again(port: int | None, instance: str) -> None:
+    """For as long as it has the exporter as a target; then its series end, and no scrape is missed."""
+    fault = DuplicateTarget(at=60, lasts=30, nodes=(1,), job="pods", port=port)
+    found = [*record(scenario(fault, expect=()), shipped().words).series()]
+    again = {one.name: one for one in found if one.labels["job"] == "pods"}
+    assert {one.labels["instance"] for one in again.values()} == {instance}
+    first = {one.name for one in found if one.labels["job"] == "tachograph" and one.labels["instance"] == "node-1"}
+    assert again.keys() == first
+    ups = again["up"]
+    assert ups.first == 61
+    assert ups.values[:6].tolist() == [1.0] * 6
+    assert is_a(STALE, ups.values[6:7]).all()
+    assert is_a(MISSING, ups.values[7:]).all()
 
 
 def test_nodes_are_scraped_one_after_the_other() -> None:

@@ -1,21 +1,15 @@
-"""The shipped incidents: all fifty are there, each readable and complete but for those that wait."""
+"""The shipped incidents: all are there, each readable and complete."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from tachograph_lab.scenario import INCIDENTS, ScenarioError, load
+from tachograph_lab.scenario import INCIDENTS, load
 
 FILES = sorted(INCIDENTS.glob("*.yaml"))
 LIVE = {1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 15, 19, 20, 22, 24, 25, 31, 33}
-
-AWAITED = {
-    "45": "duplicate_target",
-}
-"""Incidents in incidents/awaited/, which name an alert or a fault that does not exist yet: no replay plays them."""
 
 
 def number(path: Path) -> str:
@@ -23,13 +17,9 @@ def number(path: Path) -> str:
     return path.name.partition("-")[0]
 
 
-WAITING = sorted(INCIDENTS.glob("awaited/*.yaml"))
-
-
 def test_all_are_there() -> None:
     """Every incident has a file, and those replayed in real time have a `live` section."""
-    assert {int(number(path).rstrip("abcde")) for path in FILES + WAITING} == set(range(1, 51))
-    assert {number(path) for path in WAITING} == set(AWAITED)
+    assert {int(number(path).rstrip("abcde")) for path in FILES} == set(range(1, 57))
     scenarios = [load(path) for path in FILES]
     assert {scenario.incident for scenario in scenarios if scenario.live} == LIVE
     assert len({scenario.seed for scenario in scenarios}) == len(scenarios)
@@ -44,16 +34,6 @@ def test_an_incident_is_sound(path: Path) -> None:
         assert len(variant.may) <= 1
     if scenario.may:
         assert path.read_text().partition("\nmay:\n")[2].lstrip().startswith("# ")
-
-
-@pytest.mark.parametrize("path", WAITING, ids=lambda path: path.stem)
-def test_an_awaited_incident_lacks_what_is_said(path: Path) -> None:
-    """The alert or fault that does not exist yet is all that keeps it from being read."""
-    with pytest.raises(ScenarioError) as caught:
-        load(path)
-    unknown = {name for line in caught.value.lines for name in re.findall(r"unknown \w+ `(\w+)`", line)}
-    assert unknown == set(AWAITED[number(path)].split())
-    assert all("unknown" in line for line in caught.value.lines)
 
 
 def test_hour_40_is_large_enough_live() -> None:

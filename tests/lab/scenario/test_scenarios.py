@@ -110,7 +110,7 @@ def test_node_names_are_as_wide_as_the_widest(nodes: int, name: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "what"),
     [
-        ("fault: throtle, at: 1m", "unknown fault `throtle`; allowed: slow_phase, slow_collective"),
+        ("fault: throtle, at: 1m", "unknown fault `throtle`; allowed: slow_phase, turns"),
         ("at: 1m, rank: 3", "`fault` is missing; allowed: slow_phase"),
         ("fault: freeze, at: 1m, rank: 128", "rank 128 is outside the fleet; allowed: 0 to 127"),
         ("fault: link_down, at: 1m, node: node-3", "node node-3 is outside the fleet; allowed: node-00 to node-15"),

@@ -41,15 +41,19 @@ class GradNormWatch:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.spike = Spike(clock)
         self._last_step = -1
+        self._nonfinite_since: int | None = None
         self._forget()
 
     def observe(self, step: int, norm: float) -> None:
         """Take the norm of one step; a step number that goes back starts a new baseline."""
         if step < self._last_step:
             self._forget()
+            self._nonfinite_since = None
         self._last_step = step
         if not math.isfinite(norm):  # mixed precision overflows it now and then
+            self._nonfinite_since = step if self._nonfinite_since is None else self._nonfinite_since
             return
+        self._nonfinite_since = None
         rise = self._rise(norm)
         limit = self._limit()
         if rise > (HEALED * limit if self.spike.steps else limit):
@@ -72,6 +76,8 @@ class GradNormWatch:
         metrics: dict[str, object] = {} if self._last_step < 0 else {"grad_norm_spike_steps": self.spike.steps}
         if (level := self.level) is not None:
             metrics["grad_norm_level"] = level
+        if self._nonfinite_since is not None:
+            metrics["grad_norm_nonfinite_steps"] = self._last_step - self._nonfinite_since + 1
         return metrics
 
     def _rise(self, norm: float) -> float:
