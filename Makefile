@@ -9,9 +9,11 @@ CHECK_BIN := .venv-check/bin
 CHECK_READY := .venv-check/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
+FRAMEWORKS_READY := .venv-frameworks/.ready
+VISION_READY := .venv-vision/.ready
 KUBERNETES_READY := $(VENV)/.kubernetes-ready
 
-.PHONY: test-torch lock pin-base release sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
+.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -33,6 +35,22 @@ $(READY): pyproject.toml lab/pyproject.toml | python
 	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)   # first: Lightning would fetch a larger build
 	$(BIN)/pip install --quiet --disable-pip-version-check \
 	  -e '.[exporter,tools,otlp,wandb,mlflow]' -e lab --group dev
+	@touch $@
+
+$(FRAMEWORKS_READY): pyproject.toml lab/pyproject.toml | python
+	@echo "Setting up .venv-frameworks, once: 2.5 GB on disk; two minutes or more" >&2
+	$(PYTHON) -m venv .venv-frameworks
+	.venv-frameworks/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	.venv-frameworks/bin/pip install --quiet --disable-pip-version-check $(TORCH)
+	.venv-frameworks/bin/pip install --quiet --disable-pip-version-check -e '.[exporter,tools]' -e lab --group frameworks
+	@touch $@
+
+# A PyTorch of its own: the CPU build that the other environments have goes with no torchvision of PyPI's.
+$(VISION_READY): pyproject.toml lab/pyproject.toml | python
+	@echo "Setting up .venv-vision, once: 6 GB on disk, most of it CUDA, which is not used; three minutes or more" >&2
+	$(PYTHON) -m venv .venv-vision
+	.venv-vision/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	.venv-vision/bin/pip install --quiet --disable-pip-version-check -e '.[exporter,tools]' -e lab --group vision
 	@touch $@
 
 $(BENCH_READY): $(READY)
@@ -77,7 +95,7 @@ test: check binaries   ## all checks, and all tests but the slow ones: what CI r
 	$(PYTEST)
 
 test-all: check binaries $(KUBERNETES_READY) $(SUPPLY_READY) ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
-	$(PYTEST) -m 'not hardware'
+	$(PYTEST) -m 'not hardware and not frameworks'
 
 test-unit: $(READY)      ## a minute of tests without PyTorch, Prometheus and other programs
 	$(PYTEST) -m 'not slow and not torch and not e2e and not prometheus' $(UNIT)
@@ -88,6 +106,14 @@ test-torch: | python     ## the client's tests with another PyTorch, in .venv-to
 	.venv-torch/bin/pip install --quiet --disable-pip-version-check \
 	  -e '.[exporter,tools]' -e lab pytest pytest-timeout pytest-xdist
 	.venv-torch/bin/pytest -n 0 -m 'not hardware' tests/client/torch
+
+FRAMEWORKS := -n 2 -m 'frameworks and not slow'
+test-frameworks: binaries $(FRAMEWORKS_READY) $(VISION_READY) ## trainings by other people's frameworks, in two environments of their own (9 GB, Python 3.11)
+	.venv-vision/bin/pytest $(FRAMEWORKS) tests/frameworks/vision
+	.venv-frameworks/bin/pytest $(FRAMEWORKS) tests/frameworks --ignore tests/frameworks/vision
+
+healthy-frameworks: binaries $(FRAMEWORKS_READY) $(VISION_READY) ## 30 healthy trainings by them, to the end and 3 minutes past it: nobody is called (half an hour)
+	.venv-frameworks/bin/pytest -n 0 -m frameworks tests/frameworks/test_healthy.py
 
 replay: binaries         ## one incident in virtual time: make replay STORY=9
 	$(BIN)/tachograph-lab replay $(STORY)
@@ -199,4 +225,4 @@ format: $(CHECK_READY) ## format and fix what can be fixed
 	$(CHECK_BIN)/ruff check --fix --quiet .
 
 clean:           ## remove everything the targets above made
-	rm -rf $(VENV) .venv-check .venv-torch .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules
+	rm -rf $(VENV) .venv-check .venv-torch .venv-frameworks .venv-vision .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules

@@ -171,9 +171,11 @@ def exporters() -> list[Json]:
               "scrapes is good. Climbing: the process is stopped, or it died; a dead one leaves after 15 "
               "minutes. By name: the longest.", spread(heard, "topk", "{{run}} rank {{rank}}"), "no rank is connected",
               overrides=BAND, min=0),
-        lines("Collectors that fail", "none", "Nodes on which a collector does not succeed, and why. 0 is good; gpm "
-              "fails before Hopper, gpu and xid where there is no GPU. A step up: look at the reason.",
-              [query(fails, "{{collector}}"), query(why, "{{collector}}: {{reason}}")],
+        lines("Collectors that fail", "none", "Nodes on which a collector does not succeed, and why; and single "
+              "readings of GPUs that failed or cannot be. 0 is good; gpm fails before Hopper, gpu and xid where there "
+              "is no GPU. A step up: look at the reason, or at the exporter's log.",
+              [query(fails, "{{collector}}"), query(why, "{{collector}}: {{reason}}"),
+               query(f"sum({of_nodes(c.GPU_READINGS_FAILED)})", "GPU readings")],
               NO_EXPORTER, min=0, decimals=0, soft_max=4),
         lines("Frames", "cps", "Frames from ranks that exporters accepted and refused, a second. One a second for each "
               "rank, and nothing refused, is good. Refused: see the reason in docs/protocol.md.",

@@ -51,6 +51,12 @@ RUN = {
 }
 """Distributions that no file imports by name: where each is run or configured, and the text that does it."""
 
+ELSEWHERE = ("frameworks", "vision")
+"""Groups for environments of their own, in which tests/frameworks runs: nothing of them is installed here."""
+
+NOT_NAMED = {"ipykernel", "pytest", "pytest-timeout", "pytest-xdist", "torchdata", "torchvision", "triton"}
+"""Distributions of these that others import, or run."""
+
 
 @cache
 def imported(folder: str) -> frozenset[str]:
@@ -58,7 +64,7 @@ def imported(folder: str) -> frozenset[str]:
     return frozenset(
         top
         for path in (ROOT / folder).rglob("*.py")
-        if "node_modules" not in path.parts
+        if not {"node_modules", "frameworks"} & {*path.relative_to(ROOT).parts}
         for name in _imports(path)
         if (top := name.partition(".")[0]) not in sys.stdlib_module_names and top not in OWN
     )
@@ -121,7 +127,8 @@ def test_the_lab_imports_what_it_declares() -> None:
 
 def test_the_repository_imports_what_it_declares() -> None:
     """`make test` and `make bench` install all that the tests, tools and benchmarks import."""
-    declared = ALL_EXTRAS | OF_THE_LAB | names(text for group in GROUPS.values() for text in group)
+    groups = [group for name, group in GROUPS.items() if name not in ELSEWHERE]
+    declared = ALL_EXTRAS | OF_THE_LAB | names(text for group in groups for text in group)
     assert undeclared(REPOSITORY, declared) == {"torch"}
 
 
@@ -136,7 +143,15 @@ def test_every_dependency_of_the_lab_is_used() -> None:
     assert unused(LAB["project"]["dependencies"], ["lab"]) == {"tachograph"}
 
 
-@pytest.mark.parametrize("group", sorted(GROUPS))
+@pytest.mark.parametrize("group", ELSEWHERE)
+def test_every_framework_is_trained_with(group: str) -> None:
+    """A program imports each of them by its name."""
+    used = {name for path in (ROOT / "tests/frameworks").rglob("*.py") for name in _imports(path)}
+    modules = {name.replace("-", "_").replace("mosaicml", "composer") for name in names(GROUPS[group]) - NOT_NAMED}
+    assert modules <= {name.partition(".")[0] for name in used}
+
+
+@pytest.mark.parametrize("group", sorted({*GROUPS} - {*ELSEWHERE}))
 def test_every_dependency_group_is_used(group: str) -> None:
     """Every package that the tests, tools and benchmarks install is imported there, or run by a make target."""
     assert unused(GROUPS[group], ["bench"] if group == "bench" else REPOSITORY) == set()

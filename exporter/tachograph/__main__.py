@@ -46,11 +46,16 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
+LOCAL_RANK = ("--local_rank=", "--local-rank=")
+"""What some launchers of modules (DeepSpeed's, `torch.distributed.launch`) put before a module's own arguments."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    for_script = [given.pop(0)] if given[1:2] == ["run"] and given[0].startswith(LOCAL_RANK) else []
     if given and given[0] == "run":  # what it raises is the script's
-        status = resolve_name(COMMANDS["run"].main)(given[1:], _watch)
+        status = resolve_name(COMMANDS["run"].main)(given[1:], _watch, for_script)
         return int(status)
     return exit_status(_command, given)
 

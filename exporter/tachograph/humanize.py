@@ -21,9 +21,9 @@ def count(value: float | None) -> str:
     return _not_finite(value) or f"{value:,.0f}"
 
 
-def plural(number: float, noun: str) -> str:
-    """Return a count of things: `1 rank`, `1,024 ranks`."""
-    return f"{count(number)} {noun}{'s' * (number != 1)}"
+def plural(number: float, noun: str, nouns: str | None = None) -> str:
+    """Return a count of things: `1 rank`, `1,024 ranks`; `nouns` where more than one take more than an s."""
+    return f"{count(number)} {noun if number == 1 else nouns or noun + 's'}"
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:

@@ -10,26 +10,32 @@ from typing import Any
 
 import pytest
 
-from tachograph.attach.observer import LoaderState, Observer
+from tachograph.attach.evaluations import LoaderState
+from tachograph.attach.observer import Observer
+from tachograph.attach.saves import Saved
 from tachograph.attach.script_recording import ScriptRecording
 from tachograph.attach.summary import Summary
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.recorder import Recorder
 
 
+class Parameter:
+    """Something that is trained."""
+
+
 class Optimizer:
     """Something that steps."""
 
-    param_groups = ({"lr": 0.5},)
-
     def __init__(self, steps: int = 0) -> None:
+        self.param_groups = [{"lr": 0.5, "params": [Parameter()]}]
         self.state = {"a parameter": {"step": steps}} if steps else {}
 
 
 class Tensor:
-    """A tensor of one number, by PyTorch's own name."""
+    """A tensor of one number, by PyTorch's own name, and without a graph."""
 
     __module__ = "torch"
+    grad_fn = None
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -37,8 +43,15 @@ class Tensor:
     def numel(self) -> int:
         return 1
 
-    def detach(self) -> float:
-        return self.value
+    def detach(self) -> Number:
+        return Number(self.value)
+
+
+class Number(float):
+    """A tensor of 32 bits as far as it is asked."""
+
+    def element_size(self) -> int:
+        return 4
 
 
 @pytest.fixture
@@ -86,15 +99,16 @@ def backward(observer: Observer) -> None:
 
 def fetch(observer: Observer, feed: LoaderState, *, learning: bool) -> str:
     """Fetch a batch; return the phase in which it was waited for."""
-    observer.fetching(feed, learning)
+    training = observer.fetching(feed, learning)
     waited_in = phase(observer) if observer.recording.loop is not None else "none"
-    observer.delivered(feed, learning)
+    if training:
+        observer.delivered(feed)
     return waited_in
 
 
 def step(observer: Observer, optimizer: Any) -> None:
-    observer.optimizer_begins(optimizer)
-    observer.optimizer_ends(optimizer)
+    observer.update_begins(optimizer)
+    observer.update_ends(optimizer, optimizer)
 
 
 def test_nothing_is_recorded_before_something_is_trained(observer: Observer) -> None:
@@ -102,7 +116,7 @@ def test_nothing_is_recorded_before_something_is_trained(observer: Observer) -> 
     assert observer.recording.loop is None
     observer.recording.joined()
     assert not observer.saving()
-    assert not observer.evaluation_begins(object())
+    observer.mode_set(object(), False)
     observer.clipped(1.0)
     observer.exhausted()
     assert observer.recording.loop is None
@@ -132,9 +146,9 @@ def test_each_phase_is_where_it_says(observer: Observer) -> None:
     assert phase(observer) == "backward"
     observer.backward_ends()
     assert phase(observer) == "other"
-    observer.optimizer_begins(optimizer)
+    observer.update_begins(optimizer)
     assert phase(observer) == "optimizer"
-    observer.optimizer_ends(optimizer)
+    observer.update_ends(optimizer, optimizer)
     assert phase(observer) == "other"
     assert told(observer)["steps_total"] == 1
 
@@ -190,7 +204,7 @@ def test_the_loss_of_a_step_is_the_sum_of_its_micro_batches(observer: Observer) 
 def test_a_restored_optimizer_says_where_the_count_goes_on(observer: Observer) -> None:
     """The state of an optimizer that was restored holds the steps it has made: the first one has that number."""
     optimizer, records = Optimizer(150), records_of(observer)
-    observer.delivered(LoaderState(), learning=True)
+    observer.delivered(LoaderState())
     began = perf_counter()
     for _ in range(3):
         backward(observer)
@@ -213,9 +227,9 @@ def test_a_step_without_a_loader_begins_where_the_last_one_ended(observer: Obser
     assert observer.saving()
     assert observer.saving()
     assert phase(observer) == "checkpoint"
-    observer.saved(None, kept=True)
+    observer.saved(lambda: Saved(True))
     assert phase(observer) == "checkpoint"
-    observer.saved(None, kept=True)
+    observer.saved(lambda: Saved(True))
     assert phase(observer) == "forward"
     saved = perf_counter()
     backward(observer)
@@ -282,20 +296,25 @@ def test_the_first_optimizer_makes_the_steps(observer: Observer) -> None:
         for optimizer in (first, second):
             backward(observer)
             step(observer, optimizer)
-    assert told(observer)["steps_total"] == 3
+    assert observer.summary.steps == 3
+    trained = first.param_groups
     del first, optimizer
     step(observer, second)
     assert told(observer)["steps_total"] == 4
+    del trained
 
 
 def test_a_closure_runs_inside_the_optimizer(observer: Observer) -> None:
-    """L-BFGS calls forward and backward from within its step."""
+    """L-BFGS calls the script back from within its step, more than once: that is forward and backward."""
     optimizer = Optimizer()
-    observer.optimizer_begins(optimizer)
-    backward(observer)
-    backward(observer)
-    assert phase(observer) == "optimizer"
-    observer.optimizer_ends(optimizer)
+    observer.update_begins(optimizer, closure=True)
+    for _ in range(2):
+        observer.closure_begins()
+        assert phase(observer) == "forward"
+        backward(observer)
+        observer.closure_ends()
+        assert phase(observer) == "optimizer"
+    observer.update_ends(optimizer, optimizer)
     assert told(observer)["steps_total"] == 1
 
 

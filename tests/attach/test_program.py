@@ -132,3 +132,26 @@ def test_nccl_is_to_time_its_collectives(tmp_path: Path) -> None:
     """Before the script makes a process group."""
     (tmp_path / "train.py").write_text("import os; print(os.environ['TORCH_NCCL_ENABLE_TIMING'])")
     assert python(*RUN, "train.py", folder=tmp_path).stdout == "1\n"
+
+
+@pytest.mark.parametrize("option", ["--local_rank=3", "--local-rank=3"])
+def test_what_a_launcher_puts_before_the_command_is_the_scripts(option: str, script: Path) -> None:
+    """DeepSpeed's launcher, and PyTorch's old one, give a module its local rank first: a script expects it so."""
+    script.write_text("import sys; print(sys.argv[1:])")
+    done = python(
+        "-m", "tachograph", option, "run", "--quiet", "folder/script.py", "--lr", "1", folder=script.parents[1]
+    )
+    assert done.stdout == f"['{option}', '--lr', '1']\n", done.stderr
+
+
+def test_a_module_that_was_only_looked_for_is_observed_once_imported(script: Path) -> None:
+    """Some libraries ask whether PyTorch is installed before anyone imports it."""
+    script.write_text(
+        "import importlib.util, sys\n"
+        "from tachograph.attach.on_import import when_imported\n"
+        "when_imported('wave', lambda module: print('seen', module.__name__))\n"
+        "importlib.util.find_spec('wave')\nimportlib.util.find_spec('wave')\nbefore = len(sys.meta_path)\n"
+        "import wave\nprint(before - len(sys.meta_path), wave.__loader__.__class__.__name__)\n"
+    )
+    done = python("folder/script.py", folder=script.parents[1])
+    assert done.stdout == "seen wave\n1 SourceFileLoader\n", done.stderr

@@ -56,6 +56,9 @@ def test_manual_optimization_makes_each_batch_a_step(done: Any) -> None:
     """Without automatic optimization the callback counts batches, however often optimizers step in one."""
     assert done.value("steps_total", run="manual", rank=0) == BATCHES
     assert done.value("step", run="manual", rank=0) == BATCHES
+    assert done.value("checkpoint_step", run="manual", rank=0) == BATCHES
+    for phase in ("forward", "backward", "optimizer"):
+        assert (done.value("phase_seconds_total", run="manual", rank=0, phase=phase) or 0.0) > 0
 
 
 def test_a_resumed_training_goes_on_counting(done: Any) -> None:

@@ -44,6 +44,7 @@ TARGET = frozenset({"job", "instance"})
 NODE_EXPORTER: Mapping[tuple[str, ...], str] = {
     (): "load1 memory_MemAvailable_bytes memory_MemTotal_bytes pressure_cpu_waiting_seconds_total "
     "pressure_io_stalled_seconds_total pressure_memory_stalled_seconds_total",
+    ("collector",): "scrape_collector_success",
     ("device",): "network_up network_speed_bytes network_receive_bytes_total network_transmit_bytes_total "
     "network_receive_errs_total network_receive_frame_total",
     ("device", "fstype", "mountpoint"): "filesystem_avail_bytes filesystem_size_bytes filesystem_readonly",

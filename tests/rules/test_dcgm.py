@@ -13,6 +13,8 @@ import yaml
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.index import gpu_metrics
+from tachograph.node.gpu.dcgm import twins
+from tachograph.node.gpu.reading_table import every_value
 from tools.pages.dcgm_rules import rules_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,21 +29,33 @@ def recorded() -> list[dict[str, Any]]:
 
 def test_every_twin_is_recorded(recorded: list[dict[str, Any]]) -> None:
     """Each DCGM field of the catalog is recorded once, under our name, with our labels and in our unit."""
-    twins = [(metric, twin) for metric in gpu_metrics() for twin in metric.dcgm]
+    every = [(metric, twin) for metric in gpu_metrics() for twin in metric.dcgm]
     found: dict[str, dict[str, Any]] = {}
     for rule in recorded:
-        for _, twin in twins:
+        for _, twin in every:
             if rule["expr"].startswith(f"max by (instance, gpu, uuid) (label_replace({twin.field}{{"):
                 assert twin.field not in found
                 found[twin.field] = rule
-    assert len(found) == len(twins) > 30
-    for metric, twin in twins:
+    assert len(found) == len(every) > 30
+    for metric, twin in every:
         rule = found[twin.field]
         assert rule["record"] == metric.name
         assert tuple(rule.get("labels", {}).values()) == twin.labels
         assert tuple(rule.get("labels", {})) == metric.labels[2 : 2 + len(twin.labels)]
         conversion = rule["expr"].partition('"UUID", "(.*)"))')[2].partition("\n")[0]
         assert eval(f"{twin.scale!r} {conversion}") == 1, conversion  # so many of theirs are one of ours
+
+
+def test_only_what_can_be_is_recorded(recorded: list[dict[str, Any]]) -> None:
+    """Each field has the range that our own reading of it has, in DCGM's unit; nothing takes a blank for a number."""
+    most = {(value.metric.name, value.labels): value.possible.most for value in every_value()}
+    rules = {(rule["record"], tuple(rule.get("labels", {}).values())): rule["expr"] for rule in recorded}
+    for metric, twin in twins():
+        limit = rules[metric.name, twin.labels].partition("<= ")[2].partition(",")[0]
+        number, *blanks = limit.split(" != ")
+        assert float(number) == pytest.approx(most[metric.name, twin.labels] * twin.scale), twin.field
+        for blank in (2147483632, 2147483635, 4294967295, 9223372036854775792):
+            assert float(number) < blank or str(blank) in blanks, twin.field
 
 
 def test_only_what_exists_is_recorded(recorded: list[dict[str, Any]]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from tachograph.catalog.metric import Dcgm, Metric
 from tachograph.node.gpu.dcgm import XID, twins
+from tachograph.node.gpu.reading_table import every_value
 
 _PAGE = """\
 # Our GPU metrics, recorded from a running dcgm-exporter, so that rules and dashboards work where the GPU Operator runs
 # and this exporter leaves GPUs alone. Made by `make docs`: do not edit; docs/dcgm.md has the limits.
 #
 # Without dcgm-exporter nothing is recorded. What our own collector reads is not recorded either: `job` is empty on a
-# recorded series only, so {{job!=""}} are our own.
+# recorded series only, so {{job!=""}} are our own. Nor is what cannot be, such as DCGM's blank values.
 groups:
   - name: tachograph-dcgm
     # dcgm-exporter itself looks every 30 s.
@@ -59,6 +60,8 @@ groups:
 
       # DCGM has the number of the last Xid and not its time: that is the time at which we see the number change. One
       # that is there when we look for the first time is as old as it may be and gets none, nor does the same again.
+      # dcgm-exporter 4.5.3-4.8.2 shows none until there is one: a GPU that it has shown for a minute without is at 0.
+      # An exporter that is started again shows an old one at once, or a scrape later.
       - record: tachograph_gpu_xid_timestamp_seconds
         expr: |
           0 * count_values by (instance, gpu, uuid) ("xid",
@@ -73,7 +76,11 @@ groups:
           last_over_time(tachograph_gpu_xid_timestamp_seconds{{job=""}}[1m])
           and on (instance, uuid) tachograph_gpu_up{{job=""}}
       - record: node:dcgm_gpu_last_xid:max
-        expr: max by (instance, uuid) ({xid})
+        expr: |
+          max by (instance, uuid) ({xid})
+          or on (instance, uuid)
+          0 * max by (instance, uuid) (node:dcgm_gpu:info offset 1m and on (instance, uuid) node:dcgm_gpu:info)
+          unless on (instance, uuid) last_over_time(node:dcgm_gpu_last_xid:max[5m]) > 0
 """
 
 _RULE = """\
@@ -84,19 +91,37 @@ _RULE = """\
 """
 
 
+_LAST_XID = 99999
+_BLANK = 0x7FFFFFF0  # DCGM_INT32_BLANK
+_BLANKS = "".join(f" != {blank}" for blank in (2**32 - 1, *range(_BLANK, _BLANK + 4)))
+"""All bits set, and DCGM's blank, not found, not supported and not permitted; its blanks of 64 bits are beyond all."""
+
+
 def rules_page() -> str:
     """Return the text of `prometheus/rules/dcgm.yml`."""
+    possible = {(value.metric.name, value.labels): value.possible for value in every_value()}
     rules = "\n".join(
-        _RULE.format(name=metric.name, labels=_fixed(metric, twin), field=_field(twin.field), convert=_convert(twin))
+        _RULE.format(
+            name=metric.name,
+            labels=_fixed(metric, twin),
+            field=_field(twin.field, _believed(possible[metric.name, twin.labels].most * twin.scale)),
+            convert=_convert(twin),
+        )
         for metric, twin in twins()
     )
-    return _PAGE.format(seen=_field("DCGM_FI_DEV_GPU_TEMP", mig=True), rules=rules, xid=_field(XID.name))
+    xid = _field(XID.name, f" <= {_LAST_XID}")
+    return _PAGE.format(seen=_field("DCGM_FI_DEV_GPU_TEMP", mig=True), rules=rules, xid=xid)
 
 
-def _field(name: str, *, mig: bool = False) -> str:
+def _believed(most: float) -> str:
+    """Return the comparison that a reading passes if it can be one; `most` is in DCGM's unit."""
+    return f" <= {most:.15g}" + (_BLANKS if most > _BLANK else "")
+
+
+def _field(name: str, believed: str = "", *, mig: bool = False) -> str:
     """Return the selector of a field, with our `uuid`; a MIG instance is not its GPU, but tells that it is there."""
     matcher = "" if mig else '{GPU_I_ID=""}'
-    return f'label_replace({name}{matcher}, "uuid", "$1", "UUID", "(.*)")'
+    return f'label_replace({name}{matcher}{believed}, "uuid", "$1", "UUID", "(.*)")'
 
 
 def _fixed(metric: Metric, twin: Dcgm) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tachograph.node.xid.counts import RESTART_SECONDS, WINDOW_SECONDS
+from tachograph.node.xid.counts import LOG_SECONDS, RESTART_SECONDS, WINDOW_SECONDS
 from tachograph.node.xid.xid_table import DATA, load
 
 _PAGE = """\
@@ -20,6 +20,11 @@ holds for critical, and nothing from before the exporter started. Both report th
 thousands of lines: for {window} after a counted Xid the same one on the same GPU is not counted again. Of what the
 log holds when the exporter starts, the last {restart} are counted, for they fell into a restart; of what is older only
 the time is shown.
+
+Only the log says how bad some Xids are, those of NVLink 5 (144 to 150) above all: `145, RLW_RXPIPE Nonfatal XC0 i0 Link
+13 (…)`. What the driver calls nonfatal there, and what was injected for a test (`i1`), is counted in
+`tachograph_gpu_xid_nonfatal_total{{gpu,uuid,xid}}` and nowhere else, so that it pages nobody; a `Fatal` one pages. An
+event of NVML's waits {log} for the log's word, where the log is read; where it is not, it is taken for a fatal one.
 
 The table below is the data file `exporter/tachograph/node/xid/{file}`, version {version}; that file also names its
 sources. To change it, edit it, then run `make docs`. An Xid that is not in it is counted all the same; its action is
@@ -55,6 +60,7 @@ def xids_page() -> str:
     return _PAGE.format(
         window=f"{WINDOW_SECONDS:.0f} seconds",
         restart=f"{RESTART_SECONDS / 60:.0f} minutes",
+        log=f"{LOG_SECONDS:.0f} seconds",
         file=DATA.name,
         version=table.version,
         paging=_lines((row.number, f"`{row.action}`", row.meaning) for row in rows if row.pages),

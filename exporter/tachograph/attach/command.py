@@ -63,16 +63,22 @@ class UsageError(Exception):
     """The command line is invalid; the text says why."""
 
 
-def main(arguments: Sequence[str], watch: Callable[[Sequence[str], bool], int] | None = None) -> int:
+def main(
+    arguments: Sequence[str],
+    watch: Callable[[Sequence[str], bool], int] | None = None,
+    for_script: Sequence[str] = (),
+) -> int:
     """Run a script; returns only where there is none to run, and after one that ended normally.
 
     `watch` runs the arguments without `--watch`, quietly or not, beside an exporter, and returns their status.
+    `for_script` are arguments of the script that its launcher gave before ours.
     """
     if arguments and arguments[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0
     try:
         given, flags, target, rest = _parse(list(arguments))
+        rest[:0] = for_script
         if "--watch" in flags and watch is not None:
             if "LOCAL_RANK" in os.environ:
                 raise UsageError(f"--watch starts one exporter for all ranks: {BEFORE_LAUNCHER}")
@@ -151,6 +157,8 @@ def _record(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
 
     def make() -> Recorder:
         recorder = Recorder(**given)
+        atexit.unregister(finish)
+        atexit.register(finish)  # after the recorder's own, so that it runs before
         if hang_seconds is not None:
             recorder.threshold("hang_seconds", hang_seconds)
         return recorder
@@ -169,6 +177,6 @@ def _record(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
             with contextlib.suppress(OSError, ValueError):  # stderr may be closed by now
                 sys.stderr.write(summary.text(given=bool(AMOUNTS & given.keys())))
 
+    atexit.register(finish)
     if at_once:
         recording.here()
-    atexit.register(finish)  # after the recorder's own, so that it runs before

@@ -1,9 +1,7 @@
 """Steps and phases of a training script, derived from the parts of PyTorch that it uses.
 
-A step ends with the step of the first optimizer that ever made one. It begins with the last batch that a `DataLoader`
-delivered before the step's first backward, so a batch that is not trained on makes no step; without a loader it begins
-where the last one ended. An evaluation or a save before that backward is no part of it: the step begins after them.
-Forward is the time from the step's begin to backward: what it holds besides the model's forward is not known.
+Takes what the hooks report, and gives each part its share: `training_step` knows where a step begins and ends,
+`evaluations` what is one, `saves` what a checkpoint is, `step_values` what the loss is.
 """
 
 # ruff: noqa: ANN401 - what PyTorch hands over has no type here
@@ -11,40 +9,22 @@ Forward is the time from the step's begin to backward: what it holds besides the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
-from tachograph.attach.optimizers import Optimizers, steps_made
-from tachograph.attach.saves import Saves
+from tachograph.attach.evaluations import EvaluationMode, LoaderState
+from tachograph.attach.optimizers import Optimizers, rate_of, steps_made
+from tachograph.attach.saves import Saved, Saves
 from tachograph.attach.script_recording import ScriptRecording
 from tachograph.attach.step_values import StepValues
+from tachograph.attach.training_step import At, TrainingStep
 from tachograph.catalog.rank import PhaseName
 from tachograph.client.core.contained import contained
 from tachograph.client.core.scalars import Copy, Reading, number
 from tachograph.client.hello.identity import discover
+from tachograph.client.torch.model.layers import unwrapped
 from tachograph.integrations.loop import Loop
-
-EVALUATING = 2
-"""Batches in a row without a backward after which a loader, never trained on so far, is one for evaluation."""
-
-
-class LoaderState:
-    """One `DataLoader`, and whether it is trained on; iterating gives the iterator that was made last."""
-
-    def __init__(self) -> None:
-        self.iterator: Any = None
-        self.trained = False
-        self.unused = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        iterator: Iterator[Any] = self.iterator
-        return iterator
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether its batches are known not to be trained on."""
-        return not self.trained and self.unused >= EVALUATING
 
 
 class Observer:
@@ -53,135 +33,103 @@ class Observer:
     def __init__(self, recording: ScriptRecording) -> None:
         self.recording = recording
         self.summary = recording.summary
-        self._pending: LoaderState | None = None
-        self._fed = False
-        self._evaluated: Any = None
-        self._saves = Saves()
-        self._begins_again = False
-        self._backward_seen = False
-        self._depth = 0
-        self._backwards = 0
-        self._usual_backwards = 0
-        self._values = StepValues()
         self._optimizers = Optimizers()
-        self._restored: Reading = None
         self._compiled_steps = False
         self._scaler: Any = None
         self._models: list[ref[Any]] = []
         self._schedules: list[ref[Any]] = []
+        self._begin_training()
+
+    def _begin_training(self) -> None:
+        """Begin with a training of which nothing is known yet."""
+        self._values = StepValues()
+        self._step = TrainingStep(self._values, self.summary)
+        self._mode = EvaluationMode(self._optimizers)
+        self._saves = Saves()
+        self._pending: LoaderState | None = None
+        self._restored: Reading = None
 
     @contained
     def finish(self) -> int:
-        """Report what the script's end leaves open, the last checkpoint; return this process's rank."""
+        """Report what the script's end leaves open, the last step and checkpoint; return this process's rank."""
         loop = self.recording.loop
         if loop is None:
             return discover({}, os.environ).rank
         if self.recording.active:
             if self._compiled_steps:
                 self._find_step(loop)
-            self._saves.report(loop.recorder)
+            self._step.settle(loop)
+            self._save_is_over(loop, wait=True)
         self.summary.ranks = loop.recorder.identity.world_size
+        self.summary.received = loop.recorder.received
+        self.summary.count("all_reduce", loop.bucket_reductions)
         return loop.recorder.identity.rank
-
-    def _begin(self, loop: Loop) -> None:
-        """Begin a step with its forward."""
-        self._begins_again = False
-        self._saves.report(loop.recorder)
-        loop.begin()
-        loop.enter("forward")
-
-    def _pause(self, loop: Loop, phase: PhaseName) -> None:
-        """Enter a phase that is no part of training; a step of which no backward was seen begins again after it."""
-        if loop.stepping and not self._backward_seen:
-            loop.abandon()
-            self._begins_again = True
-        loop.enter(phase)
-
-    def _go_on(self, loop: Loop, phase: PhaseName, error: BaseException | None = None) -> None:
-        """Leave such a phase."""
-        loop.leave(phase, error)
-        if self._begins_again and not loop.in_phase("eval") and not loop.in_phase("checkpoint"):
-            self._begin(loop)
 
     # Batches
 
     def starting(self, learning: bool) -> PhaseName:
         """Return the phase in which a loader is started: its workers take their time."""
-        return "data" if learning and not self._is_evaluating() else "eval"
+        return "data" if learning and not self._mode.on else "eval"
 
     @contained
-    def fetching(self, feed: LoaderState, learning: bool) -> None:
-        """Note that a batch is asked for; `learning` is whether gradients are on."""
+    def fetching(self, feed: LoaderState, learning: bool) -> bool:
+        """Note that a batch is asked for, `learning`: with gradients on; return whether it is one to train on."""
         loop = self.recording.here()
         if loop is None:
-            return
+            return False
         if self._compiled_steps:
             self._find_step(loop)
-        learning = learning and not self._is_evaluating()
-        if learning and self._pending is not None:
+        self._save_is_over(loop)
+        if self._pending is not None:
             self._pending.unused += 1
             self._pending = None
-        if learning and not feed.evaluates:
-            self._begins_again = False  # the batch will begin it
-            loop.leave("eval")
-            return
-        self.summary.see("eval")
-        self._pause(loop, "eval")
+        if learning and ((feed.trained and not self._mode.on) or self._to_train_on(feed)):
+            self._step.batch_asked(loop)
+            return True
+        if not feed.trained:
+            self._step.batch_unused(loop)  # if one of its batches has begun a step
+        self._evaluation(loop)
+        return False
+
+    def _to_train_on(self, feed: LoaderState) -> bool:
+        """Whether a loader's next batch is to be trained on, as far as can be known before it is."""
+        if feed.is_unused(self._step.batches.per_step) and (self._mode.on or (self._step.trained and not feed.trained)):
+            return False
+        return feed.trained or not self._step.trained or not self._mode.on
 
     @contained
-    def delivered(self, feed: LoaderState, learning: bool) -> None:
-        """Note the batch: one to train on begins a step, or a micro-batch of one."""
+    def delivered(self, feed: LoaderState) -> None:
+        """Note a batch to train on: it begins a step, or a micro-batch of one."""
         loop = self.recording.here()
-        if loop is None:
-            return
-        self.summary.see("data")
-        if learning and not self._is_evaluating():
+        if loop is not None:
             self._pending = feed
-        if loop.in_phase("eval"):
-            return
-        self._fed = True
-        if not self._backward_seen:
-            loop.abandon()
-        if loop.stepping:
-            loop.enter("forward")
-        else:
-            self._begin(loop)
+            self._step.batch_delivered(loop)
 
     @contained
     def exhausted(self) -> None:
         """Note the end of a loader: with it ends an evaluation that nothing else marks."""
         loop = self.recording.begun()
-        if loop is not None and not self._is_evaluating():
-            self._go_on(loop, "eval")
+        if loop is not None and not self._mode.on:
+            self._step.go_on(loop, "eval")
 
     # Evaluations and saves
 
     @contained
-    def evaluation_begins(self, module: Any) -> bool:
-        """Note that a module is put into evaluation mode; return whether it is a model that the script trains."""
+    def mode_set(self, module: Any, training: bool) -> None:
+        """Note that a module was put into training or into evaluation mode."""
         loop = self.recording.begun()
-        if loop is None or not self._optimizers.train(module):
-            return False
-        if not self._is_evaluating():
-            self._evaluated = ref(module)
-            self.summary.see("eval")
-            self._pause(loop, "eval")
-        return True
+        if loop is None:
+            return
+        if not training and self._mode.begins(module, guess=self._step.trained):
+            self._save_is_over(loop)
+            self._evaluation(loop)
+        elif training and self._mode.ends(module):
+            self._step.go_on(loop, "eval")
 
-    @contained
-    def evaluation_ends(self, module: Any) -> bool:
-        """Note that a module is put into training mode; return whether no evaluation is under way any more."""
-        loop = self.recording.begun()
-        if self._evaluated is not None and loop is not None and self._optimizers.train(module):
-            self._evaluated = None
-            self._go_on(loop, "eval")
-        return self._evaluated is None
-
-    def _is_evaluating(self) -> bool:
-        """Whether the model is in evaluation mode; some put it back into training mode without `train()`."""
-        if self._evaluated is not None and getattr(self._evaluated(), "training", True):
-            self._evaluated = None
-        return self._evaluated is not None
+    def _evaluation(self, loop: Loop) -> None:
+        if not loop.in_phase("eval"):
+            self.summary.count("evaluation")
+        self._step.pause(loop, "eval")
 
     @contained
     def saving(self) -> bool:
@@ -190,25 +138,52 @@ class Observer:
         if loop is None:
             return False
         if self._saves.begin():
-            self.summary.see("checkpoint")
-            self._pause(loop, "checkpoint")
+            self._checkpoint(loop)
         return True
 
     @contained
-    def saved(self, error: BaseException | None, kept: bool, path: Any = None, upload: Any = None) -> None:
-        """Leave it; `kept` is whether the script can go on from what was saved to `path`.
-
-        `upload` is the future of a later end. Files saved between two steps are one checkpoint, which is reported as
-        the next step begins.
-        """
+    def saved(self, describe: Callable[[], Saved], upload: Any = None) -> None:
+        """Leave it; `describe` returns what was saved, and `upload` is the future of a later end."""
         outermost = self._saves.end()
         loop = self.recording.here()
-        if not outermost or loop is None:
+        if outermost and loop is not None:
+            step, _ = loop.recorder.position()
+            self._step.go_on(loop, "checkpoint")
+            self._saves.keep(step, describe(), upload)
+
+    @contained
+    def save_failed(self, error: BaseException) -> None:
+        """Leave it as one that failed."""
+        outermost = self._saves.end()
+        loop = self.recording.here()
+        if outermost and loop is not None:
+            self._step.go_on(loop, "checkpoint", error)
+            self._saves.fail()
+
+    @contained
+    def file_opened(self, path: Any) -> None:
+        """Note that a file was opened for writing: it may take what was serialised into memory."""
+        loop = self.recording.begun()
+        if loop is not None and self._saves.in_memory:
+            self._saves.opened(path)
+            self._checkpoint(loop)
+
+    @property
+    def watches_files(self) -> bool:
+        """Whether `file_opened` is to be called."""
+        return self._saves.in_memory
+
+    def _checkpoint(self, loop: Loop) -> None:
+        if self._saves.open and not loop.in_phase("checkpoint"):
+            loop.claim("checkpoint")  # what lies between two files of one checkpoint
+        self._step.pause(loop, "checkpoint")
+
+    def _save_is_over(self, loop: Loop, *, wait: bool = False) -> None:
+        """Report a checkpoint, now that something else begins."""
+        if not self._saves.pending:
             return
-        step, _ = loop.recorder.position()
-        self._go_on(loop, "checkpoint", error if kept else None)
-        if upload is not None or (kept and error is None):
-            self._saves.keep(step, path, upload)
+        loop.leave("checkpoint")
+        self.summary.count("checkpoint", self._saves.close(loop.recorder, wait=wait))
 
     def compiling(self) -> None:
         """Tag the step in which PyTorch compiles something; called in the thread that compiles."""
@@ -222,40 +197,26 @@ class Observer:
     def backward_begins(self, tensors: Any) -> None:
         """Enter phase `backward`, and keep what it was called on as the loss."""
         loop = self.recording.here()
-        if loop is None:
+        if loop is None or self._step.is_inner_backward():
             return
-        self._depth += 1
-        if self._depth > 1:  # activation checkpointing calls it again from within
-            return
-        self.summary.see("backward")
         if self._compiled_steps:
             self._find_step(loop)
+        self._save_is_over(loop)
         if self._pending is not None:
-            self._pending.trained = True
+            self._pending.trained, self._pending.unused = True, 0
             self._pending = None
-        self._watch_models(loop)
-        self._evaluated = None  # the model trains in evaluation mode, or the script forgot to end it
-        loop.leave("eval")
-        if not loop.stepping:
-            self._begin(loop)
-        self._backward_seen = True
-        loop.leave("forward")
-        loop.enter("backward")
-        if self._values.backward(tensors):
-            self.summary.see("loss")
+        if self._models:
+            self._watch_models(loop)
+        self._mode.over()
+        self._step.backward_begins(loop)
+        self._values.backward(tensors)
 
     @contained
     def backward_ends(self) -> None:
         """Leave phase `backward`."""
         loop = self.recording.here()
-        if loop is None or not self._depth:
-            return
-        self._depth -= 1
-        if not self._depth:
-            loop.leave("backward")
-            self._backwards += 1
-            if self._backwards < self._usual_backwards and not loop.in_phase("optimizer"):
-                loop.enter("forward")  # another micro-batch is to come
+        if loop is not None:
+            self._step.backward_ends(loop)
 
     @contained
     def scaled(self, scaler: Any, loss: Any, result: Any) -> None:
@@ -268,10 +229,9 @@ class Observer:
     def clipped(self, norm: Any) -> None:
         """Note the gradient norm that clipping has computed."""
         if self.recording.begun() is not None:
-            self.summary.see("gradient norm")
             self._values.clipped(norm)
 
-    # The optimizer
+    # Updates
 
     @contained
     def optimizer_made(self, optimizer: Any) -> None:
@@ -279,42 +239,68 @@ class Observer:
         self._optimizers.made(optimizer)
 
     @contained
-    def optimizer_begins(self, optimizer: Any) -> None:
-        """Enter phase `optimizer`."""
+    def update_begins(self, who: Any, *, closure: bool = False) -> None:
+        """Note that an optimizer begins its step, a container of optimizers, or a loss scaler that may skip it."""
         loop = self.recording.here()
         if loop is None:
             return
-        self.summary.see("optimizer")
-        if self._optimizers.is_first(optimizer):
-            self._watch_optimizer(loop, optimizer)
-        if not loop.stepping:  # nothing came before: a closure will run the model inside
-            loop.begin()
-        loop.leave("forward")
-        if self._restored is not None:
-            self._number(loop)
-        loop.enter("optimizer")
+        self._save_is_over(loop)
+        if not self.summary.steps and not self._optimizers.one_counts:
+            self._restored = steps_made(who)
+        self._step.update_begins(loop, who, closure=closure)
 
     @contained
-    def optimizer_ends(self, optimizer: Any) -> None:
-        """Leave phase `optimizer`; with the optimizer that counts, the step is complete."""
+    def closure_begins(self) -> None:
+        """Note that an optimizer calls the script back, to run the model within its step."""
+        loop = self.recording.here()
+        if loop is not None:
+            self._step.closure_begins(loop)
+
+    @contained
+    def closure_ends(self) -> None:
+        """Note that the script's part is over."""
+        loop = self.recording.here()
+        if loop is not None:
+            self._step.closure_ends(loop)
+
+    @contained
+    def update_ends(self, who: Any, optimizer: Any) -> None:
+        """Note its end; `optimizer` is the one that has updated its parameters, unless one inside has."""
         loop = self.recording.here()
         if loop is None:
             return
-        loop.leave("optimizer")
-        if self._optimizers.is_first(optimizer):  # its begin was in a graph
-            self._watch_optimizer(loop, optimizer)
-        if not self._optimizers.counts(optimizer):
-            self.summary.see("optimizers")
-            self._values.discard()
-        elif loop.stepping:
-            rate = {"learning_rate": optimizer.param_groups[0]["lr"]} if self._compiled_steps else {}
-            loop.end(**self._values.take(), **rate)
-            self.summary.steps += 1
-            self._backward_seen = False
-            self._usual_backwards, self._backwards = self._backwards, 0
-            if not self._fed:
-                self._begin(loop)
-            self._fed = False
+        counts, logged = False, {}
+        # Before any backward, an update at rate 0 only makes the optimizer's state: a checkpoint is to be loaded.
+        if self._step.updates_itself(who) and (self._step.trained or rate_of(optimizer) != 0):
+            counts = self._optimizers.counts(optimizer)
+            if not counts and (self._step.counts_no_more or not self._optimizers.one_counts):
+                loop = self._choose(loop, optimizer)
+                if loop is None:
+                    return
+            counts = self._optimizers.counts(optimizer)
+            if counts and self._restored is not None:
+                self._number(loop)
+            if counts and self._compiled_steps and (rate := rate_of(optimizer)) is not None:
+                logged["learning_rate"] = rate
+        self._step.update_ends(loop, who, counts=counts, **logged)
+
+    def _choose(self, loop: Loop, optimizer: Any) -> Loop | None:
+        """Have this optimizer count; return the loop that is recorded from now on.
+
+        Where the model is gone that was trained so far, this is another training, with a record of its own.
+        """
+        if self._optimizers.model_is_gone:
+            self._step.settle(loop)
+            self._save_is_over(loop, wait=True)
+            self.recording.begin_again()
+            self._begin_training()
+            again = self.recording.here()
+            if again is None:
+                return None
+            loop = again
+        self._optimizers.choose(optimizer)
+        self._watch_optimizer(loop, optimizer)
+        return loop
 
     @contained
     def step_compiled(self, begins: bool) -> None:
@@ -329,27 +315,19 @@ class Observer:
     def _find_step(self, loop: Loop) -> None:
         """Complete the step that a graph has made without its hooks, late: at the next batch or backward."""
         optimizer = self._optimizers.updated()
-        if optimizer is not None and self._backward_seen:
-            self.optimizer_ends(optimizer)
-
-    @contained
-    def optimizer_skipped(self, optimizer: Any) -> None:
-        """Complete a step that mixed precision has skipped."""
-        if self._backward_seen:
-            self.optimizer_ends(optimizer)
+        if optimizer is not None and self._step.at is At.GRADIENTS:
+            self.update_ends(optimizer, optimizer)
 
     def _watch_optimizer(self, loop: Loop, optimizer: Any) -> None:
-        if not self.summary.steps:
-            self._restored = steps_made(optimizer)
-        self.summary.see("learning rate")
+        if rate_of(optimizer) is not None:
+            self.summary.count("learning_rate")
         if self._compiled_steps:  # hooks of its own would have it compiled again
             return
-        mine = (schedule() for schedule in self._schedules)
-        schedule = next((each for each in mine if getattr(each, "optimizer", None) is optimizer), None)
+        made = [each for schedule in self._schedules if (each := schedule()) is not None]
+        schedule = next((each for each in made if unwrapped(getattr(each, "optimizer", None)) is optimizer), None)
         loop.recorder.watch(None, optimizer, scheduler=schedule, scaler=self._scaler)
-        for name, found in (("schedule", schedule), ("loss scale", self._scaler)):
-            if found is not None:
-                self.summary.see(name)
+        self.summary.count("schedule", schedule is not None)
+        self.summary.count("loss_scale", self._scaler is not None)
 
     def _number(self, loop: Loop) -> None:
         """Continue the count of an optimizer that was restored, once it is known: a GPU's comes some steps later."""
@@ -378,4 +356,3 @@ class Observer:
             model = self._models.pop()()
             if model is not None:
                 loop.recorder.watch(model)
-                self.summary.see("gradient all-reduce")

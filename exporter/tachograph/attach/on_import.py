@@ -21,34 +21,42 @@ def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module, once, by asking the others."""
+    """Finds one module by asking the others, until it has been imported: some ask only whether it is installed."""
 
     def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
         self._name = name
         self._act = act
+        self._asking = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the module's spec with a loader that acts afterwards; None for every other module."""
-        if fullname != self._name or self not in sys.meta_path:
+        if fullname != self._name or self._asking:
             return None
-        position = sys.meta_path.index(self)
-        del sys.meta_path[position]
-        spec = importlib.util.find_spec(fullname)
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking = False
         if spec is None or spec.loader is None:
-            sys.meta_path.insert(position, self)  # it may be there at another try
             return None
-        spec.loader = _Loader(spec.loader, self._act)
+        spec.loader = _Loader(spec.loader, self)
         return spec
+
+    def imported(self, module: ModuleType) -> None:
+        """Act once, and find nothing any more."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            _act(self._act, module)
 
 
 class _Loader(importlib.abc.Loader):
     """The module's own loader, and one thing more at the end."""
 
-    def __init__(self, loader: importlib.abc.Loader, act: Callable[[ModuleType], None]) -> None:
+    def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
         self._loader = loader
-        self._act = act
+        self._finder = finder
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Leave it to the module's own loader."""
@@ -60,7 +68,7 @@ class _Loader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        _act(self._act, module)
+        self._finder.imported(module)
 
 
 def _act(act: Callable[[ModuleType], None], module: ModuleType) -> None:

@@ -7,17 +7,22 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from tachograph.client.core.scalars import Reading, read
+from tachograph.client.core.scalars import Reading, number, read
 
 
 class Optimizers:
-    """The optimizers that a script has made, none of which is kept alive."""
+    """The optimizers that a script has made, none of which is kept alive.
+
+    `trained_seen`: a module was found that one of them trains.
+    """
 
     def __init__(self) -> None:
         self._made: list[ref[Any]] = []
         self._trained: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._primary: ref[Any] | None = None
+        self._parameter: ref[Any] | None = None
         self._versions: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self.trained_seen = False
 
     def made(self, optimizer: Any) -> None:
         """Remember an optimizer."""
@@ -25,12 +30,21 @@ class Optimizers:
         self._made.append(ref(optimizer))
         self._trained.clear()
 
-    def is_first(self, optimizer: Any) -> bool:
-        """Whether this is now the one that counts: the first that makes a step, or that does once the first is gone."""
-        if self._primary is not None and self._primary() is not None:
-            return False
+    @property
+    def one_counts(self) -> bool:
+        """Whether there is one that counts."""
+        return self._primary is not None and self._primary() is not None
+
+    def choose(self, optimizer: Any) -> None:
+        """Have this one count from now on."""
         self._primary = ref(optimizer)
-        return True
+        parameter = next((each for group in optimizer.param_groups for each in group["params"]), None)
+        self._parameter = None if parameter is None else ref(parameter)
+
+    @property
+    def model_is_gone(self) -> bool:
+        """Whether the one that counted is gone, and what it has trained: a training is over."""
+        return self._parameter is not None and self._parameter() is None and not self.one_counts
 
     def counts(self, optimizer: Any) -> bool:
         """Whether a step of this optimizer is a step of the training."""
@@ -57,7 +71,15 @@ class Optimizers:
                 for optimizer in (each() for each in self._made)
                 if optimizer is not None
             )
+            self.trained_seen |= known
         return known
+
+
+def rate_of(optimizer: Any) -> float | None:
+    """Return the learning rate of the first parameter group; None where there is none, or it lies on a device."""
+    groups = getattr(optimizer, "param_groups", None)
+    rate = groups[0].get("lr") if groups else None
+    return None if getattr(rate, "is_cuda", False) else number(read(rate))
 
 
 def steps_made(optimizer: Any) -> Reading:

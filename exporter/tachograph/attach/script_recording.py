@@ -63,6 +63,14 @@ class ScriptRecording:
             self.loop.abandon()
             self.loop.recorder.close()
 
+    def begin_again(self) -> None:
+        """End the record as finished: what follows is another training, whose record begins with the next event."""
+        if self.loop is not None:
+            self.loop.abandon()
+            self.loop.recorder.close()
+            self.loop = None
+            self.summary.trainings += 1
+
     @contained
     def joined(self) -> None:
         """Take over the rank and the world size that only the script knew, once its process group is there."""

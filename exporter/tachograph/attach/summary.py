@@ -5,58 +5,58 @@ With `--watch` what was measured follows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tachograph import humanize
 from tachograph.printable import printable
 
-SEEN = {
-    "data": "the wait for data",
-    "backward": "backward",
-    "optimizer": "the optimizer",
-    "learning rate": "the learning rate",
-    "schedule": "its schedule",
-    "loss": "the loss",
-    "loss scale": "the loss scale",
-    "gradient all-reduce": "DistributedDataParallel's all-reduce",
-    "eval": "evaluation (model.eval(), batches fetched without gradients or never trained on)",
-    "checkpoint": "saves (torch.save, torch.distributed.checkpoint)",
-    "gradient norm": "the gradient norm (clip_grad_norm_)",
-    "optimizers": "more than one optimizer: a step ends with that of the first",
-}
-
 PAUSE = "a long one may page RunHung: --hang-seconds"
 
 UNSEEN = {
-    "data": "the wait for data (no torch DataLoader was iterated over in the main thread)",
+    "batch": "the wait for data (no loader of PyTorch's was iterated over in the main thread)",
     "backward": "backward (it did not run through torch.autograd.backward)",
     "loss": "the loss (backward was not called on one number)",
-    "eval": f"evaluation ({PAUSE})",
-    "checkpoint": f"saves ({PAUSE})",
-    "gradient norm": "the gradient norm",
+    "learning_rate": "the learning rate (the optimizer's first group has none on the host)",
+    "evaluation": f"evaluations ({PAUSE})",
+    "checkpoint": f"checkpoints ({PAUSE})",
+    "grad_norm": "the gradient norm (not clipped by PyTorch's functions, or in parts)",
 }
-"""Events that were not seen, and why, or which page that may cause."""
+"""What has no value at the end, and why, or which page that may cause."""
 
 NEVER = "tokens and FLOPs unless given (--tokens-per-step, --flops-per-token)"
 
 
 class Summary:
-    """The things that were seen, by key, the number of steps and of ranks; filled by the observer.
+    """A count of what was recorded, by key, and the number of steps, trainings and ranks; filled by the observer.
 
-    `launched`: the script itself, or a launcher inside it, made this process one of several ranks.
+    `launched`: the script itself, or a launcher inside it, made this process one of several ranks. `received`: an
+    exporter has answered.
     """
 
     def __init__(self) -> None:
         self.steps = 0
+        self.trainings = 1
         self.own_recorder = False
         self.ranks = 1
         self.launched = False
-        self._seen: set[str] = set()
+        self.received = True
+        self._counts: Counter[str] = Counter()
+        self._loss_made_of = ""
 
-    def see(self, what: str) -> None:
-        """Note that something was seen."""
-        self._seen.add(what)
+    def count(self, what: str, times: int = 1) -> None:
+        """Note that something was recorded once more."""
+        self._counts[what] += times
+
+    def step_completed(self, logged: Iterable[str], batches: int, loss_made_of: str, *, backward: bool) -> None:
+        """Note a step, the names of the values logged with it, and what its loss was made of."""
+        self.steps += 1
+        self._counts["batch"] += batches
+        self._counts["backward"] += backward
+        for name in logged:
+            self._counts[name] += 1
+        self._loss_made_of = loss_made_of or self._loss_made_of
 
     def text(self, given: bool) -> str:
         """Return two lines for a person; `given` is whether an amount per step was given."""
@@ -67,20 +67,47 @@ class Summary:
                 "tachograph run: no training step was seen: none of torch's optimizers made a step in the main thread "
                 "of this process (processes that the script starts are not watched)\n"
             )
-        seen = [words for key, words in SEEN.items() if key in self._seen]
-        unseen = [words for key, words in UNSEEN.items() if key not in self._seen]
-        if "data" in self._seen and "backward" in self._seen:
-            seen.insert(1, "forward (from a batch to its backward)")
+        unseen = [words for key, words in UNSEEN.items() if not self._counts[key]]
         if self.launched:
             unseen.insert(
                 0, f"{self.ranks - 1} of {self.ranks} ranks, unless each was started with tachograph run (torchrun -m)"
             )
         if not given:
             unseen.append(NEVER)
+        trainings = f" of {self.trainings} trainings" if self.trainings > 1 else ""
+        to_nobody = "" if self.received else ", which no exporter has received"
         return (
-            f"tachograph run: recorded {self.steps} steps: {', '.join(seen)}\n"
+            f"tachograph run: recorded {humanize.plural(self.steps, 'step')}{trainings}{to_nobody}: "
+            f"{', '.join(self._recorded())}\n"
             f"tachograph run: not seen: {'; '.join(unseen) or 'nothing'}\n"
         )
+
+    def _recorded(self) -> Iterator[str]:
+        """Yield what has a value, with its number where it has one."""
+        counts = self._counts
+        if counts["batch"]:
+            yield f"{humanize.plural(counts['batch'], 'batch', 'batches')} and the wait for them"
+        if counts["batch"] and counts["backward"]:
+            yield "forward (from a batch to its backward)"
+        if counts["backward"]:
+            yield "backward"
+        yield "the optimizer"
+        if counts["loss"]:
+            made_of = f" (each {self._loss_made_of})" if self._loss_made_of else ""
+            yield f"{humanize.plural(counts['loss'], 'loss', 'losses')}{made_of}"
+        if counts["learning_rate"]:
+            yield "the learning rate" + (" and its schedule" if counts["schedule"] else "")
+        if counts["grad_norm"]:
+            yield humanize.plural(counts["grad_norm"], "gradient norm")
+        if counts["loss_scale"]:
+            yield "the loss scale"
+        if counts["all_reduce"]:
+            yield f"{humanize.plural(counts['all_reduce'], 'all-reduce')} of DistributedDataParallel"
+        for what in ("evaluation", "checkpoint"):
+            if counts[what]:
+                yield humanize.plural(counts[what], what)
+        if counts["other_optimizer"]:
+            yield "more than one optimizer: a step ends with that of the first"
 
 
 LAG_SHARE = 0.02

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import functools
 import importlib
-import io
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from types import CodeType
+from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from tachograph.attach.observer import LoaderState, Observer
+from tachograph.attach.in_place import FRAMES, in_place_of
+from tachograph.attach.loader_hooks import hook_loaders
+from tachograph.attach.observer import Observer
 from tachograph.attach.on_import import when_imported
+from tachograph.attach.save_hooks import hook_saves
 from tachograph.client.core.contained import contained
 from tachograph.client.core.notice import notice
 
@@ -26,98 +25,27 @@ from tachograph.client.core.notice import notice
 def attach(torch: Any, observer: Observer) -> None:
     """Hook each part separately: if this PyTorch lacks one, only that part is not observed."""
     for hook in (
-        _loaders, _backward, _optimizers, _parallel, _schedules, _scalers, _evaluations, _saves, _compilations,
+        hook_loaders, _backward, _optimizers, _parallel, _schedules, _scalers, _modes, hook_saves, _compilations,
         _clipping, _ranks,
     ):  # fmt: skip
         try:
             hook(torch, observer)
         except Exception as error:  # noqa: BLE001 - a PyTorch where a name has moved: the other parts still work
-            notice(f"attach {hook.__name__}", f"tachograph run cannot see {hook.__name__.strip('_')}", error)
+            part = hook.__name__.removeprefix("hook").strip("_")
+            notice(f"attach {part}", f"tachograph run cannot see {part}", error)
 
-
-class ObservedIterator:
-    """A loader's iterator that reports each batch; everything else is the iterator's own."""
-
-    def __init__(self, iterator: Any, feed: LoaderState, observer: Observer, is_learning: Callable[[], bool]) -> None:
-        self._iterator = iterator
-        self._feed = feed
-        self._observer = observer
-        self._is_learning = is_learning
-        self._batches: Iterator[Any] | None = None
-
-    def __iter__(self) -> ObservedIterator:
-        return self
-
-    def __next__(self) -> Any:
-        loop = self._observer.recording.here()
-        if loop is None:
-            return next(self._iterator)
-        learning = self._is_learning()
-        self._observer.fetching(self._feed, learning)
-        if self._batches is None:
-            self._feed.iterator = self._iterator
-            self._batches = iter(loop.recorder.data(self._feed))
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._observer.exhausted()
-            raise
-        self._observer.delivered(self._feed, learning)
-        return batch
-
-    def __len__(self) -> int:
-        return len(self._iterator)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_iterator":
-            raise AttributeError(name)
-        return getattr(self._iterator, name)
-
-
-_frames: list[CodeType] = []
-"""The code of our wrappers and hooks, whose frames Dynamo is to leave alone."""
 
 IN_A_STEP = (
-    "backward_begins", "backward_ends", "scaled", "clipped", "optimizer_begins", "optimizer_ends", "optimizer_skipped",
+    "backward_begins", "backward_ends", "scaled", "clipped", "update_begins", "update_ends", "closure_begins",
+    "closure_ends",
 )  # fmt: skip
 """Calls of an observer that a compiled function may come to where its graph is broken."""
-
-
-def _in_place_of(original: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Decorate the wrapper of a function: to Dynamo it is the function itself, in whose graph nothing can be timed."""
-
-    def decorate(wrapper: Any) -> Any:
-        wrapper._torchdynamo_inline = original
-        _frames.append(wrapper.__code__)
-        return functools.update_wrapper(wrapper, original)
-
-    return decorate
-
-
-def _loaders(torch: Any, observer: Observer) -> None:
-    loader_class = torch.utils.data.DataLoader
-    original = loader_class.__iter__
-    feeds: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
-
-    @_in_place_of(original)
-    def iterate(loader: Any) -> Any:
-        loop = observer.recording.here()
-        if loop is None:
-            return original(loader)
-        with loop.recorder.phase(observer.starting(torch.is_grad_enabled())):
-            iterator = original(loader)  # at once, as without us: it draws a random seed and starts the workers
-        feed = feeds.get(loader)
-        if feed is None:
-            feed = feeds[loader] = LoaderState()
-        return ObservedIterator(iterator, feed, observer, torch.is_grad_enabled)
-
-    loader_class.__iter__ = iterate
 
 
 def _backward(torch: Any, observer: Observer) -> None:
     original = torch.autograd.backward  # Tensor.backward calls it, too
 
-    @_in_place_of(original)
+    @in_place_of(original)
     def backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
         observer.backward_begins(tensors)
         try:
@@ -132,18 +60,39 @@ def _optimizers(torch: Any, observer: Observer) -> None:
     hooks = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the name
     _call_when_made(hooks.Optimizer, observer.optimizer_made)
 
-    def begins(optimizer: Any, *_: Any) -> None:
-        observer.optimizer_begins(optimizer)
+    def begins(optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        closure = named.get("closure") or (arguments[1] if len(arguments) > 1 else None)
+        if not callable(closure):
+            observer.update_begins(optimizer)
+            return None
+        observer.update_begins(optimizer, closure=True)
+        closure = _observed_closure(closure, observer)
+        if "closure" in named:
+            return arguments, {**named, "closure": closure}
+        return (arguments[0], closure, *arguments[2:]), named
 
     def ends(optimizer: Any, *_: Any) -> None:
-        observer.optimizer_ends(optimizer)
+        observer.update_ends(optimizer, optimizer)
 
     _observers.append(observer)
     for hook, stand_in in ((begins, _begins_in_graph), (ends, _ends_in_graph)):
-        hook._torchdynamo_inline = stand_in  # type: ignore[attr-defined]
-        _frames.append(hook.__code__)
+        hook._torchdynamo_inline = stand_in  # type: ignore[union-attr]
+        FRAMES.append(hook.__code__)
     hooks.register_optimizer_step_pre_hook(begins)
     hooks.register_optimizer_step_post_hook(ends)
+
+
+def _observed_closure(closure: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
+    """Return what an optimizer calls in place of `closure`."""
+
+    def observed(*arguments: Any, **named: Any) -> Any:
+        observer.closure_begins()
+        try:
+            return closure(*arguments, **named)
+        finally:
+            observer.closure_ends()
+
+    return observed
 
 
 _observers: list[Observer] = []
@@ -190,90 +139,45 @@ def _scalers(torch: Any, observer: Observer) -> None:
     scaler_class = torch.amp.GradScaler
     scale, step = scaler_class.scale, scaler_class.step
 
-    @_in_place_of(scale)
+    @in_place_of(scale)
     def scaled(scaler: Any, outputs: Any) -> Any:
         result = scale(scaler, outputs)
         observer.scaled(scaler, outputs, result)
         return result
 
-    @_in_place_of(step)
+    @in_place_of(step)
     def stepped(scaler: Any, optimizer: Any, *arguments: Any, **named: Any) -> Any:
+        observer.update_begins(scaler)
         result = step(scaler, optimizer, *arguments, **named)
-        observer.optimizer_skipped(optimizer)
+        observer.update_ends(scaler, optimizer)  # which it has skipped, unless that has stepped inside
         return result
 
     scaler_class.scale, scaler_class.step = scaled, stepped
 
 
-def _evaluations(torch: Any, observer: Observer) -> None:
-    """Watch `train()` during an evaluation only: it calls itself for each of a model's modules."""
+def _modes(torch: Any, observer: Observer) -> None:
+    """Watch `train()`, which `eval()` calls; it calls itself for each of a model's modules."""
     module_class = torch.nn.Module
-    evaluate, train = module_class.eval, module_class.train
+    original = module_class.train
+    inside = False
 
-    @_in_place_of(evaluate)
-    def evaluating(module: Any) -> Any:
-        result = evaluate(module)
-        if observer.evaluation_begins(module):
-            module_class.train = training
-        return result
-
-    @_in_place_of(train)
-    def training(module: Any, mode: bool = True) -> Any:
-        if mode and observer.evaluation_ends(module):
-            module_class.train = train
-        return train(module, mode)
-
-    module_class.eval = evaluating
-
-
-def _saves(torch: Any, observer: Observer) -> None:
-    kept_kinds = (Mapping, torch.nn.Module)
-
-    def kept(obj: Any, f: Any, *_: Any, **__: Any) -> tuple[bool, Any]:
-        return isinstance(obj, kept_kinds) and not isinstance(f, io.BytesIO), f if _is_path(f) else _path_of(f, "name")
-
-    torch.save = _observed_save(torch.save, observer, kept)
-    when_imported("torch.distributed.checkpoint.state_dict_saver", lambda saver: _distributed_saves(saver, observer))
-
-
-def _distributed_saves(saver: Any, observer: Observer) -> None:
-    def kept(*_: Any, checkpoint_id: Any = None, storage_writer: Any = None, **__: Any) -> tuple[bool, Any]:
-        return True, checkpoint_id if _is_path(checkpoint_id) else _path_of(storage_writer, "path")
-
-    saver.save = _observed_save(saver.save, observer, kept)
-    saver.async_save = _observed_save(saver.async_save, observer, kept)
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike)
-
-
-def _path_of(value: Any, attribute: str) -> Any:
-    """Return the path that an open file, or a writer of checkpoints, has as an attribute; None without one."""
-    path = getattr(value, attribute, None)
-    return path if _is_path(path) else None
-
-
-def _observed_save(original: Callable[..., Any], observer: Observer, kept: Callable[..., tuple[bool, Any]]) -> Any:
-    """Return `original` as phase `checkpoint`; a future that it returns is the end of the upload.
-
-    `kept` tells, by its arguments, whether the script can go on from what was saved, and where that is.
-    """
-
-    @_in_place_of(original)
-    def save(*arguments: Any, **named: Any) -> Any:
-        if not observer.saving():
-            return original(*arguments, **named)
+    @in_place_of(original)
+    def train(module: Any, mode: bool = True) -> Any:
+        nonlocal inside
+        if inside:
+            return original(module, mode)
+        inside = True
         try:
-            result = original(*arguments, **named)
-        except BaseException as error:
-            observer.saved(error, kept=True)
-            raise
-        upload = getattr(result, "upload_completion", result)
-        observer.saved(None, *kept(*arguments, **named), upload if hasattr(upload, "add_done_callback") else None)
-        return result
+            if mode:
+                observer.mode_set(module, True)
+            result = original(module, mode)
+            if not mode:
+                observer.mode_set(module, False)
+            return result
+        finally:
+            inside = False
 
-    return save
+    module_class.train = train
 
 
 def _compilations(torch: Any, observer: Observer) -> None:
@@ -296,23 +200,34 @@ def _listen(torch: Any, observer: Observer, handler: Any) -> None:
 
 @contained
 def _hide(torch: Any, observer: Observer) -> None:
-    for code in _frames:
+    for code in FRAMES:
         torch._dynamo.decorators.skip_code(code)
     for name in IN_A_STEP:
         setattr(observer, name, torch._dynamo.disable(getattr(observer, name)))
 
 
 def _clipping(torch: Any, observer: Observer) -> None:
-    clip: Any = importlib.import_module("torch.nn.utils.clip_grad")
-    original = clip.clip_grad_norm_
+    utils: Any = torch.nn.utils
+    clip = utils.clip_grad_norm_
 
-    @_in_place_of(original)
+    @in_place_of(clip)
     def clipped(*arguments: Any, **named: Any) -> Any:
-        norm = original(*arguments, **named)
+        norm = clip(*arguments, **named)
         observer.clipped(norm)
         return norm
 
-    clip.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_ = clipped
+    home: Any = importlib.import_module("torch.nn.utils.clip_grad")
+    home.clip_grad_norm_ = utils.clip_grad_norm_ = clipped
+    scale = getattr(utils, "clip_grads_with_norm_", None)
+    if scale is None:  # PyTorch before 2.6
+        return
+
+    @in_place_of(scale)
+    def scaled(parameters: Any, max_norm: Any, total_norm: Any, *arguments: Any, **named: Any) -> Any:
+        observer.clipped(total_norm)
+        return scale(parameters, max_norm, total_norm, *arguments, **named)
+
+    utils.clip_grads_with_norm_ = scaled
 
 
 def _ranks(torch: Any, observer: Observer) -> None:
@@ -321,13 +236,13 @@ def _ranks(torch: Any, observer: Observer) -> None:
     spawn: Any = sys.modules["torch.multiprocessing.spawn"]
     join, start = distributed.init_process_group, spawn.start_processes
 
-    @_in_place_of(join)
+    @in_place_of(join)
     def joined(*arguments: Any, **named: Any) -> Any:
         result = join(*arguments, **named)
         observer.recording.joined()
         return result
 
-    @_in_place_of(start)
+    @in_place_of(start)
     def starting(*arguments: Any, **named: Any) -> Any:
         observer.recording.starts_others()
         return start(*arguments, **named)

@@ -94,6 +94,14 @@ class ActiveCalls(NoOpCalls):
         return self.sender.last_step if self.sender is not None else None
 
     @property
+    def received(self) -> bool:
+        return self.sender is not None and self.sender.accepted
+
+    @property
+    def bucket_reductions(self) -> int:
+        return self.state.collectives.bucket_reductions
+
+    @property
     def identity(self) -> Identity:
         return self.state.identity
 
@@ -125,6 +133,12 @@ class ActiveCalls(NoOpCalls):
             self.clock.tag = tag
         else:
             self.drop("tag() outside a step")
+
+    def draws_from(self, loader: object, iterator: object) -> None:
+        self.state.loaders.began(loader, iterator)
+
+    def count_batches(self, number: int) -> None:
+        self.state.batches.count += number
 
     def data(self, loader: Iterable[Any]) -> Batches[Any]:
         phase = cast("Phase", self.phases["data"])

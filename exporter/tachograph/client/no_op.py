@@ -66,6 +66,14 @@ class NoOpCalls:
     def identity(self) -> Identity:
         return discover({}, os.environ)
 
+    @property
+    def received(self) -> bool:
+        return False
+
+    @property
+    def bucket_reductions(self) -> int:
+        return 0
+
     def position(self) -> tuple[int, str]:
         return 0, "other"
 
@@ -73,6 +81,10 @@ class NoOpCalls:
         """Take over the arguments of `step()`."""
 
     def tag(self, name: str) -> None: ...
+
+    def draws_from(self, loader: object, iterator: object) -> None: ...
+
+    def count_batches(self, number: int) -> None: ...
 
     def data(self, loader: Iterable[Any]) -> Any:  # noqa: ANN401 - Batches, or the loader itself
         return loader

@@ -170,6 +170,11 @@ class Recorder(Uncopied):
         return self._calls.last_step
 
     @property
+    def received(self) -> bool:
+        """Whether an exporter has answered so far; what is recorded before is sent once it does."""
+        return self._calls.received
+
+    @property
     def identity(self) -> Identity:
         """Who this is: run, rank, local rank, world size and attempt, as detected."""
         return self._calls.identity

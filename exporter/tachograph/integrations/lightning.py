@@ -36,6 +36,9 @@ PHASES: dict[str, PhaseName] = {
 }
 """The last word of a profiled action, and its phase. An action runs inside another's: phases are exclusive."""
 
+BY_HAND: dict[str, PhaseName] = {"backward": "backward", "optimizer_step": "optimizer"}
+"""The strategy's methods that manual optimization calls from within `training_step`, without an action of their own."""
+
 OWNERS = ("[Strategy]", "[LightningModule]", "[_TrainingEpochLoop]", "save_checkpoint")
 
 
@@ -73,7 +76,7 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         self._accumulating = False
         self._batches = 0
         self._arrived: Iterator[None] = repeat(None)
-        self._unwrap: Callable[[], None] | None = None
+        self._unwrap: list[Callable[[], None]] = []
 
     @contained
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -100,14 +103,17 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
             scheduler=next(iter(schedulers), None),
             scaler=getattr(trainer.precision_plugin, "scaler", None),
         )
+        step = trainer.global_step
+        if not pl_module.automatic_optimization:  # Lightning's number counts each optimizer; a step is a batch
+            step = self._batches = trainer.fit_loop.epoch_loop.batch_progress.total.completed
+            for name, phase in BY_HAND.items():
+                self._wrap(trainer.strategy, name, phase)
         batch = getattr(trainer.train_dataloader, "batch_size", None)
         if isinstance(batch, int):
             batch *= trainer.accumulate_grad_batches * trainer.world_size
-            recorder.invariant("global_batch", batch, step=trainer.global_step)
-        if trainer.global_step:
-            recorder.resumed(trainer.global_step)
-        # By hand a batch is a step, with as many optimizers as it likes: Lightning's number counts each of them.
-        self._batches = trainer.global_step
+            recorder.invariant("global_batch", batch, step=step)
+        if step:
+            recorder.resumed(step)
         if not pl_module.automatic_optimization and trainer.max_steps != -1:
             return
         if 0 < (steps := trainer.estimated_stepping_batches) < math.inf:  # last: what Lightning raises costs this alone
@@ -158,8 +164,8 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         """End the record, unless the recorder is the caller's or an exception is on its way to end it as failed."""
         if stage != "fit" or self._loop is None:
             return
-        if self._unwrap is not None:
-            self._unwrap()
+        while self._unwrap:
+            self._unwrap.pop()()
         if self._owned and sys.exc_info()[1] is None:
             self._loop.recorder.close()
             self._loop = None
@@ -184,9 +190,26 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         def unwrap() -> None:
             if profiler.start is begun:
                 del profiler.start, profiler.stop
-            self._unwrap = None
 
-        self._unwrap = unwrap
+        self._unwrap.append(unwrap)
+
+    def _wrap(self, owner: Any, name: str, phase: PhaseName) -> None:
+        """Call a method of one object as a phase of the open step."""
+        method = getattr(owner, name)
+
+        def called(*arguments: Any, **named: Any) -> Any:
+            loop = self._loop
+            if loop is None or not loop.stepping:
+                return method(*arguments, **named)
+            with loop.recorder.phase(phase):
+                return method(*arguments, **named)
+
+        def unwrap() -> None:
+            if vars(owner).get(name) is called:
+                delattr(owner, name)
+
+        setattr(owner, name, functools.wraps(method)(called))
+        self._unwrap.append(unwrap)
 
     @contained
     def _begun(self, action: str, before: dict[str, BaseException | None]) -> None:
@@ -209,7 +232,9 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
             next(self._arrived)
         if phase == "checkpoint" and error is None:
             folder = getattr(trainer.checkpoint_callback, "dirpath", None)
-            self._loop.recorder.checkpoint_saved(trainer.global_step, path=folder)
+            automatic = trainer.lightning_module.automatic_optimization
+            step = trainer.global_step if automatic else self._loop.recorder.position()[0]
+            self._loop.recorder.checkpoint_saved(step, path=folder)
 
 
 def _phase(action: str) -> PhaseName | None:

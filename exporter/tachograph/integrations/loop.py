@@ -76,7 +76,7 @@ class Loop:
     def enter(self, phase: PhaseName) -> None:
         """Enter a phase; nothing where it is the innermost open one."""
         if not self._open or self._open[-1][0] != phase:
-            manager = self.recorder.phase(phase)
+            manager = self.recorder._phases[phase]  # `phase()` would be one more call
             manager.__enter__()
             self._open.append((phase, manager))
 
@@ -92,6 +92,23 @@ class Loop:
     def in_phase(self, phase: PhaseName) -> bool:
         """Whether a phase is open."""
         return any(name == phase for name, _ in self._open)
+
+    def draws_from(self, loader: object, iterator: object) -> None:
+        """Watch the worker processes of an iterator over a loader."""
+        self.recorder._calls.draws_from(loader, iterator)
+
+    def count_batches(self, number: int) -> None:
+        """Count batches that were trained on and did not come through `Recorder.data`."""
+        self.recorder._calls.count_batches(number)
+
+    @property
+    def bucket_reductions(self) -> int:
+        """All-reduces of DistributedDataParallel models that were seen."""
+        return self.recorder._calls.bucket_reductions
+
+    def claim(self, phase: PhaseName) -> None:
+        """Count the time since the last change of phase as this one's, though another was entered."""
+        self.recorder._calls.clock.claim(phase)
 
     def add_loss(self, loss: object, share: float = 1.0) -> None:
         """Add `share` of a micro-batch's loss to the step's: a number, or a tensor, which is not read here.

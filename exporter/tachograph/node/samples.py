@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from tachograph.catalog.metric import COUNTER, Metric
+from tachograph.catalog.metric import Metric
 
 
 class Sample(NamedTuple):  # and not a dataclass: hundreds are made each second
@@ -43,11 +42,6 @@ Series: TypeAlias = tuple[Metric, tuple[str, ...]]
 
 Row: TypeAlias = tuple[Series, float]
 """A series and its number, as the worker handles them: what does not change is made once."""
-
-
-def believable(metric: Metric, number: float) -> bool:
-    """Return whether a number can be what a metric counts: finite, and, for what only grows, not below zero."""
-    return math.isfinite(number) and (number >= 0 or metric.kind != COUNTER)
 
 
 def unzipped(rows: Sequence[Row]) -> tuple[tuple[Series, ...], tuple[float, ...]]:

@@ -23,6 +23,7 @@ class Stack(Monitoring):
     """
 
     parts: Sequence[str] = ("exporter", "node_exporter", "alertmanager", "prometheus")
+    exporter_options: Sequence[str] = ()
 
     def __init__(
         self,
@@ -46,7 +47,8 @@ class Stack(Monitoring):
     def start_exporter(self) -> None:
         """Start the exporter on its address and socket, for the first time or again."""
         command = [sys.executable, "-m", "tachograph", "exporter", "--web.listen-address", self.address("exporter")]
-        self.exporter = self.children.start("exporter", [*command, "--socket", self.socket], self._gpu_environment)
+        command += ["--socket", str(self.socket), *self.exporter_options]
+        self.exporter = self.children.start("exporter", command, self._gpu_environment)
         self.exporter.wait_until(lambda: answers(f"{self.url('exporter')}/-/ready"), START_SECONDS)
 
     @property

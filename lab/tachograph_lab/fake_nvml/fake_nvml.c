@@ -113,7 +113,9 @@ int nvmlShutdown(void)
 
 const char *nvmlErrorString(int error)
 {
-    return error == SUCCESS ? "Success" : "made-up error";
+    if (error == SUCCESS)
+        return "Success";
+    return state && *state->error_words ? state->error_words : "made-up error";
 }
 
 int nvmlSystemGetDriverVersion(char *value, unsigned length)
@@ -216,6 +218,8 @@ int nvmlDeviceGetPciInfo_v3(device gpu, struct pci *pci)
     pci->bus = bus_of(gpu);
     pci->device_id = 0x233010de;
     snprintf(pci->legacy_bus_id, sizeof pci->legacy_bus_id, "0000:%02X:00.0", pci->bus);
+    if (*gpu->bus_id)
+        return copy(pci->bus_id, sizeof pci->bus_id, gpu->bus_id);
     snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
     return SUCCESS;
 }

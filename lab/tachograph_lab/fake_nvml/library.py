@@ -113,6 +113,7 @@ class FakeGpu(ctypes.Structure):
         ("name", ctypes.c_char * 96),
         ("serial", ctypes.c_char * 32),
         ("vbios", ctypes.c_char * 32),
+        ("bus_id", ctypes.c_char * 32),
         ("counted_until", ctypes.c_uint64),
         ("energy", ctypes.c_uint64),
         ("since_boot", ctypes.c_uint64 * 13),
@@ -199,6 +200,7 @@ class FakeState(ctypes.Structure):
         ("cuda_version", ctypes.c_uint32),
         ("event_count", ctypes.c_uint32),
         ("driver_version", ctypes.c_char * 80),
+        ("error_words", ctypes.c_char * 80),
         ("events", FakeEvent * EVENTS),
         ("gpus", FakeGpu * MAX_GPUS),
     )

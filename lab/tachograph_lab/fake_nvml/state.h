@@ -76,6 +76,7 @@ struct gpu {
     char name[96];
     char serial[32];
     char vbios[32];
+    char bus_id[32];               /* empty: made up */
     uint64_t counted_until;        /* ns, CLOCK_MONOTONIC: when the counters below were last brought up to date */
     uint64_t energy;               /* millijoules */
     uint64_t since_boot[SINCE_BOOT];
@@ -145,6 +146,7 @@ struct state {
     uint32_t cuda_version;
     uint32_t event_count;          /* events ever queued; the last EVENTS of them are kept */
     char driver_version[80];
+    char error_words[80];          /* what nvmlErrorString returns; empty: made up */
     struct event events[EVENTS];
     struct gpu gpus[MAX_GPUS];
 };

@@ -76,6 +76,8 @@ class SimulatedHost:
         yield "node_filesystem_size_bytes", disk, 1.9e12
         yield "node_filesystem_avail_bytes", disk, 1.2e12
         yield "node_filesystem_readonly", disk, 0.0
+        for collector in ("infiniband", "netclass", "netdev"):
+            yield "node_scrape_collector_success", {"collector": collector}, 1.0
         yield from self._ethernet(now)
         for place, rank in enumerate(self._ranks):
             yield from self._port(place, rank, now)

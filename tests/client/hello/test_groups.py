@@ -15,8 +15,8 @@ from tachograph.client.hello.groups import ATTEMPTS, GROUP_LIMIT, WORLD, GroupPr
 class Group:
     """A process group that has entered a number of collectives; without one its backend does not count."""
 
-    def __init__(self, ranks: list[int], entered: int | None = 7, desc: str = "undefined") -> None:
-        self.ranks, self.entered, self.group_desc = ranks, entered, desc
+    def __init__(self, ranks: list[int], entered: int | None = 7, desc: str = "undefined", backends: str = "") -> None:
+        self.ranks, self.entered, self.group_desc, self.backends = ranks, entered, desc, backends
 
     def _get_sequence_number_for_group(self) -> int:
         if self.entered is None:
@@ -30,7 +30,9 @@ def use(monkeypatch: pytest.MonkeyPatch, *made: Group, **dumps: Any) -> None:
     distributed = SimpleNamespace(
         group=SimpleNamespace(WORLD=made[0] if made else None),
         get_process_group_ranks=lambda group: group.ranks,
-        distributed_c10d=SimpleNamespace(_world=SimpleNamespace(pg_names=names)),
+        distributed_c10d=SimpleNamespace(
+            _world=SimpleNamespace(pg_names=names, pg_backend_config={group: group.backends for group in made})
+        ),
     )
     monkeypatch.setattr(groups, "in_use", lambda part: distributed)
     fake = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=SimpleNamespace(**dumps)))
@@ -75,6 +77,36 @@ def test_groups_are_bounded_and_numbers_are_text(monkeypatch: pytest.MonkeyPatch
     metrics = GroupProgress().metrics()
     assert metrics["collective_enqueued"] == {WORLD: 7} | {f"0,{number}": 7 for number in range(2, GROUP_LIMIT + 1)}
     assert set(metrics["collective_completed"].values()) == {0}
+
+
+def status(**groups: int) -> dict[str, dict[str, str]]:
+    """Return a recorder's `pg_status` of groups by number, all of whose collectives are completed."""
+    counts = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+    return {number.strip("_"): dict.fromkeys(counts, str(count)) for number, count in groups.items()}
+
+
+@pytest.mark.parametrize(
+    ("world", "in_world", "of_gloo", "completed"),
+    [
+        ("cuda:nccl", 9, status(_0=3), {WORLD: 9, "0 (2)": 3, "0 (3)": 5}),
+        ("cuda:nccl", 5, status(_0=5), {WORLD: 5, "0 (2)": 5, "0 (3)": 5}),
+        ("cpu:gloo,cuda:nccl", 9, status(_0=2, _1=3), {WORLD: 9, "0 (2)": 3, "0 (3)": 5}),
+    ],
+)
+def test_each_backend_numbers_its_own_groups(
+    monkeypatch: pytest.MonkeyPatch, world: str, in_world: int, of_gloo: Any, completed: dict[str, int]
+) -> None:
+    """A gloo group between two of NCCL's, as Megatron makes them, with the dumps that an H200 gave."""
+    names = {name: {"name": name, "desc": "undefined", "ranks": "[0]"} for name in ("0", "2")}
+    of_nccl = {"pg_config": names, "pg_status": status(_0=in_world, _1=5)}
+    gloo = Group([0], int(of_gloo[max(of_gloo)]["last_enqueued_collective"]), backends="cpu:gloo,cuda:gloo")
+    use(
+        monkeypatch,
+        Group([0], in_world, backends=world), gloo, Group([0], 5, backends="cuda:nccl"),
+        _dump_nccl_trace_json=lambda **_: json.dumps(of_nccl),
+        _dump_fr_trace_json=lambda **_: json.dumps({"pg_config": {"": {"name": ""}}, "pg_status": of_gloo}),
+    )  # fmt: skip
+    assert GroupProgress().metrics()["collective_completed"] == completed
 
 
 def test_what_the_recorder_counts_of_another_group_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ import pytest
 from tachograph.catalog import index as catalog
 from tachograph.catalog.gpu import CLOCK_EVENT_REASONS, RECOVERY_ACTIONS
 from tachograph.catalog.index import gpu_metrics
-from tachograph.node.driver.nvml import ALL_LINKS
+from tachograph.node.driver.nvml import ALL_LINKS, Narrow
 from tachograph.node.gpu.nvlink import link_call, link_fields
-from tachograph.node.gpu.open_gpu import Unwrapped
-from tachograph.node.gpu.reading_table import ACTIVITIES, CALLS, FIELDS, MIG_ACTIVITIES, SLOW_SECONDS, Field, Value
+from tachograph.node.gpu.possible import DriverCounter
+from tachograph.node.gpu.reading_table import CALLS, FIELDS, SLOW_SECONDS, Field, every_value
 
 NOT_SUPPORTED, NO_PERMISSION = 3, 4
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
@@ -23,21 +23,15 @@ OneGpu = Callable[..., Any]
 # What is no row of the table: told by the collectors of a GPU and of the node, by Xids, peaks, MIG and job files.
 ELSEWHERE = {
     catalog.GPU_INFO, catalog.GPU_UP, catalog.GPU_UNAVAILABLE, catalog.GPU_READINGS_FAILED, catalog.GPU_JOB_INFO,
-    catalog.GPU_XID_ERRORS, catalog.GPU_XID_TIMESTAMP, catalog.GPU_XID_INFO,
+    catalog.GPU_XID_ERRORS, catalog.GPU_XID_NONFATAL, catalog.GPU_XID_TIMESTAMP, catalog.GPU_XID_INFO,
     catalog.GPU_PEAK_FLOPS, catalog.GPU_ACHIEVABLE_FLOPS,
-    catalog.MIG_INFO, catalog.MIG_MEMORY_TOTAL, catalog.MIG_MEMORY_USED,
+    catalog.MIG_INFO,
 }  # fmt: skip
-
-
-def _values() -> list[Value]:
-    rows = [*FIELDS, *link_fields(1), *ACTIVITIES, *MIG_ACTIVITIES]
-    calls = [*CALLS, link_call(1)]
-    return [value for call in calls for value in call.values] + [row.value for row in rows]
 
 
 def test_every_gpu_row_of_the_catalog_is_read() -> None:
     """A catalog row without a reading, or a reading with labels that its row does not know, is a mistake."""
-    values = _values()
+    values = [*every_value(), *link_call(1).values, *(field.value for field in link_fields(1))]
     assert {value.metric for value in values} | ELSEWHERE == set(gpu_metrics())
     assert not {value.metric for value in values} & ELSEWHERE
     for value in values:
@@ -275,13 +269,13 @@ def test_a_counter_of_32_bits_goes_on_after_it_wraps(fake: Any, one_gpu: OneGpu)
     """A wrap of 32 bits adds 2^32 and a reset is passed on, so that rate() is right across both."""
     collector = one_gpu()
     shown_values = []
-    for now, number in enumerate((2**32 - 6, 4, 2**31 + 9, 2**32 - 1, 0, 3, 0, 5)):
+    for now, number in enumerate((2**32 - 6, 4, 2**31 + 9, 2**32 - 2, 0, 3, 0, 5)):
         fake.field(0, 94, number, value_type=UNSIGNED_INT)
         shown_values.append(collector.at(now * SLOW_SECONDS).samples["pcie_replays_total",])
     wraps = [0, 1, 1, 1, 2, 2, 0, 0]
     assert shown_values == [
         number + 2**32 * wrap
-        for number, wrap in zip((2**32 - 6, 4, 2**31 + 9, 2**32 - 1, 0, 3, 0, 5), wraps, strict=True)
+        for number, wrap in zip((2**32 - 6, 4, 2**31 + 9, 2**32 - 2, 0, 3, 0, 5), wraps, strict=True)
     ]
     fake.field(0, 94, 2**33, value_type=UNSIGNED_LONG_LONG)
     assert collector.at(8 * SLOW_SECONDS).samples["pcie_replays_total",] == 2**33
@@ -289,9 +283,11 @@ def test_a_counter_of_32_bits_goes_on_after_it_wraps(fake: Any, one_gpu: OneGpu)
 
 def test_no_wrap_is_seen_in_a_fall_within_a_half() -> None:
     """A driver reload sets a counter to 0 from anywhere; only from the upper half is that a wrap."""
-    counter = Unwrapped()
-    assert [counter.take(number) for number in (2**31 - 1, 0, 2**31, 5)] == [2**31 - 1, 0, 2**31, 2**32 + 5]
-    assert [counter.take(number) for number in (2**32 - 1, 2**31, 1)] == [2**33 - 1, 2**31, 2**32 + 1]
+    counter = DriverCounter()
+    for number, shown in {2**31 - 1: 2**31 - 1, 0: 0, 2**31: 2**31, 5: 2**32 + 5}.items():
+        assert counter.take(Narrow(number), 0) == shown
+    for number, shown in {2**32 - 1: 2**33 - 1, 2**31: 2**31, 1: 2**32 + 1}.items():
+        assert counter.take(Narrow(number), 0) == shown
 
 
 def test_bytes_counted_in_32_bits_are_not_believed(fake: Any, one_gpu: OneGpu) -> None:

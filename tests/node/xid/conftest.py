@@ -89,11 +89,16 @@ class Watch:
 
     def counts(self, gpu: int = 0) -> dict[int, int]:
         """Return a GPU's Xids that happened: number -> count."""
+        return self._counted("tachograph_gpu_xid_errors_total", gpu)
+
+    def nonfatal(self, gpu: int = 0) -> dict[int, int]:
+        """Return a GPU's Xids that were nonfatal: number -> count."""
+        return self._counted("tachograph_gpu_xid_nonfatal_total", gpu)
+
+    def _counted(self, family: str, gpu: int) -> dict[int, int]:
         rows = self._ask("rows")["rows"]
         return {
-            int(labels[2]): value
-            for name, labels, value in rows
-            if name == "tachograph_gpu_xid_errors_total" and labels[0] == str(gpu) and value
+            int(labels[2]): value for name, labels, value in rows if name == family and labels[0] == str(gpu) and value
         }
 
     def trouble(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog.gpu import GPU_XID_ERRORS, GPU_XID_TIMESTAMP
+from tachograph.catalog.gpu import GPU_XID_ERRORS, GPU_XID_INFO, GPU_XID_NONFATAL, GPU_XID_TIMESTAMP
 from tachograph.node.samples import GpuIdentity
 from tachograph.node.xid.counts import (
     NAMING_SECONDS,
@@ -177,6 +177,17 @@ def test_a_burst_counts_once() -> None:
     assert counts.of(UUID)[79] == (2, 1e9 + 110)
 
 
+def test_a_nonfatal_one_hides_no_fatal_one() -> None:
+    """Within the window of a nonfatal one a fatal one counts, and in the same slot both are the same GPU's."""
+    counts = XidCounts()
+    counts.add(BUS, 145, 100, 1e9 + 100, nonfatal=True)
+    counts.add(BUS, 145, 101, 1e9 + 101)
+    assert counts.nameless() == {BUS: [145]}
+    counts.name(BUS, UUID)
+    assert counts.of(UUID) == {145: (1, 1e9 + 101)}
+    assert counts.of(UUID, nonfatal=True) == {145: (1, 1e9 + 100)}
+
+
 def test_a_storm_of_hours_keeps_counting_slowly() -> None:
     """A storm counts one event for each window: neither a million nor a single one."""
     counts = XidCounts()
@@ -259,6 +270,52 @@ def test_both_sources_count_once(fake: Any, watch: Any, log: Any, until: Until) 
     fake.queue_xid(0, 48)
     until(lambda: running.counts() == {48: 1, 63: 1, 79: 1})
     assert running.notes() == {}
+
+
+NONFATAL = "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)"
+INJECTED = "RLW_SRC_TRACK Fatal XC0 i1 Link 00 (0x00000001 0x00000002 0x00000000 0x00000000)"
+FATAL = "RLW_SRC_TRACK Fatal XC0 i0 Link 05 (0x04084507 0x00000001 0x00000000 0x00000000)"
+
+
+@pytest.mark.parametrize("text", [NONFATAL, INJECTED])
+def test_what_the_driver_calls_nonfatal_is_counted_apart(kernel_watch: Any, log: Any, until: Until, text: str) -> None:
+    """No error, no time and no advice, which would page: a count of its own. A fatal one that follows has them all."""
+    kernel_watch.start()
+    named(log)
+    log.line(f"NVRM: Xid (PCI:{BUS}): 145, {text}")
+    (row,) = until(lambda: kernel_watch.rows([GPU]))
+    assert row == ((GPU_XID_NONFATAL, ("0", UUID, "145")), 1)
+    log.line(f"NVRM: Xid (PCI:{BUS}): 145, {FATAL}")
+    until(lambda: seen(kernel_watch) == {145: 1})
+    rows = {metric.name: (labels[2:], value) for (metric, labels), value in kernel_watch.rows([GPU])}
+    assert rows[GPU_XID_TIMESTAMP.name][1] == pytest.approx(time.time(), abs=20)
+    assert rows[GPU_XID_INFO.name] == (("145", "reset", "NVLink 5 fault in unit RLW"), 1)
+    assert rows[GPU_XID_NONFATAL.name] == (("145",), 1)
+
+
+def test_nvml_waits_for_the_logs_word(fake: Any, watch: Any, log: Any, until: Until) -> None:
+    """An event has a number alone: what the log calls nonfatal is no error, whichever of the two comes first."""
+    running = watch(fake.environment(), log.path)
+    until(lambda: fake.called("register_events", 7))
+    fake.queue_xid(0, 145)
+    log.line(f"NVRM: Xid (PCI:{BUS}): 145, {NONFATAL}")
+    log.line(f"NVRM: Xid (PCI:{BUS}): 149, {NONFATAL}")
+    fake.queue_xid(0, 149)
+    fake.queue_xid(0, 48)
+    until(lambda: running.counts() == {48: 1})
+    assert running.counts() == {48: 1}, "which came last, and was counted when the others could have been"
+    assert running.nonfatal() == {145: 1, 149: 1}
+    log.line(f"NVRM: Xid (PCI:{BUS}): 145, {FATAL}")
+    fake.queue_xid(0, 145)
+    until(lambda: running.counts() == {48: 1, 145: 1})
+
+
+def test_without_the_log_an_event_is_taken_for_an_error(fake: Any, watch: Any, until: Until) -> None:
+    """Where the log cannot be read nobody knows how bad an Xid is: it counts as one that may be fatal."""
+    running = watch(fake.environment())
+    until(lambda: fake.called("register_events", 7))
+    fake.queue_xid(0, 145)
+    until(lambda: running.counts() == {145: 1})
 
 
 def test_a_gpu_that_fell_off_the_bus_is_still_known(fake: Any, watch: Any, log: Any, until: Until) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.node.xid import kmsg
-from tachograph.node.xid.kmsg import KernelLog, bus_key, driver_record, uuid_of, xid_of
+from tachograph.node.xid.kmsg import KernelLog, bus_key, driver_record, is_nonfatal, uuid_of, xid_of
 
 UUID = "GPU-fa4e0000-0000-4000-8000-00000000000a"
 LINE = b"4,811,5000250,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n"
@@ -47,6 +47,51 @@ def test_every_spelling_of_an_xid(text: str, found: tuple[str, int] | None) -> N
     """Old and new drivers, MIG, no domain, eight digits of it, a function: all are found, and nothing else is."""
     record = driver_record(f"4,811,5000250,-;{text}".encode())
     assert (None if record is None else xid_of(record.text)) == found
+
+
+LINK_5 = "(0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)"
+
+
+@pytest.mark.parametrize(
+    ("text", "nonfatal"),
+    [
+        (f"145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 {LINK_5}", True),
+        ("145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004 0x00000000 0x00000000 0x00000000", True),
+        ("149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001 0x00000000 0x00000000)", True),
+        ("144, SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008)", True),
+        ("146, TLW_RX/TLW_RX_PIPE0 Nonfatal XC0 i0 Link 00 (0x00000001)", True),
+        (f"145, pid=4711, name=python3, RLW_RXPIPE Nonfatal XC0 i0 Link 13 {LINK_5}", True),
+        (f"145, pid='<unknown>', name=<unknown>, RLW_RXPIPE Nonfatal XC0 i0 Link 13 {LINK_5}", True),
+        ("145, RLW_RXPIPE Nonfatal", True),
+        ("150, MSE Non-fatal XC0 i0 Link 00 (0x00000001)", True),
+        ("149, NETIR_LINK_EVT Fatal XC0 i1 Link 00 (0x025001c6 0x00000000)", True),
+        ("145, pid=4, name=<unknown>, RLW_SRC_TRACK Fatal XC0 i1 Link 00 (0x00000001 0x00000002)", True),
+        ("149, NETIR_LINK_DOWN Nonfatal XC1 i2 Link 17 (0xdeadbeef)", True),
+        ("74, pid='<unknown>', name=<unknown>, NVLink: non-fatal error detected on link 14(0x0, 0x0)", True),
+        ("149, NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000 0x00000000 0x00000000)", False),
+        ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x00000000)", False),
+        (f"145, RLW_RXPIPE Fatal XC0 i0 Link 13 {LINK_5}", False),
+        (f"145, pid=4711, name=python3, RLW_RXPIPE Fatal XC1 i0 Link 13 {LINK_5}", False),
+        ("74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000)", False),
+        ("145, of a driver that says no more", False),
+        ("137, RLW_RXPIPE interrupt hit on link 11 on GPU0: PRIV Error", False),
+        ("79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", False),
+        ("45, pid=18, name=python3, Ch 00000001 caused by previous Xid 145", False),
+        ("79, pid=1, name=Nonfatal, GPU has fallen off the bus.", False),
+        ("79, pid=1, name=a, X Nonfatal, GPU has fallen off the bus.", False),
+        ("79, pid=1, name=Nonfatal XC0 i1, GPU has fallen off the bus.", False),
+        (r"79, pid=1, name=\x01\x01\x01, X Nonfatal, GPU has fallen off the bus.", False),
+        (f"145, pid=1, name=b, Y Nonfatal, RLW_RXPIPE Fatal XC0 i0 Link 13 {LINK_5}", False),
+    ],
+)  # fmt: skip
+def test_how_bad_an_xid_is_stands_in_its_text(text: str, nonfatal: bool) -> None:
+    """The driver's own word and the mark of an injected error, wherever it stands; never the name of a process."""
+    line = f"NVRM: Xid (PCI:0018:01:00): {text}"
+    assert is_nonfatal(line) is nonfatal
+    found = xid_of(line)
+    assert found is not None
+    assert found[1] == int(text.partition(",")[0])
+    assert not is_nonfatal(f"x[9]: segfault, comm {line}")
 
 
 def test_a_gpu_is_named_by_its_line() -> None:
@@ -86,6 +131,7 @@ def test_any_bytes_are_read_without_a_fault(line: bytes) -> None:
     record = driver_record(line)
     if record is not None and (found := xid_of(record.text)) is not None:
         bus, xid = found
+        assert is_nonfatal(record.text) in {True, False}
         assert bus_key(bus) == bus
         assert 0 <= xid < 100000
 

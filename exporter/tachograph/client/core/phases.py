@@ -167,6 +167,10 @@ class PhaseClock:
         running = perf_counter() - self.since if self.current is self.checkpoint else 0.0
         return self.checkpoint.seconds + running
 
+    def claim(self, name: str) -> None:
+        """Count the time since the last change of phase as `name`'s: what it was is known only now."""
+        self.current = self.phases[name]
+
     def read(self) -> tuple[str, float, dict[str, float]]:
         """Return the current phase, the moment it began, and every phase's seconds up to now, never less than before.
 

@@ -24,8 +24,8 @@ GROUP_LIMIT = 32
 WORLD = "0"
 """The label of the group of all ranks."""
 
-_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
-"""NCCL keeps a recorder of its own in CUDA builds; gloo and others use the general one."""
+_DUMPS = {"nccl": "_dump_nccl_trace_json", "gloo": "_dump_fr_trace_json"}
+"""Backend -> what dumps its recorder; the first is there in CUDA builds alone."""
 
 LONGEST_DESCRIPTION = 24
 LONGEST_SPAN = 24
@@ -36,7 +36,8 @@ class GroupProgress:
 
     def __init__(self) -> None:
         self._labels: dict[str, str] = {}
-        self._entered, self._completed = _Tried(self._read_entered), _Tried(_read_completed)
+        self._backends: dict[str, str] = {}
+        self._entered, self._completed = _Tried(self._read_entered), _Tried(self._read_completed)
 
     def metrics(self) -> dict[str, dict[str, int]]:
         """Return `collective_enqueued` and `collective_completed` by group; empty where there is nothing to read."""
@@ -49,6 +50,8 @@ class GroupProgress:
 
     def _read_entered(self, distributed: Any) -> dict[str, int]:  # noqa: ANN401
         named = list(distributed.distributed_c10d._world.pg_names.items())[:GROUP_LIMIT]
+        configurations = getattr(distributed.distributed_c10d._world, "pg_backend_config", {})
+        self._backends = {name: str(configurations.get(group, "")) for group, name in named}
         labels: dict[str, str] = {}
         entered = {}
         for group, name in named:
@@ -57,6 +60,27 @@ class GroupProgress:
                 entered[labels[name]] = group._get_sequence_number_for_group()
         self._labels = labels
         return entered
+
+    def _read_completed(self, entered: Mapping[str, int]) -> dict[str, int]:
+        """Return what the recorders say of groups, where they have seen as many collectives as the group has."""
+        distributed_c10d = loaded_torch()._C._distributed_c10d
+        dumps = {backend: getattr(distributed_c10d, dump, None) for backend, dump in _DUMPS.items()}
+        if not any(dumps.values()):
+            raise AttributeError("this build of PyTorch has no flight recorder")
+        completed: dict[str, int] = {}
+        for backend, dump in dumps.items():
+            if dump is None:
+                continue
+            recorded = json.loads(dump(includeCollectives=False))
+            status = recorded.get("pg_status") or {}
+            names = sorted((recorded.get("pg_config") or {}).keys() & self._labels.keys(), key=int) or [
+                name for name, backends in self._backends.items() if not backends or backend in backends
+            ]
+            for number, name in zip(sorted(status, key=int), names, strict=False):
+                label = self._labels[name]
+                if int(status[number]["last_enqueued_collective"]) == entered.get(label):
+                    completed[label] = max(int(status[number]["last_completed_collective"]), 0)
+        return completed
 
 
 class _Tried:
@@ -76,28 +100,6 @@ class _Tried:
             return {}
         self.failures = 0
         return found
-
-
-def _read_completed(entered: Mapping[str, int]) -> dict[str, int]:
-    """Return what the Flight Recorder says of groups, which it numbers in the order in which this rank made them."""
-    status = _status()
-    return {
-        group: max(int(status[number]["last_completed_collective"]), 0)
-        for number, group in ((str(index), group) for index, group in enumerate(entered))
-        if number in status and int(status[number]["last_enqueued_collective"]) == entered[group]
-    }
-
-
-def _status() -> dict[str, dict[str, str]]:
-    distributed_c10d = loaded_torch()._C._distributed_c10d
-    dumps = [getattr(distributed_c10d, name) for name in _DUMPS if hasattr(distributed_c10d, name)]
-    if not dumps:
-        raise AttributeError("this build of PyTorch has no flight recorder")
-    for dump in dumps:
-        status: dict[str, dict[str, str]] = json.loads(dump(includeCollectives=False)).get("pg_status")
-        if status:
-            return status
-    return {}
 
 
 def _label(distributed: Any, group: Any) -> str:  # noqa: ANN401

@@ -105,6 +105,11 @@ class Collectives:
         self.watched.append(totals)
         self._ask_at_a_steps_end()
 
+    @property
+    def bucket_reductions(self) -> int:
+        """The all-reduces of watched models that were seen: none of a model with a communication hook of its own."""
+        return sum(int(totals.operations) for totals in self.watched)
+
     def watch_waits(self, clock: PhaseClock) -> None:
         """Measure, from now on, where PyTorch makes this thread wait."""
         if self.waits is None:

@@ -62,8 +62,9 @@ class Who(NamedTuple):
 class Sender:
     """Sends the frames of one rank from its creation until `shut_down`.
 
-    `last_step` and `ended` are what the exporter remembers of an earlier process of this rank: its last step, and the
-    Unix time of its last frame; None if it knows of none. `over`: nothing more will be sent.
+    `accepted`: an exporter has answered. `last_step` and `ended` are what it remembers of an earlier process of this
+    rank: its last step, and the Unix time of its last frame; None if it knows of none. `over`: nothing more will be
+    sent.
     Raises OSError or RuntimeError where the process may have no more files or threads.
     """
 
@@ -82,7 +83,7 @@ class Sender:
         self._idled_at = 0.0
         self._due_at = 0.0
         self._bye: Frame | None = None
-        self._accepted = False
+        self.accepted = False
         self.last_step: int | None = None
         self.ended: float | None = None
         self.over = False
@@ -234,8 +235,8 @@ class Sender:
 
     def _accept(self, answer: dict[str, object]) -> None:
         """Keep what the exporter knows of an earlier process, from its first answer: later ones are of this process."""
-        if not self._accepted:
-            self._accepted = True
+        if not self.accepted:
+            self.accepted = True
             last_step, ended = answer.get("last_step"), answer.get("ended")
             self.last_step = whole(last_step, LARGEST_STEP)
             seconds = number(ended)

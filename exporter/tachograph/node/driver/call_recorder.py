@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tachograph.node.driver.nvml import Untyped
+from tachograph.node.driver.nvml import Untyped, decoded
 
 FIELDS, METRICS = "nvmlDeviceGetFieldValues", "nvmlGpmMetricsGet"
 
@@ -96,7 +96,7 @@ class CallRecorder:
     def _pass_on(self, name: str, function: Callable[..., Untyped], *arguments: Untyped) -> Untyped:
         asked = questions(self._names, name, arguments)
         try:
-            result = function(*arguments)
+            result = decoded(function, *arguments)
         except self._pynvml.NVMLError as error:
             for question in asked:
                 self._note(name, question, {"error": error.value})
@@ -138,8 +138,8 @@ class CallRecorder:
         """Return a value in the terms of JSON, with nothing in it that belongs to this machine alone."""
         if value is None or isinstance(value, (bool, int, float)):
             return value
-        if isinstance(value, (str, bytes)):
-            return self.disguise.text(value if isinstance(value, str) else value.decode("utf-8", "replace"))
+        if isinstance(value, str):
+            return self.disguise.text(value)
         if isinstance(value, (list, tuple, ctypes.Array)):
             return [self._encode(one) for one in value]
         if isinstance(value, ctypes.Structure):
@@ -151,7 +151,7 @@ class CallRecorder:
     def _members(self, structure: ctypes.Structure) -> dict[str, Untyped]:
         members: dict[str, Untyped] = {}
         for name, *_ in structure._fields_:
-            value = getattr(structure, name)
+            value = decoded(getattr, structure, name)
             nested = isinstance(value, ctypes.Structure)
             members[name] = self._members(value) if nested else self._member(name, value)
         return members

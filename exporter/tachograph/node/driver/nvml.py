@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import get_ident
 from typing import Any, TypeAlias
@@ -103,8 +103,26 @@ _LINK_UP = (1, 2)  # active, asleep; 0 is inactive, 3 carries no traffic
 ALL_LINKS = 0xFFFFFFFF
 """The scope of a field that adds up all NVLink links."""
 
+MOST = 256
+"""More GPUs of a node, links of a GPU or MIG instances than that are a blank value, which nobody must count up to."""
+
+MOST_PIDS = 1 << 22
+"""Linux has no process with a higher number (PID_MAX_LIMIT)."""
+
 
 _member = object.__getattribute__  # pynvml's own, in Python, looks for bytes; of a GPU 40 numbers are read each second
+
+
+def decoded(function: Callable[..., Untyped], *arguments: object) -> Untyped:
+    """Return what a function of pynvml returns; each byte of a text that is not UTF-8 becomes a replacement character.
+
+    pynvml decodes strictly, and drivers have given names that are not UTF-8 (555.85 under WSL: gpustat issue 170).
+    """
+    try:
+        result = function(*arguments)
+    except UnicodeDecodeError as error:
+        result = error.object
+    return result.decode("utf-8", "replace") if isinstance(result, bytes) else result
 
 
 class Narrow(int):
@@ -143,11 +161,13 @@ class Nvml:
         thread = get_ident()
         self._calling[thread] = name, time.monotonic()
         try:
-            return function(*arguments)
+            return decoded(function, *arguments)
         except self.pynvml.NVMLError as error:
             raise self.failure(error.value) from None
         except self.pynvml.NVMLLibraryMismatchError:  # and not an NVMLError: the driver is older than the function
             raise NotSupported(f"this driver has no {name}") from None
+        except (MemoryError, OverflowError):  # pynvml makes room for as many as the driver says there are
+            raise NvmlFailure(f"{name}: the driver gives an impossible length") from None
         finally:
             del self._calling[thread]
 
@@ -157,7 +177,7 @@ class Nvml:
 
     def failure(self, code: int) -> NvmlFailure:
         """Return the error that an nvmlReturn_t stands for."""
-        words = _WORDS.get(code) or str(self.pynvml.NVMLError(code))
+        words = _WORDS.get(code) or decoded(str, self.pynvml.NVMLError(code))
         return _ERRORS.get(code, NvmlFailure)(words)
 
     def refusal(self, code: int) -> NvmlFailure:
@@ -179,11 +199,13 @@ class Nvml:
             version = int(self.call("nvmlSystemGetCudaDriverVersion"))
         except NotSupported:
             return ""
+        if not 0 < version < 1000 * MOST:
+            return ""
         return f"{version // 1000}.{version % 1000 // 10}"
 
     def count(self) -> int:
         """Return how many GPUs the driver shows."""
-        return int(self.call("nvmlDeviceGetCount"))
+        return _few(self.call("nvmlDeviceGetCount"), "GPUs")
 
     def gpu(self, index: int) -> NvmlGpu:
         """Return a GPU by its NVML index; raise GpuFailed for one that cannot be opened."""
@@ -225,11 +247,11 @@ class NvmlGpu:
 
     def __init__(self, nvml: Nvml, handle: Untyped) -> None:
         self._nvml = nvml
-        self._handle = handle
+        self.handle = handle
 
     def call(self, name: str, *arguments: object) -> Untyped:
         """Return what a pynvml function returns for this GPU."""
-        return self._nvml.call(name, self._handle, *arguments)
+        return self._nvml.call(name, self.handle, *arguments)
 
     def fields(self, ids: Sequence[tuple[int, int]]) -> list[float | NvmlFailure]:
         """Return field values by (NVML_FI_*, scope) in order, read in one driver call; a failed one is its error."""
@@ -247,8 +269,8 @@ class NvmlGpu:
 
     def links(self) -> list[bool | None]:
         """Return for each NVLink link whether it is up, asleep or not; None where it is unknown."""
-        count = self._answer(_LINK_COUNT)
-        asked = [(_LINK_STATE, link) for link in range(int(count))]
+        count = _few(self._answer(_LINK_COUNT), "links")
+        asked = [(_LINK_STATE, link) for link in range(count)]
         states = self.fields(asked) if asked else []
         return [self._link(link, state) for link, state in enumerate(states)]
 
@@ -271,13 +293,17 @@ class NvmlGpu:
         return (
             str(self.call("nvmlDeviceGetUUID")),
             str(self.call("nvmlDeviceGetName")),
-            _text(self.call("nvmlDeviceGetPciInfo").busId),
+            self.bus_id(),
         )
+
+    def bus_id(self) -> str:
+        """Return the PCI bus id, such as 00000000:1B:00.0."""
+        return str(decoded(_member, self.call("nvmlDeviceGetPciInfo"), "busId"))
 
     def imprint(self, name: str) -> str:
         """Return a text that a call by this name gives, such as the serial number; empty where the part has none."""
         try:
-            return _text(self.call(name))
+            return str(self.call(name))
         except (NotSupported, NoPermission):
             return ""
 
@@ -321,7 +347,7 @@ class NvmlGpu:
         pids = {process.pid for process in self.call("nvmlDeviceGetComputeRunningProcesses")}
         with suppress(NotSupported, NoPermission):
             pids |= {process.pid for process in self.call("nvmlDeviceGetMPSComputeRunningProcesses")}
-        return tuple(sorted(pids - {0}))  # 0: one that this container cannot see
+        return tuple(sorted(pid for pid in pids if 0 < pid <= MOST_PIDS))  # 0: one that this container cannot see
 
     def has_gpm(self) -> bool:
         """Return whether the GPU measures itself by GPM."""
@@ -340,16 +366,19 @@ class NvmlGpu:
             current, _ = self.call("nvmlDeviceGetMigMode")
         except NotSupported:
             return False
-        return bool(current)
+        return bool(_few(current, "modes"))
 
     def mig_devices(self) -> list[NvmlGpu]:
         """Return the MIG instances that were made."""
         devices = []
-        for index in range(self.call("nvmlDeviceGetMaxMigDeviceCount")):
+        for index in range(_few(self.call("nvmlDeviceGetMaxMigDeviceCount"), "MIG instances")):
             with suppress(NotFound):
                 devices.append(NvmlGpu(self._nvml, self.call("nvmlDeviceGetMigDeviceHandleByIndex", index)))
         return devices
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)  # which one depends on pynvml's version
+def _few(number: float, things: str) -> int:
+    """Return a number of things; raise NvmlFailure for one that there cannot be."""
+    if not 0 <= number <= MOST:
+        raise NvmlFailure(f"not possible: the driver counts more than {MOST} {things}")
+    return int(number)

@@ -14,14 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tachograph.catalog import index as catalog
-from tachograph.catalog.metric import Metric
 from tachograph.node.driver.nvml import NoPermission, NotSupported, Nvml, NvmlGpu
 from tachograph.node.gpu.gpm import Gpm, GpmWindow
-from tachograph.node.gpu.reading_table import MIG_ACTIVITIES
+from tachograph.node.gpu.reading_table import MIG_ACTIVITIES, MIG_MEMORY, Value
 
-OwnRow: TypeAlias = tuple[Metric, tuple[str, ...], float]
-"""A sample without the labels gpu and uuid."""
+Reading: TypeAlias = tuple[Value, tuple[str, ...], float | None]
+"""What the driver gave for a value of an instance, with the labels after gpu and uuid."""
 
 _SHARES = 8  # a profile is named by eighths of the GPU's memory
 
@@ -56,21 +54,22 @@ class MigInstances:
         for number in kept - self._windows.keys():
             self._windows[number] = GpmWindow(self._nvml, self._gpu, MIG_ACTIVITIES, number)
 
-    def read(self, gpm: Gpm, now: float, failures: dict[str, str]) -> Iterator[OwnRow]:
-        """Yield the instances, their memory, and their GPM readings."""
+    def infos(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the instances: name, UUID and profile."""
+        return ((instance.label, instance.uuid, instance.profile) for instance in self._instances)
+
+    def read(self, gpm: Gpm, now: float, failures: dict[str, str]) -> Iterator[Reading]:
+        """Yield the memory of the instances, and their GPM readings."""
         seen = set()
         for instance in self._instances:
             labels = (instance.label,)
-            yield catalog.MIG_INFO, (*labels, instance.uuid, instance.profile), 1.0
             if instance.gpu_instance in seen:
                 continue
             seen.add(instance.gpu_instance)
-            total, used = _memory(instance.device)
-            if total is not None and used is not None:
-                yield catalog.MIG_MEMORY_TOTAL, labels, float(total)
-                yield catalog.MIG_MEMORY_USED, labels, float(used)
+            for value, memory in zip(MIG_MEMORY, _memory(instance.device), strict=True):
+                yield value, labels, memory
             for value, number in gpm.read(self._windows[instance.gpu_instance], now, failures):
-                yield value.metric, labels, number * value.scale
+                yield value, labels, number
 
     def close(self) -> None:
         """Forget the instances and free the memory of their GPM samples."""
@@ -110,6 +109,8 @@ def _profile(device: NvmlGpu, gpu_memory: float) -> str:
     if not gpu_memory:
         return ""
     shares = round(shape.memorySizeMB * 2**20 / gpu_memory * _SHARES)
+    if not 0 < shares <= _SHARES:
+        return ""
     gigabytes = math.floor(shares / _SHARES * math.ceil(gpu_memory / 2**30) + 0.5)  # 22.5 is 23, not the even 22
     whole = f"{shape.gpuInstanceSliceCount}g.{gigabytes}gb"
     part = shape.computeInstanceSliceCount

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tachograph.catalog import index as catalog
 from tachograph.node.driver.nvml import NvmlGpu
-from tachograph.node.gpu.reading_table import KIBI, Call, Field, Value
+from tachograph.node.gpu.reading_table import COUNT, FLAG, KIBI, NVLINK_BYTES, Call, Field, Value
 
 # Fields that take the link as their scope, the older generations' first. Of generation 4 and before, 161 to 163 are the
 # data-link layer's counts; 213 and on are generation 5's.
@@ -29,7 +29,7 @@ def link_fields(count: int) -> tuple[Field, ...]:
     for link in range(count):
         label = str(link)
         for field_id, direction, scale in _BYTES:
-            value = Value(catalog.GPU_NVLINK_LINK_BYTES, (label, direction), scale)
+            value = Value(catalog.GPU_NVLINK_LINK_BYTES, (label, direction), NVLINK_BYTES, scale)
             fields.append(Field(field_id, value, scope=link, slow=True, spared=True))
         for field_id, error in _ERRORS:
             fields.append(Field(field_id, _errors(label, error), scope=link, slow=True, spared=True))
@@ -41,7 +41,7 @@ def link_fields(count: int) -> tuple[Field, ...]:
 
 def link_call(count: int) -> Call:
     """Return the reading of whether each of a GPU's links is up."""
-    values = tuple(Value(catalog.GPU_NVLINK_LINK_ACTIVE, (str(link),)) for link in range(count))
+    values = tuple(Value(catalog.GPU_NVLINK_LINK_ACTIVE, (str(link),), FLAG) for link in range(count))
     return Call(_active, values, slow=True, spared=True)
 
 
@@ -50,4 +50,4 @@ def _active(gpu: NvmlGpu) -> Sequence[float | None]:
 
 
 def _errors(label: str, error: str) -> Value:
-    return Value(catalog.GPU_NVLINK_LINK_ERRORS, (label, error))
+    return Value(catalog.GPU_NVLINK_LINK_ERRORS, (label, error), COUNT)

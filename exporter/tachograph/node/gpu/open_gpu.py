@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from tachograph.catalog import index as catalog
@@ -12,6 +11,7 @@ from tachograph.node.driver.nvml import WHOLE, GpuFailed, Narrow, NotSupported, 
 from tachograph.node.gpu.gpm import Gpm, GpmWindow
 from tachograph.node.gpu.mig import MigInstances
 from tachograph.node.gpu.nvlink import link_call, link_fields
+from tachograph.node.gpu.possible import Belief, Impossible
 from tachograph.node.gpu.reading_table import (
     ACTIVITIES,
     CALLS,
@@ -24,7 +24,7 @@ from tachograph.node.gpu.reading_table import (
     Version,
 )
 from tachograph.node.peaks import achievable_of, peaks_of
-from tachograph.node.samples import GpuIdentity, Row, Series, believable
+from tachograph.node.samples import GpuIdentity, Row, Series
 
 _PROCESSES = "processes"
 _SHOWN = dict.fromkeys(
@@ -48,7 +48,7 @@ _Slot: TypeAlias = tuple[Value, Series]
 
 
 class OpenGpu:
-    """A GPU that is open; remembers the readings it lacks, values that are seldom read, and the carry of counters."""
+    """A GPU that is open; remembers the readings it lacks, values that are seldom read, and what it believes."""
 
     def __init__(self, nvml: Nvml, gpu: NvmlGpu, identity: GpuIdentity, driver: Version, detail: bool) -> None:
         self.gpm = Gpm(gpu)
@@ -85,7 +85,8 @@ class OpenGpu:
         self._slow_rows: list[Row] = []
         self._slow_failures: dict[str, str] = {}
         self._absent_until: dict[Call | Field | str, float] = {}
-        self._unwrapped: dict[Field, Unwrapped] = {}
+        self._belief = Belief()
+        self._answers = False  # whether the driver gave any number, believed or not
 
     def read(self, now: float, failures: dict[str, str]) -> list[Row]:
         """Return every row; failed readings go to `failures` by subject. Raise GpuFailed if no row can be trusted."""
@@ -95,9 +96,10 @@ class OpenGpu:
             self._slow_failures = {}
             self._slow_rows = self._read_slow(now, self._slow_failures)
         failures.update(self._slow_failures)
+        self._answers = False
         rows = self._read_calls(self._fast_calls, now, failures)
         rows += self._read_fields(self._fast_fields, now, failures)
-        if failures and not rows:  # each for a reason that concerns one reading only
+        if failures and not self._answers:  # each for a reason that concerns one reading only
             raise GpuFailed(next(iter(failures.values())))
         rows += self._read_activity(now, failures)
         rows += self._slow_rows
@@ -176,12 +178,14 @@ class OpenGpu:
     def _read_activity(self, now: float, failures: dict[str, str]) -> list[Row]:
         if not self._mig_enabled:
             numbers = self.gpm.read(self._window, now, failures)
-            return [(self._active[value], number * value.scale) for value, number in numbers]
+            return self._rows((((value, self._active[value]), number) for value, number in numbers), now, failures)
         try:
-            return [
-                (self._series(metric, labels), number)
-                for metric, labels, number in self._mig.read(self.gpm, now, failures)
+            rows: list[Row] = [(self._series(catalog.MIG_INFO, labels), 1.0) for labels in self._mig.infos()]
+            given = [
+                ((value, self._series(value.metric, labels)), number)
+                for value, labels, number in self._mig.read(self.gpm, now, failures)
             ]
+            return rows + self._rows(given, now, failures)
         except WHOLE:
             raise
         except NvmlFailure as failure:  # an instance was taken down meanwhile
@@ -201,7 +205,7 @@ class OpenGpu:
             except NvmlFailure as failure:
                 self._lack(call, [value.metric.name for value, _ in slots], failure, now, failures)
                 continue
-            rows += self._rows(slots, numbers, failures)
+            rows += self._rows(zip(slots, numbers, strict=True), now, failures)
         return rows
 
     def _read_fields(self, fields: Iterable[tuple[Field, _Slot]], now: float, failures: dict[str, str]) -> list[Row]:
@@ -225,27 +229,29 @@ class OpenGpu:
             elif field.wide and isinstance(answer, Narrow):
                 absent_until[field] = now + RETRY_SECONDS
             elif id(slot[1]) not in given:
-                counted = isinstance(answer, Narrow) and field.value.metric.kind == COUNTER
-                number = self._unwrapped.setdefault(field, Unwrapped()).take(answer) if counted else answer
-                given[id(slot[1])] = slot, number
-        return self._rows([slot for slot, _ in given.values()], [number for _, number in given.values()], failures)
+                given[id(slot[1])] = slot, answer
+        return self._rows(given.values(), now, failures)
 
-    def _rows(self, slots: Sequence[_Slot], numbers: Sequence[float | None], failures: dict[str, str]) -> list[Row]:
+    def _rows(self, given: Iterable[tuple[_Slot, float | None]], now: float, failures: dict[str, str]) -> list[Row]:
+        """Return the rows of what the driver gave and what can be."""
+        belief = self._belief
         rows: list[Row] = []
-        for (value, series), number in zip(slots, numbers, strict=True):
-            if number is None:
+        for (value, series), raw in given:
+            if raw is None:
+                continue
+            self._answers = True
+            try:
+                if value.metric.kind == COUNTER:
+                    rows.append((series, belief.count(value, value.possible, raw, value.scale, now)))
+                    continue
+                number = belief.number(value, value.possible, raw, value.scale)
+            except Impossible as impossible:
+                failures[value.metric.name] = str(impossible)
                 continue
             if value.words:
-                if number in range(len(value.words)):
-                    rows.append((self._series(value.metric, (value.words[int(number)],)), 1.0))
-                else:
-                    failures[value.metric.name] = f"{number:.0f} is none of {', '.join(value.words)}"
-            elif 0 <= number < math.inf or believable(value.metric, number):
-                rows.append((series, number * value.scale))
+                rows.append((self._series(value.metric, (value.words[int(number)],)), 1.0))
             else:
-                failures[value.metric.name] = (
-                    "not a finite number, or a count below zero"  # each new text is a log line
-                )
+                rows.append((series, number))
         return rows
 
     def _lack(
@@ -265,26 +271,3 @@ class OpenGpu:
 
 def _in_time(field: Field, driver: Version) -> bool:
     return field.since <= driver and not (field.before and driver >= field.before)
-
-
-class Unwrapped:
-    """A counter that the driver keeps in 32 bits, carried on beyond them.
-
-    A fall from the upper half of its range to the lower one is a wrap. Any other fall is a reset, as by a reload of
-    the driver, and is passed on as one, for Prometheus knows what to do with it.
-    """
-
-    __slots__ = ("_carry", "_last")
-    RANGE = 2**32
-
-    def __init__(self) -> None:
-        self._last = 0.0
-        self._carry = 0
-
-    def take(self, number: float) -> float:
-        """Return the whole count, given what the driver's 32 bits hold now."""
-        if number < self._last:
-            wrapped = self._last >= self.RANGE / 2 > number
-            self._carry = self._carry + self.RANGE if wrapped else 0
-        self._last = number
-        return self._carry + number

@@ -5,15 +5,21 @@
     tachograph_gpu_xid_info{gpu="3",uuid="GPU-…",xid="79",action="reboot",meaning="the GPU does not answer …"} 1
 
 They come from NVML's events and, where it can be read, from the kernel's log, which has more of them and keeps them.
+Only the log says which the driver itself calls nonfatal, or that was injected for a test. These are counted apart:
+
+    tachograph_gpu_xid_nonfatal_total{gpu="3",uuid="GPU-…",xid="145"} 7
 """
 
 from __future__ import annotations
 
+import math
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tachograph.catalog import index as catalog
 from tachograph.node.driver.nvml import Nvml
@@ -39,6 +45,9 @@ has forgotten some of it and the counter shrank.
 
 NAMING_SECONDS = 30.0
 """How long NVML may take to list the GPUs, before an Xid of an unknown GPU is logged."""
+
+LOG_SECONDS = 2.0
+"""How long an event of NVML's waits for the log, where that is read, to report the same and say how bad it is."""
 
 POLL_SECONDS = 0.25
 PAUSE_SECONDS = 0.1  # after each turn at the log: KernelLog says why
@@ -67,6 +76,10 @@ class _XidCount:
             self.last_at, self.unix = other.last_at, other.unix
 
 
+_Kind: TypeAlias = tuple[int, bool]
+"""An Xid, and whether it was nonfatal."""
+
+
 class XidCounts:
     """Xids of GPUs by UUID, and of PCI bus ids as long as nobody knows which GPU sits there."""
 
@@ -74,31 +87,33 @@ class XidCounts:
         self._lock = threading.Lock()
         self._uuids: dict[str, str] = {}  # by bus id, of who sits there now
         self._known: set[str] = set()
-        self._by_owner: dict[str, dict[int, _XidCount]] = {}  # by UUID, else by bus id
+        self._by_owner: dict[str, dict[_Kind, _XidCount]] = {}  # by UUID, else by bus id
 
-    def add(self, bus: str, xid: int, at: float, unix: float, *, counts: bool = True) -> None:
+    def add(self, bus: str, xid: int, at: float, unix: float, *, counts: bool = True, nonfatal: bool = False) -> None:
         """Take an Xid that happened `at` on the monotonic clock; `counts`: not only its time is of interest."""
         with self._lock:
             own = self._by_owner.setdefault(self._uuids.get(bus, bus), {})
-            own.setdefault(xid, _XidCount()).add(at, unix, counts=counts)
+            own.setdefault((xid, nonfatal), _XidCount()).add(at, unix, counts=counts)
 
     def name(self, bus: str, uuid: str) -> None:
         """Take note of which GPU sits where; what happened there before anybody knew is its."""
         with self._lock:
-            for xid, count in self._by_owner.pop(bus, {}).items():
-                self._by_owner.setdefault(uuid, {}).setdefault(xid, _XidCount()).merge(count)
+            for kind, count in self._by_owner.pop(bus, {}).items():
+                self._by_owner.setdefault(uuid, {}).setdefault(kind, _XidCount()).merge(count)
             self._uuids[bus] = uuid
             self._known.add(uuid)
 
-    def of(self, uuid: str) -> dict[int, tuple[int, float]]:
-        """Return a GPU's Xids: number -> (count, Unix time of the last)."""
+    def of(self, uuid: str, *, nonfatal: bool = False) -> dict[int, tuple[int, float]]:
+        """Return a GPU's Xids, or the nonfatal ones: number -> (count, Unix time of the last)."""
         with self._lock:
-            return {xid: (each.count, each.unix) for xid, each in sorted(self._by_owner.get(uuid, {}).items())}
+            own = sorted(self._by_owner.get(uuid, {}).items())
+            return {xid: (each.count, each.unix) for (xid, kind), each in own if kind is nonfatal}
 
     def nameless(self) -> dict[str, list[int]]:
         """Return the Xids of bus ids where no known GPU sits."""
         with self._lock:
-            return {owner: sorted(counts) for owner, counts in self._by_owner.items() if owner not in self._known}
+            nameless = self._by_owner.keys() - self._known
+            return {owner: sorted({xid for xid, _ in self._by_owner[owner]}) for owner in nameless}
 
 
 class XidWatch:
@@ -124,6 +139,8 @@ class XidWatch:
         self._events: XidEvents | None = None
         self._log_trouble, self._log_sentence = "starting", ""
         self._log_lost = False
+        self._logged: dict[tuple[str, int], float] = {}  # when the log last reported an Xid of a bus id
+        self._waiting: deque[tuple[float, float, str, int]] = deque()  # NVML's events: when, Unix time, bus id and Xid
         self._history_read = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -159,6 +176,7 @@ class XidWatch:
 
     def rows(self, identities: Sequence[GpuIdentity]) -> list[Row]:
         """Return the samples of every GPU that has a UUID: of an Xid from its first on."""
+        self._count_events()
         return [row for gpu in identities if gpu.uuid for row in self._gpu_rows(gpu)]
 
     def _gpu_rows(self, gpu: GpuIdentity) -> list[Row]:
@@ -168,6 +186,8 @@ class XidWatch:
             rows.append(((catalog.GPU_XID_ERRORS, labels), float(count)))
             rows.append(((catalog.GPU_XID_TIMESTAMP, labels), unix))
             rows.append(((catalog.GPU_XID_INFO, (*labels, row.action, row.meaning)), 1.0))
+        for xid, (count, _) in self._counts.of(gpu.uuid, nonfatal=True).items():
+            rows.append(((catalog.GPU_XID_NONFATAL, (gpu.index, gpu.uuid, str(xid))), float(count)))
         return rows
 
     @property
@@ -198,7 +218,15 @@ class XidWatch:
         return notes
 
     def _event(self, bus: str, xid: int) -> None:
-        self._counts.add(bus, xid, self._clock(), self._wall())
+        self._waiting.append((self._clock(), self._wall(), bus, xid))
+
+    def _count_events(self) -> None:
+        """Count what NVML reported and the log does not."""
+        ripe = self._clock() - (0.0 if self._log_trouble else LOG_SECONDS)
+        while self._waiting and self._waiting[0][0] <= ripe:
+            at, unix, bus, xid = self._waiting.popleft()
+            if abs(self._logged.get((bus, xid), -math.inf) - at) > WINDOW_SECONDS:
+                self._counts.add(bus, xid, at, unix)
 
     def _follow(self) -> None:
         """Read the kernel's log until told to stop, or until it cannot be read."""
@@ -238,4 +266,6 @@ class XidWatch:
             now, wall = self._clock(), self._wall()
             # The kernel's clock drifts from ours by seconds a day, so only what is history is dated by it.
             at = min(record.at, now) if not self._history_read.is_set() else now
-            self._counts.add(*found, at, wall - (now - at), counts=now - at <= RESTART_SECONDS)
+            self._logged[found] = at
+            counts, nonfatal = now - at <= RESTART_SECONDS, kernel.is_nonfatal(record.text)
+            self._counts.add(*found, at, wall - (now - at), counts=counts, nonfatal=nonfatal)

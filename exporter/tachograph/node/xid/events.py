@@ -9,7 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tachograph.backoff import Backoff
-from tachograph.node.driver.nvml import DriverAbsent, DriverMismatch, NotSupported, Nvml, NvmlFailure, Untyped
+from tachograph.node.driver.nvml import (
+    DriverAbsent,
+    DriverMismatch,
+    NotSupported,
+    Nvml,
+    NvmlFailure,
+    NvmlGpu,
+    Untyped,
+)
 from tachograph.node.xid.kmsg import bus_key
 
 XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
@@ -110,7 +118,7 @@ class XidEvents:
                 event = self._wait(events)
                 if event is not None:
                     # Not by asking the driver for its UUID: after Xid 79 the GPU does not answer.
-                    bus = buses.get(_address(event.device)) or _bus(self._nvml, event.device)
+                    bus = buses.get(_address(event.device)) or bus_key(NvmlGpu(self._nvml, event.device).bus_id())
                     self._found(bus, int(event.eventData))
         finally:
             with suppress(NvmlFailure):  # it may have gone with the driver
@@ -175,15 +183,10 @@ class _Probe(threading.Thread):
     def run(self) -> None:
         """Ask."""
         try:
-            gpu = self._nvml.call("nvmlDeviceGetHandleByIndex", self._index)
-            self._answer = gpu, _bus(self._nvml, gpu), str(self._nvml.call("nvmlDeviceGetUUID", gpu))
+            gpu = self._nvml.gpu(self._index)
+            self._answer = gpu.handle, bus_key(gpu.bus_id()), str(gpu.call("nvmlDeviceGetUUID"))
         except NvmlFailure as failure:
             self._answer = failure
-
-
-def _bus(nvml: Nvml, handle: Untyped) -> str:
-    bus_id = nvml.call("nvmlDeviceGetPciInfo", handle).busId
-    return bus_key(bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id))
 
 
 def _address(handle: Untyped) -> int | None:

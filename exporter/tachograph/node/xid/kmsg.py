@@ -25,6 +25,12 @@ _BUS_ID = re.compile(_BUS)
 # Anchored, because a process may call itself whatever it likes and the driver prints process names. Spellings, oldest
 # first: "Xid (0000:03:00): 14, Ch 1" · "Xid (PCI:0000:1b:00): 79, pid=…" · MIG: "Xid (PCI:0000:98:00 GPU-I:05): 94, …".
 _XID = re.compile(rf"NVRM: Xid \({_BUS}(?: [^)]*)?\): (\d{{1,5}})\b")
+# The process that an Xid is put down to. Its name has 15 bytes at most, each as it is or escaped, and may look like any
+# of what follows.
+_PROCESS = re.compile(r", pid=[^,]{0,20}, name=(?:\\x[0-9a-f]{2}|.){0,15}(?=, )")
+# How bad an Xid is, where the text says so, and whether it was injected for a test (i1). Spellings: "145, RLW_RXPIPE
+# Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 …)" · "74, pid=…, name=…, NVLink: fatal error detected on link 14(…".
+_SEVERITY = re.compile(r", (?:[\w/]+:? )?(non-?fatal|fatal)\b(?: XC\d+ i(\d+)\b)?", re.IGNORECASE)
 # A GPU that is gone when the driver looks for it is reported without an Xid.
 _FALLEN = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_BUS}\b.*fallen off the bus", re.DOTALL)
 _UUID = re.compile(rf"NVRM: GPU at {_BUS}: (GPU-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}})\b")
@@ -96,6 +102,16 @@ def xid_of(text: str) -> tuple[str, int] | None:
     if found := _FALLEN.match(text):
         return bus_key(found[1]), FALLEN_OFF_THE_BUS
     return None
+
+
+def is_nonfatal(text: str) -> bool:
+    """Return whether a driver's line says of its Xid that it is nonfatal, or was injected for a test."""
+    xid = _XID.match(text)
+    if xid is None:
+        return False
+    process = _PROCESS.match(text, xid.end())
+    found = _SEVERITY.match(text, xid.end() if process is None else process.end())
+    return found is not None and (found[1].lower() != "fatal" or int(found[2] or 0) > 0)
 
 
 def uuid_of(text: str) -> tuple[str, str] | None:
