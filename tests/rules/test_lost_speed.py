@@ -24,7 +24,7 @@ RuleTests = Callable[..., None]
 class Pace:
     """A run of one rank: its usual step, and that after half an hour with its wait for data; the work that it counts.
 
-    `once` if only one step is like that.
+    `once` if only one step is like that; `grows` if it has as much more work as it takes longer.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Pace:
     after: float
     data: float = 0.0
     once: bool = False
+    grows: bool = False
     counts: str = "flops"
 
 
@@ -43,6 +44,8 @@ def paces(step: float) -> list[Pace]:
         Pace(f"tokens-{step:g}", step, 1.6 * step, counts="tokens"),
         Pace(f"data-{step:g}", step, 1.6 * step, data=0.6 * step),
         Pace(f"well-{step:g}", step, 1.1 * step),
+        Pace(f"grows-{step:g}", step, 2 * step, grows=True),
+        Pace(f"grows-tokens-{step:g}", step, 2 * step, grows=True, counts="tokens"),
         Pace(f"stall-{step:g}", step, step + 50, once=True),
         Pace(f"stall-tokens-{step:g}", step, step + 50, once=True, counts="tokens"),
         Pace(f"stall-data-{step:g}", step, step + stall, data=stall, once=True),
@@ -57,6 +60,7 @@ def series(pace: Pace, interval: int, until: float) -> Iterator[dict[str, str]]:
         ends.append(ends[-1] + (pace.after if slow else pace.step))
         waits.append(pace.data if slow else 0.01 * pace.step)
     lengths = [after - before for before, after in pairwise(ends)]
+    worked = ends if pace.grows else [pace.step * steps for steps in range(len(ends))]
     shown: dict[str, list[str]] = {}
     for now in range(0, int(until), interval):
         steps = bisect_right(ends, now) - 1
@@ -66,7 +70,7 @@ def series(pace: Pace, interval: int, until: float) -> Iterator[dict[str, str]]:
         values = {
             "rank_up": 1,
             "rank_peak_flops": 1000 if pace.counts == "flops" else None,
-            f"train_{pace.counts}_total": 400 * pace.step * steps,
+            f"train_{pace.counts}_total": 400 * worked[steps],
             "train_steps_total": steps,
             "rank_progress_timestamp_seconds": ends[steps],
             "train_recent_step_seconds": usual if fresh else None,
@@ -83,7 +87,7 @@ def series(pace: Pace, interval: int, until: float) -> Iterator[dict[str, str]]:
 @pytest.mark.slow  # efficiency/behaviour.yml and data/behaviour.yml have one interval and one step
 @pytest.mark.parametrize("interval", [5, 15, 30, 60])
 def test_lost_speed_is_found_at_any_interval_and_any_step(rule_tests: RuleTests, interval: int) -> None:
-    """Within two minutes, three scrapes and three steps; a tenth of the speed, and one stall, are nothing."""
+    """Within two minutes, three scrapes and three steps; a tenth, one stall, and twice the work a step are nothing."""
     given: list[dict[str, str]] = []
     checks: list[dict[str, Any]] = []
     for step in (0.3, 7.0, 40.0, 200.0):
@@ -99,7 +103,7 @@ def test_lost_speed_is_found_at_any_interval_and_any_step(rule_tests: RuleTests,
             ],
         })  # fmt: skip
     checks.append({
-        "expr": 'count by (alertname, run) (count_over_time(ALERTS{run=~"(well|stall).+"}[1h]))',
+        "expr": 'count by (alertname, run) (count_over_time(ALERTS{run=~"(well|stall|grows).+"}[1h]))',
         "eval_time": f"{HEALTHY + 1490:.0f}s",
     })  # fmt: skip
     checks.append({"expr": "count(count_over_time(ALERTS[1h]))", "eval_time": f"{HEALTHY:.0f}s"})

@@ -41,7 +41,8 @@ class Metric(NamedTuple):  # and not a dataclass: those cost `import tachograph`
     detail: bool | tuple[str, ...] = False
     """Hidden unless the user asks for detail: the whole family, or these values of its last label."""
     loggable: bool = False
-    """Whether a training loop gives it with `step.log`; other training metrics are measured, or have their own call."""
+    """Whether a training loop gives it with `step.log`: a gauge by its key, a counter by what a step adds to it. Other
+    training metrics are measured, or have their own call."""
     lasts: bool = False
     """Whether a gauge of a rank stays true after the rank has ended, and so stays on the page."""
     concluded: bool = False

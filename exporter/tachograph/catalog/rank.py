@@ -229,11 +229,18 @@ TRAIN_COLLECTIVE_COMPLETED = _row(
     "train_collective_completed", GAUGE, "", (*RANK, "group"),
     "Sequence number of the last collective completed in a process group.", detail=True,
 )  # fmt: skip
-TRAIN_TOKENS = _row("train_tokens_total", COUNTER, "", RANK, "Tokens that this rank trained on.")
-TRAIN_SAMPLES = _row("train_samples_total", COUNTER, "", RANK, "Samples that this rank trained on.")
+TRAIN_TOKENS = _row(
+    "train_tokens_total", COUNTER, "", RANK,
+    "Tokens that this rank trained on: as logged with each step, else its share of tokens_per_step.", loggable=True,
+)  # fmt: skip
+TRAIN_SAMPLES = _row(
+    "train_samples_total", COUNTER, "", RANK,
+    "Samples that this rank trained on: as logged with each step, else its share of samples_per_step.", loggable=True,
+)  # fmt: skip
 TRAIN_FLOPS = _row(
-    "train_flops_total", COUNTER, "", RANK, "Model floating-point operations of this rank, recomputation excluded."
-)
+    "train_flops_total", COUNTER, "", RANK,
+    "Model floating-point operations of this rank, recomputation excluded.", loggable=True,
+)  # fmt: skip
 TRAIN_HARDWARE_FLOPS = _row(
     "train_hardware_flops_total", COUNTER, "", RANK,
     "Floating-point operations of this rank, recomputation included (HFU); absent if not known.",
@@ -473,8 +480,12 @@ TRAIN_METRICS: Mapping[str, Metric] = MappingProxyType(
     {row.key: row for row in ROWS if row.name.startswith(TRAIN_PREFIX) and row.kind in (COUNTER, GAUGE)}
 )
 """Wire key -> metric: the keys that a rank may send under `metrics`."""
-LOGGABLE = frozenset(key for key, row in TRAIN_METRICS.items() if row.loggable)
+LOGGABLE = frozenset(key for key, row in TRAIN_METRICS.items() if row.loggable and row.kind == GAUGE)
 """Wire keys that `step.log` takes."""
+WORK: Mapping[str, str] = MappingProxyType(
+    {key.removesuffix("_total"): key for key, row in TRAIN_METRICS.items() if row.loggable and row.kind == COUNTER}
+)
+"""Name under which `step.log` takes what a step is worth -> wire key of the counter that it is added to."""
 TRAIN_HISTOGRAMS: Mapping[str, Metric] = MappingProxyType(
     {row.key: row for row in ROWS if row.name.startswith(TRAIN_PREFIX) and row.kind == HISTOGRAM}
 )

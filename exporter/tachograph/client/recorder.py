@@ -51,9 +51,9 @@ class Recorder(Uncopied):
       torchrun, Slurm or MPI.
     - `socket`: path of the exporter's socket; else `$TACHOGRAPH_SOCKET` or the usual places (`wire.socket_path`).
     - `tokens_per_step`, `samples_per_step`, `flops_per_step`: of the **whole run**; each rank counts one
-      `world_size`-th of them.
+      `world_size`-th of them. Where they change, `step.log(tokens=…)` takes those of one step, of **this rank**.
     - `flops_per_token`: the model's floating-point operations for one token, forward and backward, without
-      recomputation: a number, or what `model_flops` returned. With `tokens_per_step` it replaces `flops_per_step`.
+      recomputation: a number, or what `model_flops` returned. With tokens it replaces `flops_per_step`.
     - `flops_convention`: how that number was counted: one of `model_flops.CONVENTIONS`, `measured` or `given`.
     - `hardware_flops_per_token`: the same with what activation checkpointing computes again, for HFU.
     - `peak_flops`: dense peak FLOP/s of this rank's device, if the exporter cannot know it.

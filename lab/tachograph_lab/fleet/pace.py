@@ -41,9 +41,14 @@ WARM_UP_FACTOR = 4.0
 _BLOCK = 64
 
 
+def token_factor(changes: Iterable[BatchChange], began: float) -> float:
+    """Return how many times the configured tokens a step that began at a second has."""
+    return math.prod(change.factor for change in changes if change.at <= began)
+
+
 def batch_factor(changes: Iterable[BatchChange], began: float) -> float:
     """Return how many times the configured batch a step that began at a second has."""
-    return math.prod(change.factor for change in changes if change.at <= began)
+    return token_factor((change for change in changes if change.of == "batch"), began)
 
 
 class Pace:
@@ -78,7 +83,7 @@ class Pace:
                 seconds[_FORWARD] *= WARM_UP_FACTOR
         earliest, latest = float(begins.min()), float(begins.max())
         for row in (_FORWARD, _BACKWARD):
-            seconds[row] *= batch_factor(self._changes, earliest)
+            seconds[row] *= token_factor(self._changes, earliest)
         for fault in self._faults:
             if fault.at <= latest and earliest < fault.until:
                 active = self._masks[fault] & (begins >= fault.at) & (begins < fault.until)

@@ -16,7 +16,7 @@ from tachograph_lab.fleet.accounting import RankAccounting
 from tachograph_lab.fleet.attempt import CHECKPOINT, CYCLE, DATA, EVAL, OPTIMIZER, Attempt, Position
 from tachograph_lab.fleet.logged_values import LoggedByRank, TrainingCurves
 from tachograph_lab.fleet.messages import encoded
-from tachograph_lab.fleet.pace import Pace, batch_factor
+from tachograph_lab.fleet.pace import Pace, batch_factor, token_factor
 from tachograph_lab.fleet.pauses import PauseSchedule
 from tachograph_lab.fleet.simulated_memory import SimulatedMemory
 from tachograph_lab.scenario import Scenario
@@ -83,11 +83,12 @@ class AttemptRanks:
                 each.resumed(pauses.saved, 0.6 * init)
                 each.events[-1]["time"] = epoch + began + init
         self._checkpoint_bytes = int(14 * work.flops_per_token / 6)
-        self._per_step = {
-            "tokens_total": work.tokens / fleet.ranks,
-            "samples_total": work.global_batch / fleet.ranks,
-            "flops_total": work.tokens * work.flops_per_token / fleet.ranks,
-        }
+        per_step = (
+            ("tokens_total", work.tokens / fleet.ranks, 0),
+            ("flops_total", work.tokens * work.flops_per_token / fleet.ranks, 0),
+            ("samples_total", work.global_batch / fleet.ranks, 1),
+        )
+        self._per_step = per_step[: {"all": 3, "tokens": 1, "nothing": 0}[work.reports]]
         self._constants: dict[str, object] = {"threshold": limits} if (limits := scenario.thresholds.set()) else {}
         if scenario.total_steps is not None:
             self._constants["total_steps"] = scenario.total_steps
@@ -98,7 +99,7 @@ class AttemptRanks:
         self._slow_loaders = [each for each in faults if isinstance(each, SlowLoader)]
         self._skipped = [0] * fleet.ranks
         self._skipping: set[int] = set()
-        self._worked = (0.0, 0.0)
+        self._worked = np.zeros((2, 2))  # up to the step before and now: as many steps of the configured tokens, batch
         self._step_observed = True
         self._saves_at: float | None = None
         self._open = np.zeros(fleet.ranks, dtype=bool)
@@ -131,10 +132,9 @@ class AttemptRanks:
         at = attempt.completion
         self.settle(at)
         attempt.add_cycle()
-        self._worked = (
-            self._worked[1],
-            self._worked[1] + batch_factor(self._batch_changes, float(attempt.step_began[0])),
-        )
+        began = float(attempt.step_began[0])
+        factors = token_factor(self._batch_changes, began), batch_factor(self._batch_changes, began)
+        self._worked = np.array((self._worked[1], self._worked[1] + factors))
         for rank in self._skipping:
             self._skipped[rank] += 1
         tenth = attempt.computing % 10 == 0
@@ -260,16 +260,16 @@ class AttemptRanks:
     def _own(self, rank: int, position: Position, completed: int, wait: float, now: float) -> dict[str, object]:
         """Return the metrics that are this rank's own."""
         cycles = self._attempt.cycles_of(rank)
-        worked = self._worked[1] if completed == self._attempt.cycles else self._worked[0]
+        worked = self._worked[int(completed == self._attempt.cycles)].tolist()
         if rank in self._attempt.aside.before:
-            worked *= completed / (self._attempt.cycles - 1)
+            worked = [steps * completed / (self._attempt.cycles - 1) for steps in worked]
         drawn = position.place[rank] > DATA and rank not in self._skipping
         own: dict[str, object] = {
             "steps_total": completed,
             "batches_total": cycles + drawn - self._skipped[rank],
             "checkpoint_failures_total": 0,
             **self._sequence_numbers(rank, position),
-            **{key: _whole(worked * amount) for key, amount in self._per_step.items()},
+            **{key: _whole(worked[of] * amount) for key, amount, of in self._per_step},
             **self._savers[rank > 0].metrics(),
             **self._memory.metrics(rank, now, CYCLE[position.place[rank]]),
             **self._constants,

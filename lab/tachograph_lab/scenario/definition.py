@@ -111,11 +111,12 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The work of one step of the whole run."""
+    """The work of one step of the whole run, and what of it the ranks report: `tokens`: no FLOPs, and so no MFU."""
 
     tokens: float = optional(values.positive, 65536.0)
     flops_per_token: float = optional(values.positive, 4.6e10)
     global_batch: int = optional(values.count, 1024)
+    reports: str = optional(values.choice("all", "tokens", "nothing"), "all")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -443,12 +443,16 @@ class PlannedRestart(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchChange(Fault):
-    """The run changes its global batch on purpose, on every rank: tokens and compute of a step × factor."""
+    """A step changes by design, on every rank: its tokens and its compute × factor.
+
+    It has so many times the batch, which the run says as its configuration, too; or the same of longer sequences.
+    """
 
     word = "batch_change"
     sets = ("batch",)
     lasting = False
     factor: float = size(values.positive)
+    of: str = optional(values.choice("batch", "sequences"), "batch")
 
     @property
     def until(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog.rank import LOGGABLE, PHASES, TRAIN_METRICS
+from tachograph.catalog.rank import LOGGABLE, PHASES, TRAIN_METRICS, WORK
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.hello.identity import Identity, discover
 from tachograph.client.hello.workload import Workload
@@ -169,7 +169,7 @@ def test_what_is_no_source_is_counted(record: Make) -> None:
 
 
 def test_what_may_be_logged() -> None:
-    """`step.log` takes plain gauges that a loop knows; what is worked out, or has a call of its own, is refused."""
+    """`step.log` takes plain gauges that a loop knows, and what a step is worth; all else is refused."""
     worked_out = {
         "step", "loss_zscore", "loss_trailing_zscore", "loss_log_zscore", "loss_spike_steps", "grad_norm_spike_steps",
         "grad_norm_level", "dead_layers", "schedule_step", "host_memory_bytes", "resume_step",
@@ -181,6 +181,7 @@ def test_what_may_be_logged() -> None:
     plain = {key for key, row in TRAIN_METRICS.items() if row.kind == "gauge" and row.own_label is None}
     assert plain == LOGGABLE | worked_out
     assert not LOGGABLE & worked_out
+    assert WORK == {"tokens": "tokens_total", "samples": "samples_total", "flops": "flops_total"}
 
 
 class Tracing:

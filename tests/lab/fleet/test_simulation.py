@@ -16,7 +16,7 @@ from tachograph.client.hello.workload import Workload
 from tachograph.client.transport.rank_state import RankState
 from tachograph_lab.fleet.pauses import PauseSchedule
 from tachograph_lab.scenario import Fleet, Pause, Scenario, StepTimes
-from tachograph_lab.scenario.definition import RunThresholds
+from tachograph_lab.scenario.definition import RunThresholds, Work
 from tachograph_lab.scenario.faults import (
     BatchChange,
     ExporterDown,
@@ -322,6 +322,28 @@ def test_a_change_of_batch_is_told_again(play: Play) -> None:
     per_step = (after["tokens_total"] - before["tokens_total"]) / (after["steps_total"] - before["steps_total"])
     assert per_step == pytest.approx(2 * 65536 / 8, rel=0.1)
     assert after["invariant"]["global_batch"] == 2048
+
+
+def test_longer_sequences_are_more_tokens_of_the_same_batch(play: Play) -> None:
+    """Tokens, FLOPs and time of a step grow; samples, the batch and the configuration stay."""
+    played = play(BatchChange(at=30, factor=2, of="sequences"), until=29)
+    before = played.frames(rank=0)[-1]["metrics"]
+    after = played.until(49).frames(rank=0)[-1]["metrics"]
+    grown = {key: after[f"{key}_total"] - before[f"{key}_total"] for key in ("steps", "tokens", "flops", "samples")}
+    assert grown["tokens"] == pytest.approx(2 * grown["steps"] * 65536 / 8, rel=0.1)
+    assert grown["flops"] == pytest.approx(grown["tokens"] * 4.6e10)
+    assert grown["samples"] == grown["steps"] * 1024 / 8
+    assert after["recent_step_seconds"] > 1.6 * before["recent_step_seconds"]
+    assert after["invariant"]["global_batch"] == 1024
+
+
+@pytest.mark.parametrize(("reports", "counted"), [("all", 3), ("tokens", 1), ("nothing", 0)])
+def test_a_run_reports_what_it_knows_of_its_work(play: Play, reports: str, counted: int) -> None:
+    """All of it, its tokens alone, or none: then only its steps are counted."""
+    said = play(until=20, work=Work(reports=reports)).frames(rank=0)[-1]["metrics"]
+    known = [key for key in ("tokens_total", "samples_total", "flops_total") if key in said]
+    assert len(known) == counted
+    assert ("tokens_total" in said) == (counted > 0)
 
 
 def test_what_the_run_sets_for_itself_is_told(play: Play) -> None:

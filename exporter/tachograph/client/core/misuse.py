@@ -34,7 +34,10 @@ class WrongUse:
                 from difflib import get_close_matches  # late: nothing else needs it, and it costs an import
             except Exception:  # noqa: BLE001 - no free file descriptor, no memory: a later call tries again
                 return printable(f"{self.use} is dropped: {self.other}")
-            near = get_close_matches(self.wrong.lower(), self.right, 1)
+            wrong = self.wrong.lower()
+            near = get_close_matches(wrong, self.right, 1) or [
+                word for word in self.right if f"{word}_".startswith(f"{wrong}_") or wrong.startswith(f"{word}_")
+            ]
             self.text = printable(f"{self.use} is dropped: {f'did you mean {near[0]}?' if near else self.other}")
         return self.text
 

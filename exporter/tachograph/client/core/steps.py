@@ -9,7 +9,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
-from tachograph.catalog.rank import PHASES
+from tachograph.catalog.rank import PHASES, WORK
 from tachograph.client.core.compiled import UnseenStep, in_graph, whole_graph
 from tachograph.client.core.counters import Counter
 from tachograph.client.core.notice import notice
@@ -24,6 +24,11 @@ RING_LIMIT = 4096
 
 PENDING_LIMIT = 64
 """Logged steps whose CUDA copies may be under way; a GPU further behind than this loses readings, never memory."""
+
+VOID: dict[str, Reading] = {}
+"""Stands in `Step.logged` behind what was logged with a step that then ended with an exception."""
+
+_WORK = frozenset(WORK)
 
 
 class StepRecord(NamedTuple):
@@ -176,6 +181,8 @@ class Step(Uncopied):
         self.accumulating = False
         if not ended_well:
             self.given = None if self.completed else FIRST_TAG
+            if len(self.logged) < RING_LIMIT:
+                self.logged.append((self.number, VOID))
 
     def log(self, /, *excess: NoReturn, **values: object) -> None:
         """Record scalars of this step by their catalog name: `loss`, `grad_norm`, `learning_rate` and so on.
@@ -183,6 +190,12 @@ class Step(Uncopied):
         Takes numbers and one-element tensors. A CPU tensor is read at once (0.1 µs); a CUDA tensor is copied
         asynchronously and read at a later `log`, when the copy is done: the training thread never waits for the GPU.
         Names that are not in the catalog, and values that are not numbers, are dropped and counted.
+
+        `tokens`, `samples` and `flops` are what **this rank** does in this step, as it is known where batches differ;
+        `tokens_per_step` and its like are for the whole run. Ranks that share a batch (tensor, context or pipeline
+        parallelism) each log their part of it, so that the sum over the ranks is the run's. Each is added to its
+        counter as given once the step is completed, in place of the constructor's; several in one step, as with
+        micro-batches, add up. FLOPs that are not logged follow the tokens logged (`flops_per_token`), else the samples.
         """
         try:
             deferred = False
@@ -224,6 +237,9 @@ class Step(Uncopied):
         Asked here and not by the sender thread: a CUDA call from another thread would break a graph capture.
         """
         pending = self._pending
+        if not _WORK.isdisjoint(values) and len(self.logged) < RING_LIMIT:  # what is known is counted with its step
+            known = {name: values.pop(name) for name in WORK if type(values.get(name)) in {int, float}}
+            self.logged.append((self.number, known))
         if not sys.modules["torch"].cuda.is_current_stream_capturing():  # else the question would break the capture
             while pending and len(self.logged) < RING_LIMIT and all(_ready(value) for value in pending[0][1].values()):
                 self.logged.append(pending.popleft())

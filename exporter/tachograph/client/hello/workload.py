@@ -21,7 +21,8 @@ GIVEN = "given"
 class Workload:
     """One rank's share of a step, by counter; facts and metrics for the hello; and the number of invalid arguments.
 
-    Amounts per step are given for the whole run; a rank's counters take one `world_size`-th of them.
+    Amounts per step are given for the whole run; a rank's counters take one `world_size`-th of them. `per_token` has
+    the FLOPs of one token.
     """
 
     def __init__(self, world_size: int, misuse: Misuse | None = None, **given: object) -> None:
@@ -60,11 +61,13 @@ class Workload:
             "hardware_flops_total": _product(hardware, tokens),
         }
         self.per_step = {key: _share(total, world_size) for key, total in totals.items() if isinstance(total, float)}
+        per_token = {"flops_total": model, "hardware_flops_total": hardware}
+        self.per_token = {key: flops for key, flops in per_token.items() if isinstance(flops, float)}
         facts = {
             "precision": take("precision", name),
             "global_batch": take("global_batch", count),
             "peak_flops": take("peak_flops", amount),
-            "flops_convention": stated or (GIVEN if "flops_total" in self.per_step else None),
+            "flops_convention": stated or (GIVEN if "flops_total" in {**self.per_step, **self.per_token} else None),
             "tier": take("tier", _tier),
         }
         self.facts = {key: fact for key, fact in facts.items() if fact is not None}

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from math import inf
 from time import monotonic, time
 from weakref import ref
 
-from tachograph.catalog.rank import LOGGABLE
+from tachograph.catalog.rank import LOGGABLE, WORK
 from tachograph.client.core.misuse import WORD_LENGTH, Misuse, named
-from tachograph.client.core.scalars import SPREAD, number, read
-from tachograph.client.core.steps import Step
+from tachograph.client.core.scalars import SPREAD, Copy, Reading, number, read
+from tachograph.client.core.steps import VOID, Step
 from tachograph.client.signals.grad_norm import GradNormWatch
 from tachograph.client.signals.learning_rate import LearningRateWatch
 from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
+from tachograph.client.signals.work import Work
 
 _NO_NUMBER = "is dropped: the value is not a number"
 _SPREAD = "is dropped: no rank has all of this DTensor; log its full_tensor()"
+_NO_AMOUNT = "is dropped: what a step is worth must be finite, and not below 0"
+_WHOLE_RUN = "is as much as was given for a step of the whole run: log what this rank alone does"
 
 
 class Logged:
@@ -23,11 +27,11 @@ class Logged:
 
     `refused` counts values that are not numbers or have a name that cannot be logged. `optimizer` gives the learning
     rate of its first parameter group if the loop logs none; `resumed` is set once after a resume. `own` are the names
-    that the run declared itself.
+    that the run declared itself; `work` takes what steps are worth.
     """
 
     def __init__(
-        self, step: Step, misuse: Misuse, own: Collection[str] = (),
+        self, step: Step, misuse: Misuse, own: Collection[str] = (), work: Work | None = None, *,
         clock: Callable[[], float] = monotonic, unix: Callable[[], float] = time,
     ) -> None:  # fmt: skip
         self.refused = 0
@@ -36,6 +40,7 @@ class Logged:
         self._step = step
         self._misuse = misuse
         self._own = own
+        self._work = work or Work(step)
         self._own_values: dict[str, float] = {}
         self._values: dict[str, float] = {}
         self._rate: float | None = None
@@ -63,24 +68,39 @@ class Logged:
         ring = self._step.logged
         for _ in range(len(ring)):
             step, readings = ring.popleft()
-            values: dict[str, float] = {}
-            for key, reading in readings.items():
-                value = number(reading)
-                if key not in LOGGABLE and key not in self._own:
-                    self._refuse_name(key)
-                elif value is None:
-                    self.refused += 1
-                    why = _SPREAD if reading is SPREAD else _NO_NUMBER
-                    self._misuse.note("wrong_type", named("step.log", key), why)
-                elif key in self._own:
-                    self._own_values = {**self._own_values, key: value}
-                else:
-                    values[key] = value
+            if readings is VOID:
+                self._work.discard(step)
+                continue
+            values = self._take(step, readings)
             self._values.update(values)
             self._nonfinite.observe(step, values)
             for key, observe in self._watches:
                 if key in values:
                     observe(step, values[key])
+
+    def _take(self, step: int, readings: Mapping[str, Reading]) -> dict[str, float]:
+        """Return the values of the catalog's gauges; pass on what the step is worth, keep the run's own values."""
+        values: dict[str, float] = {}
+        work: dict[str, float] = {}
+        for key, reading in readings.items():
+            value = number(reading)
+            if key not in LOGGABLE and key not in WORK and key not in self._own:
+                self._refuse_name(key)
+            elif value is None:
+                self._refuse_value(key, _SPREAD if reading is SPREAD else _NO_NUMBER)
+            elif key in self._own:
+                self._own_values = {**self._own_values, key: value}
+            elif key not in WORK:
+                values[key] = value
+            elif 0 <= value < inf:
+                work[WORK[key]] = value
+                if self._work.is_whole_run(WORK[key], value):
+                    self._misuse.note("wrong_type", named("step.log", key), _WHOLE_RUN)
+            else:
+                self._refuse_value(key, _NO_AMOUNT)
+        if work:
+            self._work.take(step, work, late=Copy in map(type, readings.values()))
+        return values
 
     def metrics(self) -> dict[str, object]:
         """Return the logged values and the signals derived from them."""
@@ -102,10 +122,14 @@ class Logged:
         self._evaluations += 1
         self._val_loss.observe(self._evaluations, loss)
 
+    def _refuse_value(self, key: str, why: str) -> None:
+        self.refused += 1
+        self._misuse.note("wrong_type", named("step.log", key), why)
+
     def _refuse_name(self, key: str) -> None:
         self.refused += 1
         declare = f'no such name: see docs/metrics.md, or declare it: Recorder(metrics={{"{key[:WORD_LENGTH]}": "…"}})'
-        right = (*sorted(LOGGABLE), *self._own)
+        right = (*sorted(LOGGABLE), *WORK, *self._own)
         self._misuse.note("unknown_name", named("step.log", key), wrong=key, right=right, other=declare)
 
     def _rate_of_optimizer(self) -> float | None:

@@ -23,11 +23,12 @@ from tachograph.client.hello.coordinates import Coordinates
 from tachograph.client.hello.groups import GroupProgress
 from tachograph.client.hello.identity import Identity
 from tachograph.client.hello.visible_devices import visible_devices
-from tachograph.client.hello.workload import Workload, framework
+from tachograph.client.hello.workload import GIVEN, Workload, framework
 from tachograph.client.signals.checkpoints import Checkpoints
 from tachograph.client.signals.logged import Logged
 from tachograph.client.signals.phase_excess import PhaseExcess
 from tachograph.client.signals.recent_steps import RecentSteps
+from tachograph.client.signals.work import Work
 from tachograph.client.torch.accelerator import Accelerator
 from tachograph.client.torch.collectives import Collectives
 from tachograph.client.torch.device_time import DeviceTime
@@ -80,7 +81,8 @@ class RankState:
         self.checkpoints = Checkpoints()
         self.accelerator = Accelerator()
         self.coordinates = Coordinates()
-        self.logged = Logged(self.step, self.misuse, workload.own_metrics)
+        self._work = Work(self.step, workload.per_step, workload.per_token, identity.world_size)
+        self.logged = Logged(self.step, self.misuse, workload.own_metrics, self._work)
         self._histogram = StepHistogram()
         self._groups = GroupProgress()
         excess, recent = PhaseExcess(), RecentSteps(lengths=self.collectives.wait_by_lengths)
@@ -89,6 +91,7 @@ class RankState:
             self.dropped,
             self.loaders,
             self.logged,
+            self._work,
             self._histogram,
             excess,
             recent,
@@ -177,7 +180,8 @@ class RankState:
         return self.accelerator.uuid, self.coordinates.read(), self._facts()
 
     def _facts(self) -> dict[str, object]:
-        return {**framework(), **self.workload.facts}
+        logged = {"flops_convention": GIVEN} if "flops_total" in self._work.logged else {}
+        return {**framework(), **logged, **self.workload.facts}
 
     def idle(self) -> None:
         """Do what a frame would: while there is no exporter, rings are emptied and sinks written all the same."""
@@ -208,11 +212,9 @@ class RankState:
         self.misuse.conclude()
 
     def metrics(self) -> dict[str, object]:
-        """Return what is measured here: steps and what they are worth, phases, batches, checkpoints and memory."""
-        steps, phase_seconds = self.step.completed, self._phase_seconds
-        measured: dict[str, object] = {"steps_total": steps}
-        for key, amount in dict(self.workload.per_step).items():  # counted FLOPs may join it meanwhile
-            measured[key] = steps * amount
+        """Return what is measured here: steps, phases, batches, checkpoints and memory."""
+        phase_seconds = self._phase_seconds
+        measured: dict[str, object] = {"steps_total": self.step.completed}
         measured["phase_seconds_total"] = phase_seconds
         measured["batches_total"] = self.batches.count
         measured["checkpoint_seconds_total"] = phase_seconds["checkpoint"]
