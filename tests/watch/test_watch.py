@@ -100,7 +100,7 @@ def test_a_training_script_ends_with_what_was_measured(tmp_path: Path) -> None:
     assert re.fullmatch(r"-?\d+\.\d{9}\n", done.stdout)
     said = [line.removeprefix("tachograph run: ") for line in done.stderr.splitlines()]
     (url,) = re.findall(r"^(http://127\.0\.0\.1:\d+/) shows this run", said[0])
-    assert said[1].startswith("recorded 60 steps: the wait for data")
+    assert said[1].startswith("recorded 60 steps: 120 batches and the wait for them, ")
     assert re.fullmatch(r"seen: 60 steps on 1 rank, .+ each, pauses included, .+ samples/s", said[3])
     assert said[4].startswith("where a step's time went: data ")
     assert "lost: data" in said[5]

@@ -16,7 +16,7 @@ from tachograph.client.core.steps import Step
 from tachograph.client.hello.workload import Workload
 from tachograph.client.recorder import Recorder
 from tachograph.client.signals.logged import Logged
-from tachograph.client.signals.work import Work
+from tachograph.client.signals.work import WorkCounters
 
 Make = Callable[..., Recorder]
 WORK = ("tokens_total", "samples_total", "flops_total", "hardware_flops_total")
@@ -30,7 +30,7 @@ class Loop:
         self.misuse = Misuse()
         workload = Workload(world_size, **given)
         self.workload = workload
-        self.work = Work(self.step, workload.per_step, workload.per_token, world_size)
+        self.work = WorkCounters(self.step, workload.per_step, workload.per_token, world_size)
         self.logged = Logged(self.step, self.misuse, work=self.work)
 
     def train(self, *steps: dict[str, Any]) -> None:

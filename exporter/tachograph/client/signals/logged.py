@@ -14,7 +14,7 @@ from tachograph.client.core.steps import VOID, Step
 from tachograph.client.signals.grad_norm import GradNormWatch
 from tachograph.client.signals.learning_rate import LearningRateWatch
 from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
-from tachograph.client.signals.work import Work
+from tachograph.client.signals.work import WorkCounters
 
 _NO_NUMBER = "is dropped: the value is not a number"
 _SPREAD = "is dropped: no rank has all of this DTensor; log its full_tensor()"
@@ -31,7 +31,7 @@ class Logged:
     """
 
     def __init__(
-        self, step: Step, misuse: Misuse, own: Collection[str] = (), work: Work | None = None, *,
+        self, step: Step, misuse: Misuse, own: Collection[str] = (), work: WorkCounters | None = None, *,
         clock: Callable[[], float] = monotonic, unix: Callable[[], float] = time,
     ) -> None:  # fmt: skip
         self.refused = 0
@@ -40,7 +40,7 @@ class Logged:
         self._step = step
         self._misuse = misuse
         self._own = own
-        self._work = work or Work(step)
+        self._work = work or WorkCounters(step)
         self._own_values: dict[str, float] = {}
         self._values: dict[str, float] = {}
         self._rate: float | None = None

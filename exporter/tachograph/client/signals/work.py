@@ -1,4 +1,4 @@
-"""What the completed steps of a rank are worth: tokens, samples and FLOPs, as logged with each step, else as given."""
+"""The work of a rank's completed steps: tokens, samples and FLOPs, as logged with each step, else as given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Amounts = dict[str, float]
 """By wire key of a counter."""
 
 
-class Work:
+class WorkCounters:
     """Counters of one rank; the sender thread takes what was logged, and reads.
 
     `per_step` is this rank's share, one `world_size`-th, of what was given for every step, and may get more entries;

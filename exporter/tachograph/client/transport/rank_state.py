@@ -28,7 +28,7 @@ from tachograph.client.signals.checkpoints import Checkpoints
 from tachograph.client.signals.logged import Logged
 from tachograph.client.signals.phase_excess import PhaseExcess
 from tachograph.client.signals.recent_steps import RecentSteps
-from tachograph.client.signals.work import Work
+from tachograph.client.signals.work import WorkCounters
 from tachograph.client.torch.accelerator import Accelerator
 from tachograph.client.torch.collectives import Collectives
 from tachograph.client.torch.device_time import DeviceTime
@@ -81,7 +81,7 @@ class RankState:
         self.checkpoints = Checkpoints()
         self.accelerator = Accelerator()
         self.coordinates = Coordinates()
-        self._work = Work(self.step, workload.per_step, workload.per_token, identity.world_size)
+        self._work = WorkCounters(self.step, workload.per_step, workload.per_token, identity.world_size)
         self.logged = Logged(self.step, self.misuse, workload.own_metrics, self._work)
         self._histogram = StepHistogram()
         self._groups = GroupProgress()
