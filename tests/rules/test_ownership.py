@@ -201,14 +201,13 @@ def firing(alert: str, moment: str, *labels: str) -> dict[str, Any]:
 FILES = [RULES / f"{name}.yml" for name in SUBJECTS]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("files", "strangers"),
     [
         pytest.param(FILES, KNOWN_AT_ONCE, id="looked for last"),
-        pytest.param(
-            [FILES[-1], *FILES[:-1]], KNOWN_AT_ONCE | KNOWN_BEFORE_LONG, id="looked for first", marks=pytest.mark.slow
-        ),
+        pytest.param([FILES[-1], *FILES[:-1]], KNOWN_AT_ONCE | KNOWN_BEFORE_LONG, id="looked for first"),
     ],
 )
 def test_a_stranger_neither_silences_nor_pages(

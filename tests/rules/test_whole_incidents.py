@@ -234,7 +234,7 @@ INCIDENTS = {
 
 @pytest.mark.parametrize(
     "incident",
-    [pytest.param(one, id=name, marks=pytest.mark.slow if one.lasts >= 690 else ()) for name, one in INCIDENTS.items()],
+    [pytest.param(one, id=name, marks=pytest.mark.slow if one.lasts > 420 else ()) for name, one in INCIDENTS.items()],
 )
 def test_what_is_paged_of_it(rule_tests: Callable[..., None], incident: Incident) -> None:
     """These pages and no others, each in time."""
