@@ -30,17 +30,17 @@ def of_run(metric: c.Metric | str, **matchers: str) -> str:
 
 
 def own(vector: str) -> str:
-    """Return ranks' series without those of another job of that name, and of ranks that have gone on elsewhere."""
+    """Return ranks' series without those of ranks that have gone on elsewhere."""
     return _without(vector, of_run("rank:moved:info"))
 
 
 def not_over(vector: str) -> str:
-    """Return ranks' series without those of another job of that name, and of ranks that have ended."""
+    """Return ranks' series without those of ranks that have ended."""
     return _without(vector, of_run("rank:halted:info", state="!frozen"))
 
 
 def _without(vector: str, others: str) -> str:
-    return f"({vector} unless on (run, rank, instance) ({of_run('rank:stranger:info')} or {others}))"
+    return f"({vector} unless on (run, rank, instance) {others})"
 
 
 def of_ranks(metric: c.Metric | str, **matchers: str) -> str:

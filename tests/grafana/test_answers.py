@@ -38,16 +38,6 @@ MOVED = {  # from node a, where it is shown dead, to b
     f'rank:moved:info{{{RANK_3},instance="a"}}': "1x99",
     f'rank:halted:info{{{RANK_3},instance="a",state="dead"}}': "1x99",
 }
-STRANGER = {  # of another job, which goes on, on node z
-    f'tachograph_rank_info{{{RANK_3},instance="a",gpu="3"}}': "1x99",
-    f'tachograph_rank_info{{{RANK_3},instance="z",gpu="5"}}': "1x99",
-    f'tachograph_rank_up{{{RANK_3},instance="a"}}': "1x99",
-    f'tachograph_train_step{{{RANK_3},instance="z"}}': "900000+5x99",
-    f'tachograph_rank_progress_timestamp_seconds{{{RANK_3},instance="z"}}': "0+5x99",
-    f'rank:stranger:info{{{RANK_3},instance="z"}}': "1x99",
-    'run:train_step:max{run="r"}': "600x99",
-    'run:progress_timestamp_seconds:max{run="r"}': "180x99",
-}
 CASES = {
     "a rank that goes on elsewhere is no dead one": Case("run", "Run", MOVED, {"{}": 5}),
     "it is one of one": Case("run", "Ranks reporting", MOVED, {'{up="1",world_size="1"}': 1}),
@@ -58,11 +48,6 @@ CASES = {
         "run", "Ranks, the most conspicuous first", MOVED, {'{rank="3",state="running"}': 1}, letter="B"
     ),
     "it is no step behind itself": Case("ranks", "Steps between the first and the last rank", MOVED, {"{}": 0}),
-    "another job's steps are not the run's": Case("run", "Step", STRANGER, {"{}": 600}),
-    "nor its progress": Case("run", "Since step", STRANGER, {"{}": 300}),
-    "nor its node the rank's": Case(
-        "run", "Ranks, the most conspicuous first", STRANGER, {'{rank="3",instance="a",gpu="3"}': 0}
-    ),
     "collectives a scrape apart are no hang": Case(
         "run", "Collectives behind",
         {'tachograph_train_collective_enqueued{run="r",rank="0",group="dp",instance="a"}': "0 _x11 1200 _x11 2400 _x71",

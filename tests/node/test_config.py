@@ -23,7 +23,8 @@ def test_defaults() -> None:
     assert read_config([], {}) == Config(
         listen_address=(None, 10024), socket=Path(SYSTEM_SOCKET), socket_mode=0o666, gpu_enabled=True, gpu_interval=1.0,
         gpu_detail=False, gpu_dcgm_names=False, gpu_job_mapping_dir=None, gpu_kmsg=Path("/dev/kmsg"),
-        rank_detail=False, state_file=Path(SYSTEM_SOCKET).with_suffix(".state"), log_level="info", limits=Limits(),
+        rank_detail=False, run_owner="auto", state_file=Path(SYSTEM_SOCKET).with_suffix(".state"), log_level="info",
+        limits=Limits(),
     )  # fmt: skip
 
 
@@ -59,13 +60,14 @@ def test_a_file_sets_everything(tmp_path: Path) -> None:
     file.write_text(
         "web: {listen-address: '[::1]:1'}\nsocket: /a/b\nsocket-mode: '0600'\ngpu:\n  enabled: no\n  interval: 500ms\n"
         "  detail: yes\n  dcgm-names: yes\n  job-mapping-dir: /jobs\n  kmsg: ''\n"
-        "rank: {detail: on}\nlog.level: debug\nlimits: {ranks: 8, series: 900, series-per-rank: 64, label-values: 4}\n"
+        "rank: {detail: on}\nrun.owner: always\nlog.level: debug\n"
+        "limits: {ranks: 8, series: 900, series-per-rank: 64, label-values: 4}\n"
         "ranks: {frozen-after: 30, retention: 1h, retention-finished: 1.5m}\nstate-file: /c\n"
     )
     assert read_config([f"--config={file}"], {}) == Config(
         listen_address=("::1", 1), socket=Path("/a/b"), socket_mode=0o600, gpu_enabled=False, gpu_interval=0.5,
         gpu_detail=True, gpu_dcgm_names=True, gpu_job_mapping_dir=Path("/jobs"), gpu_kmsg=None, rank_detail=True,
-        state_file=Path("/c"), log_level="debug",
+        run_owner="always", state_file=Path("/c"), log_level="debug",
         limits=Limits(
             ranks=8, series=900, series_per_rank=64, label_values=4, frozen_after=30.0, retention=3600.0,
             retention_finished=90.0,

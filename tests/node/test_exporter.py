@@ -17,6 +17,7 @@ import pytest
 
 from tachograph.node.exposition import OPENMETRICS, TEXT
 
+UNIQUE = "0f8c1f0e-5b1c-4a64-9a5e-3c4f8a1b2d3e"
 NOBODY = 65534
 RANK_PROCESS = """
 import json, socket, sys, time
@@ -113,24 +114,28 @@ def test_bad_series(exporter: Any, witness: Any, reason: str) -> None:
 
 
 def test_a_run_of_another_uid(exporter: Any, witness: Any) -> None:
-    """A run owned by one uid cannot be spoken for by another: refused, told whose it is, counted, hung up."""
+    """Another user's run of the same name is another run; by an id, it is refused, and told why."""
     if os.geteuid() != 0:
         pytest.skip("only root can connect as another user")
     before = exporter.scrape().counted("frames_rejected", "owner")
+    own = exporter.speaker(run=UNIQUE)
+    own.hello()
     os.seteuid(NOBODY)  # the kernel keeps the credentials of the moment of connect()
     try:
-        intruder = exporter.speaker(run=witness.run, rank=4)
-        honest = exporter.speaker(run="nobodys-own")
+        namesake = exporter.speaker(run=witness.run, rank=4)
+        intruder = exporter.speaker(run=UNIQUE, rank=1)
     finally:
         os.seteuid(0)
-    refusal = intruder.hello()
-    assert refusal == {"ok": False, "error": f"run {witness.run} belongs to uid 0, you are uid {NOBODY}"}
+    refusal = intruder.hello(world_size=2)
+    assert refusal == {"ok": False, "error": f"run {UNIQUE} belongs to uid 0, you are uid {NOBODY}"}
     assert intruder.answer() == {}
-    assert honest.hello()["ok"] is True
-    honest.bye()
+    assert namesake.hello() == {"ok": True, "last_step": None, "run": f"nobody/{witness.run}"}
     scrape = exporter.scrape()
     assert scrape.counted("frames_rejected", "owner") == before + 1
     assert scrape.value("rank_up", run=witness.run, rank=4) is None
+    assert scrape.value("rank_up", run=f"nobody/{witness.run}", rank=4) == 1
+    own.bye()
+    namesake.bye()
 
 
 def test_a_living_rank_is_not_taken_over(exporter: Any, witness: Any) -> None:

@@ -102,7 +102,9 @@ class Gpus:
 
 @pytest.fixture
 def node(hand: Any, two_gpus: Any, tmp_path: Path) -> Exporter:
-    exporter = Exporter(read_config([f"--socket={tmp_path}/s"], {}), Gpus(two_gpus, hand.now + 5.0), hand.clock)
+    exporter = Exporter(
+        read_config([f"--socket={tmp_path}/s", "--run.owner=never"], {}), Gpus(two_gpus, hand.now + 5.0), hand.clock
+    )
     table = exporter._table
     for link, frames in (("zero", RANK_FRAMES), ("one", OTHERS[:2]), ("two", OTHERS[2:])):
         for line in frames:

@@ -44,7 +44,6 @@ LONG = {
     "learning/any_interval",
     "learning_rate/limits",
     "network/collectors_for_a_day",
-    "ownership/two_jobs",
     "progress/alone",
     "progress/any_interval",
     "progress/excused",

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from tools.mutation import mutants, trial
-from tools.mutation.ownership import hears_strangers
 
 RULES = """
 groups:
@@ -124,18 +123,3 @@ def test_every_mutant_of_the_shipped_rules_is_named_once_and_parses_as_yaml() ->
     assert all(
         yaml.safe_load(mutant.content) is not None for mutant in mutants.candidates(["skew"]) if mutant.key != "expr"
     )
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "heard"),
-    [
-        ("progress", "max by (run) (tachograph_train_step)", True),
-        ("progress", "max by (run) (tachograph_train_step unless on (run, rank, instance) rank:stranger:info)", False),
-        ("progress", "max by (run) (", False),
-        ("ownership", "max by (run) (tachograph_train_step)", False),
-    ],
-)
-def test_a_mutant_that_hears_strangers_is_killed_without_promtool(file: str, content: str, heard: bool) -> None:
-    """The check that reads every expression counts as a test; a mutant that cannot be read is left to promtool."""
-    one = mutants.Mutant(file, "group", 0, "run:a:max", "run:a:max", "expr", content, "change")
-    assert hears_strangers(one) == heard

@@ -28,7 +28,6 @@ from typing import Any
 from tachograph_lab.replay import promtool_limit
 from tachograph_lab.table import save, show
 from tools.mutation.mutants import EXPLAINED, ROOT, Mutant, candidates, drawn, explained, unchanged
-from tools.mutation.ownership import hears_strangers
 from tools.mutation.trial import Batch, RuleTest, scenarios, written
 
 MOST_SURVIVE = 0.05
@@ -58,13 +57,6 @@ class Campaign:
     def results(self) -> Path:
         """The file that says what each scenario killed."""
         return self.folder / "results.jsonl"
-
-    def read(self) -> None:
-        """Kill the mutants in which a stranger has a say: tests/rules/test_ownership.py reads every expression."""
-        for number, one in list(self.alive.items()):
-            if hears_strangers(one):
-                self.killed[one.name] = "test_ownership (read)"
-                del self.alive[number]
 
     def run(self, over: Sequence[RuleTest], jobs: int, own: bool = False) -> None:
         """Try scenarios in order on the mutants that are left; `own`: only on those of the scenario's rule file."""
@@ -154,7 +146,6 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         ends = began + 60 * options.minutes
         campaign = Campaign(dict(enumerate(some)), promtool, folder, ends)
-        campaign.read()
         plain = scenarios(sorted(tests.glob("*/*.yml")), rules)
         campaign.run(plain, options.jobs, own=True)
         campaign.run(plain, options.jobs)

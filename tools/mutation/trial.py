@@ -46,7 +46,7 @@ THRIFTY = {"GOGC": "400", "GOMAXPROCS": "1"}
 """Several single-threaded promtools in parallel get more done than one that uses all cores."""
 
 MODULES = (
-    "test_divergence", "test_gpu_idle_excuse", "test_large_runs", "test_mfu_noise", "test_ownership", "test_skew",
+    "test_divergence", "test_gpu_idle_excuse", "test_large_runs", "test_mfu_noise", "test_skew",
 )  # fmt: skip
 """Modules of tests/rules that generate tests for promtool."""
 

@@ -26,7 +26,7 @@ SYMPTOMS = (
     "links inside a node",
     "links between nodes",
     "no data",
-    "another user has a run of this name",
+    "ranks are on two nodes at once",
 )
 """The symptoms that a runbook may name in its third line, as in `Page or ticket. Symptoms: no steps; no data.`"""
 

@@ -84,10 +84,6 @@ RANK_INFO = _row(
     "A rank, its placement, and the uid of its process as reported by the kernel: always 1. gpu and uuid are empty if "
     "its GPU is not known on this node.",
 )  # fmt: skip
-RANK_BEYOND_WORLD = _row(
-    "rank_beyond_world_info", INFO, "", (*RANK, "world_size", "owner"),
-    "A rank whose number is not less than its own world size: always 1, absent for all others.",
-)  # fmt: skip
 RANK_COORDINATES = _row(
     "rank_coordinates_info", INFO, "", (*RANK, *DIMENSIONS),
     "Where a rank is in the run's parallelism, by dimension: always 1, absent if nothing is known; empty: no such "
@@ -96,11 +92,6 @@ RANK_COORDINATES = _row(
 RANK_JOB_INFO = _row(
     "rank_job_info", INFO, "", (*RANK, "scheduler", "job_id", "namespace", "pod"),
     "The batch job that a rank belongs to, from its environment: always 1, absent outside of Slurm and Kubernetes.",
-)  # fmt: skip
-RANK_NEW = _row(
-    "rank_new_info", INFO, "", (*RANK, "owner"),
-    "A rank during the first minute after this exporter first saw its process: always 1. Used by the rules on rank "
-    "ownership.",
 )  # fmt: skip
 RANK_UP = _row(
     "rank_up",

@@ -25,6 +25,7 @@ from tachograph.node.node_name import node_name
 from tachograph.node.page_budget import fit
 from tachograph.node.ranks.listener import Listener, SocketPathError
 from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.ranks.run_names import RunNames
 from tachograph.node.ranks.state_file import StateFile
 from tachograph.node.ranks.state_keeper import StateKeeper
 from tachograph.node.recent_peak import RecentPeak
@@ -56,7 +57,7 @@ class Exporter:
         self._source: GpuReader = source or NoGpus()
         self._shown_gpus = ShownGpus(config, self._source, self._clock)
         self._rank_detail = config.rank_detail
-        self._table = RankTable(config.limits, self._clock, self._source)
+        self._table = RankTable(config.limits, self._clock, self._source, RunNames(config.run_owner))
         self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
         self._keeper = None if config.state_file is None else StateKeeper(self._table, StateFile(config.state_file))
         self._most_series = config.limits.series

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tachograph.duration import parse
 from tachograph.node.config_file import ConfigError, Entry, read_file
 from tachograph.node.log import LEVELS
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.run_names import POLICIES
 from tachograph.node.web.web_config import read_web_config
 from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
 
@@ -39,6 +40,7 @@ class Config:
     gpu_job_mapping_dir: Path | None
     gpu_kmsg: Path | None
     rank_detail: bool
+    run_owner: str
     state_file: Path | None
     log_level: str
     limits: Limits
@@ -99,10 +101,13 @@ def _truth(text: str) -> bool:
         raise ValueError from None
 
 
-def _level(text: str) -> str:
-    if text.lower() not in LEVELS:
-        raise ValueError
-    return text.lower()
+def _one_of(words: Container[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError
+        return text.lower()
+
+    return read
 
 
 def _duration(low: float, high: float) -> Callable[[str], float]:
@@ -177,11 +182,16 @@ SETTINGS = (
         live=True,
     ),
     Setting(
+        "run.owner", _one_of(POLICIES), "one of " + ", ".join(POLICIES), "auto",
+        "Whether a run's name is shown with its owner, as in alice/llama-7b. auto: not of root, this user or "
+        "a uid without a name, no UUID, no id of a Slurm job.",
+    ),
+    Setting(
         "state-file", _path_or_none, "a path, or nothing", "",
         "File that keeps the sums over a run across restarts of the exporter. Empty: keep none. "
         "Default: the socket's path with the suffix .state.",
     ),
-    Setting("log.level", _level, "one of " + ", ".join(LEVELS), "info", "Lowest level to log.", live=True),
+    Setting("log.level", _one_of(LEVELS), "one of " + ", ".join(LEVELS), "info", "Lowest level to log.", live=True),
     Setting(
         "limits.ranks", _whole(1, 4096), "a whole number from 1 to 4096", str(_limits.ranks),
         "Maximum number of ranks of one user on this node.",
@@ -280,6 +290,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         gpu_job_mapping_dir=values["gpu.job-mapping-dir"],
         gpu_kmsg=values["gpu.kmsg"],
         rank_detail=values["rank.detail"],
+        run_owner=values["run.owner"],
         state_file=values["state-file"],
         log_level=values["log.level"],
         limits=Limits(

@@ -33,7 +33,7 @@ class VirtualNode:
         self._clock = clock
         self._now = self._ticked = clock()
         own = Clock(monotonic=self._time, wall=lambda: self._now + node.ahead)
-        self._exporter = Exporter(read_config(("--socket=/nowhere/rank.sock",), {}), node.gpus, own)
+        self._exporter = Exporter(read_config(("--socket=/nowhere/rank.sock", "--run.owner=never"), {}), node.gpus, own)
         if memory is not None:
             self._exporter.table.restore(memory)
 

@@ -33,10 +33,8 @@ Play = Callable[..., Any]
 NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_exporter_collector_unavailable_info": "every collector has something to read",
     "tachograph_gpu_unavailable_info": "every GPU can be read",
-    "tachograph_rank_beyond_world_info": "every number is below the world size",
     "tachograph_rank_ended_timestamp_seconds": "no rank has ended",
     "tachograph_train_grad_norm_nonfinite_steps": "every gradient norm is finite",
-    "tachograph_rank_new_info": "every rank is older than a minute",
     "tachograph_gpu_xid_errors_total": "there was no Xid",
     "tachograph_gpu_xid_info": "there was no Xid",
     "tachograph_gpu_xid_timestamp_seconds": "there was no Xid",

@@ -108,7 +108,7 @@ def test_a_second_job_shows_everything_again(port: int | None, instance: str) ->
     again = {one.name: one for one in found if one.labels["job"] == "pods"}
     assert {one.labels["instance"] for one in again.values()} == {instance}
     first = {one.name for one in found if one.labels["job"] == "tachograph" and one.labels["instance"] == "node-1"}
-    assert again.keys() == first - {"tachograph_rank_new_info"}  # of a rank's first minute
+    assert again.keys() == first
     ups = again["up"]
     assert ups.first == 61
     assert ups.values[:6].tolist() == [1.0] * 6

@@ -51,6 +51,13 @@ def test_an_older_client_is_understood() -> None:
     assert (hello.visible_devices, hello.granted_devices, hello.job, hello.uuid) == (None, None, None, None)
 
 
+def test_a_world_that_nobody_gave() -> None:
+    """It has this rank and those before it: no rank is beyond it."""
+    frame = decode(b'{"v":1,"type":"hello","run":"r","rank":5}')
+    assert isinstance(frame, Hello)
+    assert frame.world_size == 6
+
+
 @pytest.mark.parametrize("value", [7, [1] * 9, {"a": {}}, "0," * 30000, "\x00", True])
 def test_what_came_later_never_costs_the_hello(value: object) -> None:
     """A wrong value of an optional fact is the rank table's to drop and count."""
@@ -69,6 +76,7 @@ def test_what_came_later_never_costs_the_hello(value: object) -> None:
         (b'{"v":1,"type":"hello","run":"\xff","rank":0}', "malformed", "utf-8"),
         (b'{"v":1,"type":"hello","run":"\\ud800","rank":0}', "malformed", "JSON"),
         (b'{"v":1,"x":' + b"[" * 30000 + b"]" * 30000 + b"}", "malformed", "recursion"),
+        (line({**HELLO, "rank": 9, "world_size": 8}), "invalid", "rank 9 is not in a world of 8: ranks count from 0"),
         (line({**HELLO, "v": 2}), "version", "v=2: this exporter speaks v=1"),
         (line({**HELLO, "v": "1"}), "version", "v='1'"),
         (line({"type": "hello"}), "version", "v=None"),

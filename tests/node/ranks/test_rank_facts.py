@@ -245,30 +245,3 @@ def test_config_facts(table: Any) -> None:
     infos = {key[1:] for key in table.shown() if key[0] == "train_config_info"}
     assert infos == {("r", "0", "bf16", "1024", "", "causal", "hero"), ("r", "1", "", "", "", "", "")}
     assert table.dropped["wrong_type"] == 4
-
-
-def test_a_rank_is_new_for_a_minute(table: Any, hand: Any) -> None:
-    """By its process: one that speaks again is not new, another one of the same rank is."""
-
-    def new() -> list[str]:
-        return [key[2] for key in table.shown() if key[0] == "rank_new_info"]
-
-    table.greet(link := object(), rank=0)
-    hand.turn(55.0)
-    table.greet(object(), rank=1)
-    assert new() == ["0", "1"]
-    hand.turn(10.0)
-    assert new() == ["1"]
-    table.lost(link)
-    table.greet(link := object(), rank=0)
-    assert new() == ["1"]
-    table.lost(link)
-    table.greet(object(), rank=0, pid=4243)
-    assert new() == ["0", "1"]
-
-
-def test_a_number_beyond_the_world_is_shown(table: Any) -> None:
-    """With whose it is; a rank within it has no such series."""
-    table.greet(object(), rank=2, world_size=3)
-    table.greet(object(), rank=3, world_size=3)
-    assert [key[1:] for key in table.shown() if key[0] == "rank_beyond_world_info"] == [("r", "3", "3", "1000")]

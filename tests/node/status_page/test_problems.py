@@ -66,7 +66,9 @@ class Node:
         self.waited: dict[int, float] = {}
 
     def hello(self, rank: int, run: str = "llama-7b", **facts: Any) -> None:
-        self.table.hello((run, rank), Hello(v=1, run=run, rank=rank, world_size=64, **facts), Peer(0, 1 + rank))
+        self.table.hello(
+            (run, rank), Hello(v=1, run=run, rank=rank, world_size=max(64, rank + 1), **facts), Peer(0, 1 + rank)
+        )
 
     def say(self, rank: int, run: str = "llama-7b", phase: str = "backward", wait: float = 0.0, **metrics: Any) -> None:
         """Have a rank speak: in its phase, having waited a share of the second that has passed."""

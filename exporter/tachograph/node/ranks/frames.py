@@ -31,13 +31,16 @@ class FrameError(Exception):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """The first frame of a connection: who is speaking. The last five fields are ignored if they are invalid."""
+    """The first frame of a connection: who is speaking. The last five fields are ignored if they are invalid.
+
+    Without a `world_size` the run has this rank and those before it.
+    """
 
     v: int
     run: str
     rank: Count
     local_rank: Count = 0
-    world_size: Count = 1
+    world_size: Count = 0
     attempt: Count = 0
     pid: Count = 0
     uuid: str | None = None
@@ -53,6 +56,10 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
             raise ValueError(
                 f"run must be printable text of 1 to {MAX_NAME_BYTES} bytes in UTF-8, got {len(self.run)} characters"
             )
+        if self.world_size == 0:
+            msgspec.structs.force_setattr(self, "world_size", self.rank + 1)
+        elif self.rank >= self.world_size:
+            raise ValueError(f"rank {self.rank} is not in a world of {self.world_size}: ranks count from 0")
         if self.uuid is not None and not (self.uuid == "" or is_name(self.uuid)):
             raise ValueError(f"uuid must be printable text of at most {MAX_NAME_BYTES} bytes in UTF-8")
 

@@ -31,8 +31,6 @@ from tachograph.wire import (
 MAX_FACT_BYTES = 64
 MAX_DEVICES_BYTES = 1024
 DEFAULT_PRECISION = "bf16"
-NEW_SECONDS = 60.0
-"""Time for which a rank counts as new: longer than a scrape interval, so that at least one scrape shows it."""
 END_SHOWN_SECONDS = 120.0
 """Time for which the end of a rank's process is shown even if the next one has begun: a launcher may restart it before
 a scrape has seen the end, and who ended first is known only when every node of the run has been scraped."""
@@ -76,7 +74,7 @@ class Rank:
     ) -> None:
         self._limits = limits
         self._drops = drops
-        self.heard = self.heartbeat = self.since = 0.0
+        self.heard = self.heartbeat = 0.0
         self._is_first = first
         self.restarts = restarts
         self.states: set[str] = set()
@@ -239,12 +237,7 @@ class Rank:
         key, hello, gpu = self.key, self.hello, self.placement.gpu
         place = (gpu.index, gpu.uuid) if gpu is not None else ("", hello.uuid or "")
         numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
-        owner = str(self.peer.uid)
-        shown = [Sample(catalog.RANK_INFO, (*key, *numbers, *place, owner), 1)]
-        if now - self.since < NEW_SECONDS:
-            shown.append(Sample(catalog.RANK_NEW, (*key, owner), 1))
-        if hello.rank >= hello.world_size:
-            shown.append(Sample(catalog.RANK_BEYOND_WORLD, (*key, str(hello.world_size), owner), 1))
+        shown = [Sample(catalog.RANK_INFO, (*key, *numbers, *place, str(self.peer.uid)), 1)]
         if self.coordinates:
             dimensions = (str(self.coordinates.get(dimension, "")) for dimension in catalog.DIMENSIONS)
             shown.append(Sample(catalog.RANK_COORDINATES, (*key, *dimensions), 1))

@@ -242,10 +242,12 @@ class RankConnection(asyncio.BufferedProtocol):
             self._release_process()
             if self._transport is not None:
                 self._process = PeerProcess.of(self._transport.get_extra_info("socket"), self.peer)
-            _log.info("rank connected", extra={"run": hello.run, "rank": hello.rank, "pid": self.peer.pid})
+            _log.info("rank connected", extra={"run": welcome.run, "rank": hello.rank, "pid": self.peer.pid})
         self.greeted = True
         self._table.frames += 1
-        known = {} if welcome.ended is None else {"ended": welcome.ended}
+        known: dict[str, object] = {} if welcome.ended is None else {"ended": welcome.ended}
+        if welcome.run != hello.run:
+            known["run"] = welcome.run
         self.answer(ok=True, last_step=welcome.last_step, **known)
         if isinstance(welcome.superseded, RankConnection):
             welcome.superseded.answer(ok=False, error="another connection speaks for this rank now")

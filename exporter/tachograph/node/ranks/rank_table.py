@@ -9,6 +9,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
@@ -18,6 +20,7 @@ from tachograph.node.ranks.gpu_placement import GpuResolver
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank import Rank, RankEvent
 from tachograph.node.ranks.run import EarlierProcess, Run
+from tachograph.node.ranks.run_names import RunNames
 from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
 from tachograph.node.ranks.shares import Shares
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
@@ -63,13 +66,16 @@ class Welcome(NamedTuple):
     """Unix time of the last heartbeat of an earlier process of this rank, None if none is known."""
     superseded: object | None
     """The connection that represented this rank until now."""
+    run: str
+    """The name by which the run is shown."""
 
 
 class RankTable:
     """Every rank known on this node; a link is any object that represents a connection."""
 
-    def __init__(self, limits: Limits, clock: Clock, gpus: GpuFacts) -> None:
+    def __init__(self, limits: Limits, clock: Clock, gpus: GpuFacts, names: RunNames | None = None) -> None:
         self._limits = limits
+        self._names = names or RunNames("never")
         self._clock = clock
         self._gpus = gpus
         self._runs: dict[str, Run] = {}
@@ -91,6 +97,7 @@ class RankTable:
 
         Everything that can fail is done before anything changes.
         """
+        hello = replace(hello, run=self._names.shown(hello, peer.uid))
         old = self._claimable(link, hello, peer)
         if old is not None and not old.same_process(hello, peer):
             self.gone(old)
@@ -125,7 +132,7 @@ class RankTable:
         self._by_link[link] = rank
         self.heard(link)
         self._place([rank])
-        return Welcome(last_step, ended, superseded)
+        return Welcome(last_step, ended, superseded, hello.run)
 
     def _speaker_of(self, run: Run, hello: Hello, peer: Peer, link: object) -> Rank:
         """Return the rank for a process: the one it had, or a new one that continues from what is known."""
@@ -142,7 +149,6 @@ class RankTable:
         first = old is None and absent is None and hello.rank not in run.restarts
         restarts = min(restarts, MOST)  # the rank sends its attempt number, which is bounded too
         rank = Rank(hello, peer, link, self._limits, self.dropped, restarts=restarts, first=first)
-        rank.since = self._clock.monotonic()
         if old is not None:
             rank.follow(old)
         if absent is not None and goes_on:
