@@ -184,7 +184,7 @@ SETTINGS = (
     Setting(
         "run.owner", _one_of(POLICIES), "one of " + ", ".join(POLICIES), "auto",
         "Whether a run's name is shown with its owner, as in alice/llama-7b. auto: not of root, this user or "
-        "a uid without a name, no UUID, no id of a Slurm job.",
+        "a uid without a name, no UUID, no Slurm job by its id.",
     ),
     Setting(
         "state-file", _path_or_none, "a path, or nothing", "",

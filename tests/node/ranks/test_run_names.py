@@ -44,7 +44,11 @@ def names(policy: str = "auto") -> RunNames:
         ("4711", None, ALICE, "alice/4711"),
         ("4711", {"scheduler": "kubernetes"}, ALICE, "alice/4711"),
         ("4711", "slurm", ALICE, "alice/4711"),
+        ("llama-7b-4711", SLURM, ALICE, "llama-7b-4711"),
+        ("llama-7b-4700_12", SLURM, ALICE, "llama-7b-4700_12"),
         ("4711-retry", SLURM, ALICE, "alice/4711-retry"),
+        ("llama-7b-4712", SLURM, ALICE, "alice/llama-7b-4712"),
+        ("llama-7b", {"scheduler": "slurm"}, ALICE, "alice/llama-7b"),
         ("local-alice", None, ALICE, "alice/local-alice"),
     ],
 )  # fmt: skip

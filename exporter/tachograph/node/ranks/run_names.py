@@ -19,7 +19,8 @@ MAX_USERS = 1024
 
 _ROOT = 0
 _UUID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.ASCII)
-_SLURM_ID = re.compile(r"\d+(?:_\d+)?", re.ASCII)
+_ARRAY_TASK = re.compile(r"(?:.+-)?\d+_\d+", re.ASCII)
+"""A task of a Slurm array, as squeue prints it; its `job_id` is another number."""
 
 
 def user_name(uid: int) -> str | None:
@@ -34,8 +35,8 @@ class RunNames:
     """Says which name a run is shown by.
 
     `auto` leaves out the owner where that is root, `own_uid`, or a uid without a name, and where a name is unique by
-    itself: a UUID, as torchrun and Kubernetes make them, or the id of a Slurm job. `always` qualifies every name, by
-    the uid where the user has no name, and `never` none.
+    itself: a UUID, as torchrun and Kubernetes make them, or one that ends with its Slurm job's id. `always` qualifies
+    every name, by the uid where the user has no name, and `never` none.
     """
 
     def __init__(
@@ -70,5 +71,6 @@ class RunNames:
 def _is_unique(hello: Hello) -> bool:
     if _UUID.fullmatch(hello.run):
         return True
-    scheduler = hello.job.get("scheduler") if isinstance(hello.job, dict) else None
-    return scheduler == "slurm" and _SLURM_ID.fullmatch(hello.run) is not None
+    if not isinstance(hello.job, dict) or hello.job.get("scheduler") != "slurm":
+        return False
+    return hello.run.rpartition("-")[2] == hello.job.get("job_id") or _ARRAY_TASK.fullmatch(hello.run) is not None
