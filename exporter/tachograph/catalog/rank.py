@@ -114,8 +114,8 @@ RANK_START = _row(
 )  # fmt: skip
 RANK_ENDED = _row(
     "rank_ended_timestamp_seconds", GAUGE, "seconds", (*RANK, "reason"),
-    "Unix time at which the rank ended, and why: finished, died, or the category of its failure; absent until then. "
-    "It is that of its bye, else that at which its connection ended.",
+    "Unix time at which the rank ended, and why: finished, died, or its failure's category; absent until then. It is "
+    "that of what it raised, else of its bye, else of the end of its connection.",
     vocabulary=END_REASONS,
 )  # fmt: skip
 RANK_PROGRESS = _row(

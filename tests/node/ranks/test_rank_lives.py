@@ -164,3 +164,50 @@ def test_remembering_has_an_end(table: Any, hand: Any, monkeypatch: pytest.Monke
     for _ in range(10):
         hand.turn(360.0, table.tick)
     assert [told(table, rank)[0] for rank in range(5)] == [None, None, 2, 3, 4]
+
+
+RAISED = {"category": "collective", "message": "RuntimeError: NCCL error", "time": 99.5}
+
+
+def test_an_exception_that_holds_a_rank_up_is_its_failure(table: Any, hand: Any) -> None:
+    """After 20 s, though its process lives, since the moment at which it was raised; no more once the rank goes on."""
+    table.greet(link := object())
+    table.tell(link, seq=1, time=99.0, progress_time=99.0)
+    table.tell(link, seq=2, time=100.0, progress_time=99.0, raised=RAISED)
+    hand.turn(19.0)
+    table.tell(link, seq=3, time=119.0, progress_time=99.0, raised={**RAISED, "time": 99.6})
+    assert table.states() == ["running"]
+    hand.turn(1.0)
+    assert table.states() == ["failed"]
+    assert table.shown()["rank_up", "r", "0"] == 0
+    assert table.shown()["rank_ended_timestamp_seconds", "r", "0", "collective"] == 99.5
+    table.tell(link, seq=4, time=120.0, progress_time=119.5)
+    assert table.states() == ["running"]
+    assert ("rank_ended_timestamp_seconds", "r", "0", "collective") not in table.shown()
+
+
+@pytest.mark.parametrize("end", ["bye", "lost"])
+def test_its_end_is_when_it_raised(table: Any, hand: Any, end: str) -> None:
+    """However long it hung after that, so that it comes before whoever failed because of it; counted as one failure."""
+    table.greet(link := object())
+    table.tell(link, seq=1, time=100.0, progress_time=99.0, raised=RAISED)
+    hand.turn(300.0)
+    if end == "bye":
+        table.tell(link, seq=2, time=400.0, progress_time=99.0)
+        table.bye(link, Bye(v=1, outcome="failed", category="collective", message="timeout"))
+    else:
+        table.lost(link)
+    assert table.states() == ["failed"]
+    assert table.shown()["rank_ended_timestamp_seconds", "r", "0", "collective"] == 99.5
+    assert table.shown()["train_failures_total", "r", "0", "collective"] == 1
+
+
+@pytest.mark.parametrize("given", [7, [], {}, {**RAISED, "time": "now"}, {**RAISED, "category": None}])
+def test_what_is_no_exception_costs_itself(table: Any, hand: Any, given: Any) -> None:
+    """The frame counts, and the rank runs."""
+    table.greet(link := object())
+    table.tell(link, step=5, raised=given)
+    hand.turn(60.0)
+    table.tell(link, seq=2, step=6, raised=given)
+    assert table.states() == ["running"]
+    assert table.dropped["wrong_type"] == 2

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from threading import get_ident
 from time import perf_counter
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from tachograph.catalog.rank import PHASES
 
@@ -151,17 +152,26 @@ class CheckedPhase(TaggingPhase):
             self._clock.failed = True
 
 
+class Left(NamedTuple):
+    """The last exception that left what is recorded: its id, when, and in which thread."""
+
+    error: int
+    at: float
+    thread: int
+
+
 class PhaseClock:
     """Shares out the wall time since its creation: every second belongs to exactly one phase.
 
     It starts in `init`; from the first step on, time outside every named phase is `other`. It belongs to the thread
     that trains. `since` and all seconds are of `time.perf_counter`. `tag` says why the step under way is no ordinary
     one (`STEP_TAGS`); each step begins without. `failed`: a phase or a step could not be recorded; a flag and no count,
-    so that noting it takes neither memory nor stack. `device`: marks phases on a GPU, too, once one is in use.
+    so that noting it takes neither memory nor stack. `device`: marks phases on a GPU, too, once one is in use. `left`:
+    the last exception that left what is recorded, without what it holds.
     """
 
     __slots__ = (
-        "_left_at", "_left_by", "_reported", "checkpoint", "current", "device", "failed", "other", "outer", "phases",
+        "_reported", "checkpoint", "current", "device", "failed", "left", "other", "outer", "phases",
         "since", "tag",
     )  # fmt: skip
 
@@ -176,16 +186,17 @@ class PhaseClock:
         self.tag: str | None = None
         self.failed = False
         self.device: DeviceMarks | None = None
-        self._left_by, self._left_at = 0, 0.0
+        self.left: Left | None = None
         self._reported = dict.fromkeys(PHASES, 0.0)
 
     def leave_by(self, error: BaseException) -> None:
-        """Note which exception left a step, an evaluation, a save or a loader, without keeping alive what it holds."""
-        self._left_by, self._left_at = id(error), self.since
+        """Note which exception left a step, an evaluation, a save or a loader."""
+        self.left = Left(id(error), self.since, get_ident())
 
     def left_by(self, error: BaseException, ended: float | None) -> bool:
         """Return whether this exception, which is still there, is that one, and no step has `ended` since."""
-        return self._left_by == id(error) and (ended is None or ended <= self._left_at)
+        left = self.left
+        return left is not None and left.error == id(error) and (ended is None or ended <= left.at)
 
     def checkpoint_seconds(self) -> float:
         """Return the seconds in phase `checkpoint` up to now; asked by the training thread."""

@@ -34,6 +34,7 @@ from tachograph.client.torch.collectives import Collectives
 from tachograph.client.torch.device_time import DeviceTime
 from tachograph.client.transport.guarded import Guarded
 from tachograph.client.transport.interfaces import MetricSource, Sink, StepObserver
+from tachograph.client.transport.standing_failure import standing_failure
 from tachograph.wire import VERSION, encode_number
 
 _LABELLED = {key: row.own_label is not None for key, row in TRAIN_METRICS.items()}
@@ -167,6 +168,9 @@ class RankState:
             if self._progress is None or self._progress[0] != ended:
                 self._progress = ended, unix + ended  # once a step: a clock that is set, or noise, is no progress
             frame["progress_time"] = self._progress[1]
+        if (failure := standing_failure(self.clock)) is not None:
+            at = unix + failure.since
+            frame["raised"] = {"category": failure.category, "message": failure.message, "time": at}
         if notices := self.misuse.notices():
             frame["notices"] = notices
         return frame

@@ -36,6 +36,7 @@ _registered: dict[Sender, Callable[[], None]] = {}
 _exit: tuple[End, dict[Sender, int]] | None = None
 """The last `sys.exit`, and the steps that each rank had completed by then."""
 _previous_hook: Callable[..., Any] = sys.__excepthook__
+_previous_thread_hook: Callable[..., Any] = threading.__excepthook__
 _hooked = False
 _hooked_process = -1
 _signal_pipe: tuple[int, int] | None = None
@@ -88,13 +89,14 @@ def _leave(leaving: Mapping[Sender, End]) -> None:
 
 def _hook_interpreter() -> None:
     """Hook what lasts as long as the interpreter and is inherited by forked children."""
-    global _hooked, _previous_hook
+    global _hooked, _previous_hook, _previous_thread_hook
     if _hooked:
         return
     _hooked = True
     atexit.register(_at_exit)
     os.register_at_fork(before=fork_lock.acquire, after_in_parent=fork_lock.release, after_in_child=_in_child)
     _previous_hook, sys.excepthook = sys.excepthook, _on_exception
+    _previous_thread_hook, threading.excepthook = threading.excepthook, _on_thread_exception
 
 
 def _hook_process() -> None:
@@ -140,6 +142,15 @@ def _on_exception(kind: type[BaseException], error: BaseException, trace: Traceb
         with contextlib.suppress(Exception):
             shut_down(end_by(error))
     _previous_hook(kind, error, trace)
+
+
+def _on_thread_exception(given: threading.ExceptHookArgs) -> None:
+    """Fail the ranks that were trained by a thread which an exception ended; the process may live on."""
+    if (error := given.exc_value) is not None:
+        with contextlib.suppress(Exception):
+            end = end_by(error)
+            _leave({sender: end for sender in tuple(_registered) if sender.failed_by(error)})
+    _previous_thread_hook(given)
 
 
 def _on_terminate(number: int, frame: FrameType | None) -> None:

@@ -76,7 +76,8 @@ class Event(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, tag="state", frozen=True):
     """The current state of a rank; totals are cumulative, so the next frame makes up for a lost one.
 
-    What is wrong in `notices` is left out.
+    `raised`: the exception that the rank is held up by, as `category`, `message` and `time`; absent once it goes on.
+    What is wrong in `notices` or `raised` is left out.
     """
 
     v: int
@@ -91,6 +92,7 @@ class State(msgspec.Struct, tag="state", frozen=True):
     events: Annotated[list[Event], msgspec.Meta(max_length=MAX_EVENTS)] = []
     dropped: Count = 0
     notices: Any = None
+    raised: Any = None
 
 
 class Bye(msgspec.Struct, tag="bye", frozen=True):

@@ -7,6 +7,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
 from tachograph.node.histograms import MOST, Buckets, parse
@@ -37,6 +38,11 @@ a scrape has seen the end, and who ended first is known only when every node of 
 WAIT_WINDOW = 10
 """Frames over which the status page computes the share of exposed wait: ten seconds at the usual 1 Hz."""
 
+FAILED_AFTER_SECONDS = 20.0
+"""Time for which an exception may hold a rank up before it has failed, though its process lives."""
+SAME_SECONDS = 1.0
+"""Two exceptions that are less apart are one, told by a clock that is being set right."""
+
 _NOTHING = Buckets()
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
 _STEP = catalog.TRAIN_STEP.key
@@ -50,6 +56,15 @@ class RankEvent:
     run: str
     rank: int
     event: Event
+
+
+class Raised(NamedTuple):
+    """An exception that holds a rank up: why, since when by the clock of the day, and seen since when by ours."""
+
+    category: str
+    message: str
+    at: float
+    seen: float
 
 
 class Rank:
@@ -112,6 +127,8 @@ class Rank:
         self._phase_seconds = self._said = 0.0
         self._dropped = 0
         self.notices: tuple[str, ...] = ()
+        self._raised: Raised | None = None
+        self._first_sign: Raised | None = None
         self._last_event = -1
         self._observed: dict[str, Buckets] = {}
         self._waits: deque[tuple[float, float]] = deque(maxlen=WAIT_WINDOW)
@@ -151,13 +168,32 @@ class Rank:
 
     def end(self, outcome: str, now: float, wall: float) -> None:
         """End the rank as dead or finished, at a time of the monotonic clock and of the day."""
+        failed = self.failed_by(now)
         self.link, self.outcome, self.ended, self.ended_at = None, outcome, now, wall
         self.end_reason = "died" if outcome == "dead" else outcome
+        if failed is not None and outcome == "dead":
+            self.fail(failed.category)
+            self.failure_reason = f"{failed.category}: {failed.message}"
 
     def fail(self, category: str) -> None:
-        """Make the end of the rank a failure; its time stays."""
+        """Make the end of the rank a failure, since what it raised, if it did."""
         self.outcome = "failed"
         self.end_reason = self.series.fail(category)
+        sign = self._first_sign
+        if sign is not None and (self.progress is None or self.progress <= sign.at):
+            self.ended_at = min(self.ended_at, sign.at)
+
+    def why_failed(self, now: float) -> str:
+        """Return why the rank failed, in words, also while its process lives; empty if it did not say so."""
+        failed = self.failed_by(now)
+        if failed is None:
+            return self.failure_reason
+        return f"{failed.category}: {failed.message} (its process has not ended)"
+
+    def failed_by(self, now: float) -> Raised | None:
+        """Return what a living rank has failed by: an exception that has held it up for long enough."""
+        raised = self._raised
+        return raised if raised is not None and not self.outcome and now - raised.seen >= FAILED_AFTER_SECONDS else None
 
     def follow(self, earlier: Rank) -> None:
         """Continue from an earlier process of this rank: the states it was in, and its end unless it finished."""
@@ -185,6 +221,9 @@ class Rank:
             self.phase = None
         self._dropped = max(self._dropped, state.dropped)
         self.notices = self._texts(state.notices)
+        self._raised = self._what_raised(state.raised, now)
+        if self._raised is not None:
+            self._first_sign = self._raised
         deltas = self.series.take(state.metrics, most)
         if self._catching_up:
             deltas = [delta._replace(number=0.0) for delta in deltas]
@@ -269,9 +308,11 @@ class Rank:
         return shown + self.series.samples(key, alive=not self.outcome, detail=detail)
 
     def _last_end(self, now: float) -> Sample | None:
-        """Return the end of this process or, for a while, of the one before it."""
+        """Return the end of this process, which may live on, or, for a while, of the one before it."""
         if self.outcome:
             return Sample(catalog.RANK_ENDED, (*self.key, self.end_reason), self.ended_at)
+        if (failed := self.failed_by(now)) is not None:
+            return Sample(catalog.RANK_ENDED, (*self.key, failed.category), failed.at)
         if self._earlier_end is None:
             return None
         ended, ended_at, reason = self._earlier_end
@@ -319,6 +360,22 @@ class Rank:
         texts = tuple(cut(each, MAX_NOTICE_BYTES) for each in given[:MAX_NOTICES] if isinstance(each, str))
         self._drops["wrong_type"] += len(given) - len(texts)
         return texts
+
+    def _what_raised(self, given: object, now: float) -> Raised | None:
+        """Return what holds the rank up, seen since now or since before."""
+        if given is None:
+            return None
+        category, message, at = (
+            map(given.get, ("category", "message", "time")) if isinstance(given, dict) else [None] * 3
+        )
+        if not isinstance(category, str) or not isinstance(message, str) or not isinstance(at, float):
+            self._drops["wrong_type"] += 1
+            return None
+        known = category if category in catalog.FAILURE_CATEGORIES else catalog.FAILURE_CATEGORIES[-1]
+        before = self._raised
+        if before is not None and abs(before.at - at) < SAME_SECONDS:
+            at, now = before.at, before.seen
+        return Raised(known, cut(message, MAX_NOTICE_BYTES), at, now)
 
     def _text(self, value: object, longest: int) -> str:
         if value is None:

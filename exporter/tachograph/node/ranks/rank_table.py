@@ -358,7 +358,10 @@ class RankTable:
         """Return one of `catalog.STATES`."""
         if rank.outcome:
             return rank.outcome
-        return "frozen" if self._clock.monotonic() - rank.heard > self._limits.frozen_after else "running"
+        now = self._clock.monotonic()
+        if rank.failed_by(now) is not None:
+            return "failed"
+        return "frozen" if now - rank.heard > self._limits.frozen_after else "running"
 
     def gpu_of(self, rank: Rank) -> str:
         """Return the index of a rank's GPU, empty if it is not known."""

@@ -121,7 +121,7 @@ def _ranks_by_run(table: RankTable, now: float, *, is_trusted: bool) -> dict[str
     found: dict[str, list[RankStatus]] = {}
     for rank in table.ranks():
         since = rank.ended if rank.ended is not None else rank.heard
-        texts = (rank.failure_reason, *rank.notices)
+        texts = (rank.why_failed(now), *rank.notices)
         reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in texts)
         found.setdefault(rank.key[0], []).append(
             RankStatus(rank, table.state_of(rank), now - since, reason or rank.end_note, tuple(notices))
