@@ -71,7 +71,7 @@ def test_a_program_that_goes_on_has_not_failed(exporter: Any, record: Make) -> N
 
 def test_an_exception_of_another_kind_of_thing_is_none(exporter: Any, record: Make) -> None:
     """Only what left a step, a save, an evaluation or a loader counts."""
-    recorder = record()
+    record()
     try:
         raise EarlyStopError
     except EarlyStopError:
