@@ -137,7 +137,7 @@ def closure() -> float:
 
 @kind
 def searching() -> float:
-    """L-BFGS calls its closure several times a step; its loss is the sum of what backward was called on."""
+    """L-BFGS calls its closure several times a step; its loss is that of the first, which its `step` returns."""
     network = model()
     optimizer = kept(torch.optim.LBFGS(network.parameters(), lr=RATE, max_iter=3, tolerance_grad=0, tolerance_change=0))
     seen: list[float] = []
@@ -154,7 +154,142 @@ def searching() -> float:
         (batch,) = next(loader)
         seen.clear()
         optimizer.step(run)
-    return sum(seen)
+    return seen[0]
+
+
+@kind
+def guarded() -> float:
+    """Every other step is skipped, as its loss is not finite: its gradients are zeroed, and it is logged as nothing."""
+    network = model()
+    optimizer = sgd(network.parameters())
+    for number, (batch,) in enumerate(batches(2 * STEPS)):
+        loss = loss_of(network, batch)
+        if number % 2 == 0:
+            loss = loss * math.inf
+        loss.backward()
+        if math.isfinite(loss.item()):
+            optimizer.step()
+        network.zero_grad() if number % 4 else optimizer.zero_grad()
+    return loss.item()
+
+
+@kind
+def weighted_terms() -> float:
+    """Micro-batches whose losses are weighted sums, and divided by nothing: their mean is the loss."""
+    network = model()
+    optimizer = sgd(network.parameters())
+    loader = iter(batches(4 * STEPS))
+    for _ in range(STEPS):
+        total = 0.0
+        for _ in range(4):
+            (batch,) = next(loader)
+            loss = 0.9 * loss_of(network, batch) + 0.1 * loss_of(network, batch)
+            loss.backward()
+            total += loss.item() / 4
+        optimizer.step()
+        optimizer.zero_grad()
+    return total
+
+
+@kind
+def means_by_hand() -> float:
+    """Micro-batches whose losses are sums over the mask's ones: each is a mean of its own."""
+    network = model()
+    optimizer = sgd(network.parameters())
+    loader = iter(batches(4 * STEPS))
+    mask = torch.tensor([[1.0], [0.0]])
+    for _ in range(STEPS):
+        total = 0.0
+        for _ in range(4):
+            (batch,) = next(loader)
+            loss = (network(batch).square() * mask.repeat(1, 8)).sum() / (8 * mask).sum()
+            loss.backward()
+            total += loss.item() / 4
+        optimizer.step()
+        optimizer.zero_grad()
+    return total
+
+
+@kind
+def added_up_in_place() -> float:
+    """What is logged is the detached loss, which shares its memory, summed over the ranks."""
+    network = model()
+    optimizer = sgd(network.parameters())
+    for (batch,) in batches():
+        loss = loss_of(network, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        last = loss.item()
+        loss.detach().mul_(4)  # all_reduce
+        optimizer.step()
+    return last
+
+
+@kind
+def two_loaders() -> float:
+    """Labelled and unlabelled batches, one of each a step."""
+    network = model()
+    optimizer = sgd(network.parameters())
+    for (first,), (second,) in zip(batches(), batches(), strict=True):
+        loss = loss_of(network, first) + loss_of(network, second)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+@kind
+def fetched_after_forward() -> float:
+    """The next batch is fetched between forward and backward; forward is in the step all the same."""
+    network = model()
+    optimizer = sgd(network.parameters())
+    loader = iter(batches())
+    batch = next(loader)[0]
+    while batch is not None:
+        loss = loss_of(network, batch)
+        batch = next(loader, [None])[0]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+@kind
+def distilled() -> float:
+    """A teacher is put into evaluation mode in each step, and the student never into training mode."""
+    network, teacher = model(), model()
+    optimizer = sgd(network.parameters())
+    for (batch,) in batches():
+        teacher.eval()
+        with torch.no_grad():
+            wanted = teacher(batch)
+        time.sleep(SLEEP)
+        loss = (network(batch) - wanted + 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+@kind
+def unpacked_once() -> float:
+    """A script's hooks give out what the graph has saved, each once: a second look would be an error."""
+    network = model()
+    optimizer = sgd(network.parameters())
+    held: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> int:
+        held[len(held) + sum(held)] = tensor
+        return max(held)
+
+    for (batch,) in batches():
+        with torch.autograd.graph.saved_tensors_hooks(pack, held.pop):
+            loss = loss_of(network, batch) / 2
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        held.clear()
+    return loss.item()
 
 
 @kind
@@ -625,8 +760,10 @@ def main() -> None:
         observer.finish()
         made: Any = recording.loop.recorder if recording.loop else None
         made.close()
+        frame = made._calls.state.frame()
         told[name] = {
-            "metrics": made._calls.state.frame()["metrics"],
+            "metrics": frame["metrics"],
+            "seconds": frame["histograms"]["step_seconds"]["sum"],
             "loss": loss,
             "summary": summary.text(given=False),
         }

@@ -14,6 +14,7 @@ STEPS, SLEEP, RATE = 12, 0.004, 0.015625
 pytestmark = pytest.mark.torch
 
 BATCHES = {
+    "guarded": 24, "weighted_terms": 48, "means_by_hand": 48, "two_loaders": 24,
     "divided": 48, "undivided": 48, "weighted": 48, "fetched_first": 48, "out_of_memory": 13, "container": 0,
     "second_phase": 14,
 }  # fmt: skip
@@ -60,13 +61,21 @@ def test_a_step_is_what_was_updated_after_a_backward(told: Any, name: str) -> No
         assert f"{metrics['steps_total']} losses" in told[name]["summary"] or name in ("in_chunks", "twice")
 
 
+def test_what_is_fetched_midway_leaves_forward_in_the_step(told: Any) -> None:
+    """The step begins with its forward, though its batch came before that of the step before was done."""
+    assert told["fetched_after_forward"]["seconds"] > (STEPS - 1) * SLEEP
+
+
 def test_another_training_in_one_process_is_a_record_of_its_own(told: Any) -> None:
     """Its steps begin anew, so that nothing is compared with those of another model."""
     assert told["twice"]["metrics"]["steps_total"] == STEPS - 1  # it is known with its first update
     assert f"recorded {2 * STEPS - 1} steps of 2 trainings, " in told["twice"]["summary"]
 
 
-@pytest.mark.parametrize("name", ["closure", "searching", "container", "in_turn", "two_after_one_backward"])
+@pytest.mark.parametrize(
+    "name",
+    ["closure", "searching", "container", "in_turn", "two_after_one_backward", "distilled", "fetched_after_forward"],
+)
 def test_forward_is_where_the_model_runs(told: Any, name: str) -> None:
     """The model's sleep is forward, also inside of an optimizer's step and before another optimizer's backward."""
     calls = {"searching": 3, "in_turn": 2}.get(name, 1)

@@ -37,7 +37,7 @@ class EvaluationMode:
     def begins(self, module: Any, *, guess: bool) -> bool:
         """Note that a module was put into evaluation mode; return whether an evaluation begins with it.
 
-        Where no module is known that an optimizer trains, as it has flat copies of the parameters, the largest one so
+        Where no module is known that an optimizer trains, as all have flat copies of the parameters, the largest one so
         far may be a `guess`.
         """
         if self.on or not (self._optimizers.train(module) or (guess and self._is_largest(module))):
@@ -65,7 +65,7 @@ class EvaluationMode:
         return self._model is not None
 
     def _is_largest(self, module: Any) -> bool:
-        if self._optimizers.trained_seen:
+        if self._optimizers.trained_seen or not self._optimizers.flat:
             return False
         size = sum(1 for parameter in module.parameters() if parameter.requires_grad)
         self._largest = max(self._largest, size)

@@ -78,7 +78,7 @@ class ObservedBatches:
                 with loop.recorder.phase("data"):
                     batch = fetch(iterator)
             except StopIteration:
-                observer.exhausted()
+                observer.exhausted(state)
                 raise
             observer.delivered(state)
             return batch

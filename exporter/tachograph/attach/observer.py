@@ -46,7 +46,7 @@ class Observer:
         self._step = TrainingStep(self._values, self.summary)
         self._mode = EvaluationMode(self._optimizers)
         self._saves = Saves()
-        self._pending: LoaderState | None = None
+        self._pending: list[LoaderState] = []
         self._restored: Reading = None
 
     @contained
@@ -80,9 +80,9 @@ class Observer:
         if self._compiled_steps:
             self._find_step(loop)
         self._save_is_over(loop)
-        if self._pending is not None:
-            self._pending.unused += 1
-            self._pending = None
+        if feed in self._pending:  # its last batch was not trained on
+            self._pending.remove(feed)
+            feed.unused += 1
         if learning and ((feed.trained and not self._mode.on) or self._to_train_on(feed)):
             self._step.batch_asked(loop)
             return True
@@ -102,12 +102,14 @@ class Observer:
         """Note a batch to train on: it begins a step, or a micro-batch of one."""
         loop = self.recording.here()
         if loop is not None:
-            self._pending = feed
+            self._pending.append(feed)
             self._step.batch_delivered(loop)
 
     @contained
-    def exhausted(self) -> None:
+    def exhausted(self, feed: LoaderState) -> None:
         """Note the end of a loader: with it ends an evaluation that nothing else marks."""
+        if feed in self._pending:
+            self._pending.remove(feed)
         loop = self.recording.begun()
         if loop is not None and not self._mode.on:
             self._step.go_on(loop, "eval")
@@ -202,9 +204,9 @@ class Observer:
         if self._compiled_steps:
             self._find_step(loop)
         self._save_is_over(loop)
-        if self._pending is not None:
-            self._pending.trained, self._pending.unused = True, 0
-            self._pending = None
+        for feed in self._pending:
+            feed.trained, feed.unused = True, 0
+        self._pending.clear()
         if self._models:
             self._watch_models(loop)
         self._mode.over()
@@ -212,11 +214,26 @@ class Observer:
         self._values.backward(tensors)
 
     @contained
-    def backward_ends(self) -> None:
+    def backward_ends(self, failed: bool = False) -> None:
         """Leave phase `backward`."""
         loop = self.recording.here()
         if loop is not None:
+            if failed:
+                self._values.failed()
             self._step.backward_ends(loop)
+
+    @contained
+    def zeroed(self, optimizer: Any) -> None:
+        """Note that an optimizer zeroed the gradients that it holds."""
+        known = self._optimizers
+        if self.recording.here() is not None and (known.counts(optimizer) or not known.one_counts):
+            self._step.zeroed()
+
+    @contained
+    def module_zeroed(self, module: Any) -> None:
+        """Note that a module did."""
+        if self.recording.here() is not None and self._optimizers.is_trained(module):
+            self._step.zeroed()
 
     @contained
     def scaled(self, scaler: Any, loss: Any, result: Any) -> None:

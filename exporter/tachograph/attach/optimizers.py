@@ -61,6 +61,17 @@ class Optimizers:
                 self._versions[optimizer] = version
         return found
 
+    @property
+    def flat(self) -> bool:
+        """Whether none of them holds a parameter with two dimensions or more: they have flat copies of a model's."""
+        made = [optimizer for each in self._made if (optimizer := each()) is not None]
+        return all(each.dim() < 2 for one in made for group in one.param_groups for each in group["params"])
+
+    def is_trained(self, module: Any) -> bool:
+        """Whether a module holds the first parameter that the optimizer trains whose updates count."""
+        parameter = None if self._parameter is None else self._parameter()
+        return parameter is not None and any(each is parameter for each in module.parameters())
+
     def train(self, module: Any) -> bool:
         """Whether a module holds everything that one of them trains: neither a teacher nor a part of the model does."""
         known = self._trained.get(module)

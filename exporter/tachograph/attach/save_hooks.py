@@ -9,6 +9,7 @@ opened files is listened to, which costs 0.1 microseconds for each.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -20,21 +21,36 @@ from tachograph.attach.on_import import when_imported
 from tachograph.attach.saves import Saved
 
 WRITES = os.O_WRONLY | os.O_RDWR
+MOST_PARTS = 64
+"""Parts of what was saved that are looked at: a list may have millions."""
 
 
 def hook_saves(torch: Any, observer: Observer) -> None:
     """Have every save reported to `observer`."""
-    kept_kinds = (Mapping, torch.nn.Module)
 
     def saved(_: Any, obj: Any, f: Any, *__: Any, **___: Any) -> Saved:
-        kept = isinstance(obj, kept_kinds)
+        kept = _holds_state(torch, obj)
         if isinstance(f, io.BytesIO):
             return Saved(kept, None, f.getbuffer().nbytes)
         return Saved(kept, f if _is_path(f) else _path_of(f, "name"))
 
-    torch.save = _observed(torch.save, observer, saved)
+    torch.save = torch.serialization.save = _observed(
+        torch.save, observer, saved
+    )  # under both names: it is pickled by one
     when_imported("torch.distributed.checkpoint.state_dict_saver", lambda saver: _distributed(saver, observer))
     when_imported("safetensors.torch", lambda library: _safetensors(library, observer))
+
+
+def _holds_state(torch: Any, saved: Any) -> bool:
+    """Whether a script may go on from what it saved: a mapping, a module, or things of which one holds weights."""
+    if isinstance(saved, (Mapping, torch.nn.Module)):
+        return True
+    parts = saved if isinstance(saved, (list, tuple)) else getattr(saved, "__dict__", {}).values()
+    return any(
+        isinstance(part, torch.nn.Module)
+        or (isinstance(part, Mapping) and any(map(torch.is_tensor, itertools.islice(part.values(), MOST_PARTS))))
+        for part in itertools.islice(parts, MOST_PARTS)
+    )
 
 
 def _distributed(saver: Any, observer: Observer) -> None:

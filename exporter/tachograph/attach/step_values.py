@@ -51,6 +51,8 @@ class StepValues:
         self.made_of = ""
         self._losses: list[Any] = []
         self._factor: float | None = None
+        self._closed = False
+        self._taken = False
         self._scaled: tuple[int, Any] | None = None
         self._norms: list[Any] = []
         self._totals = Totals()
@@ -62,21 +64,39 @@ class StepValues:
     def backward(self, tensors: Any) -> None:
         """Take what backward was called on, if it is a loss: one number."""
         tensor = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
+        self._taken = False
         scaled, self._scaled = self._scaled, None
         if scaled is not None and scaled[0] == id(tensor):
             tensor = scaled[1]
         kind = type(tensor)
         if f"{kind.__module__}.{kind.__name__}" != "torch.Tensor" or tensor.numel() != 1:
             return
+        if self._closed:
+            return
         try:
             factor, loss_scale = factors(tensor.grad_fn)
         except (RuntimeError, AttributeError):  # a graph whose numbers are freed, or without names
             factor, loss_scale = None, 1.0
-        loss = tensor.detach()
         if not self._losses:
             self._factor = factor
-        if len(self._losses) <= MOST_BACKWARDS:
-            self._losses.append(loss if loss_scale == 1 else loss / loss_scale)
+        if len(self._losses) <= MOST_BACKWARDS:  # a copy: the script may add up what it has detached, in place
+            self._taken = True
+            self._losses.append(tensor.detach().clone() if loss_scale == 1 else tensor.detach() / loss_scale)
+
+    def failed(self) -> None:
+        """Forget the last backward pass, which ended with an exception."""
+        if self._taken:
+            del self._losses[-1]
+
+    def zeroed(self, *, within_update: bool) -> None:
+        """Note that the gradients were zeroed: what came so far is no part of the step.
+
+        Within an optimizer's step, which evaluates the loss as often as it likes, the first one is the step's.
+        """
+        if within_update:
+            self._closed = bool(self._losses)
+        else:
+            self.discard()
 
     def clipped(self, norm: Any) -> None:
         """Note the norm of gradients that were clipped."""
@@ -95,7 +115,7 @@ class StepValues:
 
     def discard(self) -> None:
         """Begin anew: what came so far belongs to another optimizer."""
-        self._losses, self._norms, self._factor = [], [], None
+        self._losses, self._norms, self._factor, self._closed = [], [], None, False
 
     def _loss(self, losses: list[Any], batches: int, factor: float | None) -> Any:
         """Return the loss of the step; None where it is not known."""
@@ -165,25 +185,49 @@ def _without_parts(values: Sequence[float]) -> Iterator[int]:
 def factors(node: Any, depth: int = GRAPH_DEPTH) -> tuple[float | None, float]:
     """Return what a script multiplied its loss by, None for nothing, and the loss scale besides, 1 for none.
 
-    Read off the last operations of the loss's graph: quotients, and products with a number on the host. A divisor on a
+    Read off the last operations of the loss's graph: quotients, and products with a number on the host. Of a weighted
+    sum the largest weight counts; a sum that is divided by no more than it has elements is a mean. A divisor on a
     device is not read, and taken for a number of tokens over all micro-batches: a factor of 0.
     """
     name = "" if node is None or not depth else node.name()
     rest = [each for each, _ in node.next_functions if each is not None] if name else []
     if name.startswith("Add"):
-        found = [factor for each in rest if (factor := factors(each, depth - 1)[0]) is not None]
-        return min(found, default=None), 1.0
+        found = [factors(each, depth - 1)[0] for each in rest]
+        return (None if None in found else max(filter(None, found), default=0.0)), 1.0
     if not rest or not name.startswith(("Div", "Mul", "ToCopy")):
         return None, 1.0
     factor, loss_scale = factors(rest[0], depth - 1)
     if name.startswith("ToCopy"):  # another type of number
         return factor, loss_scale
-    other = node._saved_other
+    other = _saved_other(node)
     if other is None or other.numel() != 1 or not other.is_cpu:
         return (0.0 if name.startswith("Div") and other is not None else factor), loss_scale
     by = other.item()
     if name.startswith("Div"):
-        by = 1 / by if by else 0.0
+        by = 1.0 if _is_mean(rest[0], by) else 1 / by if by else 0.0
     if by >= LEAST_LOSS_SCALE and math.frexp(by)[0] == 0.5:
         return factor, loss_scale * by
     return (factor or 1.0) * by, loss_scale
+
+
+def _is_mean(total: Any, divisor: float) -> bool:
+    """Whether a sum is divided by no more than it has elements: a mean of those that are not masked."""
+    return bool(total.name().startswith("Sum") and divisor <= math.prod(total._saved_self_sym_sizes))
+
+
+unpacked_by_hooks = False
+"""Whether the script has hooks of its own for what graphs save, as non-reentrant activation checkpointing does."""
+
+
+def _saved_other(node: Any) -> Any:
+    """Return what a graph has saved of a factor; None where reading it would call the script's hooks."""
+    if unpacked_by_hooks:
+        try:
+            node._raw_saved_other.register_hooks(_as_is, _as_is)
+        except RuntimeError:  # it has hooks
+            return None
+    return node._saved_other
+
+
+def _as_is(saved: Any) -> Any:
+    return saved

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from tachograph.attach import step_values
 from tachograph.attach.in_place import FRAMES, in_place_of
 from tachograph.attach.loader_hooks import hook_loaders
 from tachograph.attach.observer import Observer
@@ -25,8 +26,8 @@ from tachograph.client.core.notice import notice
 def attach(torch: Any, observer: Observer) -> None:
     """Hook each part separately: if this PyTorch lacks one, only that part is not observed."""
     for hook in (
-        hook_loaders, _backward, _optimizers, _parallel, _schedules, _scalers, _modes, hook_saves, _compilations,
-        _clipping, _ranks,
+        hook_loaders, _backward, _graph_hooks, _zeroing, _optimizers, _parallel, _schedules, _scalers, _modes,
+        hook_saves, _compilations, _clipping, _ranks,
     ):  # fmt: skip
         try:
             hook(torch, observer)
@@ -49,11 +50,41 @@ def _backward(torch: Any, observer: Observer) -> None:
     def backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
         observer.backward_begins(tensors)
         try:
-            return original(tensors, *arguments, **named)
-        finally:
-            observer.backward_ends()
+            result = original(tensors, *arguments, **named)
+        except BaseException:
+            observer.backward_ends(failed=True)
+            raise
+        observer.backward_ends()
+        return result
 
     torch.autograd.backward = backward
+
+
+def _graph_hooks(torch: Any, _: Observer) -> None:
+    """Know of a script's hooks for saved tensors: what those give, they may give once, or compute anew."""
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    original = hooks.__enter__
+
+    @in_place_of(original)
+    def entered(context: Any) -> Any:
+        step_values.unpacked_by_hooks = True
+        return original(context)
+
+    hooks.__enter__ = entered
+
+
+def _zeroing(torch: Any, observer: Observer) -> None:
+    for owner, tell in ((torch.optim.Optimizer, observer.zeroed), (torch.nn.Module, observer.module_zeroed)):
+        owner.zero_grad = _told_of(owner.zero_grad, tell)
+
+
+def _told_of(original: Any, tell: Callable[[Any], None]) -> Any:
+    @in_place_of(original)
+    def zero_grad(self: Any, *arguments: Any, **named: Any) -> Any:
+        tell(self)
+        return original(self, *arguments, **named)
+
+    return zero_grad
 
 
 def _optimizers(torch: Any, observer: Observer) -> None:

@@ -68,6 +68,7 @@ class TrainingStep:
         self._updates = 0
         self._usual_updates = 1
         self._counts = False
+        self._fetched_midway = self._fetches_midway = False
 
     @property
     def counts_no_more(self) -> bool:
@@ -86,9 +87,10 @@ class TrainingStep:
     def batch_delivered(self, loop: Loop) -> None:
         """Begin a step with the batch, or a micro-batch of the one that is open."""
         self.batches.since_step += 1
+        self._fetched_midway = self.at is At.FORWARD
         if self.at is At.GRADIENTS:
             loop.enter("forward")
-        elif self.at is not At.UPDATE:
+        elif self.at is not At.UPDATE and not (self._fetched_midway and self._fetches_midway):
             self._begin(loop)
 
     def batch_unused(self, loop: Loop) -> None:
@@ -143,6 +145,11 @@ class TrainingStep:
             self._updates, self._counts = 0, False
         loop.leave("forward")
         loop.enter("backward")
+
+    def zeroed(self) -> None:
+        """Note that gradients were zeroed which the step under way may have made."""
+        if self.at is At.GRADIENTS or (self.at is At.UPDATE and self._closures):
+            self._values.zeroed(within_update=self.at is At.UPDATE)
 
     def backward_ends(self, loop: Loop) -> None:
         """Leave phase `backward`; what was updated inside, parameter by parameter, is one update."""
@@ -253,7 +260,8 @@ class TrainingStep:
             self.at = At.OUTSIDE
             return
         came = self.batches.since_step
-        values = {**self._values.take(max(came, self.batches.per_step) if came else 0), **logged}
+        per_step = self.batches.per_step
+        values = {**self._values.take(max(came, per_step) if came or per_step > 1 else 0), **logged}
         loop.end(**values)
         used = self.batches.step_completed()
         loop.count_batches(used)
@@ -267,9 +275,10 @@ class TrainingStep:
             self._most_others = FIRST_OTHERS if self._completed < STEPS_TO_KNOW else max(others, 1)
         else:
             self._most_others = max(self._most_others, others)
-        if came and not others:
+        self._fetches_midway, self._fetched_midway = self._fetched_midway, False
+        if came and not others and not self._fetches_midway:
             self.at = At.OUTSIDE
-        else:  # the next one begins here, be it with what another optimizer does with this batch
+        else:  # the next one begins here, with its batch, or with what another optimizer does with this one
             self._begin(loop)
 
     def _begin(self, loop: Loop) -> None:
