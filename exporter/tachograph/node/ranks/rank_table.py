@@ -218,7 +218,8 @@ class RankTable:
     def gone(self, rank: Rank, status: int | None = None) -> None:
         """Conclude how the process of a lost rank ended, in the form of wait(2); it died where that is not known.
 
-        Exit code 0 acquits it, also later, and so do the signals by which a scheduler or a terminal ends a process.
+        Exit code 0 acquits it, also later, and so do the signals by which a scheduler or a terminal ends a process, and
+        the exit codes by which a process says that it ended by one.
         """
         if rank.lost is None or (rank.outcome and status is None):  # it is back; this is known
             return
@@ -228,7 +229,7 @@ class RankTable:
         rank.end_note = f"{_in_words(status)}, without a final message"
         if status == 0:
             rank.end("finished", *rank.lost)
-        elif os.WIFSIGNALED(status) and (category := catalog.END_SIGNALS.get(os.WTERMSIG(status))):
+        elif category := _asked_to_end(status):
             rank.fail(category)
 
     def heard(self, link: object) -> None:
@@ -391,6 +392,13 @@ class RankTable:
 def _fail_by(rank: Rank, code: int) -> None:
     rank.fail(catalog.SIGNAL_EXIT_CODES.get(code, catalog.EXIT_CODE))
     rank.end_note = f"exit code {code}"
+
+
+def _asked_to_end(status: int) -> str | None:
+    """Return how a process was asked to end, in the form of wait(2), None if it was not."""
+    if os.WIFEXITED(status):
+        return catalog.SIGNAL_EXIT_CODES.get(os.WEXITSTATUS(status))
+    return catalog.END_SIGNALS.get(os.WTERMSIG(status))
 
 
 def _in_words(status: int) -> str:
