@@ -17,6 +17,7 @@ import yaml
 from tachograph.catalog import index as catalog
 from tachograph.node.gpu.reading_table import ACTIVITIES, CALLS, FIELDS
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES
 from tachograph.wire import MAX_NAME_BYTES
 from tachograph_lab.monitoring import Monitoring
 from tachograph_lab.processes import answers, free_port
@@ -40,7 +41,7 @@ def test_the_limits_fit_into_each_other() -> None:
     by_dcgms_names = sum(len(metric.dcgm) for metric in catalog.METRICS)
     own = 200
     assert Limits().series + GPUS * (of_a_gpu + links + by_dcgms_names) + own <= job()["sample_limit"]
-    assert job()["label_value_length_limit"] >= MAX_NAME_BYTES
+    assert job()["label_value_length_limit"] >= MAX_SHOWN_BYTES > MAX_NAME_BYTES
     assert job()["label_limit"] > max(len(metric.labels) for metric in catalog.METRICS) + len(("instance", "job"))
 
 

@@ -81,7 +81,7 @@ class Node(asyncio.SelectorEventLoop):
         self.now = 1000.0
         super().__init__()
         clock = Clock(monotonic=self.time, wall=lambda: 1_763_690_000.0 + self.now)
-        config = read_config(["--no-gpu", "--socket=/nowhere/rank.sock"], {})
+        config = read_config(["--no-gpu", "--run.owner=never", "--socket=/nowhere/rank.sock"], {})
         self.retention = config.limits.retention
         self.exporter = Exporter(config, None, clock)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tachograph import wire
 from tachograph.node import log
-from tachograph.node.ranks import listener, rank, rank_connection, rank_table, series, shares, state_file
+from tachograph.node.ranks import listener, rank, rank_connection, rank_table, run_names, series, shares, state_file
 from tachograph.node.ranks.limits import USERS, Limits
 from tachograph.node.web import http_connections, web_access
 
@@ -27,6 +27,7 @@ def test_numbers() -> None:
         f"{wire.MAX_RATE_HZ:g} a second, {rank_connection.BURST} at once, {wire.MAX_FRAME_BYTES:,} bytes each",
         f"{rank_connection.MAX_KEPT_BYTES // 2**20} MiB |",
         f"{wire.MAX_NAME_BYTES}, {rank.MAX_FACT_BYTES}, {series.MAX_LABEL_BYTES} bytes",
+        f"at most {run_names.MAX_SHOWN_BYTES} bytes. An owner's name longer than {run_names.MAX_OWNER_BYTES} bytes",
         f"{series.MOST_FAMILIES}; {2 * given.label_values}, of layers {2 * given.layers} |",
         f"at most {state_file.MAX_BYTES // 2**20} MiB",
         f"{http_connections.HEADER_SECONDS:g} s, {http_connections.REQUEST_BYTES // 1024} KiB",

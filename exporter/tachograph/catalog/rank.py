@@ -53,13 +53,18 @@ THRESHOLDS: tuple[str, ...] = get_args(ThresholdName)
 
 EXIT_CODE = "exit_code"
 FAILURE_CATEGORIES = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", EXIT_CODE, "exception")
-"""Reasons a rank gives for its failure: `terminated` by SIGTERM or SIGHUP, `interrupted` from the keyboard, `exit_code`
-if all that is known is a process's exit code other than 0, `exception` for any other."""
+"""Reasons a rank gives for its failure: `terminated` by SIGTERM, SIGHUP or a warning of them, `interrupted` from the
+keyboard, `exit_code` if all that is known is an exit code other than 0, `exception` for any other."""
 
 END_SIGNALS: Mapping[int, str] = MappingProxyType(
     {signal.SIGHUP: "terminated", signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 )
 """The signals by which a terminal or a scheduler ends a process."""
+
+WARNING_SIGNALS: Mapping[int, str] = MappingProxyType(
+    dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU), "terminated")
+)
+"""The signals by which a scheduler warns a process before that; it ends by them where its own handler raises."""
 
 SIGNAL_EXIT_CODES: Mapping[int, str] = MappingProxyType({128 + number: end for number, end in END_SIGNALS.items()})
 """Exit codes by which a program that handles one of them says so, 128 plus the signal's number, as in a shell."""

@@ -197,7 +197,13 @@ def test_a_notebook_whose_cell_raised(exporter: Any, start: Start, cells: tuple[
         (HANDLER.format("sys.exit(2)", "SIGINT") + LOADER.format("SIGINT"), ("interrupted", "exit code 2")),
         (HANDLER.format("raise ValueError('mine')", "SIGTERM") + LOADER.format("SIGTERM"),
          ("terminated", "ValueError: mine")),
-        (HANDLER.format("raise ValueError('mine')", "SIGUSR1") + LOADER.format("SIGUSR1"),
+        *(
+            (HANDLER.format("raise ValueError('mine')", warning) + LOADER.format(warning),
+             ("terminated", "ValueError: mine"))
+            for warning in ("SIGUSR1", "SIGUSR2", "SIGXCPU")
+        ),
+        (HANDLER.format("sys.exit(1)", "SIGUSR1") + LOADER.format("SIGUSR1"), ("terminated", "exit code 1")),
+        (HANDLER.format("raise ValueError('mine')", "SIGALRM") + LOADER.format("SIGALRM"),
          ("data", "ValueError: mine")),
         (HANDLER.format("pass", "SIGTERM") + LOADER.format("SIGTERM") + "sys.exit(1)", ("exit_code", "exit code 1")),
     ],

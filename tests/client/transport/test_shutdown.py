@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tachograph.catalog.rank import FAILURE_CATEGORIES
-from tachograph.client.transport.failure_reason import _CATEGORIES, describe
+from tachograph.client.core.notice import raised_by_signal
+from tachograph.client.transport.failure_reason import _CATEGORIES, LONGEST_CHAIN, describe
 
 Start = Callable[..., Any]
 
@@ -272,6 +274,94 @@ def test_categories(error: BaseException, expected: Any) -> None:
     """Each kind of failure has its word, and the message is one line of at most 512 characters."""
     found = describe(error)
     assert (found if isinstance(expected, tuple) else found[0]) == expected
+
+
+def chained(behind: BaseException, *, suppressed: bool = False) -> BaseException:
+    """An error of a loader, raised while another was handled."""
+    error = RuntimeError("DataLoader worker failed")
+    error.__context__, error.__suppress_context__ = behind, suppressed
+    return error
+
+
+class _Preempted:
+    """A handler that is an object, and one with a method."""
+
+    def __call__(self, number: int, frame: object) -> None:
+        raise LookupError("preempted")
+
+    def handle(self, number: int, frame: object) -> None:
+        raise LookupError("preempted")
+
+
+def _handle(reason: str, number: int, frame: object) -> None:
+    raise LookupError(reason)
+
+
+def _struck(number: int, handler: Any) -> Iterator[BaseException]:
+    """What a signal handler raises, while it is installed."""
+    before = signal.signal(number, handler)
+    try:
+        signal.raise_signal(number)
+    except LookupError as error:
+        yield error
+    finally:
+        signal.signal(number, before)
+
+
+HANDLERS: dict[str, Any] = {
+    "function": lambda number, frame: _handle("preempted", number, frame),
+    "object": _Preempted(),
+    "method": _Preempted().handle,
+    "partial": partial(_handle, "preempted"),
+    "partial of an object": partial(_Preempted()),
+    "partial of a method": partial(_Preempted().handle),
+}
+
+
+@pytest.mark.parametrize("kind", HANDLERS)
+@pytest.mark.parametrize(
+    ("number", "category"),
+    [
+        (signal.SIGTERM, "terminated"),
+        (signal.SIGHUP, "terminated"),
+        (signal.SIGINT, "interrupted"),
+        (signal.SIGUSR1, "terminated"),
+        (signal.SIGUSR2, "terminated"),
+        (signal.SIGXCPU, "terminated"),
+        (signal.SIGALRM, "exception"),
+    ],
+)
+def test_what_a_handler_raised_is_how_the_process_was_asked_to_end(kind: str, number: int, category: str) -> None:
+    """Whatever is callable is a handler; also behind what the program made of the exception, shown or not."""
+    (error,) = [(one, raised_by_signal(one), describe(one)[0]) for one in _struck(number, HANDLERS[kind])]
+    assert error[1:] == (True, category)
+    for suppressed in (False, True):
+        for made in _struck(number, HANDLERS[kind]):
+            found = describe(chained(made, suppressed=suppressed))[0]
+            assert found == (category if category != "exception" else "data")
+
+
+@pytest.mark.parametrize("suppressed", [False, True])
+def test_ctrl_c_in_a_loader_is_no_data_failure(*, suppressed: bool) -> None:
+    """Anywhere in the chain, also beside a cause that was given."""
+    assert describe(chained(KeyboardInterrupt(), suppressed=suppressed))[0] == "interrupted"
+    assert describe(chained(chained(KeyboardInterrupt()), suppressed=suppressed))[0] == "interrupted"
+    beside = chained(KeyboardInterrupt(), suppressed=suppressed)
+    beside.__cause__ = ValueError("bad batch")
+    assert describe(beside)[0] == "interrupted"
+
+
+def test_a_chain_is_followed_to_some_length_and_once() -> None:
+    """One that runs in a circle ends, and an exception without words behind another costs nothing."""
+    circle = chained(ValueError("x"))
+    assert circle.__context__ is not None
+    circle.__context__.__context__ = circle
+    assert describe(circle)[0] == "data"
+    assert describe(chained(Wordless())) == ("data", "RuntimeError: DataLoader worker failed")
+    error: BaseException = KeyboardInterrupt()
+    for _ in range(LONGEST_CHAIN):
+        error = chained(error)
+    assert describe(error)[0] == "data"
 
 
 def test_the_client_says_what_the_catalog_knows() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -58,6 +58,24 @@ def test_a_link_that_sleeps_is_up(fake: Any, one_gpu: OneGpu, state: int, active
     assert (told.samples["nvlink_links",], told.samples["nvlink_links_active",]) == (18, active)
 
 
+@pytest.mark.parametrize("state", [2**32 - 1, 0x7FFFFFF0, 4, 0xBADF1100])
+@pytest.mark.parametrize("links", [[3], range(18)])
+def test_a_link_in_no_state_that_there_is_is_not_down(
+    fake: Any, one_gpu: OneGpu, state: int, links: Sequence[int]
+) -> None:
+    """It is a failed reading; how many are up is not known then, and each of the others is."""
+    for link in links:
+        fake.field(0, 165, state, scope=link)
+    told = one_gpu(detail=True).at(0, 1)
+    assert told.samples["nvlink_links",] == 18
+    assert ("nvlink_links_active",) not in told.samples
+    known = {(str(link),): 1.0 for link in range(18) if link not in links}
+    assert told.family("nvlink_link_active") == known
+    assert set(told.failures) == {
+        f"tachograph_gpu_{name} of GPU 0" for name in ("nvlink_links_active", "nvlink_link_active")
+    }
+
+
 def test_a_gpu_without_nvlink(fake: Any, one_gpu: OneGpu) -> None:
     """No NVLink is no family; NVLink with no link is a 0, for that is what the driver says."""
     fake.field_error(0, 91, NOT_SUPPORTED)
@@ -71,4 +89,14 @@ def test_a_gpu_without_nvlink(fake: Any, one_gpu: OneGpu) -> None:
 def test_fabric(fake: Any, one_gpu: OneGpu, state: int, status: int, ready: int | None) -> None:
     """Joining the fabric is ready only when it is over and went well; a part without fabric has no sample."""
     fake.gpus[0].fabric[0], fake.gpus[0].fabric[1] = state, status
-    assert one_gpu().at(0).samples.get(("fabric_ready",)) == ready
+    told = one_gpu().at(0)
+    assert (told.samples.get(("fabric_ready",)), told.failures) == (ready, {})
+
+
+@pytest.mark.parametrize(("state", "status"), [(4, 0), (77, 0), (2**32 - 1, 0), (3, 2**32 - 1), (3, 77)])
+def test_a_state_of_the_fabric_that_there_is_not(fake: Any, one_gpu: OneGpu, state: int, status: int) -> None:
+    """It says nothing about the fabric, and the reading failed."""
+    fake.gpus[0].fabric[0], fake.gpus[0].fabric[1] = state, status
+    told = one_gpu().at(0)
+    assert ("fabric_ready",) not in told.samples
+    assert list(told.failures) == ["tachograph_gpu_fabric_ready of GPU 0"]

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from tachograph.catalog.gpu import RECOVERY_ACTIONS
-from tachograph.node.driver.nvml import ALL_LINKS, GpuFailed, GpuIsLost, NoPermission, Nvml, ResetRequired
+from tachograph.node.driver.nvml import (
+    ALL_LINKS,
+    DriverAbsent,
+    DriverMismatch,
+    GpuFailed,
+    GpuIsLost,
+    NoPermission,
+    Nvml,
+    ResetRequired,
+)
 from tachograph.node.gpu.reading_table import RETRY_SECONDS, SLOW_SECONDS
 from tachograph_lab.fake_nvml import library as fake_nvml
 
@@ -217,6 +226,41 @@ def test_a_call_in_flight_can_be_seen_from_another_thread() -> None:
     nvml.pynvml.leave.set()
     thread.join(10)
     assert nvml.calling(thread.ident) is None
+
+
+class _Refusing(Nvml):
+    """An Nvml that is open, and whose every call fails."""
+
+    def __init__(self, code: int) -> None:
+        import pynvml
+
+        self.pynvml, self._code = pynvml, code
+
+    def call(self, name: str, *arguments: object) -> Any:
+        raise self.failure(self._code)
+
+
+@pytest.mark.parametrize("code", [2, 3, 4, 7, 8, 10, 13, 14, 15, 17, 999, 812])
+def test_a_version_that_cannot_be_read_costs_no_gpu(code: int) -> None:
+    """Neither the driver's nor CUDA's: both are texts, and empty."""
+    nvml = _Refusing(code)
+    assert (nvml.driver_version(), nvml.cuda_version()) == ("", "")
+
+
+@pytest.mark.parametrize(("code", "error"), [(1, DriverAbsent), (9, DriverAbsent), (18, DriverMismatch)])
+def test_a_driver_that_is_gone_has_no_version(code: int, error: type[Exception]) -> None:
+    """It is not taken for one that does not report it."""
+    for version in (_Refusing(code).driver_version, _Refusing(code).cuda_version):
+        with pytest.raises(error):
+            version()
+
+
+def test_a_node_whose_driver_reports_no_version(fake: Any, stepper: Any) -> None:
+    """All its GPUs are read, but for what has another id in each version."""
+    fake.state.driver_version = b""
+    told = stepper(fake.environment()).at(0)
+    assert (told.ok, told.failures) == (True, {})
+    assert [value for key, value in told.samples.items() if key[0] == "up"] == [1] * 8
 
 
 def test_an_old_pynvml_without_a_function_costs_that_reading(fake: Any, tmp_path: Path, stepper: Any) -> None:

@@ -13,8 +13,8 @@ from tachograph.catalog.gpu import CLOCK_EVENT_REASONS, RECOVERY_ACTIONS
 from tachograph.catalog.index import gpu_metrics
 from tachograph.node.driver.nvml import ALL_LINKS, Narrow
 from tachograph.node.gpu.nvlink import link_call, link_fields
-from tachograph.node.gpu.possible import DriverCounter
-from tachograph.node.gpu.reading_table import CALLS, FIELDS, SLOW_SECONDS, Field, every_value
+from tachograph.node.gpu.possible import DriverCounter, Impossible
+from tachograph.node.gpu.reading_table import CALLS, FIELDS, RETRY_SECONDS, SLOW_SECONDS, Field, every_value
 
 NOT_SUPPORTED, NO_PERMISSION = 3, 4
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
@@ -253,7 +253,7 @@ def test_only_the_action_that_is_asked_for_is_present(fake: Any, one_gpu: OneGpu
 
 
 def test_a_counter_reset_passes_through(fake: Any, one_gpu: OneGpu) -> None:
-    """A counter that the driver set back is shown as it is: Prometheus knows resets, and sums hide them."""
+    """A counter that the driver set back is shown as it is once it is sure: Prometheus knows resets, sums hide them."""
     collector = one_gpu()
     fake.gpus[0].energy = 5_000_000_000_000
     fake.field(0, 4, 7)
@@ -261,6 +261,9 @@ def test_a_counter_reset_passes_through(fake: Any, one_gpu: OneGpu) -> None:
     fake.gpus[0].energy = 12
     fake.field(0, 4, 0)
     told = collector.at(1)
+    assert not {("energy_joules_total",), ("ecc_errors_total", "uncorrected", "volatile")} & told.samples.keys()
+    told = collector.at(2)
+    assert told.failures == {}
     assert told.samples["energy_joules_total",] == pytest.approx(0.012)
     assert told.samples["ecc_errors_total", "uncorrected", "volatile"] == 0
 
@@ -269,25 +272,32 @@ def test_a_counter_of_32_bits_goes_on_after_it_wraps(fake: Any, one_gpu: OneGpu)
     """A wrap of 32 bits adds 2^32 and a reset is passed on, so that rate() is right across both."""
     collector = one_gpu()
     shown_values = []
-    for now, number in enumerate((2**32 - 6, 4, 2**31 + 9, 2**32 - 2, 0, 3, 0, 5)):
-        fake.field(0, 94, number, value_type=UNSIGNED_INT)
-        shown_values.append(collector.at(now * SLOW_SECONDS).samples["pcie_replays_total",])
-    wraps = [0, 1, 1, 1, 2, 2, 0, 0]
+    numbers = (2**32 - 6, 4, 2**31 + 9, 2**32 - 2, 0, 3, 0, 1)
+    for now, number in enumerate(numbers):
+        fake.field(0, 38, number, value_type=UNSIGNED_INT)
+        shown_values.append(collector.at(now * SLOW_SECONDS).samples.get(("nvlink_errors_total", "crc_flit")))
+    wraps = [0, 1, 1, 1, 2, 2, None, 0]
     assert shown_values == [
-        number + 2**32 * wrap
-        for number, wrap in zip((2**32 - 6, 4, 2**31 + 9, 2**32 - 2, 0, 3, 0, 5), wraps, strict=True)
+        None if wrap is None else number + 2**32 * wrap for number, wrap in zip(numbers, wraps, strict=True)
     ]
-    fake.field(0, 94, 2**33, value_type=UNSIGNED_LONG_LONG)
-    assert collector.at(8 * SLOW_SECONDS).samples["pcie_replays_total",] == 2**33
+    fake.field(0, 38, 2**33, value_type=UNSIGNED_LONG_LONG)
+    assert collector.at(8 * SLOW_SECONDS).samples["nvlink_errors_total", "crc_flit"] == 2**33
 
 
 def test_no_wrap_is_seen_in_a_fall_within_a_half() -> None:
     """A driver reload sets a counter to 0 from anywhere; only from the upper half is that a wrap."""
     counter = DriverCounter()
-    for number, shown in {2**31 - 1: 2**31 - 1, 0: 0, 2**31: 2**31, 5: 2**32 + 5}.items():
-        assert counter.take(Narrow(number), 0) == shown
-    for number, shown in {2**32 - 1: 2**33 - 1, 2**31: 2**31, 1: 2**32 + 1}.items():
-        assert counter.take(Narrow(number), 0) == shown
+    for number, shown in {2**31 - 1: 2**31 - 1, 0: None, 1: 1, 2**31: 2**31, 5: 2**32 + 5}.items():
+        assert _taken(counter, number) == shown
+    for number, shown in {2**32 - 1: 2**33 - 1, 2**31: None, 2**31 + 1: 2**31 + 1, 1: 2**32 + 1}.items():
+        assert _taken(counter, number) == shown
+
+
+def _taken(counter: DriverCounter, number: int) -> float | None:
+    try:
+        return counter.take(Narrow(number), 0)
+    except Impossible:
+        return None
 
 
 def test_bytes_counted_in_32_bits_are_not_believed(fake: Any, one_gpu: OneGpu) -> None:
@@ -314,6 +324,49 @@ def test_a_part_that_tells_no_serial_has_an_empty_one(fake: Any, one_gpu: OneGpu
     fake.fail("vbios", NO_PERMISSION)
     told = one_gpu().at(0)
     assert told.family("info") == {("NVIDIA H100 80GB HBM3", "00000000:1B:00.0", "", "", "580.95.05", "13.0"): 1}
+
+
+@pytest.mark.parametrize("code", [2, 6, 7, 8, 10, 13, 14, 17, 999, 812])
+@pytest.mark.parametrize("call", ["serial", "vbios", "name", "pci"])
+def test_a_label_that_cannot_be_read_costs_nothing_else(fake: Any, one_gpu: OneGpu, call: str, code: int) -> None:
+    """Whatever the driver says against it, as a corrupted infoROM (14) does: the label is empty, the GPU is read."""
+    before = one_gpu(3).at(0)
+    fake.fail(call, code, 3)
+    told = one_gpu(3).at(0)
+    (shown,), (usual,) = told.family("info"), before.family("info")
+    place = {"name": 0, "pci": 1, "serial": 2, "vbios": 3}[call]
+    assert shown == (*usual[:place], "", *usual[place + 1 :])
+    of_the_model = {"info", "peak_flops", "achievable_flops"}
+    assert {key[0] for key in before.samples.keys() - told.samples.keys()} <= of_the_model
+    assert (told.down, told.failures, told.notes) == ("", {}, before.notes)
+
+
+@pytest.mark.parametrize("call", ["serial", "vbios", "name", "pci"])
+@pytest.mark.parametrize(("code", "word"), [(15, "lost"), (16, "reset_required")])
+def test_a_gpu_that_is_lost_when_its_labels_are_read(
+    fake: Any, one_gpu: OneGpu, call: str, code: int, word: str
+) -> None:
+    """What says that the GPU itself is gone is believed of any call."""
+    fake.fail(call, code, 3)
+    assert one_gpu(3).at(0).down == word
+
+
+def test_a_name_that_could_not_be_read_is_asked_for_again(fake: Any, one_gpu: OneGpu) -> None:
+    """After ten minutes, for its peak goes by it; and a GPU lost meanwhile is opened again as soon as any other."""
+    fake.fail("name", 999, 3)
+    collector = one_gpu(3)
+    assert not collector.at(0).family("peak_flops")
+    fake.fail("name", 0, 3)
+    assert not collector.at(RETRY_SECONDS - 1).family("peak_flops")
+    assert collector.at(RETRY_SECONDS).family("peak_flops")
+    fake.fail("name", 999, 4)
+    other = one_gpu(4)
+    other.at(0)
+    fake.fail("power", 15, 4)
+    assert other.at(1).down == "lost"
+    fake.fail("name", 0, 4)
+    fake.fail("power", 0, 4)
+    assert other.at(SLOW_SECONDS + 1).family("peak_flops")
 
 
 def test_an_unknown_device_is_told_where_to_enter_it(fake: Any, one_gpu: OneGpu) -> None:

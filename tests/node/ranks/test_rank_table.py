@@ -195,6 +195,10 @@ def test_the_exit_code_of_a_finished_rank_decides(table: Any, hand: Any) -> None
         (15, "terminated", "signal 15 (SIGTERM), without a final message"),
         (1, "terminated", "signal 1 (SIGHUP), without a final message"),
         (2, "interrupted", "signal 2 (SIGINT), without a final message"),
+        (143 << 8, "terminated", "exit code 143, without a final message"),
+        (129 << 8, "terminated", "exit code 129, without a final message"),
+        (130 << 8, "interrupted", "exit code 130, without a final message"),
+        (137 << 8, "died", "exit code 137, without a final message"),
     ],
 )
 def test_an_end_without_a_bye(table: Any, hand: Any, status: int | None, reason: str, note: str) -> None:
@@ -221,6 +225,11 @@ def test_an_orderly_end_that_is_known_late(table: Any, hand: Any) -> None:
     assert table.states() == ["dead"]
     table.gone(rank, 0)
     assert table.states() == ["finished"]
+    table.greet(link := Link(), table.ME)
+    rank = table.lost(link, unsure=True)
+    table.gone(rank)
+    table.gone(rank, 143 << 8)
+    assert (table.states(), rank.end_reason) == (["failed"], "terminated")
     table.greet(link := Link(), table.OTHER)
     rank = table.lost(link, unsure=True)
     table.greet(again := Link(), table.OTHER)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,20 +11,23 @@ import pytest
 from tachograph.node.clock import Clock
 from tachograph.node.config import read_config
 from tachograph.node.config_file import ConfigError
-from tachograph.node.ranks.frames import FrameError, Hello, Peer
+from tachograph.node.ranks import run_names
+from tachograph.node.ranks.frames import FrameError, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
-from tachograph.node.ranks.run_names import MAX_USERS, RunNames, user_name
+from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES, MAX_USERS, RunNames, slurm_jobs, user_name
 from tachograph.node.samples import Sample
 
 ALICE, MALLORY, CONTAINER, EXPORTER, ROOT = 1001, 1002, 1003, 990, 0
 USERS = {ALICE: "alice", MALLORY: "mallory", EXPORTER: "tachograph", ROOT: "root"}
 UUID = "0f8c1f0e-5b1c-4a64-9a5e-3c4f8a1b2d3e"
 SLURM = {"scheduler": "slurm", "job_id": "4711"}
+IN_JOB, IN_OTHER_JOB, OUTSIDE = 100, 101, 102
+JOBS = {IN_JOB: frozenset({"4711"}), IN_OTHER_JOB: frozenset({"4712"})}
 
 
 def names(policy: str = "auto") -> RunNames:
-    return RunNames(policy, EXPORTER, USERS.get)
+    return RunNames(policy, EXPORTER, USERS.get, lambda pid: JOBS.get(pid, frozenset()))
 
 
 @pytest.mark.parametrize(
@@ -48,13 +53,55 @@ def names(policy: str = "auto") -> RunNames:
         ("llama-7b-4700_12", SLURM, ALICE, "llama-7b-4700_12"),
         ("4711-retry", SLURM, ALICE, "alice/4711-retry"),
         ("llama-7b-4712", SLURM, ALICE, "alice/llama-7b-4712"),
+        ("alice/llama-4711", SLURM, MALLORY, "mallory/alice/llama-4711"),
+        ("alice/llama-4711", SLURM, CONTAINER, "1003/alice/llama-4711"),
+        ("alice/x-12_3", SLURM, MALLORY, "mallory/alice/x-12_3"),
+        ("4700_12", {"scheduler": "slurm", "job_id": ["4711"]}, ALICE, "alice/4700_12"),
+        ("llama-7b", {"scheduler": "slurm", "job_id": "7b"}, ALICE, "alice/llama-7b"),
+        ("llama-7b-", {"scheduler": "slurm", "job_id": ""}, ALICE, "alice/llama-7b-"),
         ("llama-7b", {"scheduler": "slurm"}, ALICE, "alice/llama-7b"),
         ("local-alice", None, ALICE, "alice/local-alice"),
     ],
 )  # fmt: skip
 def test_a_name_is_qualified_where_another_user_could_say_it(run: str, job: Any, uid: int, shown: str) -> None:
     """Not where there is no name to qualify it by, where the owner may do all things anyway, or where it is an id."""
-    assert names().shown(Hello(v=1, run=run, rank=0, job=job), uid) == shown
+    assert names().shown(Hello(v=1, run=run, rank=0, job=job), Peer(uid, IN_JOB)) == shown
+
+
+@pytest.mark.parametrize("pid", [IN_OTHER_JOB, OUTSIDE])
+@pytest.mark.parametrize("run", ["4711", "llama-7b-4711", "4700_12"])
+def test_only_the_kernel_says_who_is_in_a_slurm_job(run: str, pid: int) -> None:
+    """Anybody can say another's job id, or take a number for a run's name for that job."""
+    assert names().shown(Hello(v=1, run=run, rank=0, job=SLURM), Peer(MALLORY, pid)) == f"mallory/{run}"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "jobs"),
+    [
+        ("0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n", {"4711"}),
+        ("0::/system.slice/slurmstepd.scope/job_4711", {"4711"}),
+        ("5:memory:/slurm/uid_1001/job_4711/step_0\n4:cpuset:/slurm/uid_1001/job_4711/step_0\n1:x:/\n", {"4711"}),
+        ("0::/user.slice/user-1001.slice/user@1001.service/job_4711\n", set()),
+        ("0::/system.slice/job_4711x/job_x/myjob_4711\n", set()),
+        ("0::" + "/x" * 4096 + "/job_4711\n", set()),
+        ("\xff\n", set()),
+        ("", set()),
+    ],
+)
+def test_a_job_is_read_from_the_cgroups(
+    cgroup: str, jobs: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Both versions of them; not from those that a user can make."""
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77" / "cgroup").write_bytes(cgroup.encode("latin-1"))
+    monkeypatch.setattr(run_names, "PROC", tmp_path)
+    assert slurm_jobs(77) == jobs
+    assert slurm_jobs(78) == set()
+
+
+def test_a_process_without_slurm_is_in_no_job() -> None:
+    """Nor is one that the kernel does not name, since it is in another pid namespace."""
+    assert slurm_jobs(os.getpid()) == slurm_jobs(0) == slurm_jobs(-1) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +115,7 @@ def test_a_name_is_qualified_where_another_user_could_say_it(run: str, job: Any,
 )
 def test_a_site_decides(policy: str, uid: int, run: str, shown: str) -> None:
     """Every name is qualified, or none."""
-    assert names(policy).shown(Hello(v=1, run=run, rank=0), uid) == shown
+    assert names(policy).shown(Hello(v=1, run=run, rank=0), Peer(uid, OUTSIDE)) == shown
 
 
 def test_a_user_is_looked_up_once() -> None:
@@ -76,10 +123,10 @@ def test_a_user_is_looked_up_once() -> None:
     asked: list[int] = []
     kept = RunNames("auto", EXPORTER, lambda uid: asked.append(uid) or f"u{uid}")  # type: ignore[func-returns-value]
     hello = Hello(v=1, run="r", rank=0)
-    assert [kept.shown(hello, ALICE) for _ in range(3)] == ["u1001/r"] * 3
+    assert [kept.shown(hello, Peer(ALICE, OUTSIDE)) for _ in range(3)] == ["u1001/r"] * 3
     assert asked == [ALICE]
     for uid in range(2000, 2000 + 2 * MAX_USERS):
-        kept.shown(hello, uid)
+        kept.shown(hello, Peer(uid, OUTSIDE))
     assert len(kept._users) <= MAX_USERS
 
 
@@ -102,6 +149,27 @@ def test_two_users_of_one_name_have_a_run_each(two_gpus: Any) -> None:
         table.hello(links[ALICE], Hello(v=1, run="llama-7b", rank=1, world_size=2), Peer(ALICE, ALICE))
     shown = [one for one in table.samples() if isinstance(one, Sample) and one.metric.name == "tachograph_rank_info"]
     assert {one.labels[0] for one in shown} == {"alice/llama-7b", "mallory/llama-7b"}
+
+
+@pytest.mark.parametrize("run", ["r" * 128, "r" * 120, "\N{GREEK SMALL LETTER OMEGA}" * 64])
+@pytest.mark.parametrize("owner", ["a", "a" * 64])
+def test_a_name_as_long_as_may_be_has_room_for_its_owner(run: str, owner: str, two_gpus: Any) -> None:
+    """Also in the state file."""
+    table = RankTable(Limits(), Clock(), two_gpus, RunNames("auto", EXPORTER, {ALICE: owner}.get))
+    link = object()
+    assert table.hello(link, Hello(v=1, run=run, rank=0), Peer(ALICE, 5)).run == f"{owner}/{run}"
+    table.state(link, State(v=1, seq=1, time=1.0, step=1))
+    assert len(f"{owner}/{run}".encode()) <= MAX_SHOWN_BYTES
+    next_table = RankTable(Limits(), Clock(), two_gpus, names())
+    next_table.restore(table.saved("boot"))
+    assert [run.run for run in next_table.saved("boot").runs] == [f"{owner}/{run}"]
+
+
+@pytest.mark.parametrize("owner", ["a" * 65, "alice/x", "al\udcffice", "al\nice"])
+@pytest.mark.parametrize("policy", ["auto", "always"])
+def test_an_owner_whose_name_is_none_is_a_number(policy: str, owner: str) -> None:
+    """A longer one would make a longer label, and one with a slash could be taken for another's run."""
+    assert RunNames(policy, EXPORTER, {ALICE: owner}.get).shown(Hello(v=1, run="r", rank=0), Peer(ALICE, 5)) == "1001/r"
 
 
 def test_the_flag() -> None:

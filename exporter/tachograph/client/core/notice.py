@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 from collections.abc import Iterable, Iterator
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 LIMIT = 100
 """Subjects, so that wrong words made up without end cost neither memory nor log."""
@@ -89,6 +90,16 @@ def _handled_in(frames: Iterable[FrameType]) -> frozenset[int]:
     try:
         codes = {frame.f_code for frame in frames}
         numbers = signal.valid_signals()
-        return frozenset(int(each) for each in numbers if getattr(signal.getsignal(each), "__code__", None) in codes)
+        return frozenset(int(each) for each in numbers if _code_of(signal.getsignal(each)) in codes)
     except (*OUT, AttributeError, TypeError):  # or at the end, when modules have lost their contents
         return frozenset()
+
+
+def _code_of(handler: object) -> CodeType | None:
+    """Return the code that runs as a signal handler: a function's, also that of a partial, a method or an object."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if not callable(handler):
+        return None
+    code: CodeType | None = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+    return code

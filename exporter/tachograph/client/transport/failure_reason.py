@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from tachograph.catalog.rank import END_SIGNALS, EXIT_CODE, SIGNAL_EXIT_CODES
+from tachograph.catalog.rank import END_SIGNALS, EXIT_CODE, SIGNAL_EXIT_CODES, WARNING_SIGNALS
 from tachograph.client.core import batches
 from tachograph.client.core.notice import signals_raising, signals_under_way
 
@@ -69,7 +69,7 @@ def _end_by_exit(error: SystemExit) -> End:
     code = exit_code(error.code)
     if code == 0:
         return FINISHED_AT_EXIT
-    asked = next((end for end in map(END_SIGNALS.get, signals_raising(error) | signals_under_way()) if end), EXIT_CODE)
+    asked = _asked_by(signals_raising(error) | signals_under_way()) or EXIT_CODE
     category, text = SIGNAL_EXIT_CODES.get(code, asked), f"exit code {code}"
     cause = error.__cause__ or error.__context__
     if cause is not None:
@@ -110,20 +110,39 @@ def _first_line(text: str) -> str:
 
 def _asked_to_end(error: BaseException) -> str | None:
     """Return how a scheduler or a terminal asked this process or its workers to end, if that is what the error says."""
-    cause: BaseException | None = error
-    for _ in range(LONGEST_CHAIN):
-        if cause is None:
-            break
-        by_handler = [END_SIGNALS[number] for number in signals_raising(cause) if number in END_SIGNALS]
-        if by_handler:
-            return by_handler[0]
-        text = str(cause)
+    for each in _chain(error):
+        if by_handler := _asked_by(signals_raising(each)):
+            return by_handler
+        if isinstance(each, KeyboardInterrupt):
+            return "interrupted"
+        text = _text(each)
         for number, end in END_SIGNALS.items():
             killed, code = f"killed by signal: {signal.strsignal(number)}", f"exit code {128 + number}"
             if any(part in text for part in (killed, code, signal.Signals(number).name)):
                 return end
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return None
+
+
+def _asked_by(signals: Iterable[int]) -> str | None:
+    """Return how those ask to end who send these signals, None if none of them does."""
+    return next((end for each in signals if (end := END_SIGNALS.get(each) or WARNING_SIGNALS.get(each))), None)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those behind it: also one that is left out where it is shown (`from None`)."""
+    chain = [error]
+    for each in chain:
+        yield each
+        for behind in (each.__cause__, each.__context__):
+            if behind is not None and len(chain) < LONGEST_CHAIN and all(behind is not known for known in chain):
+                chain.append(behind)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a user's exception may do anything, and is not the one that is described
+        return ""
 
 
 def _came_through_loader(error: BaseException) -> bool:

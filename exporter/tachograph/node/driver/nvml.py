@@ -7,6 +7,7 @@ life of the process, and raises NVMLError, which cannot be hashed and is transla
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -98,7 +99,9 @@ _FIELD_MEMBERS = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "
 _NARROW_TYPE = 1  # unsigned int
 
 _LINK_COUNT, _LINK_STATE = 91, 165  # NVML_FI_DEV_NVLINK_*
-_LINK_UP = (1, 2)  # active, asleep; 0 is inactive, 3 carries no traffic
+_LINK_STATES: dict[float, float] = {0: 0.0, 1: 1.0, 2: 1.0, 3: 0.0}  # inactive, active, asleep; 3 carries no traffic
+_RETURN_CODES = frozenset((*range(64), 999))  # nvmlReturn_t: up to 29 in driver 580, with room for later ones
+_FABRIC_COMPLETED = 3  # 0: the part has none, 1: not started, 2: in progress
 
 ALL_LINKS = 0xFFFFFFFF
 """The scope of a field that adds up all NVLink links."""
@@ -190,14 +193,21 @@ class Nvml:
         return getattr(self.pynvml, name)()
 
     def driver_version(self) -> str:
-        """Return the driver's version, such as 580.95.05."""
-        return str(self.call("nvmlSystemGetDriverVersion"))
+        """Return the driver's version, such as 580.95.05; empty if it does not report it."""
+        try:
+            return str(self.call("nvmlSystemGetDriverVersion"))
+        except (DriverAbsent, DriverMismatch):
+            raise
+        except NvmlFailure:
+            return ""
 
     def cuda_version(self) -> str:
         """Return the newest CUDA that the driver serves, such as 13.0; empty if it does not report it."""
         try:
             version = int(self.call("nvmlSystemGetCudaDriverVersion"))
-        except NotSupported:
+        except (DriverAbsent, DriverMismatch):
+            raise
+        except NvmlFailure:
             return ""
         if not 0 < version < 1000 * MOST:
             return ""
@@ -267,20 +277,24 @@ class NvmlGpu:
                 values.append(Narrow(number) if kind == _NARROW_TYPE else number)
         return values
 
-    def links(self) -> list[bool | None]:
-        """Return for each NVLink link whether it is up, asleep or not; None where it is unknown."""
+    def links(self) -> list[float | None]:
+        """Return for each NVLink link 1 if it is up or asleep, else 0; NaN where its state is none that there is.
+
+        None where the driver does not report it.
+        """
         count = _few(self._answer(_LINK_COUNT), "links")
         asked = [(_LINK_STATE, link) for link in range(count)]
         states = self.fields(asked) if asked else []
         return [self._link(link, state) for link, state in enumerate(states)]
 
-    def _link(self, link: int, state: float | NvmlFailure) -> bool | None:
-        if not isinstance(state, NvmlFailure):
-            return state in _LINK_UP
-        try:
-            return bool(self.call("nvmlDeviceGetNvLinkState", link))  # drivers that lack the field
-        except (NotSupported, NoPermission):
-            return None
+    def _link(self, link: int, state: float | NvmlFailure) -> float | None:
+        if isinstance(state, NvmlFailure):
+            try:
+                state = self.call("nvmlDeviceGetNvLinkState", link)  # drivers that lack the field
+            except (NotSupported, NoPermission):
+                return None
+            return math.nan if state not in (0, 1) else float(state)
+        return _LINK_STATES.get(state, math.nan)
 
     def _answer(self, field_id: int) -> float:
         (answer,) = self.fields([(field_id, 0)])
@@ -289,22 +303,26 @@ class NvmlGpu:
         return answer
 
     def identity(self) -> tuple[str, str, str]:
-        """Return UUID, product name and PCI bus id."""
-        return (
-            str(self.call("nvmlDeviceGetUUID")),
-            str(self.call("nvmlDeviceGetName")),
-            self.bus_id(),
-        )
+        """Return UUID, product name and PCI bus id; name and bus id are empty where the driver does not report them."""
+        uuid, name = str(self.call("nvmlDeviceGetUUID")), self.imprint("nvmlDeviceGetName")
+        try:
+            return uuid, name, self.bus_id()
+        except WHOLE:
+            raise
+        except NvmlFailure:
+            return uuid, name, ""
 
     def bus_id(self) -> str:
         """Return the PCI bus id, such as 00000000:1B:00.0."""
         return str(decoded(_member, self.call("nvmlDeviceGetPciInfo"), "busId"))
 
     def imprint(self, name: str) -> str:
-        """Return a text that a call by this name gives, such as the serial number; empty where the part has none."""
+        """Return a text that a call by this name gives, such as the serial number; empty where the call fails."""
         try:
             return str(self.call(name))
-        except (NotSupported, NoPermission):
+        except WHOLE:
+            raise
+        except NvmlFailure:  # whatever the code: a corrupted infoROM is no lost GPU
             return ""
 
     def memory(self) -> Sequence[float | None]:
@@ -337,9 +355,16 @@ class NvmlGpu:
         return (status.bThresholdExceeded,)
 
     def fabric(self) -> tuple[int, int]:
-        """Return the state of registration with the NVLink fabric (NVML_GPU_FABRIC_STATE_*) and its nvmlReturn_t."""
+        """Return the state of registration with the NVLink fabric (NVML_GPU_FABRIC_STATE_*) and its nvmlReturn_t.
+
+        The latter means something once the registration is over.
+        """
         info = self._nvml.struct("c_nvmlGpuFabricInfoV_t")
         self.call("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
+        if not 0 <= info.state <= _FABRIC_COMPLETED:
+            raise NvmlFailure("not possible: the fabric has no such state")
+        if info.state == _FABRIC_COMPLETED and info.status not in _RETURN_CODES:
+            raise NvmlFailure("not possible: NVML has no such return code")
         return info.state, info.status
 
     def processes(self) -> tuple[int, ...]:
@@ -366,7 +391,9 @@ class NvmlGpu:
             current, _ = self.call("nvmlDeviceGetMigMode")
         except NotSupported:
             return False
-        return bool(_few(current, "modes"))
+        if current not in (0, 1):
+            raise NvmlFailure("not possible: there is no such MIG mode")
+        return bool(current)
 
     def mig_devices(self) -> list[NvmlGpu]:
         """Return the MIG instances that were made."""

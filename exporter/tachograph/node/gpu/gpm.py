@@ -96,7 +96,7 @@ class GpmWindow:
         given = []
         for activity, number in zip(self._asked, numbers, strict=True):
             if not isinstance(number, NvmlFailure):
-                if math.isfinite(number) and number >= 0:  # NaN is GPM's word for "nothing was measured"
+                if not math.isnan(number):  # NaN is GPM's word for "nothing was measured"
                     given.append((activity.value, number))
             elif not isinstance(number, (NotSupported, NoPermission)):
                 failures[activity.value.metric.name] = str(number)

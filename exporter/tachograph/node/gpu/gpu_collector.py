@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from tachograph.node.driver.nvml import WHOLE, GpuFailed, Nvml, NvmlFailure
 from tachograph.node.gpu.open_gpu import OpenGpu
-from tachograph.node.gpu.reading_table import SLOW_SECONDS
+from tachograph.node.gpu.reading_table import RETRY_SECONDS, SLOW_SECONDS
 from tachograph.node.gpu.worker_protocol import GpuReading
 from tachograph.node.samples import GpuIdentity, unzipped
 
@@ -26,7 +26,7 @@ class GpuCollector:
         self._clock = clock
         self._detail = detail
         self._gpu: OpenGpu | None = None
-        self._open_at: float | None = clock()  # None: its handle is good
+        self._open_at: float | None = clock()  # None: its handle and its name are good
         self._failure = GpuFailed("not opened yet")
 
     def collect(self, driver_version: str, cuda_version: str) -> GpuReading:
@@ -41,7 +41,7 @@ class GpuCollector:
             if self._gpu is not None:
                 self._gpu.forget()
             # Opening a lost GPU makes the kernel log a line each time, so its handle is seldom renewed.
-            if self._open_at is None or self._open_at <= now:
+            if self._open_at is None or not now < self._open_at <= now + SLOW_SECONDS:
                 self._open_at = now + SLOW_SECONDS
             return self.known.down(failure.word, str(failure))
         self.known = replace(self.known, notes=self._notes(gpu, driver_version))
@@ -70,14 +70,14 @@ class GpuCollector:
                 serial, vbios = gpu.imprint("nvmlDeviceGetSerial"), gpu.imprint("nvmlDeviceGetVbiosVersion")
             except WHOLE:
                 raise
-            except NvmlFailure as failure:  # a GPU without a name cannot be reported, whatever the cause
+            except NvmlFailure as failure:  # a GPU without a UUID cannot be reported, whatever the cause
                 raise GpuFailed(str(failure)) from None
             self.close()
             identity = GpuIdentity(index, uuid, name)
             info = (index, uuid, name, bus_id, serial, vbios, driver_version, cuda_version)
             self.known = GpuReading(identity, info=info, notes=self.known.notes)
             self._gpu = OpenGpu(self._nvml, gpu, identity, _version(driver_version), self._detail)
-            self._open_at = None
+            self._open_at = None if name else now + RETRY_SECONDS  # its peak goes by its name
         if self._gpu is None:
             raise self._failure
         return self._gpu
@@ -86,9 +86,9 @@ class GpuCollector:
         """Return what the GPU lacks, by subject, in words that are the same for every GPU of its model."""
         name = self.known.identity.name
         notes = {}
-        if lacks := gpu.lacks:
+        if name and (lacks := gpu.lacks):
             notes[name] = f"no {', '.join(lacks)} with driver {driver_version}"
-        if not gpu.has_peak:
+        if name and not gpu.has_peak:
             notes[f"peak of {name}"] = (
                 "unknown, so there is no MFU: pass Recorder(peak_flops=…), or add a row to tachograph/node/peaks.py"
             )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tachograph.catalog import index as catalog
 from tachograph.node.driver.nvml import NvmlGpu
 from tachograph.node.gpu.reading_table import COUNT, FLAG, KIBI, NVLINK_BYTES, Call, Field, Value
@@ -42,11 +40,7 @@ def link_fields(count: int) -> tuple[Field, ...]:
 def link_call(count: int) -> Call:
     """Return the reading of whether each of a GPU's links is up."""
     values = tuple(Value(catalog.GPU_NVLINK_LINK_ACTIVE, (str(link),), FLAG) for link in range(count))
-    return Call(_active, values, slow=True, spared=True)
-
-
-def _active(gpu: NvmlGpu) -> Sequence[float | None]:
-    return [None if up is None else float(up) for up in gpu.links()]
+    return Call(NvmlGpu.links, values, slow=True, spared=True)
 
 
 def _errors(label: str, error: str) -> Value:

@@ -77,14 +77,15 @@ class Belief:
 
 
 class DriverCounter:
-    """A counter of the driver, carried on where its 32 bits wrap, and not believed where it leaps.
+    """A counter of the driver, carried on where its 32 bits wrap, and not believed where it leaps or dips.
 
-    A fall from the upper half of the 32 bits to the lower one is a wrap. Any other fall is a reset, as by a reload of
-    the driver, and is passed on as one, for Prometheus knows what to do with it. A leap that stands counts for nothing:
-    the count goes on from where it was.
+    A fall from the upper half of the 32 bits to the lower one is a wrap, unless it would be a leap. Any other fall is
+    believed once the next reading confirms it: then it is a reset, as by a reload of the driver, and is passed on as
+    one, for Prometheus knows what to do with it. A leap that stands counts for nothing: the count goes on from where it
+    was.
     """
 
-    __slots__ = ("_carry", "_doubt", "_raw", "_seen")
+    __slots__ = ("_carry", "_doubt", "_fall", "_raw", "_seen")
     RANGE = 2**32
 
     def __init__(self) -> None:
@@ -92,18 +93,31 @@ class DriverCounter:
         self._raw: float = 0
         self._seen = -math.inf
         self._doubt: tuple[float, float, float] | None = None  # of a leap: since when it stands, last when, and where
+        self._fall: tuple[float, float] | None = None  # when it fell, and to where
 
     def take(self, raw: float, now: float, fastest: float = math.inf) -> float:
-        """Return the whole count, given what the driver has now; raise Impossible for one that leapt there."""
+        """Return the whole count, given what the driver has now; raise Impossible for one that leapt or fell there."""
+        grown, most = raw - self._raw, fastest * (now - self._seen + GRACE_SECONDS)
         carry = self._carry
-        if raw < self._raw:
-            wraps = isinstance(raw, Narrow) and self._raw >= self.RANGE / 2 > raw
-            carry = carry + self.RANGE if wraps else 0
-        if carry + raw - self._carry - self._raw > fastest * (now - self._seen + GRACE_SECONDS):
+        if grown < 0:
+            in_halves = isinstance(raw, Narrow) and self._raw >= self.RANGE / 2 > raw
+            if in_halves and grown + self.RANGE <= most:
+                carry += self.RANGE
+            else:
+                self._confirm(raw, now, fastest)
+                carry = 0
+        elif grown > most:
+            self._fall = None
             self._stands(raw, now, fastest)
             carry = self._carry + self._raw - raw
-        self._carry, self._raw, self._seen, self._doubt = carry, raw, now, None
+        self._carry, self._raw, self._seen, self._doubt, self._fall = carry, raw, now, None, None
         return carry + raw
+
+    def _confirm(self, raw: float, now: float, fastest: float) -> None:
+        """Raise Impossible unless the reading before had fallen as well, and this one has grown from there."""
+        fall, self._fall, self._doubt = self._fall, (now, raw), None
+        if fall is None or not 0 <= raw - fall[1] <= fastest * (now - fall[0] + GRACE_SECONDS):
+            raise Impossible("not possible: a counter fell, which the next reading has to confirm")
 
     def _stands(self, raw: float, now: float, fastest: float) -> None:
         """Raise Impossible unless it has stood where it leapt to for long, growing from there as a counter does."""

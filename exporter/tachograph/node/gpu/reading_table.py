@@ -105,6 +105,7 @@ HELD = Range(0, 1e9, fastest=4)  # seconds, of 30 years
 MEMORY, MEMORY_PART = Range(0, 2**46, sets="memory"), Range(0, 2**46, under="memory")
 BAR1, BAR1_PART = Range(0, 2**50, sets="BAR1 window"), Range(0, 2**50, under="BAR1 window")
 COUNT = Range(0, 1e15, fastest=1e9)  # of errors: a broken link makes millions a second
+FAULTS = Range(0, 1e9, fastest=1e6)  # of memory, and replays of PCIe, which NVML counts in 32 bits: 0xbadf1100 is none
 BANKS = Range(0, 1e6)
 CYCLES = Range(0, 1e24, fastest=1e13)  # of all SMs: 200 at 2 GHz are 4e11
 NVLINK_BYTES, NVLINK_RATE = Range(0, 1e24, fastest=1e14), Range(0, 1e14)  # generation 6: 3.6 TB/s
@@ -147,14 +148,12 @@ def _clock_events(gpu: NvmlGpu) -> Sequence[float]:
 
 def _links(gpu: NvmlGpu) -> Sequence[float | None]:
     links = gpu.links()
-    known = [up for up in links if up is not None]
+    known = [up for up in links if up is not None]  # with a NaN among them the sum cannot be, and is not "down"
     return len(links), sum(known) if known or not links else None
 
 
 def _fabric_ready(gpu: NvmlGpu) -> Sequence[float | None]:
     state, status = gpu.fabric()
-    if state in BLANKS:
-        raise NvmlFailure("not possible: it is a blank value")
     return (None if state == 0 else state == 3 and status == 0,)  # 0: the part has none; 3: registration is over
 
 
@@ -257,14 +256,14 @@ def _ecc_places(first: int, scope: str) -> list[Field]:
     """Five places with a corrected and an uncorrected count each, then the CBU, which corrects nothing."""
     kinds = [(error, place) for place in _ECC_PLACES for error in ("corrected", "uncorrected")]
     return [
-        _slow(first + offset, _value(catalog.GPU_ECC_LOCATION_ERRORS, COUNT, error, scope, place), spared=True)
+        _slow(first + offset, _value(catalog.GPU_ECC_LOCATION_ERRORS, FAULTS, error, scope, place), spared=True)
         for offset, (error, place) in enumerate([*kinds, ("uncorrected", "cbu")])
     ]
 
 
 FIELDS: tuple[Field, ...] = (
-    Field(3, _value(catalog.GPU_ECC_ERRORS, COUNT, "corrected", "volatile")),
-    Field(4, _value(catalog.GPU_ECC_ERRORS, COUNT, "uncorrected", "volatile")),
+    Field(3, _value(catalog.GPU_ECC_ERRORS, FAULTS, "corrected", "volatile")),
+    Field(4, _value(catalog.GPU_ECC_ERRORS, FAULTS, "uncorrected", "volatile")),
     Field(74, _held("sw_power_cap")),
     Field(75, _held("thermal")),
     Field(76, _held("sync_boost")),
@@ -289,19 +288,19 @@ FIELDS: tuple[Field, ...] = (
     _slow(213, _value(catalog.GPU_NVLINK_ERRORS, COUNT, "recovery"), scope=ALL_LINKS),
     _slow(214, _value(catalog.GPU_NVLINK_ERRORS, COUNT, "recovery_failed"), scope=ALL_LINKS),
     _slow(219, _value(catalog.GPU_NVLINK_ERRORS, COUNT, "effective"), scope=ALL_LINKS),
-    _slow(5, _value(catalog.GPU_ECC_ERRORS, COUNT, "corrected", "aggregate")),
-    _slow(6, _value(catalog.GPU_ECC_ERRORS, COUNT, "uncorrected", "aggregate")),
+    _slow(5, _value(catalog.GPU_ECC_ERRORS, FAULTS, "corrected", "aggregate")),
+    _slow(6, _value(catalog.GPU_ECC_ERRORS, FAULTS, "uncorrected", "aggregate")),
     *_ecc_places(7, "volatile"),
     *_ecc_places(18, "aggregate"),
-    _slow(29, _value(catalog.GPU_RETIRED_PAGES, COUNT, "corrected")),
-    _slow(30, _value(catalog.GPU_RETIRED_PAGES, COUNT, "uncorrected")),
+    _slow(29, _value(catalog.GPU_RETIRED_PAGES, FAULTS, "corrected")),
+    _slow(30, _value(catalog.GPU_RETIRED_PAGES, FAULTS, "uncorrected")),
     _slow(31, _value(catalog.GPU_RETIREMENT_PENDING, FLAG)),
-    _slow(142, _value(catalog.GPU_REMAPPED_ROWS, COUNT, "corrected")),
-    _slow(143, _value(catalog.GPU_REMAPPED_ROWS, COUNT, "uncorrected")),
+    _slow(142, _value(catalog.GPU_REMAPPED_ROWS, FAULTS, "corrected")),
+    _slow(143, _value(catalog.GPU_REMAPPED_ROWS, FAULTS, "uncorrected")),
     _slow(144, _value(catalog.GPU_ROW_REMAP_PENDING, FLAG)),
     _slow(145, _value(catalog.GPU_ROW_REMAP_FAILED, FLAG)),
     _slow(230, Value(catalog.GPU_RECOVERY_ACTION, (), ACTION, words=RECOVERY_ACTIONS)),
-    _slow(94, _value(catalog.GPU_PCIE_REPLAYS, COUNT)),
+    _slow(94, _value(catalog.GPU_PCIE_REPLAYS, FAULTS)),
     *(_slow(173 + i, _value(catalog.GPU_PCIE_ERRORS, COUNT, error), spared=True)
       for i, error in enumerate(catalog.GPU_PCIE_ERRORS.values)),
     # nvml.h warns that these may wrap. 32 bits of bytes wrap in less than a second of PCIe, which nobody can undo.

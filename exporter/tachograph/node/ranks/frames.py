@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -62,6 +63,12 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
             raise ValueError(f"rank {self.rank} is not in a world of {self.world_size}: ranks count from 0")
         if self.uuid is not None and not (self.uuid == "" or is_name(self.uuid)):
             raise ValueError(f"uuid must be printable text of at most {MAX_NAME_BYTES} bytes in UTF-8")
+
+    def shown_as(self, run: str) -> Hello:
+        """Return this hello with the name by which its run is shown, which may be longer than a rank's own."""
+        shown = copy(self)
+        msgspec.structs.force_setattr(shown, "run", run)
+        return shown
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -9,8 +9,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from msgspec.structs import replace
-
 from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
@@ -20,11 +18,11 @@ from tachograph.node.ranks.gpu_placement import GpuResolver
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank import Rank, RankEvent
 from tachograph.node.ranks.run import EarlierProcess, Run
-from tachograph.node.ranks.run_names import RunNames
+from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES, RunNames
 from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
 from tachograph.node.ranks.shares import Shares
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
-from tachograph.wire import MAX_EVENTS, is_name
+from tachograph.wire import MAX_EVENTS, fits
 
 LONGEST_TICK = 3.0
 """If two ticks are further apart, the exporter itself did not run, and the silence of its ranks does not count."""
@@ -97,7 +95,7 @@ class RankTable:
 
         Everything that can fail is done before anything changes.
         """
-        hello = replace(hello, run=self._names.shown(hello, peer.uid))
+        hello = hello.shown_as(self._names.shown(hello, peer))
         old = self._claimable(link, hello, peer)
         if old is not None and not old.same_process(hello, peer):
             self.gone(old)
@@ -220,7 +218,8 @@ class RankTable:
     def gone(self, rank: Rank, status: int | None = None) -> None:
         """Conclude how the process of a lost rank ended, in the form of wait(2); it died where that is not known.
 
-        Exit code 0 acquits it, also later, and so do the signals by which a scheduler or a terminal ends a process.
+        Exit code 0 acquits it, also later, and so do the signals by which a scheduler or a terminal ends a process, and
+        the exit codes by which a process says that it ended by one.
         """
         if rank.lost is None or (rank.outcome and status is None):  # it is back; this is known
             return
@@ -230,7 +229,7 @@ class RankTable:
         rank.end_note = f"{_in_words(status)}, without a final message"
         if status == 0:
             rank.end("finished", *rank.lost)
-        elif os.WIFSIGNALED(status) and (category := catalog.END_SIGNALS.get(os.WTERMSIG(status))):
+        elif category := _asked_to_end(status):
             rank.fail(category)
 
     def heard(self, link: object) -> None:
@@ -338,7 +337,7 @@ class RankTable:
     def restore(self, saved: SavedTotals) -> None:
         """Load what a previous exporter saved; call it before any rank connects."""
         for run in saved.runs:
-            if is_name(run.run):
+            if run.run and fits(run.run, MAX_SHOWN_BYTES):
                 self._runs[run.run] = Run.restored(run)
         for life in saved.lives:
             self._remember(life.uid, life.run, life.rank, EarlierProcess.restored(life))
@@ -393,6 +392,13 @@ class RankTable:
 def _fail_by(rank: Rank, code: int) -> None:
     rank.fail(catalog.SIGNAL_EXIT_CODES.get(code, catalog.EXIT_CODE))
     rank.end_note = f"exit code {code}"
+
+
+def _asked_to_end(status: int) -> str | None:
+    """Return how a process was asked to end, in the form of wait(2), None if it was not."""
+    if os.WIFEXITED(status):
+        return catalog.SIGNAL_EXIT_CODES.get(os.WEXITSTATUS(status))
+    return catalog.END_SIGNALS.get(os.WTERMSIG(status))
 
 
 def _in_words(status: int) -> str:
