@@ -96,6 +96,7 @@ def test_a_thread_that_an_exception_ends_fails_its_rank(exporter: Any, start: Ca
     )
     frame = exporter.wait_for("bye")
     assert (frame["outcome"], frame["category"]) == ("failed", "oom")
+    process.hear("alive")
     assert process.popen.poll() is None
     process.popen.terminate()
     _, errors = process.popen.communicate(timeout=30)
