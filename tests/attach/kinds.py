@@ -10,6 +10,7 @@ import copy
 import io
 import json
 import math
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -176,38 +177,16 @@ def guarded() -> float:
 @kind
 def weighted_terms() -> float:
     """Micro-batches whose losses are weighted sums, and divided by nothing: their mean is the loss."""
-    network = model()
-    optimizer = sgd(network.parameters())
-    loader = iter(batches(4 * STEPS))
-    for _ in range(STEPS):
-        total = 0.0
-        for _ in range(4):
-            (batch,) = next(loader)
-            loss = 0.9 * loss_of(network, batch) + 0.1 * loss_of(network, batch)
-            loss.backward()
-            total += loss.item() / 4
-        optimizer.step()
-        optimizer.zero_grad()
-    return total
+    return accumulated(1, loss=lambda *given: 0.9 * loss_of(*given) + 0.1 * loss_of(*given))
 
 
 @kind
 def means_by_hand() -> float:
     """Micro-batches whose losses are sums over the mask's ones: each is a mean of its own."""
-    network = model()
-    optimizer = sgd(network.parameters())
-    loader = iter(batches(4 * STEPS))
     mask = torch.tensor([[1.0], [0.0]])
-    for _ in range(STEPS):
-        total = 0.0
-        for _ in range(4):
-            (batch,) = next(loader)
-            loss = (network(batch).square() * mask.repeat(1, 8)).sum() / (8 * mask).sum()
-            loss.backward()
-            total += loss.item() / 4
-        optimizer.step()
-        optimizer.zero_grad()
-    return total
+    return accumulated(
+        1, loss=lambda network, batch: (network(batch).square() * mask.repeat(1, 8)).sum() / (8 * mask).sum()
+    )
 
 
 @kind
@@ -385,7 +364,9 @@ def another_scaler() -> float:
     return loss.item()
 
 
-def accumulated(share: float, fetch_first: bool = False, number: int = 4) -> float:
+def accumulated(
+    share: float, fetch_first: bool = False, number: int = 4, loss: Callable[..., torch.Tensor] = loss_of
+) -> float:
     network = model()
     optimizer = sgd(network.parameters())
     loader = iter(batches(STEPS * number))
@@ -393,9 +374,9 @@ def accumulated(share: float, fetch_first: bool = False, number: int = 4) -> flo
         fetched = [next(loader)[0] for _ in range(number)] if fetch_first else [None] * number
         losses = []
         for batch in fetched:
-            loss = loss_of(network, next(loader)[0] if batch is None else batch)
-            losses.append(loss.item())
-            (loss if share == 1 else loss * share).backward()
+            whole = loss(network, next(loader)[0] if batch is None else batch)
+            losses.append(whole.item())
+            (whole if share == 1 else whole * share).backward()
         optimizer.step()
         optimizer.zero_grad()
     return sum(losses) / number
@@ -751,7 +732,7 @@ def main() -> None:
     """Run every kind, and print what was recorded of it."""
     current: Any = Current()
     attach(torch, current)
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {"pickled": pickle.loads(pickle.dumps(torch.save)) is torch.save}
     for name, loop in KINDS.items():
         summary = Summary()
         recording = ScriptRecording(lambda: Recorder(run="kind", rank=0, world_size=1, socket="nobody.sock"), summary)

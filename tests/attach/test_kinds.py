@@ -110,6 +110,11 @@ def test_a_checkpoint_is_one_however_it_is_written(told: Any, name: str) -> None
         assert metrics["phase_seconds_total"]["checkpoint"] > 2 * 0.1
 
 
+def test_a_save_may_be_given_to_another_process(told: Any) -> None:
+    """By its name, as `ProcessPoolExecutor.submit(torch.save, …)` does."""
+    assert told["pickled"]
+
+
 def test_what_stays_in_memory_is_no_checkpoint(told: Any) -> None:
     """Nothing is claimed that was not written."""
     assert told["into_memory_alone"]["metrics"]["checkpoints_total"] == 0

@@ -14,12 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tachograph.client.core import notice as notices
 from tachograph.client.recorder import Recorder
+from tests.client.fake_cuda import Cuda
 
 Frame = dict[str, Any]
 DEADLINE = 60.0
@@ -260,3 +262,11 @@ def train() -> Callable[[Recorder, int], None]:
 def until() -> Callable[..., Any]:
     """`wait_until`, for tests."""
     return wait_until
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """A `torch.cuda` in which copies take time."""
+    fake = Cuda()
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=fake))
+    return fake

@@ -34,9 +34,8 @@ def hook_saves(torch: Any, observer: Observer) -> None:
             return Saved(kept, None, f.getbuffer().nbytes)
         return Saved(kept, f if _is_path(f) else _path_of(f, "name"))
 
-    torch.save = torch.serialization.save = _observed(
-        torch.save, observer, saved
-    )  # under both names: it is pickled by one
+    torch.save = _observed(torch.save, observer, saved)
+    torch.serialization.save = torch.save  # the name it is pickled by
     when_imported("torch.distributed.checkpoint.state_dict_saver", lambda saver: _distributed(saver, observer))
     when_imported("safetensors.torch", lambda library: _safetensors(library, observer))
 

@@ -39,6 +39,10 @@ MOST_BACKWARDS = 1024
 GRAPH_DEPTH = 4
 """Operations before backward that are looked at for a factor."""
 
+unpacked_by_hooks = False
+"""Whether the script has hooks of its own for what graphs save, as non-reentrant activation checkpointing does. Set by
+`torch_hooks`, for the process: such hooks are PyTorch's for all graphs of a thread."""
+
 
 class StepValues:
     """The losses that backward was called on since the last step, and the norm that gradients were clipped by.
@@ -69,9 +73,7 @@ class StepValues:
         if scaled is not None and scaled[0] == id(tensor):
             tensor = scaled[1]
         kind = type(tensor)
-        if f"{kind.__module__}.{kind.__name__}" != "torch.Tensor" or tensor.numel() != 1:
-            return
-        if self._closed:
+        if f"{kind.__module__}.{kind.__name__}" != "torch.Tensor" or tensor.numel() != 1 or self._closed:
             return
         try:
             factor, loss_scale = factors(tensor.grad_fn)
@@ -213,10 +215,6 @@ def factors(node: Any, depth: int = GRAPH_DEPTH) -> tuple[float | None, float]:
 def _is_mean(total: Any, divisor: float) -> bool:
     """Whether a sum is divided by no more than it has elements: a mean of those that are not masked."""
     return bool(total.name().startswith("Sum") and divisor <= math.prod(total._saved_self_sym_sizes))
-
-
-unpacked_by_hooks = False
-"""Whether the script has hooks of its own for what graphs save, as non-reentrant activation checkpointing does."""
 
 
 def _saved_other(node: Any) -> Any:

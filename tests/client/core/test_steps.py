@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from tachograph.client.core.scalars import number
 from tachograph.client.core.step_histogram import StepHistogram
 from tachograph.client.core.steps import PENDING_LIMIT, RING_LIMIT, ExposedWait, Step, StepRecord, step_record
 from tachograph.wire import bucket_index
+from tests.client.fake_cuda import Cuda, Tensor
 
 
 @pytest.fixture
@@ -262,71 +262,6 @@ def test_a_full_garbage_collection_tags_its_step(step: Step) -> None:
         tag.stop()
     assert tag not in gc.callbacks
     assert tags(step) == ["warm-up", None, None, "gc", None, "gc", None, None]
-
-
-class Cuda:
-    """The C library's border: copies that end when the test says so."""
-
-    def __init__(self) -> None:
-        self.done: set[int] = set()
-        self.events = 0
-        self.capturing = False
-        self.broken = False
-
-    def Event(self) -> Any:  # noqa: N802 - PyTorch's name
-        """Make an event that is over once its number is in `done`."""
-        self.events += 1
-        mine = self.events
-
-        def query() -> bool:
-            if self.broken:
-                raise RuntimeError("CUDA error: an illegal memory access was encountered")
-            return mine in self.done
-
-        return SimpleNamespace(record=lambda stream: None, query=query)
-
-    def current_stream(self, device: object) -> object:
-        """Return any stream."""
-        return object()
-
-    def is_current_stream_capturing(self) -> bool:
-        """Tell whether a graph is being captured."""
-        return self.capturing
-
-
-class Tensor:
-    """A CUDA scalar: reading it directly is the fault that the client must never commit."""
-
-    __module__ = "torch"
-    is_cpu, is_cuda, device = False, True, "cuda:0"
-
-    def __init__(self, value: float) -> None:
-        self._value = value
-
-    def numel(self) -> int:
-        """Count the elements."""
-        return 1
-
-    def item(self) -> float:
-        """Synchronise: forbidden."""
-        raise AssertionError("the training thread waited for the GPU")
-
-    def detach(self) -> Tensor:
-        """Leave the graph."""
-        return self
-
-    def to(self, device: str, *, non_blocking: bool) -> Any:
-        """Copy asynchronously, or fail the test."""
-        assert (device, non_blocking) == ("cpu", True)
-        return SimpleNamespace(item=lambda: self._value)
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """A `torch.cuda` in which copies take time."""
-    fake = Cuda()
-    monkeypatch.setitem(__import__("sys").modules, "torch", SimpleNamespace(cuda=fake))
-    return fake
 
 
 def test_a_cuda_scalar_is_read_when_its_copy_is_done(step: Step, cuda: Cuda) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from tachograph.client.hello.workload import Workload
 from tachograph.client.recorder import Recorder
 from tachograph.client.signals.logged import Logged
 from tachograph.client.signals.work import WorkCounters
+from tests.client.fake_cuda import Cuda, Tensor
 
 Make = Callable[..., Recorder]
 WORK = ("tokens_total", "samples_total", "flops_total", "hardware_flops_total")
@@ -194,66 +194,12 @@ def test_a_counter_never_falls() -> None:
     assert loop.counters() == {"tokens_total": 210}
 
 
-class Cuda:
-    """A `torch.cuda` whose copies are done when the test says so."""
-
-    def __init__(self) -> None:
-        self.done = False
-
-    def Event(self) -> object:  # noqa: N802 - PyTorch's name
-        """Make an event."""
-        return SimpleNamespace(record=lambda stream: None, query=lambda: self.done)
-
-    def current_stream(self, device: object) -> object:
-        """Return any stream."""
-        return object()
-
-    def is_current_stream_capturing(self) -> bool:
-        """Tell that no graph is being captured."""
-        return False
-
-
-class Tensor:
-    """A CUDA scalar: reading it directly is the fault that the client must never commit."""
-
-    __module__ = "torch"
-    is_cpu, is_cuda, device = False, True, "cuda:0"
-
-    def __init__(self, value: float) -> None:
-        self._value = value
-
-    def numel(self) -> int:
-        """Count the elements."""
-        return 1
-
-    def item(self) -> float:
-        """Synchronise: forbidden."""
-        raise AssertionError("the training thread waited for the GPU")
-
-    def detach(self) -> Tensor:
-        """Leave the graph."""
-        return self
-
-    def to(self, device: str, *, non_blocking: bool) -> Any:
-        """Copy asynchronously, or fail the test."""
-        assert (device, non_blocking) == ("cpu", True)
-        return SimpleNamespace(item=lambda: self._value)
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """A GPU whose copies take time."""
-    fake = Cuda()
-    monkeypatch.setitem(__import__("sys").modules, "torch", SimpleNamespace(cuda=fake))
-    return fake
-
-
 def test_a_number_does_not_wait_for_the_loss_beside_it(cuda: Cuda) -> None:
     """The usual call: a loss on the GPU and a number of tokens; the last step's are counted, too."""
     loop = Loop(flops_per_token=2)
     loop.train({"loss": Tensor(2.0), "tokens": 5}, {"loss": Tensor(2.0), "tokens": 7})
     assert loop.counters() == {"tokens_total": 12, "flops_total": 24}
-    cuda.done = True
+    cuda.all_done = True
     loop.train({"loss": Tensor(1.0), "tokens": 1})
     assert loop.counters()["tokens_total"] == 13
     assert loop.logged.metrics()["loss"] == 2.0
@@ -261,7 +207,7 @@ def test_a_number_does_not_wait_for_the_loss_beside_it(cuda: Cuda) -> None:
 
 def test_an_amount_on_the_gpu_is_always_one_step_late(cuda: Cuda) -> None:
     """It is never waited for; and never early, or a rate would show the moment of the scrape within the step."""
-    cuda.done = True
+    cuda.all_done = True
     loop = Loop(flops_per_token=2)
     seen = []
     for tokens in (1, 20, 300, 4000):
@@ -275,7 +221,7 @@ def test_an_amount_on_the_gpu_is_always_one_step_late(cuda: Cuda) -> None:
 
 def test_flops_of_a_step_are_counted_once(cuda: Cuda) -> None:
     """By its samples, where its tokens come late."""
-    cuda.done = True
+    cuda.all_done = True
     loop = Loop(samples_per_step=2, flops_per_step=10, flops_per_token=3)
     loop.train(*[{"tokens": Tensor(7), "samples": 2}] * 3)
     assert loop.counters() == {"samples_total": 6, "flops_total": 30, "tokens_total": 14}

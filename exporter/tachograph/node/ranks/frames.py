@@ -7,12 +7,16 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+from tachograph.catalog.rank import EXIT_CODE
 from tachograph.wire import MAX_EVENTS, MAX_NAME_BYTES, VERSION, is_name
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 # Unix seconds until the year 4147: milliseconds given by mistake are refused.
 Instant = Annotated[float, msgspec.Meta(ge=0, le=2**36)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+MAX_REASON = 256
+"""Of a category, and of a message, as they are shown."""
+
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 
 
@@ -114,6 +118,16 @@ class Bye(msgspec.Struct, tag="bye", frozen=True):
     message: str = ""
     exit_code: ExitCode | None = None
     at_exit: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why a rank failed as a person reads it: its category, or the exit code where that is all, and its text."""
+        category, message = self.category[:MAX_REASON], self.message[:MAX_REASON]
+        if category == EXIT_CODE and self.exit_code is not None:
+            category = f"exit code {self.exit_code}"
+            if message.startswith(category):  # as our client writes it
+                return message
+        return ": ".join(text for text in (category, message) if text)
 
 
 Frame = Hello | State | Bye

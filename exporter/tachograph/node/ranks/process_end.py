@@ -14,12 +14,14 @@ import errno
 import fcntl
 import logging
 import os
+import signal
 import socket
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tachograph.backoff import Backoff
+from tachograph.catalog import index as catalog
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
 
@@ -161,3 +163,19 @@ async def _ended(process: PeerProcess) -> int:
     while (status := process.wait_status()) is None:
         await asyncio.sleep(pause.next())
     return status
+
+
+def asked_to_end(status: int) -> str | None:
+    """Return how a process was asked to end, in the form of wait(2), None if it was not."""
+    if os.WIFEXITED(status):
+        return catalog.SIGNAL_EXIT_CODES.get(os.WEXITSTATUS(status))
+    return catalog.END_SIGNALS.get(os.WTERMSIG(status))
+
+
+def in_words(status: int) -> str:
+    """Return how a process ended, in the form of wait(2), as a person reads it."""
+    if os.WIFEXITED(status):
+        return f"exit code {os.WEXITSTATUS(status)}"
+    number = os.WTERMSIG(status)
+    name = next((f" ({known.name})" for known in signal.Signals if known == number), "")
+    return f"signal {number}{name}"

@@ -7,13 +7,13 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
 from tachograph.node.histograms import MOST, Buckets, parse
 from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.raised import Raised, raised
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.saved_totals import SavedProcess
 from tachograph.node.ranks.series import MAX_LABEL_BYTES, RankSeries
@@ -38,11 +38,6 @@ a scrape has seen the end, and who ended first is known only when every node of 
 WAIT_WINDOW = 10
 """Frames over which the status page computes the share of exposed wait: ten seconds at the usual 1 Hz."""
 
-FAILED_AFTER_SECONDS = 20.0
-"""Time for which an exception may hold a rank up before it has failed, though its process lives."""
-SAME_SECONDS = 1.0
-"""Two exceptions that are less apart are one, told by a clock that is being set right."""
-
 _NOTHING = Buckets()
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
 _STEP = catalog.TRAIN_STEP.key
@@ -56,15 +51,6 @@ class RankEvent:
     run: str
     rank: int
     event: Event
-
-
-class Raised(NamedTuple):
-    """An exception that holds a rank up: why, since when by the clock of the day, and seen since when by ours."""
-
-    category: str
-    message: str
-    at: float
-    seen: float
 
 
 class Rank:
@@ -128,7 +114,7 @@ class Rank:
         self._dropped = 0
         self.notices: tuple[str, ...] = ()
         self._raised: Raised | None = None
-        self._first_sign: Raised | None = None
+        self._last_raised: Raised | None = None
         self._last_event = -1
         self._observed: dict[str, Buckets] = {}
         self._waits: deque[tuple[float, float]] = deque(maxlen=WAIT_WINDOW)
@@ -179,9 +165,9 @@ class Rank:
         """Make the end of the rank a failure, since what it raised, if it did."""
         self.outcome = "failed"
         self.end_reason = self.series.fail(category)
-        sign = self._first_sign
-        if sign is not None and (self.progress is None or self.progress <= sign.at):
-            self.ended_at = min(self.ended_at, sign.at)
+        last = self._last_raised
+        if last is not None and (self.progress is None or self.progress <= last.at):
+            self.ended_at = min(self.ended_at, last.at)
 
     def why_failed(self, now: float) -> str:
         """Return why the rank failed, in words, also while its process lives; empty if it did not say so."""
@@ -193,7 +179,7 @@ class Rank:
     def failed_by(self, now: float) -> Raised | None:
         """Return what a living rank has failed by: an exception that has held it up for long enough."""
         raised = self._raised
-        return raised if raised is not None and not self.outcome and now - raised.seen >= FAILED_AFTER_SECONDS else None
+        return raised if raised is not None and not self.outcome and raised.has_failed_it(now) else None
 
     def follow(self, earlier: Rank) -> None:
         """Continue from an earlier process of this rank: the states it was in, and its end unless it finished."""
@@ -221,9 +207,12 @@ class Rank:
             self.phase = None
         self._dropped = max(self._dropped, state.dropped)
         self.notices = self._texts(state.notices)
-        self._raised = self._what_raised(state.raised, now)
-        if self._raised is not None:
-            self._first_sign = self._raised
+        try:
+            self._raised = raised(state.raised, self._raised, now)
+        except ValueError:
+            self._raised = None
+            self._drops["wrong_type"] += 1
+        self._last_raised = self._raised or self._last_raised
         deltas = self.series.take(state.metrics, most)
         if self._catching_up:
             deltas = [delta._replace(number=0.0) for delta in deltas]
@@ -360,22 +349,6 @@ class Rank:
         texts = tuple(cut(each, MAX_NOTICE_BYTES) for each in given[:MAX_NOTICES] if isinstance(each, str))
         self._drops["wrong_type"] += len(given) - len(texts)
         return texts
-
-    def _what_raised(self, given: object, now: float) -> Raised | None:
-        """Return what holds the rank up, seen since now or since before."""
-        if given is None:
-            return None
-        category, message, at = (
-            map(given.get, ("category", "message", "time")) if isinstance(given, dict) else [None] * 3
-        )
-        if not isinstance(category, str) or not isinstance(message, str) or not isinstance(at, float):
-            self._drops["wrong_type"] += 1
-            return None
-        known = category if category in catalog.FAILURE_CATEGORIES else catalog.FAILURE_CATEGORIES[-1]
-        before = self._raised
-        if before is not None and abs(before.at - at) < SAME_SECONDS:
-            at, now = before.at, before.seen
-        return Raised(known, cut(message, MAX_NOTICE_BYTES), at, now)
 
     def _text(self, value: object, longest: int) -> str:
         if value is None:

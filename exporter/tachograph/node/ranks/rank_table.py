@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -16,6 +15,7 @@ from tachograph.node.peaks import dtype_of, peaks_of
 from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import GpuResolver
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.process_end import asked_to_end, in_words
 from tachograph.node.ranks.rank import Rank, RankEvent
 from tachograph.node.ranks.run import EarlierProcess, Run
 from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES, RunNames
@@ -27,7 +27,6 @@ from tachograph.wire import MAX_EVENTS, fits
 LONGEST_TICK = 3.0
 """If two ticks are further apart, the exporter itself did not run, and the silence of its ranks does not count."""
 
-MAX_FAILURE_REASON = 256
 MAX_USERS = 64
 MAX_FORGOTTEN = 512
 """Forgotten ranks of one user whose last step is kept, since a requeued job may come back after hours: more than any
@@ -192,7 +191,7 @@ class RankTable:
         rank.end("finished", self._clock.monotonic(), self._clock.wall())
         if bye.outcome == "failed":
             rank.fail(bye.category)
-            rank.failure_reason = _failure_reason(bye)
+            rank.failure_reason = bye.reason
         elif bye.exit_code:
             _fail_by(rank, bye.exit_code)
         return rank
@@ -204,7 +203,7 @@ class RankTable:
         if decides and os.WIFEXITED(status):
             _fail_by(rank, os.WEXITSTATUS(status))
         else:
-            rank.end_note = f"its process ended later: {_in_words(status)}"
+            rank.end_note = f"its process ended later: {in_words(status)}"
 
     def lost(self, link: object, *, unsure: bool = False) -> Rank | None:
         """Note the end of a connection; return its rank, which died, or of which `gone` will say how it ended."""
@@ -226,10 +225,10 @@ class RankTable:
         rank.end("dead", *rank.lost)
         if status is None:
             return
-        rank.end_note = f"{_in_words(status)}, without a final message"
+        rank.end_note = f"{in_words(status)}, without a final message"
         if status == 0:
             rank.end("finished", *rank.lost)
-        elif category := _asked_to_end(status):
+        elif category := asked_to_end(status):
             rank.fail(category)
 
     def heard(self, link: object) -> None:
@@ -392,29 +391,3 @@ class RankTable:
 def _fail_by(rank: Rank, code: int) -> None:
     rank.fail(catalog.SIGNAL_EXIT_CODES.get(code, catalog.EXIT_CODE))
     rank.end_note = f"exit code {code}"
-
-
-def _asked_to_end(status: int) -> str | None:
-    """Return how a process was asked to end, in the form of wait(2), None if it was not."""
-    if os.WIFEXITED(status):
-        return catalog.SIGNAL_EXIT_CODES.get(os.WEXITSTATUS(status))
-    return catalog.END_SIGNALS.get(os.WTERMSIG(status))
-
-
-def _in_words(status: int) -> str:
-    """Return how a process ended, in the form of wait(2), as a person reads it."""
-    if os.WIFEXITED(status):
-        return f"exit code {os.WEXITSTATUS(status)}"
-    number = os.WTERMSIG(status)
-    name = next((f" ({known.name})" for known in signal.Signals if known == number), "")
-    return f"signal {number}{name}"
-
-
-def _failure_reason(bye: Bye) -> str:
-    """Return why a rank failed as a person reads it: its category, or the exit code where that is all, and its text."""
-    category, message = bye.category[:MAX_FAILURE_REASON], bye.message[:MAX_FAILURE_REASON]
-    if category == catalog.EXIT_CODE and bye.exit_code is not None:
-        category = f"exit code {bye.exit_code}"
-        if message.startswith(category):  # as our client writes it
-            return message
-    return ": ".join(text for text in (category, message) if text)
