@@ -16,7 +16,7 @@ RANKS_OF_A_NODE = 2
 
 
 class Kill:
-    """Two ranks on each node, one of which dies at second 2."""
+    """Two ranks on each node, one of which dies at second 2, when the others make their last step."""
 
     def __init__(self, nodes: Any, frames: Any) -> None:
         self.nodes = nodes
@@ -36,7 +36,7 @@ class Kill:
                 self._greeted.add(rank)
                 yield RankMessage(node, connection, self._frames.hello(rank))
             if rank != KILLED or self.now < 2:
-                yield RankMessage(node, connection, self._frames.state(int(self.now) + 1))
+                yield RankMessage(node, connection, self._frames.state(min(int(self.now), 2) + 1))
             elif not self._killed:
                 self._killed = True
                 yield RankMessage(node, connection, None)
