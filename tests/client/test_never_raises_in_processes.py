@@ -98,6 +98,34 @@ def test_out_of_memory(exporter: Any, start: Start) -> None:
     exporter.wait_for(where=lambda frame: any(event.get("step") == 7 for event in frame["events"]))
 
 
+def test_counting_flops_with_no_memory_for_any_one_object(exporter: Any, start: Start) -> None:
+    """Wherever in it an allocation fails, entering and leaving a counted block raises nothing of ours."""
+    pytest.importorskip("_testcapi", reason="an interpreter without its test module")
+    process = start(
+        program(
+            """
+            import _testcapi
+            every(recorder)
+            def counted():
+                with recorder.count_flops(): pass
+            ours = tried = 0
+            for failing in range(1, 200):
+                for objects in (1, 5, 20):
+                    _testcapi.set_nomemory(failing, failing + objects)
+                    try: counted()
+                    except MemoryError as error:
+                        trace = error.__traceback__  # None where even that could not be made
+                        while trace is not None and trace.tb_next is not None: trace = trace.tb_next
+                        ours += trace is not None and "flop_count" in trace.tb_frame.f_code.co_filename
+                    finally: _testcapi.remove_mem_hooks()
+                    tried += 1
+            say(f"ours {ours} of {tried}")
+            """
+        )
+    )
+    process.hear("ours 0 of 597")
+
+
 def test_deep_in_the_stack(exporter: Any, start: Start) -> None:
     """A call that has a few frames left returns; what the loop's own recursion raises is the loop's."""
     process = start(

@@ -71,21 +71,18 @@ class _Waits(Iterator[T_co]):
     def __next__(self) -> T_co:
         if self._clock.current.name == "eval":
             return next(self._batches)
-        with self._phase:
-            try:
-                batch = next(self._batches)
-            except StopIteration as end:  # no failure of phase `data`
-                ended = end
-            except BaseException as error:
-                self._clock.leave_by(error)
-                raise
-            else:
-                self._counter.count += 1
-                return batch
+        self._phase.__enter__()  # by name: `with` needs memory for what it calls
         try:
-            raise ended
+            batch = next(self._batches)
+        except BaseException as error:
+            if not isinstance(error, StopIteration):
+                self._clock.leave_by(error)
+            raise
+        else:
+            self._counter.count += 1
+            return batch
         finally:
-            del ended  # its traceback holds this frame
+            self._phase.__exit__(None, None, None)
 
 
 class Batches(Generic[T_co]):

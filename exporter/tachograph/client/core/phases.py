@@ -191,7 +191,10 @@ class PhaseClock:
 
     def leave_by(self, error: BaseException) -> None:
         """Note which exception left a step, an evaluation, a save or a loader."""
-        self.left = Left(id(error), self.since, get_ident())
+        try:
+            self.left = Left(id(error), self.since, get_ident())
+        except OURS:
+            self.failed = True
 
     def left_by(self, error: BaseException, ended: float | None) -> bool:
         """Return whether this exception, which is still there, is that one, and no step has `ended` since."""

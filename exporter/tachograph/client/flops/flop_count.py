@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from tachograph.client.core.counters import Counter
-from tachograph.client.core.notice import notice
+from tachograph.client.core.notice import OUT, notice
 from tachograph.client.torch.loaded_torch import in_use, loaded_torch
 
 
@@ -43,7 +43,7 @@ class FlopCount(AbstractContextManager[None]):
                 self._modes.append(mode)
         except Exception as error:  # noqa: BLE001 - an older PyTorch, or one in an odd state: nothing is counted
             self._leave()
-            self._refuse(repr(error))
+            self._refuse(error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -55,20 +55,23 @@ class FlopCount(AbstractContextManager[None]):
         try:
             total = float(counter.get_total_flops())
         except Exception as refusal:  # noqa: BLE001 - as above
-            self._refuse(repr(refusal))
+            self._refuse(refusal)
             return
         if total > 0:
             self._take(total)
         else:
-            self._refuse("it found no matrix product, convolution or attention")
+            self._refuse(RuntimeError("no matrix product, convolution or attention was found"))
 
     def _leave(self) -> None:
         while self._modes:
             try:
                 self._modes.pop().__exit__(None, None, None)
             except Exception as error:  # noqa: BLE001 - as above; the training code's own exception is on its way
-                self._refuse(repr(error))
+                self._refuse(error)
 
-    def _refuse(self, reason: str) -> None:
-        self._dropped.count += 1
-        notice("flops", f"the operations of a step were not counted: {reason}")
+    def _refuse(self, error: Exception) -> None:
+        try:
+            self._dropped.count += 1
+            notice("flops", "the operations of a step were not counted", error)
+        except OUT:
+            pass
