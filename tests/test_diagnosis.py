@@ -11,8 +11,7 @@ import yaml
 
 from tachograph import diagnosis as d
 from tachograph.catalog.gpu import CLOCK_EVENT_REASONS
-from tachograph.catalog.rank import PHASES, STATES
-from tachograph.client.signals import recent_steps
+from tachograph.catalog.rank import PHASES, RECENT_SECONDS, STATES
 
 RULES = Path(__file__).resolve().parents[1] / "prometheus/rules"
 NUMBER = r"(\d+(?:\.\d+)?)"
@@ -61,7 +60,7 @@ def test_every_number_has_its_rule() -> None:
     """A number that comes from no rule is one that this list names."""
     numbers = {name for name, value in vars(d).items() if name.isupper() and isinstance(value, int | float)}
     assert numbers - set(LIMITS) == {"LAG_WINDOW_SECONDS"}
-    assert d.LAG_WINDOW_SECONDS == recent_steps.WINDOW_SECONDS
+    assert d.LAG_WINDOW_SECONDS == RECENT_SECONDS
 
 
 def test_words_are_those_of_the_rules() -> None:

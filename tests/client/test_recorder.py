@@ -248,17 +248,18 @@ def test_goodput_excess_and_memory_are_there_from_the_start(exporter: Any, recor
     assert metrics["productive_seconds_total"] == 0
 
 
-def test_recent_steps_are_in_the_frame(exporter: Any, record: Make) -> None:
-    """The figures of the window that belongs to the rank need no call either, once there are three ordinary steps."""
+def test_ordinary_steps_are_in_the_frame(exporter: Any, record: Make) -> None:
+    """What the node needs to judge the rank needs no call either: totals from the second step on, and no window."""
     recorder = record()
-    assert "recent_steps" not in exporter.next_state()["metrics"]
+    assert "ordinary_steps_total" not in exporter.next_state()["metrics"]
     for _ in range(6):
         with recorder.step(), recorder.phase("forward"), recorder.collective("all_reduce"):
             pass
     metrics = exporter.next_state()["metrics"]
-    assert metrics["recent_steps"] == 5
-    assert metrics["recent_step_seconds"] > metrics["recent_wait_seconds"] > 0
-    assert metrics["recent_phase_seconds"].keys() <= {"forward", "other"}
+    assert metrics["ordinary_steps_total"] == 5
+    assert metrics["ordinary_step_seconds_total"] > metrics["ordinary_wait_seconds_total"] > 0
+    assert metrics["ordinary_phase_seconds_total"].keys() <= {"forward", "other"}
+    assert not [key for key in metrics if key.startswith("recent")]
 
 
 @pytest.fixture

@@ -19,9 +19,23 @@ PhaseName = Literal[
 PHASES: tuple[str, ...] = get_args(PhaseName)
 """Phases of a rank; `copy` moves a batch to the device, `other` is time outside every named phase."""
 
+OWN_PHASES = tuple(name for name in PHASES if name not in ("init", "collective", "checkpoint", "eval"))
+"""Phases that every step goes through, with work of its own. Collectives are waiting for others; checkpoints and
+evaluations run on their own schedule."""
+
 StepTag = Literal["gc", "eval", "checkpoint", "compile", "warm-up", "restart"]
 STEP_TAGS: tuple[str, ...] = get_args(StepTag)
 """Reasons why a step is not an ordinary one and is left out of every baseline."""
+
+PAUSE_SHARE = 0.05
+"""Of the time between the ends of two steps: what a checkpoint takes of it at most where the second is an ordinary one.
+A loop may enter the phase `checkpoint` after every step and save once an hour."""
+
+RECENT_SECONDS = 20.0
+"""What counts as recent: up to the end of the last ordinary step."""
+
+RECENT_STEPS = 3
+"""Ordinary steps that are recent however long they take."""
 
 LOST_CAUSES = ("init", "data", "collective", "checkpoint", "eval", "restart", "rework", "hang")
 """Causes of lost time. `rework` repeats steps that an earlier attempt had completed; `restart` is the time between two
@@ -168,6 +182,24 @@ TRAIN_PHASE_EXCESS = _row(
     "train_phase_excess_seconds_total", COUNTER, "seconds", ("run", "phase"),
     "Seconds by which phases of ordinary steps exceeded their rank's running median, waits for collectives left out; "
     "summed over the ranks of the run on this node.", PHASES,
+)  # fmt: skip
+TRAIN_ORDINARY_STEPS = _row(
+    "train_ordinary_steps_total", COUNTER, "", RANK,
+    "Ordinary steps: not tagged, and neither after a gap in the numbers nor after a pause for a save or an evaluation.",
+    detail=True,
+)  # fmt: skip
+TRAIN_ORDINARY_SECONDS = _row(
+    "train_ordinary_step_seconds_total", COUNTER, "seconds", RANK,
+    "Wall seconds of ordinary steps, each from the end of the step before to its own.", detail=True,
+)  # fmt: skip
+TRAIN_ORDINARY_WAIT = _row(
+    "train_ordinary_wait_seconds_total", COUNTER, "seconds", RANK,
+    "Exposed wait for collectives in ordinary steps; absent for a rank whose waits are not measured.", detail=True,
+)  # fmt: skip
+TRAIN_ORDINARY_PHASES = _row(
+    "train_ordinary_phase_seconds_total", COUNTER, "seconds", (*RANK, "phase"),
+    "The rank's own seconds by phase in ordinary steps, measured waits for collectives left out.",
+    vocabulary=OWN_PHASES, detail=True,
 )  # fmt: skip
 TRAIN_RECENT_STEP = _row(
     "train_recent_step_seconds", GAUGE, "seconds", RANK,

@@ -10,7 +10,7 @@ import numpy as np
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.checkpoints import Checkpoints
-from tachograph.client.signals.recent_steps import RecentSteps
+from tachograph.client.signals.ordinary_totals import OrdinaryTotals
 from tachograph.client.torch.bus_factor import bus_factor
 from tachograph_lab.fleet.accounting import RankAccounting
 from tachograph_lab.fleet.attempt import CHECKPOINT, CYCLE, DATA, EVAL, OPTIMIZER, Attempt, Position
@@ -75,8 +75,7 @@ class AttemptRanks:
         unix_ended = None if ended is None else epoch + ended
         self._accounting = {key: RankAccounting(epoch + began, last_step, unix_ended) for key in self._heads}
         self._accounted = {rank: self._accounting[key] for key, rank in self._heads.items()}
-        self._now = began
-        self._recent = [RecentSteps(lambda: self._now) for _ in range(fleet.ranks)]
+        self._ordinary = [OrdinaryTotals() for _ in range(fleet.ranks)]
         self._savers = Checkpoints(), Checkpoints()
         if number > 0 and pauses.saved > 0 and not self._is_basic:
             for each in self._savers:
@@ -181,14 +180,13 @@ class AttemptRanks:
         )  # fmt: skip
         for rank, began, ended, spent, wait in rows:
             record = StepRecord(number, began, ended, tag, tuple(spent), wait if rank in self._waiting else 0.0)
-            self._recent[rank].observe(record)
+            self._ordinary[rank].observe(record)
             if (accounting := self._accounted.get(rank)) is not None:
                 accounting.observe(record)
 
     def states(self, ranks: Iterable[int], now: float) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield the fields of each rank's state frame at `now`, except its sequence number."""
         attempt, position = self._attempt, self._attempt.position(now)
-        self._now = now
         seconds = position.seconds.T.tolist()
         waits = attempt.waits.tolist()
         read: dict[Any, tuple[dict[str, object], dict[str, object]]] = {}
@@ -206,7 +204,7 @@ class AttemptRanks:
                 **self._logged.scaler,
                 **worked,
                 **self._own(rank, position, completed, waits[rank], now),
-                **self._recent[rank].metrics(),
+                **self._ordinary[rank].metrics(),
                 "data_queue_size": 0 if starved or position.place[rank] == DATA else QUEUE - (rank + completed) % 3,
                 "phase_seconds_total": phases,
                 "checkpoint_seconds_total": phases["checkpoint"],

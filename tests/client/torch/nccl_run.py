@@ -14,7 +14,7 @@ from typing import Any
 
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core.steps import StepRecord
-from tachograph.client.signals.recent_steps import RecentSteps
+from tachograph.client.signals.ordinary_totals import OrdinaryTotals
 from tachograph.client.signals.wait_by_lengths import WaitByLengths
 from tachograph.client.torch.flight_recorder import FlightRecorderPoll, parse_pickle
 
@@ -110,7 +110,7 @@ class Rank:
         self.now = 0.0
         self.ring = Ring(size, timed)
         self.waits = WaitByLengths(lambda: True, lambda: self.now, lambda: UNIX + self.now)
-        self.recent = RecentSteps(lambda: self.now, self.waits)
+        self.ordinary = OrdinaryTotals(self.waits)
         self.poll = FlightRecorderPoll(lambda: self.now, self.waits)
         self._every = looks_every
         self._due = first_look
@@ -122,13 +122,13 @@ class Rank:
         if at >= self._due:
             self._due = at + self._every
             self.poll.read(self.ring.dump(at), lambda operation, group: False)
-        wait = self.recent.metrics().get("recent_wait_seconds")
+        wait = self.ordinary.metrics().get("recent_wait_seconds")
         assert wait is None or isinstance(wait, float)
         return wait
 
     def stepped(self, began: float, ended: float) -> None:
         """Complete a step; the wait is no part of what the host measured."""
-        self.recent.observe(StepRecord(self._steps, began, ended, None, (0.0,) * len(PHASES), 0.0))
+        self.ordinary.observe(StepRecord(self._steps, began, ended, None, (0.0,) * len(PHASES), 0.0))
         self._steps += 1
 
 

@@ -123,8 +123,7 @@ def test_each_rank_says_what_its_last_steps_were_like(play: Play) -> None:
     assert max(backward) == backward[5] > 1.5 * sorted(backward)[-2]
     assert len(set(waits)) == 8
     for rank in range(8):
-        length, count = (played.said(f"recent_{name}", rank) for name in ("step_seconds", "steps"))
-        assert length * count == pytest.approx(20, rel=0.15)
+        length = played.rank("train_recent_step_seconds", rank)
         own = sum(played.rank("train_recent_phase_seconds", rank).values())
         assert own + waits[rank] == pytest.approx(length, rel=0.05)
 
@@ -327,13 +326,13 @@ def test_a_change_of_batch_is_told_again(play: Play) -> None:
 def test_longer_sequences_are_more_tokens_of_the_same_batch(play: Play) -> None:
     """Tokens, FLOPs and time of a step grow; samples, the batch and the configuration stay."""
     played = play(BatchChange(at=30, factor=2, of="sequences"), until=29)
-    before = played.frames(rank=0)[-1]["metrics"]
+    before, usual = played.frames(rank=0)[-1]["metrics"], played.rank("train_recent_step_seconds", 0)
     after = played.until(49).frames(rank=0)[-1]["metrics"]
     grown = {key: after[f"{key}_total"] - before[f"{key}_total"] for key in ("steps", "tokens", "flops", "samples")}
     assert grown["tokens"] == pytest.approx(2 * grown["steps"] * 65536 / 8, rel=0.1)
     assert grown["flops"] == pytest.approx(grown["tokens"] * 4.6e10)
     assert grown["samples"] == grown["steps"] * 1024 / 8
-    assert after["recent_step_seconds"] > 1.6 * before["recent_step_seconds"]
+    assert played.rank("train_recent_step_seconds", 0) > 1.6 * usual
     assert after["invariant"]["global_batch"] == 1024
 
 

@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tachograph.catalog.rank import PHASES
+from tachograph.catalog.rank import OWN_PHASES, PAUSE_SHARE, PHASES
 from tachograph.client.core.steps import StepRecord
-
-OWN_PHASES = tuple(name for name in PHASES if name not in ("init", "collective", "checkpoint", "eval"))
-"""Phases that every step goes through, with work of its own. Collectives are waiting for others; checkpoints and
-evaluations run on their own schedule."""
-
-PAUSE_SHARE = 0.05
-"""Of the time since the step before: a loop may enter the phase `checkpoint` after every step and save once an hour."""
-
-WINDOW_SECONDS = 20.0
-"""What counts as recent: up to the end of the last ordinary step."""
-
-LEAST_STEPS = 3
-"""Ordinary steps that are recent however long they take."""
 
 _OWN = tuple(PHASES.index(name) for name in OWN_PHASES)
 _BACKWARD = OWN_PHASES.index("backward")

@@ -8,10 +8,10 @@ steps, and adds nothing more.
 
 from __future__ import annotations
 
-from tachograph.catalog.rank import PHASES
+from tachograph.catalog.rank import OWN_PHASES, PHASES
 from tachograph.client.core.sorted_window import SortedWindow
 from tachograph.client.core.steps import StepRecord
-from tachograph.client.signals.ordinary_steps import OWN_PHASES, OrdinarySteps
+from tachograph.client.signals.ordinary_steps import OrdinarySteps
 
 WINDOW = 64
 """Ordinary steps whose median is the usual one."""

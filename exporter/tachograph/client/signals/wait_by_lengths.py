@@ -17,8 +17,8 @@ from math import inf
 from time import perf_counter, time
 from typing import NamedTuple
 
+from tachograph.catalog.rank import RECENT_SECONDS, RECENT_STEPS
 from tachograph.client.core.notice import notice
-from tachograph.client.signals.ordinary_steps import LEAST_STEPS, WINDOW_SECONDS
 
 TRIAL_STEPS = 10
 """Ordinary steps after the first reading in which nothing may have measured a wait."""
@@ -103,7 +103,7 @@ class WaitByLengths:
                     self._steps.append(step)
                 else:
                     self._known.append((step[1], wait))
-        if len(self._known) >= LEAST_STEPS:
+        if len(self._known) >= RECENT_STEPS:
             self._sum_up()
         if self._blind == BLIND:
             text = f"a step has more collectives than the {len(collectives)} that PyTorch remembers"
@@ -116,9 +116,9 @@ class WaitByLengths:
     def _sum_up(self) -> None:
         known, self._known = self._known, []
         newest = known[-1][0]
-        window = [wait for ended, wait in known if ended > newest - WINDOW_SECONDS]
-        if len(window) < LEAST_STEPS:
-            window = [wait for _, wait in known[-LEAST_STEPS:]]
+        window = [wait for ended, wait in known if ended > newest - RECENT_SECONDS]
+        if len(window) < RECENT_STEPS:
+            window = [wait for _, wait in known[-RECENT_STEPS:]]
         if not any(window):  # collectives in CUDA graphs leave no trace
             return
         moment, mean = self._clock(), sum(window) / len(window)

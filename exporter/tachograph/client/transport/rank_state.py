@@ -26,8 +26,8 @@ from tachograph.client.hello.visible_devices import visible_devices
 from tachograph.client.hello.workload import GIVEN, Workload, framework
 from tachograph.client.signals.checkpoints import Checkpoints
 from tachograph.client.signals.logged import Logged
+from tachograph.client.signals.ordinary_totals import OrdinaryTotals
 from tachograph.client.signals.phase_excess import PhaseExcess
-from tachograph.client.signals.recent_steps import RecentSteps
 from tachograph.client.signals.work import WorkCounters
 from tachograph.client.torch.accelerator import Accelerator
 from tachograph.client.torch.collectives import Collectives
@@ -86,7 +86,7 @@ class RankState:
         self.logged = Logged(self.step, self.misuse, workload.own_metrics, self._work)
         self._histogram = StepHistogram()
         self._groups = GroupProgress()
-        excess, recent = PhaseExcess(), RecentSteps(lengths=self.collectives.wait_by_lengths)
+        excess, ordinary = PhaseExcess(), OrdinaryTotals(self.collectives.wait_by_lengths)
         self.added_sources: Guarded[MetricSource] = Guarded(self.dropped)
         self.sources: Guarded[MetricSource] = Guarded(
             self.dropped,
@@ -95,7 +95,7 @@ class RankState:
             self._work,
             self._histogram,
             excess,
-            recent,
+            ordinary,
             self.checkpoints,
             self.collectives,
             self._groups,
@@ -103,7 +103,7 @@ class RankState:
         )
         if device_time:
             self.sources.add(DeviceTime(self.clock))
-        self.observers: Guarded[StepObserver] = Guarded(self.dropped, self._histogram, excess, recent)
+        self.observers: Guarded[StepObserver] = Guarded(self.dropped, self._histogram, excess, ordinary)
         self.sinks: Guarded[Sink] = Guarded(self.dropped)
         self._refused = 0
         self._sequence = 0

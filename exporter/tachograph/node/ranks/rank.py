@@ -14,6 +14,7 @@ from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.raised import Raised, raised
+from tachograph.node.ranks.recent_steps import RecentSteps
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.saved_totals import SavedProcess
 from tachograph.node.ranks.series import MAX_LABEL_BYTES, RankSeries
@@ -41,6 +42,7 @@ WAIT_WINDOW = 10
 _NOTHING = Buckets()
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
 _STEP = catalog.TRAIN_STEP.key
+_STEPS = catalog.TRAIN_STEPS.key
 _WAIT = catalog.TRAIN_COLLECTIVE_WAIT.key
 
 
@@ -104,6 +106,8 @@ class Rank:
     def _start_again(self) -> None:
         self.placement = GpuPlacement()
         self.series = RankSeries(self._limits, self._drops)
+        self._recent = RecentSteps()
+        self._counted = 0.0
         self.seq = -1
         self._catching_up = False
         self.step: int | None = None
@@ -198,7 +202,7 @@ class Rank:
             self._start_again()
             self.restarts = min(self.restarts + 1, MOST)
         self.seq, self._said = state.seq, now
-        self.step, self.progress = state.step, state.progress_time
+        self.step = state.step
         self.phase, self._phase_seconds = state.phase, 0.0
         if state.phase_since is not None:
             self._phase_seconds = max(0.0, state.time - state.phase_since)
@@ -216,6 +220,8 @@ class Rank:
         deltas = self.series.take(state.metrics, most)
         if self._catching_up:
             deltas = [delta._replace(number=0.0) for delta in deltas]
+        self._note_progress(state)
+        self._recent.take(self.series, state.time, self.progress)
         if self._started is None:
             self._started = state.time - (self.series.total(_PHASES) or 0.0)
         if state.step is not None:
@@ -223,6 +229,15 @@ class Rank:
         if (wait := self.series.total(_WAIT)) is not None:
             self._waits.append((now, wait))
         return deltas
+
+    def _note_progress(self, state: State) -> None:
+        """Note when the last step was completed: as the rank says, else when it was first seen to count one more."""
+        counted = self.series.total(_STEPS) or 0.0
+        if state.progress_time is not None:
+            self.progress = state.progress_time
+        elif counted > self._counted:
+            self.progress = state.time
+        self._counted = counted
 
     def new_events(self, state: State) -> Iterator[Event]:
         """Yield the events of a state that were not seen before."""

@@ -1,0 +1,169 @@
+"""The recent ordinary steps of a rank, from what its frames count: how long they are, their waits and own time.
+
+A window counted in steps belongs to the rank: it holds for steps of 5 ms and of 300 s, and however rarely its figures
+are scraped. A rank that counts its ordinary steps itself is taken at its word; of one that sends plain counters only,
+they are told from the others here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+from typing import NamedTuple
+
+from tachograph.catalog import index as catalog
+from tachograph.catalog.rank import OWN_PHASES, PAUSE_SHARE, RECENT_SECONDS, RECENT_STEPS
+from tachograph.node.ranks.series import RankSeries
+
+GRACE_STEPS = 2
+"""Usual steps beyond the window's length after which its figures are those of a time that is over."""
+
+_STEPS = catalog.TRAIN_STEPS.key
+_TAGGED = catalog.TRAIN_TAGGED_STEPS.key
+_PHASES = catalog.TRAIN_PHASE_SECONDS.key
+_WAIT = catalog.TRAIN_COLLECTIVE_WAIT.key
+_ORDINARY_STEPS = catalog.TRAIN_ORDINARY_STEPS.key
+_ORDINARY_SECONDS = catalog.TRAIN_ORDINARY_SECONDS.key
+_ORDINARY_WAIT = catalog.TRAIN_ORDINARY_WAIT.key
+_ORDINARY_PHASES = catalog.TRAIN_ORDINARY_PHASES.key
+_RECENT_STEP = catalog.TRAIN_RECENT_STEP.key
+_RECENT_STEPS = catalog.TRAIN_RECENT_STEPS.key
+_RECENT_PHASE = catalog.TRAIN_RECENT_PHASE.key
+_RECENT_WAIT = catalog.TRAIN_RECENT_WAIT.key
+
+
+class Ordinary(NamedTuple):
+    """All ordinary steps of a process up to `ended`: how many, their seconds, waits, and own seconds by phase.
+
+    `wait` is None where no wait is measured: 0 would make the rank the one that waits least.
+    """
+
+    ended: float
+    steps: float
+    seconds: float
+    wait: float | None
+    own: Mapping[str, float]
+
+
+NONE_YET = Ordinary(-math.inf, 0.0, 0.0, None, {})
+
+
+class RecentSteps:
+    """The window over one process: takes what each frame counts, and puts the figures beside its gauges."""
+
+    __slots__ = ("_holds_until", "_plain", "_recent", "_window")
+
+    def __init__(self) -> None:
+        self._window: deque[Ordinary] = deque([NONE_YET])
+        self._plain = PlainSteps()
+        self._recent: dict[str, dict[str, float]] = {}
+        self._holds_until = -math.inf
+
+    def take(self, series: RankSeries, now: float, ended: float | None) -> None:
+        """Read the counters of a frame made at `now`, whose last step ended at `ended`, and add its figures.
+
+        What the rank says itself stands: figures of a client that has a window of its own, or a wait measured in
+        another way.
+        """
+        if _RECENT_STEP in series.gauges:
+            return
+        counted = _counted(series, ended) if _ORDINARY_STEPS in series.counters else self._plain.take(series, ended)
+        if counted is not None and counted.steps > self._window[-1].steps:
+            self._add(counted)
+        if now <= self._holds_until:
+            series.gauges = {**self._recent, **series.gauges}
+
+    def _add(self, counted: Ordinary) -> None:
+        window = self._window
+        window.append(counted)
+        while window[1].ended <= counted.ended - RECENT_SECONDS and counted.steps - window[1].steps >= RECENT_STEPS:
+            window.popleft()
+        first, steps = window[0], counted.steps - window[0].steps
+        if steps < RECENT_STEPS:
+            return
+        pairs = zip(window, list(window)[1:], strict=False)
+        usual = median((after.seconds - before.seconds) / (after.steps - before.steps) for before, after in pairs)
+        own = {phase: (seconds - first.own.get(phase, 0.0)) / steps for phase, seconds in counted.own.items()}
+        self._recent = {
+            _RECENT_STEP: {"": usual},
+            _RECENT_STEPS: {"": steps},
+            _RECENT_PHASE: {phase: seconds for phase, seconds in own.items() if seconds > 0},
+        }
+        if counted.wait is not None:
+            self._recent[_RECENT_WAIT] = {"": max(0.0, counted.wait - (first.wait or 0.0)) / steps}
+        self._holds_until = counted.ended + max(RECENT_SECONDS, RECENT_STEPS * usual) + GRACE_STEPS * usual
+
+
+class PlainSteps:
+    """Tells ordinary steps from the others where the rank does not: between two frames with an end of a step each.
+
+    Left out is what a tag, an evaluation or a pause lies in, and everything up to the first end, which compiles and
+    connects.
+    """
+
+    __slots__ = ("_before", "_ordinary")
+
+    def __init__(self) -> None:
+        self._before: Plain | None = None
+        self._ordinary = NONE_YET
+
+    def take(self, series: RankSeries, ended: float | None) -> Ordinary | None:
+        """Return all ordinary steps so far; None before the rank counts steps that end."""
+        steps = series.total(_STEPS)
+        if steps is None or ended is None or not steps:
+            return None
+        waits, phases = series.total(_WAIT), series.counters.get(_PHASES, {})
+        wait = waits if waits is not None else phases.get("collective") or None
+        now = Plain(ended, steps, series.total(_TAGGED) or 0.0, wait, dict(phases))
+        before = self._before
+        if before is None or now.steps > before.steps:
+            self._before = now
+        if before is not None and now.steps > before.steps and now.ended > before.ended and now.is_ordinary(before):
+            self._ordinary = now.added_to(self._ordinary, before)
+        return self._ordinary
+
+
+class Plain(NamedTuple):
+    """The plain counters of a rank at the end of a step."""
+
+    ended: float
+    steps: float
+    tagged: float
+    wait: float | None
+    phases: Mapping[str, float]
+
+    def since(self, before: Plain, phase: str) -> float:
+        """Return the seconds in a phase since an earlier end."""
+        return self.phases.get(phase, 0.0) - before.phases.get(phase, 0.0)
+
+    def is_ordinary(self, before: Plain) -> bool:
+        """Return whether all steps since an earlier end were ordinary."""
+        paused = self.since(before, "checkpoint") + self.since(before, "init")
+        short = paused <= PAUSE_SHARE * (self.ended - before.ended)
+        return short and self.tagged == before.tagged and self.since(before, "eval") <= 0
+
+    def added_to(self, ordinary: Ordinary, before: Plain) -> Ordinary:
+        """Return the ordinary steps with those since an earlier end."""
+        own = {phase: self.since(before, phase) for phase in OWN_PHASES if phase in self.phases}
+        wait = None if self.wait is None else self.wait - (before.wait or 0.0)
+        if wait is not None and "backward" in own:  # what was not marked as a collective lies in backward
+            own["backward"] -= max(0.0, wait - self.since(before, "collective"))
+        return Ordinary(
+            self.ended,
+            ordinary.steps + self.steps - before.steps,
+            ordinary.seconds + self.ended - before.ended,
+            None if wait is None else (ordinary.wait or 0.0) + wait,
+            {phase: ordinary.own.get(phase, 0.0) + seconds for phase, seconds in own.items()},
+        )
+
+
+def _counted(series: RankSeries, ended: float | None) -> Ordinary | None:
+    """Return the ordinary steps as the rank itself counts them."""
+    if ended is None:
+        return None
+    steps, seconds = series.total(_ORDINARY_STEPS) or 0.0, series.total(_ORDINARY_SECONDS) or 0.0
+    return Ordinary(
+        ended, steps, seconds, series.total(_ORDINARY_WAIT), dict(series.counters.get(_ORDINARY_PHASES, {}))
+    )
