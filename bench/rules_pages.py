@@ -40,7 +40,7 @@ class Moving:
 def moving_rows() -> Iterator[tuple[str, Moving]]:
     """Yield the samples of a page that change: a pattern for name and labels, and how they change."""
     yield r"tachograph_rank_heartbeat_timestamp_seconds\{", Moving(per_second=1)
-    yield r"tachograph_rank_progress_timestamp_seconds\{", Moving(per_step=STEP_SECONDS)
+    yield r"tachograph_(rank|run)_progress_timestamp_seconds\{", Moving(per_step=STEP_SECONDS)
     yield r"tachograph_rank_start_timestamp_seconds\{", Moving()
     yield r"tachograph_train_(step|steps_total|batches_total)\{", Moving(per_step=1)
     yield r"tachograph_train_recent_step_seconds\{", Moving(offset=STEP_SECONDS)

@@ -88,6 +88,9 @@ class Fleet:
         else:
             shown["rank_phase_seconds", f'phase="{self.phase}"'] = 1.0
         at = f'run="r",rank="{rank}",instance="node-{rank}"'
+        node[f'tachograph_run_ranks{{run="r",instance="node-{rank}",state="running"}}'] = float(state == "running")
+        if state == "frozen":
+            node[f'tachograph_run_ranks{{run="r",instance="node-{rank}",state="frozen"}}'] = 1.0
         return node | {
             f"tachograph_{name}{{{at}{',' if more else ''}{more}}}": value for (name, more), value in shown.items()
         }

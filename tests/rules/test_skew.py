@@ -5,6 +5,7 @@ Steps of 100 ms; samples every 5 s, evaluations between them. `skew/behaviour.ym
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,14 @@ def run(name: str, *waits: Wait, nodes: int = 0, samples: int = SAMPLES, steps: 
         yield series("tachograph_rank_progress_timestamp_seconds", name, rank, f"0+5x{samples}", node)
         yield series("tachograph_train_recent_step_seconds", name, rank, f"{5 / STEPS / steps:.5f}x{samples}", node)
         yield series("tachograph_train_recent_wait_seconds", name, rank, recent(wait, samples), node)
+    for node, ranks in Counter(f"node-{rank // nodes}" if nodes else "n" for rank in range(len(waits))).items():
+        yield from concluded(name, node, ranks, f"0+5x{samples}", samples)
+
+
+def concluded(name: str, node: str, ranks: int, progress: str, samples: int) -> Iterator[Series]:
+    """Yield what a node concludes of its ranks."""
+    yield series("tachograph_run_ranks", name, None, f"{ranks}x{samples}", node, state="running")
+    yield series("tachograph_run_progress_timestamp_seconds", name, None, progress, node)
 
 
 def phase(name: str, rank: int, per_step: float, phase: str, *, node: str = "n", samples: int = SAMPLES) -> Series:
@@ -343,8 +352,8 @@ def test_step_desync(rule_tests: RuleTests) -> None:
         *at("brief", usual, usual, "900+25x3 1100+25x56"),
     ]  # fmt: skip
     for name in ("behind", "near", "away", "apart", "start", "dead", "nan", "brief"):
-        given.append(series("tachograph_rank_progress_timestamp_seconds", name, 0, "0+5x60"))
-    given.append(series("tachograph_rank_progress_timestamp_seconds", "hang", 0, "0+5x12 60x48"))
+        given.append(series("tachograph_run_progress_timestamp_seconds", name, None, "0+5x60"))
+    given.append(series("tachograph_run_progress_timestamp_seconds", "hang", None, "0+5x12 60x48"))
     given.append({"series": 'node:ranks_alive:count{run="hang",instance="n"}', "values": "3x60"})
     own = {"alertname": "RankStepDesync"}
     wanted = alerts(

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -98,7 +99,24 @@ class Incident:
         for rank in {one.rank for one in begun}:
             *before, last = sorted((one for one in begun if one.rank == rank), key=lambda one: one.start)
             page |= last.page(now, clock, before[-1] if before else None)
-        return page
+        return page | self._concluded(node, page)
+
+    @staticmethod
+    def _concluded(node: str, page: Mapping[str, object]) -> dict[str, object]:
+        """Return what the exporter concludes of the ranks on its page."""
+        if not page:
+            return {}
+        running = [
+            one for one in page if one.startswith("tachograph_rank_state{") and 'state="running"' in one and page[one]
+        ]
+        steps = [
+            cast("float", page[one]) for one in page if one.startswith("tachograph_rank_progress_timestamp_seconds{")
+        ]
+        run = f'run="r",instance="{node}"'
+        return {
+            f'tachograph_run_ranks{{{run},state="running"}}': len(running),
+            **({f"tachograph_run_progress_timestamp_seconds{{{run}}}": max(steps)} if steps else {}),
+        }
 
     def test(self) -> dict[str, object]:
         """Return promtool's test of it."""

@@ -150,6 +150,18 @@ RANK_PEAK_FLOPS = _row(
     "table; absent for an unknown device.",
 )  # fmt: skip
 
+# Concluded for all ranks of a run on the node.
+RUN_RANKS = _row(
+    "run_ranks", GAUGE, "", ("run", "state"),
+    "Ranks of the run on this node by their current state; running is always there, the others while there is one.",
+    vocabulary=STATES,
+)  # fmt: skip
+RUN_PROGRESS = _row(
+    "run_progress_timestamp_seconds", GAUGE, "seconds", ("run",),
+    "Unix time at which a rank of the run on this node last completed a step, of those that have not ended; absent "
+    "before the first.",
+)  # fmt: skip
+
 # Reported by the rank.
 TRAIN_STEP = _row("train_step", GAUGE, "", RANK, "Current optimizer step of the rank.", lasts=True)
 TRAIN_STEPS = _row("train_steps_total", COUNTER, "", RANK, "Steps that the rank completed in this attempt.")

@@ -18,6 +18,7 @@ from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.process_end import asked_to_end, in_words
 from tachograph.node.ranks.rank import Rank, RankEvent
 from tachograph.node.ranks.run import EarlierProcess, Run
+from tachograph.node.ranks.run_conclusions import conclusions
 from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES, RunNames
 from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
 from tachograph.node.ranks.shares import Shares
@@ -372,13 +373,16 @@ class RankTable:
     def blocks(self, *, detail: bool = True) -> Iterator[tuple[int, Sequence[Sample | HistogramSample]]]:
         """Yield the samples of each rank, and of each run's sums, with the user who owns them."""
         now = self._clock.monotonic()
-        for rank in self.ranks():
-            gpu = rank.placement.gpu
-            peak = self._gpus.peak_flops(gpu.uuid, rank.precision) if gpu is not None else None
-            yield rank.peer.uid, rank.samples(now, self.state_of(rank), peak, detail=detail)
         for name, run in sorted(self._runs.items()):
-            if sums := run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, []):
-                yield run.owner, sums
+            ranks = [(rank, self.state_of(rank)) for _, rank in sorted(run.ranks.items())]
+            for rank, state in ranks:
+                gpu = rank.placement.gpu
+                peak = self._gpus.peak_flops(gpu.uuid, rank.precision) if gpu is not None else None
+                yield rank.peer.uid, rank.samples(now, state, peak, detail=detail)
+            concluded = conclusions(name, ranks) if ranks else []
+            sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])
+            if concluded or sums:
+                yield run.owner, [*concluded, *sums]
 
     def counts(self) -> Iterator[Sample]:
         """Yield the counts of frames accepted and rejected, and of series dropped."""
