@@ -23,6 +23,11 @@ Every family that the exporter shows, from `exporter/tachograph/catalog/`. Made 
 _SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("What the exporter knows of a rank", ("tachograph_rank_",), ""),
     (
+        "What the node concludes about a run",
+        ("tachograph_run_",),
+        "Of its own ranks, however many there are: rules compare the nodes.",
+    ),
+    (
         "What a rank reports",
         (TRAIN_PREFIX,),
         "Of a rank that has ended, counters, `tachograph_train_step` and the info families stay; other gauges go.\n"
