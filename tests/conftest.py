@@ -167,16 +167,21 @@ def receiver() -> Iterator[Receiver]:
 
 
 class Pages:
-    """A server whose page a test writes; None answers nothing but an error. Those of `before` come first, once each."""
+    """A server whose page, and answer to /api/node, a test writes; None answers nothing but an error.
+
+    Those of `before` come first, once each.
+    """
 
     def __init__(self) -> None:
         self.before: list[str | None] = []
         self.text: str | None = None
+        self.judged: str | None = None
         pages = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                text = pages.before.pop(0) if pages.before else pages.text
+                text = pages.judged if self.path == "/api/node" else pages.text
+                text = pages.before.pop(0) if pages.before else text
                 self.send_response(200 if text is not None else 503)
                 self.end_headers()
                 self.wfile.write((text or "").encode())
@@ -196,3 +201,11 @@ def pages() -> Iterator[Pages]:
     yield served
     served.server.shutdown()
     served.server.server_close()
+
+
+@pytest.fixture
+def played(pages: Pages) -> Any:
+    """A node that a test plays behind those pages."""
+    from tests.played import Played  # not above: most tests need nothing of an exporter
+
+    return Played(pages)

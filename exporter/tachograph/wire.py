@@ -50,6 +50,15 @@ def encode_number(value: float) -> float | str:
     return value
 
 
+def jsonable(value: object) -> object:
+    """Return a value of mappings and sequences as JSON takes it, each number encoded."""
+    if isinstance(value, Mapping):
+        return {key: jsonable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(each) for each in value]
+    return encode_number(value) if isinstance(value, float) else value
+
+
 def decode_number(value: object) -> float:
     """Return the number a frame carries; raise ValueError for anything that is not one."""
     if isinstance(value, bool):

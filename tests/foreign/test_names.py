@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -23,12 +24,16 @@ from rich.console import Console
 
 from tachograph import __main__ as commands
 from tachograph.catalog import index as catalog
+from tachograph.node.judgement.node import NodeJudgement
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.top import queries
 from tachograph_lab.commands import fleet as fleet_command
 from tachograph_lab.demo.demo_scenarios import DemoResult, DemoScenario
 from tachograph_lab.demo.fault_injection import HANG, InjectedFault
 from tachograph_lab.demo.screen import Screen
 from tachograph_lab.pager import Pager
+from tests.node.conftest import HandClock, Table, TwoGpus
 
 HOSTILE = (
     "a\x1b[31;66m\x1b[2J\x1b]52;c;ZXZpbA==\x07\x1b]8;;http://evil\x1b\\\x9b31m\x90q\x9c\r\n\t\x08\x7f\x0c\x85\u2028"
@@ -135,18 +140,23 @@ def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
     return run
 
 
-def exporter_page() -> str:
-    """Return a page that has HOSTILE in every label of every family; `rank` and the like stay numbers."""
+def conclusions() -> str:
+    """Return an answer of /api/node that has HOSTILE in place of every text but the state of runs and ranks."""
+    hand, gpu = HandClock(), GpuIdentity("0", "GPU-0", "H100")
+    table = Table(Limits(), hand.clock, TwoGpus())
+    table.greet("a", uuid="GPU-0")
+    table.tell("a", phase="data", metrics={"loss": "NaN"}, notices=["n"])
+    lost = Sample(catalog.GPU_UNAVAILABLE, ("0", "GPU-0", "lost"), 1)
+    judged = NodeJudgement("n", table, [gpu], GpuSnapshot((lost,), 0.0, hand.now, False, "blind"), hand.clock)
 
-    def escaped(label: str) -> str:
-        fixed = {"rank": "0", "local_rank": "0", "world_size": "1", "attempt": "0", "collector": "gpu"}
-        return fixed.get(label, HOSTILE.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
+    def hostile(key: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: hostile(name, each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [hostile(key, each) for each in value]
+        return HOSTILE if isinstance(value, str) and key not in ("state", "loss") else value
 
-    lines: list[str] = []
-    for row in catalog.METRICS:
-        labels = ",".join(f'{label}="{escaped(label)}"' for label in row.labels)
-        lines += [f"{row.name}{{{labels}}} 1\n"] if row.kind != catalog.HISTOGRAM else []
-    return "".join(lines)
+    return json.dumps(hostile("", json.loads(judged.as_json())))
 
 
 def served(answering: Callable[..., str], text: str) -> str:
@@ -156,7 +166,7 @@ def served(answering: Callable[..., str], text: str) -> str:
 
 def test_top_of_a_node(answering: Callable[..., str], run: Callable[..., Said]) -> None:
     """One picture is plain text; --json has the very names."""
-    url = served(answering, exporter_page())
+    url = served(answering, conclusions())
     status, out, error = run("top", "--once", "--interval", "0.2", "--exporter", url)
     assert (status, error) == (0, "")
     assert "a?[31;66m?[2J?]52;" in out
@@ -317,7 +327,7 @@ def test_pages_that_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_reader_that_leaves_is_no_error(answering: Callable[..., str]) -> None:
     """`tachograph top … | head` ends quietly, as a program that SIGPIPE ends."""
-    url = served(answering, exporter_page())
+    url = served(answering, conclusions())
     for arguments in (["top", "--once", "--interval", "0.2", "--exporter", url], ["--help"]):
         child = subprocess.Popen(
             [sys.executable, "-m", "tachograph", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE

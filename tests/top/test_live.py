@@ -12,37 +12,28 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from tachograph.catalog import index as catalog
+from tachograph.node.samples import GpuIdentity, Sample
 from tachograph.prometheus_api import Prometheus
 from tachograph.top.app import TopApp
 from tachograph.top.node_source import NodeSource
 from tachograph.top.overview import OverviewSource
 from tachograph.top.run_source import RunSource
 
-ABOUT = 'tachograph_exporter_info{version="0.1.0",python="3.11"} 1\n'
 QUICK = ("--interval", "0.3")
 DEADLINE = 60.0
 
 
-def page(ranks: int = 12, gpus: int = 8, step: int = 100) -> str:
-    """Return the page of a node: rank 7 is dead, rank 4 in another phase, GPU 2 hot."""
-    lines = [ABOUT]
-    for rank in range(ranks):
-        own = f'run="llama-7b",rank="{rank}"'
-        state, phase = "dead" if rank == 7 else "running", "data" if rank == 4 else "backward"
-        lines += [
-            f'tachograph_rank_info{{{own},local_rank="{rank}",world_size="{ranks}",attempt="0",gpu="",uuid=""}} 1\n',
-            f'tachograph_rank_state{{{own},state="{state}"}} 1\n',
-            f"tachograph_train_step{{{own}}} {step}\n",
-            f'tachograph_rank_phase_seconds{{{own},phase="{phase}"}} 0.5\n',
-        ]
-    for gpu in range(gpus):
-        own = f'gpu="{gpu}",uuid="GPU-{gpu}"'
-        lines += [
-            f'tachograph_gpu_info{{{own},name="NVIDIA H100"}} 1\n',
-            f"tachograph_gpu_utilization_ratio{{{own}}} 0.9\n",
-            f'tachograph_gpu_clock_event_active{{{own},reason="hw_thermal_slowdown"}} {int(gpu == 2)}\n',
-        ]
-    return "".join(lines)
+def train(played: Any, step: int = 100) -> None:
+    """Have twelve ranks be at a step: rank 7 is dead, rank 4 in another phase, GPU 2 of 8 hot."""
+    for rank in range(12):
+        played.table.greet(rank, run="llama-7b", rank=rank, world_size=12)
+        phase = "data" if rank == 4 else "backward"
+        played.table.tell(rank, step, time=100.0, step=step, phase=phase, phase_since=99.5)
+    played.table.lost(7)
+    gpus = [GpuIdentity(str(gpu), f"GPU-{gpu}", "NVIDIA H100") for gpu in range(8)]
+    read = [Sample(catalog.GPU_UTILIZATION, (gpu.index, gpu.uuid), 0.9) for gpu in gpus]
+    played.serve(gpus, [*read, Sample(catalog.GPU_CLOCK_EVENT, ("2", "GPU-2", "hw_thermal_slowdown"), 1.0)])
 
 
 class Live:
@@ -95,9 +86,9 @@ def shows(*words: str) -> Callable[[list[str]], bool]:
     return lambda lines: all(any(word in line for line in lines) for word in words)
 
 
-def test_keys(pages: Any) -> None:
+def test_keys(pages: Any, played: Any) -> None:
     """80 x 24: the dead rank and the hot GPU are first; every key does what the help says."""
-    pages.text = page()
+    train(played)
 
     async def look(seen: Live) -> None:
         lines = await seen.until(lambda lines: first_rank(lines) == "7" and shows("q quit", "tab table")(lines))
@@ -121,7 +112,7 @@ def test_keys(pages: Any) -> None:
         await seen.press("enter")
         await seen.until(shows("q quit", "with 'data'"))
         await seen.press("escape")
-        await seen.until(lambda lines: shows("ranks, by rank, reversed")(lines) and not shows("with")(lines))
+        await seen.until(lambda lines: shows("ranks, by rank, reversed")(lines) and not shows("with 'data'")(lines))
         await seen.press("tab", "s", "s")
         await seen.until(shows("━GPUs, by rank", "ranks, by rank, reversed"))
         await seen.press("question_mark")
@@ -131,7 +122,7 @@ def test_keys(pages: Any) -> None:
         await seen.press("space")
         await seen.until(shows(" PAUSED"))
         fetched = seen.app._fetcher.last
-        pages.text = page(step=200)
+        train(played, 200)
         await seen.until(lambda _: seen.app._fetcher.last.overview.runs[0].step == 200)
         assert fetched is not seen.app._fetcher.last
         await seen.pilot.pause(0.6)
@@ -145,9 +136,9 @@ def test_keys(pages: Any) -> None:
     assert live(NodeSource(pages.url), look).return_code == 0
 
 
-def test_resize(pages: Any) -> None:
+def test_resize(pages: Any, played: Any) -> None:
     """The picture follows the terminal: wide ones show both tables side by side, tiny ones still show the worst."""
-    pages.text = page()
+    train(played)
 
     async def look(seen: Live) -> None:
         await seen.until(shows("q quit"))
@@ -161,21 +152,23 @@ def test_resize(pages: Any) -> None:
     assert live(NodeSource(pages.url), look).return_code == 0
 
 
-def test_an_exporter_that_goes_and_comes(pages: Any) -> None:
+def test_an_exporter_that_goes_and_comes(pages: Any, played: Any) -> None:
     """Without an answer the last picture stays, and the top line says for how long and why; then it continues."""
-    pages.text = page()
+    train(played)
 
     async def look(seen: Live) -> None:
         await seen.until(shows("step 100"))
-        pages.text = None
+        pages.judged = None
         lines = await seen.until(lambda lines: re.match(r" no answer for [\d.]+ s: no exporter at http", lines[0]))
         assert shows("step 100")(lines)
-        pages.text = page(step=300)
+        train(played, 300)
         await seen.until(lambda lines: shows("step 300")(lines) and not shows("no answer")(lines))
-        pages.text = ABOUT + "tachograph_rank_info{} 1\n"
+        good, pages.judged = pages.judged, '{"version": 1, "runs": [{}]}'
         await seen.until(
-            lambda lines: shows("no answer for")(lines) and "is not a page of a tachograph exporter" in " ".join(lines)
+            lambda lines: shows("no answer for")(lines) and "is no answer of a tachograph exporter" in " ".join(lines)
         )
+        pages.judged = good
+        await seen.until(lambda lines: not shows("no answer")(lines))
 
     live(NodeSource(pages.url), look)
 
@@ -194,9 +187,9 @@ def test_a_run_and_a_rank_asked_for(crowd: Any) -> None:
     live(RunSource("llama-70b", Prometheus(crowd.url), 6), look)
 
 
-def test_a_terminal(see: Callable[..., Any], pages: Any) -> None:
+def test_a_terminal(see: Callable[..., Any], pages: Any, played: Any) -> None:
     """On a terminal: keys arrive, no mouse is taken, the screen is given back; signals end it, with their status."""
-    pages.text = page()
+    train(played)
     seen = see("--exporter", pages.url, *QUICK)
     seen.until("7", "dead", "quit")
     assert "\x1b[?1000h" not in seen.raw
@@ -216,9 +209,9 @@ def test_a_terminal(see: Callable[..., Any], pages: Any) -> None:
         assert "\x1b[?1049l" in seen.raw
 
 
-def test_plain_terminals(see: Callable[..., Any], pages: Any) -> None:
+def test_plain_terminals(see: Callable[..., Any], pages: Any, played: Any) -> None:
     """NO_COLOR takes the colours; a dumb terminal and one that cannot show the characters get one picture."""
-    pages.text = page()
+    train(played)
     seen = see("--exporter", pages.url, *QUICK, NO_COLOR="1")
     seen.until("7", "dead", "quit")
     assert not re.search(r"\x1b\[(?:[0-9;]*;)?[349][0-8][;m]", seen.raw)

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tachograph.attach.summary import figures_text
 from tachograph.top.exporter_page import ExporterPage
+from tachograph.top.overview import RankRow
 from tachograph.watch.figures import LastValues
 
 
-def recorded(*pages: str) -> LastValues:
+def recorded(*pages: str, lags: Sequence[float | None] = ()) -> LastValues:
+    ranks = [RankRow("r", rank, mean_lag_seconds=lag) for rank, lag in enumerate(lags)]
     record = LastValues()
     for page in pages:
-        record.add(ExporterPage("".join(f"tachograph_{line}\n" for line in page.splitlines() if line)))
+        lines = "".join(f"tachograph_{line}\n" for line in page.splitlines() if line)
+        record.add(ExporterPage(lines), ranks)
     return record
 
 
-def rank(number: int, steps: int = 100, wait: float | None = 1.0, **more: float) -> str:
+def rank(number: int, steps: int = 100, **more: float) -> str:
     """The page of one rank, that spent 10 s outside of start-up."""
     label = f'run="r",rank="{number}"'
-    waits = "" if wait is None else f'train_collective_wait_seconds_total{{{label},op="all_reduce"}} {wait}\n'
     return (
         f"rank_info{{{label}}} 1\n"
         f"train_steps_total{{{label}}} {steps}\n"
         f'train_phase_seconds_total{{{label},phase="init"}} 5\n'
         f'train_phase_seconds_total{{{label},phase="forward"}} 8\n'
         f'train_phase_seconds_total{{{label},phase="data"}} 2\n'
-        f'train_phase_seconds_total{{{label},phase="eval"}} 0\n' + waits
+        f'train_phase_seconds_total{{{label},phase="eval"}} 0\n'
     ) + "".join(f"{name}{{{label}}} {value}\n" for name, value in more.items())
 
 
@@ -58,12 +62,13 @@ def test_what_was_not_measured_has_its_reason() -> None:
 
 
 def test_the_slowest_rank_is_waited_for() -> None:
-    """The rank that waits least comes last; ranks of a few percent's difference are equally fast."""
+    """The rank that lags most over all its steps; ranks of a few percent's difference are equally fast."""
+    three, two = rank(0) + rank(1) + rank(2), rank(0) + rank(1)
     assert "slowest rank: rank 1, which the others waited 20 ms for in each step" in figures_text(
-        recorded(rank(0, wait=2.0) + rank(1, wait=0.0) + rank(2, wait=2.5)).figures()
+        recorded(three, lags=[0.0, 0.02, -0.005]).figures()
     )
-    assert "slowest rank: none" in figures_text(recorded(rank(0, wait=2.0) + rank(1, wait=1.9)).figures())
-    blind = figures_text(recorded(rank(0, wait=None) + rank(1, wait=None)).figures())
+    assert "slowest rank: none" in figures_text(recorded(two, lags=[0.0, 0.001]).figures())
+    blind = figures_text(recorded(two, lags=[None, None]).figures())
     assert "not measured:" in blind
     assert "the slowest rank (no waits for collectives were seen)" in blind
 

@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tachograph import extras
-from tachograph.watch.command import Watched
+from tachograph.node.ranks.frames import Bye
+from tachograph.watch.command import Watched, lines
 from tachograph.watch.private_exporter import PrivateExporter
 
 LOOP = Path(__file__).parents[1] / "attach/loop_script.py"
@@ -111,14 +112,27 @@ def test_a_training_script_ends_with_what_was_measured(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("tachograph-*"))
 
 
-def test_the_end_is_waited_for_where_the_exporter_is_slow_to_answer(pages: Any) -> None:
-    """A page that does not come is asked for again; the one that shows no rank up is the last."""
-    exporter = "# TYPE tachograph_exporter info\ntachograph_exporter_info 1\n"
-    rank = 'run="r",rank="0",instance="n"'
-    up = f'tachograph_rank_info{{{rank}}} 1\ntachograph_rank_state{{{rank},state="running"}} 1\n'
-    pages.before, pages.text = [None, exporter + up], exporter
-    Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc)).settle()
+def test_the_end_is_waited_for_where_the_exporter_is_slow_to_answer(pages: Any, played: Any) -> None:
+    """A page that does not come is asked for again; the answer that has no rank up is the last."""
+    watched = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc))
+    played.table.greet("a")
+    played.serve()
+    assert watched.read().ranks[0].state == "running"
+    played.table.bye("a", Bye(v=1, outcome="finished"))
+    played.serve()
+    pages.before = [None]
+    watched.settle()
     assert pages.before == []
+
+
+def test_one_rank_that_has_been_in_its_loader_for_40_seconds(pages: Any, played: Any) -> None:
+    """A step usually takes 0.05 s: the run is not called running, and why is said."""
+    played.one_slow_load(40.0)
+    overview = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc)).read()
+    assert overview is not None
+    assert lines(overview) == [
+        "r overdue: step 100 · last step 40 s ago · 0 tok/s · no step for 40 s, usually 50 ms; rank 0 in data for 40 s"
+    ]
 
 
 @pytest.mark.torch

@@ -20,6 +20,7 @@ from tachograph.node.config import LIVE, Config, read_config
 from tachograph.node.config_file import ConfigError
 from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
+from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.log import OncePerMinute
 from tachograph.node.node_name import node_name
 from tachograph.node.page_budget import fit
@@ -68,7 +69,11 @@ class Exporter:
         self._next_tick: asyncio.TimerHandle | None = None
         self._lines = OncePerMinute(_log, self._clock.monotonic)
         pages = Pages(
-            samples=self.samples, status_page=self._status_page, ready=self._ready, generation=lambda: self._ticks
+            samples=self.samples,
+            status_page=self._status_page,
+            judgement=lambda is_trusted: self._judged(is_trusted).as_json(),
+            ready=self._ready,
+            generation=lambda: self._ticks,
         )
         self._server = Server(
             *config.listen_address,
@@ -203,15 +208,12 @@ class Exporter:
             "Frames refused": ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "none",
             "Series dropped": ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or "none",
         }
-        return status_page(
-            node=node_name(),
-            clock=self._clock,
-            table=self._table,
-            gpus=self._source.gpus(),
-            snapshot=self._source.snapshot(),
-            health=health,
-            sections=self._sections,
-            is_trusted=is_trusted,
+        return status_page(self._judged(is_trusted), self._table, health, self._sections)
+
+    def _judged(self, is_trusted: bool) -> NodeJudgement:
+        source = self._source
+        return NodeJudgement(
+            node_name(), self._table, source.gpus(), source.snapshot(), self._clock, is_trusted=is_trusted
         )
 
     def _ready(self) -> tuple[bool, str]:

@@ -9,13 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tachograph import diagnosis, humanize
+from tachograph import humanize
 from tachograph.top.overview import FiringAlert, Overview, RunSummary
 from tachograph.top.sparkline import sparkline
 
 BADGES = {
     "hung": "bold white on red", "dead": "bold white on red", "failed": "bold white on red",
-    "frozen": "bold black on yellow", "running": "bold black on green", "finished": "bold black on cyan",
+    "frozen": "bold black on yellow", "overdue": "bold black on yellow", "running": "bold black on green",
+    "finished": "bold black on cyan",
 }  # fmt: skip
 SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "blue"}
 RUNS_IN_FULL = 1
@@ -54,7 +55,7 @@ def _line(left: Text, right: Text) -> Table:
 
 
 def _title(run: RunSummary) -> Text:
-    badge = f" {run.state.upper() if run.state in ('hung', 'dead', 'failed', 'frozen') else run.state} "
+    badge = f" {run.state if run.state in ('running', 'finished', 'unseen') else run.state.upper()} "
     if run.state_seconds is not None:
         badge += f"{humanize.age(run.state_seconds)} "
     alive = run.ranks.get("running", 0) + run.ranks.get("frozen", 0)
@@ -69,7 +70,7 @@ def figures_of(run: RunSummary, width: int) -> Text:
     """Return a run's step, speed, last checkpoint, goodput and restarts in one line, as far as the width goes."""
     parts: list[tuple[str, str, str]] = [("step", humanize.count(run.step), "bold")]
     if run.progress_seconds is not None and run.state != "finished":
-        late = run.progress_seconds > diagnosis.hang_limit(run.step_seconds or 0.0)
+        late = run.state in ("hung", "overdue")
         parts.append(("last step", f"{humanize.age(run.progress_seconds)} ago", "bold yellow" if late else ""))
     if run.step_seconds is not None:
         parts.append(("", f"{humanize.duration(run.step_seconds)}/step", ""))

@@ -1,20 +1,20 @@
-"""A node, read from its exporter: pages of /metrics, and the rates between them."""
+"""A node, read from its exporter: what it concludes about its ranks and GPUs (`/api/node`, see docs/web.md)."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
-import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 from tachograph.catalog import index as c
 from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
-from tachograph.top import node_gpus, node_ranks
+from tachograph.top import node_rows
 from tachograph.top.exporter_page import ExporterPage
-from tachograph.top.overview import CONDITIONS, Overview, RunSummary, SourceError, misuse_note
-from tachograph.top.rates import CounterHistory, PageCounters
+from tachograph.top.node_rows import Said
+from tachograph.top.overview import CONDITIONS, Overview, RunSummary, SourceError
 
 DEFAULT_PORT = 10024
 """Where an exporter listens by default."""
@@ -25,8 +25,11 @@ DEFAULT_EXPORTER = f"http://localhost:{DEFAULT_PORT}"
 MOST_BYTES = 16 << 20
 """Of a page; the largest of an exporter, 10,000 samples, is a megabyte."""
 
-HISTORY = 300
-"""Pages that a sparkline reaches back."""
+HISTORY, KEPT = 300, 10
+"""Answers that a sparkline reaches back, and that a rate is taken over: 20 s, where one is read every 2 s."""
+
+JUDGEMENT_PATH, JUDGEMENT_VERSION = "/api/node", 1
+PROBLEMS_NOTED = 6
 
 
 def default_exporter() -> str:
@@ -43,27 +46,37 @@ def exporter_url(text: str) -> str:
 
 def exporter_page(address: str, timeout: float = 5.0) -> ExporterPage:
     """Return the page at a URL; raise SourceError unless it is an exporter's."""
-    url = without_password(address)
+    try:
+        page = ExporterPage(_body(address, timeout).decode())
+        if not page.of(c.EXPORTER_INFO):
+            raise ValueError(f"it has no {c.EXPORTER_INFO.name}")
+    except UNREADABLE as error:
+        raise _not_ours(address, error) from error
+    return page
+
+
+def _body(address: str, timeout: float) -> bytes:
     try:
         answer = ask(address, timeout, most=MOST_BYTES)
         if answer.status != 200:
             raise HttpError(f"it answers {answer.status} {answer.reason}")
     except HttpError as error:
         raise SourceError(
-            f"no exporter at {url.removesuffix('/metrics')}: {error}; is `tachograph exporter` running "
-            "there? --exporter names another"
+            f"no exporter at {_shown(address)}: {error}; is `tachograph exporter` running there, in this version? "
+            "--exporter names another"
         ) from error
-    try:
-        page = ExporterPage(answer.body.decode())
-    except UNREADABLE as error:
-        raise _not_ours(url, f"{error!r:.200}") from error
-    if not page.of(c.EXPORTER_INFO):
-        raise _not_ours(url, f"it has no {c.EXPORTER_INFO.name}")
-    return page
+    return answer.body
 
 
-def _not_ours(url: str, reason: str) -> SourceError:
-    return SourceError(f"{url} is not a page of a tachograph exporter: {reason}; --exporter names another")
+def _shown(address: str) -> str:
+    return without_password(address).removesuffix("/metrics").removesuffix(JUDGEMENT_PATH)
+
+
+def _not_ours(address: str, error: Exception) -> SourceError:
+    said = str(error) if type(error) is ValueError else repr(error)
+    return SourceError(
+        f"{without_password(address)} is no answer of a tachograph exporter: {said:.200}; --exporter names another"
+    )
 
 
 class NodeSource:
@@ -75,43 +88,41 @@ class NodeSource:
     def __init__(self, url: str, timeout: float = 5.0) -> None:
         """Raise SourceError for what cannot be an address."""
         try:
-            self._address = exporter_url(url)
+            self._address = exporter_url(url).removesuffix("/metrics") + JUDGEMENT_PATH
         except ValueError as error:
             raise SourceError(f"--exporter {url}: {error}; expected a node, node:port or a URL") from error
-        self.url = without_password(self._address)
         self._timeout = timeout
-        self._counters = CounterHistory()
+        self._answers: deque[Said] = deque(maxlen=KEPT)
         self._history: dict[str, deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=HISTORY))
 
     def fetch(self, wanted: str = "") -> Overview:
         """Return the node as it is now; `wanted` is for sources that do not fetch all ranks."""
-        return self.overview(self.page(), time.time())
-
-    def overview(self, page: ExporterPage, now: float) -> Overview:
-        """Return the node as a page shows it, with rates since the pages before; raise SourceError."""
         try:
-            return self._overview(page, now)
+            judged = json.loads(_body(self._address, self._timeout))
+            if judged["version"] != JUDGEMENT_VERSION:
+                raise ValueError(f"version {judged['version']}")
+            return self._overview(judged)
         except UNREADABLE as error:
-            raise _not_ours(self.url, f"{error!r:.200}") from error
+            raise _not_ours(self._address, error) from error
 
-    def page(self) -> ExporterPage:
-        """Return the exporter's page; raise SourceError."""
-        return exporter_page(self._address, self._timeout)
-
-    def _overview(self, page: ExporterPage, now: float) -> Overview:
-        infos = node_ranks.infos(page)
-        self._counters.add(PageCounters(time.monotonic(), node_ranks.counters(page, infos), node_gpus.counters(page)))
-        ranks = node_ranks.ranks(page, infos, self._counters, now)
-        runs = [self._with_history(run) for run in node_ranks.runs(page, infos, self._counters, ranks, now)]
+    def _overview(self, judged: Said) -> Overview:
+        before = self._answers[0] if self._answers else judged
+        seconds = judged["time"] - before["time"]
+        runs = [node_rows.run(each, before) for each in judged["runs"]]
+        ranks = [node_rows.rank(run["run"], each) for run in judged["runs"] for each in run["ranks"]]
+        gpus = [node_rows.gpu(each, ranks, before, seconds) for each in judged["gpus"]]
+        blind = judged["unreadable"]
+        problems = [str(each["text"]) for each in judged["problems"] if each["run"]]  # those of GPUs are in their table
+        self._answers.append(judged)
         return Overview(
             view=self.view,
-            source=self.url,
-            at=now,
-            runs=tuple(sorted(runs, key=lambda run: CONDITIONS.index(run.state))),
+            source=_shown(self._address),
+            at=float(judged["time"]),
+            runs=tuple(sorted(map(self._with_history, runs), key=lambda run: CONDITIONS.index(run.state))),
             ranks=tuple(sorted(ranks, key=lambda rank: rank.badness, reverse=True)),
-            gpus=node_gpus.gpus(page, self._counters, ranks),
+            gpus=tuple(sorted(gpus, key=lambda gpu: gpu.badness, reverse=True)),
             ranks_in_all=len(ranks),
-            notes=(*_notes(page), *_misuses(page)),
+            notes=(*([f"GPUs cannot be read: {blind}"] if blind else []), *problems[:PROBLEMS_NOTED]),
         )
 
     def _with_history(self, run: RunSummary) -> RunSummary:
@@ -120,21 +131,3 @@ class NodeSource:
         return replace(
             run, loss_history=tuple(loss for loss, _ in history), mfu_history=tuple(mfu for _, mfu in history)
         )
-
-
-def _notes(page: ExporterPage) -> tuple[str, ...]:
-    """Return why the page shows no GPUs, or no ranks."""
-    reasons = {s.labels["collector"]: s.labels["reason"] for s in page.of(c.COLLECTOR_UNAVAILABLE) if s.value == 1}
-    return tuple(
-        f"{words} cannot be read: {reasons[collector].replace('_', ' ')}"
-        for collector, words in (("gpu", "GPUs"), ("ranks", "ranks"))
-        if collector in reasons
-    )
-
-
-def _misuses(page: ExporterPage) -> tuple[str, ...]:
-    """Return a note on each run whose script misuses its recorder."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for sample in page.of(c.TRAIN_MISUSE):
-        counts[sample.labels["run"]][sample.labels["kind"]] += int(sample.value)
-    return tuple(misuse_note(run, kinds) for run, kinds in sorted(counts.items()))

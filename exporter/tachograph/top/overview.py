@@ -7,13 +7,14 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tachograph import diagnosis
 from tachograph.catalog import index as c
 from tachograph.diagnosis import POWER_CAP
 from tachograph.humanize import count
 from tachograph.printable import printable
+from tachograph.wire import jsonable
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ ALERT_WEIGHT = 3
 """Of a rank that an alert names and nothing else marks."""
 LONGEST_SECONDS = 1e9
 """Seconds beyond which nothing is longer than anything else: 30 years."""
-CONDITIONS = ("hung", *diagnosis.STATES, "unseen")
+CONDITIONS = (*diagnosis.STATES, "unseen")
 """The conditions of a run, worst first: the first that holds for any rank holds for the run."""
 
 
@@ -53,7 +54,10 @@ class FiringAlert:
 
 @dataclass(frozen=True)
 class RankRow:
-    """One rank; `marks` say what is wrong with it, `lag_ratio` is its lag as a share of a step."""
+    """One rank; `marks` say what is wrong with it, `lag_ratio` is its lag as a share of a step.
+
+    `mean_lag_seconds` is its lag over all its steps, where its node says so.
+    """
 
     run: str
     rank: int
@@ -67,6 +71,7 @@ class RankRow:
     step: float | None = None
     lag_seconds: float | None = None
     lag_ratio: float | None = None
+    mean_lag_seconds: float | None = None
     wait_seconds: float | None = None
     progress_seconds: float | None = None
     loss: float | None = None
@@ -158,7 +163,7 @@ class GpuRow:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run as a whole, or the part of it that a node sees."""
+    """One run as a whole, or the part of it that a node sees; `why` is what a node says of one without a step."""
 
     name: str
     state: str
@@ -178,6 +183,7 @@ class RunSummary:
     goodput: float | None = None
     loss_history: tuple[float, ...] = ()
     mfu_history: tuple[float, ...] = ()
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -196,7 +202,7 @@ class Overview:
 
     def as_json(self) -> str:
         """Return it as one JSON object; NaN and infinities are strings, as in the frames of a rank."""
-        return json.dumps(_jsonable(asdict(self)), indent=2, allow_nan=False)
+        return json.dumps(jsonable(asdict(self)), indent=2, allow_nan=False)
 
 
 class OverviewSource(Protocol):
@@ -247,14 +253,4 @@ def harmless(value: T) -> T:
         return {harmless(key): each for key, each in value.items()}  # type: ignore[return-value]
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{each.name: harmless(getattr(value, each.name)) for each in fields(value)})
-    return value
-
-
-def _jsonable(value: Any) -> Any:  # noqa: ANN401  (JSON)
-    if isinstance(value, Mapping):
-        return {key: _jsonable(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_jsonable(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     return value

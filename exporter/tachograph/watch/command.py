@@ -10,7 +10,7 @@ from tachograph.attach.summary import figures_text
 from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 from tachograph.top.header import figures_of
-from tachograph.top.node_source import NodeSource
+from tachograph.top.node_source import NodeSource, exporter_page
 from tachograph.top.overview import Overview, SourceError, harmless
 from tachograph.watch.figures import LastValues
 from tachograph.watch.private_exporter import NotServingError, PrivateExporter, private_exporter
@@ -53,36 +53,43 @@ class Watched:
 
     def __init__(self, exporter: PrivateExporter) -> None:
         self.record = LastValues()
-        self._source = NodeSource(exporter.url, timeout=1.0)
+        self._source, self._metrics = NodeSource(exporter.url, PAGE_SECONDS), f"{exporter.url}/metrics"
         self._next_line = time.monotonic() + LINE_SECONDS
 
     def tick(self) -> None:
-        """Read a page; on a terminal, say now and then how the run goes."""
-        overview = self._read()
+        """Read the exporter's answer; on a terminal, say now and then how the run goes."""
+        overview = self.read()
         if overview is not None and time.monotonic() >= self._next_line and sys.stderr.isatty():
             self._next_line = time.monotonic() + LINE_SECONDS
-            for run in harmless(overview).runs:
-                text = f"\r\x1b[K{run.name} {run.state}:{figures_of(run, WIDTH).plain}"  # over a progress bar, which
-                sys.stderr.write(f"{text}\n")  # draws itself again below
+            for line in lines(overview):
+                sys.stderr.write(f"\r\x1b[K{line}\n")  # over a progress bar, which draws itself again below
             sys.stderr.flush()
 
     def settle(self) -> None:
         """Read pages until no rank is up any more."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
-            overview = self._read()
+            overview = self.read()
             if overview is not None and not any(rank.state in ("running", "frozen") for rank in overview.ranks):
                 return
             time.sleep(0.1)
 
-    def _read(self) -> Overview | None:
-        """Return the page as it is now, None if there is no answer: the program goes on all the same."""
+    def read(self) -> Overview | None:
+        """Return the node as it is now, None if there is no answer: the program goes on all the same."""
         try:
-            page = self._source.page()
-            self.record.add(page)
-            return self._source.overview(page, time.time())
+            overview = self._source.fetch()
+            self.record.add(exporter_page(self._metrics, PAGE_SECONDS), overview.ranks)
         except SourceError:
             return None
+        return overview
+
+
+def lines(overview: Overview) -> list[str]:
+    """Return a line on each run: how it goes, and what holds it up."""
+    return [
+        f"{run.name} {run.state}:{figures_of(run, WIDTH).plain}" + f" · {run.why}" * bool(run.why)
+        for run in harmless(overview).runs
+    ]
 
 
 def _say(text: str) -> None:

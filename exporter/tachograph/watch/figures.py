@@ -1,18 +1,18 @@
-"""Figures of a run for the summary, from the pages that an exporter showed, the first to the last."""
+"""Figures of a run for the summary, from what an exporter answered, the first time to the last."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from tachograph import diagnosis
 from tachograph.attach.summary import Figures
 from tachograph.catalog import index as c
 from tachograph.catalog.metric import Metric
 from tachograph.top.exporter_page import ExporterPage
+from tachograph.top.overview import RankRow
 
 KEPT = (
-    c.RANK_INFO, c.RANK_PEAK_FLOPS, c.TRAIN_STEPS, c.TRAIN_PHASE_SECONDS, c.TRAIN_COLLECTIVE_WAIT, c.TRAIN_TOKENS,
+    c.RANK_INFO, c.RANK_PEAK_FLOPS, c.TRAIN_STEPS, c.TRAIN_PHASE_SECONDS, c.TRAIN_TOKENS,
     c.TRAIN_SAMPLES, c.TRAIN_FLOPS, c.TRAIN_MEMORY_PEAK, c.TRAIN_HOST_MEMORY, c.TRAIN_PRODUCTIVE, c.TRAIN_LOST,
 )  # fmt: skip
 
@@ -24,12 +24,16 @@ class LastValues:
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, frozenset[tuple[str, str]]], tuple[Labels, float]] = {}
+        self._lags: dict[str, dict[int, float]] = defaultdict(dict)
 
-    def add(self, page: ExporterPage) -> None:
-        """Take over a page."""
+    def add(self, page: ExporterPage, ranks: Iterable[RankRow]) -> None:
+        """Take over a page, and what the exporter concluded about the ranks."""
         for metric in KEPT:
             for sample in page.of(metric):
                 self._last[metric.name, frozenset(sample.labels.items())] = sample.labels, sample.value
+        for rank in ranks:
+            if rank.mean_lag_seconds is not None:
+                self._lags[rank.run][rank.rank] = rank.mean_lag_seconds
 
     def figures(self) -> list[Figures]:
         """Return the figures of each run, by name."""
@@ -61,7 +65,7 @@ class LastValues:
             samples=sum(self._by_rank(run, c.TRAIN_SAMPLES).values()),
             flops=sum(flops.values()),
             mfu=sum(flops.values()) / attainable if flops and attainable else None,
-            lags=self._lags(run, steps),
+            lags=self._lags[run],
             gpu_memory=self._by_rank(run, c.TRAIN_MEMORY_PEAK),
             host_memory=self._by_rank(run, c.TRAIN_HOST_MEMORY),
             productive=sum(value for labels, value in self._of(c.TRAIN_PRODUCTIVE) if labels["run"] == run),
@@ -75,10 +79,3 @@ class LastValues:
             if labels["run"] == run:
                 found[int(labels["rank"])] += value
         return found
-
-    def _lags(self, run: str, steps: Mapping[int, float]) -> dict[int, float]:
-        """Return by how much later than usual each rank came to its collectives, in seconds of each step."""
-        waits = self._by_rank(run, c.TRAIN_COLLECTIVE_WAIT)
-        each = {rank: wait / steps[rank] for rank, wait in waits.items() if steps.get(rank)}
-        usual = diagnosis.usual_wait(each.values())
-        return {} if usual is None else {rank: usual - wait for rank, wait in each.items()}

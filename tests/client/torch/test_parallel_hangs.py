@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tachograph import diagnosis
+from tachograph.node.judgement import hangs
 from tests.client.torch.jobs import Job
 from tests.torch_programs import parallelism_is_public, skip_without_fsdp2
 
@@ -74,7 +74,7 @@ def suspects(exporter: Any) -> tuple[set[int], set[int], dict[int, str]]:
             break
     entered = {rank: frame["metrics"]["collective_enqueued"] for rank, frame in last.items()}
     phases = {rank: frame["phase"] for rank, frame in last.items() if rank not in left}
-    return set(diagnosis.hang_suspects(entered, phases)), left, phases
+    return set(hangs.hang_suspects(entered, phases)), left, phases
 
 
 @pytest.mark.slow

@@ -476,16 +476,3 @@ def test_events_are_kept_once(table: Any) -> None:
     table.tell(link, 2, events=[Event(id=n, kind="k", time=1.0) for n in range(2, 66)])
     table.tell(link, 3, events=[Event(id=66, kind="k", time=1.0)])
     assert len(table.events) == 64
-
-
-def test_waiting_share(table: Any, hand: Any) -> None:
-    """The status page's wait is exposed wait over time of the last frames; unknown where there are no two."""
-    table.greet(link := Link())
-    rank = next(table.ranks())
-    for seq in range(5):
-        table.tell(
-            link, seq, metrics={"collective_wait_seconds_total": {"all_reduce": 0.2 * seq, "barrier": 0.1 * seq}}
-        )
-        assert (rank.wait_share() is None) == (seq == 0)
-        hand.turn(1.0)
-    assert rank.wait_share() == pytest.approx(0.3)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tachograph.catalog import index as catalog
+from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.ranks.frames import Bye, Event, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuSnapshot, Sample
-from tachograph.node.status_page.page import status_page
+from tachograph.node.status_page.page import Sections, status_page
 
 VOID = {"meta", "br", "link", "hr", "img", "input"}
 
@@ -55,7 +56,7 @@ def table(hand: Any, two_gpus: Any) -> RankTable:
 
 def page(table: RankTable, hand: Any, gpus: Any = (), snapshot: GpuSnapshot | None = None) -> str:
     return status_page(
-        node="node-27", clock=hand.clock, table=table, gpus=gpus, snapshot=snapshot, health={"State": "ready"}
+        NodeJudgement("node-27", table, gpus, snapshot, hand.clock), table, {"State": "ready"}, Sections(hand.clock)
     )
 
 
@@ -73,10 +74,12 @@ def test_ranks(table: RankTable, hand: Any) -> None:
     peer = Peer(0, 1)
     table.hello("a", Hello(v=1, run="llama-7b", rank=0, uuid="GPU-bbbb"), peer)
     for seq in range(3):
-        metrics = {"loss": 2.3125, "collective_wait_seconds_total": {"all_reduce": 0.25 * seq}}
-        table.state("a", State(v=1, seq=seq, time=50.0, step=48201, phase="data", phase_since=40.0, metrics=metrics))
+        said = {"step": 48201, "phase": "data", "phase_since": 40.0, "metrics": {"loss": 2.3125}}
+        table.state("a", State(v=1, seq=seq, time=50.0, **said))
         hand.turn(1.0)
         table.heard("a")
+    (rank,) = table.ranks()
+    rank.series.gauges |= {"recent_step_seconds": {"": 0.4}, "recent_wait_seconds": {"": 0.1}}
     table.hello("b", Hello(v=1, run="llama-7b", rank=1), peer)
     table.state("b", State(v=1, seq=1, time=50.0, metrics={"loss": "NaN"}))
     table.hello("c", Hello(v=1, run="llama-7b", rank=2), peer)

@@ -18,11 +18,12 @@ import pytest
 from tachograph.catalog import index as catalog
 from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
+from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.ranks.frames import Bye, Event, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
-from tachograph.node.status_page.page import RANKS_SHOWN, RUNS_SHOWN, status_page
+from tachograph.node.status_page.page import RANKS_SHOWN, RUNS_SHOWN, Sections, status_page
 from tachograph_lab.processes import answers, free_port
 
 GPUS = [GpuIdentity(str(i), f"GPU-{i:08d}-1111-2222-3333-444444444444", "NVIDIA H100 80GB HBM3") for i in range(8)]
@@ -63,27 +64,29 @@ class Node:
         self.hand = hand
         self.table = RankTable(limits or Limits(), hand.clock, facts)
         self.seq = 0
-        self.waited: dict[int, float] = {}
 
     def hello(self, rank: int, run: str = "llama-7b", **facts: Any) -> None:
         self.table.hello(
             (run, rank), Hello(v=1, run=run, rank=rank, world_size=max(64, rank + 1), **facts), Peer(0, 1 + rank)
         )
 
-    def say(self, rank: int, run: str = "llama-7b", phase: str = "backward", wait: float = 0.0, **metrics: Any) -> None:
-        """Have a rank speak: in its phase, having waited a share of the second that has passed."""
-        self.waited[rank] = self.waited.get(rank, 0.0) + wait
+    def say(
+        self, rank: int, run: str = "llama-7b", phase: str = "backward", wait: float | None = None, **metrics: Any
+    ) -> None:
+        """Have a rank speak: in its phase, of steps of a second, of which it waits a share."""
         wall = self.hand.clock.wall()
-        counted = {"collective_wait_seconds_total": {"all_reduce": self.waited[rank]}}
+        recent = {} if wait is None else {"recent_step_seconds": 1.0, "recent_wait_seconds": wait}
         self.table.state(
             (run, rank),
             State(v=1, seq=self.seq, time=wall, step=self.seq, phase=phase, phase_since=wall - 0.2,
                   progress_time=metrics.pop("progress", wall), notices=metrics.pop("notices", None),
-                  metrics=counted | metrics),
+                  metrics=metrics),
         )  # fmt: skip
+        speaker = next(each for each in self.table.ranks() if each.key == (run, str(rank)))
+        speaker.series.gauges |= {key: {"": value} for key, value in recent.items()}
 
     def second(self, **waits: float) -> None:
-        """Let a second pass in which ranks r0, r1, … waited so much of it."""
+        """Let a second pass, of whose steps ranks r0, r1, … waited so much."""
         for rank, wait in waits.items():
             self.say(int(rank[1:]), wait=wait)
         self.seq += 1
@@ -92,8 +95,10 @@ class Node:
             self.table.heard(link)
 
     def page(self, gpus: Any = (), snapshot: GpuSnapshot | None = None) -> str:
-        return status_page(node="node-27", clock=self.hand.clock, table=self.table, gpus=gpus, snapshot=snapshot,
-                            health={"State": "ready"})  # fmt: skip
+        return status_page(self.judged(gpus, snapshot), self.table, {"State": "ready"}, Sections(self.hand.clock))
+
+    def judged(self, gpus: Any = (), snapshot: GpuSnapshot | None = None, **reader: bool) -> NodeJudgement:
+        return NodeJudgement("node-27", self.table, gpus, snapshot, self.hand.clock, **reader)
 
     def problems(self, *given: Any) -> list[str]:
         return [" ".join(item.split()) for item in Text(self.page(*given)).items]
@@ -139,9 +144,7 @@ def test_a_misuse_may_hold_a_secret(node: Node) -> None:
     node.say(0, notices=["phase('token=abcdef') is dropped"])
     (line,) = node.problems()
     assert "abcdef" not in line
-    page = status_page(
-        node="node-27", clock=node.hand.clock, table=node.table, gpus=(), snapshot=None, health={}, is_trusted=False
-    )
+    page = status_page(node.judged(is_trusted=False), node.table, {}, Sections(node.hand.clock))
     assert "phase(" not in page
     assert "shown on loopback or with authentication" in page
 
@@ -240,11 +243,11 @@ def test_a_stall_names_the_rank_that_is_behind(node: Node) -> None:
     assert stand("data") == []
     node.hand.turn(26.0)
     assert stand("data", seen=True) == [
-        "No step Run llama-7b has not completed a step here for 42 s. Rank 1 is 1 collective behind the others here; "
-        "it has been in phase data for 0.2 s."
+        "No step Run llama-7b: no step for 42 s, usually 500 ms; rank 1 is 1 collective behind the others here, in "
+        "data for 0.2 s."
     ]
-    assert "Rank 1 is not where the others are; it has been in phase data" in stand("data")[0]
-    assert "No rank here stands out; all are in phase collective. The cause" in stand("collective")[0]
+    assert "rank 1 is not where the others are, in data for" in stand("data")[0]
+    assert "no rank here stands out, all are in collective; the cause may be on another node." in stand("collective")[0]
     assert stand("checkpoint") == []
 
 
@@ -260,16 +263,14 @@ def test_a_run_sets_its_own_thresholds(node: Node) -> None:
     node.hand.turn(70.0)
     assert node.problems()[0].startswith("Rank frozen")
 
-    def say(waited: float = 0.0, **thresholds: float) -> list[str]:
-        for rank, share in enumerate((1.0, 0.05)):
+    def say(**thresholds: float) -> list[str]:
+        for rank, wait in enumerate((0.4, 0.02)):
             limits = thresholds if rank else {}
-            steps = {"steps_total": 100, "phase_seconds_total": {"backward": 50.0}}
-            progress = node.hand.clock.wall() - 73
-            node.say(rank, wait=share * waited, progress=progress, threshold=limits, **steps)
+            node.say(rank, wait=wait, progress=node.hand.clock.wall() - 73, threshold=limits)
             node.table.heard(("llama-7b", rank))
         return node.problems()
 
-    assert say(waited=28.0)[0].startswith("No step Run llama-7b has not completed a step here for 73 s.")
+    assert say()[0].startswith("No step Run llama-7b: no step for 73 s, usually 1.00 s;")
     assert say(hang_seconds=90.0)[0].startswith("Late rank Rank 1")
     assert say(hang_seconds=90.0, straggler_ratio=0.5) == []
 

@@ -76,6 +76,7 @@ class Port:
         pages = Pages(
             samples=self._samples,
             status_page=self._status_page,
+            judgement=self._status_page,
             ready=lambda: (True, "ready\n"),
             generation=lambda: self.generation,
         )
@@ -335,14 +336,18 @@ def test_one_page_for_all(port: Any) -> None:
 
 
 def test_two_status_pages(port: Any) -> None:
-    """Who is here and who comes through a proxy read two pages, each made once per tick."""
+    """Who is here and who comes through a proxy read two pages, each made once per tick; so it is with the JSON."""
 
     async def ask() -> None:
         async with port() as served:
             client = await served.connect()
-            for extra, words in ((b"", b"all 1"), (b"X-Forwarded-For: 10.0.0.1\r\n", b"some 2")) * 2:
-                client.send(b"GET / HTTP/1.1\r\nHost: n\r\n" + extra + b"\r\n")
-                assert await client.answer() == (200, words)
+            for _ in range(2):
+                for path, extra, words in (
+                    (b"/", b"", b"all 1"), (b"/", b"X-Forwarded-For: 10.0.0.1\r\n", b"some 2"),
+                    (b"/api/node", b"", b"all 3"), (b"/api/node", b"Forwarded: for=10.0.0.1\r\n", b"some 4"),
+                ):  # fmt: skip
+                    client.send(b"GET " + path + b" HTTP/1.1\r\nHost: n\r\n" + extra + b"\r\n")
+                    assert await client.answer() == (200, words)
 
     asyncio.run(ask())
 

@@ -358,14 +358,15 @@ def test_what_a_rank_said_last(exporter_at: Callable[..., Any]) -> None:
     speaker.hello()
     speaker.bye(outcome="failed", category="crash", message="refused: token=hunter2 in /home/me/train.py")
     exporter.eventually(lambda: "/home/me/train.py" in exporter.get("/")[2].decode())
-    page = exporter.get("/")[2].decode()
-    assert "token=[redacted]" in page
-    for name in ("X_Forwarded_For", "Forwarded"):
-        passed_on = exporter.get("/", **{name: "10.0.0.1"})[2].decode()
-        assert "shown on loopback or with authentication" in passed_on
-        assert "/home/me" not in passed_on
-        assert "crash" in passed_on or "failed" in passed_on
-    assert "hunter2" not in page
+    for path in ("/", "/api/node"):
+        page = exporter.get(path)[2].decode()
+        assert "token=[redacted]" in page
+        assert "hunter2" not in page
+        for name in ("X_Forwarded_For", "Forwarded"):
+            passed_on = exporter.get(path, **{name: "10.0.0.1"})[2].decode()
+            assert "shown on loopback or with authentication" in passed_on
+            assert "/home/me" not in passed_on
+            assert "crash" in passed_on or "failed" in passed_on
 
 
 def test_ready_looks_at_the_socket(exporter_at: Callable[..., Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -36,14 +36,11 @@ DEFAULT_PRECISION = "bf16"
 END_SHOWN_SECONDS = 120.0
 """Time for which the end of a rank's process is shown even if the next one has begun: a launcher may restart it before
 a scrape has seen the end, and who ended first is known only when every node of the run has been scraped."""
-WAIT_WINDOW = 10
-"""Frames over which the status page computes the share of exposed wait: ten seconds at the usual 1 Hz."""
 
 _NOTHING = Buckets()
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
 _STEP = catalog.TRAIN_STEP.key
 _STEPS = catalog.TRAIN_STEPS.key
-_WAIT = catalog.TRAIN_COLLECTIVE_WAIT.key
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,6 @@ class Rank:
         self._last_raised: Raised | None = None
         self._last_event = -1
         self._observed: dict[str, Buckets] = {}
-        self._waits: deque[tuple[float, float]] = deque(maxlen=WAIT_WINDOW)
 
     def same_process(self, hello: Hello, peer: Peer) -> bool:
         """Return whether a hello comes from the rank's present process, in the same attempt."""
@@ -226,8 +222,6 @@ class Rank:
             self._started = state.time - (self.series.total(_PHASES) or 0.0)
         if state.step is not None:
             self.series.gauges[_STEP] = {"": state.step}
-        if (wait := self.series.total(_WAIT)) is not None:
-            self._waits.append((now, wait))
         return deltas
 
     def _note_progress(self, state: State) -> None:
@@ -264,19 +258,17 @@ class Rank:
                 self._observed[key] = now
                 yield key, now, before
 
+    @property
+    def usual_step_seconds(self) -> float | None:
+        """Its usual step when it last made some, however long ago."""
+        return self._recent.step_seconds
+
     def phase_seconds(self, now: float) -> float | None:
         """Return the seconds in the current phase, continued by the exporter's clock since the rank's last frame."""
         return None if self.phase is None or self.outcome else self._phase_seconds + now - self._said
 
-    def wait_share(self) -> float | None:
-        """Return the share of the last few seconds that was exposed collective wait, or None if unknown."""
-        if len(self._waits) < 2 or self.outcome:
-            return None
-        (start, before), (end, after) = self._waits[0], self._waits[-1]
-        return (after - before) / (end - start) if end > start else None
-
     def samples(self, now: float, state: str, peak_flops: float | None, *, detail: bool = True) -> list[Sample]:
-        """Return the samples of the rank, given its state and the peak FLOP/s of its GPU."""
+        """Return the samples of the rank, given its state and the peak FLOP/s of its device."""
         key, hello, gpu = self.key, self.hello, self.placement.gpu
         place = (gpu.index, gpu.uuid) if gpu is not None else ("", hello.uuid or "")
         numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
@@ -305,9 +297,8 @@ class Rank:
             shown.append(Sample(catalog.RANK_PROGRESS, key, self.progress))
         if self.phase is not None and (seconds := self.phase_seconds(now)) is not None:
             shown.append(Sample(catalog.RANK_PHASE, (*key, self.phase), seconds))
-        peak = self.peak_flops or peak_flops
-        if peak is not None and not self.outcome:
-            shown.append(Sample(catalog.RANK_PEAK_FLOPS, key, peak))
+        if peak_flops is not None and not self.outcome:
+            shown.append(Sample(catalog.RANK_PEAK_FLOPS, key, peak_flops))
         shown.append(Sample(catalog.CLIENT_DROPPED, key, self._dropped))
         return shown + self.series.samples(key, alive=not self.outcome, detail=detail)
 

@@ -366,6 +366,11 @@ class RankTable:
         """Return the index of a rank's GPU, empty if it is not known."""
         return rank.placement.gpu.index if rank.placement.gpu is not None else ""
 
+    def peak_flops_of(self, rank: Rank) -> float | None:
+        """Return the peak FLOP/s of a rank's device, as it says itself or as known of its GPU."""
+        gpu = rank.placement.gpu
+        return rank.peak_flops or (None if gpu is None else self._gpus.peak_flops(gpu.uuid, rank.precision))
+
     def samples(self) -> list[Sample | HistogramSample]:
         """Return the samples of all ranks, and the counts of frames and dropped series."""
         return [*(sample for _, block in self.blocks() for sample in block), *self.counts()]
@@ -376,9 +381,7 @@ class RankTable:
         for name, run in sorted(self._runs.items()):
             ranks = [(rank, self.state_of(rank)) for _, rank in sorted(run.ranks.items())]
             for rank, state in ranks:
-                gpu = rank.placement.gpu
-                peak = self._gpus.peak_flops(gpu.uuid, rank.precision) if gpu is not None else None
-                yield rank.peer.uid, rank.samples(now, state, peak, detail=detail)
+                yield rank.peer.uid, rank.samples(now, state, self.peak_flops_of(rank), detail=detail)
             concluded = conclusions(name, ranks) if ranks else []
             sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])
             if concluded or sums:

@@ -75,6 +75,11 @@ class RecentSteps:
         if now <= self._holds_until:
             series.gauges = {**self._recent, **series.gauges}
 
+    @property
+    def step_seconds(self) -> float | None:
+        """The usual step of the last window, also once its figures hold no more."""
+        return self._recent.get(_RECENT_STEP, {}).get("")
+
     def _add(self, counted: Ordinary) -> None:
         window = self._window
         window.append(counted)

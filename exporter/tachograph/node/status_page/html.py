@@ -8,6 +8,8 @@ from html import escape
 from typing import NamedTuple
 
 from tachograph import humanize
+from tachograph.node.judgement.problems import shortened
+from tachograph.printable import printable
 
 ABSENT = '<span class="soft" title="no reading">–</span>'
 NAME_LENGTH = 64
@@ -43,8 +45,7 @@ def _class(classes: str) -> str:
 
 def plain(text: str, longest: int = NAME_LENGTH) -> str:
     """Return a text that others chose as HTML: escaped, cut, and without characters that turn or hide what follows."""
-    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
-    return escape(shown if len(shown) <= longest else shown[: longest - 1] + "…")
+    return escape(shortened(printable(text, "\N{REPLACEMENT CHARACTER}"), longest))
 
 
 def name(text: str) -> str:

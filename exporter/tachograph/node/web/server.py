@@ -1,4 +1,4 @@
-"""The HTTP server: /metrics, the health pages and the status page, each rendered at most once per second."""
+"""The HTTP server: /metrics, /api/node, the health pages and the status page, each rendered once per second at most."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -50,6 +51,8 @@ class Pages:
     samples: Callable[[], Iterable[Sample | HistogramSample]]
     status_page: Callable[[bool], str]
     """Renders the status page; the argument says whether the reader may see the ranks' failure messages."""
+    judgement: Callable[[bool], str]
+    """Renders `/api/node` for the same readers."""
     ready: Callable[[], tuple[bool, str]]
     """Whether ranks can connect, and the state of each part in words."""
     generation: Callable[[], int]
@@ -146,7 +149,8 @@ class Server:
     def _application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard()])
         app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/", self._status_page)
+        app.router.add_get("/", partial(self._for_reader, "text/html", self._pages.status_page))
+        app.router.add_get("/api/node", partial(self._for_reader, "application/json", self._pages.judgement))
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
         return app
@@ -218,14 +222,15 @@ class Server:
             return gzip.compress(text, _GZIP_LEVEL)
         return await asyncio.to_thread(gzip.compress, text, _GZIP_LEVEL)
 
-    async def _status_page(self, request: web.Request) -> web.Response:
+    async def _for_reader(self, content_type: str, render: Callable[[bool], str], request: web.Request) -> web.Response:
+        """Return a page that only a trusted reader sees all of."""
         is_trusted = self._web.current.is_closed or is_local(request)
 
         async def make() -> bytes:
-            return self._pages.status_page(is_trusted).encode()
+            return render(is_trusted).encode()
 
-        body = await self._shared.get(("status_page", is_trusted), make)
-        return web.Response(body=body, content_type="text/html", charset="utf-8", headers=_CLOSED_POLICY)
+        body = await self._shared.get((content_type, is_trusted), make)
+        return web.Response(body=body, content_type=content_type, charset="utf-8", headers=_CLOSED_POLICY)
 
     async def _healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="healthy: the exporter answers\n")

@@ -1,0 +1,122 @@
+"""The GPUs of this node as of their last readings, and what is wrong with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from tachograph import diagnosis
+from tachograph.catalog import index as catalog
+from tachograph.catalog.metric import Metric
+from tachograph.humanize import age, celsius, plural
+from tachograph.node.judgement.problems import BLIND, BROKEN_GPU, REASON_LENGTH, SLOWED, WORN, Problem, shortened
+from tachograph.node.samples import GpuIdentity, GpuSnapshot
+
+HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost", "sw_power_cap"})
+"""Reasons for lower clocks that are not a problem: a power cap is normal at full load."""
+
+HELD = catalog.GPU_CLOCK_EVENT_SECONDS.values
+READINGS: Mapping[str, Metric] = {
+    "sm_active": catalog.GPU_SM_ACTIVE,
+    "tensor_active": catalog.GPU_TENSOR_ACTIVE,
+    "utilization": catalog.GPU_UTILIZATION,
+    "power_watts": catalog.GPU_POWER,
+    "power_limit_watts": catalog.GPU_POWER_LIMIT,
+    "memory_used_bytes": catalog.GPU_MEMORY_USED,
+    "memory_total_bytes": catalog.GPU_MEMORY_TOTAL,
+}
+
+
+class GpuStatus:
+    """A GPU with the readings of the last collection."""
+
+    def __init__(self, identity: GpuIdentity, snapshot: GpuSnapshot | None) -> None:
+        self.identity = identity
+        samples = snapshot.samples if snapshot is not None else ()
+        self._own = [sample for sample in samples if sample.labels[:2] == (identity.index, identity.uuid)]
+        self._values = {(sample.metric.name, *sample.labels[2:]): sample.value for sample in self._own}
+
+    def value(self, metric: Metric, *own: str) -> float | None:
+        """Return a reading, given its label values after gpu and uuid."""
+        return self._values.get((metric.name, *own))
+
+    def labels(self, metric: Metric) -> Iterator[tuple[str, ...]]:
+        """Yield the label values after gpu and uuid of each of its samples of a family."""
+        return (sample.labels[2:] for sample in self._own if sample.metric is metric)
+
+    def facts(self) -> dict[str, object]:
+        """Return it as `/api/node` has it: `held` and `held_seconds` are why and for how long clocks were held down."""
+        seconds = ((reason, self.value(catalog.GPU_CLOCK_EVENT_SECONDS, reason)) for reason in HELD)
+        return {
+            "gpu": self.identity.index,
+            "uuid": self.identity.uuid,
+            "name": self.identity.name,
+            **{name: self.value(metric) for name, metric in READINGS.items()},
+            "temperature_celsius": self.value(catalog.GPU_TEMPERATURE, "gpu"),
+            "held": self.held(),
+            "held_seconds": {reason: value for reason, value in seconds if value is not None},
+            "trouble": [*self.reasons(), *(text for order, text in self.faults() if order == BROKEN_GPU)],
+        }
+
+    def held(self) -> list[str]:
+        """Return why its clocks are held down, the harmless reasons too."""
+        return [reason for reason in catalog.CLOCK_EVENT_REASONS if self.value(catalog.GPU_CLOCK_EVENT, reason)]
+
+    def problems(self) -> Iterator[tuple[int, str]]:
+        """Yield what is wrong with it, in a few words each."""
+        if self.value(catalog.GPU_UP) == 0:
+            yield BROKEN_GPU, ": ".join(("cannot be read", *self.reasons()))
+        yield from self.faults()
+
+    def reasons(self) -> list[str]:
+        """Return why it cannot be read."""
+        return [reason.replace("_", " ") for (reason,) in self.labels(catalog.GPU_UNAVAILABLE)]
+
+    def faults(self) -> Iterator[tuple[int, str]]:
+        """Yield its problems other than that it cannot be read."""
+        for (action,) in self.labels(catalog.GPU_RECOVERY_ACTION):
+            if action != "none":
+                yield BROKEN_GPU, f"the driver recommends: {action.replace('_', ' ')}"
+        for xid, action, meaning in self.labels(catalog.GPU_XID_INFO):
+            if action not in diagnosis.XID_OF_PROGRAM:
+                yield BROKEN_GPU, f"had Xid {xid} ({meaning}): {action}"
+        yield from self._slowed()
+        yield from self._worn()
+
+    def _slowed(self) -> Iterator[tuple[int, str]]:
+        held = [reason for reason in self.held() if reason not in HARMLESS]
+        if held:
+            degrees = self.value(catalog.GPU_TEMPERATURE, "gpu")
+            is_hot = diagnosis.THERMAL in map(diagnosis.slowdown_cause, held)
+            heat = f" at {celsius(degrees)}" if degrees is not None and is_hot else ""
+            yield SLOWED, f"clocks held down{heat}: {', '.join(held).replace('_', ' ')}"
+        links, active = self.value(catalog.GPU_NVLINK_LINKS), self.value(catalog.GPU_NVLINK_LINKS_ACTIVE)
+        if links is not None and active is not None and 0 < active < links:
+            yield SLOWED, f"{links - active:.0f} of {links:.0f} NVLink links are down"
+
+    def _worn(self) -> Iterator[tuple[int, str]]:
+        errors = self.value(catalog.GPU_ECC_ERRORS, "uncorrected", "volatile")
+        if errors and math.isfinite(errors):
+            yield WORN, f"{plural(errors, 'uncorrected ECC error')} since the driver was loaded"
+        for metric, text in (
+            (catalog.GPU_ROW_REMAP_FAILED, "a memory row could not be remapped: return the board"),
+            (catalog.GPU_ROW_REMAP_PENDING, "a memory row will be remapped at the next reset"),
+            (catalog.GPU_RETIREMENT_PENDING, "a memory page will be retired at the next reset"),
+            (catalog.GPU_SRAM_THRESHOLD, "more SRAM errors than the vendor allows: return the board"),
+        ):
+            if self.value(metric):
+                yield WORN, text
+
+
+def of_gpus(gpus: Sequence[GpuStatus], snapshot: GpuSnapshot | None, now: float) -> Iterator[Problem]:
+    """Yield the problems of GPUs and of reading them; each names its GPU."""
+    if snapshot is not None and gpus:
+        seconds = now - snapshot.monotonic
+        if not snapshot.ok:
+            yield Problem(BLIND, "GPUs", f"No readings: {shortened(snapshot.reason, REASON_LENGTH)}")
+        elif seconds > diagnosis.READINGS_STALE_SECONDS:
+            yield Problem(BLIND, "GPUs", f"The readings below are {age(seconds)} old: a driver call has not returned.")
+    for gpu in gpus:
+        for order, text in gpu.problems():
+            sentence = f"{text[:1].upper()}{shortened(text[1:], REASON_LENGTH)}."
+            yield Problem(order, f"GPU {gpu.identity.index}", sentence)

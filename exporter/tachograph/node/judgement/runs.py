@@ -1,0 +1,239 @@
+"""The conclusions of a node about its part of each run: who is late, whether a step is overdue, or the run hangs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import median
+
+from tachograph.catalog import index as catalog
+from tachograph.diagnosis import QUIET_PHASES, STATES
+from tachograph.humanize import age, duration, plural
+from tachograph.node.judgement.hangs import hang_limit, hang_suspects, is_crowd, is_pause
+from tachograph.node.judgement.lags import is_late, is_straggler, lags
+from tachograph.node.ranks.rank import Rank
+from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.redact import redact
+
+COUNTABLE = 2.0**53
+"""Beyond it a float skips whole numbers: a sequence number there was never counted."""
+WITHHELD = "(the message is shown on loopback or with authentication)"
+
+
+@dataclass(frozen=True)
+class RankJudgement:
+    """A rank; None is what is not known. Times are in seconds, `step_seconds`, wait and lag per ordinary step.
+
+    `marks` say what is wrong with it, in the words of `tachograph top`. `mean_lag_seconds` is over all its steps.
+    `message` and `notices` are withheld where the reader may not see them.
+    """
+
+    rank: int
+    restarts: int
+    state: str
+    silent_seconds: float
+    ended_seconds: float | None
+    end_reason: str
+    message: str
+    step: int | None
+    phase: str
+    phase_seconds: float | None
+    progress_seconds: float | None
+    step_seconds: float | None
+    wait_seconds: float | None
+    wait_ratio: float | None
+    lag_seconds: float | None
+    lag_ratio: float | None
+    mean_lag_seconds: float | None
+    loss: float | None
+    steps: float | None
+    tokens: float | None
+    flops: float | None
+    peak_flops: float | None
+    gpu: str
+    uuid: str
+    coordinates: Mapping[str, int]
+    marks: tuple[str, ...]
+    cause: str
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunJudgement:
+    """The part of a run that is on this node; `state` is one of `diagnosis.STATES`.
+
+    It is overdue without a step for longer than a hang takes where nobody pauses, and hung after `hang_limit_seconds`.
+    `culprit` is the rank that holds it up then, `behind` by how many collectives; `sentence` says that in words.
+    """
+
+    run: str
+    state: str
+    world_size: int
+    step_seconds: float | None
+    seconds_without_step: float | None
+    checkpoint_seconds: float | None
+    hang_limit_seconds: float
+    culprit: int | None
+    behind: float
+    sentence: str
+    ranks: tuple[RankJudgement, ...]
+
+
+def judge_runs(table: RankTable, now: float, wall: float, *, is_trusted: bool = True) -> list[RunJudgement]:
+    """Return what is concluded about each run with ranks here, by name."""
+    groups = groupby(table.ranks(), key=lambda rank: rank.key[0])
+    return [_Run(run, list(ranks), table, now, wall).judged(is_trusted=is_trusted) for run, ranks in groups]
+
+
+class _Run:
+    """The facts of a run that conclusions rest on, at one moment."""
+
+    def __init__(self, run: str, ranks: Sequence[Rank], table: RankTable, now: float, wall: float) -> None:
+        self.run, self.ranks, self.table, self.now, self.wall = run, ranks, table, now, wall
+        self.states = {rank: table.state_of(rank) for rank in ranks}
+        self.running = [rank for rank in ranks if self.states[rank] == "running"]
+        self.steps = {rank: step for rank in ranks if (step := _step_seconds(rank)) is not None}
+        usual = [self.steps[rank] for rank in self.running if rank in self.steps]
+        self.step_seconds = median(usual) if usual else None
+        waits = {rank: _gauge(rank, catalog.TRAIN_RECENT_WAIT.key) for rank in self.running}
+        self.waits = {rank: wait for rank, wait in waits.items() if wait is not None}
+        made = [rank.progress for rank in self.running if rank.progress is not None]
+        self.without_step = max(0.0, wall - max(made)) if made else None
+
+    def judged(self, *, is_trusted: bool) -> RunJudgement:
+        phases = [rank.phase for rank in self.running]
+        own = self._thresholds("hang_seconds")
+        limit = hang_limit(self.step_seconds, own, pauses=is_pause(phases))
+        seconds, quiet = self.without_step or 0.0, sum(phase in QUIET_PHASES for phase in phases)
+        is_hung = seconds > limit and 2 * quiet <= len(phases)
+        is_overdue = is_hung or (seconds > hang_limit(self.step_seconds, own) and not quiet)
+        states = {*self.states.values(), *["hung"] * is_hung, *["overdue"] * is_overdue}
+        saved = [at for rank in self.ranks if (at := _gauge(rank, catalog.TRAIN_CHECKPOINT_TIMESTAMP.key)) is not None]
+        culprit, behind = self._culprit() if is_overdue else (None, 0.0)
+        mark = {} if culprit is None else {culprit: "culprit" if is_hung else "behind"}
+        return RunJudgement(
+            run=self.run,
+            state=min(states, key=STATES.index),
+            world_size=max(rank.hello.world_size for rank in self.ranks),
+            step_seconds=self.step_seconds,
+            seconds_without_step=self.without_step,
+            checkpoint_seconds=None if not saved else max(0.0, self.wall - max(saved)),
+            hang_limit_seconds=limit,
+            culprit=None if culprit is None else culprit.hello.rank,
+            behind=behind,
+            sentence=self._sentence(culprit, behind) if is_overdue else "",
+            ranks=tuple(self._ranks(mark, behind, is_trusted=is_trusted)),
+        )
+
+    def _ranks(self, marked: Mapping[Rank, str], behind: float, *, is_trusted: bool) -> Iterator[RankJudgement]:
+        lag, mean_lag = lags(self.waits), lags(_mean_waits(self.ranks))
+        tolerated = self._thresholds("straggler_ratio")
+        for rank in self.ranks:
+            texts = (rank.why_failed(self.now), *rank.notices)
+            reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in texts)
+            loss = None if rank.outcome else rank.series.gauge(catalog.TRAIN_LOSS.key)
+            late, wait, usual = lag.get(rank), self.waits.get(rank), self.steps.get(rank)
+            ratio = late / usual if late is not None and usual else None
+            share = wait / usual if wait is not None and usual else None
+            marks = {
+                marked.get(rank, ""): True,
+                "NaN loss": loss is not None and not math.isfinite(loss),
+                "straggler": ratio is not None and share is not None and is_straggler(ratio, share, tolerated),
+                "late": ratio is not None and late is not None and is_late(late, ratio),
+            }
+            yield RankJudgement(
+                rank=rank.hello.rank,
+                restarts=rank.restarts,
+                state=self.states[rank],
+                silent_seconds=self.now - rank.heard,
+                ended_seconds=None if rank.ended is None else self.now - rank.ended,
+                end_reason=rank.end_reason,
+                message=reason or rank.end_note,
+                step=rank.step,
+                phase="" if rank.outcome else rank.phase or "",
+                phase_seconds=rank.phase_seconds(self.now),
+                progress_seconds=None if rank.progress is None else max(0.0, self.wall - rank.progress),
+                step_seconds=usual,
+                wait_seconds=wait,
+                wait_ratio=share,
+                lag_seconds=late,
+                lag_ratio=ratio,
+                mean_lag_seconds=mean_lag.get(rank),
+                loss=loss,
+                steps=rank.series.total(catalog.TRAIN_STEPS.key),
+                tokens=rank.series.total(catalog.TRAIN_TOKENS.key),
+                flops=rank.series.total(catalog.TRAIN_FLOPS.key),
+                peak_flops=self.table.peak_flops_of(rank),
+                gpu=self.table.gpu_of(rank),
+                uuid=rank.placement.gpu.uuid if rank.placement.gpu is not None else rank.hello.uuid or "",
+                coordinates=rank.coordinates,
+                marks=tuple(mark for mark, holds in marks.items() if mark and holds),
+                cause=f"{plural(behind, 'collective')} behind" if rank in marked and behind else "",
+                notices=tuple(notices),
+            )
+
+    def _culprit(self) -> tuple[Rank | None, float]:
+        """Return who holds the run up, as far as this node can tell, and by how many collectives it is behind."""
+        standing = [rank for rank, state in self.states.items() if state in ("running", "frozen")]
+        entered = {
+            rank: {
+                group: number
+                for group, number in rank.series.gauges.get(catalog.TRAIN_COLLECTIVE_ENQUEUED.key, {}).items()
+                if 0 <= number <= COUNTABLE
+            }
+            for rank in standing
+        }
+        suspects = hang_suspects(entered, {rank: rank.phase for rank in standing})
+        if not suspects or is_crowd(len(suspects), len(standing)):
+            return None, 0.0
+        return max(suspects.items(), key=lambda item: item[1])
+
+    def _sentence(self, culprit: Rank | None, behind: float) -> str:
+        usually = "" if self.step_seconds is None else f", usually {duration(self.step_seconds)}"
+        sentence = f"no step for {age(self.without_step)}{usually}; "
+        if culprit is not None:
+            what = f"{plural(behind, 'collective')} behind the others here" if behind else "not where the others are"
+            return f"{sentence}rank {culprit.key[1]} is {what}{self._doing(culprit, ',')}"
+        if len(self.running) == 1:
+            sentence += f"rank {self.running[0].key[1]}{self._doing(self.running[0]) or ' is in no known phase'}"
+        else:
+            phases = {rank.phase for rank in self.running}
+            sentence += "no rank here stands out"
+            sentence += f", all are in {phases.pop()}" if len(phases) == 1 and None not in phases else ""
+        whole = self.running[0].hello.world_size
+        return sentence + ("; the cause may be on another node" if whole > len(self.ranks) else "")
+
+    def _doing(self, rank: Rank, comma: str = "") -> str:
+        seconds = rank.phase_seconds(self.now)
+        return "" if seconds is None else f"{comma} in {rank.phase} for {age(seconds)}"
+
+    def _thresholds(self, threshold: str) -> list[float]:
+        """Return what the ranks of the run set for a threshold of its alerts."""
+        return [rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).get(threshold, 0.0) for rank in self.running]
+
+
+def _gauge(rank: Rank, key: str) -> float | None:
+    """Return a gauge of a rank that cannot be negative."""
+    value = rank.series.gauge(key)
+    return value if value is not None and 0 <= value < math.inf else None
+
+
+def _step_seconds(rank: Rank) -> float | None:
+    """Return a rank's usual step, else the mean of all that it made, without the phases that are not part of a step."""
+    if usual := _gauge(rank, catalog.TRAIN_RECENT_STEP.key) or rank.usual_step_seconds:
+        return usual
+    steps = rank.series.total(catalog.TRAIN_STEPS.key)
+    phases = rank.series.counters.get(catalog.TRAIN_PHASE_SECONDS.key, {})
+    seconds = sum(taken for phase, taken in phases.items() if phase not in QUIET_PHASES)
+    return seconds / steps if steps and 0 < seconds < math.inf else None
+
+
+def _mean_waits(ranks: Iterable[Rank]) -> dict[Rank, float]:
+    """Return the mean wait for collectives per step of each rank whose waits are counted."""
+    counted = (
+        (rank, rank.series.total(catalog.TRAIN_COLLECTIVE_WAIT.key), rank.series.total(catalog.TRAIN_STEPS.key))
+        for rank in ranks
+    )
+    return {rank: wait / steps for rank, wait, steps in counted if wait is not None and wait < math.inf and steps}

@@ -1,0 +1,144 @@
+"""A run without a step is a problem as soon as it is longer than usual, whoever would be paged for it, and when."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tachograph.node.judgement.node import NodeJudgement
+from tachograph.node.judgement.runs import RunJudgement
+from tachograph.node.status_page.page import Sections, status_page
+
+STEPS = {"steps_total": 2000, "phase_seconds_total": {"forward": 60.0, "backward": 40.0, "init": 900.0}}
+"""Steps of 0.05 s."""
+
+
+class Stalled:
+    """A run whose ranks complete a step and then none, each in a phase."""
+
+    def __init__(self, table: Any, hand: Any) -> None:
+        self.table, self.hand = table, hand
+        self.seq = 0
+
+    def stand(self, seconds: float, *phases: str | None, step: bool = False, **metrics: Any) -> RunJudgement:
+        """Let time pass, have every rank say its phase, and return what is concluded."""
+        before = self.hand.clock.wall() if step else None
+        self.hand.turn(seconds)
+        wall = self.hand.clock.wall()
+        self.seq += 1
+        for rank, phase in enumerate(phases):
+            if self.seq == 1:
+                self.table.greet(rank, rank=rank, world_size=len(phases))
+            self.progress = before or self.progress
+            said = {"phase": phase, "phase_since": self.progress if phase else None, "time": wall}
+            self.table.tell(rank, self.seq, metrics=STEPS | metrics, progress_time=self.progress, **said)
+        (run,) = self.judged().runs
+        return run
+
+    def judged(self) -> NodeJudgement:
+        return NodeJudgement("node-27", self.table, (), None, self.hand.clock)
+
+    def page(self) -> str:
+        return status_page(self.judged(), self.table, {}, Sections(self.hand.clock))
+
+
+@pytest.fixture
+def run(table: Any, hand: Any) -> Stalled:
+    return Stalled(table, hand)
+
+
+def test_one_rank_that_has_been_in_its_loader_for_40_seconds(run: Stalled) -> None:
+    """A step usually takes 0.05 s: that nobody is paged before 300 s have passed does not make it well."""
+    well = run.stand(10.0, "data", step=True)
+    assert (well.state, well.sentence) == ("running", "")
+    assert ">None<" in run.page()
+    found = run.stand(30.0, "data")
+    assert (found.state, found.seconds_without_step, found.step_seconds) == ("overdue", 40.0, 0.05)
+    assert found.hang_limit_seconds == pytest.approx(300.15)
+    assert found.sentence == "no step for 40 s, usually 50 ms; rank 0 in data for 40 s"
+    (problem,) = run.judged().problems
+    assert (problem.kind, problem.urgent, problem.run) == ("No step", False, "r")
+    assert problem.sentence == f"Run r: {found.sentence}."
+    page = run.page()
+    assert ">None<" not in page
+    assert "<bdi>r</bdi>: no step for 40 s, usually 50 ms; rank 0 in data for 40 s." in page
+    assert json.loads(run.judged().as_json())["problems"][0]["text"] == problem.sentence
+    hung = run.stand(261.0, "data")
+    assert (hung.state, run.judged().problems[0].urgent) == ("hung", True)
+
+
+def test_the_usual_step_does_not_grow_with_the_overdue_one(run: Stalled) -> None:
+    """A phase that lasts is counted while it does; what is usual are the steps that ended, however long ago."""
+    ordinary = [{"ordinary_steps_total": done, "ordinary_step_seconds_total": 0.05 * done} for done in (100, 120, 140)]
+    for made in ordinary:
+        run.stand(1.0, "data", step=True, **made)
+    late = run.stand(60.0, "data", **ordinary[-1], phase_seconds_total={"data": 60.0, "forward": 5.0}, steps_total=140)
+    assert (late.state, late.step_seconds) == ("overdue", pytest.approx(0.05))
+
+
+def test_overdue_begins_where_a_hang_would_without_pauses(run: Stalled) -> None:
+    """After 15 s and three usual steps, or what the run itself sets, of any of its ranks."""
+    assert run.stand(15.1, "data", step=True).state == "running"
+    assert run.stand(0.1, "data").state == "overdue"
+    assert run.stand(0.0, "data", threshold={"hang_seconds": 60.0}).state == "running"
+    assert run.stand(45.0, "data", threshold={"hang_seconds": 60.0}).state == "overdue"
+
+
+@pytest.mark.parametrize("phase", ["init", "checkpoint", "eval"])
+def test_phases_without_steps_excuse_a_run(run: Stalled, phase: str) -> None:
+    """While a rank saves or evaluates nothing is overdue, however the others wait for it; `other` is no excuse."""
+    assert run.stand(200.0, "collective", phase, "collective", step=True).state == "running"
+    assert run.stand(0.0, "collective", "other", "collective").state == "overdue"
+    assert run.stand(0.0, "collective", None, "collective").state == "hung"
+
+
+def test_before_the_first_steps_nothing_is_usual(table: Any, hand: Any) -> None:
+    """A run that has not completed a step is left alone; of one whose usual step is not known, half an hour."""
+    table.greet("a")
+    table.tell("a", 1, phase="forward", phase_since=hand.clock.wall(), time=hand.clock.wall())
+    hand.turn(900.0)
+    table.heard("a")
+    assert [run.state for run in NodeJudgement("n", table, (), None, hand.clock).runs] == ["running"]
+    table.tell("a", 2, progress_time=hand.clock.wall())
+    for seconds, state in ((1799.0, "running"), (2.0, "hung")):
+        hand.turn(seconds)
+        table.heard("a")
+        assert [run.state for run in NodeJudgement("n", table, (), None, hand.clock).runs] == [state]
+
+
+def test_who_is_blamed(run: Stalled) -> None:
+    """Who lacks a collective, else who is in a phase of its own, else nobody; an overdue rank is behind."""
+    entered = {"collective_enqueued": {"0": 812}}
+    run.stand(42.0, "collective", "collective", "collective", step=True, **entered)
+    run.table.tell(1, 9, metrics=STEPS | {"collective_enqueued": {"0": 811}}, progress_time=run.progress, phase="data")
+    (found,) = run.judged().runs
+    assert (found.state, found.culprit, found.behind) == ("hung", 1, 1.0)
+    assert found.sentence == (
+        "no step for 42 s, usually 50 ms; rank 1 is 1 collective behind the others here, in data for 0.0 s"
+    )
+    assert [(each.marks, each.cause) for each in found.ranks] == [
+        ((), ""),
+        (("culprit",), "1 collective behind"),
+        ((), ""),
+    ]
+    run.seq = 9
+    odd = run.stand(0.0, "collective", "other", "collective")
+    assert (odd.state, odd.culprit, odd.ranks[1].marks) == ("overdue", 1, ("behind",))
+    assert odd.sentence.endswith("; rank 1 is not where the others are, in other for 42 s")
+    none = run.stand(0.0, "collective", "collective", "collective")
+    assert (none.state, none.culprit) == ("hung", None)
+    assert none.sentence.endswith("; no rank here stands out, all are in collective")
+
+
+def test_a_rank_that_is_frozen_is_the_one_that_is_behind(run: Stalled) -> None:
+    """It says nothing any more; what it said last is evidence all the same."""
+    run.stand(1.0, "collective", "collective", "collective", step=True, collective_enqueued={"0": 812})
+    run.table.tell(2, 9, metrics=STEPS | {"collective_enqueued": {"0": 811}}, progress_time=run.progress, phase="data")
+    run.hand.turn(30.0)
+    for rank in range(2):
+        run.table.heard(rank)
+    (found,) = run.judged().runs
+    assert [each.state for each in found.ranks] == ["running", "running", "frozen"]
+    assert (found.culprit, found.state) == (2, "hung")
