@@ -16,7 +16,7 @@ NO_LOSS = "not collected: no finite loss is logged"
 NO_MFU = "no step completed, or not collected: needs flops_per_token or flops_per_step, and a known peak"
 UNSAVED = "no checkpoint has been saved, or none is reported: needs checkpoint_saved(…)"
 UNTIMED = 'no checkpoint has been saved, or none is timed: needs phase("checkpoint")'
-DETAIL = "not collected: the exporter runs without --rank.detail"
+DETAIL = "not collected: the exporter runs without --rank.series=all"
 NO_HOST = "not collected: no node_exporter is scraped"
 NO_PRESSURE = "not collected: no node_exporter with its pressure collector is scraped"
 NO_SCHEDULER = "not collected: neither kube-state-metrics nor Slurm's metrics are scraped"

@@ -24,8 +24,8 @@ def memory() -> list[Json]:
               "Flat after the first steps is good. A climb that does not stop is a leak.",
               spread(of_ranks(c.TRAIN_MEMORY_RESERVED), "topk", RANK), NO_DEVICE, overrides=BAND, min=0, w=8),
         lines("GPU memory in use", UNITS["bytes"], "Of the rank with most: the peak within a step, what is allocated "
-              "now (with --rank.detail), and what is cached in blocks too small to use. A peak near the GPU's size: "
-              "a longer batch will not fit.",
+              "now (with --rank.series=all), and what is cached in blocks too small to use. A peak near the GPU's "
+              "size: a longer batch will not fit.",
               [query(f"max({of_ranks(c.TRAIN_MEMORY_PEAK)})", "peak"),
                query(f"max({of_ranks(c.TRAIN_MEMORY_ALLOCATED)})", "allocated"),
                query(f"max({of_ranks(c.TRAIN_MEMORY_INACTIVE)})", "unusable")], NO_DEVICE, min=0, w=8),

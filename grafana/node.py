@@ -33,7 +33,7 @@ from panels import (
     table,
     timeline,
 )
-from series import of_nodes
+from series import of_nodes, slows_down_at
 from shell import FIND, SAME, field, link
 from tachograph.catalog import index as c
 
@@ -181,7 +181,8 @@ HELD = {
     1: ("power cap", BLUE, "node:gpu_power_capped:ratio"),
 }
 """Why the driver holds clocks down, worst first."""
-TOLD = of_gpus(c.GPU_CLOCK_EVENT, reason="sw_power_cap")
+_CAPPED = {"gpu": "$gpu", "reason": "sw_power_cap"}
+TOLD = f"({rated(c.GPU_CLOCK_EVENT_SECONDS, **_CAPPED)} or {of_hosts(c.GPU_CLOCK_EVENT, **_CAPPED)})"
 """One series for each GPU that tells why its clocks are held down."""
 
 
@@ -209,7 +210,6 @@ def throttling() -> Json:
 
 def power() -> list[Json]:
     """Return whether heat or power holds a GPU back."""
-    slowdown = of_gpus(c.GPU_TEMPERATURE_THRESHOLD, threshold="slowdown")
     return [
         lines("Power", UNITS["watts"], "Mean board power. All alike is good. One far below its peers computes less; "
               "all falling while utilization stays high means they wait. By name: the lowest.",
@@ -219,7 +219,8 @@ def power() -> list[Json]:
         lines("Temperature", UNITS["celsius"], "Die temperature. Well below the part's own slowdown point is good. One "
               "alone that is hot: the fan, paste or air flow of that slot. By name: the hottest.",
               [*spread(of_gpus(c.GPU_TEMPERATURE, sensor="gpu"), "topk", WHO),
-               query(f"min({slowdown})", "slows down at")], UNREAD, overrides=[*BAND, dashed("slows down at")]),
+               query(f"min({slows_down_at(of_gpus)})", "slows down at")], UNREAD,
+              overrides=[*BAND, dashed("slows down at")]),
         lines("Degrees left", UNITS["celsius"], "Degrees until the hottest sensor, memory included, makes the GPU slow "
               "down. Ten and more is good. Near 0 it throttles soon: cool the node before it does. By name: the "
               "closest.", spread(of_gpus("node:gpu_temperature_margin_celsius:min"), "bottomk", WHO), UNREAD,

@@ -134,7 +134,7 @@ def collectives() -> list[Json]:
                query(of_run("run:collective_bus_bandwidth_bytes:baseline"), "{{op}}, usual")],
               "no collective was timed lately", min=0, w=12),
         lines("Failed collectives", "none", "Since the attempt began, by operation, over ranks. None is good. It "
-              "needs an exporter with --rank.detail.",
+              "needs an exporter with --rank.series=all.",
               [query(f"sum by (op) ({of_ranks(c.TRAIN_COLLECTIVE_FAILURES)})", "{{op}}")],
               f"none failed, or {DETAIL}", min=0, decimals=0, soft_max=4, w=12),
     ]  # fmt: skip

@@ -31,7 +31,7 @@ from panels import (
     spread,
     stat,
 )
-from series import FIRING, HERE, of_cluster, of_gpus, of_ranks, of_run, own
+from series import FIRING, HERE, of_cluster, of_gpus, of_ranks, of_run, own, slows_down_at
 from tachograph.catalog import index as c
 
 
@@ -201,7 +201,6 @@ def hardware() -> list[Json]:
             ("below its peers", "node:gpu_clock_of_peers:ratio"),
         )
     ]
-    slowdown = of_gpus(c.GPU_TEMPERATURE_THRESHOLD, threshold="slowdown")
     dashed = override("slows down at", color={"mode": "fixed", "fixedColor": RED},
                       custom__lineStyle={"fill": "dash", "dash": [8, 8]})  # fmt: skip
     return [
@@ -218,7 +217,7 @@ def hardware() -> list[Json]:
         lines("Temperature", UNITS["celsius"], "Die temperature. Well below the part's own slowdown point is good. One "
               "alone that is hot: the fan, paste or air flow of that slot. By name: the hottest.",
               [*spread(of_gpus(c.GPU_TEMPERATURE, sensor="gpu"), "topk", who),
-               query(f"min({slowdown})", "slows down at")], absent, overrides=[*BAND, dashed]),
+               query(f"min({slows_down_at(of_gpus)})", "slows down at")], absent, overrides=[*BAND, dashed]),
         lines("SM clock", UNITS["hertz"], "Clock of the compute units. All alike is good. One below its peers slows "
               "the whole run: the next panel says why it is held. By name: the lowest.",
               spread(of_gpus(c.GPU_CLOCK, domain="sm"), "bottomk", who), absent, overrides=BAND, w=8),

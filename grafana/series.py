@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tachograph.catalog import index as c
 
 CLUSTER = {"cluster": "$cluster"}
@@ -57,6 +59,13 @@ def of_gpus(metric: c.Metric | str, **matchers: str) -> str:
     """Select a family for every GPU of the nodes on which chosen ranks are, or ended, also those that no rank holds."""
     where = f"on (instance) group by (instance) ({own(of_ranks(c.RANK_INFO))})"
     return f"({of_nodes(metric, **matchers)} and {where})"
+
+
+def slows_down_at(gpus: Callable[..., str]) -> str:
+    """Return the temperatures at which the chosen GPUs slow down: as told, else worked out of the degrees left."""
+    told = gpus(c.GPU_TEMPERATURE_THRESHOLD, threshold="slowdown")
+    left = gpus(c.GPU_TEMPERATURE_MARGIN)
+    return f"({told} or {gpus(c.GPU_TEMPERATURE, sensor='gpu')} + ignoring (sensor) {left})"
 
 
 HERE = f"on (instance) group by (instance) (last_over_time({of_run('node:ranks_up:count')}[1h]))"

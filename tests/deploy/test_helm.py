@@ -40,7 +40,7 @@ MATRIX: Mapping[str, Mapping[str, str]] = {
         "gpu.runtimeClassName": "nvidia", "nodeSelector.nvidia\\.com/gpu\\.present": "true",
         "priorityClassName": "system-node-critical", "updateStrategy.maxUnavailable": "3",
     },
-    "dcgm": {"gpu.enabled": "false", "hostPID": "false", "extraArgs[0]": "--rank.detail"},
+    "dcgm": {"gpu.enabled": "false", "hostPID": "false", "extraArgs[0]": "--rank.series=all"},
     "mirror": {
         "image.repository": "registry.example:5000/gpu/tachograph", "image.tag": "1.2",
         "image.pullSecrets[0].name": "pull",
@@ -168,7 +168,7 @@ def test_gpus_are_read_only_where_they_should_be(program: Path, name: str) -> No
         "NVIDIA_VISIBLE_DEVICES" in str(exporter["env"]),
         "--no-gpu" in exporter["args"],
     ) == (reads, reads, not reads)
-    assert ("--rank.detail" in exporter["args"]) is not reads
+    assert ("--rank.series=all" in exporter["args"]) is not reads
 
 
 def test_the_exporter_takes_the_arguments(program: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_exporter_takes_the_arguments(program: Path) -> None:
     config = read_config(exporter["args"][1:], {})
     assert config.listen_address == (None, exporter["ports"][0]["containerPort"])
     assert str(config.socket.parent) == exporter["volumeMounts"][0]["mountPath"]
-    assert config.rank_detail
+    assert config.rank_series == "all"
     assert not config.gpu_enabled
 
 
@@ -283,7 +283,7 @@ def test_a_release_fits_into_its_secret(program: Path) -> None:
         ),
         ("resources.requests.memory=64MB", "'/resources/requests/memory': '64MB' does not match"),
         ("extraArgs={--socket=/elsewhere}", "'/extraArgs/0'"),
-        ("extraArgs={rank.detail}", "'/extraArgs/0': 'rank.detail' does not match"),
+        ("extraArgs={rank.series=all}", "'/extraArgs/0': 'rank.series=all' does not match"),
         ("hostPid=true", "additional properties 'hostPid' not allowed"),
         ("hostPID=yes", "'/hostPID': got string, want boolean"),
         ("updateStrategy.maxUnavailable=0", "'/updateStrategy/maxUnavailable': minimum: got 0, want 1"),

@@ -22,7 +22,7 @@ JOB = (sys.executable, str(Path(__file__).parents[2] / "examples/speaking_ranks.
 def exporter(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], str]]]:
     """A running exporter: its socket, and the function that scrapes it."""
     address, socket = f"127.0.0.1:{free_port()}", tmp_path / "rank.sock"
-    command = [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", "--rank.detail"]
+    command = [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", "--rank.series=all"]
     command += [f"--web.listen-address={address}", f"--socket={socket}"]
 
     def scrape() -> str:

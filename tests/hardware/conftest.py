@@ -75,7 +75,7 @@ class Exporter:
             "exporter",
             f"--web.listen-address=127.0.0.1:{port}",
             "--gpu.detail",
-            "--rank.detail",
+            "--rank.series=all",
         ]
         self._process = subprocess.Popen(command, env=self.environment)
         self.wait("tachograph_gpu_up", gpu="0")

@@ -63,7 +63,7 @@ class Scraped:
 
     def __enter__(self) -> Scraped:
         self._children = Children(self.folder).__enter__()
-        flags = ("--no-gpu", "--rank.detail", "--web.listen-address=127.0.0.1:0", f"--socket={self.socket}")
+        flags = ("--no-gpu", "--rank.series=all", "--web.listen-address=127.0.0.1:0", f"--socket={self.socket}")
         exporter = self._children.start("exporter", [sys.executable, str(QUICK_EXPORTER), *flags])
         serving = re.compile(r"msg=serving address=(\S+)")
         exporter.wait_until(lambda: bool(serving.search(exporter.log.read_text())), LIMIT)

@@ -75,6 +75,14 @@ def test_gpu_side_that_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert not (tmp_path / "rank.sock").exists()
 
 
+def test_the_old_word_for_all_series_is_said_to_be_old(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`rank.detail` is one line in the log, at the start, that names what to write instead."""
+    run_for_a_moment(Exporter(config(tmp_path, "--rank.series=all"), None))
+    assert "deprecated" not in caplog.text
+    run_for_a_moment(Exporter(config(tmp_path, "--rank.detail"), None))
+    assert caplog.text.count("rank.detail is deprecated") == caplog.text.count("use rank.series=all") == 1
+
+
 SUCCESS = "tachograph_exporter_collector_success"
 UNAVAILABLE = "tachograph_exporter_collector_unavailable_info"
 

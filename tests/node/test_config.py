@@ -23,8 +23,8 @@ def test_defaults() -> None:
     assert read_config([], {}) == Config(
         listen_address=(None, 10024), socket=Path(SYSTEM_SOCKET), socket_mode=0o666, gpu_enabled=True, gpu_interval=1.0,
         gpu_detail=False, gpu_dcgm_names=False, gpu_job_mapping_dir=None, gpu_kmsg=Path("/dev/kmsg"),
-        rank_detail=False, run_owner="auto", state_file=Path(SYSTEM_SOCKET).with_suffix(".state"), log_level="info",
-        limits=Limits(),
+        rank_series="dashboards", run_owner="auto", state_file=Path(SYSTEM_SOCKET).with_suffix(".state"),
+        log_level="info", limits=Limits(),
     )  # fmt: skip
 
 
@@ -60,13 +60,13 @@ def test_a_file_sets_everything(tmp_path: Path) -> None:
     file.write_text(
         "web: {listen-address: '[::1]:1'}\nsocket: /a/b\nsocket-mode: '0600'\ngpu:\n  enabled: no\n  interval: 500ms\n"
         "  detail: yes\n  dcgm-names: yes\n  job-mapping-dir: /jobs\n  kmsg: ''\n"
-        "rank: {detail: on}\nrun.owner: always\nlog.level: debug\n"
+        "rank: {series: few}\nrun.owner: always\nlog.level: debug\n"
         "limits: {ranks: 8, series: 900, series-per-rank: 64, label-values: 4}\n"
         "ranks: {frozen-after: 30, retention: 1h, retention-finished: 1.5m}\nstate-file: /c\n"
     )
     assert read_config([f"--config={file}"], {}) == Config(
         listen_address=("::1", 1), socket=Path("/a/b"), socket_mode=0o600, gpu_enabled=False, gpu_interval=0.5,
-        gpu_detail=True, gpu_dcgm_names=True, gpu_job_mapping_dir=Path("/jobs"), gpu_kmsg=None, rank_detail=True,
+        gpu_detail=True, gpu_dcgm_names=True, gpu_job_mapping_dir=Path("/jobs"), gpu_kmsg=None, rank_series="few",
         run_owner="always", state_file=Path("/c"), log_level="debug",
         limits=Limits(
             ranks=8, series=900, series_per_rank=64, label_values=4, frozen_after=30.0, retention=3600.0,
@@ -86,6 +86,14 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     assert read_config([*arguments, "--no-gpu"], {}).gpu_enabled is False
     assert read_config([*arguments, "--gpu.enabled"], {}).gpu_enabled is True
     assert read_config([*arguments, "--gpu.enabled=false"], {}).gpu_enabled is False
+
+
+def test_detail_is_the_old_word_for_all_series() -> None:
+    """`rank.detail` means `rank.series=all` for one release, unless the level is given, too."""
+    assert read_config(["--rank.detail"], {}).rank_series == "all"
+    assert read_config(["--rank.detail=off"], {}).rank_series == "dashboards"
+    assert read_config(["--rank.detail", "--rank.series=few"], {}).rank_series == "few"
+    assert faults(["--rank.series=some"]) == ("--rank.series: 'some': expected one of few, dashboards, all",)
 
 
 def test_a_path_that_may_be_left_out() -> None:

@@ -27,7 +27,7 @@ EXIT, AT_EXIT = (next(block for block in BLOCKS if f'"{name}":' in block) for na
 
 @pytest.fixture(scope="module")
 def exporter(exporter_at: Callable[..., Any]) -> Any:
-    return exporter_at("--no-gpu")
+    return exporter_at("--no-gpu", "--rank.series=all")
 
 
 def test_the_worked_frames_work(exporter: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tachograph.catalog.index import METRICS
-from tachograph.catalog.metric import TRAIN_PREFIX, Metric
+from tachograph.catalog.metric import RANK, TRAIN_PREFIX, Metric
 
 _HEAD = """# Metrics
 
@@ -17,11 +17,17 @@ Every family that the exporter shows, from `exporter/tachograph/catalog/`. Made 
   sample either, and `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
 - Scraped as OpenMetrics, a counter's family has no `_total`, and an `_info` family is of type info; the series are
   the same.
+- *No reader* says why a family is there although no rule, panel, command, runbook or other page reads it.
 - *Wire key* is the name of a training metric in a rank's [frames](protocol.md).
 """
 
 _SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("What the exporter knows of a rank", ("tachograph_rank_",), ""),
+    (
+        "What the exporter knows of a rank",
+        ("tachograph_rank_",),
+        "*Level* is the lowest value of `--rank.series` at which a family is shown: see\n"
+        "[series of a rank](cost.md#series-of-a-rank). At `few`, the heartbeat of a frozen rank is shown, too.",
+    ),
     (
         "What the node concludes about a run",
         ("tachograph_run_",),
@@ -31,8 +37,8 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "What a rank reports",
         (TRAIN_PREFIX,),
         "Of a rank that has ended, counters, `tachograph_train_step` and the info families stay; other gauges go.\n"
-        "What has no label `rank` is added up by the exporter over the ranks of a run on its node. *Detail* is shown\n"
-        "with `--rank.detail` only.",
+        "What has no label `rank` is added up by the exporter over the ranks of a run on its node, and shown at every\n"
+        "level.",
     ),
     (
         "A GPU",
@@ -62,15 +68,18 @@ def _table(rows: Iterable[Metric]) -> str:
     rows = tuple(rows)
     train = any(row.name.startswith(TRAIN_PREFIX) for row in rows)
     dcgm = any(row.dcgm for row in rows)
-    columns = ["Metric", "Type", "Labels", *["Wire key"] * train, *["DCGM"] * dcgm, "Meaning"]
+    ranks = any(row.labels[:2] == RANK for row in rows)
+    columns = ["Metric", "Type", "Labels", *["Level"] * ranks, *["Wire key"] * train, *["DCGM"] * dcgm, "Meaning"]
     lines = [_line(columns), _line("---" for _ in columns)]
     for row in rows:
         words = f" Values: {_codes(row.values)}." if row.values else ""
-        words += _detail(row)
+        words += _detail(row) if row.labels[:2] != RANK else ""
+        words += f" *No reader:* {row.unread}." if row.unread else ""
         lines.append(
             _line(
                 [
                     f"`{row.name}`", row.kind, _codes(row.labels),
+                    *[row.level if row.labels[:2] == RANK else ""] * ranks,
                     *[f"`{row.key}`" if row.kind != "info" and not row.concluded else ""] * train,
                     *[_twins(row)] * dcgm,
                     row.help + words,

@@ -50,7 +50,12 @@ COLLECTOR_UNAVAILABLE = _row(
     + ", ".join(COLLECTOR_REASONS) + ".",
 )  # fmt: skip
 COLLECTOR_DURATION = _row(
-    "exporter_collector_duration_seconds", GAUGE, "seconds", ("collector",), "Time the last collection took."
+    "exporter_collector_duration_seconds",
+    GAUGE,
+    "seconds",
+    ("collector",),
+    "Time the last collection took.",
+    unread="to look at beside its age; a collector that is slow shows as old",
 )
 COLLECTOR_AGE = _row(
     "exporter_collector_age_seconds", GAUGE, "seconds", ("collector",), "Age of the snapshot that this page shows."
@@ -71,6 +76,7 @@ SERIES_DROPPED = _row(
 CLIENT_DROPPED = _row(
     "exporter_client_dropped_total", COUNTER, "", RANK,
     "Data that the rank's client dropped: unknown names, values it could not read, events beyond its buffer.",
+    rare=True,
 )  # fmt: skip
 LOOP_LAG = _row(
     "exporter_loop_lag_seconds", GAUGE, "seconds", (),

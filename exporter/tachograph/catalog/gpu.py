@@ -31,6 +31,9 @@ ROWS = Rows()
 _row = ROWS.add
 _MIG = (*GPU, "mig")
 _MIB = 2**-20
+_TUNING = "for tuning a model; alerts and panels read SM activity"
+_SUSPECT = "to look at when a GPU is suspected, as in nvidia-smi -q"
+_SLICE = "no rule or panel of ours is about MIG instances yet"
 _NANO = 1e9  # DCGM's violation fields: older headers of it say microseconds, its newer ones nanoseconds, as NVML counts
 
 
@@ -65,6 +68,7 @@ GPU_MEMORY_UTILIZATION = _row(
     "gpu_memory_controller_ratio", GAUGE, "ratio", GPU,
     "Share of the driver's last sample period in which device memory was read or written.",
     dcgm=(Dcgm("DCGM_FI_DEV_MEM_COPY_UTIL", 100),),
+    detail=True, unread=_TUNING,
 )  # fmt: skip
 GPU_CODEC_UTILIZATION = _row(
     "gpu_codec_utilization_ratio", GAUGE, "ratio", (*GPU, "engine"), "Utilization of a video engine.",
@@ -73,6 +77,7 @@ GPU_CODEC_UTILIZATION = _row(
         Dcgm("DCGM_FI_DEV_ENC_UTIL", 100, ("encoder",)),
         Dcgm("DCGM_FI_DEV_DEC_UTIL", 100, ("decoder",)),
     ), detail=True,
+    unread="no training uses a video engine; users of dcgm-exporter expect it",
 )  # fmt: skip
 GPU_SM_CYCLES = _row(
     "gpu_sm_cycles_total", COUNTER, "", GPU, "Cycles in which the SMs could have worked, since reboot."
@@ -88,11 +93,13 @@ GPU_TENSOR_ACTIVE_CYCLES = _row(
 GPU_PIPE_ACTIVE_CYCLES = _row(
     "gpu_pipe_active_cycles_total", COUNTER, "", (*GPU, "pipe"), "Cycles in which an arithmetic pipe worked.",
     ("fp64", "fp32", "fp16", "integer"), detail=True,
+    unread=_TUNING,
 )  # fmt: skip
 GPU_ENGINE_ACTIVE = _row(
     "gpu_engine_active_ratio", GAUGE, "ratio", GPU,
     "Sampled share of time in which the compute or graphics engine was busy.",
     dcgm=(Dcgm("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),), detail=True,
+    unread=_TUNING,
 )  # fmt: skip
 GPU_SM_ACTIVE = _row(
     "gpu_sm_active_ratio", GAUGE, "ratio", GPU, "Sampled share of SM cycles with at least one warp on the SM.",
@@ -102,6 +109,7 @@ GPU_SM_OCCUPANCY = _row(
     "gpu_sm_occupancy_ratio", GAUGE, "ratio", GPU,
     "Sampled number of warps on an SM, as a share of the warps it can hold.",
     dcgm=(Dcgm("DCGM_FI_PROF_SM_OCCUPANCY", default=False),), detail=True,
+    unread=_TUNING,
 )  # fmt: skip
 GPU_TENSOR_ACTIVE = _row(
     "gpu_tensor_active_ratio", GAUGE, "ratio", GPU, "Sampled share of cycles in which the tensor cores worked.",
@@ -110,6 +118,7 @@ GPU_TENSOR_ACTIVE = _row(
 GPU_DRAM_ACTIVE = _row(
     "gpu_dram_active_ratio", GAUGE, "ratio", GPU, "Sampled share of the device memory's peak bandwidth in use.",
     dcgm=(Dcgm("DCGM_FI_PROF_DRAM_ACTIVE"),),
+    detail=True, unread=_TUNING,
 )  # fmt: skip
 GPU_PIPE_ACTIVE = _row(
     "gpu_pipe_active_ratio", GAUGE, "ratio", (*GPU, "pipe"), "Sampled share of cycles in which a pipe worked.",
@@ -119,6 +128,7 @@ GPU_PIPE_ACTIVE = _row(
         Dcgm("DCGM_FI_PROF_PIPE_FP32_ACTIVE", 1, ("fp32",), default=False),
         Dcgm("DCGM_FI_PROF_PIPE_FP16_ACTIVE", 1, ("fp16",), default=False),
     ), detail=True,
+    unread=_TUNING,
 )  # fmt: skip
 
 # Memory.
@@ -129,22 +139,28 @@ GPU_MEMORY_USED = _row(
 GPU_MEMORY_FREE = _row(
     "gpu_memory_free_bytes", GAUGE, "bytes", GPU,
     "Device memory free.", dcgm=(Dcgm("DCGM_FI_DEV_FB_FREE", _MIB),), detail=True,
+    unread="the installed memory less the used; users of dcgm-exporter expect it",
 )  # fmt: skip
 GPU_MEMORY_RESERVED = _row(
     "gpu_memory_reserved_bytes", GAUGE, "bytes", GPU, "Device memory reserved by the driver.",
     dcgm=(Dcgm("DCGM_FI_DEV_FB_RESERVED", _MIB),), detail=True,
+    unread=_SUSPECT,
 )  # fmt: skip
 GPU_BAR1_TOTAL = _row(
     "gpu_bar1_total_bytes", GAUGE, "bytes", GPU,
     "Size of the BAR1 window, through which PCIe accesses device memory.", detail=True,
+    unread=_SUSPECT,
 )  # fmt: skip
-GPU_BAR1_USED = _row("gpu_bar1_used_bytes", GAUGE, "bytes", GPU, "Part of the BAR1 window that is mapped.", detail=True)
+GPU_BAR1_USED = _row(
+    "gpu_bar1_used_bytes", GAUGE, "bytes", GPU, "Part of the BAR1 window that is mapped.", detail=True, unread=_SUSPECT
+)
 
 # Temperature, power, clocks.
 GPU_TEMPERATURE = _row(
     "gpu_temperature_celsius", GAUGE, "celsius", (*GPU, "sensor"), "Temperature of the GPU die or of its memory.",
     ("gpu", "memory"),
     dcgm=(Dcgm("DCGM_FI_DEV_GPU_TEMP", 1, ("gpu",)), Dcgm("DCGM_FI_DEV_MEMORY_TEMP", 1, ("memory",))),
+    detail=("memory",),
 )  # fmt: skip
 GPU_TEMPERATURE_THRESHOLD = _row(
     "gpu_temperature_threshold_celsius", GAUGE, "celsius", (*GPU, "threshold"),
@@ -163,7 +179,13 @@ GPU_POWER = _row(
     dcgm=(Dcgm("DCGM_FI_DEV_POWER_USAGE"),),
 )  # fmt: skip
 GPU_POWER_INSTANT = _row(
-    "gpu_power_instant_watts", GAUGE, "watts", GPU, "Board power at the moment of reading.", detail=True
+    "gpu_power_instant_watts",
+    GAUGE,
+    "watts",
+    GPU,
+    "Board power at the moment of reading.",
+    detail=True,
+    unread=_SUSPECT,
 )
 GPU_POWER_LIMIT = _row(
     "gpu_power_limit_watts", GAUGE, "watts", GPU, "Power limit the driver enforces now.",
@@ -173,6 +195,7 @@ GPU_POWER_LIMIT_BOUND = _row(
     "gpu_power_limit_bound_watts", GAUGE, "watts", (*GPU, "bound"),
     "Bounds of the power limit, its default, and the requested value.", ("min", "max", "default", "requested"),
     detail=True,
+    unread=_SUSPECT,
 )  # fmt: skip
 GPU_ENERGY = _row(
     "gpu_energy_joules_total", COUNTER, "joules", GPU,
@@ -189,7 +212,8 @@ GPU_CLOCK_MAX = _row(
     dcgm=(
         Dcgm("DCGM_FI_DEV_MAX_SM_CLOCK", 1e-6, ("sm",), default=False),
         Dcgm("DCGM_FI_DEV_MAX_MEM_CLOCK", 1e-6, ("memory",), default=False),
-    ), detail=("memory",),
+    ), detail=True,
+    unread=_SUSPECT,
 )  # fmt: skip
 GPU_CLOCK_EVENT = _row(
     "gpu_clock_event_active", GAUGE, "", (*GPU, "reason"),
@@ -213,11 +237,18 @@ GPU_CLOCK_EVENT_SECONDS = _row(
     ), detail=("sync_boost", "board_limit", "low_utilization", "reliability"),
 )  # fmt: skip
 GPU_PERFORMANCE_STATE = _row(
-    "gpu_performance_state", GAUGE, "", GPU, "Performance state: 0 is the fastest, 15 the slowest.", detail=True
+    "gpu_performance_state",
+    GAUGE,
+    "",
+    GPU,
+    "Performance state: 0 is the fastest, 15 the slowest.",
+    detail=True,
+    unread=_SUSPECT,
 )
 GPU_MODE = _row(
     "gpu_mode_enabled", GAUGE, "", (*GPU, "mode"), "1 if a mode of the GPU is enabled.",
     ("persistence", "ecc", "mig"), detail=True,
+    unread=_SUSPECT,
 )  # fmt: skip
 
 # Memory errors and repairs.
@@ -235,6 +266,7 @@ GPU_ECC_ERRORS = _row(
 GPU_ECC_LOCATION_ERRORS = _row(
     "gpu_ecc_location_errors_total", COUNTER, "", (*GPU, "error", "scope", "location"),
     "ECC errors by location in the chip or its memory; their sum is gpu_ecc_errors_total.", detail=True,
+    unread=_SUSPECT,
 )  # fmt: skip
 GPU_SRAM_THRESHOLD = _row(
     "gpu_ecc_sram_threshold_exceeded", GAUGE, "", GPU,
@@ -259,6 +291,7 @@ GPU_ROW_REMAP_FAILED = _row(
 GPU_ROW_REMAP_BANKS = _row(
     "gpu_row_remap_banks", GAUGE, "", (*GPU, "spare"), "Memory banks by how many spare rows they have left.",
     ("max", "high", "partial", "low", "none"), detail=True,
+    unread=_SUSPECT,
 )  # fmt: skip
 GPU_RETIRED_PAGES = _row(
     "gpu_retired_pages_total", COUNTER, "", (*GPU, "error"),
@@ -325,6 +358,7 @@ GPU_PCIE_ERRORS = _row(
 GPU_PCIE_BYTES = _row(
     "gpu_pcie_bytes_total", COUNTER, "bytes", (*GPU, "direction"), "Bytes over PCIe, as seen from the GPU.",
     ("transmit", "receive"), detail=True,
+    unread=_TUNING,
 )  # fmt: skip
 GPU_PCIE_RATE = _row(
     "gpu_pcie_rate_bytes_per_second", GAUGE, "bytes_per_second", (*GPU, "direction"),
@@ -337,6 +371,7 @@ GPU_NVLINK_LINKS_ACTIVE = _row("gpu_nvlink_links_active", GAUGE, "", GPU, "NVLin
 GPU_NVLINK_BYTES = _row(
     "gpu_nvlink_bytes_total", COUNTER, "bytes", (*GPU, "direction"), "Payload bytes over all NVLink links.",
     ("transmit", "receive"),
+    detail=("receive",),
 )  # fmt: skip
 GPU_NVLINK_ERRORS = _row(
     "gpu_nvlink_errors_total", COUNTER, "", (*GPU, "error"),
@@ -353,9 +388,16 @@ GPU_NVLINK_ERRORS = _row(
 GPU_NVLINK_RATE = _row(
     "gpu_nvlink_rate_bytes_per_second", GAUGE, "bytes_per_second", (*GPU, "direction"),
     "Sampled rate over all NVLink links.", ("transmit", "receive"), detail=True,
+    unread=_TUNING,
 )  # fmt: skip
 GPU_NVLINK_LINK_ACTIVE = _row(
-    "gpu_nvlink_link_active", GAUGE, "", (*GPU, "link"), "1 if this NVLink link is up, asleep or not.", detail=True
+    "gpu_nvlink_link_active",
+    GAUGE,
+    "",
+    (*GPU, "link"),
+    "1 if this NVLink link is up, asleep or not.",
+    detail=True,
+    unread=_SUSPECT,
 )
 GPU_NVLINK_LINK_ERRORS = _row(
     "gpu_nvlink_link_errors_total", COUNTER, "", (*GPU, "link", "error"), "Errors on one NVLink link.", detail=True
@@ -363,6 +405,7 @@ GPU_NVLINK_LINK_ERRORS = _row(
 GPU_NVLINK_LINK_BYTES = _row(
     "gpu_nvlink_link_bytes_total", COUNTER, "bytes", (*GPU, "link", "direction"),
     "Payload bytes over one NVLink link.", detail=True,
+    unread=_SUSPECT,
 )  # fmt: skip
 GPU_FABRIC_READY = _row(
     "gpu_fabric_ready", GAUGE, "", GPU,
@@ -373,6 +416,7 @@ GPU_FABRIC_READY = _row(
 GPU_PEAK_FLOPS = _row(
     "gpu_peak_flops", GAUGE, "", (*GPU, "dtype"),
     "Dense peak FLOP/s as published by the vendor, without sparsity; absent for a device that is not in the table.",
+    detail=("fp16", "fp8"),
 )  # fmt: skip
 GPU_ACHIEVABLE_FLOPS = _row(
     "gpu_achievable_flops", GAUGE, "", (*GPU, "dtype"),
@@ -384,11 +428,21 @@ GPU_ACHIEVABLE_FLOPS = _row(
 MIG_INFO = _row(
     "gpu_mig_info", INFO, "", (*_MIG, "mig_uuid", "profile"),
     "A MIG instance, named by GPU instance and compute instance, such as 1/0: always 1.",
+    unread=_SLICE,
 )  # fmt: skip
-MIG_MEMORY_TOTAL = _row("gpu_mig_memory_total_bytes", GAUGE, "bytes", _MIG, "Device memory of a MIG instance.")
-MIG_MEMORY_USED = _row("gpu_mig_memory_used_bytes", GAUGE, "bytes", _MIG, "Device memory in use in a MIG instance.")
+MIG_MEMORY_TOTAL = _row(
+    "gpu_mig_memory_total_bytes", GAUGE, "bytes", _MIG, "Device memory of a MIG instance.", unread=_SLICE
+)
+MIG_MEMORY_USED = _row(
+    "gpu_mig_memory_used_bytes", GAUGE, "bytes", _MIG, "Device memory in use in a MIG instance.", unread=_SLICE
+)
 MIG_SM_ACTIVE = _row(
-    "gpu_mig_sm_active_ratio", GAUGE, "ratio", _MIG, "Sampled share of the instance's SM cycles with a warp on the SM."
+    "gpu_mig_sm_active_ratio",
+    GAUGE,
+    "ratio",
+    _MIG,
+    "Sampled share of the instance's SM cycles with a warp on the SM.",
+    unread=_SLICE,
 )
 MIG_TENSOR_ACTIVE = _row(
     "gpu_mig_tensor_active_ratio",
@@ -396,7 +450,13 @@ MIG_TENSOR_ACTIVE = _row(
     "ratio",
     _MIG,
     "Sampled share of cycles in which the instance's tensor cores worked.",
+    unread=_SLICE,
 )
 MIG_DRAM_ACTIVE = _row(
-    "gpu_mig_dram_active_ratio", GAUGE, "ratio", _MIG, "Sampled share of the instance's memory bandwidth in use."
+    "gpu_mig_dram_active_ratio",
+    GAUGE,
+    "ratio",
+    _MIG,
+    "Sampled share of the instance's memory bandwidth in use.",
+    unread=_SLICE,
 )

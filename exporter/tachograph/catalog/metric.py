@@ -12,6 +12,10 @@ COUNTER, GAUGE, HISTOGRAM, INFO = "counter", "gauge", "histogram", "info"
 RANK = ("run", "rank")
 GPU = ("gpu", "uuid")
 
+FEW, DASHBOARDS, ALL = "few", "dashboards", "all"
+SERIES_LEVELS = (FEW, DASHBOARDS, ALL)
+"""How much of a rank is shown (`--rank.series`): each level shows what the one before it does, and more."""
+
 
 class Dcgm(NamedTuple):
     """A field of dcgm-exporter with the same meaning: its number is ours times `scale`.
@@ -39,7 +43,13 @@ class Metric(NamedTuple):  # and not a dataclass: those cost `import tachograph`
     vocabulary: tuple[str, ...] = ()
     """The only values that the last label may have; empty: any."""
     detail: bool | tuple[str, ...] = False
-    """Hidden unless the user asks for detail: the whole family, or these values of its last label."""
+    """Hidden unless the user asks for all: the whole family, or these values of its last label."""
+    few: bool = False
+    """Of a rank's family: shown even where the fewest series are, as a rule needs it to name who is at fault."""
+    rare: bool = False
+    """Of a rank's counter whose increase no rule takes: while it is 0, it is shown at the level `all` alone."""
+    unread: str = ""
+    """Why it exists although no rule, panel, command, runbook or other page reads it; empty if something does."""
     loggable: bool = False
     """Whether a training loop gives it with `step.log`: a gauge by its key, a counter by what a step adds to it. Other
     training metrics are measured, or have their own call."""
@@ -54,8 +64,13 @@ class Metric(NamedTuple):  # and not a dataclass: those cost `import tachograph`
     merged: bool = False
     """Whether the exporter adds up the ranks of a run, so that the series has no label `rank`."""
 
+    @property
+    def level(self) -> str:
+        """The lowest of SERIES_LEVELS that shows this family of a rank."""
+        return FEW if self.few else ALL if self.detail else DASHBOARDS
+
     def is_detail(self, labels: tuple[str, ...]) -> bool:
-        """Return whether the series with these label values is hidden unless the user asks for detail."""
+        """Return whether the series with these label values is hidden unless the user asks for all."""
         return self.detail if isinstance(self.detail, bool) else labels[-1] in self.detail
 
 
@@ -74,6 +89,9 @@ class Rows(list[Metric]):
         *,
         vocabulary: tuple[str, ...] = (),
         detail: bool | tuple[str, ...] = False,
+        few: bool = False,
+        rare: bool = False,
+        unread: str = "",
         loggable: bool = False,
         lasts: bool = False,
         concluded: bool = False,
@@ -81,7 +99,7 @@ class Rows(list[Metric]):
         """Add a row and return it; the common prefix is put before its name."""
         row = Metric(
             PREFIX + name, kind, unit, labels, text, values, dcgm,
-            vocabulary or values, detail, loggable, lasts, concluded,
+            vocabulary or values, detail, few, rare, unread, loggable, lasts, concluded,
             name[6:] if name.startswith("train_") else "",
             labels[-1] if labels and labels[-1] not in RANK else None,
             "rank" not in labels,

@@ -95,6 +95,7 @@ set before the process group."""
 
 ROWS = Rows()
 _row = ROWS.add
+_CONCLUDED = "the exporter derives the recent values from it; shown to check a client"
 
 # Known to the exporter itself.
 RANK_INFO = _row(
@@ -102,11 +103,13 @@ RANK_INFO = _row(
     (*RANK, "local_rank", "world_size", "attempt", "gpu", "uuid", "owner"),
     "A rank, its placement, and the uid of its process as reported by the kernel: always 1. gpu and uuid are empty if "
     "its GPU is not known on this node.",
+    few=True,
 )  # fmt: skip
 RANK_COORDINATES = _row(
     "rank_coordinates_info", INFO, "", (*RANK, *DIMENSIONS),
     "Where a rank is in the run's parallelism, by dimension: always 1, absent if nothing is known; empty: no such "
     "dimension.",
+    few=True,
 )  # fmt: skip
 RANK_JOB_INFO = _row(
     "rank_job_info", INFO, "", (*RANK, "scheduler", "job_id", "namespace", "pod"),
@@ -118,11 +121,13 @@ RANK_UP = _row(
     "",
     RANK,
     "1 while the rank's process is connected or after it finished, 0 once it died or failed.",
+    few=True,
 )
 RANK_STATE = _row(
     "rank_state", GAUGE, "", (*RANK, "state"),
     "1 for the current state of the rank: running, frozen (connected, silent for 10 s), dead, failed or finished.",
     STATES,
+    few=True,
 )  # fmt: skip
 RANK_HEARTBEAT = _row(
     "rank_heartbeat_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time of the rank's last frame, or of its death."
@@ -130,19 +135,27 @@ RANK_HEARTBEAT = _row(
 RANK_START = _row(
     "rank_start_timestamp_seconds", GAUGE, "seconds", RANK,
     "Unix time from which on the rank's process has accounted for its time; absent once it ended.",
+    few=True,
 )  # fmt: skip
 RANK_ENDED = _row(
     "rank_ended_timestamp_seconds", GAUGE, "seconds", (*RANK, "reason"),
     "Unix time at which the rank ended, and why: finished, died, or its failure's category; absent until then. It is "
     "that of what it raised, else of its bye, else of the end of its connection.",
     vocabulary=END_REASONS,
+    few=True,
 )  # fmt: skip
 RANK_PROGRESS = _row(
-    "rank_progress_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time at which the rank completed its last step."
+    "rank_progress_timestamp_seconds",
+    GAUGE,
+    "seconds",
+    RANK,
+    "Unix time at which the rank completed its last step.",
+    few=True,
 )
 RANK_PHASE = _row(
     "rank_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
     "Seconds the rank has been in its current phase; only that phase is present.", vocabulary=PHASES,
+    few=True,
 )  # fmt: skip
 RANK_PEAK_FLOPS = _row(
     "rank_peak_flops", GAUGE, "", RANK,
@@ -163,11 +176,12 @@ RUN_PROGRESS = _row(
 )  # fmt: skip
 
 # Reported by the rank.
-TRAIN_STEP = _row("train_step", GAUGE, "", RANK, "Current optimizer step of the rank.", lasts=True)
-TRAIN_STEPS = _row("train_steps_total", COUNTER, "", RANK, "Steps that the rank completed in this attempt.")
+TRAIN_STEP = _row("train_step", GAUGE, "", RANK, "Current optimizer step of the rank.", lasts=True, few=True)
+TRAIN_STEPS = _row("train_steps_total", COUNTER, "", RANK, "Steps that the rank completed in this attempt.", few=True)
 TRAIN_STEP_UNMARKED = _row(
     "train_step_unmarked_seconds", GAUGE, "seconds", RANK,
     "Seconds the rank has been outside every phase in the middle of a step, before its optimizer; absent up to 5.",
+    few=True,
 )  # fmt: skip
 TRAIN_STEP_SECONDS = _row(
     "train_step_seconds",
@@ -183,12 +197,14 @@ TRAIN_PHASE_SECONDS = _row(
 TRAIN_TAGGED_STEPS = _row(
     "train_tagged_steps_total", COUNTER, "", (*RANK, "tag"),
     "Steps that are left out of baselines, by tag; absent until there is one.",
-    vocabulary=STEP_TAGS,
+    vocabulary=STEP_TAGS, detail=True,
+    unread="says which steps baselines leave out; shown to check a client",
 )  # fmt: skip
 TRAIN_PHASE_DEVICE_SECONDS = _row(
     "train_phase_device_seconds_total", COUNTER, "seconds", (*RANK, "phase"),
     "GPU seconds between the start and the end of each phase, measured with CUDA events; absent on CPU.",
     vocabulary=PHASES, detail=True,
+    unread="GPU time by phase, for tuning a model",
 )  # fmt: skip
 TRAIN_PHASE_EXCESS = _row(
     "train_phase_excess_seconds_total", COUNTER, "seconds", ("run", "phase"),
@@ -199,28 +215,34 @@ TRAIN_ORDINARY_STEPS = _row(
     "train_ordinary_steps_total", COUNTER, "", RANK,
     "Ordinary steps: not tagged, and neither after a gap in the numbers nor after a pause for a save or an evaluation.",
     detail=True,
+    unread=_CONCLUDED,
 )  # fmt: skip
 TRAIN_ORDINARY_SECONDS = _row(
     "train_ordinary_step_seconds_total", COUNTER, "seconds", RANK,
     "Wall seconds of ordinary steps, each from the end of the step before to its own.", detail=True,
+    unread=_CONCLUDED,
 )  # fmt: skip
 TRAIN_ORDINARY_WAIT = _row(
     "train_ordinary_wait_seconds_total", COUNTER, "seconds", RANK,
     "Exposed wait for collectives in ordinary steps; absent for a rank whose waits are not measured.", detail=True,
+    unread=_CONCLUDED,
 )  # fmt: skip
 TRAIN_ORDINARY_PHASES = _row(
     "train_ordinary_phase_seconds_total", COUNTER, "seconds", (*RANK, "phase"),
     "The rank's own seconds by phase in ordinary steps, measured waits for collectives left out.",
     vocabulary=OWN_PHASES, detail=True,
+    unread=_CONCLUDED,
 )  # fmt: skip
 TRAIN_RECENT_STEP = _row(
     "train_recent_step_seconds", GAUGE, "seconds", RANK,
     "Median time from one ordinary step's end to the next, over the last 20 s and 3 such steps at least; absent before "
     "there are 3, and once the last is older than that and 2 steps (docs/protocol.md).",
+    few=True,
 )  # fmt: skip
 TRAIN_RECENT_STEPS = _row(
     "train_recent_steps", GAUGE, "", RANK,
     "Ordinary steps that the rank's recent step, wait and phase seconds rest on; absent where those are.", detail=True,
+    unread="says how many steps the other recent values rest on; shown to check a client",
 )  # fmt: skip
 TRAIN_RECENT_PHASE = _row(
     "train_recent_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
@@ -232,6 +254,7 @@ TRAIN_RECENT_WAIT = _row(
     "train_recent_wait_seconds", GAUGE, "seconds", RANK,
     "Exposed wait for collectives per ordinary step: mean over train_recent_steps; absent where that is, and for a "
     "rank whose waits are not measured. The rank that waits least arrived last.",
+    few=True,
 )  # fmt: skip
 TRAIN_COLLECTIVE_WAIT = _row(
     "train_collective_wait_seconds_total", COUNTER, "seconds", (*RANK, "op"),
@@ -241,10 +264,12 @@ TRAIN_COLLECTIVE_WAIT = _row(
 TRAIN_COLLECTIVES = _row(
     "train_collectives_total", COUNTER, "", (*RANK, "op"),
     "Observed collectives that the rank entered.", vocabulary=OPERATIONS, detail=True,
+    unread="traffic by operation, for tuning a model",
 )  # fmt: skip
 TRAIN_COLLECTIVE_BYTES = _row(
     "train_collective_bytes_total", COUNTER, "bytes", (*RANK, "op"),
     "Payload bytes that this rank contributed to collectives.", vocabulary=OPERATIONS, detail=True,
+    unread="traffic by operation, for tuning a model",
 )  # fmt: skip
 TRAIN_COLLECTIVE_FAILURES = _row(
     "train_collective_failures_total", COUNTER, "", (*RANK, "op"),
@@ -264,10 +289,12 @@ TRAIN_COLLECTIVE_ENQUEUED = _row(
     "train_collective_enqueued", GAUGE, "", (*RANK, "group"),
     "Sequence number of the last collective that this rank entered in a process group: 0 for all ranks, else its "
     "members. In a hang, the rank with the lowest number is the culprit.",
+    few=True,
 )  # fmt: skip
 TRAIN_COLLECTIVE_COMPLETED = _row(
     "train_collective_completed", GAUGE, "", (*RANK, "group"),
     "Sequence number of the last collective completed in a process group.", detail=True,
+    unread="says in a hang whether the collective that a rank entered has ended; alerts compare who entered it",
 )  # fmt: skip
 TRAIN_TOKENS = _row(
     "train_tokens_total", COUNTER, "", RANK,
@@ -329,6 +356,7 @@ TRAIN_LOSS_LOG_ZSCORE = _row(
     "train_loss_log_zscore", GAUGE, "", RANK,
     "Robust z-score of the logarithm of the last loss, against median and MAD of recent losses.",
     detail=True,
+    unread="the third of three measures of a spike, for comparing them",
 )  # fmt: skip
 TRAIN_LOSS_SPIKES = _row("train_loss_spikes_total", COUNTER, "", RANK, "Loss spikes that began on this rank.")
 TRAIN_LOSS_SPIKE_STEPS = _row(
@@ -345,6 +373,7 @@ TRAIN_GRAD_NORM_LEVEL = _row(
 TRAIN_GRAD_NORM_NONFINITE_STEPS = _row(
     "train_grad_norm_nonfinite_steps", GAUGE, "", RANK,
     "Steps in a row whose gradient norm was NaN or infinite; absent while it is finite.",
+    few=True,
 )  # fmt: skip
 TRAIN_LAYER_GRAD_NORM = _row(
     "train_layer_grad_norm", GAUGE, "", (*RANK, "layer"),
@@ -364,6 +393,7 @@ TRAIN_LAYER_ACTIVATION_RMS = _row(
 TRAIN_LAYER_ACTIVATION_ZERO = _row(
     "train_layer_activation_zero_ratio", GAUGE, "ratio", (*RANK, "layer"),
     "Share of a layer's outputs that were exactly zero when last sampled, on rank 0 if enabled.",
+    unread="opt-in, for looking into a model layer by layer",
 )  # fmt: skip
 TRAIN_UPDATE_RATIO = _row(
     "train_update_ratio", GAUGE, "ratio", RANK,
@@ -388,32 +418,50 @@ TRAIN_AMP_SKIPPED = _row(
 )  # fmt: skip
 TRAIN_NONFINITE = _row(
     "train_nonfinite_total", COUNTER, "", (*RANK, "source"), "Steps whose loss or gradient norm was NaN or infinite.",
-    NONFINITE_SOURCES,
+    NONFINITE_SOURCES, rare=True,
 )  # fmt: skip
 TRAIN_NONFINITE_STEP = _row(
     "train_nonfinite_step", GAUGE, "", (*RANK, "source"),
     "Step of the first NaN or infinite value, reset after 100 finite ones. The rank with the lowest step is the "
     "culprit.",
     vocabulary=NONFINITE_SOURCES, lasts=True,
+    few=True,
 )  # fmt: skip
 TRAIN_LOSS_NONFINITE_TIMESTAMP = _row(
     "train_loss_nonfinite_timestamp_seconds", GAUGE, "seconds", RANK,
     "Unix time at which the loss was last NaN or infinite; absent if it never was.", lasts=True,
+    few=True,
 )  # fmt: skip
 TRAIN_CHECKPOINTS = _row(
-    "train_checkpoints_total", COUNTER, "", RANK, "Checkpoints that this rank reported as saved.", detail=True
+    "train_checkpoints_total",
+    COUNTER,
+    "",
+    RANK,
+    "Checkpoints that this rank reported as saved.",
+    detail=True,
+    unread="a total to look at; alerts read the last checkpoint's time",
 )
 TRAIN_CHECKPOINT_SECONDS = _row(
     "train_checkpoint_seconds_total", COUNTER, "seconds", RANK,
     "Wall seconds spent in the checkpoint phase.", detail=True,
+    unread="a total to look at; alerts read the last checkpoint's duration",
 )  # fmt: skip
 TRAIN_CHECKPOINT_TIMESTAMP = _row(
-    "train_checkpoint_timestamp_seconds", GAUGE, "seconds", RANK, "Unix time of the last saved checkpoint.", lasts=True
+    "train_checkpoint_timestamp_seconds",
+    GAUGE,
+    "seconds",
+    RANK,
+    "Unix time of the last saved checkpoint.",
+    lasts=True,
+    few=True,
 )
-TRAIN_CHECKPOINT_STEP = _row("train_checkpoint_step", GAUGE, "", RANK, "Step of the last saved checkpoint.", lasts=True)
+TRAIN_CHECKPOINT_STEP = _row(
+    "train_checkpoint_step", GAUGE, "", RANK, "Step of the last saved checkpoint.", lasts=True, few=True
+)
 TRAIN_CHECKPOINT_DURATION = _row(
     "train_checkpoint_duration_seconds", GAUGE, "seconds", RANK,
     "Wall seconds that this rank spent in the checkpoint phase for the last saved checkpoint.",
+    few=True,
 )  # fmt: skip
 TRAIN_CHECKPOINT_LOAD_DURATION = _row(
     "train_checkpoint_load_duration_seconds", GAUGE, "seconds", RANK,
@@ -429,6 +477,7 @@ TRAIN_CHECKPOINT_FREE = _row(
     "train_checkpoint_free_ratio", GAUGE, "ratio", RANK,
     "Share of the last checkpoint's file system that was free for this user once it was saved; absent if its path is "
     "not known.",
+    few=True,
 )  # fmt: skip
 TRAIN_CHECKPOINT_FAILURES = _row(
     "train_checkpoint_failures_total", COUNTER, "", RANK, "Checkpoint phases that ended with an exception."
@@ -437,6 +486,7 @@ TRAIN_FAILURES = _row(
     "train_failures_total", COUNTER, "", (*RANK, "category"),
     "Failures of this rank's process, by the reason it reported; absent while it runs, and if it was killed.",
     vocabulary=FAILURE_CATEGORIES,
+    unread="a total to look at; alerts read rank_ended_timestamp_seconds",
 )  # fmt: skip
 TRAIN_MEMORY_ALLOCATED = _row(
     "train_memory_allocated_bytes", GAUGE, "bytes", RANK,
@@ -473,6 +523,7 @@ TRAIN_HOST_MEMORY = _row(
 TRAIN_LAYER_MEMORY_PEAK = _row(
     "train_layer_memory_peak_bytes", GAUGE, "bytes", (*RANK, "layer"),
     "Highest GPU memory in live tensors during a layer's forward pass, if enabled.",
+    unread="opt-in, for looking into a model layer by layer",
 )  # fmt: skip
 TRAIN_INVARIANT = _row(
     "train_invariant", GAUGE, "", (*RANK, "name"),
@@ -496,10 +547,12 @@ TRAIN_RESTARTS = _row(
     "train_restarts_total", COUNTER, "", RANK,
     "Restarts of the rank: processes after its first, as far as known from its attempt number or on this node.",
     concluded=True,
+    few=True,
 )  # fmt: skip
 TRAIN_THRESHOLD = _row(
     "train_threshold", GAUGE, "", (*RANK, "name"),
     "Threshold that the run set for its own alerts, by name; the most tolerant rank's value applies.",
+    few=True,
 )  # fmt: skip
 TRAIN_CUSTOM = _row(
     "train_custom", GAUGE, "", (*RANK, "name"),
@@ -510,10 +563,12 @@ TRAIN_MISUSE = _row(
     "train_misuse_total", COUNTER, "", (*RANK, "kind"),
     "Wrong uses of the client by this rank's script, by kind; absent until there is one. The status page of the "
     "exporter says which.", vocabulary=MISUSES,
+    few=True,
 )  # fmt: skip
 TRAIN_CONFIG_INFO = _row(
     "train_config_info", INFO, "", (*RANK, "precision", "global_batch", "framework", "flops_convention", "tier"),
     "Static facts given in the rank's hello: always 1. Empty: not given.",
+    few=True,
 )  # fmt: skip
 
 TRAIN_METRICS: Mapping[str, Metric] = MappingProxyType(

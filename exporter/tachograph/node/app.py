@@ -57,7 +57,7 @@ class Exporter:
         self._clock = clock or Clock()
         self._source: GpuReader = source or NoGpus()
         self._shown_gpus = ShownGpus(config, self._source, self._clock)
-        self._rank_detail = config.rank_detail
+        self._rank_series = config.rank_series
         self._table = RankTable(config.limits, self._clock, self._source, RunNames(config.run_owner))
         self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
         self._keeper = None if config.state_file is None else StateKeeper(self._table, StateFile(config.state_file))
@@ -106,6 +106,8 @@ class Exporter:
                 raise StartError(str(error)) from error
             if self._keeper is not None:
                 self._keeper.restore()  # the socket is ours, so no other exporter writes the file
+            if self._settings.get("rank.detail"):
+                _log.warning("rank.detail is deprecated and goes with the next release: use rank.series=all")
             _log.info("serving", extra={"address": address})
             self._service_manager.ready()
             await self._work(stop)
@@ -121,7 +123,7 @@ class Exporter:
             _log.warning("these settings need a restart", extra={"settings": ", ".join(waiting)})
         self._server.reload(config.web_max_requests, config.web_config)
         logging.getLogger().setLevel(config.log_level.upper())
-        self._rank_detail = config.rank_detail
+        self._rank_series = config.rank_series
         self._settings.update((name, config.settings[name]) for name in changed & LIVE)
         _log.info("configuration reloaded", extra={"changed": ", ".join(sorted(changed & LIVE)) or "nothing"})
 
@@ -179,7 +181,7 @@ class Exporter:
         start = time.perf_counter()
         samples: list[Sample | HistogramSample] = []
         try:
-            samples, withheld = fit(list(self._table.blocks(detail=self._rank_detail)), self._most_series)
+            samples, withheld = fit(list(self._table.blocks(self._rank_series)), self._most_series)
             samples += [Sample(catalog.SERIES_WITHHELD, (), withheld), *self._table.counts()]
         except Exception:  # noqa: BLE001 - a bug in the handling of ranks must not hide the GPUs
             if not self._ranks_failed:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tachograph.catalog.metric import ALL, DASHBOARDS, SERIES_LEVELS
 from tachograph.duration import parse
 from tachograph.node.config_file import ConfigError, Entry, read_file
 from tachograph.node.log import LEVELS
@@ -39,7 +40,7 @@ class Config:
     gpu_dcgm_names: bool
     gpu_job_mapping_dir: Path | None
     gpu_kmsg: Path | None
-    rank_detail: bool
+    rank_series: str
     run_owner: str
     state_file: Path | None
     log_level: str
@@ -177,10 +178,12 @@ SETTINGS = (
         "Kernel log to read for Xid errors, if this user may. Empty: do not read it.",
     ),
     Setting(
-        "rank.detail", _truth, "true or false", "false",
-        "Show rank metrics beyond those that alerts and dashboards use, such as GPU seconds by phase.",
+        "rank.series", _one_of(SERIES_LEVELS), "one of " + ", ".join(SERIES_LEVELS), DASHBOARDS,
+        "How much of each rank is shown. few: what pages need to name who is at fault, for very large runs. "
+        "dashboards: what alerts, dashboards and commands read. all: everything, such as GPU seconds by phase.",
         live=True,
     ),
+    Setting("rank.detail", _truth, "true or false", "false", "Deprecated: use --rank.series=all.", live=True),
     Setting(
         "run.owner", _one_of(POLICIES), "one of " + ", ".join(POLICIES), "auto",
         "Whether a run's name is shown with its owner, as in alice/llama-7b. auto: not of root, this user or "
@@ -277,6 +280,8 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
             faults.extend(error.faults)
     if faults:
         raise ConfigError(faults)
+    if values["rank.detail"] and texts["rank.series"].where == "default":
+        values["rank.series"] = ALL
     if texts["state-file"].where == "default":
         values["state-file"] = values["socket"].with_suffix(".state")
     return Config(
@@ -289,7 +294,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         gpu_dcgm_names=values["gpu.dcgm-names"],
         gpu_job_mapping_dir=values["gpu.job-mapping-dir"],
         gpu_kmsg=values["gpu.kmsg"],
-        rank_detail=values["rank.detail"],
+        rank_series=values["rank.series"],
         run_owner=values["run.owner"],
         state_file=values["state-file"],
         log_level=values["log.level"],

@@ -21,25 +21,30 @@ _Own: TypeAlias = tuple[str, tuple[str, ...]]
 """A metric name and the label values after gpu and uuid."""
 
 _HELD = catalog.GPU_CLOCK_EVENT_SECONDS.name
+_HELD_NOW = catalog.GPU_CLOCK_EVENT.name
 _STAND_INS: Mapping[_Own, tuple[_Own, ...]] = {
     (catalog.GPU_SM_ACTIVE.name, ()): ((catalog.GPU_SM_ACTIVE_CYCLES.name, ()),),
     (catalog.GPU_TENSOR_ACTIVE.name, ()): ((catalog.GPU_TENSOR_ACTIVE_CYCLES.name, ()),),
+    (catalog.GPU_TEMPERATURE_THRESHOLD.name, ("slowdown",)): ((catalog.GPU_TEMPERATURE_MARGIN.name, ()),),
     (_HELD, ("thermal",)): ((_HELD, ("sw_thermal_slowdown",)), (_HELD, ("hw_thermal_slowdown",))),
 }
 """Series that are shown only for a GPU that has none of the better ones on the right."""
 
-_BETTER = {name for listed in _STAND_INS.values() for name, _ in listed}
+_BETTER = {_HELD, *(name for listed in _STAND_INS.values() for name, _ in listed)}
 _STANDING_IN = {name for name, _ in _STAND_INS}
 
 _log = logging.getLogger(__name__)
 
 
 def shown(samples: Sequence[Sample]) -> list[Sample]:
-    """Return what a user who asked for no detail sees: no detail, and no stand-in beside what it stands in for."""
+    """Return what a user who asked for no detail sees: no detail, and no stand-in beside what it stands in for.
+
+    Of a reason whose seconds are counted, gpu_clock_event_active is shown only while it holds clocks down.
+    """
     had = {(metric.name, labels) for metric, labels, _ in samples if metric.name in _BETTER}
     found = []
     for sample in samples:  # no calls here: this is most of a scrape
-        metric, labels, _ = sample
+        metric, labels, value = sample
         detail = metric.detail
         if detail is True or (detail and labels[-1] in detail):
             continue
@@ -47,6 +52,8 @@ def shown(samples: Sequence[Sample]) -> list[Sample]:
             better = _STAND_INS.get((metric.name, labels[2:]), ())
             if any((name, (*labels[:2], *own)) in had for name, own in better):
                 continue
+        if not value and metric.name == _HELD_NOW and (_HELD, labels) in had:
+            continue
         found.append(sample)
     return found
 

@@ -33,11 +33,11 @@ class PrivateExporter:
 
 @contextmanager
 def private_exporter() -> Iterator[PrivateExporter]:
-    """Run an exporter while the block does; raise NotServingError. It shows all details of its few ranks."""
+    """Run an exporter while the block does; raise NotServingError. It shows all of its few ranks."""
     with tempfile.TemporaryDirectory(prefix="tachograph-") as name:
         folder = Path(name)
         socket, log = folder / "rank.sock", folder / "log"
-        flags = (f"--socket={socket}", "--web.listen-address=127.0.0.1:0", "--rank.detail")
+        flags = (f"--socket={socket}", "--web.listen-address=127.0.0.1:0", "--rank.series=all")
         with log.open("wb") as output:
             process = subprocess.Popen(
                 dying_with_parent([sys.executable, "-m", "tachograph", "exporter", *flags]),

@@ -22,7 +22,7 @@ from tachograph.node.xid import xid_table
 from tachograph_lab.scenario import Fleet, Scenario
 from tachograph_lab.scenario.faults import Ecc, Fault, HungGpu, LoggedXid, LostGpu, RecoveryAction, ThrottledGpus
 
-CLOCK, CLOCK_MAX, MEMORY_CLOCK = 1.755e9, 1.98e9, 2.619e9
+CLOCK = 1.755e9
 SM_COUNT = 132
 IDLE_WATTS, COMPUTE_WATTS, WAIT_WATTS, LIMIT_WATTS = 110.0, 660.0, 380.0, 700.0
 THROTTLED_CELSIUS, SLOWDOWN_CELSIUS = 84.0, 87.0
@@ -184,23 +184,20 @@ class SimulatedGpus:
         sent = 30e9 * (computed + waited)
         ecc = [fault for fault in self._faults[rank] if isinstance(fault, Ecc) and fault.at <= work.now]
         yield catalog.GPU_UTILIZATION, (), float(busy)
-        yield catalog.GPU_MEMORY_UTILIZATION, (), 0.55 if computing else 0.05 * busy
         yield catalog.GPU_MEMORY_USED, (), used
         yield catalog.GPU_TEMPERATURE, ("gpu",), float(round(celsius))
-        yield catalog.GPU_TEMPERATURE, ("memory",), float(round(celsius + 12))
         yield catalog.GPU_TEMPERATURE_MARGIN, (), float(round(SLOWDOWN_CELSIUS - celsius))
         yield catalog.GPU_POWER, (), watts
         yield catalog.GPU_ENERGY, (), joules * (1 + 0.015 * hungry)
         yield catalog.GPU_CLOCK, ("sm",), clock
         for reason in _EVENTS:
-            yield catalog.GPU_CLOCK_EVENT, (reason,), float(reason in active)
+            if reason in active:
+                yield catalog.GPU_CLOCK_EVENT, (reason,), 1.0
             yield catalog.GPU_CLOCK_EVENT_SECONDS, (reason,), held[reason]
         yield catalog.GPU_SM_CYCLES, (), cycles * work.now
         yield catalog.GPU_SM_ACTIVE_CYCLES, (), cycles * (COMPUTE_SM_ACTIVE * computed + WAIT_SM_ACTIVE * waited)
         yield catalog.GPU_TENSOR_ACTIVE_CYCLES, (), cycles * TENSOR_ACTIVE * computed
-        yield catalog.GPU_DRAM_ACTIVE, (), 0.55 if computing else 0.05 * busy
         yield catalog.GPU_NVLINK_BYTES, ("transmit",), sent
-        yield catalog.GPU_NVLINK_BYTES, ("receive",), sent
         yield catalog.GPU_ECC_ERRORS, ("uncorrected", "volatile"), float(len(ecc))
         yield catalog.GPU_REMAPPED_ROWS, ("uncorrected",), 0.0
         yield catalog.GPU_ROW_REMAP_PENDING, (), float(bool(ecc))
@@ -221,9 +218,7 @@ class SimulatedGpus:
         yield Sample(catalog.GPU_INFO, labels, 1.0)
         rows: list[tuple[Metric, tuple[str, ...], float]] = [
             (catalog.GPU_MEMORY_TOTAL, (), self._memory),
-            (catalog.GPU_TEMPERATURE_THRESHOLD, ("slowdown",), SLOWDOWN_CELSIUS),
             (catalog.GPU_POWER_LIMIT, (), LIMIT_WATTS),
-            (catalog.GPU_CLOCK_MAX, ("sm",), CLOCK_MAX),
             (catalog.GPU_ECC_ERRORS, ("corrected", "volatile"), 0.0),
             (catalog.GPU_SRAM_THRESHOLD, (), 0.0),
             (catalog.GPU_ROW_REMAP_FAILED, (), 0.0),

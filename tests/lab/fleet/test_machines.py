@@ -32,6 +32,7 @@ Play = Callable[..., Any]
 
 NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_exporter_collector_unavailable_info": "every collector has something to read",
+    "tachograph_gpu_clock_event_active": "no GPU's clocks are held down",
     "tachograph_gpu_unavailable_info": "every GPU can be read",
     "tachograph_rank_ended_timestamp_seconds": "no rank has ended",
     "tachograph_train_grad_norm_nonfinite_steps": "every gradient norm is finite",
@@ -48,6 +49,7 @@ NEVER_ON_A_HEALTHY_DAY = {
 NOT_ON_THIS_FLEET = {
     "tachograph_rank_job_info": "the run is in no batch system",
     "tachograph_gpu_page_retirement_pending": "parts before Ampere",
+    "tachograph_gpu_temperature_threshold_celsius": "shown where the degrees left are not read",
     "tachograph_gpu_sm_active_ratio": "shown where the driver counts no cycles",
     "tachograph_gpu_tensor_active_ratio": "shown where the driver counts no cycles",
     "tachograph_train_amp_loss_scale": "bf16 needs no scaler",

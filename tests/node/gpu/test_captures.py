@@ -272,10 +272,10 @@ def test_golden_scrape(name: str, fake: Any) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_a_capture_keeps_the_budget(name: str) -> None:
-    """Unasked, no GPU of any capture has more than 60 series, and no series is there twice."""
+    """Unasked, no GPU of any capture has more than 40 series, and no series is there twice."""
     found = scrape(CAPTURES / f"{name}.json")
     assert max(Counter((sample.metric, sample.labels) for sample in found).values()) == 1
-    assert max(Counter(sample.labels[0] for sample in shown(found)).values()) <= 60
+    assert max(Counter(sample.labels[0] for sample in shown(found)).values()) <= 40
 
 
 @pytest.mark.parametrize("name", names())

@@ -408,15 +408,15 @@ def test_reload(exporter_at: Callable[..., Any], tmp_path: Path, hashed: str) ->
         exporter.eventually(lambda: exporter.log.read_text().count(words, before) >= times)
         return exporter.log.read_text()[before:]
 
-    said = reload("gpu: {interval: 5s}\nrank: {detail: true}\nlimits: {ranks: 7}\n", "configuration reloaded")
+    said = reload("gpu: {interval: 5s}\nrank: {series: all}\nlimits: {ranks: 7}\n", "configuration reloaded")
     assert 'msg="these settings need a restart" settings="gpu.interval, limits.ranks"' in said
-    assert "changed=rank.detail" in said
+    assert "changed=rank.series" in said
     assert exporter.get("/metrics")[0] == 200
-    said = reload("log: {level: loud}\nrank: {details: true}\n", "configuration not reloaded", 2)
+    said = reload("log: {level: loud}\nrank: {serie: all}\n", "configuration not reloaded", 2)
     assert "log.level" in said
-    assert "rank.details" in said
+    assert "rank.serie" in said
     assert exporter.get("/metrics")[0] == 200
-    reload(f"web: {{config: {{file: {web}}}}}\n", 'changed="rank.detail, web.config.file"')
+    reload(f"web: {{config: {{file: {web}}}}}\n", 'changed="rank.series, web.config.file"')
     with pytest.raises(urllib.error.HTTPError) as refused:
         exporter.get("/metrics")
     refused.value.close()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tachograph.catalog import index as catalog
+from tachograph.catalog.metric import ALL, FEW
 from tachograph.node.histograms import MOST, Buckets, parse
 from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
@@ -267,8 +268,15 @@ class Rank:
         """Return the seconds in the current phase, continued by the exporter's clock since the rank's last frame."""
         return None if self.phase is None or self.outcome else self._phase_seconds + now - self._said
 
-    def samples(self, now: float, state: str, peak_flops: float | None, *, detail: bool = True) -> list[Sample]:
-        """Return the samples of the rank, given its state and the peak FLOP/s of its device."""
+    def samples(self, now: float, state: str, peak_flops: float | None, level: str = ALL) -> list[Sample]:
+        """Return the samples of the rank at one of SERIES_LEVELS, given its state and the peak FLOP/s of its device."""
+        shown = self._samples(now, state, peak_flops, level)
+        if level == FEW:  # since when it is silent is asked once it is
+            silent = catalog.RANK_HEARTBEAT if state == "frozen" else None
+            return [sample for sample in shown if sample.metric.few or sample.metric is silent]
+        return shown
+
+    def _samples(self, now: float, state: str, peak_flops: float | None, level: str) -> list[Sample]:
         key, hello, gpu = self.key, self.hello, self.placement.gpu
         place = (gpu.index, gpu.uuid) if gpu is not None else ("", hello.uuid or "")
         numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
@@ -299,8 +307,9 @@ class Rank:
             shown.append(Sample(catalog.RANK_PHASE, (*key, self.phase), seconds))
         if peak_flops is not None and not self.outcome:
             shown.append(Sample(catalog.RANK_PEAK_FLOPS, key, peak_flops))
-        shown.append(Sample(catalog.CLIENT_DROPPED, key, self._dropped))
-        return shown + self.series.samples(key, alive=not self.outcome, detail=detail)
+        if self._dropped or level == ALL:
+            shown.append(Sample(catalog.CLIENT_DROPPED, key, self._dropped))
+        return shown + self.series.samples(key, alive=not self.outcome, level=level)
 
     def _last_end(self, now: float) -> Sample | None:
         """Return the end of this process, which may live on, or, for a while, of the one before it."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tachograph.catalog import index as catalog
+from tachograph.catalog.metric import ALL
 from tachograph.node.clock import Clock
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
 from tachograph.node.peaks import dtype_of, peaks_of
@@ -375,13 +376,13 @@ class RankTable:
         """Return the samples of all ranks, and the counts of frames and dropped series."""
         return [*(sample for _, block in self.blocks() for sample in block), *self.counts()]
 
-    def blocks(self, *, detail: bool = True) -> Iterator[tuple[int, Sequence[Sample | HistogramSample]]]:
-        """Yield the samples of each rank, and of each run's sums, with the user who owns them."""
+    def blocks(self, level: str = ALL) -> Iterator[tuple[int, Sequence[Sample | HistogramSample]]]:
+        """Yield the samples of each rank, at one of SERIES_LEVELS, and of each run's sums, with their owner."""
         now = self._clock.monotonic()
         for name, run in sorted(self._runs.items()):
             ranks = [(rank, self.state_of(rank)) for _, rank in sorted(run.ranks.items())]
             for rank, state in ranks:
-                yield rank.peer.uid, rank.samples(now, state, self.peak_flops_of(rank), detail=detail)
+                yield rank.peer.uid, rank.samples(now, state, self.peak_flops_of(rank), level)
             concluded = conclusions(name, ranks) if ranks else []
             sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])
             if concluded or sums:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from tachograph.catalog.metric import COUNTER, Metric
+from tachograph.catalog.metric import ALL, COUNTER, SERIES_LEVELS, Metric
 from tachograph.catalog.rank import FAILURE_CATEGORIES, TRAIN_FAILURES, TRAIN_METRICS
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_totals import CounterDelta
@@ -21,6 +21,14 @@ from tachograph.wire import decode_number, fits
 MAX_LABEL_BYTES = 64
 MOST_FAMILIES = 512
 """Keys of a frame that are read, five times as many as the catalog has: bounds the cost of a long frame."""
+
+_HIDDEN: Mapping[str, frozenset[str]] = {
+    level: frozenset(
+        key for key, row in TRAIN_METRICS.items() if SERIES_LEVELS.index(row.level) > SERIES_LEVELS.index(level)
+    )
+    for level in SERIES_LEVELS
+}
+"""Level -> wire keys of the families that it does not show."""
 
 
 class RankSeries:
@@ -131,17 +139,20 @@ class RankSeries:
         """Return a plain gauge of the last frame, or None."""
         return self.gauges.get(key, {}).get("")
 
-    def samples(self, rank: tuple[str, str], *, alive: bool, detail: bool = True) -> list[Sample]:
-        """Return the samples of the rank (its run and rank labels), alive or ended, with or without detail.
+    def samples(self, rank: tuple[str, str], *, alive: bool, level: str = ALL) -> list[Sample]:
+        """Return the samples of the rank (its run and rank labels), alive or ended, at one of SERIES_LEVELS.
 
-        Without detail a rank has at most 45 series, so that a cluster's Prometheus can hold every rank.
+        The fewer a rank has, the more ranks a cluster's Prometheus can hold: docs/cost.md has their number.
         """
+        hidden = _HIDDEN[level]
         shown: list[Sample] = []
         for families in (self.counters, self.gauges):
             for key, values in families.items():
                 row = TRAIN_METRICS[key]
-                if (row.detail and not detail) or not (alive or row.lasts or families is self.counters):
+                if key in hidden or not (alive or row.lasts or families is self.counters):
                     continue
                 for label, value in values.items():
+                    if row.rare and not value and level != ALL:
+                        continue
                     shown.append(Sample(row, rank if row.own_label is None else (*rank, label), value))
         return shown
