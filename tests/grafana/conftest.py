@@ -102,6 +102,7 @@ OWN_LABELS = {
     "error": ("corrected", "uncorrected"),
     "scope": ("volatile",),
     "reason": ("died",),
+    "state": ("running",),
 }
 """Values of labels that the catalog leaves open; any other label is "x"."""
 
@@ -114,6 +115,10 @@ VALUES: dict[str, Moment] = {
     # A dead rank shows none; written to disk, the ones before would be seen for five minutes more.
     c.RANK_START.name: lambda place, now, age: None if place == DEAD else now - age,
     c.RANK_PROGRESS.name: lambda _, now, __: now,
+    c.RUN_PROGRESS.name: lambda _, now, __: now,
+    c.RUN_RANKS.name: lambda place, _, age: float(
+        GPUS_PER_NODE - (dead(DEAD, age) and place <= DEAD < place + GPUS_PER_NODE)
+    ),
     c.TRAIN_CHECKPOINT_TIMESTAMP.name: lambda _, now, age: now - age % 300,
     c.TRAIN_STEP.name: lambda _, __, age: age // 0.5,
     c.TRAIN_TOTAL_STEPS.name: lambda _, __, ___: 1e6,
