@@ -29,6 +29,7 @@ from tachograph_lab.scenario.faults import (
     Kill,
     LeaveEarly,
     NodeDown,
+    NoShow,
     PlannedRestart,
     RestartLoop,
     Rollout,
@@ -189,6 +190,9 @@ class Simulation:
     def _start(self, now: float, init: float = INIT_SECONDS) -> None:
         """Start the next attempt."""
         self._pauses.restart(now)
+        no_shows = [each for each in self._scenario.faults if isinstance(each, NoShow) and each.at <= now]
+        if no_shows:
+            init = self._scenario.lasts
         self._training = AttemptRanks(
             self._scenario, self._epoch, self._pace, self._curves, self._pauses,
             number=self._attempts, began=now, init=init, last_step=self._last_step, ended=self._ended,
@@ -196,6 +200,7 @@ class Simulation:
         self._attempts += 1
         offsets = self._random.uniform(0.1, HELLO_SECONDS, self._fleet.ranks).tolist()
         self._processes.start([now + offset for offset in offsets], self._down)
+        self._processes.disconnect(rank for each in no_shows for rank in each.ranks)
 
     def _starting(self, init: float) -> Action:
         return lambda now: self._start(now, init)

@@ -276,6 +276,16 @@ class LeaveEarly(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoShow(Fault):
+    """Ranks are not started with the attempts that begin from then on; the others wait for them in init."""
+
+    word = "no_show"
+    sets = ("process",)
+    lasting = False
+    ranks: tuple[int, ...] = places("ranks")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Freeze(Fault):
     """A rank's process is frozen: its connection stays open, and nothing is sent on it."""
 

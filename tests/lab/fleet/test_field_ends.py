@@ -18,6 +18,7 @@ from tachograph_lab.scenario.faults import (
     IdlePortDown,
     Kill,
     LeaveEarly,
+    NoShow,
     PauseOnce,
     RecoveryAction,
     Rollout,
@@ -87,6 +88,13 @@ def test_the_early_leaver(play: Play) -> None:
     enqueued = {played.rank("train_collective_enqueued", rank)["0",] for rank in ALL if rank != 6}
     assert enqueued == {left["metrics"]["collective_enqueued"]["0"] + 1}
     assert all(played.rank("rank_phase_seconds", rank)["backward",] > 20 for rank in (0, 5, 7))
+
+
+def test_one_never_comes(play: Play) -> None:
+    """FIELD D5: it never says hello, and the others stay in init."""
+    played = play(NoShow(at=0, ranks=(3,)), until=60, **QUIET)
+    assert {frame["rank"] for frame in played.frames("hello")} == set(ALL) - {3}
+    assert all(played.rank("rank_phase_seconds", rank)["init",] > 50 for rank in (0, 2, 7))
 
 
 def test_several_early_leavers(play: Play) -> None:

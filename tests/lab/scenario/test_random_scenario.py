@@ -71,7 +71,7 @@ def test_most_faults_come_in_campaigns() -> None:
     others = {
         "slow_checkpoint", "no_checkpoint", "batch_change", "finish", "pause", "exit", "sigterm", "leave_early", "gil",
         "scrape_lost", "vanish", "rollout", "prometheus_restart", "clock_skew", "idle_port_down", "recovery_action",
-        "fail", "turns", "slowing", "duplicate_target",
+        "fail", "no_show", "turns", "slowing", "duplicate_target",
     }  # fmt: skip
     assert used | others == set(FAULTS)
 
