@@ -56,6 +56,9 @@ PEER_LOST_SECONDS = 0.1, 1.0
 ABORT_SECONDS = 2.0
 """Until the peers of a rank that has left fail in the collective in which they wait for it."""
 
+KILL_WAIT_SECONDS = 30.0
+"""Until a scheduler kills what has not ended on SIGTERM."""
+
 REQUEUE_SECONDS = 10.0
 """The pause between two attempts of a restart loop."""
 
@@ -154,7 +157,7 @@ class Simulation:
             elif isinstance(fault, Fail):
                 self._fail_together(fault)
             elif isinstance(fault, Sigterm):
-                self._at(fault.at, self._terminating(fault))
+                self._at(fault.at + KILL_WAIT_SECONDS * fault.ignored, self._terminating(fault))
                 self._at(fault.until, self._start)
             elif isinstance(fault, LeaveEarly):
                 for rank in fault.ranks:
@@ -262,10 +265,12 @@ class Simulation:
             self._at(fault.at + fault.within * number / max(len(fault.ranks) - 1, 1), partial(fail, rank))
 
     def _terminating(self, fault: Sigterm) -> Action:
-        """Return the action by which ranks end on SIGTERM; the others lose them."""
+        """Return the action by which ranks end on SIGTERM, or are killed for ignoring it; the others lose them."""
 
         def terminate(now: float) -> None:
             if self._training is not None:
+                if fault.ignored:
+                    self._disconnect(fault.ranks, now)
                 self._part(self._training, fault.ranks, now, _bye("failed", "terminated", "SIGTERM"), hang=False)
 
         return terminate

@@ -247,13 +247,17 @@ class Fail(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Sigterm(Fault):
-    """Ranks end on SIGTERM, the others without them; the next attempt starts `requeued` seconds later, or never."""
+    """Ranks end on SIGTERM, the others without them; the next attempt starts `requeued` seconds later, or never.
+
+    If they ignore it, they are killed half a minute later, all at once.
+    """
 
     word = "sigterm"
     sets = ("attempt",)
     lasting = False
     ranks: tuple[int, ...] = places("ranks")
     requeued: float = size(values.some_time_or_never)
+    ignored: bool = optional(values.flag, False)
 
     @property
     def until(self) -> float:

@@ -72,6 +72,14 @@ def test_sigterm(play: Play, requeued: float, attempts: set[int]) -> None:
     assert {frame["attempt"] for frame in played.frames("hello")} == attempts
 
 
+def test_sigterm_that_is_ignored(play: Play) -> None:
+    """FIELD D13: they train on for half a minute, and are killed."""
+    played = play(Sigterm(at=30, ranks=ALL, requeued=50.0, ignored=True), until=79, **QUIET)
+    assert byes(played) == {}
+    assert max(frame["time"] for frame in played.frames()) == pytest.approx(EPOCH + 58, abs=2)
+    assert all(played.rank("rank_ended_timestamp_seconds", rank)["died",] == EPOCH + 60 for rank in ALL)
+
+
 def test_some_are_terminated_and_the_others_lose_them(play: Play) -> None:
     """Those two seconds later, with a collective that failed; then all come back."""
     played = play(Sigterm(at=30, ranks=(4, 5), requeued=20.0), until=49, **QUIET)
