@@ -71,6 +71,7 @@ OUTSIDE: Mapping[str, frozenset[str]] = {
     "prometheus_rule_evaluation_failures_total": TARGET | {"rule_group"},
     "scrape_samples_scraped": TARGET,
     "ALERTS": ALERT_LABELS | {"alertname", "alertstate"},
+    "ALERTS_FOR_STATE": ALERT_LABELS | {"alertname"},
     **{f"node_{name}": TARGET | set(labels) for labels, names in NODE_EXPORTER.items() for name in names.split()},
     **{twin.field: TARGET | DCGM_LABELS for row in catalog.METRICS for twin in row.dcgm},
     "DCGM_FI_DEV_XID_ERRORS": TARGET | DCGM_LABELS,
