@@ -130,8 +130,8 @@ def test_an_answer_that_drips_is_given_up() -> None:
 
         thread = threading.Thread(target=drip)
         thread.start()
-        with pytest.raises(HttpError, match=r"timed out: the response is not complete after 0\.3 s"):
-            ask(url, 0.3)
+        with pytest.raises(HttpError, match=r"timed out: the response is not complete after 2 s"):
+            ask(url, 2)
         thread.join(30)
 
 
