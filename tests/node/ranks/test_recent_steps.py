@@ -134,6 +134,15 @@ def test_an_odd_step_does_not_move_the_usual_one(length: float) -> None:
     assert figures["recent_phase_seconds"]["other"] == pytest.approx(length / 3, rel=0.2)
 
 
+def test_a_program_of_two_seconds() -> None:
+    """Its first steps, which are slow, are few: between two frames of which one has many."""
+    rank = Rank(0.05)
+    for _ in range(3):
+        rank.step(forward=0.3)
+    rank.steps(18)
+    assert rank.sends()["recent_step_seconds"] == pytest.approx(0.05)
+
+
 @pytest.mark.parametrize("length", [0.02, 0.2])
 def test_a_long_pause_among_short_steps_does_not_move_the_usual_one(length: float) -> None:
     """As an unmarked save: it lies between two frames of many."""

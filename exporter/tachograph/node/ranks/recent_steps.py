@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
-from statistics import median
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
@@ -88,8 +88,7 @@ class RecentSteps:
         first, steps = window[0], counted.steps - window[0].steps
         if steps < RECENT_STEPS:
             return
-        pairs = zip(window, list(window)[1:], strict=False)
-        usual = median((after.seconds - before.seconds) / (after.steps - before.steps) for before, after in pairs)
+        usual = _median_step(list(window))
         own = {phase: (seconds - first.own.get(phase, 0.0)) / steps for phase, seconds in counted.own.items()}
         self._recent = {
             _RECENT_STEP: {"": usual},
@@ -162,6 +161,20 @@ class Plain(NamedTuple):
             None if wait is None else (ordinary.wait or 0.0) + wait,
             {phase: ordinary.own.get(phase, 0.0) + seconds for phase, seconds in own.items()},
         )
+
+
+def _median_step(window: Sequence[Ordinary]) -> float:
+    """Return the length that half of the steps have at most, where those between two frames are all of their mean."""
+    lengths = sorted(
+        ((after.seconds - before.seconds) / (after.steps - before.steps), after.steps - before.steps)
+        for before, after in pairwise(window)
+    )
+    shorter, half = 0.0, sum(steps for _, steps in lengths) / 2
+    for (length, steps), (longer, _) in pairwise([*lengths, lengths[-1]]):
+        shorter += steps
+        if shorter >= half:
+            return length if shorter > half else (length + longer) / 2
+    return lengths[-1][0]
 
 
 def _counted(series: RankSeries, ended: float | None) -> Ordinary | None:
