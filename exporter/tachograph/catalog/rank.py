@@ -44,6 +44,9 @@ attempts."""
 STATES = ("running", "frozen", "dead", "failed", "finished")
 """States of a rank, as the exporter concludes them; exactly one is 1."""
 
+ALIVE = ("running", "frozen")
+"""The states of a rank whose process is there."""
+
 OperationName = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "barrier", "other"
 ]  # fmt: skip

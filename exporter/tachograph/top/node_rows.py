@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
+from tachograph.catalog.rank import ALIVE
 from tachograph.diagnosis import slowdown_cause
 from tachograph.top.overview import GpuRow, RankRow, RunSummary, in_order
 from tachograph.wire import decode_number
@@ -34,8 +35,8 @@ def rank(run: str, said: Said) -> RankRow:
 
 def gpu(said: Said, ranks: Iterable[RankRow], before: Said, seconds: float) -> GpuRow:
     """Return a GPU, with the living ranks on it; `before` has what was said so long ago."""
-    uuid, alive = said["uuid"], ("running", "frozen")
-    holders = sorted(rank.rank for rank in ranks if uuid and rank.uuid == uuid and rank.state in alive)
+    uuid = said["uuid"]
+    holders = sorted(rank.rank for rank in ranks if uuid and rank.uuid == uuid and rank.state in ALIVE)
     then = next((each for each in before["gpus"] if (each["gpu"], each["uuid"]) == (said["gpu"], uuid)), said)
     return GpuRow(
         node="",

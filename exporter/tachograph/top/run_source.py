@@ -109,9 +109,9 @@ class RunSource:
         details: dict[RankPlace, list[TimeSeries]] = defaultdict(list)
         for one in self._prometheus.instant(queries.of_ranks(self._run_name, sorted({rank for rank, _ in places}))):
             details[_place(one.labels)].append(one)
-        alive = {rank for (rank, _), found in details.items() if _label(found, c.RANK_STATE.name, "state") in _ALIVE}
+        alive = {rank for (rank, _), found in details.items() if _label(found, c.RANK_STATE.name, "state") in c.ALIVE}
         ranks = [self._rank(place, details[place], chosen[place], alerts, now) for place in places if place in details]
-        return [rank for rank in ranks if rank.state in _ALIVE or rank.rank not in alive]  # it moved to another node
+        return [rank for rank in ranks if rank.state in c.ALIVE or rank.rank not in alive]  # it moved to another node
 
     def _rank(
         self, place: RankPlace, found: list[TimeSeries], why: _RankChoice, alerts: Iterable[FiringAlert], now: float
@@ -177,9 +177,6 @@ class RunSource:
             loss_history=history.get("run:loss:median", ()),
             mfu_history=history.get("run:step_mfu:ratio", ()),
         )
-
-
-_ALIVE = ("running", "frozen")
 
 
 def _place(labels: Mapping[str, str]) -> RankPlace:

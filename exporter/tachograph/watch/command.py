@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from tachograph.attach.summary import figures_text
+from tachograph.catalog.rank import ALIVE
 from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 from tachograph.top.header import figures_of
@@ -70,7 +71,7 @@ class Watched:
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
             overview = self.read()
-            if overview is not None and not any(rank.state in ("running", "frozen") for rank in overview.ranks):
+            if overview is not None and not any(rank.state in ALIVE for rank in overview.ranks):
                 return
             time.sleep(0.1)
 

@@ -176,7 +176,7 @@ class _Run:
 
     def _culprit(self) -> tuple[Rank | None, float]:
         """Return who holds the run up, as far as this node can tell, and by how many collectives it is behind."""
-        standing = [rank for rank, state in self.states.items() if state in ("running", "frozen")]
+        standing = [rank for rank, state in self.states.items() if state in catalog.ALIVE]
         entered = {
             rank: {
                 group: number

@@ -383,10 +383,9 @@ class RankTable:
             ranks = [(rank, self.state_of(rank)) for _, rank in sorted(run.ranks.items())]
             for rank, state in ranks:
                 yield rank.peer.uid, rank.samples(now, state, self.peak_flops_of(rank), level)
-            concluded = conclusions(name, ranks) if ranks else []
             sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])
-            if concluded or sums:
-                yield run.owner, [*concluded, *sums]
+            if of_run := [*(conclusions(name, ranks) if ranks else []), *sums]:
+                yield run.owner, of_run
 
     def counts(self) -> Iterator[Sample]:
         """Yield the counts of frames accepted and rejected, and of series dropped."""

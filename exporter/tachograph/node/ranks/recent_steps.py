@@ -115,16 +115,16 @@ class PlainSteps:
 
     def take(self, series: RankSeries, ended: float | None) -> Ordinary | None:
         """Return all ordinary steps so far; None before the rank counts steps that end."""
-        steps = series.total(_STEPS)
-        if steps is None or ended is None or not steps:
+        steps, before = series.total(_STEPS), self._before
+        if ended is None or not steps:
             return None
+        if before is not None and steps <= before.steps:
+            return self._ordinary
         waits, phases = series.total(_WAIT), series.counters.get(_PHASES, {})
         wait = waits if waits is not None else phases.get("collective") or None
         now = Plain(ended, steps, series.total(_TAGGED) or 0.0, wait, dict(phases))
-        before = self._before
-        if before is None or now.steps > before.steps:
-            self._before = now
-        if before is not None and now.steps > before.steps and now.ended > before.ended and now.is_ordinary(before):
+        self._before = now
+        if before is not None and now.ended > before.ended and now.is_ordinary(before):
             self._ordinary = now.added_to(self._ordinary, before)
         return self._ordinary
 

@@ -9,8 +9,6 @@ from tachograph.catalog import index as catalog
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
 
-ALIVE = frozenset({"running", "frozen"})
-
 
 def conclusions(run: str, ranks: Collection[tuple[Rank, str]]) -> list[Sample]:
     """Return how many ranks of a run are in which state, given each with its own, and when one last made a step.
@@ -20,5 +18,5 @@ def conclusions(run: str, ranks: Collection[tuple[Rank, str]]) -> list[Sample]:
     states = Counter({"running": 0})
     states.update(state for _, state in ranks)
     shown = [Sample(catalog.RUN_RANKS, (run, state), states[state]) for state in catalog.STATES if state in states]
-    steps = [rank.progress for rank, state in ranks if state in ALIVE and rank.progress is not None]
+    steps = [rank.progress for rank, state in ranks if state in catalog.ALIVE and rank.progress is not None]
     return [*shown, Sample(catalog.RUN_PROGRESS, (run,), max(steps))] if steps else shown
