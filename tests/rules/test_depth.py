@@ -19,7 +19,7 @@ BUDGETS = {
     "rules between the median alert and a metric": 4,
     "rules between the furthest alert and a metric": 25,
     "series behind the alert with most": 99,
-    "lines of source": 5489,
+    "lines of source": 5491,
 }
 """What there is today. The aim is 180 series, 10 that read themselves, no circle, 3, 5 and 3,300 lines."""
 

@@ -177,6 +177,10 @@ RUN_PROGRESS = _row(
     "Unix time at which a rank of the run on this node last completed a step, of those that have not ended; absent "
     "before the first.",
 )  # fmt: skip
+RUN_STEP_SECONDS = _row(
+    "run_step_seconds", GAUGE, "seconds", ("run",),
+    "Seconds of the run's usual step: the median of what its ranks on this node take for an ordinary one.",
+)  # fmt: skip
 
 # Reported by the rank.
 TRAIN_STEP = _row("train_step", GAUGE, "", RANK, "Current optimizer step of the rank.", lasts=True, few=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tachograph.node.judgement.hangs import (
     collectives_behind,
-    hang_limit,
     hang_suspects,
     is_crowd,
     is_pause,
     stopped_first,
 )
+from tachograph.node.ranks.conclusions.pace import hang_limit
 
 
 def test_suspects() -> None:

@@ -46,3 +46,12 @@ def test_who_has_ended_makes_no_progress(node: Any, hand: Any) -> None:
     }  # fmt: skip
     node.bye(0, Bye(v=1, outcome="finished"))
     assert ("progress_timestamp_seconds",) not in told(node)
+
+
+def test_the_usual_step(table: Any) -> None:
+    """The median of what the ranks say; none, if none says so."""
+    for rank, step in enumerate((1.0, 2.0, 4.0)):
+        table.hello(rank, Hello(v=1, run="r", rank=rank, world_size=3, pid=10 + rank), Peer(1000, rank + 1))
+        assert (("step_seconds",) in told(table)) == bool(rank)
+        table.state(rank, State(v=1, seq=1, time=1000, metrics={"recent_step_seconds": step}))
+    assert told(table)["step_seconds",] == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import TypeVar
 
 from tachograph import diagnosis
@@ -16,15 +16,6 @@ def is_pause(phases: Collection[str | None]) -> bool:
         not diagnosis.QUIET_PHASES.isdisjoint(phases)
         or "other" in phases
         or diagnosis.WAITING_PHASES.isdisjoint(phases)
-    )
-
-
-def hang_limit(step_seconds: float | None, thresholds: Iterable[float] = (), *, pauses: bool = False) -> float:
-    """Return how long a run may go without a step, given its usual step and the thresholds that its ranks set."""
-    own = max((threshold for threshold in thresholds if threshold > 0), default=diagnosis.HANG_SECONDS)
-    own = max(own, diagnosis.PAUSE_SECONDS) if pauses else own
-    return (
-        max(own, diagnosis.FIRST_STEPS_SECONDS) if step_seconds is None else own + diagnosis.HANG_STEPS * step_seconds
     )
 
 

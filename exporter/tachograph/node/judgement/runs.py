@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import median
 
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import QUIET_PHASES, STATES
 from tachograph.humanize import age, duration, plural
-from tachograph.node.judgement.hangs import hang_limit, hang_suspects, is_crowd, is_pause
+from tachograph.node.judgement.hangs import hang_suspects, is_crowd, is_pause
 from tachograph.node.judgement.lags import is_late, is_straggler, lags
+from tachograph.node.ranks.conclusions.pace import hang_limit
+from tachograph.node.ranks.conclusions.view import RunView, gauge
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.redact import redact
@@ -92,25 +93,21 @@ class _Run:
 
     def __init__(self, run: str, ranks: Sequence[Rank], table: RankTable, now: float, wall: float) -> None:
         self.run, self.ranks, self.table, self.now, self.wall = run, ranks, table, now, wall
-        self.states = {rank: table.state_of(rank) for rank in ranks}
-        self.running = [rank for rank in ranks if self.states[rank] == "running"]
-        self.steps = {rank: step for rank in ranks if (step := _step_seconds(rank)) is not None}
-        usual = [self.steps[rank] for rank in self.running if rank in self.steps]
-        self.step_seconds = median(usual) if usual else None
-        waits = {rank: _gauge(rank, catalog.TRAIN_RECENT_WAIT.key) for rank in self.running}
-        self.waits = {rank: wait for rank, wait in waits.items() if wait is not None}
+        self.view = RunView(run, {rank: table.state_of(rank) for rank in ranks}, now, wall)
+        self.states, self.steps, self.waits = self.view.states, self.view.steps, self.view.waits
+        self.running, self.step_seconds = self.view.running, self.view.step_seconds
         made = [rank.progress for rank in self.running if rank.progress is not None]
         self.without_step = max(0.0, wall - max(made)) if made else None
 
     def judged(self, *, is_trusted: bool) -> RunJudgement:
         phases = [rank.phase for rank in self.running]
-        own = self._thresholds("hang_seconds")
+        own = self.view.thresholds("hang_seconds")
         limit = hang_limit(self.step_seconds, own, pauses=is_pause(phases))
         seconds, quiet = self.without_step or 0.0, sum(phase in QUIET_PHASES for phase in phases)
         is_hung = seconds > limit and 2 * quiet <= len(phases)
         is_overdue = is_hung or (seconds > hang_limit(self.step_seconds, own) and not quiet)
         states = {*self.states.values(), *["hung"] * is_hung, *["overdue"] * is_overdue}
-        saved = [at for rank in self.ranks if (at := _gauge(rank, catalog.TRAIN_CHECKPOINT_TIMESTAMP.key)) is not None]
+        saved = [at for rank in self.ranks if (at := gauge(rank, catalog.TRAIN_CHECKPOINT_TIMESTAMP.key)) is not None]
         culprit, behind = self._culprit() if is_overdue else (None, 0.0)
         mark = {} if culprit is None else {culprit: "culprit" if is_hung else "behind"}
         return RunJudgement(
@@ -129,7 +126,7 @@ class _Run:
 
     def _ranks(self, marked: Mapping[Rank, str], behind: float, *, is_trusted: bool) -> Iterator[RankJudgement]:
         lag, mean_lag = lags(self.waits), lags(_mean_waits(self.ranks))
-        tolerated = self._thresholds("straggler_ratio")
+        tolerated = self.view.thresholds("straggler_ratio")
         for rank in self.ranks:
             texts = (rank.why_failed(self.now), *rank.notices)
             reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in texts)
@@ -208,26 +205,6 @@ class _Run:
     def _doing(self, rank: Rank, comma: str = "") -> str:
         seconds = rank.phase_seconds(self.now)
         return "" if seconds is None else f"{comma} in {rank.phase} for {age(seconds)}"
-
-    def _thresholds(self, threshold: str) -> list[float]:
-        """Return what the ranks of the run set for a threshold of its alerts."""
-        return [rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).get(threshold, 0.0) for rank in self.running]
-
-
-def _gauge(rank: Rank, key: str) -> float | None:
-    """Return a gauge of a rank that cannot be negative."""
-    value = rank.series.gauge(key)
-    return value if value is not None and 0 <= value < math.inf else None
-
-
-def _step_seconds(rank: Rank) -> float | None:
-    """Return a rank's usual step, else the mean of all that it made, without the phases that are not part of a step."""
-    if usual := _gauge(rank, catalog.TRAIN_RECENT_STEP.key) or rank.usual_step_seconds:
-        return usual
-    steps = rank.series.total(catalog.TRAIN_STEPS.key)
-    phases = rank.series.counters.get(catalog.TRAIN_PHASE_SECONDS.key, {})
-    seconds = sum(taken for phase, taken in phases.items() if phase not in QUIET_PHASES)
-    return seconds / steps if steps and 0 < seconds < math.inf else None
 
 
 def _mean_waits(ranks: Iterable[Rank]) -> dict[Rank, float]:

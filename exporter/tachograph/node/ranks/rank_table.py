@@ -13,13 +13,13 @@ from tachograph.catalog.metric import ALL
 from tachograph.node.clock import Clock
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
 from tachograph.node.peaks import dtype_of, peaks_of
+from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import GpuResolver
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.process_end import asked_to_end, in_words
 from tachograph.node.ranks.rank import Rank, RankEvent
 from tachograph.node.ranks.run import EarlierProcess, Run
-from tachograph.node.ranks.run_conclusions import conclusions
 from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES, RunNames
 from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
 from tachograph.node.ranks.shares import Shares
@@ -245,7 +245,7 @@ class RankTable:
         return rank
 
     def tick(self) -> None:
-        """Forget ranks past their retention, and find the GPUs of the others; call it about once a second."""
+        """Forget ranks past their retention, find the GPUs of the others, and conclude; call it about once a second."""
         now = self._clock.monotonic()
         gap, self._ticked = now - self._ticked, now
         for rank in list(self.ranks()):
@@ -259,6 +259,9 @@ class RankTable:
                 run.absent.clear()  # they did not come back
                 self._drop_empty(name)
         self._place(rank for rank in self.ranks() if rank.ended is None)
+        for name, run in self._runs.items():
+            if run.ranks:
+                run.conclusions.look(self._view(name, run))
 
     def _place(self, ranks: Iterable[Rank]) -> None:
         """Find the GPUs of living ranks again: NVML lists a process once it uses CUDA, and pids are reused."""
@@ -380,12 +383,16 @@ class RankTable:
         """Yield the samples of each rank, at one of SERIES_LEVELS, and of each run's sums, with their owner."""
         now = self._clock.monotonic()
         for name, run in sorted(self._runs.items()):
-            ranks = [(rank, self.state_of(rank)) for _, rank in sorted(run.ranks.items())]
-            for rank, state in ranks:
+            view = self._view(name, run)
+            for rank, state in view.states.items():
                 yield rank.peer.uid, rank.samples(now, state, self.peak_flops_of(rank), level)
             sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])
-            if of_run := [*(conclusions(name, ranks) if ranks else []), *sums]:
+            if of_run := [*(run.conclusions.samples(view) if view.states else ()), *sums]:
                 yield run.owner, of_run
+
+    def _view(self, name: str, run: Run) -> RunView:
+        states = {rank: self.state_of(rank) for _, rank in sorted(run.ranks.items())}
+        return RunView(name, states, self._clock.monotonic(), self._clock.wall())
 
     def counts(self) -> Iterator[Sample]:
         """Yield the counts of frames accepted and rejected, and of series dropped."""

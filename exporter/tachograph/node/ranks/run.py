@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
 from tachograph.node.histograms import HistogramSample, RunHistogram
+from tachograph.node.ranks.conclusions.run import RunConclusions
 from tachograph.node.ranks.frames import Hello
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.run_totals import RunTotals
@@ -46,6 +47,7 @@ class Run:
         """Processes known to a previous exporter that have not said hello to this one."""
         self.histograms: dict[str, RunHistogram] = {}
         self.totals = RunTotals()
+        self.conclusions = RunConclusions()
         self.restarts: dict[int, int] = {}
         """Restarts of forgotten ranks of this run."""
 

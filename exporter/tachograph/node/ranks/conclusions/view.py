@@ -1,0 +1,78 @@
+"""The ranks of a run on this node at one moment: the facts that conclusions rest on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from tachograph.catalog import index as catalog
+from tachograph.diagnosis import QUIET_PHASES
+from tachograph.node.ranks.rank import Rank
+
+
+@dataclass(frozen=True)
+class RunView:
+    """The ranks of a run with their states, by `now` of the monotonic clock and `wall` of the day, both in seconds."""
+
+    run: str
+    states: Mapping[Rank, str]
+    now: float
+    wall: float
+
+    @cached_property
+    def running(self) -> Sequence[Rank]:
+        """Those that run."""
+        return [rank for rank, state in self.states.items() if state == "running"]
+
+    @cached_property
+    def alive(self) -> Sequence[Rank]:
+        """Those whose process is there, running or frozen."""
+        return [rank for rank, state in self.states.items() if state in catalog.ALIVE]
+
+    @cached_property
+    def progress(self) -> float | None:
+        """Unix time of the last step that one of the living completed; None before the first.
+
+        The step of a rank that has ended does not count: where it was left behind, its successor compiles elsewhere.
+        """
+        return max((rank.progress for rank in self.alive if rank.progress is not None), default=None)
+
+    @cached_property
+    def steps(self) -> Mapping[Rank, float]:
+        """Seconds of each rank's usual step, where it is known."""
+        return {rank: step for rank in self.states if (step := step_seconds(rank)) is not None}
+
+    @cached_property
+    def step_seconds(self) -> float | None:
+        """Seconds of the run's usual step: the median of those that run."""
+        usual = [self.steps[rank] for rank in self.running if rank in self.steps]
+        return median(usual) if usual else None
+
+    @cached_property
+    def waits(self) -> Mapping[Rank, float]:
+        """Seconds per ordinary step that each rank that runs waits for the others, where it is known."""
+        waits = {rank: gauge(rank, catalog.TRAIN_RECENT_WAIT.key) for rank in self.running}
+        return {rank: wait for rank, wait in waits.items() if wait is not None}
+
+    def thresholds(self, name: str) -> list[float]:
+        """Return what the ranks that run set for a threshold of the run's alerts; 0 where one set none."""
+        return [rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).get(name, 0.0) for rank in self.running]
+
+
+def gauge(rank: Rank, key: str) -> float | None:
+    """Return a gauge of a rank that cannot be negative."""
+    value = rank.series.gauge(key)
+    return value if value is not None and 0 <= value < math.inf else None
+
+
+def step_seconds(rank: Rank) -> float | None:
+    """Return a rank's usual step, else the mean of all that it made, without the phases that are not part of a step."""
+    if usual := gauge(rank, catalog.TRAIN_RECENT_STEP.key) or rank.usual_step_seconds:
+        return usual
+    steps = rank.series.total(catalog.TRAIN_STEPS.key)
+    phases = rank.series.counters.get(catalog.TRAIN_PHASE_SECONDS.key, {})
+    seconds = sum(taken for phase, taken in phases.items() if phase not in QUIET_PHASES)
+    return seconds / steps if steps and 0 < seconds < math.inf else None
