@@ -43,7 +43,10 @@ def moving_rows() -> Iterator[tuple[str, Moving]]:
     yield r"tachograph_(rank|run)_progress_timestamp_seconds\{", Moving(per_step=STEP_SECONDS)
     yield r"tachograph_rank_start_timestamp_seconds\{", Moving()
     yield r"tachograph_train_(step|steps_total|batches_total)\{", Moving(per_step=1)
-    yield r"tachograph_train_recent_step_seconds\{", Moving(offset=STEP_SECONDS)
+    yield r"tachograph_(train_recent|run)_step_seconds\{", Moving(offset=STEP_SECONDS)
+    yield r"tachograph_run_progress_age_seconds\{", Moving(offset=STEP_SECONDS / 2)
+    yield r"tachograph_run_hang_limit_seconds\{", Moving(offset=15 + 3 * STEP_SECONDS)
+    yield r"tachograph_run_(excused|paused)_seconds\{", Moving(per_second=1)
     yield r"tachograph_train_recent_wait_seconds\{", Moving(offset=WAIT_SECONDS)
     for phase, seconds in (PHASES | {"backward": PHASES["backward"] - WAIT_SECONDS}).items():
         yield rf'tachograph_train_recent_phase_seconds\{{.*phase="{phase}"', Moving(offset=seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from absences import NO_WAITS
+from absences import NO_RANK, NO_WAITS
 from panels import (
     PHASES,
     STATES,
@@ -26,7 +26,8 @@ from tachograph.catalog import index as c
 
 ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16,384
 
-WAIT, LAG = of_ranks("rank:wait_seconds:mean"), of_ranks("rank:lag_seconds:mean")
+WAIT = of_ranks(c.TRAIN_RECENT_WAIT)
+LAG = f"({of_run('run:collective_wait_per_step_seconds:median')} - on (run) group_right () {WAIT})"
 BEHIND = f"max by (rank) ({of_ranks('rank:collectives_behind:max')})"
 
 LOG_QUERY = f'{{run="${{run:percentencode}}"}} | rank="{field("Rank")}"'
@@ -35,27 +36,23 @@ TRACE_QUERY = f'{{resource.tachograph.run="${{run:percentencode}}" && resource.t
 """A rank's traced steps, with the attributes that tachograph.export sends."""
 
 RANK_VERDICTS = (
-    ("died first", "rank:died_first:timestamp"),
-    ("failed first", "rank:failed_first:timestamp"),
-    ("holds up the hang", "rank:hang_culprit:behind"),
-    ("NaN first", "rank:loss_nonfinite_suspect:group"),
-    ("differs from the others", "rank:invariant_culprit:info"),
-    ("broken GPU", "node:broken_gpu_rank:info"),
-    ("other step", "rank:step_desync:max"),
+    ("died first", of_ranks("rank:first_end:timestamp", kind="died")),
+    ("failed first", of_ranks("rank:first_end:timestamp", kind="!died")),
+    ("holds up the hang", of_ranks("rank:hang_suspect:behind")),
+    ("NaN first", of_ranks("rank:loss_nonfinite_first:step")),
+    ("differs from the others", of_ranks("rank:invariant_culprit:info")),
+    ("broken GPU", of_ranks("node:broken_gpu_rank:info")),
+    ("other step", of_ranks("rank:steps_apart:count")),
+    ("late", of_ranks("rank:straggler:level")),
 )
-"""What a rule says of a rank -> the series by which it says so, the worst first; lateness and its cause come last."""
+"""What a rule says of a rank -> the series by which it says so, the worst first."""
 
 
 def verdicts() -> str:
     """Return one series for each chosen rank that a rule names, `verdict` says as what."""
-    named = [
-        f'label_replace(group by (rank) ({of_ranks(name)}), "verdict", "{text}", "", "")'
-        for text, name in RANK_VERDICTS
-    ]
-    late = f'label_replace({of_ranks("rank:straggler_cause:info")}, "late", "late", "", "")'
-    named.append(f'group by (rank, verdict) (label_join({late}, "verdict", ": ", "late", "cause"))')
-    named.append(f'label_replace(group by (rank) ({of_ranks("rank:straggler:info")}), "verdict", "late", "", "")')
-    return " or on (rank) ".join(named)
+    return " or on (rank) ".join(
+        f'label_replace(group by (rank) ({found}), "verdict", "{text}", "", "")' for text, found in RANK_VERDICTS
+    )
 
 
 def conspicuous(rows: int) -> str:
@@ -131,26 +128,28 @@ NODE_ROWS = 20
 
 def node_verdicts() -> str:
     """Return one series for each node of the run that a rule names, `verdict` says as what."""
-    here = f"on (instance) group by (instance) ({of_run('node:ranks_up:count')})"
+    here = f"on (instance) group by (instance) ({of_run(c.RUN_RANKS)})"
     slow = f'label_replace({of_run("node:slowdown_culprit:info")}, "slow", "slow", "", "")'
     parts = (
         f'label_replace(group by (instance) ({of_cluster("node:down_seconds:max")}), "verdict", "down", "", "")'
-        f" and on (instance) group by (instance) (last_over_time({of_run('node:ranks_up:count')}[1h]))",
+        f" and on (instance) group by (instance) (last_over_time({of_run(c.RUN_RANKS)}[1h]))",
         f'group by (instance, verdict) (label_join({slow}, "verdict", ": ", "slow", "cause"))',
-        f'label_replace(group by (instance) ({of_run("node:straggling:level")}), "verdict", "late", "", "")',
+        f'label_replace(group by (instance) ({of_run("rank:straggler:level", rank="")}), "verdict", "late", "", "")',
         f"label_replace(group by (instance) ({of_cluster('node:nic_down_seconds:max')}) and {here},"
         ' "verdict", "link down", "", "")',
-        f'label_replace(group by (instance) ({of_run("rank:hang_culprit:behind")}), "verdict", "its rank", "", "")',
-        f'label_replace(group by (instance) ({of_run("rank:straggler:info")}), "verdict", "its rank", "", "")',
+        f'label_replace(group by (instance) ({of_run("rank:hang_suspect:behind")}), "verdict", "its rank", "", "")',
+        f"label_replace(group by (instance) ({of_run('rank:straggler:level', rank='.+')}), "
+        '"verdict", "its rank", "", "")',
     )
     return " or on (instance) ".join(f"({part})" for part in parts)
 
 
 def node_table(**more: object) -> Json:
     """Return the table that names nodes: six behind one switch stand here, where no single rank is late."""
-    ranks = f"max by (instance) (last_over_time({of_run('node:ranks_up:count')}[15m]))"
-    inside = f"max by (instance) ({of_run('node:collective_step_seconds:max')})"
-    lag = f"quantile by (instance) (0.5, {of_run('rank:lag_seconds:mean')})"
+    there = of_run(c.RUN_RANKS, state="running|frozen|finished")
+    ranks = f"sum by (instance) (last_over_time({there}[15m]))"
+    inside = f"max by (instance) ({of_run(c.RUN_COLLECTIVE_SECONDS)})"
+    lag = f"max by (instance) ({of_run('rank:lag_seconds:mean', rank='')})"
     ratio = f"{inside} / on () group_left () quantile(0.5, {inside})"
     errors = f"max by (instance) ({of_cluster('node:nic_errors:increase1h')})"
     weighed = (f"group by (instance) ({node_verdicts()}) * 1e6", ratio, f"abs({lag})")
@@ -185,14 +184,14 @@ def node_table(**more: object) -> Json:
 def sequence_spread(**more: object) -> Json:
     """Return the panel of how far the last rank is behind the first one of its process group."""
     # By the rule, which asks ranks that stand still: counts of two nodes are a scrape apart, thousands of collectives.
-    nought = f"0 * max({of_run(c.TRAIN_COLLECTIVE_ENQUEUED)})"
+    nought = f"0 * max({of_run(c.RUN_RANKS)})"
     return lines(
         "Collectives behind",
         "none",
         "How many collectives the last rank is behind the first one of its process group, while the run stands still. "
         "0 is good. A line above 0 is a hang: the table of ranks names who never entered.",
         [query(f"max({of_run('rank:collectives_behind:max')}) or {nought}", "behind")],
-        "not collected: no process group reports sequence numbers",
+        NO_RANK,
         min=0,
         decimals=0,
         soft_max=4,
@@ -240,7 +239,7 @@ def phases_over_time(rows: int, **more: object) -> Json:
 
 def lag_heat(rows: int = 30, **more: object) -> Json:
     """Return the panel of the ranks that lagged most within the range."""
-    worst = f"topk({rows}, max by (rank) (max_over_time({LAG}[$__range] @ end())))"
+    worst = f"topk({rows}, max by (rank) (max_over_time({LAG}[$__range:1m] @ end())))"
     return heat(
         "Lag per step, rank by rank",
         "s",
@@ -254,7 +253,7 @@ def lag_heat(rows: int = 30, **more: object) -> Json:
 
 def node_heat(rows: int = 40, **more: object) -> Json:
     """Return the panel of the nodes whose collectives took longest within the range."""
-    took = of_run("node:collective_step_seconds:max")
+    took = of_run(c.RUN_COLLECTIVE_SECONDS)
     worst = f"topk({rows}, max by (instance) (max_over_time({took}[$__range] @ end())))"
     return heat(
         "Collectives of a step, node by node",
@@ -270,7 +269,7 @@ def node_heat(rows: int = 40, **more: object) -> Json:
 
 def error_heat(rows: int = 40, **more: object) -> Json:
     """Return the panel of the nodes whose network ports damage packets."""
-    here = f"on (instance) group by (instance) ({of_run('node:ranks_up:count')})"
+    here = f"on (instance) group by (instance) ({of_run(c.RUN_RANKS)})"
     rate = of_cluster("node:nic_errors:rate2m")
     worst = f"topk({rows}, max by (instance) (max_over_time({rate}[$__range] @ end())))"
     return heat(

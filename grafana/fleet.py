@@ -32,8 +32,8 @@ from shell import field, link
 from tachograph.catalog import index as c
 
 
-def of_runs(name: str, **matchers: str) -> str:
-    """Select a recorded series of all runs whose name is asked for."""
+def of_runs(name: c.Metric | str, **matchers: str) -> str:
+    """Select a series of all runs whose name is asked for."""
     return of_cluster(name, run=".*$find.*", **matchers)
 
 
@@ -43,16 +43,11 @@ HELD = f"sum({GPUS} and on (run) {of_runs('node:ranks_alive:count')})"
 """Of runs that are alive: ranks of one that ended are shown for a while, and their GPUs may be another's by then."""
 FIRING = of_runs("ALERTS", alertstate="firing")
 EVERYWHERE = of_cluster("ALERTS", alertstate="firing", severity="critical|warning|info")
-OF_BASELINE = (
-    f"(max by (run) ({of_runs('run:step_mfu:ratio')}) / on (run) max by (run) ({of_runs('run:step_mfu:baseline')}) or "
-    f"max by (run) ({of_runs('run:throughput:rate1m')} / {of_runs('run:throughput:baseline')}))"
-)
+OF_BASELINE = f"(1 - max by (run) ({of_runs('run:speed_loss:ratio')}))"
 POWER = of_cluster("node:gpu_power:watts")
 SCHEDULED = f"sum({of_cluster('cluster:scheduled_gpus:sum')})"
-PER_JOULE = (
-    f"sum({of_runs('run:tokens:rate1m')} and on (run) {of_runs('run:gpu_power:watts')})"
-    f" / sum({of_runs('run:gpu_power:watts')})"
-)
+OF_RUNS = f"{POWER} * on (instance, uuid) group_left (run) {of_runs('node:gpu_rank:info')}"
+PER_JOULE = f"sum({of_runs('run:tokens:rate1m')} and on (run) ({OF_RUNS})) / sum({OF_RUNS})"
 
 
 def hours(rate: str) -> str:
@@ -62,8 +57,7 @@ def hours(rate: str) -> str:
 
 def top() -> list[Json]:
     """Return the band that answers in five seconds: is the cluster doing useful work, and what is on fire."""
-    peak = of_runs("run:known_peak_flops:sum")
-    mfu = f"sum({of_runs('run:mfu:ratio')} * {peak}) / sum({peak})"
+    mfu = f"sum({of_runs(c.RUN_WORK, unit='flops')}) / sum({of_runs(c.RUN_PEAK_FLOPS)})"
     critical = f"{of_runs('ALERTS', alertstate='firing', severity='critical')} and on (run) {GPUS}"
     delivered, held, scheduled = hours(f"sum({WORTH})"), hours(HELD), hours(SCHEDULED)
     return [
@@ -131,7 +125,7 @@ def worst_runs() -> Json:
         f"max by (run) ({of_runs('run:step_mfu:ratio')})",
         OF_BASELINE,
         f"max by (run) ({of_runs('run:goodput:ratio1h')})",
-        f"max by (run) ({of_runs('rank:lag:ratio')})",
+        f"max by (run) ({of_runs('rank:late_ratio:mean')})",
         f"min by (run) ({of_runs('run:progress_age_seconds:min')})",
         f"min by (run) ({of_runs('run:checkpoint_age_seconds:min')})",
         f"max by (run) ({of_runs('run:restarts:max')})",
@@ -193,7 +187,7 @@ def use() -> list[Json]:
               overrides=coloured(SEVERITIES), min=0, decimals=0, soft_max=4, w=8),
         lines("Power", UNITS["watts"], "Mean board power of all GPUs. It should follow the productive GPUs. Full power "
               "with few productive: ranks wait in collectives, which burn nearly as much as work.",
-              [query(f"sum({POWER})", "all GPUs"), query(f"sum({of_runs('run:gpu_power:watts')})", "held by runs")],
+              [query(f"sum({POWER})", "all GPUs"), query(f"sum({OF_RUNS})", "held by runs")],
               "not collected: no GPU reports its power", min=0, w=8),
         lines("Tokens per joule", "none", "Tokens trained on over the energy of those runs' GPUs. Flat is good. It "
               "falls when GPUs wait, and changes with the model.", [query(PER_JOULE, "all runs")],

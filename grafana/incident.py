@@ -50,7 +50,7 @@ EVENTS = (
     ("GPUs slowed by the power brake", "node:gpu_power_braked:ratio"),
     ("GPUs clocked below their peers", "node:gpu_clock_of_peers:ratio"),
     ("GPUs with NVLinks down", "node:gpu_nvlink_links_down:count"),
-    ("GPUs with NVLink errors", "node:gpu_nvlink_faults:count"),
+    ("GPUs with NVLink errors", "node:gpu_nvlink_errors_per_minute:mean5m"),
     ("network ports down", "node:nic_down_seconds:max"),
     ("nodes with network errors", "node:nic_errors:rate2m"),
 )

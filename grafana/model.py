@@ -10,25 +10,29 @@ from tachograph.catalog import index as c
 NO_DEVICE = "not collected: no rank uses a CUDA device"
 NO_LAYERS = "not collected: needs watch(model, optimizer, layers=…)"
 NO_ACTIVATIONS = "not collected: needs watch(model, optimizer, activations=True)"
+FAILED = of_run("run:failed:bool")
+FAILURES = f"sum(resets({FAILED}[7d]) + {FAILED})"
+BETWEEN = f"60 * sum(count_over_time({FAILED}[7d]) - sum_over_time({FAILED}[7d])) / ({FAILURES} > 0)"
+"""Seconds of a week in which the run was whole, which has a sample a minute, over its failures."""
+
 RANK, LAYER = "rank {{rank}}", "{{layer}}"
 
 
 def memory() -> list[Json]:
     """Return whether memory will last."""
     lasts = [
-        query(f"min({of_run(f'rank:{where}_memory_exhaustion_seconds:predicted')})", name, instant=True)
+        query(f"min({of_run('node:memory_exhaustion_seconds:predicted', memory=where)})", name, instant=True)
         for where, name in (("gpu", "GPU"), ("host", "host"))
     ]
     return [
         lines("GPU memory reserved", UNITS["bytes"], "What PyTorch's allocator holds, over ranks; by name: the most. "
               "Flat after the first steps is good. A climb that does not stop is a leak.",
               spread(of_ranks(c.TRAIN_MEMORY_RESERVED), "topk", RANK), NO_DEVICE, overrides=BAND, min=0, w=8),
-        lines("GPU memory in use", UNITS["bytes"], "Of the rank with most: the peak within a step, what is allocated "
-              "now (with --rank.series=all), and what is cached in blocks too small to use. A peak near the GPU's "
-              "size: a longer batch will not fit.",
-              [query(f"max({of_ranks(c.TRAIN_MEMORY_PEAK)})", "peak"),
-               query(f"max({of_ranks(c.TRAIN_MEMORY_ALLOCATED)})", "allocated"),
-               query(f"max({of_ranks(c.TRAIN_MEMORY_INACTIVE)})", "unusable")], NO_DEVICE, min=0, w=8),
+        lines("GPU memory in use", UNITS["ratio"], "Share of the memory that the allocator holds, of the rank with "
+              "most: the most that tensors took, and what lies in blocks too small to use, from 5 % on. A peak near 1 "
+              "where the GPU is full: a longer batch will not fit.",
+              [query(f"max({of_run(c.RUN_MEMORY_PEAK)})", "peak"),
+               query(f"max({of_run(c.RUN_MEMORY_FRAGMENTED)})", "unusable")], NO_DEVICE, min=0, max=1, w=8),
         lines("Host memory", UNITS["bytes"], "Memory of the ranks' processes; by name: the most. Flat is good. A climb "
               "ends with the kernel killing the rank: look at what the loop keeps.",
               spread(of_ranks(c.TRAIN_HOST_MEMORY), "topk", RANK), NO_RANK, overrides=BAND, min=0, w=8),
@@ -58,17 +62,20 @@ def inside() -> list[Json]:
               overrides=BAND, w=8),
         lines("Loss scale", "none", "The gradient scaler's factor on the rank where it is lowest. A halving now "
               "and then is good. Falling all the time: gradients overflow, and steps are skipped.",
-              [query(of_run("run:amp_loss_scale:min"), "lowest scale")],
+              [query(f"min({of_run('tachograph_run_amp_loss_scale')})", "lowest scale")],
               "not collected: needs watch(model, optimizer, scaler=…)", min=0, w=8),
         lines("Ranks whose numbers differ", "none", "Ranks whose checksum, batch or count is not the others'. None "
               "is good: SilentDataCorruptionSuspected and InvariantBroken name the rank and the number.",
-              [query(f"count(group by (instance, rank) ({of_run('rank:invariant_odd:info')})) "
+              [query(f"count(group by (instance, rank) ({of_run('rank:invariant_culprit:info')})) "
                      f"or 0 * max({of_run('run:ranks:count')})", "ranks")],
               NO_RANK, min=0, decimals=0, soft_max=4, w=8),
         lines("MFU, HFU, share of the achievable", UNITS["ratio"], "Shares by the clock: model FLOP/s of the dense "
               "peak, FLOP/s with recomputation of it, and model FLOP/s of what these GPUs reach at their power limit.",
-              [query(of_run("run:mfu:ratio"), "MFU"), query(of_run("run:hfu:ratio"), "HFU"),
-               query(of_run("run:achievable:ratio"), "of achievable")], NO_MFU, min=0, w=8),
+              [query(of_run("run:mfu:ratio"), "MFU"),
+               query(f"sum({of_run(c.RUN_WORK, unit='hardware_flops')}) / sum({of_run(c.RUN_PEAK_FLOPS)})", "HFU"),
+               query(f"sum({of_run(c.RUN_WORK, unit='flops')}) / sum({of_run(c.RUN_ACHIEVABLE_FLOPS)})",
+                     "of achievable")],
+              NO_MFU, min=0, w=8),
     ]  # fmt: skip
 
 
@@ -76,9 +83,9 @@ def past() -> list[Json]:
     """Return how often the run failed."""
     return [
         stat("Failures in 7 days", "locale", "Times this run failed within a week. The runbooks of RankDead and "
-             "RankFailed say what to ask.", [query(of_run("run:failures:count7d"), instant=True)], "none", w=8),
+             "RankFailed say what to ask.", [query(FAILURES, instant=True)], "none", w=8),
         stat("Time between failures", "s", "Mean over a week. The save that costs least in all comes each square root "
-             "of twice this times the length of a save.", [query(of_run("run:mttf_seconds:mean7d"), instant=True)],
+             "of twice this times the length of a save.", [query(BETWEEN, instant=True)],
              "no failure in 7 days", decimals=1, w=8),
         stat("Restarts", "locale", "Attempts of this run after its first, as its launcher counts them.",
              [query(of_run("run:restarts:max"), instant=True)], "none", w=8),

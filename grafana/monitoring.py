@@ -143,7 +143,7 @@ def node_table() -> Json:
 
 def exporters() -> list[Json]:
     """Return whether the exporters answer in time, with fresh readings, and drop nothing."""
-    heard = f"(time() - {of_nodes(c.RANK_HEARTBEAT)})"
+    heard = of_nodes(c.RUN_FROZEN)
     age = of_nodes(c.COLLECTOR_AGE)
     cpu = of_nodes("process_cpu_seconds_total", job="tachograph")
     busiest = f"topk(3, rate({cpu}[$__rate_interval] @ end()))"
@@ -167,9 +167,9 @@ def exporters() -> list[Json]:
               [query(f"max by (collector) ({age})", "{{collector}}"),
                query(f"{age} and topk(3, {at_end(age)})", "{{instance}} {{collector}}")], NO_EXPORTER,
               min=0),
-        lines("Time since the last frame", "s", "Time since a rank's last frame. Up to 1 s plus the time between "
-              "scrapes is good. Climbing: the process is stopped, or it died; a dead one leaves after 15 "
-              "minutes. By name: the longest.", spread(heard, "topk", "{{run}} rank {{rank}}"), "no rank is connected",
+        lines("Silent ranks", "s", "For how long ranks that hold their connection have sent nothing, from half a "
+              "minute on. None is good: such a process is stopped, or stuck in the kernel. By name: the longest.",
+              spread(heard, "topk", "{{run}} rank {{rank}}"), "no rank is silent",
               overrides=BAND, min=0),
         lines("Collectors that fail", "none", "Nodes on which a collector does not succeed, and why; and single "
               "readings of GPUs that failed or cannot be. 0 is good; gpm fails before Hopper, gpu and xid where there "

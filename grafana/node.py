@@ -33,7 +33,7 @@ from panels import (
     table,
     timeline,
 )
-from series import of_nodes, slows_down_at
+from series import ETHERNET, disks_used, host_rate, of_nodes, slows_down_at
 from shell import FIND, SAME, field, link
 from tachograph.catalog import index as c
 
@@ -48,16 +48,16 @@ CONDITIONS = (
     ("slow PCIe link", ORANGE, "node:gpu_pcie_speed:ratio"),
     ("too hot", ORANGE, "node:gpu_thermal_slowdown:ratio"),
     ("power brake", ORANGE, "node:gpu_power_braked:ratio"),
-    ("NVLink errors", ORANGE, "node:gpu_nvlink_faults:count"),
+    ("NVLink errors", ORANGE, "GpuNvlinkErrors"),
     ("NVLink down", RED, "node:gpu_nvlink_links_down:count"),
-    ("wants a reset", ORANGE, "node:gpu_repair_pending:max"),
-    ("return the board", RED, "node:gpu_memory_worn_out:max"),
+    ("wants a reset", ORANGE, "GpuRowRemapPending"),
+    ("return the board", RED, "GpuRowRemapFailed"),
     ("memory error", RED, "node:gpu_ecc_uncorrected:max"),
     ("fatal Xid", RED, "node:gpu_xid_fatal_timestamp_seconds:max"),
     ("hung", RED, "node:gpu_hung:info"),
     ("lost", RED, "node:gpu_lost:info"),
 )
-"""What a GPU can be in, as the rules found it, best first: the last that holds stands for the GPU."""
+"""What a GPU can be in, by a recorded series or an alert, best first: the last that holds stands for the GPU."""
 
 
 def top() -> list[Json]:
@@ -92,7 +92,12 @@ def top() -> list[Json]:
 
 def gpu_table() -> Json:
     """Return the table that names the part: the most conspicuous GPUs of all that are chosen."""
-    found = [of_nodes(name, gpu="$gpu") for _, _, name in CONDITIONS]
+    found = [
+        of_nodes("ALERTS", alertname=name, alertstate="firing", gpu="$gpu")
+        if name.startswith("Gpu")
+        else of_nodes(name, gpu="$gpu")
+        for _, _, name in CONDITIONS
+    ]
     codes = [f"0 * max {ONE} ({one}) + {code}" for code, one in enumerate(found)]
     condition = f"(({' or '.join(reversed(codes))}) and {WHERE})"
     idle = f"(max {ONE} ({of_gpus('node:gpu_sm_active:ratio')}) or 0 * max {ONE} ({of_gpus(c.GPU_UP)}))"
@@ -302,8 +307,8 @@ def links() -> list[Json]:
               "not collected: the exporter runs without --gpu.detail", overrides=BAND, min=0),
         lines("InfiniBand and RoCE traffic", "Bps", "What a node sends over RDMA. All alike is good. One below its "
               "peers: its port runs slow or its ranks arrive late. By name: the lowest.",
-              spread(of_hosts("node:rdma_transmitted_bytes:rate1m"), "bottomk", "{{instance}}"), no_rdma,
-              overrides=BAND, min=0),
+              spread(host_rate(WHERE, "node_infiniband_port_data_transmitted_bytes_total"), "bottomk", "{{instance}}"),
+              no_rdma, overrides=BAND, min=0),
         lines("Network ports: errors and faults", "none", "Ports that are down, ports slower than they were, and "
               "errors in the last hour on all. 0 is good. A port down or slow: cable, transceiver, switch port. Errors "
               "that rise: the same, before it fails. By name: most errors.",
@@ -314,9 +319,9 @@ def links() -> list[Json]:
         lines("Congestion", "cps", "Congestion notifications that nodes sent, and packets whose acknowledgement never "
               "came, a second. Near 0 is good. Both up on many nodes: the fabric is overloaded or misrouted; on one: "
               "its port.",
-              [query(f"sum({of_hosts('node:roce_congestion_packets:rate1m')})", "congestion notifications"),
-               query(f"sum({of_hosts('node:rdma_ack_timeouts:rate1m')})", "acknowledgements lost")], no_rdma, min=0,
-              soft_max=4),
+              [query(f"sum({rated('node_infiniband_np_cnp_packets_sent_total')})", "congestion notifications"),
+               query(f"sum({rated('node_infiniband_local_ack_timeout_errors_total')})", "acknowledgements lost")],
+              no_rdma, min=0, soft_max=4),
     ]  # fmt: skip
 
 
@@ -326,7 +331,8 @@ def host() -> list[Json]:
     return [
         lines("Host memory left", UNITS["ratio"], "Share of the node's memory that programs can still get. Flat is "
               "good. A slow fall ends with the kernel killing a rank: Run shows whose memory grows. By name: the "
-              "least.", spread(of_hosts("node:memory_available:ratio"), "bottomk", who), NO_HOST, overrides=BAND,
+              "least.", spread(f"{of_hosts('node_memory_MemAvailable_bytes')} / on (instance) "
+                     f"{of_nodes('node_memory_MemTotal_bytes')}", "bottomk", who), NO_HOST, overrides=BAND,
               min=0, max=1),
         lines("Waiting for CPU", UNITS["ratio"], "Share of time in which some task was ready but got no CPU. Low is "
               "good. High on one node: too many loader workers, or a stranger on the machine. By name: the highest.",
@@ -342,11 +348,12 @@ def host() -> list[Json]:
               min=0),
         lines("Disks used", UNITS["ratio"], "Share of each file system in use. Flat is good. Near 1 a checkpoint "
               "fails: free space on the named mount.",
-              spread(of_hosts("node:filesystem_used:ratio"), "topk", "{{instance}} {{mountpoint}}"), NO_HOST,
+              spread(disks_used(WHERE), "topk", "{{instance}} {{mountpoint}}"), NO_HOST,
               overrides=BAND, min=0, max=1),
         lines("Network traffic of the host", "Bps", "What a node receives over Ethernet: data, checkpoints, "
               "monitoring. All alike is good. By name: the most.",
-              spread(of_hosts("node:network_received_bytes:rate1m"), "topk", who), NO_HOST, overrides=BAND, min=0),
+              spread(host_rate(WHERE, "node_network_receive_bytes_total", device=ETHERNET), "topk", who),
+              NO_HOST, overrides=BAND, min=0),
     ]  # fmt: skip
 
 

@@ -72,16 +72,17 @@ def waiting() -> list[Json]:
 def parts_table() -> Json:
     """Return where the step of each conspicuous rank goes: its own work, waiting for others, waiting for data."""
     chosen = conspicuous(ROWS)
+    late = f"{of_ranks(c.TRAIN_RECENT_PHASE)} and on (run, rank) {of_ranks('rank:straggler:level')}"
+    longer = f"({late}) - on (run, phase) group_left () {of_run('run:phase_seconds:median')} > 0"
     asked = (
         f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({own(of_ranks(c.RANK_INFO))})",
         f"sum by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase=WORK))})",
         f"max by (rank) ({WAIT})",
         f"max by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase='data'))})",
-        f"max by (rank) ({of_ranks('rank:mfu:ratio')})",
-        f"max by (rank, phase) ({of_ranks('rank:straggler_phase:seconds')})",
+        f"max by (rank, phase) (topk by (rank) (1, {longer}))",
     )
     columns = {"rank": "Rank", "instance": "Node", "gpu": "GPU", "Value #B": "Compute", "Value #C": "Waits for others"}
-    columns |= {"Value #D": "Waits for data", "Value #E": "MFU", "phase": "Late in"}
+    columns |= {"Value #D": "Waits for data", "phase": "Late in"}
     return table(
         "Where the step of each rank goes",
         "Seconds of a step, over the last 20 s or three steps, for the ranks of the first table: work, waits for other "
@@ -95,7 +96,6 @@ def parts_table() -> Json:
             override("Rank", custom__width=60),
             override("GPU", custom__width=50),
             *(bar_cells(name, unit="s", decimals=2) for name in ("Compute", "Waits for others", "Waits for data")),
-            override("MFU", unit=UNITS["ratio"], decimals=1),
         ],
         w=24,
         h=10,

@@ -10,7 +10,7 @@ import model
 import shell
 from absences import NO_LOSS, NO_MFU, NO_RANK, NO_WAITS
 from condition import CONDITION, CONDITION_WORDS, ON_A_RUN, firing_table
-from culprits import LAG, WAIT, node_table, rank_table, ranks_by_phase, sequence_spread
+from culprits import LAG, node_table, rank_table, ranks_by_phase, sequence_spread
 from panels import (
     BAND,
     BASELINE,
@@ -137,28 +137,27 @@ def learning() -> list[Json]:
     """Return whether the run learns."""
     spiking = f"{of_run('run:loss:median')} and on (run) {of_run('run:loss_spike_steps:median')} > 0"
     loss, validation, norm = (
-        f"({of_ranks(metric)} > -Inf < Inf)" for metric in (c.TRAIN_LOSS, c.TRAIN_VAL_LOSS, c.TRAIN_GRAD_NORM)
+        f"({of_run(metric)} > -Inf < Inf)" for metric in (c.RUN_LOSS, c.RUN_VAL_LOSS, c.RUN_GRAD_NORM)
     )
     return [
-        lines("Loss", "none", "Training loss over ranks: the median, and the band from lowest to highest. Falling is "
+        lines("Loss", "none", "Training loss over nodes: the median, and the band from lowest to highest. Falling is "
               "good. Red points: a spike goes on. A gap where steps go on: the loss is not finite.",
               [*spread(loss), query(spiking, "spike")],
               NO_LOSS, overrides=[*BAND, SPIKE], w=8),
-        lines("Validation loss", "none", "Loss on held-out data, over the ranks that log it. Falling with the loss is "
+        lines("Validation loss", "none", "Loss on held-out data, over the nodes that log it. Falling with the loss is "
               "good. Rising while the loss falls: the run overfits, or the two sets differ.", spread(validation),
               "no finite val_loss, or none is logged: needs step.log(val_loss=…)", overrides=BAND, w=8),
-        lines("Gradient norm", "none", "Gradient norm over ranks. Steady is good. If it jumps with the loss, the spike "
+        lines("Gradient norm", "none", "Gradient norm over nodes. Steady is good. If it jumps with the loss, the spike "
               "is real: look at the batch, the learning rate, the last restart.", spread(norm),
               "no finite grad_norm, or none is logged: needs step.log(grad_norm=…)", overrides=BAND, w=8),
         lines("Learning rate", "sci", "The rate of the first parameter group, or what the loop logs. A step here "
               "explains a step in the loss.",
-              [query(f"max({of_ranks(c.TRAIN_LEARNING_RATE)})", "learning rate")],
+              [query(f"max({of_run(c.RUN_LEARNING_RATE)})", "learning rate")],
               "not collected: needs watch(model, optimizer) or step.log(learning_rate=…)", min=0, decimals=2, w=8),
-        lines("Spikes and non-finite steps", "none", "Counts since the attempt began, on the rank with most. Flat is "
-              "good. A spike that heals needs nothing. If steps in spike climb it does not heal: go back to the last "
-              "good checkpoint and skip the batch.",
-              [query(f"max({of_ranks(c.TRAIN_LOSS_SPIKES)})", "loss spikes"),
-               query(f"max by (source) ({of_ranks(c.TRAIN_NONFINITE)})", "non-finite {{source}}"),
+        lines("Spikes and non-finite steps", "none", "Steps since the loss began to spike, and steps with a value "
+              "that was not finite, on the rank with most. 0 is good. A spike that heals needs nothing. If its steps "
+              "climb it does not heal: go back to the last good checkpoint and skip the batch.",
+              [query(f"max by (source) ({of_ranks(c.TRAIN_NONFINITE)})", "non-finite {{source}}"),
                query(of_run("run:loss_spike_steps:median"), "steps in spike")],
               NO_RANK, min=0, decimals=0, soft_max=4, w=8),
         lines("The run's own metrics", "none", "Declared with `Recorder(metrics=…)`: the median over ranks. "
@@ -172,15 +171,12 @@ def ranks() -> list[Json]:
     """Return which rank holds the others up, and on what."""
     longest = f"max_over_time({of_ranks(c.RANK_PHASE)}[$__rate_interval])"
     return [
-        ranks_by_phase(w=8),
+        ranks_by_phase(w=12),
         lines("Longest in one phase", UNITS["seconds"], "How long the rank that is longest in a phase has been in it. "
               "Below the step time is good, but for checkpoint and eval. Lines that climb are a hang: the phase that "
               "climbed first holds the culprit, the others wait for it.",
               [query(f"max by (phase) ({longest})", "{{phase}}")], "no rank is running", overrides=coloured(PHASES),
-              min=0, w=8),
-        lines("Collective wait per step", UNITS["seconds"], "Time per step in which a rank can only wait for the "
-              "others. A narrow band is good. The ranks named wait least: they arrive last and hold up the others.",
-              spread(WAIT, "bottomk", "rank {{rank}}"), NO_WAITS, overrides=BAND, min=0, w=8),
+              min=0, w=12),
         lines("Lag per step", UNITS["seconds"], "How much later than the median rank a rank arrives. Near zero is "
               "good. One that stays above: see its phase, its GPU's clock and temperature.",
               spread(LAG, "topk", "rank {{rank}}"), NO_WAITS, overrides=BAND, w=12),

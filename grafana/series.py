@@ -33,12 +33,13 @@ def of_run(metric: c.Metric | str, **matchers: str) -> str:
 
 def own(vector: str) -> str:
     """Return ranks' series without those of ranks that have gone on elsewhere."""
-    return _without(vector, of_run("rank:moved:info"))
+    moved = f"({of_run(c.RANK_UP)} == 0 and on (run, rank) {of_run(c.RANK_UP)} == 1)"
+    return _without(vector, moved)
 
 
 def not_over(vector: str) -> str:
     """Return ranks' series without those of ranks that have ended."""
-    return _without(vector, of_run("rank:halted:info", state="!frozen"))
+    return _without(vector, of_run(c.RANK_STATE, state="dead|failed|finished") + " == 1")
 
 
 def _without(vector: str, others: str) -> str:
@@ -50,15 +51,35 @@ def of_ranks(metric: c.Metric | str, **matchers: str) -> str:
     return of_run(metric, instance="$instance", rank="$rank", **matchers)
 
 
+ETHERNET = "(en(o|P|p|s|x)|eth|ib|hsn|rdma|roce).*"
+"""The devices of node_exporter that are hardware."""
+
+
 def of_nodes(metric: c.Metric | str, **matchers: str) -> str:
     """Select a family for the chosen nodes, whatever runs there."""
     return of_cluster(metric, instance="$instance", **matchers)
 
 
+def of_chosen_ranks() -> str:
+    """Match the nodes on which chosen ranks are, or ended."""
+    return f"on (instance) group by (instance) ({own(of_ranks(c.RANK_INFO))})"
+
+
 def of_gpus(metric: c.Metric | str, **matchers: str) -> str:
     """Select a family for every GPU of the nodes on which chosen ranks are, or ended, also those that no rank holds."""
-    where = f"on (instance) group by (instance) ({own(of_ranks(c.RANK_INFO))})"
-    return f"({of_nodes(metric, **matchers)} and {where})"
+    return f"({of_nodes(metric, **matchers)} and {of_chosen_ranks()})"
+
+
+def host_rate(where: str, counter: str, **matchers: str) -> str:
+    """Return the rate of one of node_exporter's counters, of each node that `where` matches."""
+    return f"(sum by (instance) (rate({of_nodes(counter, **matchers)}[$__rate_interval])) and {where})"
+
+
+def disks_used(where: str) -> str:
+    """Return the share of each file system in use that can fill up; the same may be mounted more than once."""
+    free, size, readonly = (of_nodes(f"node_filesystem_{name}") for name in ("avail_bytes", "size_bytes", "readonly"))
+    used = f"1 - {free} / ({size} > 0) unless on (instance, device, mountpoint) {readonly} == 1"
+    return f"(max by (instance, mountpoint) ({used}) and {where})"
 
 
 def slows_down_at(gpus: Callable[..., str]) -> str:
@@ -68,7 +89,7 @@ def slows_down_at(gpus: Callable[..., str]) -> str:
     return f"({told} or {gpus(c.GPU_TEMPERATURE, sensor='gpu')} + ignoring (sensor) {left})"
 
 
-HERE = f"on (instance) group by (instance) (last_over_time({of_run('node:ranks_up:count')}[1h]))"
+HERE = f"on (instance) group by (instance) (last_over_time({of_run(c.RUN_RANKS)}[1h]))"
 """Ends a vector: `and` only on the nodes where ranks of the run are, or lately were."""
 
 
@@ -82,7 +103,7 @@ def firing(over: str = "", **matchers: str) -> str:
         of_run("ALERTS", **asked),
         of_nodes_alone("ALERTS", **asked),
         of_nodes_alone("ALERTS", **asked | {"alertname": "StorageSlow"}),
-        of_run("run:shared_stall_timestamp_seconds:min"),
+        of_run("run:shared_stall_seconds:max"),
     ]
     mine, nodes, storage, stalled = (f"last_over_time({each}[{over}])" for each in found) if over else found
     return f"({mine} or {nodes} and {HERE} or {storage} and on () {stalled})"

@@ -54,8 +54,8 @@ LOGS, TRACES = _elsewhere("logs", "Loki", "loki"), _elsewhere("traces", "Tempo",
 
 def marks(*, alerts: bool = True) -> list[Json]:
     """Return what a dashboard of one run can mark on every time axis; phases and checkpoints only when asked for."""
-    attempts = f"group by (attempt) ({of_run('run:attempt:info')})"
-    before = f"group by (attempt) (last_over_time({of_run('run:attempt:info')}[10m] offset 1m))"
+    attempts = f"group by (attempt) ({of_run('tachograph_run_restarts')})"
+    before = f"group by (attempt) (last_over_time({of_run('tachograph_run_restarts')}[10m] offset 1m))"
     alerting = f"count by (alertname, severity) ({FIRING})"
     saved = f"max(changes({of_run('run:checkpoint_step:max')}[30s])) > 0"
     apart = f"group by (phase) ({of_run(c.RANK_PHASE, phase='init|checkpoint|eval')})"

@@ -30,7 +30,7 @@ from panels import (
     table,
     words,
 )
-from series import firing, not_over, of_nodes, of_ranks, of_run, own
+from series import ETHERNET, disks_used, firing, host_rate, not_over, of_chosen_ranks, of_nodes, of_ranks, of_run, own
 from series import of_gpus as of_hosts  # the same for any series of a node
 from shell import SAME, field, link
 from tachograph.catalog import index as c
@@ -61,13 +61,19 @@ def rate_spread(metric: c.Metric, worst: str, **matchers: str) -> list[Json]:
     return spread(rate, worst, RANK)
 
 
+def unspiked(name: str) -> str:
+    """Return a series of the run while its loss does not spike."""
+    return f"{of_run(name)} unless on (run) ({of_run('run:loss_spike_steps:median')} > 0)"
+
+
 def top() -> list[Json]:
     """Return the band that answers in five seconds: what is safe, what would be lost, does data flow."""
+    good = unspiked("run:checkpoint_step:max")
     lost = f"{of_run('run:unsaved_seconds:max')} * on (run) group_left () {of_run('run:ranks:count')} / 3600"
     return [
         stat("Last good step", "locale", "Step of the newest checkpoint that was saved while the loss was healthy: "
              "what to go back to after a spike or a NaN. Close to the last saved step is good.",
-             [query(of_run("run:good_checkpoint_step:max"), instant=True)], "none"),
+             [query(f"last_over_time(({good})[6h:15s])", instant=True)], "none"),
         stat("Since checkpoint", "s", "Age of the newest checkpoint. Below the interval is good. Older: the run no "
              "longer saves, or does not report it.",
              [query(of_run("run:checkpoint_age_seconds:min"), instant=True)], "none",
@@ -88,7 +94,9 @@ def top() -> list[Json]:
 
 def data() -> list[Json]:
     """Return whether the loader keeps up, and what it reads from."""
-    excess = of_run("run:phase_excess:ratio", phase="data|copy")
+    taken = of_run(c.TRAIN_PHASE_EXCESS, phase="data|copy")
+    waiting = f"sum by (run) ({of_run(c.RUN_WAITING_RANKS)})"
+    excess = f"sum by (run, phase) (rate({taken}[$__rate_interval])) / on (run) group_left () {waiting}"
     waited = of_ranks(c.TRAIN_RECENT_PHASE, phase="data")
     data_share = f"clamp_max({waited} / ignoring (phase) ({of_ranks(c.TRAIN_RECENT_STEP)} > 0), 1)"
     return [
@@ -111,17 +119,19 @@ def data() -> list[Json]:
               [query(excess, "{{phase}}")], NO_RANK, overrides=coloured(PHASES), min=0, soft_max=0.1),
         lines("Batches a second", "none", "Batches that the loader delivered to a rank. All alike is good. One below: "
               "its shard or its loader is slower. By name: the fewest.",
-              rate_spread(c.TRAIN_BATCHES, "bottomk"), NO_RANK, overrides=BAND, min=0),
+              rate_spread(c.TRAIN_BATCHES, "bottomk"), DETAIL, overrides=BAND, min=0),
         lines("Samples a second", "none", "Samples the whole run trained on. Steady is good. Falling with the wait for "
               "data: data is the cause; falling without: see Run.",
-              [query(of_run("run:samples:rate1m"), "samples")], "not collected: needs samples_per_step", min=0),
+              [query(f"sum({of_run(c.RUN_WORK, unit='samples')})", "samples")],
+              "not collected: needs samples_per_step", min=0),
         lines("Read from disks", "Bps", "What a node reads from its own disks. Steady is good. Near the disk's limit "
               "while ranks wait for data: cache more, or spread the data. By name: the most.",
               [*spread(of_disks()), query(f"{of_disks()} and topk(3, {of_disks(' @ end()')})", "{{instance}}")],
               "not collected: no node_exporter with its diskstats is scraped", overrides=BAND, min=0),
         lines("Read from the network", "Bps", "What a node receives over Ethernet, a file store among it. All alike is "
               "good. By name: the least.",
-              spread(of_hosts("node:network_received_bytes:rate1m"), "bottomk", "{{instance}}"), NO_HOST,
+              spread(host_rate(of_chosen_ranks(), "node_network_receive_bytes_total", device=ETHERNET), "bottomk",
+                     "{{instance}}"), NO_HOST,
               overrides=BAND, min=0),
         lines("Loader workers started again", "none", "Times a rank's loader workers were restarted, over all "
               "ranks. Flat is good; a step each epoch is what a loader without persistent workers does.",
@@ -138,7 +148,7 @@ def data() -> list[Json]:
               stack=True),
         lines("Disks used", UNITS["ratio"], "Share of each file system in use, on the run's nodes. Flat is good. Near "
               "1 the next checkpoint fails: free space on the named mount.",
-              spread(of_hosts("node:filesystem_used:ratio"), "topk", "{{instance}} {{mountpoint}}"), NO_HOST,
+              spread(disks_used(of_chosen_ranks()), "topk", "{{instance}} {{mountpoint}}"), NO_HOST,
               overrides=BAND, min=0, max=1),
     ]  # fmt: skip
 
@@ -166,9 +176,9 @@ def checkpoints() -> list[Json]:
               spread(of_ranks(c.RANK_PHASE, phase="checkpoint"), "topk", RANK), "no rank saves in this time range",
               overrides=BAND, min=0),
         lines("Steps", "locale", "The step of the run, of its newest checkpoint and of the newest good one. Three "
-              "lines close together are good. Good stays behind saved: the loss is not healthy, go back to it.",
+              "lines close together are good. Good ends: the loss is not healthy, go back to its last step.",
               [query(of_run("run:train_step:max"), "run"), query(of_run("run:checkpoint_step:max"), "saved"),
-               query(of_run("run:good_checkpoint_step:max"), "good")], NO_RANK, min=0),
+               query(unspiked("run:checkpoint_step:max"), "good")], NO_RANK, min=0),
         lines("Failed checkpoints, by rank", "none", "Checkpoints that ended with an exception in this attempt. 0 is "
               "good. One rank: its disk or its node. All: the store. By name: the most.",
               spread(of_ranks(c.TRAIN_CHECKPOINT_FAILURES), "topk", RANK), "not collected", overrides=BAND, min=0,

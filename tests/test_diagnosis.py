@@ -32,18 +32,19 @@ def rules() -> dict[str, str]:
 
 LIMITS = {
     "HANG_SECONDS": ("run:hang_threshold:seconds", rf"or on \(run\) {NUMBER} \+ 0 \*"),
-    "HANG_STEPS": ("run:hang_limit_seconds:min", rf"{NUMBER} \* run:step_interval_seconds:p50"),
-    "FIRST_STEPS_SECONDS": ("run:patience_seconds:max", rf"^ {NUMBER} \+ 0 \*"),
-    "PAUSE_SECONDS": ("run:patience_seconds:max", rf"or on \(run\) {NUMBER} \+ 0 \* run:overdue_seconds:min"),
-    "CROWD": ("rank:hang_culprit:behind", rf"count by \(run\) \(rank:hang_suspect:behind\) <= {NUMBER}\)"),
-    "LAG_SECONDS": ("rank:large_lag_seconds:mean", rf"rank:lag_seconds:mean > {NUMBER}\)"),
-    "LAG_RATIO": ("rank:lag:ratio", rf"run:step_interval_seconds:p50\[5m\]\) > {NUMBER} "),
+    "FIRST_STEPS_SECONDS": ("run:hang_patience_seconds:max", rf"^ \( {NUMBER} \+ 0 \*"),
+    "PAUSE_SECONDS": ("run:hang_patience_seconds:max", rf"or on \(run\) {NUMBER} \+ 0 \* run:overdue_seconds:min"),
+    "CROWD": ("RunHung", rf"count by \(run\) \(rank:hang_suspect:behind\) <= {NUMBER}\)"),
+    "LAG_SECONDS": ("rank:late_ratio:mean", rf"rank:lag(?:_growth)?_seconds:mean > {NUMBER}\)"),
+    "LAG_RATIO": ("rank:late_ratio:mean", rf"tachograph_run_step_seconds\[5m\]\)\) > {NUMBER} "),
+    "THROUGHPUT_DROP_RATIO": ("run:throughput_threshold:ratio", rf"or on \(run\) {NUMBER} \+ 0 \*"),
+    "DATA_STALL_RATIO": ("run:data_stall_threshold:ratio", rf"or on \(run\) {NUMBER} \+ 0 \*"),
     "STRAGGLER_RATIO": ("run:straggler_threshold:ratio", rf"or on \(run\) {NUMBER} \+ 0 \*"),
     "STRAGGLER_WAIT": (
-        "rank:late_ratio:mean",
-        rf"> on \(run\) group_left \(\) \({NUMBER} \* run:collective_wait_per_step_seconds:median\)",
+        "rank:straggler:level",
+        rf"< on \(run\) group_left \(\) \({NUMBER} \* run:collective_wait_per_step_seconds:median\)",
     ),
-    "SLOWDOWN_RATIO": ("node:gpu_slow:info", rf"node:gpu_(?:thermal_slowdown|power_braked):ratio > {NUMBER}\)"),
+    "SLOWDOWN_RATIO": ("StragglerRank", rf"hw_power_brake.*?\) > {NUMBER} or"),
     "READINGS_STALE_SECONDS": ("NvmlCollectorStale", rf'collector="gpu"}}\) > {NUMBER}'),
 }
 """Threshold -> the rule that holds it, and where in the rule."""
@@ -56,10 +57,14 @@ def test_a_threshold_is_that_of_its_rule(name: str) -> None:
     assert {float(number) for number in re.findall(pattern, rules()[rule])} == {float(getattr(d, name))}
 
 
+OF_THE_NODE = {"HANG_STEPS", "UNKNOWN_STEP_SECONDS"}
+"""What the node alone uses: tachograph_run_hang_limit_seconds."""
+
+
 def test_every_number_has_its_rule() -> None:
-    """There is no number that comes from no rule."""
+    """There is no number that comes from no rule, nor from the node."""
     numbers = {name for name, value in vars(d).items() if name.isupper() and isinstance(value, int | float)}
-    assert numbers == set(LIMITS)
+    assert numbers == set(LIMITS) | OF_THE_NODE
 
 
 def test_words_are_those_of_the_rules() -> None:
@@ -73,8 +78,11 @@ def test_words_are_those_of_the_rules() -> None:
     def matched(rule: str, label: str, words: tuple[str, ...], operator: str = "=~") -> set[str]:
         return {word for word in words if matching(rule, label, operator).fullmatch(word)}
 
-    assert matched("run:excused_timestamp_seconds:max", "phase", PHASES) == d.QUIET_PHASES
-    assert matched("rank:hung_elsewhere_seconds:max", "phase", PHASES, "!~") == d.WAITING_PHASES
+    phases = [
+        {word for word in PHASES if word in found.split("|")}
+        for found in re.findall(r'phase=~"([^"]+)"', rules()["run:hang_patience_seconds:max"])
+    ]
+    assert phases == [d.QUIET_PHASES, d.QUIET_PHASES, d.QUIET_PHASES | {"other"}, d.WAITING_PHASES]
     assert matching("GpuLost", "action", "!~").pattern.split("|") == sorted(d.XID_OF_PROGRAM, reverse=True)
     for cause, rule, operator in (
         (d.THERMAL, "node:gpu_thermal_slowdown:ratio", "=~"),
@@ -90,9 +98,7 @@ def test_words_are_those_of_the_rules() -> None:
 
 
 def test_suspects_come_in_the_order_of_the_rules() -> None:
-    """Not waiting, who stopped first or is behind; else who stopped first; else not waiting: as judgement/hangs.py."""
-    first, behind, elsewhere = sources = (
-        "rank:stopped_first:behind", "rank:collectives_behind:max", "rank:hung_elsewhere_seconds:max"
-    )  # fmt: skip
-    order = re.findall("|".join(sources), rules()["rank:hang_suspect:behind"])
-    assert order == [first, elsewhere, behind, elsewhere, first, elsewhere]
+    """Not waiting, who stopped first or is behind; else who stopped first; else not waiting: as on the node."""
+    order = re.findall('run:collectives_apart:count|why="(?:elsewhere|behind)"', rules()["rank:hang_suspect:behind"])
+    first, elsewhere, behind = "run:collectives_apart:count", ['why="elsewhere"'] * 2, ['why="behind"'] * 2
+    assert order == [first, *elsewhere, *elsewhere, first, *behind, *elsewhere]

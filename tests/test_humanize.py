@@ -46,8 +46,8 @@ def test_hours() -> None:
 def test_coordinates() -> None:
     """A rank's place in its run's parallelism reads as in the text of an alert."""
     assert humanize.coordinates({}) == "-"
-    described = (ROOT / "tests/rules/invariants/behaviour.yml").read_text(encoding="utf-8")
-    assert f"Rank 1 (n, GPU 1; {humanize.coordinates({'pp': 3, 'dp': 0})}) of run r" in described
+    described = (ROOT / "tests/rules/InvariantBroken.yml").read_text(encoding="utf-8")
+    assert f"Rank 11 (n1, GPU 3; {humanize.coordinates({'tp': 3, 'pp': 1, 'dp': 0})}) of run r" in described
 
 
 def test_units_and_times() -> None:

@@ -7,28 +7,35 @@ numbers are those of prometheus/rules/; tests/test_diagnosis.py compares each wi
 from __future__ import annotations
 
 HANG_SECONDS, HANG_STEPS = 15.0, 3
-"""A run hangs without a step for longer than its threshold and three of its usual steps: run:hang_limit_seconds:min."""
+"""A run hangs without a step for longer than its threshold and three usual steps: tachograph_run_hang_limit_seconds."""
 FIRST_STEPS_SECONDS = 1800.0
-"""The same for a run whose usual step is not known yet: run:patience_seconds:max."""
+"""The same for a run whose usual step is not known yet: run:hang_patience_seconds:max."""
+UNKNOWN_STEP_SECONDS = 240.0
+"""A run is overdue after this while its usual step is not known: tachograph_run_hang_limit_seconds."""
 PAUSE_SECONDS = 300.0
-"""The same, with the three steps, where ranks pause: run:patience_seconds:max."""
+"""The same, with the three steps, where ranks pause: run:hang_patience_seconds:max."""
 QUIET_PHASES = frozenset({"init", "checkpoint", "eval"})
-"""Phases in which a rank makes no step for good reason: run:excused_timestamp_seconds:max."""
+"""Phases in which a rank makes no step for good reason: run:hang_patience_seconds:max."""
 WAITING_PHASES = frozenset({"backward", "collective"})
-"""Phases in which a rank may be waiting for the others: rank:hung_elsewhere_seconds:max."""
+"""Phases in which a rank may be waiting for the others: run:hang_patience_seconds:max."""
 CROWD = 8
-"""More suspects than this, or than half of the ranks, are no culprit: rank:hang_culprit:behind."""
+"""More suspects than this, or than half of the ranks, are no culprit: RunHung."""
 
 LAG_SECONDS, LAG_RATIO = 0.005, 0.06
-"""A smaller lag, in seconds and as a share of the step, is noise: rank:lag:ratio."""
+"""A smaller lag, in seconds and as a share of the step, is noise: rank:late_ratio:mean."""
 STRAGGLER_RATIO = 0.2
 """A lag, as a share of the step, from which on a rank holds its run up: run:straggler_threshold:ratio."""
-STRAGGLER_WAIT = 0.4
-"""A straggler's lag is more than this share of the usual wait: rank:late_ratio:mean."""
+STRAGGLER_WAIT = 0.6
+"""A straggler waits less than this share of the usual wait: rank:straggler:level."""
+
+THROUGHPUT_DROP_RATIO = 0.15
+"""Share of its usual speed that a run may lose: run:throughput_threshold:ratio."""
+DATA_STALL_RATIO = 0.2
+"""Share of its steps that the median rank may wait for data: run:data_stall_threshold:ratio."""
 
 THERMAL, POWER_BRAKE, POWER_CAP = "thermal", "power brake", "power cap"
 SLOWDOWN_RATIO = 0.05
-"""Share of the time with clocks held down from which on it explains why a rank is late: node:gpu_slow:info."""
+"""Share of the time with clocks held down from which on it explains why a rank is late: StragglerRank."""
 READINGS_STALE_SECONDS = 30.0
 """Older readings of GPUs say nothing about now: NvmlCollectorStale."""
 XID_OF_PROGRAM = frozenset({"application", "ignore"})

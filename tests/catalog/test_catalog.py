@@ -99,7 +99,6 @@ def test_who_it_is_of(metric: Metric) -> None:
         assert first == catalog.RANK
     elif metric.name.startswith("tachograph_run_"):
         assert metric.labels[0] == "run"
-        assert "rank" not in metric.labels
     elif metric.name.startswith("tachograph_gpu_"):
         assert first == catalog.GPU
         assert metric in tuple(gpu_metrics())

@@ -21,6 +21,7 @@ COMMANDS = (
     "top",
     "watch",
     "node/judgement",
+    "node/ranks/conclusions",
     "node/status_page",
     "diagnosis.py",
 )

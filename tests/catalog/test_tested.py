@@ -24,6 +24,6 @@ CONSTANTS = {row.name: constant for constant, row in vars(catalog).items() if is
 @pytest.mark.parametrize("metric", catalog.METRICS, ids=lambda metric: metric.name)
 def test_a_test_names_it(metric: Metric) -> None:
     """Some test names each row, by its constant or its name, with or without the prefix of its kind."""
-    short = re.sub("^tachograph_(rank|train|gpu|exporter)_", "", metric.name)
+    short = re.sub("^tachograph_(rank|run|train|gpu|exporter)_", "", metric.name)
     if not {CONSTANTS[metric.name], metric.name, metric.name.removeprefix("tachograph_"), short} & WORDS:
         pytest.fail(f"no test names {metric.name}: write one beside the code that sets it", pytrace=False)

@@ -44,7 +44,7 @@ OWN = re.compile(r"\x1b\[[<>?]?[0-9;]*(?:\$p|[mHJKhltu])|\x1b\]22;[a-z]*\x07|\x1
 DEADLINE = 60.0
 
 RECORDED = (
-    *queries.FIGURES, *queries.OF_RANKS, *queries.OF_GPUS, "rank:hang_culprit:behind", "node:gpu_lost:info",
+    *queries.FIGURES, *queries.OF_RANKS, *queries.OF_GPUS, "rank:hang_suspect:behind", "node:gpu_lost:info",
     "ALERTS",
 )  # fmt: skip
 NAMED = (

@@ -102,7 +102,9 @@ OWN_LABELS = {
     "error": ("corrected", "uncorrected"),
     "scope": ("volatile",),
     "reason": ("died",),
+    "kind": ("died",),
     "state": ("running",),
+    "unit": ("mfu", "flops", "hardware_flops", "tokens", "samples"),
 }
 """Values of labels that the catalog leaves open; any other label is "x"."""
 
@@ -116,6 +118,11 @@ VALUES: dict[str, Moment] = {
     c.RANK_START.name: lambda place, now, age: None if place == DEAD else now - age,
     c.RANK_PROGRESS.name: lambda _, now, __: now,
     c.RUN_PROGRESS.name: lambda _, now, __: now,
+    c.RUN_OVERDUE.name: lambda _, __, ___: 0.0,
+    c.RUN_START_STALLED.name: lambda _, __, ___: 0.0,
+    c.RUN_EXCUSED.name: lambda _, __, age: 100 + age,
+    c.RUN_PAUSED.name: lambda _, __, age: 100 + age,
+    c.RUN_HANG_LIMIT.name: lambda _, __, ___: 18.0,
     c.RUN_RANKS.name: lambda place, _, age: float(
         GPUS_PER_NODE - (dead(DEAD, age) and place <= DEAD < place + GPUS_PER_NODE)
     ),
@@ -128,11 +135,29 @@ VALUES: dict[str, Moment] = {
     c.TRAIN_RECENT_WAIT.name: lambda place, _, __: 0.02 if place == SLOW else 0.3,
     c.TRAIN_FLOPS.name: lambda _, __, age: age * 4e14,
     c.RANK_PEAK_FLOPS.name: lambda _, __, ___: 989e12,
+    c.RUN_FIRST_END.name: lambda place, _, age: age - DIED if place == DEAD and dead(place, age) else None,
+    c.RUN_CHECKPOINT_TIMESTAMP.name: lambda _, now, age: now - age % 300,
+    c.RUN_UNSAVED.name: lambda _, __, age: age % 300,
+    c.RUN_RANK_STEP.name: lambda _, __, age: age // 0.5,
+    c.RUN_TRAIN_STEP.name: lambda _, __, age: age // 0.5,
+    c.RUN_STEPS.name: lambda _, __, age: age // 0.5,
+    c.RUN_LEAST_WAIT.name: lambda place, _, __: 0.02 if place == SLOW else 0.3,
     c.TRAIN_LOSS_SPIKE_STEPS.name: lambda _, __, ___: 0.0,
+    c.RUN_LOSS_SPIKE_STEPS.name: lambda _, __, ___: 0.0,
     c.GPU_ECC_ERRORS.name: lambda _, __, ___: 0.0,
     c.GPU_UP.name: lambda _, __, ___: 1.0,
 }
 """The value of a rank or GPU, by its place, the time and the age of the fleet; other metrics follow from their kind."""
+TROUBLES = (
+    c.RUN_ENDED_TOGETHER, c.RUN_ENDED_ATTEMPT, c.RUN_ENDED, c.RUN_STEPS_SHORT, c.RUN_FRUITLESS_ATTEMPTS,
+    c.RUN_FINISHED, c.RUN_LOSS_SPIKED, c.RUN_LOSS_NONFINITE_STEP, c.RUN_LOSS_NONFINITE_RANKS,
+    c.RUN_LOSS_NONFINITE_SECONDS, c.RUN_GRAD_NORM_NONFINITE_STEPS, c.RUN_GRAD_NORM_SPIKE_STEPS, c.RUN_VAL_LOSS_SPIKE,
+    c.RUN_AMP_SKIPPED, c.RUN_GLOBAL_BATCH_WRONG_STEPS, c.RUN_CHECKPOINT_FAILED, c.RUN_CHECKPOINT_SAVING,
+    c.RUN_DATA_STALL, c.RUN_HANG_STILL, c.RUN_HANG_ENQUEUED, c.RUN_HANG_SUSPECT, c.RUN_HANG_SUSPECT_ENQUEUED,
+    c.RUN_MEMORY_LEAK, c.RUN_MEMORY_LEAKING, c.RUN_MEMORY_RETRIES,
+)  # fmt: skip
+"""What nodes say of troubles that this fleet does not have: nothing."""
+VALUES |= {metric.name: lambda *_: None for metric in TROUBLES}
 
 
 def dead(place: int, age: float) -> bool:
@@ -192,6 +217,7 @@ HOSTS: dict[str, tuple[Moment, dict[str, str]]] = {
     "node_pressure_io_stalled_seconds_total": (lambda _, __, age: age * 0.001, {}),
     "node_filesystem_avail_bytes": (lambda *_: 4e11, {"device": "/dev/md0", "mountpoint": "/"}),
     "node_filesystem_size_bytes": (lambda *_: 1e12, {"device": "/dev/md0", "mountpoint": "/"}),
+    "node_filesystem_readonly": (lambda *_: 0.0, {"device": "/dev/md0", "mountpoint": "/"}),
     "node_disk_read_bytes_total": (lambda _, __, age: age * 1e8, {"device": "md0"}),
     "node_network_up": (lambda *_: 1.0, {"device": "eth0"}),
     "node_network_receive_bytes_total": (lambda _, __, age: age * 1e8, {"device": "eth0"}),

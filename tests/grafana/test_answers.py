@@ -35,7 +35,6 @@ MOVED = {  # from node a, where it is shown dead, to b
     f'tachograph_rank_up{{{RANK_3},instance="b"}}': "1x99",
     f'tachograph_train_step{{{RANK_3},instance="a"}}': "20x99",
     f'tachograph_train_step{{{RANK_3},instance="b"}}': "120x99",
-    f'rank:moved:info{{{RANK_3},instance="a"}}': "1x99",
     f'rank:halted:info{{{RANK_3},instance="a",state="dead"}}': "1x99",
 }
 CASES = {
@@ -50,7 +49,8 @@ CASES = {
     "it is no step behind itself": Case("ranks", "Steps between the first and the last rank", MOVED, {"{}": 0}),
     "collectives a scrape apart are no hang": Case(
         "run", "Collectives behind",
-        {'tachograph_train_collective_enqueued{run="r",rank="0",group="dp",instance="a"}': "0 _x11 1200 _x11 2400 _x71",
+        {'tachograph_run_ranks{run="r",instance="a",state="running"}': "2x99",
+         'tachograph_train_collective_enqueued{run="r",rank="0",group="dp",instance="a"}': "0 _x11 1200 _x11 2400 _x71",
          'tachograph_train_collective_enqueued{run="r",rank="1",group="dp",instance="b"}': "_x6 600 _x11 1800 _x80"},
         {"{}": 0}, at=150,
     ),
@@ -74,12 +74,15 @@ CASES = {
     "a failed scrape is no restart": Case(
         "run", "Restarts",
         {'tachograph_rank_info{run="r",rank="0",attempt="0",instance="a"}': "1x83 stale 1x40",
-         'run:attempt:info{run="r",attempt="0"}': "1x83 stale 1x40"},
+         'tachograph_run_restarts{run="r",attempt="0"}': "1x83 stale 1x40"},
         {},
     ),
     "an attempt that is new is one": Case(
         "run", "Restarts",
-        {'run:attempt:info{run="r",attempt="0"}': "1x99", 'run:attempt:info{run="r",attempt="1"}': "_x90 1x9"},
+        {
+            'tachograph_run_restarts{run="r",attempt="0"}': "1x99",
+            'tachograph_run_restarts{run="r",attempt="1"}': "_x90 1x9",
+        },
         {'{attempt="1"}': 1},
     ),
     "GPUs of a run that is over are not held": Case(
@@ -99,7 +102,7 @@ CASES = {
         "storage", "Firing now",
         {'ALERTS{alertname="StorageSlow",alertstate="firing",severity="critical"}': "1x99",
          'ALERTS_FOR_STATE{alertname="StorageSlow",severity="critical"}': "80x99",
-         'run:shared_stall_timestamp_seconds:min{run="r"}': "20x99"},
+         'run:shared_stall_seconds:max{run="r"}': "20x99"},
         {'{alertname="StorageSlow",severity="critical"}': 400},
     ),
     "an alert begins where it fires, not where it once was pending": Case(

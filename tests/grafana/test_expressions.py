@@ -19,8 +19,19 @@ ANYWHERE = {"instance", "job", "cluster"}
 """Labels that a scrape, or whoever collects from several Prometheis, puts on every series."""
 OF_OTHERS = ("prometheus_", "alertmanager_", "process_", "scrape_")
 """Beginnings of names that real programs show in test_queries.py."""
-UNUSED_BY_RULES = {"node_disk_read_bytes_total": "node_exporter's diskstats, which are on by default"}
-"""node_exporter's metrics that panels alone read."""
+UNUSED_BY_RULES = {
+    "node_disk_read_bytes_total": "diskstats",
+    "node_filesystem_avail_bytes": "filesystem",
+    "node_filesystem_readonly": "filesystem",
+    "node_filesystem_size_bytes": "filesystem",
+    "node_infiniband_local_ack_timeout_errors_total": "infiniband",
+    "node_infiniband_np_cnp_packets_sent_total": "infiniband",
+    "node_infiniband_port_data_transmitted_bytes_total": "infiniband",
+    "node_memory_MemAvailable_bytes": "meminfo",
+    "node_memory_MemTotal_bytes": "meminfo",
+    "node_network_receive_bytes_total": "netdev",
+}
+"""node_exporter's metrics that panels alone read -> its collector, which is on by default."""
 
 
 def selectors(node: object) -> Iterator[promql_parser.VectorSelector]:

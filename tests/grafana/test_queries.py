@@ -18,7 +18,7 @@ ABSENT = {
         "Network ports: errors and faults A", "Network ports: errors and faults B",
         "Network ports: errors and faults C", "Network errors a second, node by node A", "Collectives behind A",
         "Stalled process groups A", "Ranks, the most conspicuous first G",
-        "Where the step of each rank goes F", "Runs, the worst first I", "GPUs read C",
+        "Where the step of each rank goes E", "Runs, the worst first I", "GPUs read C",
         "Nodes, the most conspicuous first B", "Nodes, the most conspicuous first F",
         "Nodes, the least visible first C", "Nodes, the least visible first G", "Loss B", "Loss D",
         "Saving now A", "Saving now B", "Saving now C", "Saving now D", "Attempts, saves, evaluations B",

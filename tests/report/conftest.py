@@ -94,8 +94,8 @@ def of_run(began: float) -> Iterator[tuple[str, dict[str, str], Moment]]:
     for cause, lost, while_hung in (("collective", 0.1, 0.0), ("hang", 0.0, 1.0)):
         shares = partial(lambda lost, while_hung, age: RANKS * (while_hung if hung(age) else lost), lost, while_hung)
         yield "run:lost_seconds:rate2m", {"run": RUN, "cause": cause}, shares
-    yield "run:attempt:info", {"run": RUN, "attempt": "0", "world_size": str(RANKS)}, within(0, END)
-    yield "run:attempt:info", {"run": RUN, "attempt": "1", "world_size": str(RANKS)}, within(END, LENGTH + 1)
+    yield "tachograph_run_restarts", {"run": RUN, "attempt": "0", "world_size": str(RANKS)}, within(0, END)
+    yield "tachograph_run_restarts", {"run": RUN, "attempt": "1", "world_size": str(RANKS)}, within(END, LENGTH + 1)
     for bound, share in (("0.25", 0.0), ("0.5", 0.9), ("1.0", 1.0), ("+Inf", 1.0)):
         bucket = {"run": RUN, "le": bound, "instance": "node-0"}
         yield (
@@ -148,7 +148,7 @@ def of_ranks() -> Iterator[tuple[str, dict[str, str], Moment]]:
         yield "tachograph_train_recent_step_seconds", own, lately(0.5)
         yield "tachograph_train_recent_wait_seconds", own, lately(0.01 if rank == LATE else 0.15)
     late = {"run": RUN, "rank": str(LATE), "instance": "node-0"}
-    yield "rank:lateness:ratio", late, within(900, 1500, 0.4)
+    yield "rank:late_ratio:mean", late, within(900, 1500, 0.4)
     behind = {"run": RUN, "rank": str(CULPRIT), "instance": "node-2"}
     yield "rank:hang_suspect:behind", behind, within(HANG, END)
     dead = {"run": RUN, "rank": "30", "instance": "node-3", "state": "dead"}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.rules.node_series import GROUP, node_series
 from tools.mutation.copies import Reach, RuleFiles, asked, name_of, words
 from tools.mutation.trial import read
 
@@ -57,7 +58,7 @@ def asserted(scenario: Mapping[str, Any], reach: Reach) -> set[str]:
     return found
 
 
-def apart(test: Mapping[str, Any], files: RuleFiles, folder: Path) -> Iterator[Path]:
+def apart(test: Mapping[str, Any], files: RuleFiles, folder: Path, *, whole: bool) -> Iterator[Path]:
     """Write each scenario beside the rules that its assertions are about and all that these read; yield the files."""
     for number, scenario in enumerate(test["tests"]):
         given = " ".join(one["series"] for one in scenario.get("input_series", ()))
@@ -67,13 +68,21 @@ def apart(test: Mapping[str, Any], files: RuleFiles, folder: Path) -> Iterator[P
         own.mkdir()
         for stem, content in files.items():
             groups = [
-                group | {"rules": [rule for rule in group["rules"] if name_of(rule) in needed]}
+                group | {"rules": [rule for rule in group["rules"] if whole or name_of(rule) in needed]}
                 for group in content["groups"]
             ]
             (own / f"{stem}.yml").write_text(json.dumps({"groups": groups}), encoding="utf-8")  # JSON is YAML
+        first = {"groups": [{"name": GROUP, "rules": node_series(scenario)}]}
+        (own / f"{GROUP}.yml").write_text(json.dumps(first), encoding="utf-8")
+        names = [f"{stem}.yml" for stem in (GROUP, *files)]
+        order = [
+            GROUP,
+            *(test.get("group_eval_order") or [one["name"] for file in files.values() for one in file["groups"]]),
+        ]
         path = own / "test.yml"
-        names = [f"{stem}.yml" for stem in files]
-        path.write_text(json.dumps({**test, "rule_files": names, "tests": [scenario]}), encoding="utf-8")
+        path.write_text(
+            json.dumps({**test, "rule_files": names, "group_eval_order": order, "tests": [scenario]}), encoding="utf-8"
+        )
         yield path
 
 
@@ -89,7 +98,7 @@ def behave(promtool: Promtool, request: pytest.FixtureRequest, tmp_path: Path) -
     def run(path: Path, program: Path | None = None) -> None:
         test = read(path)
         loaded = {Path(file).stem: rules_of((path.parent / file).resolve()) for file in test["rule_files"]}
-        promtool("test", "rules", *([path] if whole else apart(test, loaded, tmp_path)), program=program)
+        promtool("test", "rules", *apart(test, loaded, tmp_path, whole=whole), program=program)
 
     return run
 

@@ -59,8 +59,8 @@ def test_texts_are_indented_like_their_line(tmp_path: Path) -> None:
     path = source(tmp_path, "rules:\n  - record: a\n    expr: |\n      $(limit x; 2)\n")
     (found,) = yaml.safe_load(rules.rendered(path, {}))["rules"]
     first, *_, last = found["expr"].splitlines()
-    assert first.startswith('max by (run) (last_over_time(run:own_threshold:max{name="x"}')
-    assert last == "2 + 0 * run:ranks:count"
+    assert first.startswith('max by (run) (last_over_time(tachograph_run_threshold{name="x"}')
+    assert last == "2 + 0 * max by (run) (last_over_time(tachograph_run_world_size[5m]))"
 
 
 def test_a_rule_knows_its_name(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def scenario(run: str, losses: Sequence[float]) -> dict[str, str]:
     """Return the loss as Prometheus scrapes it; its first sample is the one after SCRAPE steps."""
     samples = [losses[0], *losses[SCRAPE - 1 :: SCRAPE]]
     return {
-        "series": f'tachograph_train_loss{{run="{run}",rank="0",instance="n"}}',
+        "series": f'tachograph_run_loss{{run="{run}",instance="n"}}',
         "values": " ".join(f"{loss:.9g}" for loss in samples),
     }
 

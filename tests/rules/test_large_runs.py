@@ -139,25 +139,6 @@ def test_the_first_of_4096_to_die_is_named_and_a_crowd_is_not(
     unlimited.unlink()
 
 
-def nan(ranks: int, first: Collection[int]) -> Iterator[Series]:
-    """Yield a run whose loss is NaN on all ranks, from step 480 on the first and from 481 on the others."""
-    for rank in range(ranks):
-        yield series("tachograph_rank_info", rank, f"1x{SAMPLES}")
-        yield series("tachograph_train_loss", rank, "2.3 " + "NaN " * SAMPLES)
-        yield series(
-            "tachograph_train_nonfinite_step", rank, f"_ {480 if rank in first else 481}x{SAMPLES}", source="loss"
-        )
-
-
-def test_the_first_to_lose_the_loss_are_named_up_to_eight(rule_tests: RuleTests) -> None:
-    """Eight of 64 ranks are eight alerts in one page; nine are a crowd."""
-    eight = {"input_series": list(nan(64, range(8))), "promql_expr_test": [
-        firing({'{alertname="LossNotFinite",instance="node-0"}': 8}, "instance")]}  # fmt: skip
-    nine = {"input_series": list(nan(64, range(9))), "promql_expr_test": [
-        firing({'{alertname="LossNotFinite"}': 1}, "instance")]}  # fmt: skip
-    rule_tests(EVERY_RULE, {"interval": "5s", **eight}, {"interval": "5s", **nine})
-
-
 def hardware(ranks: int, lost: int) -> Iterator[Series]:
     """Yield a healthy run with a rank on every GPU, but for one that is lost from 60 s on."""
     for rank in range(ranks):

@@ -20,6 +20,9 @@ DEFAULT = 30
 T = 130.3
 """When the first rank ends."""
 
+KINDS = {"died": "died", "collective": "communication", "terminated": "told", "finished": ""}
+"""The kind of an end by its reason; of all other reasons it is `failed`."""
+
 Series = dict[str, str]
 
 
@@ -75,18 +78,16 @@ class Fleet:
         state = "running" if heard > now - 10 else "frozen"
         if ended:
             state = {"died": "dead", "finished": "finished"}.get(reason, "failed")
-        shown = {
+        shown: dict[tuple[str, str], float] = {
             ("rank_info", f'gpu="0",uuid="U{rank}"'): 1.0,
             ("rank_up", ""): float(not ended or reason == "finished"),
             ("rank_state", f'state="{state}"'): 1.0,
-            ("rank_heartbeat_timestamp_seconds", ""): heard + ahead,
             ("train_step", ""): 4000.0,
             ("train_total_steps", ""): 10000.0,
-        }  # fmt: skip
-        if ended:
-            shown["rank_ended_timestamp_seconds", f'reason="{reason}"'] = end + ahead
-        else:
+        }
+        if not ended:
             shown["rank_phase_seconds", f'phase="{self.phase}"'] = 1.0
+        node.update(self._concluded(rank, now, heard))
         at = f'run="r",rank="{rank}",instance="node-{rank}"'
         node[f'tachograph_run_ranks{{run="r",instance="node-{rank}",state="running"}}'] = float(state == "running")
         if state == "frozen":
@@ -94,6 +95,20 @@ class Fleet:
         return node | {
             f"tachograph_{name}{{{at}{',' if more else ''}{more}}}": value for (name, more), value in shown.items()
         }
+
+    def _concluded(self, rank: int, now: float, heard: float) -> Iterator[tuple[str, float]]:
+        """Yield what a node concludes about its rank (conclusions/ends.py and frozen.py)."""
+        end, reason = self.ends.get(rank, (1e9, ""))
+        where = f'gpu="0",uuid="U{rank}",instance="node-{rank}"'
+        kind = KINDS.get(reason, "failed")
+        if end <= now and kind:
+            labels = f'run="r",kind="{kind}",reason="{reason}",rank="{rank}",{where}'
+            yield f"tachograph_run_first_end_seconds{{{labels}}}", now - end
+            yield f'tachograph_run_ended_together{{run="r",kind="{kind}",instance="node-{rank}"}}', 1.0
+        if end <= now and kind in ("", "told"):
+            yield f'tachograph_run_ended_seconds{{run="r",outcome="{reason}",instance="node-{rank}"}}', now - end
+        if heard < now - (60 if self.phase in ("init", "checkpoint", "eval") else 30) and end > now:
+            yield f'tachograph_run_frozen_seconds{{run="r",rank="{rank}",phase="{self.phase}",{where}}}', now - heard
 
 
 def alerts(moment: float, window: str, *expected: str) -> dict[str, Any]:
@@ -171,10 +186,10 @@ def test_a_lost_scrape_names_no_innocent(rule_tests: RuleTests, scrape: int) -> 
 
 @at_intervals(*SCRAPES[:3])
 def test_a_node_that_stays_away_is_waited_for_three_scrapes(rule_tests: RuleTests, scrape: int) -> None:
-    """And 5 s, after the first end was seen; then whoever is known is named."""
-    end = 350.3
+    """And 5 s, after it was last seen; then whoever is known is named."""
+    end = 300.3 + scrape
     away = Fleet(scrape, ends={0: (end, "died")}, away={2: 300.0}, lasts=480)
-    cap = next(moment for moment in range(1, 480, scrape) if moment > end) + 3 * scrape + 5
+    cap = max(range(1 + 2 * scrape // 3, 301, scrape)) + 3 * scrape + 5
     rule_tests(
         FILES,
         shows(away, alerts(cap - 4, "10m"), alerts(cap + 2 * EVALUATION + 2, "10m", named("RankDead", 0))),
@@ -229,7 +244,7 @@ def test_a_page_that_ends_does_not_come_back(rule_tests: RuleTests) -> None:
     rule_tests(
         FILES,
         shows(Fleet(30, ends=died(2), lasts=1500), alerts(1490, "30m", named("RankDead", 2), *ended),
-             alerts(1490, "5m", *ended)),
+             alerts(1490, "4m", *ended)),
         shows(Fleet(30, ends=died(2), restarted={2: 400.0}, lasts=1500),
              alerts(1490, "30m", named("RankDead", 2), *ended)),
         interval="10s",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import lzma
+import math
 import re
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tachograph.catalog.rank import KIND_OF_END
 from tachograph_lab.replay.evaluation import evaluate
 from tachograph_lab.replay.recording import Recording
 from tachograph_lab.replay.scraped import Row, Target
@@ -33,6 +35,25 @@ TICKET_SECONDS = 60
 """For how long a misuse has to stand."""
 
 
+def concluded(rows: list[Row], now: float) -> list[Row]:
+    """Return what today's exporter concludes from the ends on a page: the first of each run, of one rank each."""
+    return [
+        ("tachograph_run_first_end_seconds",
+         {**labels, "kind": KIND_OF_END.get(labels["reason"], "failed"), "gpu": "0", "uuid": "U"}, now - value)
+        for name, labels, value in rows
+        if name == "tachograph_rank_ended_timestamp_seconds" and labels["reason"] != "finished"
+    ]  # fmt: skip
+
+
+def lost(rows: list[Row]) -> list[Row]:
+    """Return what a node of today says of a loss that is not finite."""
+    return [
+        ("tachograph_run_loss_nonfinite_ranks", {"run": labels["run"], "when": "now"}, 1.0)
+        for name, labels, value in rows
+        if name == "tachograph_train_loss" and not math.isfinite(value)
+    ]
+
+
 def pages(every: int) -> list[tuple[float, list[Row]]]:
     """Return each `every`-th page with its time; times in it count from the first page, as a replay's clock does."""
     found: list[tuple[float, list[Row]]] = []
@@ -45,7 +66,7 @@ def pages(every: int) -> list[tuple[float, list[Row]]]:
             for family in text_string_to_metric_families(page)
             for one in family.samples
         ]
-        found.append((float(at), rows))
+        found.append((float(at), [*rows, *concluded(rows, 5.0 * every * number), *lost(rows)]))
     return found
 
 

@@ -23,8 +23,7 @@ READING = re.compile(r"\b(?:tachograph_\w+|up)\b(?:\{[^}]*\})?(?:\[\w+\])?(?! of
 LABELS = {
     "gpu": ',gpu="0",uuid="U"', "running": ',state="running"', "dead": ',state="dead"', "frozen": ',state="frozen"',
     "loss": ',source="loss"', "died": ',reason="died"', "forward": ',phase="forward"',
-    "checkpoint": ',phase="checkpoint"', "parameters": ',name="parameters"',
-}  # fmt: skip
+    "checkpoint": ',phase="checkpoint"', }  # fmt: skip
 
 Series = Mapping[str, str]
 
@@ -103,74 +102,22 @@ def page(number: int, **values: str) -> dict[str, str]:
     return named | {f'up{{job="tachograph",instance="n{number}"}}': "1x60"}
 
 
+def of_node(metric: str, number: int, **labels: str) -> str:
+    """Return what a node concludes about its part of run r."""
+    own = "".join(f',{label}="{value}"' for label, value in labels.items())
+    return f'tachograph_run_{metric}{{run="r",instance="n{number}"{own}}}'
+
+
 STORIES = {
     # A run on one node that makes ten steps a second, and is scraped every 15 s, does not stand still.
     "a run that steps": Story(
         subjects=("runs", "progress"),
         groups=("tachograph-progress",),
         scrape=15,
-        series=page(0, rank_progress_timestamp_seconds="0+15x60", rank_phase_seconds__forward="0x60"),
+        series=page(0, rank_phase_seconds__forward="0x60")
+        | {'tachograph_run_progress_age_seconds{run="r",instance="n0"}': "0x60"},
         ends=300,
         empty=("absent(run:stalled_seconds:min)", "max_over_time(run:stalled_seconds:min[4m]) > 0"),
-    ),
-    # A save holds Python's lock for 40 s, from second 100 on; a minute of that is no fault.
-    "a rank silent in its save": Story(
-        subjects=("runs", "progress", "ranks"),
-        groups=("tachograph-frozen",),
-        scrape=5,
-        series=page(
-            0,
-            rank_state__running="1x22 0x4 1x60",
-            rank_state__frozen="0x22 1x4 0x60",
-            rank_heartbeat_timestamp_seconds="0+5x20 100x6 135+5x60",
-            rank_phase_seconds__checkpoint="_x15 1+5x12 stale",
-            rank_phase_seconds__forward="0x14 stale _x12 0x60",
-        ),
-        ends=200,
-        empty=(
-            'count_over_time(ALERTS{alertname="RankFrozen"}[3m])',
-            "absent(max_over_time(rank:silent_seconds:max[3m]) > 30)",
-        ),
-    ),
-    # The same, scraped every minute: one page shows that the save began and how long the rank has been silent.
-    "a rank silent in its save, every minute": Story(
-        subjects=("runs", "progress", "ranks"),
-        groups=("tachograph-frozen",),
-        scrape=60,
-        series=page(
-            0,
-            rank_state__running="1x1 0 1x9",
-            rank_state__frozen="_x2 1 0x9",
-            rank_heartbeat_timestamp_seconds="0 60 80 180+60x9",
-            rank_phase_seconds__checkpoint="_x2 45 stale",
-            rank_phase_seconds__forward="0x1 stale 0x9",
-        ),
-        ends=300,
-        empty=(
-            'count_over_time(ALERTS{alertname="RankFrozen"}[5m])',
-            "absent(max_over_time(rank:silent_seconds:max[5m]) > 30)",
-        ),
-    ),
-    # Rank 0 ended at second 99 and is up on another node when that is seen.
-    "a rank that came back elsewhere": Story(
-        subjects=("runs", "progress", "ranks"),
-        groups=("tachograph-ranks",),
-        scrape=5,
-        series=page(
-            0,
-            rank_up="1x19 0x40",
-            rank_state__running="1x19 0x40",
-            rank_state__dead="0x19 1x40",
-            rank_ended_timestamp_seconds__died="_x20 99x40",
-            rank_start_timestamp_seconds="0x60",
-        )
-        | {one.replace('instance="n0"', 'instance="n1"'): "_x20 1x40" for one in page(0) if "rank_" in one}
-        | page(1, rank_progress_timestamp_seconds="0+5x60"),
-        ends=200,
-        empty=(
-            'count_over_time(ALERTS{alertname=~"Rank.*|RunDown"}[3m])',
-            "absent(max_over_time(rank:moved:info[1m]))",
-        ),
     ),
     # Rank 3 lost the loss at step 100, and the others a step later; their pages come first.
     "the first that lost the loss": Story(
@@ -180,12 +127,15 @@ STORIES = {
         series={
             one: value
             for number in range(4)
-            for one, value in page(
-                number,
-                train_step="99x20 130x40" if number == 3 else "99x19 130x40",
-                train_loss="2x20" + 20 * " NaN" if number == 3 else "2x19" + 20 * " NaN",
-                train_nonfinite_step__loss="_x21 100x40" if number == 3 else "_x20 101x40",
-            ).items()
+            for one, value in {
+                of_node("train_step", number): "99x20 130x40" if number == 3 else "99x19 130x40",
+                of_node("loss_nonfinite_step", number, rank=str(number)): "_x21 100x40"
+                if number == 3
+                else "_x20 101x40",
+                of_node("loss_nonfinite_seconds", number): f"_x{20 + (number == 3)} {1 + 5 * (number == 3)}+5x40",
+                of_node("loss_nonfinite_ranks", number, when="first"): f"_x{20 + (number == 3)} 1x40",
+                of_node("loss_nonfinite_ranks", number, when="lately"): f"_x{20 + (number == 3)} 1x40",
+            }.items()
         },
         ends=150,
         empty=(
@@ -193,53 +143,24 @@ STORIES = {
             'absent(ALERTS{alertname="LossNotFinite",rank="3",alertstate="firing"})',
         ),
     ),
-    # Rank 0 saved after the loss had begun to spike, and its page comes before those of the others.
-    "a save within a spike": Story(
-        subjects=("learning",),
-        groups=("tachograph-learning",),
-        scrape=5,
-        series={
-            one: value
-            for number in range(4)
-            for one, value in page(
-                number,
-                train_loss="2x19 20x40" if number == 0 else "2x20 20x40",
-                train_loss_spike_steps="0x19 2+50x40" if number == 0 else "0x20 52+50x40",
-                **(
-                    {"train_checkpoint_step": "900x19 1000x40", "train_checkpoint_timestamp_seconds": "9x19 99x40"}
-                    if number == 0
-                    else {}
-                ),
-            ).items()
-        },
-        ends=150,
-        empty=(
-            "max_over_time(run:good_checkpoint_step:max[1m]) != 900",
-            "max_over_time(run:good_checkpoint_timestamp_seconds:max[1m]) != 9",
-            "absent(run:good_checkpoint_step:max) or absent(run:good_checkpoint_timestamp_seconds:max)",
-        ),
-    ),
-    # Ranks that draw three batches a step and hold the same parameters, one of them a scrape behind.
+    # Nodes that hold the same parameters, and draw three batches a step, one of them a scrape behind.
     "ranks alike": Story(
-        subjects=("learning", "invariants"),
-        groups=("tachograph-batches", "tachograph-invariants"),
+        subjects=("runs", "learning", "invariants"),
+        groups=("tachograph-invariants",),
         scrape=15,
         series={
             one: value
             for number in range(4)
-            for one, value in page(
-                number,
-                train_batches_total=f"{1000 - 450 * (number == 3)}+450x60",
-                train_steps_total=f"{300 - 150 * (number == 3)}+150x60",
-                train_invariant__parameters=f"{70 - 7 * (number == 3)}+7x60",
-                train_invariant_step__parameters=f"{300 - 150 * (number == 3)}+150x60",
-            ).items()
+            for one, value in {
+                of_node("batches_per_step", number, held="most", rank=str(number)): "3x60",
+                of_node("invariant", number, name="x", held="most", rank=str(number)): f"{70 - 7 * (number == 3)}+7x60",
+                of_node("invariant_step", number, name="x"): f"{300 - 150 * (number == 3)}+150x60",
+            }.items()
         },
         ends=300,
         empty=(
             'count_over_time(ALERTS{alertname=~"InvariantBroken|SilentDataCorruptionSuspected"}[4m])',
-            "absent(run:batches_per_step:mean150s == 3)",
-            'absent(run:invariant_differs:info{name="parameters"})',
+            "absent(run:invariant:median)",
         ),
     ),
 }

@@ -11,6 +11,8 @@ from typing import cast
 
 import pytest
 
+from tachograph.catalog.rank import KIND_OF_END
+
 RULES = Path(__file__).resolve().parents[2] / "prometheus/rules"
 FILES = [RULES / f"{subject}.yml" for subject in ("clocks", "exporter", "runs", "progress", "ranks", "learning")]
 STATES = {"died": "dead", "finished": "finished"}
@@ -62,6 +64,13 @@ class Process:
         yield f'tachograph_rank_phase_seconds{{{who},phase="{phase}"}}', since
 
 
+def values_of(page: Mapping[str, object], name: str) -> Iterator[tuple[str, float]]:
+    """Yield a family's values by rank."""
+    for one, value in page.items():
+        if one.startswith(f"tachograph_{name}{{"):
+            yield one.split('rank="')[1].split('"')[0], float(cast("float", value))
+
+
 @dataclass(frozen=True)
 class Incident:
     """Processes, and what is paged: by alert the rank that is named, and the time until which it must have come."""
@@ -99,10 +108,67 @@ class Incident:
         for rank in {one.rank for one in begun}:
             *before, last = sorted((one for one in begun if one.rank == rank), key=lambda one: one.start)
             page |= last.page(now, clock, before[-1] if before else None)
-        return page | self._concluded(node, page)
+        page |= dict(self._ends(node, begun, now)) | self._lost(node, page, now + clock)
+        return page | self._concluded(node, page, now + clock)
 
     @staticmethod
-    def _concluded(node: str, page: Mapping[str, object]) -> dict[str, object]:
+    def _ends(node: str, begun: Sequence[Process], now: float) -> Iterator[tuple[str, object]]:
+        """Yield what the exporter concludes of the ends there (conclusions/ends.py)."""
+        ended = [one for one in begun if one.end <= now]
+        if finished := [one.end for one in ended if one.reason == "finished" and now - 30 > one.end > now - 120]:
+            yield f'tachograph_run_ended_seconds{{run="r",instance="{node}",outcome="finished"}}', now - max(finished)
+        ended = [one for one in ended if one.reason != "finished"]
+        newest = max((one.start for one in ended), default=0)
+        alive = {one.rank: one for one in begun if now < one.end}
+        step = max((min(now, one.stops) for one in alive.values()), default=-math.inf)
+        ended = [one for one in ended if one.end >= newest and one.end >= step - 60]
+        if not ended or (now > max(one.end for one in ended) + KEPT_SECONDS and not alive):
+            return
+        if all(one.rank in alive for one in ended) and now > min(one.end for one in ended) + 75:
+            return
+        first = {}
+        for one in sorted(ended, key=lambda one: -one.end):
+            first[KIND_OF_END.get(one.reason, "failed")] = one
+        for kind, one in first.items():
+            who = f'rank="{one.rank}",gpu="{one.rank}",uuid="U{node}{one.rank}"'
+            labels = f'run="r",instance="{node}",kind="{kind}",reason="{one.reason}",{who}'
+            yield f"tachograph_run_first_end_seconds{{{labels}}}", now - one.end
+            near = sum(abs(each.end - one.end) <= 0.5 and each.reason == one.reason for each in ended)
+            yield f'tachograph_run_ended_together{{run="r",instance="{node}",kind="{kind}"}}', near
+        if newest > 0:
+            yield f'tachograph_run_ended_attempt_seconds{{run="r",instance="{node}"}}', now - newest
+        if not alive and min(first, key=lambda kind: first[kind].end) == "told":
+            labels = f'run="r",instance="{node}",outcome="{first["told"].reason}"'
+            yield f"tachograph_run_ended_seconds{{{labels}}}", now - first["told"].end
+
+    @staticmethod
+    def _lost(node: str, page: Mapping[str, object], now: int) -> dict[str, object]:
+        """Return what the exporter says of the step, and of losses that were not finite within 70 s."""
+        run = f'run="r",instance="{node}"'
+        of_ranks = {name: dict(values_of(page, name)) for name in (
+            "train_step", "train_nonfinite_step", "train_loss_nonfinite_timestamp_seconds", "train_loss",
+        )}  # fmt: skip
+        alive = {rank: step for rank, step in of_ranks["train_step"].items() if rank in of_ranks["train_loss"]}
+        said: dict[str, object] = {f"tachograph_run_train_step{{{run}}}": max(alive.values())} if alive else {}
+        last = of_ranks["train_loss_nonfinite_timestamp_seconds"]
+        steps = {
+            rank: of_ranks["train_nonfinite_step"][rank]
+            for rank, at in last.items()
+            if now - at < 70 + 530 * (rank not in alive)
+        }
+        if steps:
+            first = [rank for rank, step in steps.items() if step == min(steps.values())]
+            gpu = f'rank="{first[0]}",gpu="{first[0]}",uuid="U{node}{first[0]}"'
+            said |= {
+                f"tachograph_run_loss_nonfinite_step{{{run},{gpu}}}": min(steps.values()),
+                f"tachograph_run_loss_nonfinite_seconds{{{run}}}": max(last.values()) + 1000 - min(steps.values()),
+                f'tachograph_run_loss_nonfinite_ranks{{{run},when="first"}}': len(first),
+                f'tachograph_run_loss_nonfinite_ranks{{{run},when="lately"}}': len(steps),
+            }
+        return said
+
+    @staticmethod
+    def _concluded(node: str, page: Mapping[str, object], now: int) -> dict[str, object]:
         """Return what the exporter concludes of the ranks on its page."""
         if not page:
             return {}
@@ -112,10 +178,15 @@ class Incident:
         steps = [
             cast("float", page[one]) for one in page if one.startswith("tachograph_rank_progress_timestamp_seconds{")
         ]
+        if not steps:
+            return {f'tachograph_run_ranks{{run="r",instance="{node}",state="running"}}': len(running)}
         run = f'run="r",instance="{node}"'
         return {
             f'tachograph_run_ranks{{{run},state="running"}}': len(running),
-            **({f"tachograph_run_progress_timestamp_seconds{{{run}}}": max(steps)} if steps else {}),
+            f"tachograph_run_progress_timestamp_seconds{{{run}}}": max(steps),
+            f"tachograph_run_progress_age_seconds{{{run}}}": now - max(steps),
+            f"tachograph_run_step_seconds{{{run}}}": 1,
+            f"tachograph_run_hang_limit_seconds{{{run}}}": 18,
         }
 
     def test(self) -> dict[str, object]:

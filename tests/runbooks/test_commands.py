@@ -219,7 +219,7 @@ def test_a_placeholder_for_a_label_has_one(name: str) -> None:
 def labels_of() -> Mapping[str, set[str]]:
     """Return the labels that each alert has in some test of the rules."""
     found: dict[str, set[str]] = {name: set() for name in PAGES}
-    for path in ROOT.glob("tests/rules/*/*.yml"):
+    for path in ROOT.glob("tests/rules/**/*.yml"):
         for test in shipped.read_yaml(path)["tests"]:
             for case in test.get("alert_rule_test", ()):
                 for alert in case.get("exp_alerts") or ():

@@ -63,7 +63,7 @@ def rank(at: dict[str, object], now: float, *, state: str, phase: str, step: int
         yield c.TRAIN_RECENT_WAIT.name, own, wait
         yield "rank:lag_seconds:mean", own, lag
         if lag > 0.06:
-            yield "rank:lag:ratio", own, lag
+            yield "rank:late_ratio:mean", own, lag
 
 
 def gpu(node: object, run: str, number: int, active: float, heat: float) -> Iterator[Line]:
@@ -103,12 +103,11 @@ def hung(now: float) -> Iterator[Line]:
     culprit = own | {"gpu": CULPRIT % PER_NODE, "uuid": uuid(own["instance"], CULPRIT)}
     node = seat(HUNG, HOT, 0)["instance"]
     hot = {"instance": node, "gpu": HOT % PER_NODE, "uuid": uuid(node, HOT)}
-    yield "rank:hang_culprit:behind", own, 1
+    yield "ALERTS", {**own, "alertname": "RunHung", "alertstate": "firing"}, 1
     yield "rank:hang_suspect:behind", own, 1
     yield "node:gpu_thermal_slowdown:ratio", hot, 0.4
     yield "run:hung_seconds:min", {"run": HUNG}, 34
     yield "run:train_step:max", {"run": HUNG}, 48_201
-    yield "run:attempt:info", {"run": HUNG, "attempt": 0, "world_size": RANKS}, 1
     yield "run:progress_timestamp_seconds:max", {"run": HUNG}, now - 41
     yield from alert("RunHung", "critical", now - 30, **culprit)
     yield from alert("GpuThermalThrottling", "warning", now - 300, **hot)
@@ -129,12 +128,13 @@ def sick(now: float) -> Iterator[Line]:
     dead, straggler, nan = (
         {key: value for key, value in seat(SICK, one, 20).items() if key != "job"} for one in (DEAD, STRAGGLER, NAN)
     )
-    yield "rank:ended_timestamp_seconds:max", dead | {"reason": "died"}, now - 12
-    yield "rank:died_first:timestamp", dead, now - 12
+    yield c.RANK_ENDED.name, dead | {"reason": "died"}, now - 12
+    yield "rank:first_end:timestamp", dead | {"kind": "died", "reason": "died"}, now - 12
     yield "rank:straggler:level", straggler, 2
-    yield "rank:straggler_cause:info", straggler | {"cause": "thermal"}, 1
-    yield "rank:loss_nonfinite_suspect:group", nan, 1
-    yield "run:attempt:info", {"run": SICK, "attempt": 0, "world_size": PER_NODE}, 1
+    yield c.TRAIN_RECENT_PHASE.name, straggler | {"phase": "backward"}, 0.5
+    yield "run:phase_seconds:median", {"run": SICK, "phase": "backward"}, 0.2
+    yield "run:collective_wait_per_step_seconds:median", {"run": SICK}, 0.3
+    yield "rank:loss_nonfinite_first:step", nan, 900
     yield "run:loss_nonfinite_ranks:count", {"run": SICK}, 1
     yield "run:tokens:rate1m", {"run": SICK}, 3_940_000
     yield "run:step_interval_seconds:mean2m", {"run": SICK}, 1.25

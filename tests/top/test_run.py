@@ -66,7 +66,7 @@ def test_a_sick_run(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert "1.25 s/step · 3.94M tok/s" in text
     assert re.search(r"loss NaN on 1 rank [▁-█]{20,}", text)
     assert re.search(r"MFU 30\.0%, usually 43\.0% █{15,}[▁-█]▁{8,}", text)
-    assert re.search(r" 3 straggler .* 290 ms +10 ms .* thermal", text)
+    assert re.search(r" 3 straggler .* 290 ms +10 ms .* backward", text)
 
 
 def test_a_rank_that_moved_is_shown_where_it_lives(top: Top, crowd: Any) -> None:

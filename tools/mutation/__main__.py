@@ -146,7 +146,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         ends = began + 60 * options.minutes
         campaign = Campaign(dict(enumerate(some)), promtool, folder, ends)
-        plain = scenarios(sorted(tests.glob("*/*.yml")), rules)
+        plain = scenarios(sorted(tests.glob("**/*.yml")), rules)
         campaign.run(plain, options.jobs, own=True)
         campaign.run(plain, options.jobs)
         if campaign.alive:

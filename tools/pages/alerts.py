@@ -18,7 +18,7 @@ from tachograph.catalog.index import BY_NAME, INFO
 from tachograph.catalog.metric import TRAIN_PREFIX
 from tools.pages.section import with_sections
 from tools.pages.shipped_rules import shipped_rules
-from tools.pages.ways_in import ATTACH, MORE, NOT_PLAYED, SOURCES, WAYS, Source
+from tools.pages.ways_in import ATTACH, MORE, NOT_PLAYED, RESTS_ON, SOURCES, WAYS, Source
 
 _MATCHES: Mapping[str, Callable[[str, str], bool]] = {
     "Equal": str.__eq__,
@@ -103,6 +103,10 @@ def _brings(whole: Parts | Selected, sources: tuple[Source, ...]) -> bool:
 def _offers(selected: Selected, offered: Mapping[str, Collection[frozenset[str]]]) -> bool:
     """Return whether a rank gives this metric with such a value of its own label; exporters show theirs."""
     name = re.sub(r"_(count|sum|bucket)$", "", selected.name)
+    if name in RESTS_ON:
+        unit = frozenset(each for each in selected.matchers if each[0] in ("unit", "name"))
+        asked = {value: key for value, key in RESTS_ON[name].items() if _fits(value, unit)}
+        return any(not of or value in of for value, key in asked.items() for of in offered.get(TRAIN_PREFIX + key, ()))
     if not name.startswith(TRAIN_PREFIX) or BY_NAME[name].kind == INFO:
         return True
     own = frozenset(each for each in selected.matchers if each[0] == BY_NAME[name].own_label)
@@ -152,15 +156,22 @@ def _labelled(fixed: Mapping[str, str], node: Any, matchers: Matchers) -> Parts 
     return _parts(node, frozenset(each for each in matchers if each[0] not in fixed))
 
 
-def _parts(node: Any, matchers: Matchers) -> Parts | Selected:
+def _parts(node: Any, matchers: Matchers) -> Parts | Selected:  # noqa: PLR0911 - a case for each kind of node
     if isinstance(node, p.MatrixSelector):
         node = node.vector_selector
     if isinstance(node, p.VectorSelector):
         own = {(each.name, str(each.op).rpartition(".")[2], each.value) for each in node.matchers.matchers}
         return Selected(node.name or "", matchers | own)
     if isinstance(node, p.BinaryExpr):
-        sides = (node.lhs,) if str(node.op) == "unless" else (node.lhs, node.rhs)
-        return Parts(any if str(node.op) == "or" else all, tuple(_parts(side, matchers) for side in sides))
+        if str(node.op) == "unless":
+            return _parts(node.lhs, matchers)
+        if str(node.op) == "or":
+            return Parts(any, (_parts(node.lhs, matchers), _parts(node.rhs, matchers)))
+        matching = node.modifier.matching if node.modifier is not None else None
+        if matching is not None and str(matching).startswith("on"):  # the result's labels are those of the left side
+            shared = frozenset(each for each in matchers if each[0] in matching.labels)
+            return Parts(all, (_parts(node.lhs, matchers), _parts(node.rhs, shared)))
+        return Parts(all, (_parts(node.lhs, matchers), _parts(node.rhs, matchers)))
     if isinstance(node, p.Call):
         if node.func.name == "label_replace" and "$" not in node.args[2].val:
             return _labelled({node.args[1].val: node.args[2].val}, node.args[0], matchers)

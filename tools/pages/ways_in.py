@@ -96,5 +96,43 @@ NOT_PLAYED = (
 )
 """Metrics of a validation loss that spikes, of lost gradients, of a GPU or mixed precision: tested in tests/client."""
 
-MORE: Mapping[str, str] = {"LossNotFinite": "loss_nonfinite_timestamp_seconds"}
-"""Alerts that need more than their expression tells: the mean that the Trainer logs leaves NaN out."""
+RESTS_ON: Mapping[str, Mapping[str, str]] = {
+    "tachograph_run_checkpoint_timestamp_seconds": {"": "checkpoint_timestamp_seconds"},
+    "tachograph_run_checkpoint_step": {"": "checkpoint_step"},
+    "tachograph_run_checkpoint_duration_seconds": {"": "checkpoint_duration_seconds"},
+    "tachograph_run_checkpoint_free_ratio": {"": "checkpoint_free_ratio"},
+    "tachograph_run_checkpoint_failed_ranks": {"": "checkpoint_failures_total"},
+    "tachograph_run_speed": {
+        "mfu": "flops_total", "tokens": "tokens_total", "samples": "samples_total", "steps": "steps_total",
+    },
+    "tachograph_run_work_per_second": {
+        "flops": "flops_total", "hardware_flops": "hardware_flops_total", "tokens": "tokens_total",
+        "samples": "samples_total",
+    },
+    "tachograph_run_loss": {"loss": "loss"},
+    "tachograph_run_loss_nonfinite_ranks": {"loss": "loss"},
+    "tachograph_run_loss_nonfinite_step": {"loss": "nonfinite_step"},
+    "tachograph_run_val_loss_spike_evaluations": {"loss": "val_loss_spike_evaluations"},
+    "tachograph_run_val_loss": {"loss": "val_loss"},
+    "tachograph_run_grad_norm": {"norm": "grad_norm"},
+    "tachograph_run_grad_norm_spike_steps": {"norm": "grad_norm_spike_steps"},
+    "tachograph_run_grad_norm_vanished_steps": {"norm": "grad_norm"},
+    "tachograph_run_grad_norm_nonfinite_steps": {"norm": "grad_norm_nonfinite_steps"},
+    "tachograph_run_amp_skipped_steps_total": {"scaler": "amp_skipped_steps_total"},
+    "tachograph_run_schedule_idle_steps": {"schedule": "schedule_step"},
+    "tachograph_run_learning_rate": {"rate": "learning_rate"},
+    "tachograph_run_invariant": {
+        "optimizer_step": "invariant", "parameter_checksum": "invariant", "known_product": "invariant",
+        "global_batch": "invariant",
+    },
+    "tachograph_run_global_batch_wrong_steps": {"global_batch": "invariant"},
+    "tachograph_run_batches_per_step": {"": "batches_total"},
+    "tachograph_run_collective_seconds": {"": "collective_seconds_total"},
+    "tachograph_run_data_wait_ratio": {"data": "recent_phase_seconds"},
+    "tachograph_run_data_stall_seconds": {"data": "recent_phase_seconds"},
+}  # fmt: skip
+"""What a node concludes from something that not every rank gives: by its unit or the phase that it is about."""
+
+MORE: Mapping[str, str] = {"LossNotFinite": "loss_nonfinite_timestamp_seconds", "RunEndedEarly": "total_steps"}
+"""Alerts that need more than their expression tells: the mean that the Trainer logs leaves NaN out, and only a node
+that knows the plan says how far short of it a run has ended."""

@@ -182,7 +182,7 @@ class Exporter:
         samples: list[Sample | HistogramSample] = []
         try:
             samples, withheld = fit(list(self._table.blocks(self._rank_series)), self._most_series)
-            samples += [Sample(catalog.SERIES_WITHHELD, (), withheld), *self._table.counts()]
+            samples += [Sample(catalog.SERIES_WITHHELD, (), withheld), *self._table.on_gpus(), *self._table.counts()]
         except Exception:  # noqa: BLE001 - a bug in the handling of ranks must not hide the GPUs
             if not self._ranks_failed:
                 _log.exception("ranks cannot be shown")

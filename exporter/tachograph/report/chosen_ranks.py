@@ -12,12 +12,12 @@ NAMED, SHOWN = 16, 24
 """How many ranks that alerts named, and how many in all, fit a page."""
 
 WORST = (
-    ("died first", "bottomk($most, min_over_time(rank:died_first:timestamp{$run}[$window]))"),
-    ("failed first", "bottomk($most, min_over_time(rank:failed_first:timestamp{$run}[$window]))"),
+    ("died first", 'bottomk($most, min_over_time(rank:first_end:timestamp{$run,kind="died"}[$window]))'),
+    ("failed first", 'bottomk($most, min_over_time(rank:first_end:timestamp{$run,kind!="died"}[$window]))'),
     ("suspected in a hang", "topk($most, max_over_time(rank:hang_suspect:behind{$run}[$window]))"),
-    ("first loss that is not finite", "bottomk($most, min_over_time(rank:loss_nonfinite_step:min{$run}[$window]))"),
-    ("often late", "topk($most, sum_over_time(rank:lateness:ratio{$run}[$window]))"),
-    ("largest lag", "topk($most, avg_over_time(rank:lag_seconds:mean{$run}[$window]))"),
+    ("first loss that is not finite", "bottomk($most, min_over_time(rank:loss_nonfinite_first:step{$run}[$window]))"),
+    ("often late", 'topk($most, sum_over_time(rank:late_ratio:mean{$run,rank!=""}[$window]))'),
+    ("largest lag", 'topk($most, avg_over_time(rank:lag_seconds:mean{$run,rank!=""}[$window]))'),
     ("visible longest", "topk($most, count_over_time(tachograph_rank_up{$run}[$window]))"),
 )
 """Why a rank is shown, and the query that finds it; in this order, until the page is full."""

@@ -23,7 +23,7 @@ def run_summary(queries: SectionQueries) -> Iterator[tuple[str, str]]:
     if ranks is not None:
         on = f" on {humanize.plural(nodes, 'node')}" if nodes is not None else ""
         yield "World size", humanize.plural(ranks, "rank") + on
-    attempts = at("count(group by (attempt) (last_over_time(run:attempt:info{$run}[$window])))")
+    attempts = at("count(group by (attempt) (last_over_time(tachograph_run_restarts{$run}[$window])))")
     restarts = at("max_over_time(run:restarts:max{$run}[$window]) - min_over_time(run:restarts:max{$run}[$window])")
     if attempts is not None:
         again = (

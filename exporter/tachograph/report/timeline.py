@@ -53,7 +53,7 @@ def phases(queries: SectionQueries, ranks: Sequence[ChosenRank], episodes: Seque
     stuck = _cells(ask(f"max by (rank, phase) (tachograph_rank_phase_seconds{{$chosen}}) >= {step / 2:g}"), "phase")
     state = f'tachograph_rank_state{{$chosen,state=~"{gone}"}} == 1'
     ended = _cells(ask(f"max by (rank, state) ({state})"), "state")
-    late = _cells(ask(f"max by (rank) {held('rank:lateness:ratio{$chosen}')}"), "")
+    late = _cells(ask(f"max by (rank) {held('rank:late_ratio:mean{$chosen}')}"), "")
     waited = (
         "max by (rank) (avg_over_time(tachograph_train_recent_wait_seconds{$chosen}[$width])"
         " / (avg_over_time(tachograph_train_recent_step_seconds{$chosen}[$width]) > 0))"

@@ -15,16 +15,18 @@ FIGURES = (
     "run:train_step:max", "run:step_interval_seconds:mean2m", "run:tokens:rate1m", "run:step_mfu:ratio",
     "run:step_mfu:baseline", "run:loss:median", "run:loss_nonfinite_ranks:count", "run:hung_seconds:min",
     "run:progress_timestamp_seconds:max", "run:checkpoint_timestamp_seconds:max", "run:restarts:max",
-    "run:goodput:ratio1h", "run:attempt:info", "run:ranks:count", "run:down_timestamp_seconds:min",
+    "run:goodput:ratio1h", "run:collective_wait_per_step_seconds:median", "run:ranks:count",
 )  # fmt: skip
 
 HISTORIES = ("run:loss:median", "run:step_mfu:ratio")
 
 OF_RANKS = (
     c.RANK_INFO.name, c.RANK_COORDINATES.name, c.RANK_STATE.name, c.RANK_PHASE.name, c.RANK_PROGRESS.name,
-    c.TRAIN_STEP.name, c.TRAIN_LOSS.name, c.TRAIN_RECENT_WAIT.name, "rank:lag_seconds:mean", "rank:lag:ratio",
-    "rank:straggler_cause:info", "rank:straggler_phase:seconds",
+    c.TRAIN_STEP.name, c.TRAIN_LOSS.name, c.TRAIN_RECENT_WAIT.name, "rank:late_ratio:mean",
 )  # fmt: skip
+
+LATE_PHASE = "late_phase"
+"""The name under which the phase comes in which a rank is busy longest beyond the median rank."""
 
 OF_GPUS = (
     "node:gpu_sm_active:ratio", "node:gpu_tensor_active:ratio", "node:gpu_power:watts",
@@ -49,13 +51,17 @@ def histories(run: str) -> str:
 
 def states(run: str) -> str:
     """Count a run's ranks by state: five series; what a node still shows of a rank that lives elsewhere is left out."""
-    here = f"{{run={quoted(run)}}}"
-    gone = f"rank:ended_timestamp_seconds:max{here} unless on (run, rank) {c.RANK_UP.name}{here} == 1"  # not restarted
-    ended = f'label_replace({gone}, "state", "failed", "", "")'
+    ended = f'label_replace({_gone(run)}, "state", "failed", "", "")'
     return (
         f'count by (state) ({c.RANK_STATE.name}{{run={quoted(run)},state!~"dead|failed"}} == 1) or '
         f'count by (state) (label_replace({ended}, "state", "dead", "reason", "died"))'
     )
+
+
+def _gone(run: str) -> str:
+    """Select when ranks ended that did not finish and have not been restarted."""
+    here = f"run={quoted(run)}"
+    return f'{c.RANK_ENDED.name}{{{here},reason!="finished"}} unless on (run, rank) {c.RANK_UP.name}{{{here}}} == 1'
 
 
 def alerts(run: str) -> str:
@@ -77,16 +83,16 @@ def worst_ranks(run: str, most: int, wanted: str) -> str:
     """Select the worst ranks of a run with the label `mark`, at most `most` of each kind; and those asked for."""
     here = f"{{run={quoted(run)}}}"
     kinds: dict[str, tuple[str, str]] = {
-        "died first": ("bottomk", f"rank:died_first:timestamp{here}"),
-        "failed first": ("bottomk", f"rank:failed_first:timestamp{here}"),
-        "culprit": ("topk", f"rank:hang_culprit:behind{here}"),
-        "NaN first": ("topk", f"rank:loss_nonfinite_suspect:group{here}"),
+        "died first": ("bottomk", f'rank:first_end:timestamp{{run={quoted(run)},kind="died"}}'),
+        "failed first": ("bottomk", f'rank:first_end:timestamp{{run={quoted(run)},kind!="died"}}'),
+        "culprit": ("topk", f'ALERTS{{alertname="RunHung",alertstate="firing",rank!="",run={quoted(run)}}}'),
+        "NaN first": ("topk", f"rank:loss_nonfinite_first:step{here}"),
         "frozen": ("topk", f'{c.RANK_STATE.name}{{run={quoted(run)},state="frozen"}} == 1'),
-        "ended": ("bottomk", f"rank:ended_timestamp_seconds:max{here}"),
-        "straggler": ("topk", f"rank:straggler:level{here}"),
+        "ended": ("bottomk", _gone(run)),
+        "straggler": ("topk", f'rank:straggler:level{{run={quoted(run)},rank!=""}}'),
         "behind": ("topk", f"rank:hang_suspect:behind{here}"),
         "off step": ("topk", f"rank:steps_apart:count{here}"),
-        "lag": ("topk", f"rank:lag_seconds:mean{here}"),
+        "lag": ("topk", f'rank:lag_seconds:mean{{run={quoted(run)},rank!=""}}'),
     }
     for term in wanted.split():
         where = f'rank="{int(term)}"' if term.isascii() and term.isdigit() else f"instance=~{quoted(_holding(term))}"
@@ -101,7 +107,11 @@ def any_ranks(run: str, most: int) -> str:
 
 def of_ranks(run: str, ranks: Iterable[int]) -> str:
     """Select all that is shown of some ranks."""
-    return _select(OF_RANKS, f'run={quoted(run)},rank=~"{"|".join(map(str, ranks))}"')
+    which = f'run={quoted(run)},rank=~"{"|".join(map(str, ranks))}"'
+    longer = f"{c.TRAIN_RECENT_PHASE.name}{{{which}}} - on (run, phase) group_left () run:phase_seconds:median > 0"
+    return (
+        f'{_select(OF_RANKS, which)} or label_replace(topk by (rank) (1, {longer}), "__name__", "{LATE_PHASE}", "", "")'
+    )
 
 
 def worst_gpus(run: str, most: int) -> str:

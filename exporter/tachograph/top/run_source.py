@@ -79,7 +79,8 @@ class RunSource:
         figures = {one.labels["__name__"]: one for one in ask(queries.figures(run))}
         now = next((one.samples[-1][0] for one in (*states_found, *figures.values())), time.time())
         alerts = sorted((_alert(one) for one in ask(queries.alerts(run))), key=_severity)
-        ranks = self._ranks(wanted, alerts, now)
+        usual = figures.get("run:collective_wait_per_step_seconds:median")
+        ranks = self._ranks(wanted, alerts, now, None if usual is None else usual.value)
         misused = misuse_note(run, {one.labels.get("kind", ""): one.value for one in ask(queries.misuses(run))})
         return Overview(
             view=self.view,
@@ -93,7 +94,7 @@ class RunSource:
             notes=(misused,) if misused else (),
         )
 
-    def _ranks(self, wanted: str, alerts: Iterable[FiringAlert], now: float) -> list[RankRow]:
+    def _ranks(self, wanted: str, alerts: Iterable[FiringAlert], now: float, usual_wait: float | None) -> list[RankRow]:
         chosen: dict[RankPlace, _RankChoice] = defaultdict(lambda: _RankChoice({}))
         for one in self._prometheus.instant(queries.worst_ranks(self._run_name, self._most, wanted)):
             chosen[_place(one.labels)].marks[one.labels["mark"]] = one.value
@@ -110,15 +111,25 @@ class RunSource:
         for one in self._prometheus.instant(queries.of_ranks(self._run_name, sorted({rank for rank, _ in places}))):
             details[_place(one.labels)].append(one)
         alive = {rank for (rank, _), found in details.items() if _label(found, c.RANK_STATE.name, "state") in c.ALIVE}
-        ranks = [self._rank(place, details[place], chosen[place], alerts, now) for place in places if place in details]
+        ranks = [
+            self._rank(place, details[place], chosen[place], alerts, now, usual_wait)
+            for place in places
+            if place in details
+        ]
         return [rank for rank in ranks if rank.state in c.ALIVE or rank.rank not in alive]  # it moved to another node
 
-    def _rank(
-        self, place: RankPlace, found: list[TimeSeries], why: _RankChoice, alerts: Iterable[FiringAlert], now: float
+    def _rank(  # noqa: PLR0917 - each is asked for by another query
+        self,
+        place: RankPlace,
+        found: list[TimeSeries],
+        why: _RankChoice,
+        alerts: Iterable[FiringAlert],
+        now: float,
+        usual_wait: float | None,
     ) -> RankRow:
         values = {one.labels["__name__"]: one.value for one in found}
         labels = {one.labels["__name__"]: one.labels for one in found}
-        progress = values.get(c.RANK_PROGRESS.name)
+        progress, wait = values.get(c.RANK_PROGRESS.name), values.get(c.TRAIN_RECENT_WAIT.name)
         number, node = place
         return RankRow(
             run=self._run_name,
@@ -131,28 +142,27 @@ class RunSource:
             phase=_label(found, c.RANK_PHASE.name, "phase"),
             phase_seconds=values.get(c.RANK_PHASE.name),
             step=values.get(c.TRAIN_STEP.name),
-            lag_seconds=values.get("rank:lag_seconds:mean"),
-            lag_ratio=values.get("rank:lag:ratio"),
-            wait_seconds=values.get(c.TRAIN_RECENT_WAIT.name),
+            lag_seconds=None if usual_wait is None or wait is None else usual_wait - wait,
+            lag_ratio=values.get("rank:late_ratio:mean"),
+            wait_seconds=wait,
             progress_seconds=None if progress is None else max(0.0, now - progress),
             loss=values.get(c.TRAIN_LOSS.name),
-            marks=in_order({*why.marks, *(["late"] if "rank:lag:ratio" in values else [])}),
+            marks=in_order({*why.marks, *(["late"] if "rank:late_ratio:mean" in values else [])}),
             cause=_cause(found, why.marks),
             alerts=tuple(alert.name for alert in alerts if alert.rank == str(number) and alert.node in {"", node}),
         )
 
     def _run(self, figures: Mapping[str, TimeSeries], states: Mapping[str, int], now: float) -> RunSummary:
         values = {name: one.value for name, one in figures.items()}
-        hung, down, saved, progress = (
+        hung, saved, progress = (
             values.get(name)
             for name in (
                 "run:hung_seconds:min",
-                "run:down_timestamp_seconds:min",
                 "run:checkpoint_timestamp_seconds:max",
                 "run:progress_timestamp_seconds:max",
             )
         )
-        size = figures["run:attempt:info"].labels.get("world_size", "") if "run:attempt:info" in figures else ""
+        size = f"{values.get('run:ranks:count') or 0:.0f}"
         step = HISTORY_SECONDS / HISTORY_POINTS
         pasts = self._prometheus.range(queries.histories(self._run_name), now - HISTORY_SECONDS, now, step)
         history = {one.labels["__name__"]: _even(one, now, step) for one in pasts}
@@ -160,7 +170,7 @@ class RunSource:
         return RunSummary(
             name=self._run_name,
             state=state,
-            state_seconds=hung if state == "hung" else None if down is None else now - down,
+            state_seconds=hung if state == "hung" else None,
             ranks=states,
             world_size=int(size) if size.isdigit() else None,
             restarts=values.get("run:restarts:max"),
@@ -214,8 +224,7 @@ def _cause(found: Iterable[TimeSeries], marks: Mapping[str, float]) -> str:
     if "off step" in marks:
         return f"{plural(marks['off step'], 'step')} off"
     if "straggler" in marks:
-        cause = _label(found, "rank:straggler_cause:info", "cause")
-        return cause or _label(found, "rank:straggler_phase:seconds", "phase")
+        return _label(found, queries.LATE_PHASE, "phase")
     return ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tachograph.node.app import Exporter
 from tachograph.node.clock import Clock
@@ -23,17 +23,23 @@ TICK_SECONDS = 2.5
 class VirtualNode:
     """One exporter process on a node; `clock` returns Unix seconds.
 
+    It runs with the defaults of a real exporter, unless `flags` say otherwise.
     For a restarted exporter make a new VirtualNode, with the `memory` of the previous one unless the node was rebooted.
     However far the clock advances between two calls, the exporter ticks in between, so that silent ranks are noticed.
     """
 
     def __init__(
-        self, node: SimulatedNode | ClusterNode, clock: Callable[[], float], memory: SavedTotals | None = None
+        self,
+        node: SimulatedNode | ClusterNode,
+        clock: Callable[[], float],
+        memory: SavedTotals | None = None,
+        flags: Sequence[str] = (),
     ) -> None:
         self._clock = clock
         self._now = self._ticked = clock()
         own = Clock(monotonic=self._time, wall=lambda: self._now + node.ahead)
-        self._exporter = Exporter(read_config(("--socket=/nowhere/rank.sock", "--run.owner=never"), {}), node.gpus, own)
+        config = read_config(("--socket=/nowhere/rank.sock", "--run.owner=never", *flags), {})
+        self._exporter = Exporter(config, node.gpus, own)
         if memory is not None:
             self._exporter.table.restore(memory)
 

@@ -14,7 +14,7 @@ from tachograph.client.signals.wait_by_lengths import TRIAL_STEPS
 from tachograph.client.torch import collectives as module
 from tachograph.client.torch.bucket_watch import BucketTotals
 from tachograph.client.torch.collectives import Collective, Collectives
-from tachograph.node.judgement import hangs
+from tachograph.node.ranks.conclusions import hangs
 from tests.client.torch.jobs import Job
 from tests.torch_programs import torch_has
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.judgement import hangs
+from tachograph.node.ranks.conclusions import hangs
 from tests.client.torch.jobs import Job
 from tests.torch_programs import parallelism_is_public, skip_without_fsdp2
 

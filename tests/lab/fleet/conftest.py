@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tachograph.catalog.metric import ALL
 from tachograph.node.samples import Sample
 from tachograph_lab.fleet import EPOCH, RankMessage, VirtualNode, simulate
 from tachograph_lab.scenario import Fleet, Pause, Scenario
@@ -38,9 +39,10 @@ def scenario(*faults: Fault, **given: Any) -> Scenario:
 
 
 class Played:
-    """A scenario as far as it was played: all messages, and the exporter of each node."""
+    """A scenario as far as it was played: all messages, and each node's exporter, which shows all that ranks say."""
 
-    def __init__(self, story: Scenario) -> None:
+    def __init__(self, story: Scenario, series: str = ALL) -> None:
+        self._flags = (f"--rank.series={series}",)
         self.simulation = simulate(story)
         self.messages: list[RankMessage] = []
         self._exporters: dict[str, VirtualNode | None] = {node.name: None for node in self.simulation.nodes}
@@ -59,7 +61,7 @@ class Played:
             if not node.exporter_up:
                 self._exporters[node.name] = None
             elif self._exporters[node.name] is None:
-                self._exporters[node.name] = VirtualNode(node, lambda: EPOCH + self.simulation.now)
+                self._exporters[node.name] = VirtualNode(node, lambda: EPOCH + self.simulation.now, flags=self._flags)
         for message in self.simulation.messages():
             self.messages.append(message)
             exporter = self._exporters[message.node]
@@ -106,10 +108,10 @@ class Played:
 
 @pytest.fixture
 def play() -> Callable[..., Played]:
-    """Return a function that plays faults to the end of the scenario, or to `until`."""
+    """Return a function that plays faults to `until`, into exporters at one of SERIES_LEVELS."""
 
-    def played(*faults: Fault, until: float = 60.0, **given: Any) -> Played:
-        return Played(scenario(*faults, **given)).until(until)
+    def played(*faults: Fault, until: float = 60.0, series: str = ALL, **given: Any) -> Played:
+        return Played(scenario(*faults, **given), series).until(until)
 
     return played
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.judgement.lags import is_late, is_straggler, lags, usual_wait
 from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.judgement.runs import RunJudgement
+from tachograph.node.ranks.conclusions.lags import is_late, is_straggler, lags, usual_wait
 
 
 def test_lag_is_measured_from_the_usual_wait() -> None:

@@ -200,3 +200,22 @@ def test_hostile_lists_cost_little(hostile: str) -> None:
     finally:
         sys.setprofile(None)
     assert calls < 4000
+
+
+def test_one_rank_is_shown_for_each_gpu(table: Any, hand: Any) -> None:
+    """Of two that share it the first, while it lives; then the other; once all have ended, the one that did so last."""
+
+    def on(uuid: str) -> dict[str, float | None]:
+        return {key[2]: value for key, value in table.shown().items() if key[0] == "rank_on_gpu" and key[4] == uuid}
+
+    for rank in (0, 1):
+        table.greet(rank, rank=rank, pid=10 + rank, uuid="GPU-aaaa")
+    table.greet(2, rank=2, pid=12)
+    assert on("GPU-aaaa") == {"0": 1}
+    assert table.shown()["rank_on_gpu", "r", "0", "0", "GPU-aaaa", "NVIDIA H100 80GB HBM3"] == 1
+    assert not on("GPU-bbbb")
+    table.lost(0)
+    assert on("GPU-aaaa") == {"1": 1}
+    hand.turn(1)
+    table.lost(1)
+    assert on("GPU-aaaa") == {"1": 0}

@@ -72,7 +72,7 @@ def test_a_second_life_counts_its_restart_and_its_rework(exporter: Any) -> None:
     assert 4 * STEP_SECONDS <= both["rework"] <= trained - 3 * STEP_SECONDS  # a step's worth of time between steps
     assert 4 * STEP_SECONDS <= both["productive"] - first["productive"] <= trained - 3 * STEP_SECONDS
     assert begins_again - ended <= both["restart"] <= began_again - ends
-    assert exporter.scrape().value("train_restarts_total", run="twice", rank=0) == 1
+    assert exporter.scrape().value("run_restarts", run="twice", attempt=1) == 1
 
 
 def test_ranks_of_a_run_share_a_sum(exporter: Any) -> None:
@@ -98,5 +98,4 @@ def test_a_client_of_before(exporter: Any) -> None:
     exporter.eventually(lambda: exporter.scrape().value("train_loss", run="old", rank=0) == 2.0)
     scrape = exporter.scrape()
     assert scrape.value("train_productive_seconds_total", run="old") is None
-    assert scrape.value("train_restarts_total", run="old", rank=0) == 0
-    assert scrape.value("rank_start_timestamp_seconds", run="old", rank=0) is not None
+    assert scrape.value("run_restarts", run="old", attempt=0) == 0

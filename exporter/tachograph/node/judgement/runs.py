@@ -10,16 +10,14 @@ from itertools import groupby
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import QUIET_PHASES, STATES
 from tachograph.humanize import age, duration, plural
-from tachograph.node.judgement.hangs import hang_suspects, is_crowd, is_pause
-from tachograph.node.judgement.lags import is_late, is_straggler, lags
+from tachograph.node.ranks.conclusions.hangs import entered, hang_suspects, is_crowd, is_pause
+from tachograph.node.ranks.conclusions.lags import is_late, is_straggler, lags
 from tachograph.node.ranks.conclusions.pace import hang_limit
 from tachograph.node.ranks.conclusions.view import RunView, gauge
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.redact import redact
 
-COUNTABLE = 2.0**53
-"""Beyond it a float skips whole numbers: a sequence number there was never counted."""
 WITHHELD = "(the message is shown on loopback or with authentication)"
 
 
@@ -174,15 +172,7 @@ class _Run:
     def _culprit(self) -> tuple[Rank | None, float]:
         """Return who holds the run up, as far as this node can tell, and by how many collectives it is behind."""
         standing = [rank for rank, state in self.states.items() if state in catalog.ALIVE]
-        entered = {
-            rank: {
-                group: number
-                for group, number in rank.series.gauges.get(catalog.TRAIN_COLLECTIVE_ENQUEUED.key, {}).items()
-                if 0 <= number <= COUNTABLE
-            }
-            for rank in standing
-        }
-        suspects = hang_suspects(entered, {rank: rank.phase for rank in standing})
+        suspects = hang_suspects({rank: entered(rank) for rank in standing}, {rank: rank.phase for rank in standing})
         if not suspects or is_crowd(len(suspects), len(standing)):
             return None, 0.0
         return max(suspects.items(), key=lambda item: item[1])

@@ -7,9 +7,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
-from tachograph.catalog.metric import ALL, FEW
+from tachograph.catalog.metric import ALL, SERIES_LEVELS
 from tachograph.node.histograms import MOST, Buckets, parse
 from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
@@ -40,6 +41,11 @@ a scrape has seen the end, and who ended first is known only when every node of 
 
 _NOTHING = Buckets()
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
+_HIDDEN = {
+    level: frozenset(row.name for row in catalog.METRICS if SERIES_LEVELS.index(row.level) > number)
+    for number, level in enumerate(SERIES_LEVELS)
+}
+"""The families that each level does not show."""
 _STEP = catalog.TRAIN_STEP.key
 _STEPS = catalog.TRAIN_STEPS.key
 
@@ -53,13 +59,26 @@ class RankEvent:
     event: Event
 
 
+class EarlierEnd(NamedTuple):
+    """How an earlier process of a rank ended: when, and when it began, by the monotonic clock; when by that of the day.
+
+    `restarts` counts the processes of the rank before it.
+    """
+
+    ended: float
+    began: float
+    restarts: int
+    wall: float
+    reason: str
+
+
 class Rank:
     """A rank of a run; `link` is its connection, None once it has ended with `outcome` dead, failed or finished.
 
     `lost` is when its connection ended without a bye, by the monotonic clock and that of the day: how its process ended
     may be known a moment later. `failure_reason` is what it said of that itself, `end_note` what the kernel says.
-    `restarts` counts the processes of this rank before this one, and `first` means that none is known; `states` are
-    those of catalog.STATES that a tick found it in.
+    `restarts` counts the processes of this rank before this one, which `began` by the monotonic clock, and `first`
+    means that none is known; `states` are those of catalog.STATES that a tick found it in.
     """
 
     def __init__(
@@ -79,7 +98,8 @@ class Rank:
         self._is_first = first
         self.restarts = restarts
         self.states: set[str] = set()
-        self._earlier_end: tuple[float, float, str] | None = None
+        self.began = 0.0
+        self.earlier_end: EarlierEnd | None = None
         self.apply_hello(hello, peer, link)
         self._start_again()
 
@@ -186,7 +206,9 @@ class Rank:
         """Continue from an earlier process of this rank: the states it was in, and its end unless it finished."""
         self.states |= earlier.states
         if earlier.ended is not None and earlier.outcome != "finished":
-            self._earlier_end = earlier.ended, earlier.ended_at, earlier.end_reason
+            self.earlier_end = EarlierEnd(
+                earlier.ended, earlier.began, earlier.restarts, earlier.ended_at, earlier.end_reason
+            )
 
     def apply(self, state: State, now: float, most: int) -> list[CounterDelta]:
         """Apply a state, with at most `most` series; return what it adds to the run's merged families."""
@@ -260,9 +282,25 @@ class Rank:
                 yield key, now, before
 
     @property
+    def place(self) -> tuple[str, str]:
+        """The index and the UUID of its GPU, empty where they are not known."""
+        gpu = self.placement.gpu
+        return (gpu.index, gpu.uuid) if gpu is not None else ("", self.hello.uuid or "")
+
+    @property
     def usual_step_seconds(self) -> float | None:
         """Its usual step when it last made some, however long ago."""
         return self._recent.step_seconds
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """The worth of a second of its recent ordinary steps: steps, tokens, samples and FLOPs."""
+        return self._recent.rates
+
+    @property
+    def started(self) -> float | None:
+        """Unix time from which on its process has accounted for its time; None before its first frame."""
+        return self._started
 
     def phase_seconds(self, now: float) -> float | None:
         """Return the seconds in the current phase, continued by the exporter's clock since the rank's last frame."""
@@ -271,16 +309,15 @@ class Rank:
     def samples(self, now: float, state: str, peak_flops: float | None, level: str = ALL) -> list[Sample]:
         """Return the samples of the rank at one of SERIES_LEVELS, given its state and the peak FLOP/s of its device."""
         shown = self._samples(now, state, peak_flops, level)
-        if level == FEW:  # since when it is silent is asked once it is
-            silent = catalog.RANK_HEARTBEAT if state == "frozen" else None
-            return [sample for sample in shown if sample.metric.few or sample.metric is silent]
-        return shown
+        hidden = _HIDDEN[level]
+        if state != "running":  # of one that runs, neither is needed
+            hidden -= {catalog.RANK_STATE.name, catalog.RANK_HEARTBEAT.name}
+        return [sample for sample in shown if sample.metric.name not in hidden]
 
     def _samples(self, now: float, state: str, peak_flops: float | None, level: str) -> list[Sample]:
-        key, hello, gpu = self.key, self.hello, self.placement.gpu
-        place = (gpu.index, gpu.uuid) if gpu is not None else ("", hello.uuid or "")
+        key, hello = self.key, self.hello
         numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
-        shown = [Sample(catalog.RANK_INFO, (*key, *numbers, *place, str(self.peer.uid)), 1)]
+        shown = [Sample(catalog.RANK_INFO, (*key, *numbers, *self.place, str(self.peer.uid)), 1)]
         if self.coordinates:
             dimensions = (str(self.coordinates.get(dimension, "")) for dimension in catalog.DIMENSIONS)
             shown.append(Sample(catalog.RANK_COORDINATES, (*key, *dimensions), 1))
@@ -311,16 +348,23 @@ class Rank:
             shown.append(Sample(catalog.CLIENT_DROPPED, key, self._dropped))
         return shown + self.series.samples(key, alive=not self.outcome, level=level)
 
+    def end_at(self, now: float) -> tuple[float, str] | None:
+        """Return the Unix time at which this process ended, which may live on, and why; None if it has not."""
+        if self.outcome:
+            return self.ended_at, self.end_reason
+        failed = self.failed_by(now)
+        return None if failed is None else (failed.at, failed.category)
+
     def _last_end(self, now: float) -> Sample | None:
         """Return the end of this process, which may live on, or, for a while, of the one before it."""
-        if self.outcome:
-            return Sample(catalog.RANK_ENDED, (*self.key, self.end_reason), self.ended_at)
-        if (failed := self.failed_by(now)) is not None:
-            return Sample(catalog.RANK_ENDED, (*self.key, failed.category), failed.at)
-        if self._earlier_end is None:
+        if (found := self.end_at(now)) is not None:
+            return Sample(catalog.RANK_ENDED, (*self.key, found[1]), found[0])
+        if self.earlier_end is None:
             return None
-        ended, ended_at, reason = self._earlier_end
-        return Sample(catalog.RANK_ENDED, (*self.key, reason), ended_at) if now - ended < END_SHOWN_SECONDS else None
+        earlier = self.earlier_end
+        if now - earlier.ended >= END_SHOWN_SECONDS:
+            return None
+        return Sample(catalog.RANK_ENDED, (*self.key, earlier.reason), earlier.wall)
 
     def _fact(self, name: str, value: object) -> str:
         text = _as_text(value)

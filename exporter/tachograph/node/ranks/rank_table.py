@@ -126,6 +126,7 @@ class RankTable:
             rank.apply_hello(hello, peer, link)
         else:
             run.ranks[hello.rank] = rank
+            rank.began = self._clock.monotonic()
             self.shares.of(peer.uid).series += rank.series.size - (old.series.size if old is not None else 0)
             run.restarts.pop(hello.rank, None)
         self._by_link[link] = rank
@@ -376,8 +377,8 @@ class RankTable:
         return rank.peak_flops or (None if gpu is None else self._gpus.peak_flops(gpu.uuid, rank.precision))
 
     def samples(self) -> list[Sample | HistogramSample]:
-        """Return the samples of all ranks, and the counts of frames and dropped series."""
-        return [*(sample for _, block in self.blocks() for sample in block), *self.counts()]
+        """Return the samples of all ranks and of their GPUs, and the counts of frames and dropped series."""
+        return [*(sample for _, block in self.blocks() for sample in block), *self.on_gpus(), *self.counts()]
 
     def blocks(self, level: str = ALL) -> Iterator[tuple[int, Sequence[Sample | HistogramSample]]]:
         """Yield the samples of each rank, at one of SERIES_LEVELS, and of each run's sums, with their owner."""
@@ -392,7 +393,19 @@ class RankTable:
 
     def _view(self, name: str, run: Run) -> RunView:
         states = {rank: self.state_of(rank) for _, rank in sorted(run.ranks.items())}
-        return RunView(name, states, self._clock.monotonic(), self._clock.wall())
+        return RunView(name, states, self._clock.monotonic(), self._clock.wall(), self.peak_flops_of)
+
+    def on_gpus(self) -> Iterator[Sample]:
+        """Yield the rank on each GPU: of several the first that lives, else the one that ended last."""
+        found: dict[str, Rank] = {}
+        for rank in self.ranks():
+            if (gpu := rank.placement.gpu) is not None:
+                other = found.setdefault(gpu.uuid, rank)
+                if other.ended is not None and (rank.ended is None or rank.ended > other.ended):
+                    found[gpu.uuid] = rank
+        for rank in found.values():
+            name = rank.placement.gpu.name if rank.placement.gpu is not None else ""
+            yield Sample(catalog.RANK_ON_GPU, (*rank.key, *rank.place, name), rank.ended is None)
 
     def counts(self) -> Iterator[Sample]:
         """Yield the counts of frames accepted and rejected, and of series dropped."""

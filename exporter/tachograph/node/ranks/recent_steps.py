@@ -11,14 +11,19 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
+from tachograph import diagnosis
 from tachograph.catalog import index as catalog
 from tachograph.catalog.rank import OWN_PHASES, PAUSE_SHARE, RECENT_SECONDS, RECENT_STEPS
 from tachograph.node.ranks.series import RankSeries
 
 GRACE_STEPS = 2
 """Usual steps beyond the window's length after which its figures are those of a time that is over."""
+
+WORK = {"steps": catalog.TRAIN_STEPS.key, **catalog.WORK}
+"""What steps are worth -> wire key of the counter."""
 
 _STEPS = catalog.TRAIN_STEPS.key
 _TAGGED = catalog.TRAIN_TAGGED_STEPS.key
@@ -37,7 +42,8 @@ _RECENT_WAIT = catalog.TRAIN_RECENT_WAIT.key
 class Ordinary(NamedTuple):
     """All ordinary steps of a process up to `ended`: how many, their seconds, waits, and own seconds by phase.
 
-    `wait` is None where no wait is measured: 0 would make the rank the one that waits least.
+    `wait` is None where no wait is measured: 0 would make the rank the one that waits least. `work` is what all steps
+    were worth by then, ordinary or not.
     """
 
     ended: float
@@ -45,6 +51,7 @@ class Ordinary(NamedTuple):
     seconds: float
     wait: float | None
     own: Mapping[str, float]
+    work: Mapping[str, float] = MappingProxyType({})
 
 
 NONE_YET = Ordinary(-math.inf, 0.0, 0.0, None, {})
@@ -53,12 +60,14 @@ NONE_YET = Ordinary(-math.inf, 0.0, 0.0, None, {})
 class RecentSteps:
     """The window over one process: takes what each frame counts, and puts the figures beside its gauges."""
 
-    __slots__ = ("_holds_until", "_plain", "_recent", "_window")
+    __slots__ = ("_holds_until", "_plain", "_recent", "_window", "rates")
 
     def __init__(self) -> None:
         self._window: deque[Ordinary] = deque([NONE_YET])
         self._plain = PlainSteps()
         self._recent: dict[str, dict[str, float]] = {}
+        self.rates: dict[str, float] = {}
+        """What a second of ordinary steps is worth, by unit: of their mean, without those that stood still."""
         self._holds_until = -math.inf
 
     def take(self, series: RankSeries, now: float, ended: float | None) -> None:
@@ -67,12 +76,11 @@ class RecentSteps:
         What the rank says itself stands: figures of a client that has a window of its own, or a wait measured in
         another way.
         """
-        if _RECENT_STEP in series.gauges:
-            return
         counted = _counted(series, ended) if _ORDINARY_STEPS in series.counters else self._plain.take(series, ended)
         if counted is not None and counted.steps > self._window[-1].steps:
-            self._add(counted)
-        if now <= self._holds_until:
+            work = {unit: done for unit, key in WORK.items() if (done := series.total(key)) is not None}
+            self._add(counted._replace(work=work))
+        if now <= self._holds_until and _RECENT_STEP not in series.gauges:
             series.gauges = {**self._recent, **series.gauges}
 
     @property
@@ -88,7 +96,9 @@ class RecentSteps:
         first, steps = window[0], counted.steps - window[0].steps
         if steps < RECENT_STEPS:
             return
-        usual = _median_step(list(window))
+        lengths = _lengths(window)
+        usual = _median_step(lengths)
+        self.rates = _rates(lengths, usual, first.work, counted.work)
         own = {phase: (seconds - first.own.get(phase, 0.0)) / steps for phase, seconds in counted.own.items()}
         self._recent = {
             _RECENT_STEP: {"": usual},
@@ -110,7 +120,7 @@ class PlainSteps:
     __slots__ = ("_before", "_ordinary")
 
     def __init__(self) -> None:
-        self._before: Plain | None = None
+        self._before: PlainCounts | None = None
         self._ordinary = NONE_YET
 
     def take(self, series: RankSeries, ended: float | None) -> Ordinary | None:
@@ -122,14 +132,14 @@ class PlainSteps:
             return self._ordinary
         waits, phases = series.total(_WAIT), series.counters.get(_PHASES, {})
         wait = waits if waits is not None else phases.get("collective") or None
-        now = Plain(ended, steps, series.total(_TAGGED) or 0.0, wait, dict(phases))
+        now = PlainCounts(ended, steps, series.total(_TAGGED) or 0.0, wait, dict(phases))
         self._before = now
         if before is not None and now.ended > before.ended and now.is_ordinary(before):
             self._ordinary = now.added_to(self._ordinary, before)
         return self._ordinary
 
 
-class Plain(NamedTuple):
+class PlainCounts(NamedTuple):
     """The plain counters of a rank at the end of a step."""
 
     ended: float
@@ -138,17 +148,17 @@ class Plain(NamedTuple):
     wait: float | None
     phases: Mapping[str, float]
 
-    def since(self, before: Plain, phase: str) -> float:
+    def since(self, before: PlainCounts, phase: str) -> float:
         """Return the seconds in a phase since an earlier end."""
         return self.phases.get(phase, 0.0) - before.phases.get(phase, 0.0)
 
-    def is_ordinary(self, before: Plain) -> bool:
+    def is_ordinary(self, before: PlainCounts) -> bool:
         """Return whether all steps since an earlier end were ordinary."""
         paused = self.since(before, "checkpoint") + self.since(before, "init")
         short = paused <= PAUSE_SHARE * (self.ended - before.ended)
         return short and self.tagged == before.tagged and self.since(before, "eval") <= 0
 
-    def added_to(self, ordinary: Ordinary, before: Plain) -> Ordinary:
+    def added_to(self, ordinary: Ordinary, before: PlainCounts) -> Ordinary:
         """Return the ordinary steps with those since an earlier end."""
         own = {phase: self.since(before, phase) for phase in OWN_PHASES if phase in self.phases}
         wait = None if self.wait is None else self.wait - (before.wait or 0.0)
@@ -163,18 +173,35 @@ class Plain(NamedTuple):
         )
 
 
-def _median_step(window: Sequence[Ordinary]) -> float:
-    """Return the length that half of the steps have at most, where those between two frames are all of their mean."""
-    lengths = sorted(
+def _lengths(window: Sequence[Ordinary]) -> list[tuple[float, float]]:
+    """Return the lengths of the steps between two frames, which are all of their mean, and how many they are."""
+    return sorted(
         ((after.seconds - before.seconds) / (after.steps - before.steps), after.steps - before.steps)
         for before, after in pairwise(window)
     )
+
+
+def _median_step(lengths: Sequence[tuple[float, float]]) -> float:
+    """Return the length that half of the steps have at most."""
     shorter, half = 0.0, sum(steps for _, steps in lengths) / 2
     for (length, steps), (longer, _) in pairwise([*lengths, lengths[-1]]):
         shorter += steps
         if shorter >= half:
             return length if shorter > half else (length + longer) / 2
     return lengths[-1][0]
+
+
+def _rates(
+    lengths: Sequence[tuple[float, float]], usual: float, before: Mapping[str, float], after: Mapping[str, float]
+) -> dict[str, float]:
+    """Return what a second is worth by unit: steps per second times what a step is worth."""
+    moved = [(length * steps, steps) for length, steps in lengths if length <= usual + diagnosis.HANG_SECONDS]
+    seconds, completed = (sum(each) for each in zip(*moved, strict=True))
+    made = after.get("steps", 0.0) - before.get("steps", 0.0)
+    if seconds <= 0 or made <= 0:
+        return {}
+    worth = {unit: (done - before.get(unit, 0.0)) / made for unit, done in after.items()}
+    return {unit: each * completed / seconds for unit, each in worth.items() if 0 < each < math.inf}
 
 
 def _counted(series: RankSeries, ended: float | None) -> Ordinary | None:

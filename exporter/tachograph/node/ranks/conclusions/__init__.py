@@ -1,1 +1,1 @@
-"""What a node concludes about its part of each run: a module for each subject, and few series whatever the ranks."""
+"""The conclusions of a node about its part of each run: a module for each subject, few series whatever the ranks."""

@@ -1,4 +1,4 @@
-"""Who is there, in which state, and when one of them last made a step."""
+"""Who is there, in which state, at which step, when one of them last made one, and how often they were restarted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,18 @@ class Presence:
         """Nothing is remembered."""
 
     def samples(self, view: RunView) -> Iterator[Sample]:
-        """Yield the ranks by state, and the last step."""
+        """Yield the ranks by state, the step that the furthest is at, and when one was last made."""
         states = Counter({"running": 0})
         states.update(view.states.values())
         for state in catalog.STATES:
             if state in states:
                 yield Sample(catalog.RUN_RANKS, (view.run, state), states[state])
+        attempt = max(rank.hello.attempt for rank in view.states)
+        yield Sample(catalog.RUN_RESTARTS, (view.run, str(attempt)), max(rank.restarts for rank in view.states))
         if view.progress is not None:
             yield Sample(catalog.RUN_PROGRESS, (view.run,), view.progress)
+        if view.train_step is not None:
+            yield Sample(catalog.RUN_TRAIN_STEP, (view.run,), view.train_step)
+        steps = [rank.series.total(catalog.TRAIN_STEPS.key) for rank in view.alive]
+        if known := [count for count in steps if count is not None]:
+            yield Sample(catalog.RUN_STEPS, (view.run,), max(known))

@@ -5,9 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from tachograph.node.ranks.conclusions.pace import Pace
+from tachograph.node.ranks.conclusions.batches import RunBatches
+from tachograph.node.ranks.conclusions.checkpoints import RunCheckpoints
+from tachograph.node.ranks.conclusions.collectives import RunCollectives
+from tachograph.node.ranks.conclusions.data_wait import DataWait
+from tachograph.node.ranks.conclusions.ends import Ends
+from tachograph.node.ranks.conclusions.frozen import Frozen
+from tachograph.node.ranks.conclusions.gradients import Gradients
+from tachograph.node.ranks.conclusions.hangs import Hang
+from tachograph.node.ranks.conclusions.invariants import RunInvariants
+from tachograph.node.ranks.conclusions.learning_rate import LearningRate
+from tachograph.node.ranks.conclusions.loss import RunLoss
+from tachograph.node.ranks.conclusions.makeup import Makeup
+from tachograph.node.ranks.conclusions.memory import Memory
+from tachograph.node.ranks.conclusions.pace import RunPace
 from tachograph.node.ranks.conclusions.presence import Presence
+from tachograph.node.ranks.conclusions.saves import RunSaves
+from tachograph.node.ranks.conclusions.settings import Settings
+from tachograph.node.ranks.conclusions.speed import Speed
+from tachograph.node.ranks.conclusions.steps import Steps
+from tachograph.node.ranks.conclusions.stragglers import Stragglers
 from tachograph.node.ranks.conclusions.view import RunView
+from tachograph.node.ranks.conclusions.work import RunWork
 from tachograph.node.samples import Sample
 
 
@@ -27,7 +46,30 @@ class RunConclusions:
     """The subjects of one run."""
 
     def __init__(self) -> None:
-        self._subjects: tuple[Subject, ...] = (Presence(), Pace())
+        makeup = Makeup()
+        self._subjects: tuple[Subject, ...] = (
+            Presence(),
+            Steps(),
+            Settings(),
+            RunPace(),
+            Hang(),
+            RunSaves(),
+            makeup,
+            RunWork(),
+            Speed(makeup),
+            DataWait(),
+            Ends(),
+            Frozen(),
+            RunLoss(),
+            Gradients(),
+            LearningRate(),
+            RunInvariants(),
+            RunBatches(),
+            Stragglers(),
+            RunCollectives(),
+            Memory(),
+            RunCheckpoints(),
+        )
 
     def look(self, view: RunView) -> None:
         """Note what is to be remembered of this moment."""

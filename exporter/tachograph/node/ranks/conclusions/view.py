@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -15,12 +15,16 @@ from tachograph.node.ranks.rank import Rank
 
 @dataclass(frozen=True)
 class RunView:
-    """The ranks of a run with their states, by `now` of the monotonic clock and `wall` of the day, both in seconds."""
+    """The ranks of a run with their states, by `now` of the monotonic clock and `wall` of the day, both in seconds.
+
+    `peak_flops` returns the peak FLOP/s of a rank's device, None where that is not known.
+    """
 
     run: str
     states: Mapping[Rank, str]
     now: float
     wall: float
+    peak_flops: Callable[[Rank], float | None] = lambda _: None
 
     @cached_property
     def running(self) -> Sequence[Rank]:
@@ -41,14 +45,24 @@ class RunView:
         return max((rank.progress for rank in self.alive if rank.progress is not None), default=None)
 
     @cached_property
+    def without_step(self) -> float | None:
+        """Seconds since that step."""
+        return None if self.progress is None else max(0.0, self.wall - self.progress)
+
+    @cached_property
+    def started(self) -> float | None:
+        """Unix time at which the youngest process of those that run started; None before any has said so."""
+        return max((rank.started for rank in self.running if rank.started is not None), default=None)
+
+    @cached_property
     def steps(self) -> Mapping[Rank, float]:
         """Seconds of each rank's usual step, where it is known."""
         return {rank: step for rank in self.states if (step := step_seconds(rank)) is not None}
 
     @cached_property
     def step_seconds(self) -> float | None:
-        """Seconds of the run's usual step: the median of those that run."""
-        usual = [self.steps[rank] for rank in self.running if rank in self.steps]
+        """Seconds of the run's usual step: the median of those whose process is there."""
+        usual = [self.steps[rank] for rank in self.alive if rank in self.steps]
         return median(usual) if usual else None
 
     @cached_property
@@ -57,15 +71,36 @@ class RunView:
         waits = {rank: gauge(rank, catalog.TRAIN_RECENT_WAIT.key) for rank in self.running}
         return {rank: wait for rank, wait in waits.items() if wait is not None}
 
+    @cached_property
+    def train_step(self) -> float | None:
+        """The furthest step of the living; None where none has said one."""
+        return max((rank.step for rank in self.alive if rank.step is not None), default=None)
+
+    def gauges(self, key: str) -> list[float]:
+        """Return a gauge that cannot be negative, of the living that have it."""
+        return [value for rank in self.alive if (value := gauge(rank, key)) is not None]
+
     def thresholds(self, name: str) -> list[float]:
-        """Return what the ranks that run set for a threshold of the run's alerts; 0 where one set none."""
-        return [rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).get(name, 0.0) for rank in self.running]
+        """Return what the living ranks set for a threshold of the run's alerts; 0 where one set none."""
+        return [rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).get(name, 0.0) for rank in self.alive]
+
+
+def placement(rank: Rank) -> tuple[str, str]:
+    """Return the index and uuid of a rank's GPU, empty where they are not known."""
+    gpu = rank.placement.gpu
+    return (gpu.index, gpu.uuid) if gpu is not None else ("", rank.hello.uuid or "")
 
 
 def gauge(rank: Rank, key: str) -> float | None:
     """Return a gauge of a rank that cannot be negative."""
     value = rank.series.gauge(key)
     return value if value is not None and 0 <= value < math.inf else None
+
+
+def seat(rank: Rank) -> tuple[str, str, str]:
+    """Return the labels rank, gpu and uuid of a rank; its GPU is empty where it is not known on this node."""
+    gpu = rank.placement.gpu
+    return (rank.key[1], gpu.index, gpu.uuid) if gpu is not None else (rank.key[1], "", rank.hello.uuid or "")
 
 
 def step_seconds(rank: Rank) -> float | None:

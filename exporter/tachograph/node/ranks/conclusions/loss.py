@@ -1,0 +1,105 @@
+"""Where the loss of a run is: its level, its spikes, and the first rank that lost it to NaN or infinity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median, median_low
+
+from tachograph.catalog import index as catalog
+from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
+from tachograph.node.ranks.rank import Rank
+from tachograph.node.samples import Sample
+
+NONFINITE_SECONDS = 70.0
+"""A loss that was not finite counts for so long: it may be NaN only between two scrapes, a minute apart at most."""
+
+ENDED_SECONDS = 600.0
+"""Of a rank that ended by it, so long beyond its end, or until it is back: its page silences that of the failure."""
+
+
+class RunLoss:
+    """Remembers when spikes began on most of the ranks, and since when the loss is not finite."""
+
+    def __init__(self) -> None:
+        self._spikes: float | None = None
+        self._spiked: float | None = None
+        self._lost: float | None = None
+
+    def look(self, view: RunView) -> None:
+        """Note when half of the ranks that log a loss have counted one more spike, and when the first loss was lost."""
+        spikes = [rank.series.total(catalog.TRAIN_LOSS_SPIKES.key) or 0.0 for rank in _logging(view.alive)]
+        if spikes:
+            count = median_low(spikes)
+            if self._spikes is not None and count > self._spikes:
+                self._spiked = view.now
+            self._spikes = count
+        if not any(_lost(rank, view) for rank in view.states):
+            self._lost = None
+        elif self._lost is None:
+            self._lost = view.now
+
+    def samples(self, view: RunView) -> Iterator[Sample]:
+        """Yield the loss and its spike, and the rest only while there is something to say."""
+        logging = _logging(view.alive)
+        if finite := [loss for rank in logging if math.isfinite(loss := _loss(rank))]:
+            yield Sample(catalog.RUN_LOSS, (view.run,), median(finite))
+        if logging:
+            steps = median(gauge(rank, catalog.TRAIN_LOSS_SPIKE_STEPS.key) or 0.0 for rank in logging)
+            yield Sample(catalog.RUN_LOSS_SPIKE_STEPS, (view.run,), steps)
+        if self._spiked is not None:
+            yield Sample(catalog.RUN_LOSS_SPIKED, (view.run,), view.now - self._spiked)
+        yield from self._nonfinite(view)
+        yield from _validation(view)
+
+    def _nonfinite(self, view: RunView) -> Iterator[Sample]:
+        """Yield the first step at which a rank lost its loss, with that rank, and how many did."""
+        lost = {rank: _first_step(rank) for rank in view.states if _lost(rank, view)}
+        if not lost or self._lost is None:
+            return
+        known = [step for step in lost.values() if step is not None]
+        first = [rank for rank, step in lost.items() if known and step == min(known)]
+        if first:
+            yield Sample(catalog.RUN_LOSS_NONFINITE_STEP, (view.run, *seat(first[0])), min(known))
+        now = [rank for rank in view.alive if not math.isfinite(_loss(rank))]
+        for when, ranks in (("first", first), ("lately", [*lost]), ("now", now)):
+            yield Sample(catalog.RUN_LOSS_NONFINITE_RANKS, (view.run, when), len(ranks))
+        yield Sample(catalog.RUN_LOSS_NONFINITE_SECONDS, (view.run,), view.now - self._lost)
+
+
+def _loss(rank: Rank) -> float:
+    """Return the last loss of a rank; 0 where it logs none."""
+    loss = rank.series.gauge(catalog.TRAIN_LOSS.key)
+    return 0.0 if loss is None else loss
+
+
+def _logging(ranks: Sequence[Rank]) -> list[Rank]:
+    return [rank for rank in ranks if rank.series.gauge(catalog.TRAIN_LOSS.key) is not None]
+
+
+def _lost(rank: Rank, view: RunView) -> bool:
+    """Return whether the loss of a rank is not finite, or was so a moment ago, also where it ended by that."""
+    if not rank.outcome and not math.isfinite(_loss(rank)):
+        return True
+    last = rank.series.gauge(catalog.TRAIN_LOSS_NONFINITE_TIMESTAMP.key)
+    if last is None:
+        return False
+    if rank.outcome:
+        return rank.ended_at - last < NONFINITE_SECONDS and view.wall - rank.ended_at < ENDED_SECONDS
+    return view.wall - last < NONFINITE_SECONDS
+
+
+def _first_step(rank: Rank) -> float | None:
+    return rank.series.gauges.get(catalog.TRAIN_NONFINITE_STEP.key, {}).get("loss")
+
+
+def _validation(view: RunView) -> Iterator[Sample]:
+    """Yield the validation loss, and its spike where half of the ranks that log one see it."""
+    losses = [loss for rank in view.alive if (loss := rank.series.gauge(catalog.TRAIN_VAL_LOSS.key)) is not None]
+    if not losses:
+        return
+    spikes = [steps for rank in view.alive if (steps := gauge(rank, catalog.TRAIN_VAL_LOSS_SPIKE.key)) is not None]
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    yield Sample(catalog.RUN_VAL_LOSS, (view.run,), median(finite) if 2 * len(finite) > len(losses) else math.nan)
+    if 2 * len(spikes) >= len(losses):
+        yield Sample(catalog.RUN_VAL_LOSS_SPIKE, (view.run,), max(spikes))

@@ -1,0 +1,153 @@
+"""Whether a run is overdue on a node, and the evidence that is shown only then; its limit is 18 s."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tachograph.node.ranks.frames import Bye
+
+EVIDENCE = (
+    "overdue_ranks", "longest_pause_seconds", "hang_still_seconds", "hang_enqueued", "hang_suspect_seconds",
+    "hang_suspect_enqueued",
+)  # fmt: skip
+
+
+@pytest.fixture
+def hung(node: Any) -> Any:
+    """Three ranks that wait, and one that is in its loader, one collective behind; the limit is almost over."""
+    for rank in range(4):
+        node.says(rank, "forward", made=0, steps_total=10, recent_step_seconds=1.0)
+    waiting(node, 3)
+    node.says(3, "data", made=0, collective_enqueued={"0": 19}, recent_step_seconds=1.0)
+    node.turn(18, *range(4))
+    return node
+
+
+def waiting(node: Any, ranks: int) -> None:
+    for rank in range(ranks):
+        node.says(rank, "backward", made=0, steps_total=10, collective_enqueued={"0": 20}, recent_step_seconds=1.0)
+
+
+def test_a_run_is_overdue_after_its_limit(hung: Any) -> None:
+    """With evidence then, and none before: tachograph_run_overdue_seconds, tachograph_run_overdue_ranks."""
+    assert hung.value("overdue_seconds") == 0
+    assert not hung.told(*EVIDENCE)
+    hung.turn(1, *range(4))
+    assert hung.value("overdue_seconds") == 19
+    assert hung.told(*EVIDENCE) == {
+        ("overdue_ranks", "backward"): 3,
+        ("overdue_ranks", "data"): 1,
+        ("hang_still_seconds",): 0,
+        ("hang_enqueued", "0", "furthest"): 20,
+        ("hang_enqueued", "0", "least"): 19,
+        ("hang_enqueued", "0", "per_step"): 2,
+        ("hang_suspect_seconds", "3", "", "", "data", "elsewhere"): 19,
+        ("hang_suspect_enqueued", "3", "", "", "0"): 19,
+    }
+    hung.says(0, "forward", made=0, recent_step_seconds=1.0)
+    assert hung.value("overdue_seconds") == 0
+    assert not hung.told(*EVIDENCE)
+
+
+def test_the_longest_pause_is_remembered_for_six_hours(hung: Any) -> None:
+    """As long as it took, and shown while the next one lasts: tachograph_run_longest_pause_seconds."""
+    hung.turn(30, *range(4))
+    waiting(hung, 3)
+    hung.turn(19, *range(4))
+    assert hung.value("longest_pause_seconds") == 48
+    hung.hand.now += 6 * 3600
+    hung.turn(1, *range(4))
+    assert hung.value("longest_pause_seconds") is None
+
+
+def test_after_a_pause_the_run_has_its_limit_again(hung: Any) -> None:
+    """It is overdue while a rank is between steps, and the rules know how many; then not for 18 s."""
+    hung.says(3, "other", 10, collective_enqueued={"0": 19})
+    hung.turn(10, *range(4))
+    assert (hung.value("overdue_seconds"), hung.told("overdue_ranks")["overdue_ranks", "other"]) == (28, 1)
+    hung.says(3, "forward", collective_enqueued={"0": 19})
+    hung.turn(18, *range(4))
+    assert hung.value("overdue_seconds") == 0
+    hung.turn(1, *range(4))
+    assert hung.value("overdue_seconds") == 47
+
+
+def test_in_the_middle_of_a_step_nobody_pauses(hung: Any) -> None:
+    """It says so after five seconds."""
+    hung.says(3, "other", 10, step_unmarked_seconds=10.0)
+    hung.turn(1, *range(4))
+    assert hung.told("overdue_ranks") == {("overdue_ranks", "backward"): 3, ("overdue_ranks", "unmarked"): 1}
+
+
+def test_a_silent_rank_is_waited_for(hung: Any) -> None:
+    """It holds Python's lock, or is frozen, which has an alert of its own."""
+    hung.turn(11, 0, 1, 2)
+    assert hung.value("overdue_seconds") == 0
+
+
+def test_a_bystander_is_no_suspect(hung: Any) -> None:
+    """It is not counted either."""
+    hung.says(4, "eval", 1000)
+    hung.turn(1, *range(5))
+    assert sum(hung.told("overdue_ranks").values()) == 4
+    assert {key[1] for key in hung.told("hang_suspect_seconds")} == {"3"}
+
+
+def test_when_a_rank_last_entered_a_collective(hung: Any) -> None:
+    """Of any group, since the run is overdue: tachograph_run_hang_still_seconds."""
+    hung.turn(10, *range(4))
+    assert hung.value("hang_still_seconds") == 9
+    hung.says(0, "backward", 5, collective_enqueued={"0": 21})
+    hung.turn(5, *range(4))
+    assert hung.value("hang_still_seconds") == 4
+
+
+def test_whoever_is_behind_is_named_though_it_waits(node: Any) -> None:
+    """One that left out a collective; tachograph_run_hang_enqueued, tachograph_run_hang_suspect_enqueued."""
+    waiting(node, 3)
+    node.says(3, "backward", made=0, collective_enqueued={"0": 19}, recent_step_seconds=1.0)
+    node.turn(19, *range(4))
+    assert list(node.told("hang_suspect_seconds")) == [("hang_suspect_seconds", "3", "", "", "backward", "behind")]
+
+
+def test_where_all_are_alike_one_stands_for_all(node: Any) -> None:
+    """Another node may be ahead of them: tachograph_run_hang_suspect_seconds."""
+    waiting(node, 4)
+    node.turn(19, *range(4))
+    assert list(node.told("hang_suspect_seconds")) == [("hang_suspect_seconds", "0", "", "", "backward", "example")]
+    assert node.told("hang_suspect_enqueued") == {("hang_suspect_enqueued", "0", "", "", "0"): 20}
+
+
+def test_at_most_nine_are_named(node: Any) -> None:
+    """One more than the rules would name."""
+    for rank in range(12):
+        node.says(rank, "forward", made=0, recent_step_seconds=1.0)
+    node.turn(19, *range(12))
+    assert len(node.told("hang_suspect_seconds")) == 9
+
+
+def test_a_start_is_stalled_for_as_long_as_nobody_moves_on(node: Any) -> None:
+    """With evidence after three minutes; 0 up to the run's own limit: tachograph_run_start_stalled_seconds."""
+    node.says(0, "init", 200)
+    node.says(1, "collective", 100, collective_enqueued={"0": 1})
+    assert node.value("start_stalled_seconds") == 100
+    assert not node.told(*EVIDENCE)
+    node.turn(81, 0, 1)
+    assert node.value("start_stalled_seconds") == 181
+    assert node.told("overdue_ranks") == {("overdue_ranks", "init"): 1, ("overdue_ranks", "collective"): 1}
+    node.says(0, "init", 300, threshold={"hang_seconds": 600})
+    assert node.value("start_stalled_seconds") == 0
+    node.says(0, "forward", made=0)
+    assert node.value("start_stalled_seconds") is None
+
+
+def test_a_run_that_has_ended_is_not_overdue(node: Any) -> None:
+    """Only when its ranks finished: tachograph_run_finished_timestamp_seconds."""
+    node.says(0, "forward", made=0, recent_step_seconds=1.0)
+    node.table.bye(0, Bye(v=1, outcome="finished"))
+    ended = node.wall
+    node.turn(60)
+    assert node.value("overdue_seconds") is None
+    assert node.told("finished_timestamp_seconds") == {("finished_timestamp_seconds", "0", "", ""): ended}
