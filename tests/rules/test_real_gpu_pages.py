@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tachograph.catalog.rank import KIND_OF_END
+from tachograph.catalog.run import KIND_OF_END
 from tachograph_lab.replay.evaluation import evaluate
 from tachograph_lab.replay.recording import Recording
 from tachograph_lab.replay.scraped import Row, Target

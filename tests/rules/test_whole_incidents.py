@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from tachograph.catalog.rank import KIND_OF_END
+from tachograph.catalog.run import KIND_OF_END
 
 RULES = Path(__file__).resolve().parents[2] / "prometheus/rules"
 FILES = [RULES / f"{subject}.yml" for subject in ("clocks", "exporter", "runs", "progress", "ranks", "learning")]

@@ -26,12 +26,8 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "What the exporter knows of a rank",
         ("tachograph_rank_",),
         "*Level* is the lowest value of `--rank.series` at which a family is shown: see\n"
-        "[series of a rank](cost.md#series-of-a-rank). At `few`, the heartbeat of a frozen rank is shown, too.",
-    ),
-    (
-        "What the node concludes about a run",
-        ("tachograph_run_",),
-        "Of its own ranks, however many there are: rules compare the nodes.",
+        "[series of a rank](cost.md#series-of-a-rank). Of a rank that does not\n"
+        "run, state and heartbeat are shown at every level.",
     ),
     (
         "What a rank reports",
@@ -39,6 +35,11 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "Of a rank that has ended, counters, `tachograph_train_step` and the info families stay; other gauges go.\n"
         "What has no label `rank` is added up by the exporter over the ranks of a run on its node, and shown at every\n"
         "level.",
+    ),
+    (
+        "What the node concludes about a run",
+        ("tachograph_run_",),
+        "Of its own ranks, however many there are: rules compare the nodes.",
     ),
     (
         "A GPU",
