@@ -69,6 +69,10 @@ class Metric(NamedTuple):  # and not a dataclass: those cost `import tachograph`
         """The lowest of SERIES_LEVELS that shows this family of a rank."""
         return FEW if self.few else ALL if self.detail else DASHBOARDS
 
+    def is_shown_at(self, level: str) -> bool:
+        """Return whether one of SERIES_LEVELS shows this family of a rank."""
+        return SERIES_LEVELS.index(self.level) <= SERIES_LEVELS.index(level)
+
     def is_detail(self, labels: tuple[str, ...]) -> bool:
         """Return whether the series with these label values is hidden unless the user asks for all."""
         return self.detail if isinstance(self.detail, bool) else labels[-1] in self.detail

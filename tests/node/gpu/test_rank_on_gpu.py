@@ -53,7 +53,7 @@ def test_a_process_on_a_gpu_is_the_rank_there(fake: Any, monkeypatch: pytest.Mon
     async def play() -> None:
         running = asyncio.create_task(source.run())
         try:
-            await until(lambda: table.tick() or table.gpu_of(rank))
+            await until(lambda: table.tick() or rank.place[0])
             fake.gpus[3].error = LOST
             await until(lost)
         finally:

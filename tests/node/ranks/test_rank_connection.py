@@ -215,7 +215,7 @@ def test_the_kernel_says_whose_gpu_it_is(wire: Wire, table: RankTable, two_gpus:
     """The process found on a GPU is the one at the other end of the socket, whatever pid it gives itself."""
     monkeypatch.setattr(two_gpus, "gpu_of_pid", {os.getpid(): two_gpus.known[1]}.get)
     wire.feed(HELLO)
-    assert table.gpu_of(next(table.ranks())) == "1"
+    assert next(table.ranks()).place[0] == "1"
 
 
 @pytest.mark.parametrize("facts", [{"visible_devices": "," * 10**6}, {"job": {"job_id": "x" * 10**6}}])
@@ -232,7 +232,7 @@ def test_a_hostile_list_of_devices(wire: Wire, table: RankTable, hand: Any, devi
     wire.feed(frame(type="hello", run="r", rank=0, visible_devices=devices, granted_devices=devices) + STATE)
     hand.turn(1.0, table.tick)
     assert table.state_of(next(table.ranks())) == "running"
-    assert table.gpu_of(next(table.ranks())) == ""
+    assert next(table.ranks()).place[0] == ""
     assert refused(table) == {}
 
 

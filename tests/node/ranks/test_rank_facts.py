@@ -81,7 +81,7 @@ def test_a_rank_is_found_once_it_computes(rank_of: Any, node: Node, hand: Any) -
     assert rank_of.shown()["rank_peak_flops", "r", "0"] == 989e12
     rank_of.greet(link, uuid="GPU-00")
     assert places(rank_of, hand) == [("0", "GPU-00")]
-    assert rank_of.gpu_of(next(rank_of.ranks())) == "0"
+    assert next(rank_of.ranks()).place[0] == "0"
 
 
 def test_a_found_rank_stays_where_it_is(rank_of: Any, node: Node, hand: Any) -> None:

@@ -12,8 +12,7 @@ from tachograph.diagnosis import QUIET_PHASES, STATES
 from tachograph.humanize import age, duration, plural
 from tachograph.node.ranks.conclusions.hangs import entered, hang_suspects, is_crowd, is_pause
 from tachograph.node.ranks.conclusions.lags import is_late, is_straggler, lags
-from tachograph.node.ranks.conclusions.pace import hang_limit
-from tachograph.node.ranks.conclusions.view import RunView, gauge
+from tachograph.node.ranks.conclusions.view import RunView, gauge, hang_limit
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.redact import redact
@@ -161,8 +160,8 @@ class _Run:
                 tokens=rank.series.total(catalog.TRAIN_TOKENS.key),
                 flops=rank.series.total(catalog.TRAIN_FLOPS.key),
                 peak_flops=self.table.peak_flops_of(rank),
-                gpu=self.table.gpu_of(rank),
-                uuid=rank.placement.gpu.uuid if rank.placement.gpu is not None else rank.hello.uuid or "",
+                gpu=rank.place[0],
+                uuid=rank.place[1],
                 coordinates=rank.coordinates,
                 marks=tuple(mark for mark, holds in marks.items() if mark and holds),
                 cause=f"{plural(behind, 'collective')} behind" if rank in marked and behind else "",

@@ -42,10 +42,9 @@ a scrape has seen the end, and who ended first is known only when every node of 
 _NOTHING = Buckets()
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
 _HIDDEN = {
-    level: frozenset(row.name for row in catalog.METRICS if SERIES_LEVELS.index(row.level) > number)
-    for number, level in enumerate(SERIES_LEVELS)
+    level: frozenset(row.name for row in catalog.METRICS if not row.is_shown_at(level)) for level in SERIES_LEVELS
 }
-"""The families that each level does not show."""
+"""Level -> names of the families that it does not show."""
 _STEP = catalog.TRAIN_STEP.key
 _STEPS = catalog.TRAIN_STEPS.key
 
@@ -308,13 +307,17 @@ class Rank:
 
     def samples(self, now: float, state: str, peak_flops: float | None, level: str = ALL) -> list[Sample]:
         """Return the samples of the rank at one of SERIES_LEVELS, given its state and the peak FLOP/s of its device."""
-        shown = self._samples(now, state, peak_flops, level)
         hidden = _HIDDEN[level]
         if state != "running":  # of one that runs, neither is needed
             hidden -= {catalog.RANK_STATE.name, catalog.RANK_HEARTBEAT.name}
-        return [sample for sample in shown if sample.metric.name not in hidden]
+        known = self._known(now, state, peak_flops, level)
+        shown = [sample for sample in known if sample.metric.name not in hidden]
+        if self.seq < 0:
+            return shown  # zeros before the first state would look like counters that fell
+        return shown + self.series.samples(self.key, alive=not self.outcome, level=level)
 
-    def _samples(self, now: float, state: str, peak_flops: float | None, level: str) -> list[Sample]:
+    def _known(self, now: float, state: str, peak_flops: float | None, level: str) -> list[Sample]:
+        """Return what the exporter knows of the rank, at any level but for what is dropped."""
         key, hello = self.key, self.hello
         numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
         shown = [Sample(catalog.RANK_INFO, (*key, *numbers, *self.place, str(self.peer.uid)), 1)]
@@ -335,7 +338,7 @@ class Rank:
         if (end := self._last_end(now)) is not None:
             shown.append(end)
         if self.seq < 0:
-            return shown  # zeros before the first state would look like counters that fell
+            return shown
         if self._started is not None and not self.outcome:
             shown.append(Sample(catalog.RANK_START, key, self._started))
         if self.progress is not None:
@@ -346,7 +349,7 @@ class Rank:
             shown.append(Sample(catalog.RANK_PEAK_FLOPS, key, peak_flops))
         if self._dropped or level == ALL:
             shown.append(Sample(catalog.CLIENT_DROPPED, key, self._dropped))
-        return shown + self.series.samples(key, alive=not self.outcome, level=level)
+        return shown
 
     def end_at(self, now: float) -> tuple[float, str] | None:
         """Return the Unix time at which this process ended, which may live on, and why; None if it has not."""

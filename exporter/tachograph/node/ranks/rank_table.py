@@ -367,10 +367,6 @@ class RankTable:
             return "failed"
         return "frozen" if now - rank.heard > self._limits.frozen_after else "running"
 
-    def gpu_of(self, rank: Rank) -> str:
-        """Return the index of a rank's GPU, empty if it is not known."""
-        return rank.placement.gpu.index if rank.placement.gpu is not None else ""
-
     def peak_flops_of(self, rank: Rank) -> float | None:
         """Return the peak FLOP/s of a rank's device, as it says itself or as known of its GPU."""
         gpu = rank.placement.gpu

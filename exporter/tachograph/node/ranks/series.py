@@ -23,10 +23,7 @@ MOST_FAMILIES = 512
 """Keys of a frame that are read, five times as many as the catalog has: bounds the cost of a long frame."""
 
 _HIDDEN: Mapping[str, frozenset[str]] = {
-    level: frozenset(
-        key for key, row in TRAIN_METRICS.items() if SERIES_LEVELS.index(row.level) > SERIES_LEVELS.index(level)
-    )
-    for level in SERIES_LEVELS
+    level: frozenset(key for key, row in TRAIN_METRICS.items() if not row.is_shown_at(level)) for level in SERIES_LEVELS
 }
 """Level -> wire keys of the families that it does not show."""
 

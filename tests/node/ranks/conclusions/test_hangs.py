@@ -9,7 +9,7 @@ from tachograph.node.ranks.conclusions.hangs import (
     is_pause,
     stopped_first,
 )
-from tachograph.node.ranks.conclusions.pace import hang_limit
+from tachograph.node.ranks.conclusions.view import hang_limit
 
 
 def test_suspects() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tachograph.catalog import index as catalog
-from tachograph.node.ranks.conclusions.view import RunView, gauge
+from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
 
@@ -33,25 +33,18 @@ class RunCheckpoints:
 
     def samples(self, view: RunView) -> Iterator[Sample]:
         """Yield the last save and the one under way, how long there has been none, free space and failures."""
-        durations = values(view, catalog.TRAIN_CHECKPOINT_DURATION.key)
-        if durations:
-            yield Sample(catalog.RUN_CHECKPOINT_SECONDS, (view.run,), max(durations.values()))
+        if durations := view.gauges(catalog.TRAIN_CHECKPOINT_DURATION.key):
+            yield Sample(catalog.RUN_CHECKPOINT_SECONDS, (view.run,), max(durations))
         saving = [rank.phase_seconds(view.now) or 0.0 for rank in view.alive if rank.phase == "checkpoint"]
         if saving:
             yield Sample(catalog.RUN_CHECKPOINT_SAVING, (view.run,), max(saving))
         started = [rank.started for rank in view.alive if rank.started is not None]
         if started:
-            saved = values(view, catalog.TRAIN_CHECKPOINT_TIMESTAMP.key).values()
+            saved = view.gauges(catalog.TRAIN_CHECKPOINT_TIMESTAMP.key)
             yield Sample(catalog.RUN_UNSAVED, (view.run,), max(view.wall - max([*started, *saved]), 0.0))
-        free = values(view, catalog.TRAIN_CHECKPOINT_FREE.key)
+        free = view.gauge_of_each(catalog.TRAIN_CHECKPOINT_FREE.key)
         if free:
             rank = min(free, key=free.__getitem__)
             yield Sample(catalog.RUN_CHECKPOINT_FREE, rank.key, free[rank])
         if self._failed:
             yield Sample(catalog.RUN_CHECKPOINT_FAILED, (view.run, str(min(self._failed))), len(self._failed))
-
-
-def values(view: RunView, key: str) -> dict[Rank, float]:
-    """Return a gauge of each rank whose process is there."""
-    found = {rank: gauge(rank, key) for rank in view.alive}
-    return {rank: value for rank, value in found.items() if value is not None}

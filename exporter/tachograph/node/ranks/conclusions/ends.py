@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tachograph.catalog import index as catalog
-from tachograph.node.ranks.conclusions.view import RunView, gauge, placement
+from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
 
@@ -134,7 +134,7 @@ class Ends:
                 continue
             first = ends[0]
             apart = TOGETHER_BY_COMMUNICATION_SECONDS if kind == "communication" else TOGETHER_SECONDS
-            labels = (view.run, kind, first.reason, str(first.number), *placement(first.rank))
+            labels = (view.run, kind, first.reason, *seat(first.rank))
             yield Sample(catalog.RUN_FIRST_END, labels, view.now - first.at)
             together = sum(end.at <= first.at + apart for end in ends)
             yield Sample(catalog.RUN_ENDED_TOGETHER, (view.run, kind), together)

@@ -5,29 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import QUIET_PHASES
-from tachograph.node.ranks.conclusions.view import RunView, placement
+from tachograph.diagnosis import CROWD, QUIET_PHASES
+from tachograph.node.ranks.conclusions.view import RunView, seat
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
 
 FROZEN_SECONDS = 30.0
 FROZEN_IN_QUIET_PHASES_SECONDS = 60.0
 """An index, json or pickle hold the lock for half a minute; a start, a save or an evaluation for a minute."""
-MOST_NAMED = 8
 
 
-class Frozen:
-    """Remembers nothing."""
-
-    def look(self, view: RunView) -> None:
-        """Nothing is remembered."""
-
-    def samples(self, view: RunView) -> Iterator[Sample]:
-        """Yield the ranks that have been silent for too long, at most eight of them."""
-        frozen = [rank for rank, state in view.states.items() if state == "frozen" and _is_frozen(rank, view.now)]
-        for rank in sorted(frozen, key=lambda rank: rank.heard)[:MOST_NAMED]:
-            labels = (view.run, str(rank.hello.rank), *placement(rank), rank.phase or "")
-            yield Sample(catalog.RUN_FROZEN, labels, view.now - rank.heard)
+def frozen(view: RunView) -> Iterator[Sample]:
+    """Yield the ranks that have been silent for too long, at most eight of them."""
+    silent = [rank for rank, state in view.states.items() if state == "frozen" and _is_frozen(rank, view.now)]
+    for rank in sorted(silent, key=lambda rank: rank.heard)[:CROWD]:
+        labels = (view.run, *seat(rank), rank.phase or "")
+        yield Sample(catalog.RUN_FROZEN, labels, view.now - rank.heard)
 
 
 def _is_frozen(rank: Rank, now: float) -> bool:

@@ -47,9 +47,8 @@ class Gradients:
             yield Sample(catalog.RUN_GRAD_NORM_VANISHED_STEPS, (view.run,), view.train_step - self._alive_step)
         if scales := view.gauges(catalog.TRAIN_AMP_LOSS_SCALE.key):
             yield Sample(catalog.RUN_AMP_LOSS_SCALE, (view.run,), min(scales))
-        skipped = [rank.series.total(catalog.TRAIN_AMP_SKIPPED.key) for rank in view.alive]
-        if known := [steps for steps in skipped if steps is not None]:
-            yield Sample(catalog.RUN_AMP_SKIPPED, (view.run,), max(known))
+        if skipped := view.totals(catalog.TRAIN_AMP_SKIPPED.key):
+            yield Sample(catalog.RUN_AMP_SKIPPED, (view.run,), max(skipped))
 
 
 def _median(view: RunView, metric: Metric) -> float | None:

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
-from tachograph.node.ranks.conclusions.pace import EXCUSED_SECONDS, is_bystander, limit_of
-from tachograph.node.ranks.conclusions.view import RunView, gauge
+from tachograph.node.ranks.conclusions.pace import EXCUSED_SECONDS, is_bystander
+from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
 
@@ -126,7 +126,7 @@ class Hang:
         while self._pauses and view.now - self._pauses[0][0] > PAUSE_MEMORY_SECONDS:
             self._pauses.popleft()
         seconds = view.without_step
-        if seconds is not None and seconds <= limit_of(view):
+        if seconds is not None and seconds <= view.hang_limit:
             if self._without_step:
                 self._pauses.append((view.now, self._without_step))
             self._without_step, self._paused, self._entered = 0.0, None, Counter()
@@ -145,7 +145,7 @@ class Hang:
         """Yield who has finished, whether the run is overdue, and the evidence if it is."""
         finished = sorted((rank for rank in view.states if rank.outcome == "finished"), key=lambda rank: -rank.ended_at)
         for rank in finished[: diagnosis.CROWD + 1]:
-            yield Sample(catalog.RUN_FINISHED, _named(rank, view), rank.ended_at)
+            yield Sample(catalog.RUN_FINISHED, (view.run, *seat(rank)), rank.ended_at)
         ranks = _members(view)
         if not ranks:
             return
@@ -167,7 +167,7 @@ class Hang:
         A rank that is silent holds Python's lock, or is frozen, which is its own alert. After a pause the run has
         the time again that it may go without a step.
         """
-        seconds, limit = view.without_step or 0.0, limit_of(view)
+        seconds, limit = view.without_step or 0.0, view.hang_limit
         if seconds <= limit or any(view.states[rank] == "frozen" for rank in ranks):
             return 0.0
         if self._paused is not None and 0 < view.now - self._paused <= limit:
@@ -195,7 +195,7 @@ class Hang:
             for figure, value in figures.items():
                 yield Sample(catalog.RUN_HANG_ENQUEUED, (view.run, group, figure), value)
         for rank, why in suspects(ranks).items():
-            named = _named(rank, view)
+            named = (view.run, *seat(rank))
             yield Sample(
                 catalog.RUN_HANG_SUSPECT, (*named, rank.phase or UNKNOWN, why), rank.phase_seconds(view.now) or 0.0
             )
@@ -214,12 +214,6 @@ def suspects(ranks: Collection[Rank]) -> dict[Rank, str]:
     found = found or {next(iter(ranks)): "example"}
     first = sorted(found, key=lambda rank: (rank not in stopped, rank.hello.rank))
     return {rank: found[rank] for rank in first[: diagnosis.CROWD + 1]}
-
-
-def _named(rank: Rank, view: RunView) -> tuple[str, ...]:
-    gpu = rank.placement.gpu
-    place = (gpu.index, gpu.uuid) if gpu is not None else ("", rank.hello.uuid or "")
-    return (view.run, rank.key[1], *place)
 
 
 def _members(view: RunView) -> list[Rank]:

@@ -98,7 +98,7 @@ def _validation(view: RunView) -> Iterator[Sample]:
     losses = [loss for rank in view.alive if (loss := rank.series.gauge(catalog.TRAIN_VAL_LOSS.key)) is not None]
     if not losses:
         return
-    spikes = [steps for rank in view.alive if (steps := gauge(rank, catalog.TRAIN_VAL_LOSS_SPIKE.key)) is not None]
+    spikes = view.gauges(catalog.TRAIN_VAL_LOSS_SPIKE.key)
     finite = [loss for loss in losses if math.isfinite(loss)]
     yield Sample(catalog.RUN_VAL_LOSS, (view.run,), median(finite) if 2 * len(finite) > len(losses) else math.nan)
     if 2 * len(spikes) >= len(losses):

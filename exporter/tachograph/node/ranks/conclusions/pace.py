@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
@@ -16,25 +16,6 @@ BYSTANDER_SECONDS = 60.0
 """Who was in its phase for so much longer than the limit before the run's last step is a bystander."""
 
 
-def hang_limit(
-    step_seconds: float | None,
-    thresholds: Iterable[float] = (),
-    *,
-    pauses: bool = False,
-    unknown: float = diagnosis.FIRST_STEPS_SECONDS,
-) -> float:
-    """Return how long a run may go without a step, given its usual step and the thresholds that its ranks set."""
-    own = max((threshold for threshold in thresholds if threshold > 0), default=diagnosis.HANG_SECONDS)
-    own = max(own, diagnosis.PAUSE_SECONDS) if pauses else own
-    return max(own, unknown) if step_seconds is None else own + diagnosis.HANG_STEPS * step_seconds
-
-
-def limit_of(view: RunView) -> float:
-    """Return how long the run may go without a step where nobody pauses."""
-    own = view.thresholds("hang_seconds")
-    return hang_limit(view.step_seconds, own, unknown=diagnosis.UNKNOWN_STEP_SECONDS)
-
-
 def is_bystander(rank: Rank, view: RunView) -> bool:
     """Return whether the run makes its steps without a rank: a standing evaluator, a dedicated saver.
 
@@ -44,7 +25,7 @@ def is_bystander(rank: Rank, view: RunView) -> bool:
     seconds = rank.phase_seconds(view.now) or 0.0
     if view.without_step is None:
         return rank.phase != "init" and seconds > diagnosis.FIRST_STEPS_SECONDS
-    return seconds > view.without_step + limit_of(view) + BYSTANDER_SECONDS
+    return seconds > view.without_step + view.hang_limit + BYSTANDER_SECONDS
 
 
 class RunPace:
@@ -68,7 +49,7 @@ class RunPace:
             yield Sample(catalog.RUN_STEP_SECONDS, key, view.step_seconds)
         if view.without_step is not None:
             yield Sample(catalog.RUN_PROGRESS_AGE, key, view.without_step)
-            yield Sample(catalog.RUN_HANG_LIMIT, key, limit_of(view))
+            yield Sample(catalog.RUN_HANG_LIMIT, key, view.hang_limit)
         if self._excused is not None and view.alive:
             yield Sample(catalog.RUN_EXCUSED, key, view.now - self._excused)
         if self._paused is not None and view.alive:

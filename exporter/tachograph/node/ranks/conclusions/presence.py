@@ -10,25 +10,18 @@ from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.samples import Sample
 
 
-class Presence:
-    """Remembers nothing."""
-
-    def look(self, view: RunView) -> None:
-        """Nothing is remembered."""
-
-    def samples(self, view: RunView) -> Iterator[Sample]:
-        """Yield the ranks by state, the step that the furthest is at, and when one was last made."""
-        states = Counter({"running": 0})
-        states.update(view.states.values())
-        for state in catalog.STATES:
-            if state in states:
-                yield Sample(catalog.RUN_RANKS, (view.run, state), states[state])
-        attempt = max(rank.hello.attempt for rank in view.states)
-        yield Sample(catalog.RUN_RESTARTS, (view.run, str(attempt)), max(rank.restarts for rank in view.states))
-        if view.progress is not None:
-            yield Sample(catalog.RUN_PROGRESS, (view.run,), view.progress)
-        if view.train_step is not None:
-            yield Sample(catalog.RUN_TRAIN_STEP, (view.run,), view.train_step)
-        steps = [rank.series.total(catalog.TRAIN_STEPS.key) for rank in view.alive]
-        if known := [count for count in steps if count is not None]:
-            yield Sample(catalog.RUN_STEPS, (view.run,), max(known))
+def presence(view: RunView) -> Iterator[Sample]:
+    """Yield the ranks by state, restarts, the step that the furthest is at, and when one was last made."""
+    states = Counter({"running": 0})
+    states.update(view.states.values())
+    for state in catalog.STATES:
+        if state in states:
+            yield Sample(catalog.RUN_RANKS, (view.run, state), states[state])
+    attempt = max(rank.hello.attempt for rank in view.states)
+    yield Sample(catalog.RUN_RESTARTS, (view.run, str(attempt)), max(rank.restarts for rank in view.states))
+    if view.progress is not None:
+        yield Sample(catalog.RUN_PROGRESS, (view.run,), view.progress)
+    if view.train_step is not None:
+        yield Sample(catalog.RUN_TRAIN_STEP, (view.run,), view.train_step)
+    if steps := view.totals(catalog.TRAIN_STEPS.key):
+        yield Sample(catalog.RUN_STEPS, (view.run,), max(steps))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from tachograph.node.ranks.conclusions.batches import RunBatches
@@ -10,7 +10,7 @@ from tachograph.node.ranks.conclusions.checkpoints import RunCheckpoints
 from tachograph.node.ranks.conclusions.collectives import RunCollectives
 from tachograph.node.ranks.conclusions.data_wait import DataWait
 from tachograph.node.ranks.conclusions.ends import Ends
-from tachograph.node.ranks.conclusions.frozen import Frozen
+from tachograph.node.ranks.conclusions.frozen import frozen
 from tachograph.node.ranks.conclusions.gradients import Gradients
 from tachograph.node.ranks.conclusions.hangs import Hang
 from tachograph.node.ranks.conclusions.invariants import RunInvariants
@@ -19,19 +19,22 @@ from tachograph.node.ranks.conclusions.loss import RunLoss
 from tachograph.node.ranks.conclusions.makeup import Makeup
 from tachograph.node.ranks.conclusions.memory import Memory
 from tachograph.node.ranks.conclusions.pace import RunPace
-from tachograph.node.ranks.conclusions.presence import Presence
+from tachograph.node.ranks.conclusions.presence import presence
 from tachograph.node.ranks.conclusions.saves import RunSaves
-from tachograph.node.ranks.conclusions.settings import Settings
+from tachograph.node.ranks.conclusions.settings import settings
 from tachograph.node.ranks.conclusions.speed import Speed
-from tachograph.node.ranks.conclusions.steps import Steps
+from tachograph.node.ranks.conclusions.steps import steps
 from tachograph.node.ranks.conclusions.stragglers import Stragglers
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.conclusions.work import RunWork
 from tachograph.node.samples import Sample
 
+PRESENT: tuple[Callable[[RunView], Iterator[Sample]], ...] = (presence, steps, settings, frozen)
+"""What follows from the present moment alone."""
+
 
 class Subject(Protocol):
-    """One subject: what happened is noted as it is seen, what is concluded from it is shown at a scrape."""
+    """A subject with a memory: what happened is noted as it is seen, what is concluded from it is shown at a scrape."""
 
     def look(self, view: RunView) -> None:
         """Note what is to be remembered of this moment: each second, and before each scrape."""
@@ -43,14 +46,11 @@ class Subject(Protocol):
 
 
 class RunConclusions:
-    """The subjects of one run."""
+    """The conclusions about one run, from the moment and from what is remembered."""
 
     def __init__(self) -> None:
         makeup = Makeup()
         self._subjects: tuple[Subject, ...] = (
-            Presence(),
-            Steps(),
-            Settings(),
             RunPace(),
             Hang(),
             RunSaves(),
@@ -59,7 +59,6 @@ class RunConclusions:
             Speed(makeup),
             DataWait(),
             Ends(),
-            Frozen(),
             RunLoss(),
             Gradients(),
             LearningRate(),
@@ -79,5 +78,7 @@ class RunConclusions:
     def samples(self, view: RunView) -> Iterator[Sample]:
         """Look, and yield what is concluded."""
         self.look(view)
+        for present in PRESENT:
+            yield from present(view)
         for subject in self._subjects:
             yield from subject.samples(view)

@@ -14,24 +14,18 @@ _TIER = catalog.TRAIN_CONFIG_INFO.labels.index("tier") - 2
 _HIGHEST_FIRST = ("hero", "dev")
 
 
-class Settings:
-    """Remembers nothing: a rank that has ended still has its settings."""
-
-    def look(self, view: RunView) -> None:
-        """Nothing is remembered."""
-
-    def samples(self, view: RunView) -> Iterator[Sample]:
-        """Yield the world size that most of the living ranks have, the tier, and the most tolerant thresholds."""
-        sizes = Counter(rank.hello.world_size for rank in view.alive or view.states)
-        if sizes:  # of as many that say so each, the largest: without one of its own a rank has it from its number
-            yield Sample(catalog.RUN_WORLD_SIZE, (view.run,), max(sizes, key=lambda size: (sizes[size], size)))
-        tiers = {rank.config[_TIER] for rank in view.states}
-        if tier := next((each for each in _HIGHEST_FIRST if each in tiers), ""):
-            yield Sample(catalog.RUN_TIER, (view.run, tier), 1)
-        limits: dict[str, float] = {}
-        for rank in view.states:
-            for name, limit in rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).items():
-                if 0 < limit < math.inf:
-                    limits[name] = max(limit, limits.get(name, 0.0))
-        for name, limit in limits.items():
-            yield Sample(catalog.RUN_THRESHOLD, (view.run, name), limit)
+def settings(view: RunView) -> Iterator[Sample]:
+    """Yield the world size that most of the living ranks have, the tier, and the most tolerant thresholds."""
+    sizes = Counter(rank.hello.world_size for rank in view.alive or view.states)
+    if sizes:  # of as many that say so each, the largest: without one of its own a rank has it from its number
+        yield Sample(catalog.RUN_WORLD_SIZE, (view.run,), max(sizes, key=lambda size: (sizes[size], size)))
+    tiers = {rank.config[_TIER] for rank in view.states}
+    if tier := next((each for each in _HIGHEST_FIRST if each in tiers), ""):
+        yield Sample(catalog.RUN_TIER, (view.run, tier), 1)
+    limits: dict[str, float] = {}
+    for rank in view.states:
+        for name, limit in rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).items():
+            if 0 < limit < math.inf:
+                limits[name] = max(limit, limits.get(name, 0.0))
+    for name, limit in limits.items():
+        yield Sample(catalog.RUN_THRESHOLD, (view.run, name), limit)

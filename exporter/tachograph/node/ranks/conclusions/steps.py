@@ -6,27 +6,20 @@ from collections.abc import Iterator
 from statistics import median
 
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import QUIET_PHASES
-from tachograph.node.ranks.conclusions.view import RunView
+from tachograph.diagnosis import CROWD, QUIET_PHASES
+from tachograph.node.ranks.conclusions.view import RunView, seat
 from tachograph.node.samples import Sample
 
 STEPS_BETWEEN_FRAMES = 3
-MOST_NAMED = 8
 
 
-class Steps:
-    """Remembers nothing."""
-
-    def look(self, view: RunView) -> None:
-        """Nothing is remembered."""
-
-    def samples(self, view: RunView) -> Iterator[Sample]:
-        """Yield the median step of those that train, and the steps of those furthest from it."""
-        at = {rank: rank.step for rank in view.running if rank.step is not None and rank.phase not in QUIET_PHASES}
-        if not at:
-            return
-        usual = median(at.values())
-        yield Sample(catalog.RUN_RANK_STEP, (view.run, "", "", ""), usual)
-        apart = [rank for rank in at if abs(at[rank] - usual) > STEPS_BETWEEN_FRAMES]
-        for rank in sorted(apart, key=lambda rank: -abs(at[rank] - usual))[:MOST_NAMED]:
-            yield Sample(catalog.RUN_RANK_STEP, (view.run, rank.key[1], *rank.place), at[rank])
+def steps(view: RunView) -> Iterator[Sample]:
+    """Yield the median step of those that train, and the steps of those furthest from it."""
+    at = {rank: rank.step for rank in view.running if rank.step is not None and rank.phase not in QUIET_PHASES}
+    if not at:
+        return
+    usual = median(at.values())
+    yield Sample(catalog.RUN_RANK_STEP, (view.run, "", "", ""), usual)
+    apart = [rank for rank in at if abs(at[rank] - usual) > STEPS_BETWEEN_FRAMES]
+    for rank in sorted(apart, key=lambda rank: -abs(at[rank] - usual))[:CROWD]:
+        yield Sample(catalog.RUN_RANK_STEP, (view.run, *seat(rank)), at[rank])

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import LAG_RATIO
+from tachograph.diagnosis import CROWD, LAG_RATIO
 from tachograph.node.ranks.conclusions.lags import is_late, usual_wait
 from tachograph.node.ranks.conclusions.remembered_wait import PAST_EVERY, RememberedWait
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
 
-MOST_NAMED = 8
 NAMED_SECONDS = 120.0
 """A rank that was named stays so for a while: how it recovers is seen then, and not only that it is named no more."""
 
@@ -59,7 +58,7 @@ class Stragglers:
         for stage, ranks in stages.items():
             of_median = self._medians[stage]
             of_median.take(now, _usual([self._waits[rank].last for rank in ranks]), self._step)
-            for rank in self._least(stage, ranks)[:MOST_NAMED]:
+            for rank in self._least(stage, ranks)[:CROWD]:
                 self._named[rank] = now
         if now - self._learnt >= PAST_EVERY and view.waits:
             self._learn(now, self._step)
@@ -93,8 +92,8 @@ class Stragglers:
             off = (abs(self._waits[rank].last - of_median.last) for rank in ranks)
             yield Sample(catalog.RUN_WAIT_SPREAD, key, median(off))
             named = [rank for rank in ranks if rank in self._named and self._waits[rank].lasts(view.now, step)]
-            for rank in sorted(named, key=lambda rank: self._waits[rank].greatest)[:MOST_NAMED]:
-                yield from self._named_samples(_place(view.run, rank, stage), self._waits[rank], step)
+            for rank in sorted(named, key=lambda rank: self._waits[rank].greatest)[:CROWD]:
+                yield from self._named_samples((view.run, rank.key[1], stage, *rank.place), self._waits[rank], step)
         yield from _phases(view)
 
     def _named_samples(self, key: tuple[str, ...], wait: RememberedWait, step: float) -> Iterator[Sample]:
@@ -135,12 +134,6 @@ def _standing_out(measure: Mapping[Rank, float], step: float) -> list[Rank]:
 
 def _usual(waits: Sequence[float]) -> float:
     return waits[0] if (usual := usual_wait(waits)) is None else usual
-
-
-def _place(run: str, rank: Rank, stage: str) -> tuple[str, ...]:
-    gpu = rank.placement.gpu
-    where = (gpu.index, gpu.uuid) if gpu is not None else ("", rank.hello.uuid or "")
-    return (run, rank.key[1], stage, *where)
 
 
 def _phases(view: RunView) -> Iterator[Sample]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
+from tachograph import diagnosis
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import QUIET_PHASES
 from tachograph.node.ranks.rank import Rank
 
 
@@ -76,19 +76,39 @@ class RunView:
         """The furthest step of the living; None where none has said one."""
         return max((rank.step for rank in self.alive if rank.step is not None), default=None)
 
-    def gauges(self, key: str) -> list[float]:
+    @cached_property
+    def hang_limit(self) -> float:
+        """Seconds that the run may go without a step where nobody pauses."""
+        return hang_limit(self.step_seconds, self.thresholds("hang_seconds"), unknown=diagnosis.UNKNOWN_STEP_SECONDS)
+
+    def gauge_of_each(self, key: str) -> dict[Rank, float]:
         """Return a gauge that cannot be negative, of the living that have it."""
-        return [value for rank in self.alive if (value := gauge(rank, key)) is not None]
+        return {rank: value for rank in self.alive if (value := gauge(rank, key)) is not None}
+
+    def gauges(self, key: str) -> list[float]:
+        """Return the same without who has it."""
+        return list(self.gauge_of_each(key).values())
+
+    def totals(self, key: str) -> list[float]:
+        """Return a counter, summed over its label, of the living that have it."""
+        return [total for rank in self.alive if (total := rank.series.total(key)) is not None]
 
     def thresholds(self, name: str) -> list[float]:
         """Return what the living ranks set for a threshold of the run's alerts; 0 where one set none."""
         return [rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).get(name, 0.0) for rank in self.alive]
 
 
-def placement(rank: Rank) -> tuple[str, str]:
-    """Return the index and uuid of a rank's GPU, empty where they are not known."""
-    gpu = rank.placement.gpu
-    return (gpu.index, gpu.uuid) if gpu is not None else ("", rank.hello.uuid or "")
+def hang_limit(
+    step_seconds: float | None,
+    thresholds: Iterable[float] = (),
+    *,
+    pauses: bool = False,
+    unknown: float = diagnosis.FIRST_STEPS_SECONDS,
+) -> float:
+    """Return how long a run may go without a step, given its usual step and the thresholds that its ranks set."""
+    own = max((threshold for threshold in thresholds if threshold > 0), default=diagnosis.HANG_SECONDS)
+    own = max(own, diagnosis.PAUSE_SECONDS) if pauses else own
+    return max(own, unknown) if step_seconds is None else own + diagnosis.HANG_STEPS * step_seconds
 
 
 def gauge(rank: Rank, key: str) -> float | None:
@@ -98,9 +118,8 @@ def gauge(rank: Rank, key: str) -> float | None:
 
 
 def seat(rank: Rank) -> tuple[str, str, str]:
-    """Return the labels rank, gpu and uuid of a rank; its GPU is empty where it is not known on this node."""
-    gpu = rank.placement.gpu
-    return (rank.key[1], gpu.index, gpu.uuid) if gpu is not None else (rank.key[1], "", rank.hello.uuid or "")
+    """Return the labels rank, gpu and uuid of a rank."""
+    return rank.key[1], *rank.place
 
 
 def step_seconds(rank: Rank) -> float | None:
@@ -109,5 +128,5 @@ def step_seconds(rank: Rank) -> float | None:
         return usual
     steps = rank.series.total(catalog.TRAIN_STEPS.key)
     phases = rank.series.counters.get(catalog.TRAIN_PHASE_SECONDS.key, {})
-    seconds = sum(taken for phase, taken in phases.items() if phase not in QUIET_PHASES)
+    seconds = sum(taken for phase, taken in phases.items() if phase not in diagnosis.QUIET_PHASES)
     return seconds / steps if steps and 0 < seconds < math.inf else None
