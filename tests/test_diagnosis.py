@@ -32,8 +32,8 @@ def rules() -> dict[str, str]:
 
 LIMITS = {
     "HANG_SECONDS": ("run:hang_threshold:seconds", rf"or on \(run\) {NUMBER} \+ 0 \*"),
-    "FIRST_STEPS_SECONDS": ("run:hang_patience_seconds:max", rf"^ \( {NUMBER} \+ 0 \*"),
-    "PAUSE_SECONDS": ("run:hang_patience_seconds:max", rf"or on \(run\) {NUMBER} \+ 0 \* run:overdue_seconds:min"),
+    "FIRST_STEPS_SECONDS": ("run:hang_grace_seconds:max", rf"^ \( {NUMBER} \+ 0 \*"),
+    "PAUSE_SECONDS": ("run:hang_grace_seconds:max", rf"or on \(run\) {NUMBER} \+ 0 \* run:overdue_seconds:min"),
     "CROWD": ("RunHung", rf"count by \(run\) \(rank:hang_suspect:behind\) <= {NUMBER}\)"),
     "LAG_SECONDS": ("rank:late_ratio:mean", rf"rank:lag(?:_growth)?_seconds:mean > {NUMBER}\)"),
     "LAG_RATIO": ("rank:late_ratio:mean", rf"tachograph_run_step_seconds\[5m\]\)\) > {NUMBER} "),
@@ -80,7 +80,7 @@ def test_words_are_those_of_the_rules() -> None:
 
     phases = [
         {word for word in PHASES if word in found.split("|")}
-        for found in re.findall(r'phase=~"([^"]+)"', rules()["run:hang_patience_seconds:max"])
+        for found in re.findall(r'phase=~"([^"]+)"', rules()["run:hang_grace_seconds:max"])
     ]
     assert phases == [d.QUIET_PHASES, d.QUIET_PHASES, d.QUIET_PHASES | {"other"}, d.WAITING_PHASES]
     assert matching("GpuLost", "action", "!~").pattern.split("|") == sorted(d.XID_OF_PROGRAM, reverse=True)

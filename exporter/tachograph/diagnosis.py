@@ -9,15 +9,15 @@ from __future__ import annotations
 HANG_SECONDS, HANG_STEPS = 15.0, 3
 """A run hangs without a step for longer than its threshold and three usual steps: tachograph_run_hang_limit_seconds."""
 FIRST_STEPS_SECONDS = 1800.0
-"""The same for a run whose usual step is not known yet: run:hang_patience_seconds:max."""
+"""The same for a run whose usual step is not known yet: run:hang_grace_seconds:max."""
 UNKNOWN_STEP_SECONDS = 240.0
 """A run is overdue after this while its usual step is not known: tachograph_run_hang_limit_seconds."""
 PAUSE_SECONDS = 300.0
-"""The same, with the three steps, where ranks pause: run:hang_patience_seconds:max."""
+"""The same, with the three steps, where ranks pause: run:hang_grace_seconds:max."""
 QUIET_PHASES = frozenset({"init", "checkpoint", "eval"})
-"""Phases in which a rank makes no step for good reason: run:hang_patience_seconds:max."""
+"""Phases in which a rank makes no step for good reason: run:hang_grace_seconds:max."""
 WAITING_PHASES = frozenset({"backward", "collective"})
-"""Phases in which a rank may be waiting for the others: run:hang_patience_seconds:max."""
+"""Phases in which a rank may be waiting for the others: run:hang_grace_seconds:max."""
 CROWD = 8
 """More suspects than this, or than half of the ranks, are no culprit: RunHung."""
 

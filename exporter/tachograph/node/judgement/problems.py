@@ -53,9 +53,9 @@ def of_run(run: RunJudgement) -> Iterator[Problem]:
     """Yield the problems of one run's ranks on this node."""
     yield from _not_running(run)
     yield from _misused(run)
-    if odd := [rank for rank in run.ranks if rank.state == "running" and "NaN loss" in rank.marks]:
-        values = sorted({"NaN" if math.isnan(rank.loss or 0.0) else "infinite" for rank in odd})
-        yield _problem(NOT_FINITE, "Loss", f": the loss is {' or '.join(values)}.", run, odd)
+    if lost := [rank for rank in run.ranks if rank.state == "running" and "NaN loss" in rank.marks]:
+        values = sorted({"NaN" if math.isnan(rank.loss or 0.0) else "infinite" for rank in lost})
+        yield _problem(NOT_FINITE, "Loss", f": the loss is {' or '.join(values)}.", run, lost)
     if run.sentence:
         is_hung = run.state == "hung"
         yield _problem(HUNG if is_hung else OVERDUE, "No step", f": {run.sentence}.", run)

@@ -170,9 +170,9 @@ class _Run:
 
     def _culprit(self) -> tuple[Rank | None, float]:
         """Return who holds the run up, as far as this node can tell, and by how many collectives it is behind."""
-        standing = [rank for rank, state in self.states.items() if state in catalog.ALIVE]
-        suspects = hang_suspects({rank: entered(rank) for rank in standing}, {rank: rank.phase for rank in standing})
-        if not suspects or is_crowd(len(suspects), len(standing)):
+        alive = self.view.alive
+        suspects = hang_suspects({rank: entered(rank) for rank in alive}, {rank: rank.phase for rank in alive})
+        if not suspects or is_crowd(len(suspects), len(alive)):
             return None, 0.0
         return max(suspects.items(), key=lambda item: item[1])
 

@@ -1,6 +1,6 @@
 """Whether the run is overdue here, and the evidence of who holds it up, which is shown only then.
 
-The rules put the nodes' evidence together: patience is given for what ranks of any node do.
+The rules put the nodes' evidence together: a grace period is given for what ranks of any node do.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def stopped_first(entered: Mapping[K, Mapping[str, float]]) -> dict[K, float]:
         for rank, gap in behind.items()
         if all(number == last[group] for group, number in entered[rank].items())
     }
-    odd = {
+    left_out = {
         rank: gap
         for rank, gap in behind.items()
         if any(number < max(numbers[group]) for group, number in entered[rank].items() if group in most_came)
     }
-    return first or odd or behind
+    return first or left_out or behind
 
 
 def hang_suspects(entered: Mapping[K, Mapping[str, float]], phases: Mapping[K, str | None]) -> dict[K, float]:

@@ -108,7 +108,7 @@ class Memory:
             self._processes[rank] = process
 
     def samples(self, view: RunView) -> Iterator[Sample]:
-        """Yield what is odd, with the rank where it is most so; and the least room that an allocator has."""
+        """Yield what is amiss, with the rank where it is most so; and the least room that an allocator has."""
         leaking: set[Rank] = set()
         for kind in KINDS:
             slopes = {rank: slope for rank, process in self._processes.items() if (slope := process.slope(kind))}

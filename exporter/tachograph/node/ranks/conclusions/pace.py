@@ -17,7 +17,7 @@ BYSTANDER_SECONDS = 60.0
 
 
 def is_bystander(rank: Rank, view: RunView) -> bool:
-    """Return whether the run makes its steps without a rank: a standing evaluator, a dedicated saver.
+    """Return whether the run makes its steps without a rank: a dedicated evaluator or saver.
 
     It has been in one phase since long before the run's last step; where none is known here, for longer than a start
     takes. A minute allows for steps that other nodes have made since then.
