@@ -37,7 +37,18 @@ MOVED = {  # from node a, where it is shown dead, to b
     f'tachograph_train_step{{{RANK_3},instance="b"}}': "120x99",
     f'rank:halted:info{{{RANK_3},instance="a",state="dead"}}': "1x99",
 }
+WAITS = {  # rules measure from the least wait of some steps, which is no rank's lag now
+    'run:collective_wait_per_step_seconds:median{run="r"}': "0.2x99",
+    'tachograph_train_recent_wait_seconds{run="r",rank="0",instance="a"}': "0.25x99",
+    'tachograph_train_recent_wait_seconds{run="r",rank="1",instance="a"}': "0.5x99",
+}
 CASES = {
+    "of two ranks, the other one is the measure of lag": Case("run", "Lag per step", WAITS, {"{}": 0.25}),
+    "the median rank is not late": Case(
+        "run", "Lag per step",
+        WAITS | {'tachograph_train_recent_wait_seconds{run="r",rank="2",instance="a"}': "0.5x99"},
+        {"{}": 0}, letter="B",
+    ),
     "a rank that goes on elsewhere is no dead one": Case("run", "Run", MOVED, {"{}": 5}),
     "it is one of one": Case("run", "Ranks reporting", MOVED, {'{up="1",world_size="1"}': 1}),
     "it stands in one row": Case(

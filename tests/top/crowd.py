@@ -133,7 +133,6 @@ def sick(now: float) -> Iterator[Line]:
     yield "rank:straggler:level", straggler, 2
     yield c.TRAIN_RECENT_PHASE.name, straggler | {"phase": "backward"}, 0.5
     yield "run:phase_seconds:median", {"run": SICK, "phase": "backward"}, 0.2
-    yield "run:collective_wait_per_step_seconds:median", {"run": SICK}, 0.3
     yield "rank:loss_nonfinite_first:step", nan, 900
     yield "run:loss_nonfinite_ranks:count", {"run": SICK}, 1
     yield "run:tokens:rate1m", {"run": SICK}, 3_940_000

@@ -15,7 +15,7 @@ FIGURES = (
     "run:train_step:max", "run:step_interval_seconds:mean2m", "run:tokens:rate1m", "run:step_mfu:ratio",
     "run:step_mfu:baseline", "run:loss:median", "run:loss_nonfinite_ranks:count", "run:hung_seconds:min",
     "run:progress_timestamp_seconds:max", "run:checkpoint_timestamp_seconds:max", "run:restarts:max",
-    "run:goodput:ratio1h", "run:collective_wait_per_step_seconds:median", "run:ranks:count",
+    "run:goodput:ratio1h", "run:ranks:count",
 )  # fmt: skip
 
 HISTORIES = ("run:loss:median", "run:step_mfu:ratio")
@@ -24,6 +24,9 @@ OF_RANKS = (
     c.RANK_INFO.name, c.RANK_COORDINATES.name, c.RANK_STATE.name, c.RANK_PHASE.name, c.RANK_PROGRESS.name,
     c.TRAIN_STEP.name, c.TRAIN_LOSS.name, c.TRAIN_RECENT_WAIT.name, "rank:late_ratio:mean",
 )  # fmt: skip
+
+USUAL_WAIT = "usual_wait"
+"""The name under which the wait comes that lag is measured from: the median rank's, of two the longer one."""
 
 LATE_PHASE = "late_phase"
 """The name under which the phase comes in which a rank is busy longest beyond the median rank."""
@@ -40,8 +43,11 @@ Marked = Mapping[str, tuple[str, str]]
 
 
 def figures(run: str) -> str:
-    """Select the recorded figures of a run."""
-    return _select(FIGURES, f"run={quoted(run)}")
+    """Select the recorded figures of a run, and its usual wait."""
+    waits = f"{c.TRAIN_RECENT_WAIT.name}{{run={quoted(run)}}}"
+    usual = f"max by (run) ({waits}) and count by (run) ({waits}) == 2 or quantile by (run) (0.5, {waits})"
+    named = f'label_replace(label_replace({usual}, "of", "waits", "", ""), "__name__", "{USUAL_WAIT}", "", "")'
+    return f"{_select(FIGURES, f'run={quoted(run)}')} or {named}"
 
 
 def histories(run: str) -> str:

@@ -79,7 +79,7 @@ class RunSource:
         figures = {one.labels["__name__"]: one for one in ask(queries.figures(run))}
         now = next((one.samples[-1][0] for one in (*states_found, *figures.values())), time.time())
         alerts = sorted((_alert(one) for one in ask(queries.alerts(run))), key=_severity)
-        usual = figures.get("run:collective_wait_per_step_seconds:median")
+        usual = figures.get(queries.USUAL_WAIT)
         ranks = self._ranks(wanted, alerts, now, None if usual is None else usual.value)
         misused = misuse_note(run, {one.labels.get("kind", ""): one.value for one in ask(queries.misuses(run))})
         return Overview(
