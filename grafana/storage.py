@@ -88,7 +88,8 @@ def top() -> list[Json]:
              "lose. It falls to 0 at each checkpoint.", [query(lost, instant=True)], "none reported", decimals=1),
         stat("Failed checkpoints", "none", "Checkpoints of any rank that ended with an exception in this attempt. 0 is "
              "good. Above: the rank's log has the reason; check whether the disk is full.",
-             [query(f"sum({of_run(c.TRAIN_CHECKPOINT_FAILURES)})", instant=True)], "not collected"),
+             [query(f"sum({of_run(c.TRAIN_CHECKPOINT_FAILURES)}) or 0 * sum({of_run(c.RUN_RANKS)})", instant=True)],
+             "not collected"),
     ]  # fmt: skip
 
 
@@ -181,7 +182,7 @@ def checkpoints() -> list[Json]:
                query(unspiked("run:checkpoint_step:max"), "good")], NO_RANK, min=0),
         lines("Failed checkpoints, by rank", "none", "Checkpoints that ended with an exception in this attempt. 0 is "
               "good. One rank: its disk or its node. All: the store. By name: the most.",
-              spread(of_ranks(c.TRAIN_CHECKPOINT_FAILURES), "topk", RANK), "not collected", overrides=BAND, min=0,
+              spread(of_ranks(c.TRAIN_CHECKPOINT_FAILURES), "topk", RANK), "no save has failed", overrides=BAND, min=0,
               decimals=0, soft_max=4),
         lines("Checkpoint size", "bytes", "Bytes of the last checkpoint, all ranks together. Flat is good. Half of "
               "before: ranks did not save their part.", [query(size, "size")], NO_SIZE, min=0),

@@ -89,7 +89,7 @@ def fill(expressions: ModuleType) -> Callable[..., str]:
 
     def filled(dashboard: Json, expression: str, **chosen: str) -> str:
         text = expressions.filled(expression, expressions.defaults(dashboard, RUN) | WINDOW | chosen)
-        return str(text).replace(":1m]", ":1s]")  # the rules have run for seconds only: a minute's grid may miss them
+        return re.sub(r":(1m|15s)\]", ":1s]", text)  # the rules have run for seconds only: a wider grid may miss them
 
     return filled
 
@@ -118,6 +118,8 @@ VALUES: dict[str, Moment] = {
     c.RANK_START.name: lambda place, now, age: None if place == DEAD else now - age,
     c.RANK_PROGRESS.name: lambda _, now, __: now,
     c.RUN_PROGRESS.name: lambda _, now, __: now,
+    # The rest waits for the dead rank: a run that goes on has outlived its end after a minute, and names it no more.
+    c.RUN_PROGRESS_AGE.name: lambda _, __, age: max(0.0, age - DIED),
     c.RUN_OVERDUE.name: lambda _, __, ___: 0.0,
     c.RUN_START_STALLED.name: lambda _, __, ___: 0.0,
     c.RUN_EXCUSED.name: lambda _, __, age: 100 + age,

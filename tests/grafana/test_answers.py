@@ -44,6 +44,11 @@ WAITS = {  # rules measure from the least wait of some steps, which is no rank's
 }
 CASES = {
     "of two ranks, the other one is the measure of lag": Case("run", "Lag per step", WAITS, {"{}": 0.25}),
+    "a run whose saves all succeed has failed none": Case(
+        "storage", "Failed checkpoints",
+        {'tachograph_run_ranks{run="r",instance="a",state="running"}': "2x99"},
+        {"{}": 0},
+    ),
     "the median rank is not late": Case(
         "run", "Lag per step",
         WAITS | {'tachograph_train_recent_wait_seconds{run="r",rank="2",instance="a"}': "0.5x99"},
