@@ -33,7 +33,7 @@ RUN = "llama-7b"
 GPUS_PER_NODE = 8
 RANKS = 64  # more than the 50 series that a panel may draw
 PAST, FUTURE, STEP = 900, 120, 15  # seconds of samples before and after now: the rules run live, over 20 s and more
-SLOW, DEAD = 5, 11
+SLOW, DEAD, SILENT = 5, 11, 20
 DIED = PAST - 30
 THRIFTY = {"GOGC": "400"}
 """Garbage is collected less often."""
@@ -138,6 +138,9 @@ VALUES: dict[str, Moment] = {
     c.TRAIN_FLOPS.name: lambda _, __, age: age * 4e14,
     c.RANK_PEAK_FLOPS.name: lambda _, __, ___: 989e12,
     c.RUN_FIRST_END.name: lambda place, _, age: age - DIED if place == DEAD and dead(place, age) else None,
+    c.RUN_FROZEN.name: lambda place, _, age: (
+        40 + age if place == SILENT else None
+    ),  # one: many would crowd out the dead one
     c.RUN_CHECKPOINT_TIMESTAMP.name: lambda _, now, age: now - age % 300,
     c.RUN_UNSAVED.name: lambda _, __, age: age % 300,
     c.RUN_RANK_STEP.name: lambda _, __, age: age // 0.5,
