@@ -124,7 +124,7 @@ def main() -> int:
         with Bench(Path(name), programs, options.ranks, ROOT / "prometheus/rules") as bench:
             began = time.time()
             time.sleep(30 * options.minutes)
-            bench.fault("straggler")
+            bench.enter("straggler")
             time.sleep(30 * options.minutes)
             page, firing = bench.figures().page, bench.alerts()
             heads = [line for line in page.splitlines() if line.startswith("prometheus_tsdb_head_series ")]

@@ -61,7 +61,7 @@ for seq in range(1, 10**9):
 
 
 @contextmanager
-def ready_exporter(port: int) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def ready_exporter(port: int, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run an exporter with 8 GPUs and 8 ranks; give its process and the address of its page once both show."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -69,7 +69,7 @@ def ready_exporter(port: int) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         if not shutil.which("nvidia-smi"):
             environment["LD_LIBRARY_PATH"] = str(fake_nvml(folder / "nvml"))
         url = f"http://127.0.0.1:{port}/metrics"
-        command = [sys.executable, "-m", "tachograph", "exporter", "--web.listen-address", f"127.0.0.1:{port}"]
+        command = [sys.executable, "-m", "tachograph", "exporter", "--web.listen-address", f"127.0.0.1:{port}", *flags]
         quiet: dict[str, Any] = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         exporter = subprocess.Popen(command, **quiet)
         ranks = [subprocess.Popen([sys.executable, "-c", RANK, str(i), str(FRAME)], **quiet) for i in range(8)]

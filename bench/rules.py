@@ -27,6 +27,9 @@ from observe import cpu_seconds, resident_mb
 from rules_cpu import costs
 from rules_pages import RANKS_PER_NODE
 from rules_report import LISTED, Figures, cores, document, row
+from tachograph import duration
+from tachograph.bundle.rules import at_scrapes
+from tachograph.bundle.site import Site
 from tachograph_lab import binaries
 from tachograph_lab.demo.stack import NODE_COLLECTORS
 from tachograph_lab.processes import Child, Children, answers, free_port
@@ -46,9 +49,9 @@ def get(url: str) -> str:
         return str(answer.read().decode())
 
 
-def patterns(folder: Path, node_exporter: Path) -> None:
+def patterns(folder: Path, node_exporter: Path, rank_series: str = "dashboards") -> None:
     """Write the pages of a real exporter and a real node_exporter, the patterns for the fleet's."""
-    with ready_exporter(free_port()) as (_, url):
+    with ready_exporter(free_port(), f"--rank.series={rank_series}") as (_, url):
         (folder / "exporter.prom").write_text(get(url))
     port = free_port()
     flags = ["--collector.disable-defaults", *(f"--collector.{name}" for name in NODE_COLLECTORS)]
@@ -60,15 +63,14 @@ def patterns(folder: Path, node_exporter: Path) -> None:
         (folder / "node_exporter.prom").write_text(get(url))
 
 
-def configure(folder: Path, nodes: int, port: int, rules: Path) -> Path:
-    """Copy the shipped configuration with the fleet's nodes as targets; return its path."""
+def configure(folder: Path, nodes: int, port: int, rules: Path, scrape_seconds: int) -> Path:
+    """Write a bundle with the fleet's nodes as targets and the rules to measure; return its configuration."""
     own = folder / "prometheus"
     shutil.rmtree(own, ignore_errors=True)
-    shutil.copytree(ROOT / "prometheus", own)
-    shutil.rmtree(own / "rules")
-    shutil.copytree(rules, own / "rules")
-    for file in (own / "targets").glob("*.yml"):
-        file.write_text("[]")
+    (own / "rules").mkdir(parents=True)
+    (own / "targets").mkdir()
+    for path in rules.glob("*.yml"):
+        (own / "rules" / path.name).write_text(at_scrapes(path.read_text(), scrape_seconds))
     for job, kind in (("tachograph", "exporter"), ("node", "host")):
         targets = [
             {
@@ -78,16 +80,20 @@ def configure(folder: Path, nodes: int, port: int, rules: Path) -> Path:
             for node in range(nodes)
         ]
         (own / "targets" / f"{job}.yml").write_text(json.dumps(targets))
+    (own / "prometheus.yml").write_text(Site({}, scrape_seconds=scrape_seconds).prometheus()["prometheus.yml"])
     return own / "prometheus.yml"
 
 
 class Bench:
     """A fleet and a Prometheus that watches it."""
 
-    def __init__(self, folder: Path, programs: Mapping[str, Path], ranks: int, rules: Path, gogc: int = 100) -> None:
+    def __init__(
+        self, folder: Path, programs: Mapping[str, Path], ranks: int, rules: Path, scrape_seconds: int = 0
+    ) -> None:
         cores = str(min(2, os.cpu_count() or 1))
-        self.children = Children(folder, environment={"GOMAXPROCS": cores, "GOGC": str(gogc)})
-        self._folder, self._programs, self._nodes, self._rules = folder, programs, ranks // RANKS_PER_NODE, rules
+        self.children = Children(folder, environment={"GOMAXPROCS": cores})
+        self._folder, self._programs, self._nodes = folder, programs, ranks // RANKS_PER_NODE
+        self._rules, self._scrape_seconds = rules, scrape_seconds
         self.fleet: Child
         self.prometheus: Child
 
@@ -98,7 +104,7 @@ class Bench:
         fleet = [sys.executable, str(script), str(fleet_port), str(self._nodes), str(self._folder)]
         self.fleet = self.children.start("fleet", fleet)
         self.fleet.wait_until(lambda: answers(f"{self._fleet_url}/ready"), 180)
-        configuration = configure(self._folder, self._nodes, fleet_port, self._rules)
+        configuration = configure(self._folder, self._nodes, fleet_port, self._rules, self._scrape_seconds)
         command: list[str | Path] = [
             self._programs["prometheus"], f"--config.file={configuration}", f"--web.listen-address=127.0.0.1:{port}",
             f"--storage.tsdb.path={self._folder / 'data'}", "--rules.alert.for-grace-period=15s",
@@ -111,9 +117,9 @@ class Bench:
         self.children.stop()
         shutil.rmtree(self._folder / "data", ignore_errors=True)
 
-    def fault(self, name: str) -> None:
-        """Start a fault, or end it with `none`."""
-        get(f"{self._fleet_url}/fault/{name}")
+    def enter(self, state: str) -> None:
+        """Have the fleet enter a state."""
+        get(f"{self._fleet_url}/state/{state}")
 
     def figures(self) -> Figures:
         """Return the metrics of Prometheus itself now."""
@@ -162,11 +168,12 @@ class Bench:
 def measure(ranks: int, options: argparse.Namespace, programs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
     """Measure one size: warm up, then healthy, straggler and hang."""
     result: dict[str, Any] = {"ranks": ranks}
-    with Bench(folder, programs, ranks, options.rules, options.gogc) as bench:
+    seconds = int(duration.parse(options.scrape_interval or "0"))
+    with Bench(folder, programs, ranks, options.rules, seconds) as bench:
         time.sleep(options.warm_up)
         for state in ("healthy", *options.faults):
             if state != "healthy":
-                bench.fault(state)
+                bench.enter(state)
                 time.sleep(options.onset)
             result[state] = bench.watch(options.seconds)
             slowest = sorted(bench.rule_seconds().items(), key=lambda item: -item[1])[: options.slowest]
@@ -213,7 +220,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
     parser.add_argument("--rules", type=Path, default=ROOT / "prometheus/rules", help="folder of rule files")
-    parser.add_argument("--gogc", type=int, default=100, help="per cent by which the heap grows between collections")
+    parser.add_argument("--scrape-interval", help="as of `tachograph bundle` (default: as shipped)")
+    parser.add_argument("--rank-series", default="dashboards", help="the exporters' --rank.series")
     parser.add_argument("--warm-up", type=float, default=150, help="seconds before the measurement")
     parser.add_argument("--onset", type=float, default=45, help="seconds between a fault and its measurement")
     parser.add_argument("--seconds", type=float, default=120, help="seconds to measure each state")
@@ -229,10 +237,17 @@ def main() -> None:
     programs = binaries.find(options.suite)
     version = ".".join(map(str, binaries.version(programs["prometheus"])))
     with tempfile.TemporaryDirectory(prefix="tachograph-rules-") as name:
-        patterns(Path(name), programs["node_exporter"])
+        patterns(Path(name), programs["node_exporter"], options.rank_series)
         found = [measure(ranks, options, programs, Path(name)) for ranks in options.ranks]
     timing = {"warm-up": options.warm_up, "onset": options.onset, "seconds": options.seconds}
-    result = {"prometheus": version, "suite": options.suite, "gogc": options.gogc, **timing, "sizes": found}
+    result = {
+        "prometheus": version,
+        "suite": options.suite,
+        "gogc": os.environ.get("GOGC", "100"),
+        "scrape": options.scrape_interval or "5s, some rules every 2s",
+        **timing,
+        "sizes": found,
+    }
     save(f"rules-{options.suite}", result)
     if options.doc:
         DOCUMENT.write_text(document(DOCUMENT.read_text(), result))

@@ -1,8 +1,8 @@
-"""A fleet of nodes behind one port, in a process of its own: `/node/N/exporter`, `/node/N/host`, `/fault/NAME`.
+"""A fleet of nodes behind one port, in a process of its own: `/node/N/exporter`, `/node/N/host`, `/state/NAME`.
 
     python bench/rules_fleet.py PORT NODES FOLDER      # FOLDER holds exporter.prom and node_exporter.prom, the patterns
 
-Pages are made before the port is opened. Every rank completes a step every 2 s; a fault is one of FAULTS.
+Pages are made before the port is opened. Every rank completes a step every 2 s; a state is one of FAULTS, entered once.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rules_pages import RANKS_PER_NODE, STEP_SECONDS, WAIT_SECONDS, Page, exporter_lines, node_lines, plan
+from rules_conclusions import FAULTS, STEP_SECONDS, conclusions
+from rules_pages import RANKS_PER_NODE, Page, concluded, exporter_lines, node_lines, plan
 
-CULPRIT = 217
-FAULTS = ("none", "straggler", "hang")
-LAG_SECONDS = 0.5
+CULPRIT_NODE = 27
 
 
 class Fleet:
@@ -29,39 +28,39 @@ class Fleet:
         plans = plan(exporter_lines(exporter, 0)), plan(node_lines(host))
         self.exporters = [Page([*exporter_lines(exporter, node)], plans[0], noise) for node in range(nodes)]
         self.hosts = [Page([*node_lines(host)], plans[1], noise) for _ in range(nodes)]
-        self._fault = "none"
+        self.concluded: dict[str, list[Page]] = {}
+        for state in FAULTS:
+            culprits, others = conclusions(state)
+            ranks = nodes * RANKS_PER_NODE
+            shown = [culprits if node == CULPRIT_NODE else others for node in range(nodes)]
+            self.concluded[state] = [
+                Page(*concluded(lines, exporter, node, ranks), noise) for node, lines in enumerate(shown)
+            ]
         self._paused = 0.0
         self._stopped: float | None = None
         self._began = time.time()
         for page in self.exporters:
             page.start(self._began)
+        self.enter("healthy")
 
     def page(self, kind: str, node: int) -> bytes:
         """Return a page with its present values."""
-        seconds = time.time() - self._began
-        steps = ((self._stopped or seconds) - self._paused) // STEP_SECONDS
-        return (self.exporters if kind == "exporter" else self.hosts)[node].render(steps, seconds)
+        now = time.time()
+        steps = ((self._stopped or now) - self._began - self._paused) // STEP_SECONDS
+        if kind == "host":
+            return self.hosts[node].render(steps, now - self._began)
+        shown = self.exporters[node].render(steps, now - self._began)
+        return shown + self.concluded[self._state][node].render(0, now - self._entered)
 
-    def fault(self, name: str) -> None:
-        """Replace the present fault by another one."""
-        seconds = time.time() - self._began
+    def enter(self, state: str) -> None:
+        """Enter a state, in which nodes conclude what the lab's do a while after its fault."""
+        now = time.time()
         if self._stopped is not None:
-            self._paused += seconds - self._stopped
-            self._stopped = None
-        steps = (seconds - self._paused) // STEP_SECONDS
-        if "straggler" in (self._fault, name):
-            self._slow_down(steps, back=name != "straggler")
-        if name == "hang":
-            self._stopped = seconds
-        self._fault = name
-
-    def _slow_down(self, steps: float, *, back: bool) -> None:
-        page = self.exporters[CULPRIT // RANKS_PER_NODE]
-        waits = (WAIT_SECONDS - LAG_SECONDS) / WAIT_SECONDS
-        page.bend(rf'recent_wait_seconds.*rank="{CULPRIT}"', 1 / waits if back else waits, steps)
-        works = (0.5 + LAG_SECONDS) / 0.5
-        pattern = rf'recent_phase_seconds.*rank="{CULPRIT}".*phase="forward"'
-        page.bend(pattern, 1 / works if back else works, steps)
+            self._paused += now - self._stopped
+        self._stopped = now if state == "hang" else None
+        self._state, self._entered = state, now
+        for page in self.concluded[state]:
+            page.start(now)
 
 
 class Connection(asyncio.Protocol):
@@ -95,8 +94,8 @@ class Connection(asyncio.Protocol):
         match path:
             case ["node", number, "exporter" | "host" as kind]:
                 return self._fleet.page(kind, int(number))
-            case ["fault", name] if name in FAULTS:
-                self._fleet.fault(name)
+            case ["state", name] if name in FAULTS:
+                self._fleet.enter(name)
                 return b"ok\n"
             case ["ready"]:
                 return b"ok\n"

@@ -6,14 +6,15 @@ A page is generated once per node, with a slot of fixed width for every value th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rules_conclusions import STEP_SECONDS, Line
+
 RANKS_PER_NODE = 8
-STEP_SECONDS = 2.0
 RUN = "llama-405b"
 WIDTH = 18
 """The characters of a slot: fourteen digits, a point and three more. Larger values have an exponent after the slot."""
@@ -21,9 +22,9 @@ WIDTH = 18
 DIGITS = 10 ** np.arange(WIDTH - 2, -1, -1, dtype=np.int64)
 SLOT = b"0" * WIDTH
 
-PHASES = {"data": 0.04, "copy": 0.02, "forward": 0.5, "backward": 1.3, "optimizer": 0.12, "other": 0.02}
-WAIT_SECONDS = 0.6
-TIMESTAMP = re.compile(r"tachograph_rank_(heartbeat|progress|start)_timestamp_seconds|tachograph_exporter_time_seconds")
+TIMESTAMP = re.compile(r"tachograph_(rank|run)_\w+_timestamp_seconds|tachograph_exporter_time_seconds")
+CONCLUDED = re.compile(r"(# (HELP|TYPE) )?tachograph_run_")
+"""What `rules_conclusions` shows instead of the pattern."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,9 @@ class Moving:
 def moving_rows() -> Iterator[tuple[str, Moving]]:
     """Yield the samples of a page that change: a pattern for name and labels, and how they change."""
     yield r"tachograph_rank_heartbeat_timestamp_seconds\{", Moving(per_second=1)
-    yield r"tachograph_(rank|run)_progress_timestamp_seconds\{", Moving(per_step=STEP_SECONDS)
+    yield r"tachograph_rank_progress_timestamp_seconds\{", Moving(per_step=STEP_SECONDS)
     yield r"tachograph_rank_start_timestamp_seconds\{", Moving()
     yield r"tachograph_train_(step|steps_total|batches_total)\{", Moving(per_step=1)
-    yield r"tachograph_(train_recent|run)_step_seconds\{", Moving(offset=STEP_SECONDS)
-    yield r"tachograph_run_progress_age_seconds\{", Moving(offset=STEP_SECONDS / 2)
-    yield r"tachograph_run_hang_limit_seconds\{", Moving(offset=15 + 3 * STEP_SECONDS)
-    yield r"tachograph_run_(excused|paused)_seconds\{", Moving(per_second=1)
-    yield r"tachograph_train_recent_wait_seconds\{", Moving(offset=WAIT_SECONDS)
-    for phase, seconds in (PHASES | {"backward": PHASES["backward"] - WAIT_SECONDS}).items():
-        yield rf'tachograph_train_recent_phase_seconds\{{.*phase="{phase}"', Moving(offset=seconds)
     yield r"tachograph_train_collective_seconds_total\{", Moving(per_step=0.6, noise=0.03)
     yield r"tachograph_train_collective_bus_bytes_total\{", Moving(per_step=140.0, exponent=9)
     yield r"tachograph_train_collective_enqueued\{", Moving(per_step=4)
@@ -114,17 +108,8 @@ class Page:
         self._per_second *= scale
 
     def start(self, epoch: float) -> None:
-        """Start the run at this Unix time."""
+        """Start the run, or the state that the page is of, at this Unix time: its timestamps count from there."""
         self._base += [epoch if TIMESTAMP.match(sample) else 0.0 for sample in self.samples]
-
-    def bend(self, pattern: str, factor: float, steps: float) -> None:
-        """From now on, `steps` into the run, multiply what samples grow by per step; of constant ones, their values."""
-        for index, sample in enumerate(self.samples):
-            if re.search(pattern, sample):
-                if not self._per_step[index]:
-                    self._base[index] *= factor
-                self._base[index] += self._per_step[index] * (1 - factor) * steps
-                self._per_step[index] *= factor
 
     def render(self, steps: float, seconds: float) -> bytes:
         """Return the page after this many completed steps and seconds."""
@@ -140,18 +125,27 @@ def exporter_lines(pattern: str, node: int) -> Iterator[str]:
     text = re.sub(r"(GPU-\w{4})\w{4}-", rf"\g<1>{node:04x}-", text)
     text = re.sub(r'([{,])rank="(\d+)"', lambda m: f'{m[1]}rank="{node * RANKS_PER_NODE + int(m[2])}"', text)
     text = re.sub(r'precision="",global_batch=""', 'precision="bf16",global_batch="2048"', text)
-    for line in text.splitlines():
-        if line.startswith("tachograph_train_batches_total"):  # what all ranks share: the rules compare it
-            labels = line[line.index("{") + 1 : line.index("}")]
-            for name, value in INVARIANTS.items():
-                yield f'tachograph_train_invariant{{{labels},name="{name}"}} {value}'
-                yield f'tachograph_train_invariant_step{{{labels},name="{name}"}} 400'
-        yield line
+    yield from (line for line in text.splitlines() if not CONCLUDED.match(line))
 
 
-INVARIANTS: Mapping[str, float] = {
-    "world_size": 16384, "global_batch": 2048, "learning_rate": 3e-4, "parameter_checksum": 7654321.25,
-}  # fmt: skip
+def concluded(lines: Sequence[Line], pattern: str, node: int, ranks: int) -> tuple[list[str], list[Moving | None]]:
+    """Return what a node concludes, with its ranks and GPUs and the run's size, and how each line changes."""
+    uuids = dict(re.findall(r'tachograph_gpu_up\{gpu="(\d+)",uuid="([^"]+)"', "\n".join(exporter_lines(pattern, node))))
+    texts: list[str] = []
+    plan: list[Moving | None] = []
+    for line in lines:
+        sample = re.sub(r'run="[^"]*"', f'run="{RUN}"', line.sample)
+        sample = re.sub(r'gpu="(\d+)",uuid="[^"]+"', lambda m: f'gpu="{m[1]}",uuid="{uuids[m[1]]}"', sample)
+        sample = re.sub(
+            r'rank="(\d+)"', lambda m: f'rank="{node * RANKS_PER_NODE + int(m[1]) % RANKS_PER_NODE}"', sample
+        )
+        value = ranks if sample.startswith("tachograph_run_world_size") else line.value
+        moves = line.per_second or TIMESTAMP.match(sample)
+        texts.append(f"{sample} {value!r}")
+        plan.append(Moving(offset=value, per_second=line.per_second) if moves else None)
+    return texts, plan
+
+
 INFINIBAND = (
     "port_data_received_bytes_total", "port_data_transmitted_bytes_total", "np_cnp_packets_sent_total",
     "local_ack_timeout_errors_total", "symbol_error_total", "port_errors_received_total", "link_downed_total",

@@ -78,7 +78,8 @@ def tables(result: Mapping[str, Any]) -> list[str]:
     """Return the figures as Markdown."""
     states = [key for key in result["sizes"][0] if key not in ("ranks", "cpu")]
     lines = [
-        f"Prometheus {result['prometheus']} ({result['suite']}), GOGC={result['gogc']}; "
+        f"Prometheus {result['prometheus']} ({result['suite']}), GOGC={result['gogc']}; a scrape every "
+        f"{result['scrape']}; "
         f"warm-up {result['warm-up']:.0f} s, then {result['seconds']:.0f} s of each state, "
         f"{result['onset']:.0f} s after a fault began.",
         "",

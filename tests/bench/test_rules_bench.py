@@ -25,7 +25,7 @@ def samples(page: bytes) -> dict[str, float]:
 
 
 def test_a_page_shows_each_node_its_own_ranks_and_numbers_that_move(pages: ModuleType) -> None:
-    """Ranks are counted through; steps and clock move what they should; a fault bends a counter without a jump."""
+    """Ranks are counted through; steps and clock move what they should; what a node concludes is not the pattern's."""
     pattern = (
         'tachograph_rank_info{run="bench",rank="3",local_rank="3",uuid="GPU-fa4e0000-0000-4000-8000-000000000003"} 1\n'
         'tachograph_rank_heartbeat_timestamp_seconds{run="bench",rank="3"} 1795273135.3\n'
@@ -48,13 +48,34 @@ def test_a_page_shows_each_node_its_own_ranks_and_numbers_that_move(pages: Modul
     assert late[f"tachograph_train_learning_rate{{{own}}}"] == 0.0003
     wait = f'tachograph_train_collective_seconds_total{{{own},op="all_reduce"}}'
     grown = late[wait] - early[wait]
-    recent = f"tachograph_train_recent_wait_seconds{{{own}}}"
-    assert early[recent] == late[recent] == pages.WAIT_SECONDS
-    page.bend("collective_seconds|recent_wait", 0.5, 110)
-    bent, later = samples(page.render(110, 220.5)), samples(page.render(120, 240.5))
-    assert bent[wait] == pytest.approx(late[wait], abs=0.002)
-    assert bent[recent] == later[recent] == pages.WAIT_SECONDS / 2
-    assert later[wait] - bent[wait] == pytest.approx(grown / 2, abs=0.002)
+    assert grown == pytest.approx(6, rel=0.2)
+    assert not any(sample.startswith("tachograph_run_") for sample in early)
+
+
+@pytest.mark.parametrize(
+    ("state", "names"),
+    [
+        ("straggler", ["run_least_wait_seconds"]),
+        ("hang", ["run_hang_suspect_seconds", "run_hang_suspect_enqueued"]),
+    ],
+)
+def test_a_state_shows_what_a_real_exporter_concludes(pages: ModuleType, state: str, names: list[str]) -> None:
+    """The culprit's node names it, with the GPU of the pattern; ages go on, and timestamps count from the beginning."""
+    conclusions = importlib.import_module("rules_conclusions")
+    pattern = "\n".join(f'tachograph_gpu_up{{gpu="{gpu}",uuid="GPU-fa4e0000-{gpu}"}} 1' for gpu in range(8))
+    culprits, others = conclusions.conclusions(state)
+    page = pages.Page(*pages.concluded(culprits, pattern, 27, 4096), np.random.default_rng(1))
+    page.start(1_700_000_000.0)
+    early, late = samples(page.render(0, 0)), samples(page.render(0, 100))
+    for name in names:
+        suspects = [sample for sample in early if sample.startswith(f"tachograph_{name}{{")]
+        assert any('rank="217"' in sample and 'uuid="GPU-fa4e001b-1"' in sample for sample in suspects), name
+    assert early[f'tachograph_run_world_size{{run="{pages.RUN}"}}'] == 4096
+    overdue = f'tachograph_run_overdue_seconds{{run="{pages.RUN}"}}'
+    assert late[overdue] - early[overdue] == pytest.approx(100 if state == "hang" else 0)
+    progress = early[f'tachograph_run_progress_timestamp_seconds{{run="{pages.RUN}"}}']
+    assert 1_700_000_000 - 95 < progress <= 1_700_000_000
+    assert not any('why="elsewhere"' in line.sample for line in others)
 
 
 def test_what_moves_is_what_an_exporter_shows(pages: ModuleType) -> None:
@@ -84,7 +105,15 @@ def test_the_document_shows_cpu_where_it_was_measured() -> None:
              "groups": {"g": {"interval": 2.0, "p50": 0.2, "max": 0.3}}}  # fmt: skip
     cpu = {"g": {"interval": 2.0, "cpu": 0.05}, "cheap": {"interval": 10.0, "cpu": 0.1}}
     sizes = [{"ranks": 8, "healthy": state, "cpu": cpu}, {"ranks": 16, "healthy": state}]
-    timing = {"gogc": 100, "prometheus": "2.42.0", "suite": "bookworm", "warm-up": 1.0, "onset": 1.0, "seconds": 1.0}
+    timing = {
+        "gogc": 100,
+        "scrape": "5s",
+        "prometheus": "2.42.0",
+        "suite": "bookworm",
+        "warm-up": 1.0,
+        "onset": 1.0,
+        "seconds": 1.0,
+    }
     text = report.document(f"before\n{report.FENCE}\nold", {**timing, "sizes": sizes})
     first, second = text.split("Groups at ")[1:]
     assert text.startswith("before\n")

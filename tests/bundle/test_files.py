@@ -42,6 +42,22 @@ def test_without_flags_the_files_are_the_committed_ones(write: Write) -> None:
         assert (out / name.removeprefix("prometheus/")).read_bytes() == (ROOT / name).read_bytes()
 
 
+def test_no_rule_is_evaluated_more_often_than_targets_are_scraped(write: Write) -> None:
+    """With --scrape-interval; a group that is evaluated more rarely stays so, and nothing else differs."""
+    out = write("--scrape-interval", "15s")
+    intervals = {}
+    for path in (out / "rules").glob("*.yml"):
+        shipped = yaml.load((ROOT / "prometheus/rules" / path.name).read_text(encoding="utf-8"), yaml.CSafeLoader)
+        made = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+        for before, after in zip(shipped["groups"], made["groups"], strict=True):
+            intervals[before["interval"], after["interval"]] = before["name"]
+            assert {**before, "interval": after["interval"]} == after
+    assert {("2s", "15s"), ("5s", "15s"), ("10s", "15s"), ("1m", "1m")} <= intervals.keys()
+    assert all(after in (before, "15s") for before, after in intervals)
+    settings = yaml.load((out / "prometheus.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)["global"]
+    assert settings == {"scrape_interval": "15s", "scrape_timeout": "4s", "evaluation_interval": "15s"}
+
+
 @pytest.mark.parametrize(
     ("flags", "job"), [([], "node"), (SITE, "hosts"), (["--node-job", "a-1|b"], "a-1"), (["--node-job", "a.+"], "node")]
 )
@@ -122,6 +138,8 @@ def test_a_faulty_threshold_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--node-job", "a(b"], "--node-job: 'a(b' is not a regular expression: "),
         (["--grafana-url", "http://a b"], "--grafana-url: 'http://a b' is empty, or has a space"),
         (["--node-job", ""], "--node-job: '' is empty"),
+        (["--scrape-interval", "15"], "--scrape-interval: '15' is not a duration"),
+        (["--scrape-interval", "2s"], "--scrape-interval: '2s' is not a number of whole seconds from 5s to 60s"),
         (["--thresholds", "/nonexistent"], "/nonexistent: No such file or directory"),
     ],
 )

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tachograph import duration
 from tachograph.printable import printable
 
 if TYPE_CHECKING:
     from tachograph.bundle.site import Site
 
 RECEIVERS = ("webhook", "slack", "pagerduty", "email")
+SCRAPE_SECONDS, LONGEST_SCRAPE_SECONDS = 5, 60
 WRITTEN = ".bundle"
 """The list of a bundle's files, from which the next one knows which of them are obsolete."""
 PARAMETERS = {
@@ -41,6 +43,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, (metavar, text) in PARAMETERS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+    parser.add_argument(
+        "--scrape-interval",
+        metavar="TIME",
+        help="how often Prometheus scrapes, 5s to 60s; rules are evaluated no more often (default: 5s; some every 2s)",
+    )
     parser.add_argument(
         "--thresholds", type=Path, metavar="FILE", help="YAML with limits of your own, such as `hang_seconds: 30`"
     )
@@ -89,7 +96,7 @@ def _write(given: argparse.Namespace) -> int:
 
     out: Path = given.out.resolve()  # Prometheus reads a relative path from its own folder
     try:
-        site = Site(_values(given), tuple(dict.fromkeys(given.receiver)))
+        site = Site(_values(given), tuple(dict.fromkeys(given.receiver)), _scrape_seconds(given.scrape_interval))
         if out.exists() and not out.is_dir():
             return _fail(f"{out} is not a folder", 2)
         if not given.force and out.is_dir() and any(out.iterdir()):
@@ -134,6 +141,21 @@ def _values(given: argparse.Namespace) -> dict[str, str]:
             except argparse.ArgumentTypeError as error:
                 raise rules.RuleSourceError(f"--{name.replace('_', '-')}: {error}") from error
     return values
+
+
+def _scrape_seconds(text: str | None) -> int:
+    """Return the seconds between two scrapes, 0 if they were not given; raise RuleSourceError."""
+    if text is None:
+        return 0
+    from tachograph.bundle import rules
+
+    try:
+        seconds = duration.parse(text)
+    except ValueError as error:
+        raise rules.RuleSourceError(f"--scrape-interval: {error}") from error
+    if not (seconds.is_integer() and SCRAPE_SECONDS <= seconds <= LONGEST_SCRAPE_SECONDS):
+        raise rules.RuleSourceError(f"--scrape-interval: {text!r} is not a number of whole seconds from 5s to 60s")
+    return int(seconds)
 
 
 Written = tuple[Mapping[str, str], Sequence[str]]

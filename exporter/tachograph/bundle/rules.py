@@ -21,6 +21,7 @@ from tachograph import shipped
 from tachograph.humanize import suggestion
 
 HEADER = "# Made by `make rules` from prometheus/src/{}: edit that.\n"
+INTERVAL = re.compile(r"(?m)^    interval: (\d+)s$")
 TITLE = re.compile(r" *- (?:alert|record): (\S+)")
 VALUE = re.compile(r"""[^\s"'\\{}$]+""")
 """A valid parameter: it is used in labels, in PromQL and in templates."""
@@ -182,3 +183,8 @@ def all_rendered(values: Mapping[str, str]) -> dict[str, str]:
     if faults:
         raise RuleSourceError("\n".join(faults))
     return texts
+
+
+def at_scrapes(text: str, seconds: int) -> str:
+    """Return a rule file whose groups are evaluated no more often than targets are scraped, every so many seconds."""
+    return INTERVAL.sub(lambda found: f"    interval: {max(seconds, int(found[1]))}s", text)

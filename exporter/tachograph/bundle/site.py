@@ -12,15 +12,20 @@ from tachograph.bundle import routes, rules
 
 @dataclass(frozen=True)
 class Site:
-    """The choices of a site: parameters of the rules by name, and kinds of receivers."""
+    """The choices of a site: parameters of the rules by name, kinds of receivers, and how often targets are scraped.
+
+    With 0 `scrape_seconds` both files have the shipped intervals.
+    """
 
     values: Mapping[str, str]
     receivers: Sequence[str] = ()
+    scrape_seconds: int = 0
 
     def rules(self) -> dict[str, str]:
         """Return the rule files by name."""
         dcgm = (shipped.folder() / "prometheus/rules/dcgm.yml").read_text(encoding="utf-8")
-        return rules.all_rendered(self.values) | {"dcgm.yml": dcgm}
+        made = rules.all_rendered(self.values) | {"dcgm.yml": dcgm}
+        return {name: rules.at_scrapes(text, self.scrape_seconds) for name, text in made.items()}
 
     def prometheus(self) -> dict[str, str]:
         """Return Prometheus' configuration and its target files, by path.
@@ -30,6 +35,8 @@ class Site:
         text = (shipped.folder() / "prometheus/prometheus.yml").read_text(encoding="utf-8")
         if name := re.match(r"[\w-]+(?=\||$)", self.values.get("node_job", "")):
             text = text.replace("job_name: node\n", f"job_name: {name[0]}\n")
+        if self.scrape_seconds:
+            text = re.sub(r"(?m)^  (scrape|evaluation)_interval: .*", rf"  \1_interval: {self.scrape_seconds}s", text)
         targets = _read("prometheus/targets/*.yml")
         return {"prometheus.yml": text} | {f"targets/{name}": text for name, text in targets.items()}
 

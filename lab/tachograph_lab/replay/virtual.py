@@ -94,10 +94,12 @@ def _size(pack: Sequence[Scenario]) -> float:
 def interval(scenario: Scenario) -> float:
     """Return the seconds between two evaluations in a scenario's replay.
 
-    Not the scenario's own: each group of rules has an interval, so that Prometheus' does not matter. Most are evaluated
-    every 5 s, and count on it. Fast groups, which Prometheus evaluates every 2 s, are evaluated every 2.5 s where that
-    decides whether an alert is in time: in small fleets with an alert that is due soon.
+    Each group of rules has an interval, so that Prometheus' does not matter: most are evaluated every 5 s. Fast groups,
+    which Prometheus evaluates every 2 s, are evaluated every 2.5 s where that decides whether an alert is in time: in
+    small fleets with an alert that is due soon. A scenario's own interval is that of rules made with `--interval`.
     """
+    if scenario.evaluation is not None and scenario.evaluation > EVALUATION_SECONDS:
+        return scenario.evaluation
     if scenario.lasts >= LONG_SECONDS and scenario.evaluation is None:
         return COARSE_SECONDS
     soon = any(scenario.limit(expected) <= SOON_SECONDS + scenario.step.seconds for expected in scenario.expect)

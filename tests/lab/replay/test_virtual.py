@@ -155,12 +155,13 @@ def test_a_failed_scrape_is_one_scrape_at_any_interval() -> None:
             }  # fmt: skip
 
 
-def test_rules_are_evaluated_at_their_own_interval_whatever_prometheus_has() -> None:
-    """Every group has one; a long story is evaluated so only where an interval is given."""
+def test_rules_are_evaluated_at_their_own_interval_or_more_rarely() -> None:
+    """Every group has one; `evaluation` is that of rules made for rare scrapes; a long story has its own."""
     wanted = Expected(alert="MfuDropped", receiver="page", within=300)
     story = scenario(expect=(wanted,))
-    assert virtual.interval(replace(story, evaluation=30)) == 5
-    assert virtual.interval(replace(story, lasts=86400, evaluation=30)) == 5
+    assert virtual.interval(replace(story, evaluation=2)) == 5
+    assert virtual.interval(replace(story, evaluation=30)) == 30
+    assert virtual.interval(replace(story, lasts=86400, evaluation=5)) == 5
     assert virtual.interval(replace(story, lasts=86400)) == 15
 
 

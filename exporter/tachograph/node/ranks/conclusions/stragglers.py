@@ -32,6 +32,7 @@ class Stragglers:
         self._waits: dict[Rank, RememberedWait] = {}
         self._medians: dict[str, RememberedWait] = {}
         self._named: dict[Rank, float] = {}
+        self._first: dict[str, Rank] = {}
         self._step: float | None = None
         self._seen = self._learnt = 0.0
 
@@ -109,10 +110,18 @@ class Stragglers:
         return stages
 
     def _least(self, stage: str, ranks: Sequence[Rank]) -> list[Rank]:
-        """Return who waits least; with those that wait clearly less than the median rank, or than they did."""
+        """Return who waits least; with those that wait clearly less than the median rank, or than they did.
+
+        Where ranks are alike, chance makes another one wait least on each step: it is the same one until one waits less
+        by half of what makes a rank late.
+        """
         waits, of_median, step = self._waits, self._medians[stage], self._step or 0.0
-        order = sorted(ranks, key=lambda rank: waits[rank].greatest)
-        lags = {rank: of_median.least - waits[rank].greatest for rank in order}
+        least = min(ranks, key=lambda rank: waits[rank].greatest)
+        first = self._first.get(stage, least)
+        if first not in ranks or waits[first].greatest - waits[least].greatest > LAG_RATIO / 2 * step:
+            first = least
+        self._first[stage] = first
+        lags = {rank: of_median.least - waits[rank].greatest for rank in ranks}
         past = of_median.past(step)
         grown = {
             rank: lag - (past - own)
@@ -120,7 +129,7 @@ class Stragglers:
             if past is not None and (own := waits[rank].past(step)) is not None
         }
         late = [rank for measure in (lags, grown) for rank in _standing_out(measure, step)]
-        return list(dict.fromkeys([order[0], *late]))
+        return list(dict.fromkeys([first, *late]))
 
 
 def _standing_out(measure: Mapping[Rank, float], step: float) -> list[Rank]:
