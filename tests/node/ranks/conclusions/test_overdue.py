@@ -68,6 +68,8 @@ def test_after_a_pause_the_run_has_its_limit_again(hung: Any) -> None:
     hung.turn(10, *range(4))
     assert (hung.value("overdue_seconds"), hung.told("overdue_ranks")["overdue_ranks", "other"]) == (28, 1)
     hung.says(3, "forward", collective_enqueued={"0": 19})
+    hung.table.tick()
+    assert hung.value("overdue_seconds") == 0
     hung.turn(18, *range(4))
     assert hung.value("overdue_seconds") == 0
     hung.turn(1, *range(4))

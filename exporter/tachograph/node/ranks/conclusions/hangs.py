@@ -118,6 +118,7 @@ class Hang:
         self._pauses: deque[tuple[float, float]] = deque()
         self._without_step = 0.0
         self._paused: float | None = None
+        self._is_pausing = False
         self._entered: Counter[str] = Counter()
         self._moved = 0.0
 
@@ -133,7 +134,8 @@ class Hang:
             return
         self._without_step = seconds or 0.0
         ranks = _members(view)
-        if seconds is not None and _is_pausing(ranks, view):
+        self._is_pausing = seconds is not None and _is_pausing(ranks, view)
+        if self._is_pausing:
             self._paused = view.now
         furthest: Counter[str] = Counter()
         for rank in ranks:
@@ -170,7 +172,7 @@ class Hang:
         seconds, limit = view.without_step or 0.0, view.hang_limit
         if seconds <= limit or any(view.states[rank] == "frozen" for rank in ranks):
             return 0.0
-        if self._paused is not None and 0 < view.now - self._paused <= limit:
+        if self._paused is not None and not self._is_pausing and view.now - self._paused <= limit:
             return 0.0
         return seconds
 
