@@ -16,7 +16,8 @@ from tachograph.catalog.rank import PHASES
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.ordinary_totals import OrdinaryTotals
 from tachograph.client.signals.wait_by_lengths import WaitByLengths
-from tachograph.client.torch.flight_recorder import FlightRecorderPoll, parse_pickle
+from tachograph.client.torch.flight_recorder import FlightRecorderPoll
+from tachograph.client.torch.recorders import parse_pickle
 
 UNIX = 1_795_262_155.0
 """What Unix time is when the clock of the steps shows 0."""
@@ -121,7 +122,7 @@ class Rank:
         self.now = at
         if at >= self._due:
             self._due = at + self._every
-            self.poll.read(self.ring.dump(at), lambda operation, group: False)
+            self.poll.read({"nccl": self.ring.dump(at)}, lambda operation, group: False)
         wait = self.ordinary.metrics().get("recent_wait_seconds")
         assert wait is None or isinstance(wait, float)
         return wait

@@ -309,7 +309,7 @@ def test_what_a_hook_or_a_mark_counts_is_counted_once() -> None:
         {**entry, "profiling_name": "nccl:all_reduce"},
         {**entry, "profiling_name": "nccl:_all_gather_base", "record_id": 1},
     ]}  # fmt: skip
-    collectives._recorder.read(dump, asked)
+    collectives._recorder.read({"nccl": dump}, asked)
     metrics = collectives.metrics()
     assert metrics["collectives_total"] == {"broadcast": 1, "all_reduce": 0, "all_gather": 1}
     assert metrics["collective_bytes_total"] == {"broadcast": 100, "all_reduce": 0, "all_gather": 16}

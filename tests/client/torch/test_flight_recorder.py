@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic, sleep, time_ns
 from types import SimpleNamespace
@@ -17,9 +17,13 @@ from typing import Any
 
 import pytest
 
+from tachograph.client.core import notice
 from tachograph.client.recorder import Recorder
+from tachograph.client.signals.wait_by_lengths import Length, WaitByLengths
 from tachograph.client.torch import flight_recorder as module
-from tachograph.client.torch.flight_recorder import ATTEMPTS, INTERVAL, PATIENCE, FlightRecorderPoll, parse_pickle
+from tachograph.client.torch import recorders
+from tachograph.client.torch.flight_recorder import ATTEMPTS, INTERVAL, PATIENCE, UNTIMED, FlightRecorderPoll, lengths
+from tachograph.client.torch.recorders import parse_pickle
 from tachograph_lab.processes import free_port
 from tests.client.torch.nccl_run import Collective, Ring
 
@@ -54,6 +58,11 @@ def nobody(operation: str, group: str) -> bool:
     return False
 
 
+def look(poll: FlightRecorderPoll, dump: Mapping[str, Any], recorder: str = "nccl") -> None:
+    """Read a dump of one recorder."""
+    poll.read({recorder: dump}, nobody)
+
+
 @pytest.fixture(scope="module")
 def dumps(torch_programs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a real job's dump in both formats."""
@@ -72,7 +81,7 @@ def test_a_real_dump_of_gloo(dumps: Path, form: str) -> None:
     dump = parse_pickle(data) if form == "pickle" else json.loads(data)
     poll = FlightRecorderPoll()
     for _ in range(2):  # what was seen is not seen again
-        poll.read(dump, nobody)
+        look(poll, dump)
         assert poll.families == {
             "collectives_total": {"all_reduce": 2, "all_gather": 1, "broadcast": 1, "all_to_all": 1, "other": 1,
                                   "barrier": 1},
@@ -125,7 +134,7 @@ def test_lengths_and_bus_bytes_by_operation() -> None:
     poll = FlightRecorderPoll()
     names = ["all_reduce", "_all_gather_base", "_reduce_scatter_base", "all_to_all", "broadcast", "send 0->1",
              "recv 0<-1", "all_reduce_barrier", "reduce", "coalesced"]  # fmt: skip
-    poll.read(dump(*(entry(number, name) for number, name in enumerate(names))), nobody)
+    look(poll, dump(*(entry(number, name) for number, name in enumerate(names))))
     size = 1_000_000
     assert poll.families == {
         "collectives_total": {"all_reduce": 1, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "broadcast": 1,
@@ -148,33 +157,33 @@ def test_each_entry_is_counted_when_first_seen_and_timed_when_it_ends() -> None:
         counts, seconds = poll.families["collectives_total"], poll.families["collective_seconds_total"]
         return counts.get("all_reduce", 0), round(seconds.get("all_reduce", 0), 6)
 
-    poll.read(dump(), nobody)
-    poll.read({}, nobody)
-    poll.read(dump(entry(0), entry(1, ms=None), entry(2, ms=None)), nobody)
+    look(poll, dump())
+    look(poll, {})
+    look(poll, dump(entry(0), entry(1, ms=None), entry(2, ms=None)))
     assert seen() == (3, 0.002)
-    poll.read(dump(entry(1), entry(2, ms=None), entry(3)), nobody)
+    look(poll, dump(entry(1), entry(2, ms=None), entry(3)))
     assert seen() == (4, 0.006)
-    poll.read(dump(entry(2, ms=None), entry(3), entry(900)), nobody)  # most fell out of the ring between two looks
+    look(poll, dump(entry(2, ms=None), entry(3), entry(900)))  # most fell out of the ring between two looks
     assert seen() == (5, 0.008)
     for _ in range(PATIENCE):
-        poll.read(dump(entry(2, ms=None), entry(900)), nobody)
-    assert poll._open == {}
+        look(poll, dump(entry(2, ms=None), entry(900)))
+    assert poll.rings["nccl"].open == {}
     assert seen() == (5, 0.008)
-    poll.read(dump(entry(0), entry(1)), nobody)
+    look(poll, dump(entry(0), entry(1)))
     assert seen() == (7, 0.012)
 
 
 def test_what_cannot_be_known_is_not_timed() -> None:
     """A type of unknown size, a group of unknown size and a retired entry without a length are counted only."""
     poll = FlightRecorderPoll()
-    poll.read(
+    look(
+        poll,
         dump(
             entry(0, input_dtypes=["Strange"]),
             entry(1, process_group=["5", "tp"]),
             entry(2, ms=None, retired=True),
             entry(3, input_dtypes=["Float8_e4m3fn"]),
         ),
-        nobody,
     )
     assert poll.families["collectives_total"] == {"all_reduce": 4}
     assert poll.families["collective_bytes_total"] == {"all_reduce": 2_250_000}
@@ -185,7 +194,7 @@ def test_what_cannot_be_known_is_not_timed() -> None:
 def test_a_world_of_one_moves_nothing() -> None:
     """0 bytes over the bus, and the time it took."""
     poll = FlightRecorderPoll()
-    poll.read(dump(entry(0), ranks="[0]"), nobody)
+    look(poll, dump(entry(0), ranks="[0]"))
     assert poll.families["collective_bus_bytes_total"] == {"all_reduce": 0.0}
     assert poll.families["collective_seconds_total"] == {"all_reduce": 0.002}
 
@@ -197,20 +206,61 @@ def test_a_dump_can_hold_nothing_but_values() -> None:
 
 
 class Nccl:
-    """A process with NCCL: counts how often its recorder is asked."""
+    """A process with NCCL, of which `backends` are in use: counts how often its recorders are asked.
+
+    `named` is what each is: since PyTorch 2.15 `nccl` is `nccl2`, and `_dump_nccl_trace` has nothing.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.dumps = 0
+        self.hooks: list[str] = []
         self.now = 100.0
-        self.spared = True
+        self.spared: bool | None = True
         self.fails = False
+        self.backends = {"cpu:gloo,cuda:nccl": "nccl"}
         monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "1")
-        native = SimpleNamespace(_dump_nccl_trace=self.dump)
-        torch = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=native))
-        monkeypatch.setattr(module, "loaded_torch", lambda: torch)
-        monkeypatch.setattr(module, "in_use", lambda part: SimpleNamespace(get_world_size=lambda: 4))
-        monkeypatch.setattr(module, "_spares_captures", lambda: self.spared)
+        self.native = SimpleNamespace(_dump_nccl_trace=self.dump, _dump_fr_trace=self.dump_of_hook)
+        torch = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=self.native), device=str)
+        monkeypatch.setattr(recorders, "loaded_torch", lambda: torch)
+        monkeypatch.setattr(module, "in_use", lambda part: self)
+        monkeypatch.setattr(module, "_spares_captures", self.spare)
+        monkeypatch.setattr(notice, "_logged", set())
         self.poll = FlightRecorderPoll(lambda: self.now)
+
+    def spare(self) -> bool:
+        assert self.spared is not None, "nothing but the former recorder asks CUDA's events"
+        return self.spared
+
+    def get_world_size(self) -> int:
+        """As torch.distributed has it."""
+        return 4
+
+    @property
+    def distributed_c10d(self) -> Any:
+        """Return its groups: one of each backend in use, known by their numbers."""
+        made = {self.group(called): configured for configured, called in self.backends.items()}
+        return SimpleNamespace(_world=SimpleNamespace(pg_backend_config=made))
+
+    def group(self, called: str) -> Any:
+        """Return a process group whose accelerator's backend calls itself so."""
+
+        class Group:
+            def _get_backend(self, device: str) -> Any:
+                return SimpleNamespace(name=lambda: "gloo" if device == "cpu" else called)
+
+        return Group()
+
+    def dump_of_hook(
+        self,
+        includeCollectives: bool | None = None,  # noqa: N803 - PyTorch's names, and its signature of 2.15
+        includeStackTraces: bool | None = None,  # noqa: N803
+        onlyActive: bool | None = None,  # noqa: N803
+        backend: str = "gloo",
+    ) -> bytes:
+        assert includeCollectives
+        assert includeStackTraces is False
+        self.hooks.append(backend)
+        return pickle.dumps(dump(*hooked(*self.entries(), backend=backend)))
 
     def dump(self, includeCollectives: bool, includeStackTraces: bool) -> bytes:  # noqa: N803 - PyTorch's names
         self.dumps += 1
@@ -218,11 +268,19 @@ class Nccl:
         assert not includeStackTraces
         if self.fails:
             raise RuntimeError("renamed")
+        if self.backends.get("cpu:gloo,cuda:nccl") == "nccl2":
+            return pickle.dumps({**dump(), "pg_config": {}, "pg_status": {}})
         return pickle.dumps(dump(*self.entries()))
 
     def entries(self) -> list[dict[str, Any]]:
         """Return what is in the ring."""
-        return [entry(self.dumps)]
+        return [entry(self.dumps or len(self.hooks))]
+
+
+def hooked(*made: dict[str, Any], backend: str) -> list[dict[str, Any]]:
+    """Return entries as a hook of 2.15 writes them: its backend's name, numbers from 0."""
+    renamed = [{**each, "profiling_name": each["profiling_name"].replace("nccl:", f"{backend}:")} for each in made]
+    return [{**each, "op_id": each["op_id"] - 1} for each in renamed]
 
 
 @pytest.fixture
@@ -296,6 +354,106 @@ def test_a_recorder_that_changed_is_asked_a_few_times(nccl: Nccl) -> None:
     assert nccl.dumps == ATTEMPTS
 
 
+def test_nccl2_is_asked_in_its_own_recorder(nccl: Nccl) -> None:
+    """Where 2.15 makes `nccl` of it: `_dump_nccl_trace` is not asked, nor CUDA, as a hook has no events."""
+    nccl.backends, nccl.spared = {"cpu:gloo,cuda:nccl": "nccl2"}, None
+    for _ in range(2):
+        nccl.poll.poll(nobody)
+        nccl.now += INTERVAL
+    assert (nccl.dumps, nccl.hooks) == (0, ["nccl2", "nccl2"])
+    assert nccl.poll.families["collectives_total"] == {"all_reduce": 2}
+    assert nccl.poll.families["collective_seconds_total"] == {"all_reduce": 0.004}
+    assert nccl.poll.families["collective_bus_bytes_total"] == {"all_reduce": 3e6}
+
+
+def test_each_kind_of_nccl_is_read_by_itself(nccl: Nccl) -> None:
+    """Both in one process: the numbers of one recorder's entries are not the other's, and a group of gloo's is none."""
+    nccl.backends = {"cuda:nccl": "nccl", "cuda:nccl2": "nccl2", "cpu:gloo": "gloo", "cuda:nccl-lazy": "nccl-lazy"}
+    for _ in range(3):
+        nccl.poll.poll(nobody)
+        nccl.now += INTERVAL
+    assert (nccl.dumps, sorted(set(nccl.hooks))) == (3, ["nccl-lazy", "nccl2"])
+    assert nccl.poll.families["collectives_total"] == {"all_reduce": 9}
+
+
+def test_waits_are_of_all_kinds_of_nccl_since_none_has_forgotten() -> None:
+    """The lengths of two rings are one list, in the order of enqueueing, from where the shorter one begins."""
+    taken: list[Any] = []
+
+    class Waits(WaitByLengths):
+        def read(self, collectives: Sequence[Length]) -> None:
+            taken.append(collectives)
+
+    waits = Waits(lambda: True)
+    waits.chosen = True
+    poll = FlightRecorderPoll(waits=waits)
+    old = [entry(number, process_group=("0", ""), time_created_ns=number * 10**9) for number in range(6)]
+    new = [entry(number, process_group=("1", ""), time_created_ns=(number + 1) * 10**9 + 1) for number in range(2, 5)]
+    poll.read({"nccl": dump(*old), "nccl2": dump(*new)}, nobody)
+    assert [each.enqueued for each in taken[0]] == pytest.approx([3, 4, 4, 5, 5])
+    poll.read({"nccl": dump(*old)}, nobody)
+    assert taken[1] == lengths(old)
+    poll.read({"nccl": dump(), "nccl2": {}}, nobody)
+    assert taken[2] == []
+
+
+def test_desync_debugging_times_the_former_nccl_alone(nccl: Nccl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`nccl2` does not ask for TORCH_NCCL_DESYNC_DEBUG when it is made; 2.15 was watched at that."""
+    monkeypatch.delenv("TORCH_NCCL_ENABLE_TIMING")
+    monkeypatch.setenv("TORCH_NCCL_DESYNC_DEBUG", "1")
+    nccl.backends = {"cuda:nccl": "nccl", "cuda:nccl2": "nccl2"}
+    nccl.poll.poll(nobody)
+    assert (nccl.dumps, nccl.hooks) == (1, [])
+
+
+@pytest.mark.parametrize("why", ["untimed", "absent", "captures", "renamed", None])
+def test_what_cannot_be_had_is_said_once(
+    nccl: Nccl, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str | None
+) -> None:
+    """Whoever asks for lengths and gets none reads why, in one line of the log, whatever the number of looks."""
+    said = {
+        "untimed": "on nccl2 are not measured: PyTorch does not time them: set TORCH_NCCL_ENABLE_TIMING=1 before",
+        "absent": "on nccl2 are not measured: this PyTorch has no Flight Recorder of it",
+        "captures": "are not measured: CUDA's driver cannot be told to spare the capture of a graph",
+        "renamed": "are not measured: PyTorch's Flight Recorder cannot be read: RuntimeError('renamed')",
+    }
+    made = [entry(number, ms=None, retired=True) for number in range(UNTIMED)]
+    if why == "untimed":
+        monkeypatch.setattr(nccl, "entries", lambda: made)
+        nccl.backends = {"cuda:nccl": "nccl2"}
+    elif why == "absent":
+        nccl.native._dump_fr_trace = lambda includeCollectives=None, includeStackTraces=None: b""  # noqa: N803
+        nccl.backends = {"cuda:nccl2": "nccl2"}
+    elif why is None:  # a coalesced part has no length of its own
+        monkeypatch.setattr(nccl, "entries", lambda: [*made, entry(UNTIMED)])
+    nccl.spared, nccl.fails = why != "captures", why == "renamed"
+    for _ in range(ATTEMPTS + 5):
+        nccl.poll.poll(nobody)
+        nccl.now += INTERVAL
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == (why is not None)
+    assert why is None or said[why] in lines[0]
+
+
+RELEASE = """
+import torch._C._distributed_c10d as native
+from tachograph.client.torch import recorders
+one = getattr(native, "_dump_fr_trace_json", None)
+hooks = "backend" in ((one and one.__doc__) or "")
+there = {"gloo": one is not None, "nccl": hasattr(native, "_dump_nccl_trace"), "nccl2": hooks, "ucc": hooks}
+for recorder, expected in there.items():
+    for dump in (recorders.status(recorder), recorders.entries(recorder)):
+        assert (dump is not None) == expected, recorder
+        assert dump is None or dump["pg_status"] == {}, dump
+"""
+
+
+@pytest.mark.torch
+def test_every_recorder_of_the_installed_release_can_be_asked(torch_programs: Any, tmp_path: Path) -> None:
+    """By the names that this PyTorch has: none raises, and those it lacks are None."""
+    torch_programs(RELEASE, tmp_path).end()
+
+
 def test_without_a_driver_no_capture_is_spared() -> None:
     """The real function on a machine without libcuda, or with it: it answers, and raises nothing."""
     assert module._spares_captures() in (True, False)
@@ -322,8 +480,8 @@ def test_timing_is_asked_for_before_the_process_group(
 def test_what_was_overwritten_between_two_looks_counts_as_what_is_left() -> None:
     """A ring of four, a thousand collectives a look: a step's share of them is what slow networks are found by."""
     poll = FlightRecorderPoll()
-    poll.read(dump(*map(entry, range(4))), nobody)
-    poll.read(dump(*map(entry, range(1000, 1004))), nobody)
+    look(poll, dump(*map(entry, range(4))))
+    look(poll, dump(*map(entry, range(1000, 1004))))
     assert poll.families["collectives_total"] == {"all_reduce": 1004}
     assert poll.families["collective_seconds_total"]["all_reduce"] == pytest.approx(2.008)
     busy = poll.families["collective_bus_bytes_total"]["all_reduce"]

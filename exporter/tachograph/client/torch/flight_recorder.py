@@ -1,26 +1,28 @@
-"""Durations of NCCL collectives from PyTorch's own Flight Recorder: FSDP, TP and PP without patching anything.
+"""Durations of NCCL collectives from PyTorch's own Flight Recorders: FSDP, TP and PP without patching anything.
 
-The recorder keeps the last collectives of the process in a ring (`TORCH_FR_BUFFER_SIZE`, 2,000 by default) and, with
-`TORCH_NCCL_ENABLE_TIMING=1`, their length on the GPU. The sender thread reads it at most every 15 s, and only where
-that is on. To dump and read 2,000 entries holds Python's lock for 18 ms, so it is done seldom enough to cost less than
-0.1 % of the time. What fell out of the ring between two looks counts as the average of what is left.
+A recorder keeps the last collectives of the process in a ring (`TORCH_FR_BUFFER_SIZE`, 2,000 by default) and, with
+`TORCH_NCCL_ENABLE_TIMING=1`, their length on the GPU. The sender thread reads those that NCCL's groups write to
+(`recorders` tells which) at most every 15 s, and only where that is on. To dump and read 2,000 entries holds Python's
+lock for 18 ms, so it is done seldom enough to cost less than 0.1 % of the time. What fell out of the ring between two
+looks counts as the average of what is left.
 
 The format is detected from the keys, not from a version: pickle has None for a time that JSON has 0 for, and
 numbers where JSON has text. Tested on gloo's dumps, which have no lengths, on made-up ones of NCCL in the same
-format, and by `make test-gpu`.
+format, and by `make test-gpu` with the recorder of PyTorch 2.11.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic, perf_counter
 from typing import Any
 
+from tachograph.client.core.notice import notice
 from tachograph.client.signals.wait_by_lengths import Length, WaitByLengths
 from tachograph.client.torch.bus_factor import bus_factor
-from tachograph.client.torch.loaded_torch import in_use, loaded_torch
+from tachograph.client.torch.loaded_torch import in_use
+from tachograph.client.torch.recorders import LEGACY_NCCL, Dump, entries, recorders_of
 
 INTERVAL = 15.0
 """Seconds between two looks, at least."""
@@ -34,7 +36,13 @@ ATTEMPTS = 5
 PATIENCE = 4
 """Looks for which an entry may stay without an end before it is left alone: a coalesced part never gets one."""
 
-_TIMING = ("TORCH_NCCL_ENABLE_TIMING", "TORCH_NCCL_DESYNC_DEBUG")  # either makes NCCL's process group time its work
+UNTIMED = 10
+"""Collectives that must be over, none of which has a length, before the log says that NCCL does not time them."""
+
+TIMING = "TORCH_NCCL_ENABLE_TIMING"
+"""Makes NCCL's process groups time their work, since 2.15 as before (its `nccl2` asks for it when it is made)."""
+
+_TIMES_LEGACY = (TIMING, "TORCH_NCCL_DESYNC_DEBUG")  # either, up to PyTorch 2.14
 _TRUE = ("1", "y", "yes", "t", "true")
 
 _OPERATIONS = (
@@ -62,11 +70,23 @@ _SIZES = {
 Entry = Mapping[str, Any]
 
 
+class _Ring:
+    """How far one recorder has been read: the number of the next entry, and the looks at entries without an end."""
+
+    __slots__ = ("next", "open", "timed", "untimed")
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.open: dict[int, int] = {}
+        self.timed = False
+        self.untimed = 0
+
+
 class FlightRecorderPoll:
-    """Adds up the recorder's entries in `families`, by wire key and operation; used by `Collectives` alone.
+    """Adds up the recorders' entries in `families`, by wire key and operation; used by `Collectives` alone.
 
     Counts and payloads are added only for what nobody else counts; lengths and bus bytes for every entry that has one.
-    `waits` is given the lengths of all that each dump holds.
+    `waits` is given the lengths of all that each look finds.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic, waits: WaitByLengths | None = None) -> None:
@@ -78,42 +98,56 @@ class FlightRecorderPoll:
         self._waits = waits or WaitByLengths(lambda: False)
         self._due = 0.0
         self._failures = 0
-        self._next = 0
-        self._open: dict[int, int] = {}
+        self.rings: dict[str, _Ring] = {}
 
     def poll(self, counted_elsewhere: Callable[[str, str], bool]) -> None:
         """Look if it is time to; `counted_elsewhere(operation, group)` tells what a hook or a mark counts already."""
         if self._failures >= ATTEMPTS or (now := self._clock()) < self._due:
             return
         self._due = now + INTERVAL
-        if not _times_nccl():
+        if not _timing_is_on():
             return
         began = perf_counter()
         try:
-            if not _spares_captures():
-                self._failures = ATTEMPTS
+            chosen = _timed_recorders()
+            if LEGACY_NCCL in chosen and not _spares_captures():
+                self._give_up("CUDA's driver cannot be told to spare the capture of a graph")
                 return
-            self.read(_dump(), counted_elsewhere)
-        except Exception:  # noqa: BLE001 - a private API: absent, renamed or changed, each costs these counters only
+            dumps = {recorder: entries(recorder) for recorder in chosen}
+            for recorder in [recorder for recorder, dump in dumps.items() if dump is None]:
+                _say(recorder, "this PyTorch has no Flight Recorder of it")
+            self.read({recorder: dump for recorder, dump in dumps.items() if dump is not None}, counted_elsewhere)
+        except Exception as error:  # noqa: BLE001 - a private API: absent, renamed or changed, costs these counters only
             self._failures += 1
+            if self._failures >= ATTEMPTS:
+                self._give_up("PyTorch's Flight Recorder cannot be read", error)
             return
         self._failures = 0
         self._due = now + max(INTERVAL, (perf_counter() - began) / COST_LIMIT)
 
-    def read(self, dump: Mapping[str, Any], counted_elsewhere: Callable[[str, str], bool]) -> None:
-        """Add what a dump holds and no earlier one did."""
-        entries = dump.get("entries") or []
-        if entries and entries[-1]["record_id"] < self._next - 1:  # the recorder began again
-            self._next, self._open = 0, {}
+    def read(self, dumps: Mapping[str, Dump], counted_elsewhere: Callable[[str, str], bool]) -> None:
+        """Add what the dumps, by recorder, hold and no earlier ones did."""
+        for recorder, dump in dumps.items():
+            self._read_one(self.rings.setdefault(recorder, _Ring()), dump, counted_elsewhere)
+            ring = self.rings[recorder]
+            if not ring.timed and ring.untimed >= UNTIMED:
+                _say(recorder, f"PyTorch does not time them: set {TIMING}=1 before init_process_group")
+        if dumps:
+            self._waits.read(_remembered(dumps.values()) if self._waits.chosen else ())
+
+    def _read_one(self, ring: _Ring, dump: Dump, counted_elsewhere: Callable[[str, str], bool]) -> None:
+        found = dump.get("entries") or []
+        if found and found[-1]["record_id"] < ring.next - 1:  # the recorder began again
+            ring.next, ring.open = 0, {}
         # What was overwritten between two looks is counted as what is left, all of which came meanwhile then.
-        missed = max(entries[0]["record_id"] - self._next, 0) if entries and self._next else 0
-        weight = 1 + missed / max(len(entries), 1)
+        missed = max(found[0]["record_id"] - ring.next, 0) if found and ring.next else 0
+        weight = 1 + missed / max(len(found), 1)
         groups = _group_sizes(dump.get("pg_config") or {})
         still_open: dict[int, int] = {}
-        for entry in entries:
+        for entry in found:
             number = entry["record_id"]
-            looks = self._open.get(number, 0)
-            if number < self._next and not looks:
+            looks = ring.open.get(number, 0)
+            if number < ring.next and not looks:
                 continue
             group = str(entry["process_group"][0])
             operation, given, moved = _payload(entry)
@@ -121,60 +155,84 @@ class FlightRecorderPoll:
                 self._add("collectives_total", operation, weight)
                 self._add("collective_bytes_total", operation, weight * given)
             if (milliseconds := entry.get("duration_ms")) is not None:
+                ring.timed = True
                 factor = bus_factor(operation, groups.get(group) or _ranks_of(entry))
                 if factor is not None and moved:
                     self._add("collective_seconds_total", operation, weight * milliseconds / 1000)
                     self._add("collective_bus_bytes_total", operation, weight * moved * factor)
-            elif not entry.get("retired") and looks + 1 < PATIENCE:
+            elif entry.get("retired"):
+                ring.untimed += 1
+            elif looks + 1 < PATIENCE:
                 still_open[number] = looks + 1
-        if entries:
-            self._next = entries[-1]["record_id"] + 1
-        self._open = still_open
-        self._waits.read(lengths(entries) if self._waits.chosen else ())
+        if found:
+            ring.next = found[-1]["record_id"] + 1
+        ring.open = still_open
+
+    def _give_up(self, why: str, error: Exception | None = None) -> None:
+        self._failures = ATTEMPTS
+        _say("NCCL", why, error)
 
     def _add(self, key: str, operation: str, amount: float) -> None:
         values = self.families[key]
         values[operation] = values.get(operation, 0) + amount
 
 
-def lengths(entries: Iterable[Entry]) -> list[Length]:
+def lengths(found: Iterable[Entry]) -> list[Length]:
     """Return when each collective was enqueued, and its length.
 
     A coalesced batch is one: its parts, which never get a length, share the sequence numbers of an entry that does.
     There is no time of a start: what the recorder calls one is when a watchdog noticed it, up to 100 ms later.
     """
-    found: dict[tuple[Any, ...], Length] = {}
-    for entry in entries:
+    launches: dict[tuple[Any, ...], Length] = {}
+    for entry in found:
         launch = entry["process_group"][0], entry["collective_seq_id"], entry["p2p_seq_id"]
-        before = found.get(launch)
+        before = launches.get(launch)
         enqueued = before.enqueued if before else entry["time_created_ns"] / 1e9
         seconds = before.seconds if before else None
         if (milliseconds := entry.get("duration_ms")) is not None:
             seconds = (seconds or 0.0) + milliseconds / 1000
-        found[launch] = Length(enqueued, seconds)
-    return list(found.values())
+        launches[launch] = Length(enqueued, seconds)
+    return list(launches.values())
+
+
+def _remembered(dumps: Collection[Dump]) -> list[Length]:
+    """Return the lengths of all dumps from the moment on since which none of them has forgotten any."""
+    rings = [found for dump in dumps if (found := dump.get("entries"))]
+    if len(rings) < 2:
+        return lengths(rings[0]) if rings else []
+    since = max((found[0]["time_created_ns"] / 1e9 for found in rings if found[0]["record_id"]), default=0.0)
+    return sorted(each for found in rings for each in lengths(found) if each.enqueued >= since)
 
 
 def enable_timing() -> bool:
     """Have NCCL time its collectives; return False where a process group exists, which has read its settings."""
-    if not _timing_is_on():
+    if not _is_set(TIMING):
         if in_use("distributed") is not None:
-            return False
-        os.environ[_TIMING[0]] = "1"
+            return _timing_is_on()
+        os.environ[TIMING] = "1"
     return True
 
 
 def _timing_is_on() -> bool:
-    return any(os.environ.get(name, "").lower() in _TRUE for name in _TIMING)
+    return any(map(_is_set, _TIMES_LEGACY))
 
 
-def _times_nccl() -> bool:
-    """Return whether NCCL is there, in use, and configured to time its collectives."""
-    return _timing_is_on() and in_use("distributed") is not None and hasattr(_native(), "_dump_nccl_trace")
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "").lower() in _TRUE
 
 
-def _native() -> Any:  # noqa: ANN401 - a private module of PyTorch
-    return getattr(getattr(loaded_torch(), "_C", None), "_distributed_c10d", None)
+def _timed_recorders() -> tuple[str, ...]:
+    """Return the recorders of the kinds of NCCL that are in use and configured to time their work."""
+    distributed = in_use("distributed")
+    if distributed is None:
+        return ()
+    configured = list(distributed.distributed_c10d._world.pg_backend_config.items())
+    found = {recorder for group, backends in configured for recorder in recorders_of(group, str(backends))}
+    return tuple(sorted(each for each in found if each == LEGACY_NCCL or ("nccl" in each and _is_set(TIMING))))
+
+
+def _say(recorder: str, why: str, error: Exception | None = None) -> None:
+    notice(f"lengths {recorder}", f"the lengths of collectives on {recorder} are not measured: {why}", error)
 
 
 def _spares_captures() -> bool:
@@ -191,29 +249,6 @@ def _spares_captures() -> bool:
         return int(driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(1)))) == 0
     except (OSError, AttributeError):  # no such library, no such function
         return False
-
-
-def _dump() -> Mapping[str, Any]:
-    """Return the recorder's state without stacks, which would take most of a second."""
-    native = _native()
-    try:
-        return parse_pickle(native._dump_nccl_trace(includeCollectives=True, includeStackTraces=False))
-    except TypeError:  # another PyTorch takes other arguments; JSON takes twice the time
-        dump: Mapping[str, Any] = json.loads(native._dump_nccl_trace_json(includeCollectives=True))
-        return dump
-
-
-def parse_pickle(data: bytes) -> Mapping[str, Any]:
-    """Read a dump in pickle's format, which holds plain values only: nothing in it can name a class or a function."""
-    import io
-    import pickle
-
-    class Plain(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401
-            raise pickle.UnpicklingError(f"{module}.{name} in a dump")
-
-    dump: Mapping[str, Any] = Plain(io.BytesIO(data)).load()
-    return dump
 
 
 def _group_sizes(configuration: Mapping[str, Any]) -> dict[str, int]:
