@@ -48,15 +48,14 @@ class _Group:
         """Return how many collectives were completed, by the counts of a hook; None where they do not tell.
 
         A hook counts more than the group does: sends, receives, and what another backend of it carries out. Its lead
-        is constant from the last of those on, so all that it counts as under way since then are collectives.
+        is constant after the last of those, so what it counts from there on are collectives alone. That one itself may
+        be called completed before what was entered earlier: a batch of sends is, as soon as it is enqueued.
         """
         if enqueued - entered != self.ahead:
             self.ahead, self.since = enqueued - entered, enqueued
         if completed <= 0:  # none yet, or a backend that never says
             return None
-        if completed == enqueued:
-            return entered
-        return max(completed - self.ahead, 0) if self.ahead == 0 or completed >= self.since else None
+        return completed - self.ahead if self.ahead == 0 or completed > self.since else None
 
 
 class GroupProgress:
