@@ -65,3 +65,42 @@ def test_lengths_and_the_wait_by_them(exporter: Any) -> None:
     wait = page.value("tachograph_train_recent_wait_seconds", run="ring")
     assert 0 < wait < page.value("tachograph_train_recent_step_seconds", run="ring")
     assert page.value("tachograph_train_collective_seconds_total", run="ring", op="all_gather") > 0
+
+
+BETWEEN = """
+import json, time
+import torch, torch.distributed as dist
+from tachograph.client.hello.groups import GroupProgress
+
+device = torch.device("cuda", 0)
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=device)
+store, pair = dist.new_group([0], backend="gloo", group_desc="store"), dist.new_group([0], group_desc="tp")
+for group, times, at in ((dist.group.WORLD, 9, device), (store, 5, "cpu"), (pair, 5, device)):
+    for _ in range(times):
+        dist.all_reduce(torch.ones(8, device=at), group=group)
+torch.cuda.synchronize()
+progress, until, found, ended = GroupProgress(), time.monotonic() + 30, {}, {}
+while (ended.get("0"), ended.get("tp 0")) != (9, 5) and time.monotonic() < until:
+    time.sleep(0.2)
+    found = progress.metrics()
+    ended = found.get("collective_completed", {})
+print(json.dumps([found, [known.numbers for known in progress._reported]]), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("cuda")
+def test_a_gloo_group_between_two_of_nccl() -> None:
+    """NCCL numbers only its own groups, whichever implementation this PyTorch has; each group has its own count."""
+    command = [sys.executable, "-W", "ignore", "-c", BETWEEN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    found, numbers = json.loads(done.stdout.splitlines()[-1])
+    print(found, numbers)
+    assert found["collective_enqueued"] == {"0": 9, "store 0": 5, "tp 0": 5}
+    ended = found["collective_completed"]
+    assert (ended["0"], ended["tp 0"]) == (9, 5)
+    assert 0 < ended["store 0"] <= 5  # gloo's threads write it in any order
+    kind = next(iter(numbers[0]))
+    assert numbers == [{kind: 0}, {"gloo": 0}, {kind: 1}]
