@@ -305,6 +305,7 @@ def test_a_backend_that_does_not_name_itself_is_what_was_configured(monkeypatch:
         (Group([0], 5, backends="cuda:nccl"), of_2_15(), "TORCH_FR_BUFFER_SIZE=2000"),
         (Group([0], 5, backends="cuda:nccl", called=NCCL2), of_2_15(), "TORCH_FR_BUFFER_SIZE=2000"),
         (Group([0], 5), of_2_15(), "TORCH_FR_BUFFER_SIZE=2000"),
+        (Group([0], 5), of_2_15(gloo={"pg_status": [0]}), "cannot be read"),
         (Group([0], 5), {}, None),  # gloo before 2.9
         (Group([0], 0, backends="cuda:nccl"), of_2_15(), None),  # nothing has been entered yet
         (Group([0], 5, backends="cpu:gloo,cuda:nccl"), of_2_15(nccl={"pg_status": status(_0=5)}), None),

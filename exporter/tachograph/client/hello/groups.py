@@ -117,6 +117,8 @@ class GroupProgress:
             read = self._completed.setdefault(recorder, _Tried(partial(self._read_completed, recorder)))
             for label, number in read(entered).items():
                 completed.setdefault(label, number)
+            if read.failures >= ATTEMPTS:
+                _say(recorder, "PyTorch's Flight Recorder of it cannot be read")
         return completed
 
     def _read_completed(self, recorder: str, entered: Mapping[str, int]) -> dict[str, int]:
