@@ -21,6 +21,9 @@ MAX_NOTICES = 6
 """Of wrong uses of the client, in a state frame."""
 
 MAX_NOTICE_BYTES = 200
+MAX_WHERE_BYTES = 160
+"""Of the line at which a rank stands still: with a name of a run it fits into a label."""
+
 MAX_OWN_METRICS = 16
 MAX_DESCRIPTION_BYTES = 200
 """Of a metric that the run declared itself, in the hello."""

@@ -427,9 +427,9 @@ RUN_HANG_ENQUEUED = _row(
     "process group, and how many come on a step.",
 )  # fmt: skip
 RUN_HANG_SUSPECT = _row(
-    "run_hang_suspect_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "why"),
-    "Seconds in its phase of a rank that may hold an overdue run up: elsewhere than waiting for others, behind in a "
-    "collective, or an example where nobody stands out; at most 9 ranks.",
+    "run_hang_suspect_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "why", "pid", "where"),
+    "Seconds in its phase of a rank that may hold an overdue run up: elsewhere than waiting for others, behind, or an "
+    "example where nobody stands out; with the line at which it stands still. Of 9 ranks.",
 )  # fmt: skip
 RUN_HANG_SUSPECT_ENQUEUED = _row(
     "run_hang_suspect_enqueued", GAUGE, "", ("run", "rank", "gpu", "uuid", "group"),

@@ -28,6 +28,7 @@ from tachograph.client.signals.checkpoints import Checkpoints
 from tachograph.client.signals.logged import Logged
 from tachograph.client.signals.ordinary_totals import OrdinaryTotals
 from tachograph.client.signals.phase_excess import PhaseExcess
+from tachograph.client.signals.standstill import Standstill
 from tachograph.client.signals.work import WorkCounters
 from tachograph.client.torch.accelerator import Accelerator
 from tachograph.client.torch.collectives import Collectives
@@ -86,6 +87,7 @@ class RankState:
         self.logged = Logged(self.step, self.misuse, workload.own_metrics, self._work)
         self._histogram = StepHistogram()
         self._groups = GroupProgress()
+        self._standstill = Standstill()
         excess, ordinary = PhaseExcess(), OrdinaryTotals(self.collectives.wait_by_lengths)
         self.added_sources: Guarded[MetricSource] = Guarded(self.dropped)
         self.sources: Guarded[MetricSource] = Guarded(
@@ -103,7 +105,9 @@ class RankState:
         )
         if device_time:
             self.sources.add(DeviceTime(self.clock))
-        self.observers: Guarded[StepObserver] = Guarded(self.dropped, self._histogram, excess, ordinary)
+        self.observers: Guarded[StepObserver] = Guarded(
+            self.dropped, self._histogram, excess, ordinary, self._standstill
+        )
         self.sinks: Guarded[Sink] = Guarded(self.dropped)
         self._refused = 0
         self._sequence = 0
@@ -171,6 +175,8 @@ class RankState:
         if (failure := standing_failure(self.clock)) is not None:
             at = unix + failure.since
             frame["raised"] = {"category": failure.category, "message": failure.message, "time": at}
+        if where := self._standstill.where(phase, since):
+            frame["where"] = where
         if notices := self.misuse.notices():
             frame["notices"] = notices
         return frame

@@ -88,7 +88,7 @@ class State(msgspec.Struct, tag="state", frozen=True):
     """The current state of a rank; totals are cumulative, so the next frame makes up for a lost one.
 
     `raised`: the exception that the rank is held up by, as `category`, `message` and `time`; absent once it goes on.
-    What is wrong in `notices` or `raised` is left out.
+    `where`: the line at which a rank that makes no step is. Of these and `notices`, what is wrong is left out.
     """
 
     v: int
@@ -104,6 +104,7 @@ class State(msgspec.Struct, tag="state", frozen=True):
     dropped: Count = 0
     notices: Any = None
     raised: Any = None
+    where: Any = None
 
 
 class Bye(msgspec.Struct, tag="bye", frozen=True):

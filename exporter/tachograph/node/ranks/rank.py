@@ -27,6 +27,7 @@ from tachograph.wire import (
     MAX_NOTICE_BYTES,
     MAX_NOTICES,
     MAX_OWN_METRICS,
+    MAX_WHERE_BYTES,
     cut,
     decode_number,
     fits,
@@ -134,6 +135,7 @@ class Rank:
         self._phase_seconds = self._said = 0.0
         self._dropped = 0
         self.notices: tuple[str, ...] = ()
+        self.where = ""
         self._raised: Raised | None = None
         self._last_raised: Raised | None = None
         self._last_event = -1
@@ -229,6 +231,7 @@ class Rank:
             self.phase = None
         self._dropped = max(self._dropped, state.dropped)
         self.notices = self._texts(state.notices)
+        self.where = self._text(state.where, MAX_WHERE_BYTES)
         try:
             self._raised = raised(state.raised, self._raised, now)
         except ValueError:

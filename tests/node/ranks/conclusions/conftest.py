@@ -25,17 +25,21 @@ class RunOnNode:
         return float(self.hand.clock.wall())
 
     def says(self, rank: int, phase: str | None = None, since: float = 0.0, **facts: Any) -> None:
-        """Send a frame: in `phase` for so many seconds; `made` is how long ago it made a step, the rest are metrics."""
+        """Send a frame: in `phase` for so many seconds; `made` is how long ago it made a step.
+
+        `where` is the line at which it stands still; the rest are metrics.
+        """
         if rank not in self._seq:
             self.table.hello(rank, Hello(v=1, run="r", rank=rank, world_size=16, pid=10 + rank), Peer(1000, rank + 1))
         self._seq[rank] = self._seq.get(rank, 0) + 1
         self.table.heard(rank)
-        made = facts.pop("made", None)
+        made, where = facts.pop("made", None), facts.pop("where", None)
         told = {
             "phase_since": None if phase is None else self.wall - since,
             "progress_time": None if made is None else self.wall - made,
         }
-        self.table.state(rank, State(v=1, seq=self._seq[rank], time=self.wall, phase=phase, metrics=facts, **told))
+        moment = {"seq": self._seq[rank], "time": self.wall, "phase": phase, "where": where, **told}
+        self.table.state(rank, State(v=1, metrics=facts, **moment))
 
     def turn(self, seconds: float, *talkers: int) -> None:
         """Let time pass; these ranks go on where they are, and say so."""

@@ -43,7 +43,7 @@ def test_a_run_is_overdue_after_its_limit(hung: Any) -> None:
         ("hang_enqueued", "0", "furthest"): 20,
         ("hang_enqueued", "0", "least"): 19,
         ("hang_enqueued", "0", "per_step"): 2,
-        ("hang_suspect_seconds", "3", "", "", "data", "elsewhere"): 19,
+        ("hang_suspect_seconds", "3", "", "", "data", "elsewhere", "4", ""): 19,
         ("hang_suspect_enqueued", "3", "", "", "0"): 19,
     }
     hung.says(0, "forward", made=0, recent_step_seconds=1.0)
@@ -111,15 +111,28 @@ def test_whoever_is_behind_is_named_though_it_waits(node: Any) -> None:
     waiting(node, 3)
     node.says(3, "backward", made=0, collective_enqueued={"0": 19}, recent_step_seconds=1.0)
     node.turn(19, *range(4))
-    assert list(node.told("hang_suspect_seconds")) == [("hang_suspect_seconds", "3", "", "", "backward", "behind")]
+    assert list(node.told("hang_suspect_seconds")) == [
+        ("hang_suspect_seconds", "3", "", "", "backward", "behind", "4", "")
+    ]
 
 
 def test_where_all_are_alike_one_stands_for_all(node: Any) -> None:
     """Another node may be ahead of them: tachograph_run_hang_suspect_seconds."""
     waiting(node, 4)
     node.turn(19, *range(4))
-    assert list(node.told("hang_suspect_seconds")) == [("hang_suspect_seconds", "0", "", "", "backward", "example")]
+    assert list(node.told("hang_suspect_seconds")) == [
+        ("hang_suspect_seconds", "0", "", "", "backward", "example", "1", "")
+    ]
     assert node.told("hang_suspect_enqueued") == {("hang_suspect_enqueued", "0", "", "", "0"): 20}
+
+
+def test_a_suspect_has_its_process_and_its_line(hung: Any) -> None:
+    """As it says it itself; what is no printable text of 160 bytes is left out, and counted."""
+    line = "data.py:88 load_shard, in socket.py:706 readinto"
+    for where, shown in ((line, line), ("a\nb", ""), (7, ""), ("x" * 161, "")):
+        hung.says(3, "data", made=19, where=where, collective_enqueued={"0": 19}, recent_step_seconds=1.0)
+        hung.turn(1, *range(4))
+        assert {key[-2:] for key in hung.told("hang_suspect_seconds")} == {("4", shown)}
 
 
 def test_at_most_nine_are_named(node: Any) -> None:

@@ -198,9 +198,8 @@ class Hang:
                 yield Sample(catalog.RUN_HANG_ENQUEUED, (view.run, group, figure), value)
         for rank, why in suspects(ranks).items():
             named = (view.run, *seat(rank))
-            yield Sample(
-                catalog.RUN_HANG_SUSPECT, (*named, rank.phase or UNKNOWN, why), rank.phase_seconds(view.now) or 0.0
-            )
+            evidence = rank.phase or UNKNOWN, why, str(rank.peer.pid or rank.hello.pid or ""), rank.where
+            yield Sample(catalog.RUN_HANG_SUSPECT, (*named, *evidence), rank.phase_seconds(view.now) or 0.0)
             for group, number in sorted(entered(rank).items()):
                 yield Sample(catalog.RUN_HANG_SUSPECT_ENQUEUED, (*named, group), number)
 

@@ -1,0 +1,129 @@
+"""Where a rank stands still that makes no step, and that nobody looks at one that does."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tachograph.catalog.rank import PHASES
+from tachograph.client.core.steps import StepRecord
+from tachograph.client.signals import standstill
+from tachograph.client.signals.standstill import EVERY_SECONDS, SWITCH, Standstill, whereabouts
+
+
+class Watched:
+    """A rank's standstill on a hand clock, with steps of 1 s; what it sees is counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.looks = 0
+        monkeypatch.setattr(standstill, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(standstill, "whereabouts", self._look)
+        self.standstill = Standstill()
+
+    def _look(self, thread: int) -> str:
+        assert thread == threading.get_ident()
+        self.looks += 1
+        return f"look {self.looks}"
+
+    def steps(self, count: int) -> None:
+        for number in range(count):
+            self.now += 1.0
+            seconds = tuple(self.now if name == "forward" else 0.0 for name in PHASES)
+            self.standstill.observe(StepRecord(number, self.now - 1.0, self.now, None, seconds, 0.0))
+            assert self.standstill.where("forward", self.now) == ""
+
+    def after(self, seconds: float, phase: str, since: float) -> str:
+        self.now += seconds
+        return self.standstill.where(phase, since)
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+def test_a_rank_that_makes_steps_is_never_looked_at(rank: Watched) -> None:
+    """Nor one whose step is late by less than ten seconds and three usual steps."""
+    rank.steps(50)
+    assert rank.after(12.9, "data", rank.now) == ""
+    rank.steps(50)
+    assert rank.looks == 0
+
+
+def test_one_that_makes_none_is_looked_at_every_ten_seconds(rank: Watched) -> None:
+    """Earlier than its run hangs; what was seen stands in between, unless the phase is another one."""
+    rank.steps(10)
+    since = rank.now
+    assert rank.after(13.1, "data", since) == "look 1"
+    assert rank.after(EVERY_SECONDS - 1, "data", since) == "look 1"
+    assert rank.after(0.5, "forward", rank.now) == ""
+    assert rank.after(0.5, "forward", rank.now) == "look 2"
+    rank.steps(1)
+    assert rank.after(1.0, "forward", rank.now) == ""
+    assert rank.looks == 2
+
+
+@pytest.mark.parametrize("phase", ["init", "checkpoint", "eval"])
+def test_a_pause_is_long_after_a_minute_and_twice_the_longest(rank: Watched, phase: str) -> None:
+    """And a step has all of its time again after it."""
+    rank.steps(10)
+    since = rank.now
+    assert rank.after(60.0, phase, since) == ""
+    assert rank.after(40.0, phase, since) == "look 1"
+    since = rank.now
+    assert rank.after(12.0, "forward", since) == ""
+    since = rank.now
+    assert rank.after(190.0, phase, since) == ""
+    assert rank.after(20.0, phase, since) == "look 2"
+
+
+def test_before_the_first_step_a_phase_may_take_a_minute(rank: Watched) -> None:
+    """Whatever it is: a first step compiles."""
+    since = rank.now
+    assert rank.after(60.0, "forward", since) == ""
+    assert rank.after(1.0, "forward", since) == "look 1"
+
+
+def test_a_variable_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TACHOGRAPH_STACKS=0."""
+    monkeypatch.setenv(SWITCH, "0")
+    rank = Watched(monkeypatch)
+    rank.steps(10)
+    assert rank.after(100.0, "data", rank.now) == ""
+    assert rank.looks == 0
+
+
+@pytest.fixture
+def stuck() -> Iterator[tuple[threading.Thread, int]]:
+    """A thread that waits in a queue of the standard library, and the line of this file from which it does."""
+    line = sys._getframe().f_lineno + 4
+    items: queue.SimpleQueue[None] | queue.Queue[None] = queue.Queue()
+
+    def load_shard() -> None:
+        items.get()
+
+    thread = threading.Thread(target=load_shard, daemon=True)
+    thread.start()
+    while "wait" not in whereabouts(thread.ident or 0):
+        assert thread.is_alive()
+    yield thread, line
+    items.put(None)
+    thread.join(5)
+
+
+def test_the_users_line_comes_first_and_what_blocks_second(stuck: tuple[threading.Thread, int]) -> None:
+    """Names of files and functions only."""
+    thread, line = stuck
+    seen = whereabouts(thread.ident or 0)
+    assert seen.startswith(f"test_standstill.py:{line} load_shard, in threading.py:")
+    assert seen.endswith(" wait")
+
+
+def test_a_thread_that_is_gone_is_nowhere() -> None:
+    """As where a recorder was made on a thread that has ended."""
+    assert whereabouts(0) == ""
