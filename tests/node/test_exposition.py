@@ -96,6 +96,8 @@ class Gpus:
             Sample(catalog.GPU_XID_TIMESTAMP, (*gpu, "31"), 1763690000.5),
             Sample(catalog.GPU_XID_INFO, (*gpu, "31", "application", 'a "bad" address'), 1),
             *(Sample(catalog.GPU_CLOCK_EVENT, (*gpu, r), r == "sw_power_cap") for r in catalog.CLOCK_EVENT_REASONS),
+            *(Sample(catalog.NODE_KERNEL_EVENTS, (kind,), kind == "nfs") for kind in catalog.KERNEL_EVENT_KINDS),
+            Sample(catalog.NODE_KERNEL_MESSAGE, ("nfs", "nfs: server fs01 not responding, still trying"), 2.5),
         )
         return GpuSnapshot(samples, duration=0.0125, monotonic=self._monotonic - 0.5, ok=True, reason="")
 

@@ -48,6 +48,11 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "meaning: see [beside dcgm-exporter](dcgm.md).",
     ),
     (
+        "A node",
+        ("tachograph_node_",),
+        "From the kernel's log: see [what it says](kernel.md).",
+    ),
+    (
         "The exporter itself",
         ("tachograph_exporter_",),
         "Beside these stand `process_*` of the exporter's own process, as every exporter names them.",

@@ -1,4 +1,4 @@
-"""Every metric Tachograph exposes, by name: the rows of a rank, a run, a GPU and the exporter itself together.
+"""Every metric Tachograph exposes, by name: the rows of a rank, a run, a GPU, a node and the exporter itself together.
 
 Exposition, `docs/metrics.md`, rule and dashboard contract tests read these; the client imports `catalog.rank` alone,
 for what it does not need would cost it import time.
@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from tachograph.catalog import exporter, gpu, rank, run
+from tachograph.catalog import exporter, gpu, node, rank, run
 from tachograph.catalog.exporter import *
 from tachograph.catalog.gpu import *
 from tachograph.catalog.metric import *
+from tachograph.catalog.node import *
 from tachograph.catalog.rank import *
 from tachograph.catalog.run import *
 
-METRICS: tuple[Metric, ...] = (*rank.ROWS, *run.ROWS, *gpu.ROWS, *exporter.ROWS)
+METRICS: tuple[Metric, ...] = (*rank.ROWS, *run.ROWS, *gpu.ROWS, *node.ROWS, *exporter.ROWS)
 BY_NAME: Mapping[str, Metric] = MappingProxyType({row.name: row for row in METRICS})
 
 

@@ -175,7 +175,7 @@ SETTINGS = (
     ),
     Setting(
         "gpu.kmsg", _path_or_none, "a path, or nothing", "/dev/kmsg",
-        "Kernel log to read for Xid errors, if this user may. Empty: do not read it.",
+        "Kernel log to read for Xid errors and other faults of the node, if this user may. Empty: do not read it.",
     ),
     Setting(
         "rank.series", _one_of(SERIES_LEVELS), "one of " + ", ".join(SERIES_LEVELS), DASHBOARDS,

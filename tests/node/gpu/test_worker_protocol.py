@@ -31,6 +31,8 @@ COLLECTION = NodeReading(
     "",
     {"the list of GPUs": "late"},
     {"Xids from NVML": "none"},
+    ((catalog.NODE_KERNEL_EVENTS, ("nfs",)),),
+    (2.0,),
 )
 
 
@@ -49,7 +51,7 @@ def test_names_and_labels_are_sent_once() -> None:
     """A line like the one before has numbers, and not one name."""
     writer = LineWriter()
     first, second = writer.line(COLLECTION), writer.line(COLLECTION)
-    assert first.count("tachograph_") == 3
+    assert first.count("tachograph_") == 4
     assert second.count("tachograph_") == 0
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.node.xid import kmsg
-from tachograph.node.xid.kmsg import KernelLog, bus_key, driver_record, is_nonfatal, uuid_of, xid_of
+from tachograph.node.xid.kmsg import KernelLog, bus_key, is_nonfatal, kernel_record, uuid_of, xid_of
 
 UUID = "GPU-fa4e0000-0000-4000-8000-00000000000a"
 LINE = b"4,811,5000250,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n"
@@ -45,7 +45,7 @@ LINE = b"4,811,5000250,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the 
 )  # fmt: skip
 def test_every_spelling_of_an_xid(text: str, found: tuple[str, int] | None) -> None:
     """Old and new drivers, MIG, no domain, eight digits of it, a function: all are found, and nothing else is."""
-    record = driver_record(f"4,811,5000250,-;{text}".encode())
+    record = kernel_record(f"4,811,5000250,-;{text}".encode())
     assert (None if record is None else xid_of(record.text)) == found
 
 
@@ -109,17 +109,17 @@ def test_a_bus_id_has_one_form(bus_id: str) -> None:
 
 def test_only_the_kernel_is_believed() -> None:
     """A record with a facility was written by a program, which could claim any Xid."""
-    assert driver_record(LINE) is not None
+    assert kernel_record(LINE) is not None
     for priority in (8, 12, 30, 99999):
-        assert driver_record(LINE.replace(b"4,", b"%d," % priority, 1)) is None
+        assert kernel_record(LINE.replace(b"4,", b"%d," % priority, 1)) is None
 
 
 def test_time_is_the_kernels() -> None:
     """The stamp is in microseconds since boot; also at the end of what 64 bits can hold."""
-    record = driver_record(LINE)
+    record = kernel_record(LINE)
     assert record is not None
     assert record.at == pytest.approx(5.00025)
-    last = driver_record(LINE.replace(b"5000250", b"18446744073709551615"))
+    last = kernel_record(LINE.replace(b"5000250", b"18446744073709551615"))
     assert last is not None
     assert last.at == pytest.approx(2**64 / 1e6)
 
@@ -128,7 +128,7 @@ def test_time_is_the_kernels() -> None:
 @settings(deadline=None)
 def test_any_bytes_are_read_without_a_fault(line: bytes) -> None:
     """Whatever stands in the log, reading it raises nothing; what is no Xid in full is none."""
-    record = driver_record(line)
+    record = kernel_record(line)
     if record is not None and (found := xid_of(record.text)) is not None:
         bus, xid = found
         assert is_nonfatal(record.text) in {True, False}

@@ -74,7 +74,8 @@ class KnownGpus:
                 self._named[uuid] = gpu
         for each in samples_of(collection.xid_series, collection.xid_values):
             self._xids[each.metric.name, each.labels[1:]] = each
-        return [each for gpu in self._all() for each in gpu.samples()] + list(self._xids.values())
+        gpus = (each for gpu in self._all() for each in gpu.samples())
+        return [*gpus, *self._xids.values(), *samples_of(collection.kernel_series, collection.kernel_values)]
 
     def down(self, word: str) -> list[Sample]:
         """Return what is shown while no line comes, `word` being the gpu collector's."""

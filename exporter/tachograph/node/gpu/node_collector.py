@@ -237,12 +237,14 @@ class NodeCollector:
         }
         failures, notes = {}, {}
         xids: list[Row] = []
+        kernel: list[Row] = []
         if self._driver is not None and self._thread.busy_for() >= max(self._patience, CALL_SECONDS):
             failures[LIST] = no_return(self._call)
         elif self._listing:
             failures[LIST] = self._listing
         if self._xids is not None:
             xids = self._xids.rows(tuple(self._named.values()))
+            kernel = self._xids.kernel_rows()
             collectors["xid"] = self._xids.trouble
             notes = self._xids.notes
         return NodeReading(
@@ -253,6 +255,7 @@ class NodeCollector:
             self._reason,
             failures,
             notes,
+            *unzipped(kernel),
         )
 
 

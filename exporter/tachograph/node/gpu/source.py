@@ -54,7 +54,7 @@ ADVICE = {
 class GpuSource:
     """Last readings of the node's GPUs; `run` keeps them coming, everything else answers at once.
 
-    `kmsg` is the kernel's log, "" if it is not to be read for Xids; `detail` reads more than is shown by default.
+    `kmsg` is the kernel's log, "" if it is not to be read; `detail` reads more than is shown by default.
     `command` starts the worker (default: this interpreter on `tachograph.node.gpu.worker`); after `silence_limit`
     seconds without a line, or without an answer from any GPU, it is killed.
     """

@@ -6,6 +6,7 @@ if they changed since. Two lines, shortened:
     {"gpus":[{"identity":{"index":"0","uuid":"GPU-…","name":"NVIDIA H100 80GB HBM3"},"word":"",
       "series":[["tachograph_gpu_power_watts",["0","GPU-…"]],…],"values":[612.3,…],"info":[…],"pids":[4242],
       "gpm":"","failures":{},"notes":{}}],"xid_series":[…],"xid_values":[…],
+      "kernel_series":[…],"kernel_values":[…],
       "collectors":{"gpu":"","gpm":"","xid":"no_permission"},"duration":0.004,"reason":"","failures":{},"notes":{}}
     {"gpus":[{…,"series":null,"values":[614.1,…],…}],…}
 """
@@ -89,6 +90,9 @@ class NodeReading:
     reason: str
     failures: Mapping[str, str]
     notes: Mapping[str, str]
+    kernel_series: tuple[Series, ...] = ()
+    kernel_values: tuple[float, ...] = ()
+    """Of the events in the kernel's log that are no Xids."""
 
     @property
     def ok(self) -> bool:
@@ -106,8 +110,12 @@ class NodeReading:
         return {subject: note for each in parts for subject, note in each.notes.items()}
 
     def samples(self) -> list[Sample]:
-        """Return the samples of all GPUs, and of their Xids."""
-        return [each for gpu in self.gpus for each in gpu.samples()] + samples_of(self.xid_series, self.xid_values)
+        """Return the samples of all GPUs, of their Xids, and of the kernel's other events."""
+        return [
+            *(each for gpu in self.gpus for each in gpu.samples()),
+            *samples_of(self.xid_series, self.xid_values),
+            *samples_of(self.kernel_series, self.kernel_values),
+        ]
 
 
 def samples_of(series: Sequence[Series], values: Sequence[float]) -> list[Sample]:
@@ -125,7 +133,8 @@ class LineWriter:
     def line(self, collection: NodeReading) -> str:
         """Return a collection's line."""
         fields = {**vars(collection), "gpus": [self._gpu(gpu) for gpu in collection.gpus]}
-        fields["xid_series"] = self._series("xid", collection.xid_series)
+        for key in ("xid", "kernel"):
+            fields[f"{key}_series"] = self._series(key, fields[f"{key}_series"])
         return json.dumps(fields, separators=(",", ":"))
 
     def _gpu(self, gpu: GpuReading) -> dict[str, object]:
@@ -149,8 +158,10 @@ class LineReader:
         """Return a line's collection; raise ValueError, KeyError, TypeError or AttributeError for any other text."""
         fields = json.loads(line)
         gpus = tuple(self._gpu(gpu) for gpu in fields["gpus"])
-        series = self._series("xid", fields["xid_series"])
-        return NodeReading(**{**fields, "gpus": gpus, "xid_series": series, "xid_values": tuple(fields["xid_values"])})
+        for key in ("xid", "kernel"):
+            fields[f"{key}_series"] = self._series(key, fields[f"{key}_series"])
+            fields[f"{key}_values"] = tuple(fields[f"{key}_values"])
+        return NodeReading(**{**fields, "gpus": gpus})
 
     def _gpu(self, fields: dict[str, Any]) -> GpuReading:
         identity = GpuIdentity(**fields["identity"])

@@ -1,1 +1,1 @@
-"""The driver's own error messages: Xid events from NVML and the kernel log."""
+"""The messages of driver and kernel: Xid events from NVML, and the kernel's log."""

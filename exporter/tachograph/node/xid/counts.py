@@ -26,6 +26,7 @@ from tachograph.node.driver.nvml import Nvml
 from tachograph.node.samples import GpuIdentity, Row
 from tachograph.node.xid import kmsg as kernel
 from tachograph.node.xid.events import XidEvents
+from tachograph.node.xid.kernel_events import KernelEvents
 from tachograph.node.xid.xid_table import load
 
 WINDOW_SECONDS = 10.0
@@ -117,7 +118,7 @@ class XidCounts:
 
 
 class XidWatch:
-    """Collects Xids from `start()` to `close()`; nothing here waits for the driver.
+    """Collects Xids and the kernel's other events from `start()` to `close()`; nothing here waits for the driver.
 
     `kmsg` is the kernel's log, "" if it is not to be read. `wall` and `clock` are time.time and time.monotonic.
     """
@@ -135,6 +136,7 @@ class XidWatch:
         self._wall = wall
         self._clock = clock
         self._counts = XidCounts()
+        self._kernel = KernelEvents()
         self._nvml = nvml
         self._events: XidEvents | None = None
         self._log_trouble, self._log_sentence = "starting", ""
@@ -178,6 +180,10 @@ class XidWatch:
         """Return the samples of every GPU that has a UUID: of an Xid from its first on."""
         self._count_events()
         return [row for gpu in identities if gpu.uuid for row in self._gpu_rows(gpu)]
+
+    def kernel_rows(self) -> list[Row]:
+        """Return the samples of the other events in the kernel's log; none while it cannot be read."""
+        return [] if self._log_trouble else self._kernel.rows(self._clock())
 
     def _gpu_rows(self, gpu: GpuIdentity) -> list[Row]:
         rows: list[Row] = []
@@ -241,7 +247,9 @@ class XidWatch:
                 log.close()
         except OSError as error:
             self._log_trouble = "no_permission" if isinstance(error, PermissionError) else "not_supported"
-            self._log_sentence = f"{error}: Xids that NVML does not report, or that came before the start, are missed"
+            self._log_sentence = (
+                f"{error}: Xids that NVML does not report, or that came before the start, and other events are missed"
+            )
         finally:
             self._history_read.set()
 
@@ -262,10 +270,14 @@ class XidWatch:
     def _record(self, record: kernel.Record) -> None:
         if named := kernel.uuid_of(record.text):
             self._counts.name(*named)
-        elif found := kernel.xid_of(record.text):
-            now, wall = self._clock(), self._wall()
-            # The kernel's clock drifts from ours by seconds a day, so only what is history is dated by it.
-            at = min(record.at, now) if not self._history_read.is_set() else now
+            return
+        now, wall = self._clock(), self._wall()
+        # The kernel's clock drifts from ours by seconds a day, so only what is history is dated by it.
+        at = min(record.at, now) if not self._history_read.is_set() else now
+        counts = now - at <= RESTART_SECONDS
+        if found := kernel.xid_of(record.text):
             self._logged[found] = at
-            counts, nonfatal = now - at <= RESTART_SECONDS, kernel.is_nonfatal(record.text)
+            nonfatal = kernel.is_nonfatal(record.text)
             self._counts.add(*found, at, wall - (now - at), counts=counts, nonfatal=nonfatal)
+        else:
+            self._kernel.take(record.text, at, now, counts=counts)

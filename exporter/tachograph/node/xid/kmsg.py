@@ -1,4 +1,4 @@
-"""The kernel's log as /dev/kmsg gives it, and the lines of the NVIDIA driver in it.
+"""The kernel's log as /dev/kmsg gives it, and the lines of the NVIDIA driver in it; kernel_signatures has others.
 
 A record is `priority,sequence,microseconds,flags;text`, one for each read; its dictionary follows on lines that begin
 with a space (kernel.org, Documentation/ABI/testing/dev-kmsg). Opened anew, it begins with everything the ring holds.
@@ -38,7 +38,7 @@ _UUID = re.compile(rf"NVRM: GPU at {_BUS}: (GPU-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){
 
 @dataclass(frozen=True)
 class Record:
-    """A line of the driver; `at` is in seconds of the kernel's clock, which starts at boot."""
+    """A message of the kernel; `at` is in seconds of the kernel's clock, which starts at boot."""
 
     at: float
     text: str
@@ -62,7 +62,7 @@ class KernelLog:
         os.close(self._file)
 
     def turn(self) -> tuple[list[Record], bool]:
-        """Return the driver's records among what can be read now, and whether that was all there is."""
+        """Return the kernel's records among what can be read now, and whether that was all there is."""
         records: list[Record] = []
         for _ in range(TURN_RECORDS):
             try:
@@ -82,13 +82,11 @@ class KernelLog:
     def _records(self, data: bytes) -> Iterator[Record]:
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[-RECORD_LIMIT:]
-        return (record for line in lines if (record := driver_record(line)) is not None)
+        return (record for line in lines if (record := kernel_record(line)) is not None)
 
 
-def driver_record(line: bytes) -> Record | None:
-    """Return a line's record if the NVIDIA driver wrote it, whatever else the line is."""
-    if b"NVRM: " not in line:
-        return None
+def kernel_record(line: bytes) -> Record | None:
+    """Return a line's record if the kernel or a driver wrote it, whatever else the line is."""
     head = _HEAD.match(line)
     if head is None or int(head[1]) >> 3:  # a facility: written by a program, which can claim anything
         return None

@@ -1,0 +1,25 @@
+"""Every metric of a node as a whole: what its kernel reports."""
+
+from __future__ import annotations
+
+from tachograph.catalog.metric import COUNTER, GAUGE, Rows
+
+KERNEL_EVENT_KINDS = (
+    "oom_kill", "segfault", "hung_task", "lockup", "nfs", "lustre", "filesystem", "disk", "memory_failure", "gpu_init",
+    "nvswitch", "mlx5",
+)  # fmt: skip
+"""Kinds of events in the kernel's log, Xids aside; docs/kernel.md has what each means and what to do."""
+
+ROWS = Rows()
+_row = ROWS.add
+
+NODE_KERNEL_EVENTS = _row(
+    "node_kernel_events_total", COUNTER, "", ("kind",),
+    "Messages in the kernel's log of a kind that can stop a rank, Xids aside; absent where the log is not read.",
+    KERNEL_EVENT_KINDS,
+)  # fmt: skip
+NODE_KERNEL_MESSAGE = _row(
+    "node_kernel_message_age_seconds", GAUGE, "seconds", ("kind", "text"),
+    "Time since the kernel logged this message, for two minutes: at most 8 messages, 2 of a kind, each cut to 160 "
+    "characters.",
+)  # fmt: skip
