@@ -139,6 +139,16 @@ def test_the_peak_of_a_gpu_that_is_down_stands() -> None:
     assert known.peak_flops("A", "bf16") is None
 
 
+def test_what_the_kernel_said_is_of_one_collection() -> None:
+    """Other events stand beside the GPUs while a line has them, and go with it: an age that stands still is none."""
+    known = KnownGpus()
+    series = ((catalog.NODE_KERNEL_EVENTS, ("nfs",)), (catalog.NODE_KERNEL_MESSAGE, ("nfs", "nfs: server a")))
+    told = [Sample(metric, labels, 2.0) for metric, labels in series]
+    shown = known.take(replace(line(("0", "GPU-a")), kernel_series=series, kernel_values=(2.0, 2.0)))
+    assert shown[-2:] == told
+    assert not set(told) & {*known.down("worker"), *known.take(line(("0", "GPU-a")))}
+
+
 def test_an_xid_outlives_the_worker_that_counted_it() -> None:
     """Where the kernel's log cannot be read the next worker knows of none, and the alert on it would end."""
     known = KnownGpus()

@@ -105,6 +105,10 @@ def test_no_more_than_eight_are_shown() -> None:
         ("Killed process 1 (@everyone)", "Killed process 1 (?everyone)"),
         ('Killed process 1 ({{"a"}}\\x0a`b`)', "Killed process 1 (???a?????b?)"),
         ("Killed process 1 (a\x1b[2J\n\u202eb)", "Killed process 1 (a?[2J??b)"),
+        (
+            "a[7]: segfault at 7f5e3a0012f8 ip 000000000046 sp 00007ffd11 error 4 in x.so[7f5e3a000000+1000]",
+            "a[7]: segfault at ? ip ? sp 00007ffd11 error 4 in x.so[?+1000]",
+        ),
         ("x" * LONGEST_TEXT, "x" * LONGEST_TEXT),
         ("x" * 9000, "x" * (LONGEST_TEXT - 3) + "..."),
     ],
@@ -143,6 +147,21 @@ def test_events_come_from_the_log(reading: XidWatch, log: Any, until: Callable[.
     log.line(NFS)
     until(lambda: counts(reading.kernel_rows()) == {"oom_kill": 2, "nfs": 1})
     assert messages(reading.kernel_rows())[NFS] < 10
+
+
+def test_a_page_has_them(exporter_at: Callable[..., Any], log: Any) -> None:
+    """From the log to /metrics, without a GPU or its driver: each kind's count, and the message; not a program's."""
+    exporter = exporter_at(f"--gpu.kmsg={log.path}")
+    log.line("Out of memory: Killed process 4242 (<!here>\\x0a) total-vm:1kB, UID:1000")
+    log.line("nfs: server made-up not responding, still trying", priority=12)
+    count = ("node_kernel_events_total", "oom_kill")
+    exporter.eventually(lambda: exporter.scrape().value(count[0], kind=count[1]) == 1)
+    scrape = exporter.scrape()
+    text = "Out of memory: Killed process 4242 (?!here??) total-vm:1kB, UID:1000"
+    age = scrape.value("node_kernel_message_age_seconds", kind="oom_kill", text=text)
+    assert age is not None
+    assert 0 <= age < SHOWN_SECONDS
+    assert scrape.value(count[0], kind="nfs") == 0
 
 
 def test_without_the_log_there_is_no_count(tmp_path: Path, until: Callable[..., Any]) -> None:

@@ -27,6 +27,9 @@ REPLACE_SECONDS = 30.0
 
 LONGEST_TEXT = 160
 
+_ADDRESS = re.compile(r"\b(?:0x)?[0-9a-f]{12,}\b")
+"""Where a process or the kernel has its memory is for nobody who may not read the log itself."""
+
 _UNSAFE = re.compile(r"\\x[0-9a-f]{2}|[^A-Za-z0-9 .,:;/()\[\]#=+!%'_-]")
 
 
@@ -54,8 +57,7 @@ class KernelEvents:
         with self._lock:
             self._counts[kind] += counts
             self._forget(now)
-            if now - at < SHOWN_SECONDS:
-                self._keep((kind, shown_text(text)), at)
+            self._keep((kind, shown_text(text)), at)
 
     def rows(self, now: float) -> list[Row]:
         """Return the count of every kind, and the age of each message that is shown."""
@@ -85,6 +87,6 @@ class KernelEvents:
 
 
 def shown_text(text: str) -> str:
-    """Return a message of the kernel as it may be shown to anybody: plain characters, LONGEST_TEXT at most."""
-    plain = _UNSAFE.sub("?", text[: 4 * LONGEST_TEXT]).rstrip(" .")
+    """Return a message as it may be shown to anybody: plain characters, no addresses, LONGEST_TEXT at most."""
+    plain = _UNSAFE.sub("?", _ADDRESS.sub("?", text[: 4 * LONGEST_TEXT])).rstrip(" .")
     return plain if len(plain) <= LONGEST_TEXT else plain[: LONGEST_TEXT - 3] + "..."
