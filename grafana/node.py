@@ -360,6 +360,7 @@ def host() -> list[Json]:
 def dashboard() -> Json:
     """Return the whole dashboard."""
     xid = f"group by (instance, gpu, xid) (abs(time() - {of_nodes(c.GPU_XID_TIMESTAMP)}) < 90)"
+    kernel = f"group by (instance, kind, text) ({of_nodes(c.NODE_KERNEL_MESSAGE)} < 90)"
     return shell.dashboard(
         "node",
         "Nodes, GPUs, links and disks: is anything physically breaking, and where. A run narrows them to its nodes.",
@@ -369,5 +370,6 @@ def dashboard() -> Json:
         annotations=[
             annotation("Alerts", RED, alerts(), "{{alertname}}", "{{instance}} GPU {{gpu}}", on=True),
             annotation("Xids", PURPLE, xid, "Xid {{xid}}", "{{instance}} GPU {{gpu}}", on=True),
+            annotation("Kernel", ORANGE, kernel, "{{kind}}", "{{instance}}: {{text}}", on=True),
         ],
     )  # fmt: skip

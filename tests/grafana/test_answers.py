@@ -87,6 +87,13 @@ CASES = {
          'tachograph_gpu_xid_timestamp_seconds{instance="a",gpu="0",xid="79"}': "_x90 450x9"},
         {'{instance="a",gpu="0",xid="79"}': 1},
     ),
+    "a message of the kernel is marked when it comes": Case(
+        "node", "Kernel",
+        {'node:run:info{run="r",instance="a"}': "1x99",
+         'tachograph_node_kernel_message_age_seconds{instance="a",kind="nfs",text="nfs: server b"}': "_x90 2+5x9",
+         'tachograph_node_kernel_message_age_seconds{instance="a",kind="disk",text="older"}': "_x90 60+5x9"},
+        {'{instance="a",kind="nfs",text="nfs: server b"}': 1},
+    ),
     "a failed scrape is no restart": Case(
         "run", "Restarts",
         {'tachograph_rank_info{run="r",rank="0",attempt="0",instance="a"}': "1x83 stale 1x40",

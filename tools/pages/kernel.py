@@ -22,8 +22,8 @@ two minutes before the rank ended or the run made its last step:
 > Kernel of node-27, 3 s before: nfs: server fs01 not responding, still trying.
 
 Only the kernel writes these; a program that writes to `/dev/kmsg` is passed over. But a message may have the name of a
-process in it, which any program chooses: every character but letters, digits and plain punctuation is shown as `?`, and so
-are addresses in memory.
+process in it, which any program chooses: every character but letters, digits and plain punctuation is shown as `?`,
+and so are addresses in memory.
 
 | kind | meaning | what to do |
 |---|---|---|
