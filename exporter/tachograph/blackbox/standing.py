@@ -1,0 +1,135 @@
+"""Where every rank stands in every group, put together from the dumps of a folder."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tachograph.blackbox.folder import Folder
+from tachograph.blackbox.recorder import LARGEST_RANK, Pending, RankDump, Shape
+
+
+@dataclass
+class Group:
+    """A process group over all ranks: who is in it, and what it is for."""
+
+    name: str
+    description: str | None
+    members: frozenset[int]
+    exact: bool
+    """Whether the dumps say who is in it; gloo's do not, and the ranks that used it are taken for its members."""
+    point_to_point: bool
+
+    @property
+    def title(self) -> str:
+        """Return the group as a person refers to it: `TENSOR_MODEL_PARALLEL_GROUP (37)`."""
+        return f"{self.description} ({self.name})" if self.description else f"group {self.name}"
+
+
+@dataclass
+class Standing:
+    """Ranks, their dumps and their groups."""
+
+    dumps: Mapping[int, RankDump]
+    world: frozenset[int]
+    groups: Mapping[str, Group]
+    shapes: list[Shape]
+    absent: frozenset[int] = field(init=False)
+    """Ranks without a dump that says anything."""
+
+    def __post_init__(self) -> None:
+        self.absent = self.world - self.dumps.keys()
+
+    def enqueued(self, rank: int, group: str) -> int | None:
+        """Return the number of the last collective of a group that a rank has called; None where that is unknown."""
+        dump = self.dumps.get(rank)
+        if dump is None:
+            return None
+        progress = dump.progress.get(group)
+        if progress is None or progress.enqueued is None:
+            whole_ring = dump.has_done and not dump.overran
+            counted = dump.has_status and not dump.unnamed_status
+            known = (whole_ring or counted) and not dump.cut and not self.groups[group].point_to_point
+            return 0 if known else None
+        if progress.completed is None:  # from the ring alone
+            return progress.enqueued if (dump.has_done or group in dump.point_to_point) and not dump.cut else None
+        if self.groups[group].point_to_point:  # the count holds point-to-point operations, the ring tells them apart
+            calls = dump.calls.get(group)
+            return max(calls.sequences) if calls and calls.sequences else None
+        return progress.enqueued
+
+    def completed(self, rank: int, group: str) -> int | None:
+        """Return the number of the last collective of a group that is done at a rank; None where that is unknown."""
+        dump = self.dumps.get(rank)
+        if dump is None or self.groups[group].point_to_point:
+            return None
+        progress = dump.progress.get(group)
+        return None if progress is None else progress.completed
+
+    def shape(self, one: Pending) -> Shape:
+        """Return name, sizes and line of an operation."""
+        return self.shapes[one.shape]
+
+
+def stand(folder: Folder, world_size: int | None = None) -> Standing:
+    """Return where the ranks of a folder stand."""
+    dumps = folder.ranks
+    _separate_namesakes(dumps.values())
+    members: defaultdict[str, set[int]] = defaultdict(set)
+    exact: set[str] = set()
+    described: dict[str, str] = {}
+    point_to_point: set[str] = set()
+    for dump in dumps.values():
+        for name, ranks in dump.members.items():
+            members[name].update(ranks)
+            exact.add(name)
+        for name in (*dump.progress, *dump.calls):
+            members[name].add(dump.rank)
+        for one in dump.pending:
+            members[one.group].add(dump.rank)
+        described.update(dump.described)
+        point_to_point |= dump.point_to_point
+    world = _world(dumps, members, folder, world_size)
+    groups = {}
+    for name, present in members.items():
+        is_default = name not in exact and (described.get(name) == "default_pg" or name == "0")
+        description = described.get(name)
+        groups[name] = Group(
+            name,
+            description,
+            world if is_default else frozenset(present),
+            name in exact or is_default,
+            name in point_to_point or bool(description and description.upper().startswith("PIPELINE")),
+        )
+    return Standing(dumps, world, groups, folder.shapes.known)
+
+
+def _world(
+    dumps: Mapping[int, RankDump], members: Mapping[str, set[int]], folder: Folder, world_size: int | None
+) -> frozenset[int]:
+    known = set(dumps) | folder.unreadable | folder.stale.keys()
+    for ranks in members.values():
+        known |= ranks
+    sizes = [dump.world_size for dump in dumps.values() if dump.world_size]
+    size = max([world_size or 0, *sizes, max(known, default=-1) + 1])
+    return frozenset(range(min(size, LARGEST_RANK)))
+
+
+def _separate_namesakes(dumps: Iterable[RankDump]) -> None:
+    """Give groups of one name and different members names of their own."""
+    seen: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
+    kept = list(dumps)
+    for dump in kept:
+        for name, members in dump.members.items():
+            seen[name].add(members)
+    twice = {name for name, members in seen.items() if len(members) > 1}
+    for dump in kept if twice else ():
+        new = {name: f"{name} of rank {dump.members[name][0]}" for name in twice & dump.members.keys()}
+        dump.members = {new.get(name, name): one for name, one in dump.members.items()}
+        dump.described = {new.get(name, name): one for name, one in dump.described.items()}
+        dump.progress = {new.get(name, name): one for name, one in dump.progress.items()}
+        dump.calls = {new.get(name, name): one for name, one in dump.calls.items()}
+        dump.point_to_point = {new.get(name, name) for name in dump.point_to_point}
+        for one in dump.pending:
+            one.group = new.get(one.group, one.group)

@@ -1,0 +1,424 @@
+"""Decides what a folder of dumps says: who holds the run up, why and where, what follows from it, what stays open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tachograph import humanize
+from tachograph.blackbox import folder as folders
+from tachograph.blackbox import gpu, mismatch, slow, waits
+from tachograph.blackbox.folder import Folder
+from tachograph.blackbox.mismatch import Mismatch
+from tachograph.blackbox.recorder import Shape
+from tachograph.blackbox.standing import Standing, stand
+from tachograph.blackbox.waits import Blocked, Roots
+
+HOST, GPU, NO_DUMP, SLOW = "host_stuck", "gpu_stuck", "no_dump", "slow"
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """One rank that holds the run up."""
+
+    rank: int
+    kind: str
+    reason: str
+    line: str | None = None
+    missed_line: str | None = None
+    """Where the other ranks called what this one did not."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """What could not be decided, and why."""
+
+    what: str
+    why: str
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class BlockedGroup:
+    """A group that does not get on."""
+
+    group: str
+    members: int
+    operation: str
+    number: int
+    line: str | None
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    since: float | None
+    """Unix time of the first call of what is pending."""
+
+
+@dataclass
+class Verdict:
+    """What the dumps say."""
+
+    directory: str
+    state: str = "moving"
+    """`stuck`, `slow`, `moving` (nothing is pending that holds anyone up) or `unreadable`."""
+    culprits: list[Culprit] = field(default_factory=list)
+    blocked_first: BlockedGroup | None = None
+    cascade: list[BlockedGroup] = field(default_factory=list)
+    undecided: list[Open] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    ranks: tuple[int, ...] = ()
+    world: int = 0
+    absent: tuple[int, ...] = ()
+    damaged: dict[str, str] = field(default_factory=dict)
+    other_attempts: list[str] = field(default_factory=list)
+    backends: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+
+
+def analyze(directory: Path, world_size: int | None = None) -> Verdict:
+    """Return what the dumps of a folder say; raises OSError where the folder cannot be listed."""
+    folder = folders.read(directory)
+    standing = stand(folder, world_size)
+    verdict = _about_files(str(directory), folder, standing)
+    if folder.ranks:
+        _decide(verdict, standing)
+    else:
+        verdict.state = "unreadable"
+    return verdict
+
+
+def _about_files(directory: str, folder: Folder, standing: Standing) -> Verdict:
+    stale = [f"{name} (rank {rank})" for rank, name in sorted(folder.stale.items())]
+    return Verdict(
+        directory,
+        ranks=tuple(sorted(folder.ranks)),
+        world=len(standing.world),
+        absent=tuple(sorted(standing.absent)),
+        damaged=dict(sorted(folder.damaged.items())),
+        other_attempts=sorted(folder.other_attempts) + stale,
+        backends=tuple(sorted(set[str]().union(*(dump.backends for dump in folder.ranks.values())))),
+        versions=tuple(sorted(set[str]().union(*(dump.versions for dump in folder.ranks.values())))),
+    )
+
+
+def _decide(verdict: Verdict, standing: Standing) -> None:
+    operations = waits.blocked(standing)
+    behind = gpu.behind(standing) if operations else {}
+    found = waits.roots(standing, operations, behind)
+    disagreements = mismatch.mismatches(standing)
+    named: dict[int, Culprit] = {}
+    for one in disagreements:
+        _add_mismatch(verdict, standing, one, named)
+    if not named and not any(one.blocks for one in disagreements):
+        for rank, late in behind.items():
+            named[rank] = _gpu(standing, rank, late)
+        _add_stuck(standing, found, named)
+        _add_absent(verdict, standing, found, named)
+        if not named:
+            _add_rings(verdict, standing, found, named)
+        if not named and operations:
+            _add_idle(standing, operations, named)
+    if not named and not operations:
+        _add_failed(standing, named)
+    verdict.culprits = [named[rank] for rank in sorted(named)]
+    if operations or named:
+        verdict.state = "stuck"
+    if not operations and not named:
+        _add_slow(verdict, standing)
+    _add_blocked(verdict, standing, operations, found, set(named))
+    _add_open(verdict, standing, operations)
+
+
+def _add_mismatch(verdict: Verdict, standing: Standing, one: Mismatch, named: dict[int, Culprit]) -> None:
+    title = standing.groups[one.group].title
+    mine, theirs = _called(one.called), _called(one.expected)
+    if not one.blocks:
+        verdict.notes.append(
+            f"{title} #{one.sequence}: {rank_list(one.ranks)} called {mine}, others {theirs}; the group went on"
+        )
+        return
+    if not one.decided:
+        verdict.undecided.append(
+            Open(
+                f"{title} #{one.sequence}: {rank_list(one.ranks)} called {mine}, {rank_list(one.others)} {theirs}",
+                "as many say one thing as the other, and no group of its kind says which is right",
+                tuple(sorted((*one.ranks, *one.others))),
+            )
+        )
+        return
+    words = {
+        mismatch.SKIPPED: f"skipped {theirs}, or takes its calls in another order: called {mine} instead",
+        mismatch.ORDER: f"wrong order: called {mine} before {theirs}",
+        mismatch.EXTRA: f"one call too many: called {mine} before {theirs}",
+        mismatch.TYPE: f"called {mine} where the others called {theirs}",
+        mismatch.SIZE: f"size mismatch: called {mine}, the others {theirs}",
+        mismatch.DTYPE: f"dtype mismatch: called {mine}, the others {theirs}",
+    }[one.kind]
+    skipped = one.kind == mismatch.SKIPPED
+    for rank in one.ranks:
+        named.setdefault(
+            rank,
+            Culprit(
+                rank,
+                one.kind,
+                f"{words} (#{one.sequence} of {title})",
+                one.expected.line if skipped and one.expected.line else one.called.line,
+                one.expected.line,
+            ),
+        )
+
+
+def _gpu(standing: Standing, rank: int, late: gpu.Behind) -> Culprit:
+    first = min(
+        (one for one in standing.dumps[rank].pending if one.group == late.group and one.peer is None),
+        key=lambda one: one.sequence,
+        default=None,
+    )
+    what = standing.shape(first) if first else None
+    named = f"{what.name} #{late.completed + 1}" if what else f"#{late.completed + 1}"
+    return Culprit(
+        rank,
+        GPU,
+        f"stuck on the GPU: has called {named} of {standing.groups[late.group].title} and not finished it, while other "
+        f"members have finished all up to #{late.others} (behind in {humanize.plural(late.groups, 'group')})",
+        what.line if what else None,
+    )
+
+
+def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:
+    for rank, ones in found.stuck.items():
+        first = min(ones, key=lambda one: (one.peer is not None, one.since is None, one.since or 0))
+        line = _shape(standing, first).line
+        if rank in first.not_started:
+            reason = f"stuck on the GPU: its GPU has not started {_operation(standing, first)}, others' have"
+            named.setdefault(rank, Culprit(rank, GPU, reason, line))
+            continue
+        members = len(standing.groups[first.group].members)
+        alone = first.missing <= found.stuck.keys()
+        if alone and len(first.missing) > 1 and 4 * len(first.waiting) <= members and first.peer is None:
+            for waiting in first.waiting:
+                reason = (
+                    f"called {_operation(standing, first)} alone: {rank_list(first.missing)} have not, and nothing "
+                    "else holds them up; one call too many, or all the others have left or are held up on the host"
+                )
+                named.setdefault(waiting, Culprit(waiting, mismatch.EXTRA, reason, line))
+            continue
+        dump = standing.dumps[rank]
+        reason = (
+            f"stuck on the host: never called {_operation(standing, first)}, for which {rank_list(first.waiting)} "
+            f"{_wait(first.waiting)}; nothing of its own is pending"
+        )
+        if dump.where:
+            reason += f"; it stands at {dump.where}"
+        elif dump.last_line:
+            reason += f"; its last call was at {dump.last_line}"
+        named.setdefault(rank, Culprit(rank, HOST, reason, dump.where or dump.last_line, line))
+
+
+def _add_absent(verdict: Verdict, standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:
+    if 2 * len(standing.absent) > len(standing.world):
+        return
+    for rank, ones in found.absent.items():
+        first = min(ones, key=lambda one: (one.since is None, one.since or 0))
+        if all(waiting in found.explained for one in ones for waiting in one.waiting):
+            verdict.undecided.append(
+                Open(
+                    f"rank {rank} left no dump that can be read",
+                    "what waits for it waits for a rank that is named as well; it may have died on its own",
+                    (rank,),
+                )
+            )
+            continue
+        reason = (
+            f"left no dump that can be read, and {rank_list(first.waiting)} {_wait(first.waiting)} for it in "
+            f"{_operation(standing, first)}: dead, or it raised and hangs on its way out"
+        )
+        named.setdefault(rank, Culprit(rank, NO_DUMP, reason, None, _shape(standing, first).line))
+
+
+def _add_rings(verdict: Verdict, standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:
+    for ranks, ones in found.rings:
+        crossed = [one for one in ones if one.missing and one.peer is None]
+        if len(crossed) > 1:
+            _crossed(verdict, standing, crossed, named)
+            continue
+        first = ones[0]
+        verdict.undecided.append(
+            Open(
+                f"{rank_list(ranks)} have all called {_operation(standing, first)}, and it ends at none of them",
+                "all are equal: the network between them, or a GPU that nothing here tells apart; ask for their "
+                "Xids, NICs and switches",
+                tuple(sorted(ranks)),
+            )
+        )
+
+
+def _crossed(verdict: Verdict, standing: Standing, crossed: Sequence[Blocked], named: dict[int, Culprit]) -> None:
+    """Name the few that wait in one group while most wait in another, each for the other."""
+    ordered = sorted(crossed, key=lambda one: len(one.waiting))
+    few, most = ordered[0], ordered[-1]
+    if len(few.waiting) == len(most.waiting):
+        verdict.undecided.append(
+            Open(
+                f"{rank_list(few.waiting)} and {rank_list(most.waiting)} wait for each other: "
+                f"{_operation(standing, few)}, {_operation(standing, most)}",
+                "their calls have different orders, and as many take one as the other",
+                tuple(sorted({*few.waiting, *most.waiting})),
+            )
+        )
+        return
+    for rank in few.waiting:
+        reason = (
+            f"wrong order: waits in {_operation(standing, few)}, while {rank_list(most.waiting)} wait for it in "
+            f"{_operation(standing, most)}"
+        )
+        named[rank] = Culprit(rank, mismatch.ORDER, reason, _shape(standing, few).line, _shape(standing, most).line)
+
+
+def _add_idle(standing: Standing, operations: Sequence[Blocked], named: dict[int, Culprit]) -> None:
+    """Name ranks in which nothing is pending, where the members of the blocked group are not on record."""
+    guessed = [one for one in operations if one.peer is None and not standing.groups[one.group].exact]
+    if not guessed or guessed[0] is not operations[0]:
+        return
+    idle = [rank for rank, dump in standing.dumps.items() if not dump.pending and not dump.cut]
+    if not idle or 2 * len(idle) > len(standing.dumps):
+        return
+    for rank in idle:
+        dump = standing.dumps[rank]
+        reason = (
+            f"probably stuck on the host: nothing of its own is pending, while {rank_list(operations[0].waiting)} "
+            f"{_wait(operations[0].waiting)} in {_operation(standing, operations[0])}; the dumps do not say who is in "
+            "that group"
+        )
+        line = dump.where or dump.last_line
+        named[rank] = Culprit(rank, HOST, reason, line, _shape(standing, operations[0]).line)
+
+
+def _add_failed(standing: Standing, named: dict[int, Culprit]) -> None:
+    """Name ranks that are one call short of all others; gloo calls an operation done once it has timed out."""
+    for name, group in standing.groups.items():
+        if not group.exact or group.point_to_point:
+            continue
+        counts = {rank: count for rank in group.members if (count := standing.enqueued(rank, name)) is not None}
+        most = max(counts.values(), default=0)
+        short = [rank for rank, count in counts.items() if count < most]
+        backends = set[str]().union(*(standing.dumps[rank].backends for rank in counts))
+        level = all(count in (most, most - 1) for count in counts.values())
+        if not short or 2 * len(short) >= len(counts) or backends != {"gloo"} or not level:
+            continue
+        waiting = [rank for rank in counts if rank not in short]
+        calls = standing.dumps[waiting[0]].calls.get(name)
+        line = standing.shapes[calls.shapes[-1]].line if calls else None
+        for rank in short:
+            dump = standing.dumps[rank]
+            reason = (
+                f"stuck on the host: never called #{most} of {group.title}, which {rank_list(waiting)} called; gloo "
+                "counts it as done, as it does after a timeout"
+            )
+            named.setdefault(rank, Culprit(rank, HOST, reason, dump.where or dump.last_line, line))
+
+
+def _add_slow(verdict: Verdict, standing: Standing) -> None:
+    for one in slow.slow(standing):
+        clock = "; this rests on the nodes' clocks" if one.by_clock else ""
+        reason = (
+            f"slow: comes last to {humanize.percent(one.share)} of {humanize.plural(one.collectives, 'collective')} of "
+            f"{standing.groups[one.group].title}, {humanize.duration(one.seconds)} after the median rank{clock}"
+        )
+        verdict.culprits.append(Culprit(one.rank, SLOW, reason, standing.dumps[one.rank].last_line))
+        verdict.state = "slow"
+
+
+def _add_blocked(
+    verdict: Verdict, standing: Standing, operations: Sequence[Blocked], found: Roots, named: set[int]
+) -> None:
+    if not operations:
+        return
+    in_ring = {id(one) for _, ones in found.rings for one in ones}
+    at_root = [one for one in operations if named & (one.missing | one.unknown | one.not_started | set(one.waiting))]
+    if not any(one.kind == GPU for one in verdict.culprits):
+        missed = [one for one in at_root if named & (one.missing | one.unknown | one.not_started)]
+        at_root = [one for one in missed if one.peer is None] or missed or at_root
+    first = next(iter(at_root or [one for one in operations if id(one) in in_ring] or operations))
+    verdict.blocked_first = _blocked_group(standing, first)
+    seen = {first.group}
+    for one in operations:
+        if one.group not in seen:
+            seen.add(one.group)
+            verdict.cascade.append(_blocked_group(standing, one))
+
+
+def _add_open(verdict: Verdict, standing: Standing, operations: Sequence[Blocked]) -> None:
+    mentioned = {rank for one in verdict.undecided for rank in one.ranks} | {one.rank for one in verdict.culprits}
+    silent = sorted(standing.absent - mentioned)
+    if silent:
+        why = "what the others hold does not depend on them" if operations else "nothing in the others' is pending"
+        if 2 * len(standing.absent) > len(standing.world):
+            why = "most ranks left none: fetch their dumps first"
+        verdict.undecided.append(Open(f"{rank_list(silent)} left no dump that can be read", why, tuple(silent)))
+    cut = [rank for rank in verdict.ranks if standing.dumps[rank].cut]
+    if cut:
+        verdict.undecided.append(
+            Open(
+                f"{rank_list(cut)}: the dump was cut short",
+                "what it does not hold may be behind the cut, and is not held against the rank",
+                tuple(cut),
+            )
+        )
+    if operations and not verdict.culprits and not any(one.ranks for one in verdict.undecided):
+        verdict.undecided.append(
+            Open("who holds the run up", "what is pending leads to no rank that waits for nobody", ())
+        )
+
+
+def _blocked_group(standing: Standing, one: Blocked) -> BlockedGroup:
+    shape = _shape(standing, one)
+    group = standing.groups[one.group]
+    return BlockedGroup(
+        group.title,
+        len(group.members),
+        shape.name,
+        one.sequence,
+        shape.line,
+        tuple(sorted(one.waiting)),
+        tuple(sorted(one.missing | one.unknown)),
+        one.since / 1e9 if one.since else None,
+    )
+
+
+NO_SHAPE = Shape("operation", (), (), (), None)
+
+
+def _shape(standing: Standing, one: Blocked) -> Shape:
+    return standing.shape(one.example) if one.example.shape >= 0 else NO_SHAPE
+
+
+def _operation(standing: Standing, one: Blocked) -> str:
+    title = standing.groups[one.group].title
+    name = _shape(standing, one).name
+    if one.peer is not None:
+        return f"{name} ({'to' if one.peer[0] == 'send' else 'from'} rank {one.peer[1]}, {title})"
+    line = _shape(standing, one).line
+    return f"{name} #{one.sequence} of {title}" + (f" at {line}" if line else "")
+
+
+def _called(shape: Shape) -> str:
+    sizes = " ".join("x".join(map(str, one)) or "scalar" for one in (shape.inputs or shape.outputs)[:3])
+    words = [shape.name, *([sizes] if sizes else []), *shape.dtypes[:1]]
+    return " ".join(words) + (f" at {shape.line}" if shape.line else "")
+
+
+def _wait(ranks: Sequence[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """Return `rank 3`, or `ranks 0-7, 9`."""
+    ordered = sorted(set(ranks))
+    parts: list[str] = []
+    start = 0
+    for index, rank in enumerate(ordered):
+        if index + 1 == len(ordered) or ordered[index + 1] != rank + 1:
+            parts.append(str(rank) if index == start else f"{ordered[start]}-{rank}")
+            start = index + 1
+    return ("rank " if len(ordered) == 1 else "ranks ") + humanize.listed(parts, 8)

@@ -1,0 +1,243 @@
+"""Who waits for whom: from the operations that are pending to the ranks that hold them up.
+
+An operation that is pending waits for the members that have not called it; where all have, for the members at which it
+is not done either. Whoever is waited for and waits for nobody holds up the rest: a single rank that way is stuck on its
+own, a ring of ranks that have all called the same operation is held up by something between them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tachograph.blackbox.recorder import Pending
+from tachograph.blackbox.standing import Standing
+
+
+@dataclass
+class Blocked:
+    """One operation that is not done: the first pending one of its group at some of its members."""
+
+    group: str
+    sequence: int
+    example: Pending
+    waiting: list[int] = field(default_factory=list)
+    missing: frozenset[int] = frozenset()
+    """Members that have not called it."""
+    unknown: frozenset[int] = frozenset()
+    """Members of which nothing says whether they have."""
+    not_started: frozenset[int] = frozenset()
+    """Members whose GPU has not begun it while others' have."""
+    since: int | None = None
+    peer: tuple[str, int] | None = None
+
+    @property
+    def all_called(self) -> bool:
+        """Return whether every member is known to have called it."""
+        return not self.missing and not self.unknown
+
+
+def blocked(standing: Standing) -> list[Blocked]:
+    """Return the operations that hold ranks up, the oldest first."""
+    found: dict[tuple[str, int], Blocked] = {}
+    started: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+    for rank, dump in standing.dumps.items():
+        first: dict[str, Pending] = {}
+        for one in dump.pending:
+            if one.peer is None and (one.group not in first or one.sequence < first[one.group].sequence):
+                first[one.group] = one
+        for name, progress in dump.progress.items():
+            if name in first or standing.groups[name].point_to_point or dump.has_done or dump.calls:
+                continue
+            if progress.completed is not None and (progress.enqueued or 0) > progress.completed:
+                first[name] = Pending(name, progress.completed + 1, -1, None, False)
+        for one in first.values():
+            operation = found.setdefault((one.group, one.sequence), Blocked(one.group, one.sequence, one))
+            if operation.example.shape < 0 <= one.shape:
+                operation.example = one
+            operation.waiting.append(rank)
+            if one.created and (operation.since is None or one.created < operation.since):
+                operation.since = one.created
+            if one.started:
+                started[one.group, one.sequence].add(rank)
+    for key, operation in found.items():
+        _complete(standing, operation, started[key])
+    alone = _point_to_point(standing)
+    return sorted((*found.values(), *alone), key=lambda one: (one.since is None, one.since or 0, one.group))
+
+
+def _complete(standing: Standing, operation: Blocked, started: set[int]) -> None:
+    members = standing.groups[operation.group].members
+    calls = {rank: standing.enqueued(rank, operation.group) for rank in members}
+    operation.missing = frozenset(
+        rank for rank, last in calls.items() if last is not None and last < operation.sequence
+    )
+    operation.unknown = frozenset(
+        rank for rank, last in calls.items() if last is None and rank not in operation.waiting
+    )
+    if operation.all_called and len(operation.waiting) <= 2 * len(started):
+        operation.not_started = frozenset(set(operation.waiting) - started)
+
+
+def _point_to_point(standing: Standing) -> list[Blocked]:
+    """Return sends and receives that the peer has not met: more on one side than on the other."""
+    order = {name: sorted(group.members) for name, group in standing.groups.items() if group.point_to_point}
+    ends: dict[tuple[str, int, int, str], list[Pending]] = defaultdict(list)
+    for rank, dump in standing.dumps.items():
+        for one in dump.pending:
+            ranks = order.get(one.group, [])
+            if one.peer is None or not 0 <= one.peer[1] < len(ranks):
+                continue
+            direction, peer = one.peer[0], ranks[one.peer[1]]
+            sender, receiver = (rank, peer) if direction == "send" else (peer, rank)
+            ends[one.group, sender, receiver, direction].append(one)
+    found = []
+    for (group, sender, receiver, direction), ones in ends.items():
+        other = ends.get((group, sender, receiver, "recv" if direction == "send" else "send"), [])
+        rank, peer = (sender, receiver) if direction == "send" else (receiver, sender)
+        example = ones[min(len(other), len(ones) - 1)]
+        operation = Blocked(group, example.sequence, example, [rank], since=example.created, peer=(direction, peer))
+        if peer not in standing.dumps or standing.dumps[peer].cut:
+            operation.unknown = frozenset((peer,))
+        elif len(ones) > len(other):
+            operation.missing = frozenset((peer,))
+        found.append(operation)
+    return found
+
+
+@dataclass
+class Roots:
+    """Where the chain of waits ends."""
+
+    stuck: dict[int, list[Blocked]] = field(default_factory=dict)
+    """Ranks that hold up others and wait for nobody, with what they are missed in."""
+    absent: dict[int, list[Blocked]] = field(default_factory=dict)
+    """Ranks without a dump that are waited for."""
+    explained: set[int] = field(default_factory=set)
+    """Ranks whose waiting ends at a rank that is stuck or whose GPU is behind."""
+    rings: list[tuple[frozenset[int], list[Blocked]]] = field(default_factory=list)
+    """Ranks that wait for each other, with the operations between them."""
+
+
+def roots(standing: Standing, operations: Iterable[Blocked], behind: Mapping[int, object]) -> Roots:
+    """Return where the chain of waits ends; ranks whose GPU is behind wait for nobody but themselves."""
+    operations = list(operations)
+    of_rank: defaultdict[int, list[int]] = defaultdict(list)
+    for index, operation in enumerate(operations):
+        for rank in operation.waiting:
+            if rank not in behind and rank not in operation.not_started:
+                of_rank[rank].append(index)
+    held = [_held_up_by(standing, operation) for operation in operations]
+    component = _components(len(operations), of_rank, held)
+    result = Roots()
+    missed: defaultdict[int, list[Blocked]] = defaultdict(list)
+    for operation in operations:
+        for rank in operation.missing | operation.not_started:
+            missed[rank].append(operation)
+    for rank, ones in missed.items():
+        if rank not in of_rank and rank in standing.dumps:
+            result.stuck[rank] = ones
+    _absent(operations, result)
+    result.explained = _reaching(result.stuck.keys() | behind.keys(), operations, held)
+    for indexes in component:
+        if all(other in indexes for index in indexes for rank in held[index] for other in of_rank.get(rank, ())):
+            ones = [operations[index] for index in sorted(indexes)]
+            ranks = frozenset(rank for one in ones for rank in one.waiting)
+            outside = {rank for index in indexes for rank in held[index] if rank not in of_rank}
+            if not outside and not any(one.unknown for one in ones):
+                result.rings.append((ranks, ones))
+    return result
+
+
+def _held_up_by(standing: Standing, operation: Blocked) -> frozenset[int]:
+    if operation.missing:
+        return operation.missing
+    if operation.unknown:
+        return frozenset()
+    if operation.not_started:
+        return operation.not_started
+    if operation.peer is not None:
+        return frozenset((operation.peer[1],))
+    late = set()
+    for rank in standing.groups[operation.group].members:
+        done = standing.completed(rank, operation.group)
+        if rank in operation.waiting or (done is not None and done < operation.sequence):
+            late.add(rank)
+    return frozenset(late)
+
+
+def _reaching(ends: Iterable[int], operations: list[Blocked], held: list[frozenset[int]]) -> set[int]:
+    """Return the ranks whose chain of waits ends at one of these."""
+    by_holder: defaultdict[int, list[int]] = defaultdict(list)
+    for index, ranks in enumerate(held):
+        for rank in ranks:
+            by_holder[rank].append(index)
+    found = set(ends)
+    todo = list(found)
+    seen: set[int] = set()
+    while todo:
+        for index in by_holder.get(todo.pop(), ()):
+            if index not in seen:
+                seen.add(index)
+                new = set(operations[index].waiting) - found
+                found |= new
+                todo += new
+    return found
+
+
+def _absent(operations: Iterable[Blocked], result: Roots) -> None:
+    """Find the fewest ranks without a dump that explain what no other rank does."""
+    open_ones = sorted((one for one in operations if not one.missing and one.unknown), key=lambda one: len(one.unknown))
+    for one in open_ones:
+        chosen = one.unknown & result.absent.keys() or one.unknown
+        for rank in chosen:
+            result.absent.setdefault(rank, []).append(one)
+
+
+def _components(count: int, of_rank: Mapping[int, list[int]], held: list[frozenset[int]]) -> list[frozenset[int]]:
+    """Return the strongly connected components of operations (Tarjan, without recursion).
+
+    An operation leads to the operations in which the ranks that hold it up wait themselves. Ranks are nodes of their
+    own, numbered after the operations, so that a thousand ranks that wait for a thousand others are no million edges.
+    """
+    number_of = {rank: count + position for position, rank in enumerate(sorted(of_rank))}
+    edges: list[list[int]] = [[number_of[rank] for rank in ranks if rank in number_of] for ranks in held]
+    edges += [of_rank[rank] for rank in sorted(of_rank)]
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    place: dict[int, int] = {}
+    on_stack: set[int] = set()
+    stack: list[int] = []
+    found: list[frozenset[int]] = []
+    for start in range(count):
+        if start in index:
+            continue
+        work = [(start, 0)]
+        while work:
+            node, at = work.pop()
+            if at == 0:
+                index[node] = low[node] = len(index)
+                place[node] = len(stack)
+                stack.append(node)
+                on_stack.add(node)
+            descend = False
+            for position in range(at, len(edges[node])):
+                target = edges[node][position]
+                if target not in index:
+                    work += [(node, position + 1), (target, 0)]
+                    descend = True
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], index[target])
+            if descend:
+                continue
+            if low[node] == index[node]:
+                members = stack[place[node] :]
+                del stack[place[node] :]
+                on_stack.difference_update(members)
+                found.append(frozenset(one for one in members if one < count))
+            if work:
+                parent = work[-1][0]
+                low[parent] = min(low[parent], low[node])
+    return [one for one in found if one]
