@@ -1,4 +1,4 @@
-"""A job of many ranks, played in one process: programs of collectives that block as NCCL's and gloo's do, then dumps."""
+"""A job of many ranks, played in one process: collectives that block as NCCL's and gloo's do, and then dumps."""
 
 from __future__ import annotations
 

@@ -46,8 +46,7 @@ class _Read:
 
     name: str
     dump: RankDump
-    attempt: tuple[str, int]
-    recorders: frozenset[str]
+    series: tuple[int, bool, str]
 
 
 def read(directory: Path) -> Folder:
@@ -103,6 +102,8 @@ def _read_file(path: Path, name: str, folder: Folder, lines: UserLines) -> _Read
     box: Mapping[object, object] = value if isinstance(value, dict) else {}
     dump = RankDump(-1, [name], written=written, cut=fault is not None)
     for recorder in recorders:
+        if dump.cut:
+            _drop_cut_entry(recorder)
         add_recorder(dump, recorder, folder.shapes, lines)
     _add_box(dump, box)
     own = whole(box.get("rank"))
@@ -114,7 +115,7 @@ def _read_file(path: Path, name: str, folder: Folder, lines: UserLines) -> _Read
         folder.damaged[name] = "of which rank it is stands neither in its name nor in it"
         return None
     dump.rank = rank
-    return _Read(name, dump, _attempt(name, box), frozenset(dump.backends))
+    return _Read(name, dump, _series(name, box))
 
 
 def parse(data: bytes) -> tuple[object, str | None]:
@@ -155,6 +156,21 @@ def _recorders(value: object, depth: int = 0) -> Iterable[dict[object, object]]:
             yield from _recorders(one, depth + 1)
 
 
+def _drop_cut_entry(recorder: Mapping[object, object]) -> None:
+    """Drop the last entry if the cut went through it."""
+    entries = recorder.get("entries")
+    if (
+        isinstance(entries, list)
+        and len(entries) > 1
+        and isinstance(entries[0], dict)
+        and isinstance(entries[-1], dict)
+    ):
+        if entries[0].keys() - entries[-1].keys():
+            entries.pop()
+    elif isinstance(entries, list):
+        entries.clear()
+
+
 def _add_box(dump: RankDump, box: Mapping[object, object]) -> None:
     """Add what a box of ours says beside the recorders: members of groups, the size of the world, the rank's place."""
     groups = box.get("groups")
@@ -180,46 +196,59 @@ def _only_candidate(dump: RankDump) -> int | None:
     return next(iter(common)) if len(common) == 1 else None
 
 
-def _attempt(name: str, box: Mapping[object, object]) -> tuple[str, int]:
-    """Return the folder of a file and the number of the attempt that its path or it itself gives; 0 without one."""
-    parent = name.rpartition("/")[0]
+def _series(name: str, box: Mapping[object, object]) -> tuple[int, bool, str]:
+    """Return the attempt that a file gives, whether it says so in words, and its name without the rank."""
     told = whole(box.get("attempt"))
     found = _ATTEMPT.findall(name)
-    number = told if told is not None else int(found[-1][:9]) if found else 0
+    parent, _, own = name.rpartition("/")
     last = parent.rpartition("/")[2]
-    if told is None and not found and last.isdigit() and len(last) < 9:
-        number = int(last)
-    return parent, number
+    number = told if told is not None else int(found[-1][:9]) if found else int(last) if last.isdigit() else 0
+    return min(number, LARGEST_RANK), told is not None or bool(found), parent + "/" + re.sub(r"\d+", "", own)
 
 
 def _choose(folder: Folder, found: Iterable[_Read]) -> None:
-    """Keep the newest attempt: of two dumps of one rank and backend the later one, and none from before all others."""
-    by_attempt: defaultdict[int, list[_Read]] = defaultdict(list)
+    """Keep the newest attempt.
+
+    Files whose names differ by the rank alone belong together. Of those that have ranks in common the attempt with the
+    highest number is kept, else the one with the newest entry; those that have none in common are one attempt's.
+    """
+    series: defaultdict[tuple[int, bool, str], list[_Read]] = defaultdict(list)
     for one in found:
-        by_attempt[one.attempt[1]].append(one)
-    if len(by_attempt) > 1:
-        last = max(by_attempt)
-        for number, ones in by_attempt.items():
-            if number != last:
-                folder.other_attempts += [one.name for one in ones]
-    kept = by_attempt[max(by_attempt)] if by_attempt else []
-    for one in sorted(kept, key=lambda read: (_when(read.dump), read.dump.written)):
-        present = folder.ranks.get(one.dump.rank)
-        if present is None:
-            folder.ranks[one.dump.rank] = one.dump
-        elif present.backends and one.dump.backends and not present.backends & one.dump.backends:
-            _merge(present, one.dump)
-        elif abs(_when(one.dump) - _when(present)) * 1e9 > STALE:
-            folder.other_attempts += present.files
-            folder.ranks[one.dump.rank] = one.dump
-        elif _worth(one.dump) >= _worth(present):  # the same dump in two formats
-            folder.ranks[one.dump.rank] = one.dump
+        series[one.series].append(one)
+    highest = max((number for number, by_word, _ in series if by_word), default=0)
+    newest = {key: max(_when(one.dump) for one in ones) for key, ones in series.items()}
+    kept_age: dict[int, float] = {}
+    for key in sorted(series, key=lambda key: (key[0], newest[key]), reverse=True):
+        ones = series[key]
+        shared = [kept_age[one.dump.rank] for one in ones if _in_place_of(folder.ranks.get(one.dump.rank), one)]
+        older = bool(shared) and (max(shared) - newest[key]) * 1e9 > STALE
+        if (key[1] and key[0] < highest) or older or (shared and key[0] < highest):
+            folder.other_attempts += [one.name for one in ones]
+            continue
+        for one in ones:
+            kept_age.setdefault(one.dump.rank, newest[key])
+            _add(folder, one.dump)
     _leave_out_stale(folder)
     folder.unreadable -= folder.ranks.keys()
 
 
+def _in_place_of(present: RankDump | None, one: _Read) -> bool:
+    """Return whether a rank's dump is there already; a rank has one for each backend."""
+    if present is None:
+        return False
+    return not present.backends or not one.dump.backends or bool(present.backends & one.dump.backends)
+
+
+def _add(folder: Folder, dump: RankDump) -> None:
+    present = folder.ranks.get(dump.rank)
+    if present is None or (present.backends & dump.backends and _worth(dump) > _worth(present)):
+        folder.ranks[dump.rank] = dump
+    elif present.backends and dump.backends and not present.backends & dump.backends:
+        _merge(present, dump)
+
+
 def _when(dump: RankDump) -> float:
-    return dump.newest / 1e9 if dump.newest else dump.written
+    return dump.newest / 1e9
 
 
 def _worth(dump: RankDump) -> tuple[bool, bool, int]:

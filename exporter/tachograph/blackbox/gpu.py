@@ -42,7 +42,7 @@ def behind(standing: Standing) -> dict[int, Behind]:
         most = max(done.values())
         late = [rank for rank, count in done.items() if count < most <= (standing.enqueued(rank, name) or 0)]
         late = [rank for rank in late if not names.get((rank, name), "").startswith(ONE_WAY)]
-        if not late or 2 * len(late) > len(done):
+        if not late or 2 * len(late) > len(group.members):
             continue
         for rank in late:
             found[rank].append(Behind(name, done[rank], most, 0))

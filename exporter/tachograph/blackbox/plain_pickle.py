@@ -10,7 +10,8 @@ import io
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 LARGEST_MEMO = 1 << 20
@@ -19,7 +20,7 @@ LARGEST_MEMO = 1 << 20
 ALLOWED = frozenset((
     "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2",
     "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8",
-    "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "EMPTY_DICT", "EMPTY_LIST",
+    "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "EMPTY_DICT", "EMPTY_LIST",
     "EMPTY_TUPLE", "DICT", "LIST", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS", "SETITEM",
     "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET", "POP", "POP_MARK",
 ))  # fmt: skip
@@ -52,12 +53,10 @@ def salvage(data: bytes) -> object:
     stack: list[object] = []
     memo: dict[int, object] = {}
     try:
-        for opcode, argument, _ in pickletools.genops(data):
-            if opcode.name not in ALLOWED:
+        for opcode, argument in _opcodes(data):
+            if opcode not in ALLOWED or opcode == "STOP":
                 break
-            if opcode.name == "STOP":
-                break
-            _step(opcode.name, argument, stack, memo)
+            _step(opcode, argument, stack, memo)
     except FAULTS:
         pass
     while any(one is _MARK for one in stack):
@@ -114,15 +113,27 @@ def _check(data: bytes) -> None:
     if at == len(data):
         return
     try:
-        for opcode, argument, _ in pickletools.genops(data):
-            if opcode.name not in ALLOWED:
-                raise NotPlainError(f"holds more than plain values ({opcode.name})")
-            if opcode.name in ("PUT", "LONG_BINPUT") and not 0 <= int(argument or 0) < LARGEST_MEMO:
+        for opcode, argument in _opcodes(data):
+            if opcode not in ALLOWED:
+                raise NotPlainError(f"holds more than plain values ({opcode})")
+            if opcode in ("PUT", "LONG_BINPUT") and not 0 <= int(str(argument)) < LARGEST_MEMO:
                 raise NotPlainError("a memo index without reason")
     except NotPlainError:
         raise
     except FAULTS as error:
         raise ValueError("damaged or cut short") from error
+
+
+def _opcodes(data: bytes) -> Iterator[tuple[str, object]]:
+    """Yield name and argument of each opcode up to the first fault."""
+    opcodes = pickletools.genops(data)
+    while True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a damaged text of protocol 0 may look like an invalid escape
+            found = next(opcodes, None)
+        if found is None:
+            return
+        yield found[0].name, found[1]
 
 
 _MARK = object()
@@ -142,7 +153,8 @@ def _close(stack: list[object]) -> None:
 
 def _fill(holder: dict[object, object], items: list[object]) -> None:
     for key, value in zip(items[::2], items[1::2], strict=False):
-        holder[key] = value
+        if isinstance(key, (str, int)):
+            holder[key] = value
 
 
 def _since_mark(stack: list[object]) -> list[object]:

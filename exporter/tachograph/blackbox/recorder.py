@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+SEPARATOR = "\0"
+"""Between a group's name and its backend: a group of two has a count for each, and a recorder."""
+
 UNDEFINED = frozenset(("", "undefined"))
 """Descriptions of a group that say nothing."""
 
@@ -119,6 +122,8 @@ class Progress:
 
     enqueued: int | None = None
     completed: int | None = None
+    counted: bool = False
+    """Whether a status says so; else the entries of the ring alone."""
 
 
 @dataclass
@@ -164,6 +169,7 @@ def add_recorder(dump: RankDump, recorder: Mapping[object, object], shapes: Shap
             _add_entry(dump, entry, shapes, lines, names)
     _add_groups(dump, recorder.get("pg_config"))
     _add_status(dump, recorder.get("pg_status"), recorder.get("pg_config"), names)
+    _complete_progress(dump)
 
 
 def _add_entry(
@@ -173,12 +179,12 @@ def _add_entry(
     full_name = entry.get("profiling_name")
     if not isinstance(named, (list, tuple)) or not named or not isinstance(full_name, str):
         return
-    group = str(named[0])[:200]
+    group = str(named[0])[:200] + SEPARATOR + full_name[:200].rpartition(":")[0]
     number = whole(entry.get("pg_id"))
     if number is not None:
         names[number] = group
     if len(named) > 1 and isinstance(named[1], str) and named[1] not in UNDEFINED:
-        dump.described.setdefault(group, named[1])
+        dump.described.setdefault(group.partition(SEPARATOR)[0], named[1])
     sequence = whole(entry.get("collective_seq_id"))
     if sequence is None:
         sequence = whole(entry.get("seq_id"))  # PyTorch before 2.4
@@ -241,8 +247,8 @@ def _add_status(dump: RankDump, status: object, config: object, names: Mapping[i
     by_order: dict[int, str] = {}
     if configured and len(configured) == len(counted) and None not in configured:
         ordered = sorted(one for one in configured if one is not None)
-        by_order = {number: str(name) for number, name in zip(sorted(counted), ordered, strict=True)}
-        if any(by_order.get(number) != name for number, name in names.items()):
+        by_order = {number: f"{name}{SEPARATOR}" for number, name in zip(sorted(counted), ordered, strict=True)}
+        if any(by_order.get(number) != name.partition(SEPARATOR)[0] + SEPARATOR for number, name in names.items()):
             by_order = {}
     for number, one in counted.items():
         name = names.get(number) or by_order.get(number)
@@ -257,14 +263,28 @@ def _add_status(dump: RankDump, status: object, config: object, names: Mapping[i
             continue  # point-to-point operations count as well here, each rank its own
         if enqueued is not None and enqueued >= 0:
             progress.enqueued = max(progress.enqueued or 0, enqueued)
-        if completed is not None and completed >= 0:
-            progress.completed = completed
+        if completed is not None:
+            progress.completed = max(completed, 0)
+        progress.counted = True
+
+
+def _complete_progress(dump: RankDump) -> None:
+    """Tell from the ring what is done where no status says it: all before the first that is pending."""
+    first: dict[str, int] = {}
+    for one in dump.pending:
+        if one.peer is None:
+            first[one.group] = min(first.get(one.group, one.sequence), one.sequence)
+    for name, progress in dump.progress.items():
+        if progress.completed is None and name not in dump.point_to_point:
+            progress.completed = first[name] - 1 if name in first else progress.enqueued
 
 
 class UserLines:
     """Finds the innermost line of the user's own code in a call stack of the recorder."""
 
     LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen", "torch/distributed/", "torch/nn/")
+
+    NOT_PYTHON = (".cpp", ".cc", ".c", ".cu", ".h", ".hpp", ".so", "??")
 
     def __init__(self) -> None:
         self._library: dict[str, bool] = {}
@@ -277,11 +297,12 @@ class UserLines:
             if not isinstance(frame, dict):
                 continue
             file, number = frame.get("filename"), frame.get("line")
-            if not isinstance(file, str) or not isinstance(number, int) or not file.endswith(".py"):
+            if not isinstance(file, str) or not isinstance(number, int):
                 continue
             library = self._library.get(file)
             if library is None:
-                library = self._library[file] = any(part in file for part in self.LIBRARIES)
+                library = any(part in file for part in self.LIBRARIES) or file.endswith(self.NOT_PYTHON)
+                self._library[file] = library
             if not library:
                 function = frame.get("name")
                 return f"{file[-300:]}:{number}" + (f" {function[:100]}" if isinstance(function, str) else "")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tachograph.blackbox.folder import Folder
-from tachograph.blackbox.recorder import LARGEST_RANK, Pending, RankDump, Shape
+from tachograph.blackbox.recorder import LARGEST_RANK, SEPARATOR, Pending, Progress, RankDump, Shape
 
 
 @dataclass
@@ -52,12 +52,16 @@ class Standing:
             counted = dump.has_status and not dump.unnamed_status
             known = (whole_ring or counted) and not dump.cut and not self.groups[group].point_to_point
             return 0 if known else None
-        if progress.completed is None:  # from the ring alone
-            return progress.enqueued if (dump.has_done or group in dump.point_to_point) and not dump.cut else None
+        if not progress.counted:
+            whole_tail = dump.has_done or group in dump.point_to_point or self._pends(dump, group)
+            return progress.enqueued if whole_tail and not dump.cut else None
         if self.groups[group].point_to_point:  # the count holds point-to-point operations, the ring tells them apart
             calls = dump.calls.get(group)
             return max(calls.sequences) if calls and calls.sequences else None
         return progress.enqueued
+
+    def _pends(self, dump: RankDump, group: str) -> bool:
+        return any(one.group == group for one in dump.pending)
 
     def completed(self, rank: int, group: str) -> int | None:
         """Return the number of the last collective of a group that is done at a rank; None where that is unknown."""
@@ -75,7 +79,7 @@ class Standing:
 def stand(folder: Folder, world_size: int | None = None) -> Standing:
     """Return where the ranks of a folder stand."""
     dumps = folder.ranks
-    _separate_namesakes(dumps.values())
+    _settle_names(dumps.values())
     members: defaultdict[str, set[int]] = defaultdict(set)
     exact: set[str] = set()
     described: dict[str, str] = {}
@@ -93,7 +97,7 @@ def stand(folder: Folder, world_size: int | None = None) -> Standing:
     world = _world(dumps, members, folder, world_size)
     groups = {}
     for name, present in members.items():
-        is_default = name not in exact and (described.get(name) == "default_pg" or name == "0")
+        is_default = name not in exact and (described.get(name) == "default_pg" or name.partition(",")[0] == "0")
         description = described.get(name)
         groups[name] = Group(
             name,
@@ -116,20 +120,52 @@ def _world(
     return frozenset(range(min(size, LARGEST_RANK)))
 
 
-def _separate_namesakes(dumps: Iterable[RankDump]) -> None:
-    """Give groups of one name and different members names of their own."""
-    seen: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
+def _settle_names(dumps: Iterable[RankDump]) -> None:
+    """Give each group one name: with the backend where it has two, and with a rank where two groups have one name."""
     kept = list(dumps)
+    backends: defaultdict[str, set[str]] = defaultdict(set)
+    seen: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
     for dump in kept:
+        for key in (*dump.progress, *dump.calls, *(one.group for one in dump.pending)):
+            name, _, backend = key.partition(SEPARATOR)
+            if backend:
+                backends[name].add(backend)
         for name, members in dump.members.items():
             seen[name].add(members)
-    twice = {name for name, members in seen.items() if len(members) > 1}
-    for dump in kept if twice else ():
-        new = {name: f"{name} of rank {dump.members[name][0]}" for name in twice & dump.members.keys()}
-        dump.members = {new.get(name, name): one for name, one in dump.members.items()}
-        dump.described = {new.get(name, name): one for name, one in dump.described.items()}
-        dump.progress = {new.get(name, name): one for name, one in dump.progress.items()}
-        dump.calls = {new.get(name, name): one for name, one in dump.calls.items()}
-        dump.point_to_point = {new.get(name, name) for name in dump.point_to_point}
-        for one in dump.pending:
-            one.group = new.get(one.group, one.group)
+    for dump in kept:
+        _rename(dump, backends, {name for name in dump.members if len(seen[name]) > 1})
+
+
+def _rename(dump: RankDump, backends: Mapping[str, set[str]], twice: set[str]) -> None:
+    def new(key: str) -> str:
+        name, _, backend = key.partition(SEPARATOR)
+        own = f"{name} of rank {dump.members[name][0]}" if name in twice else name
+        return f"{own}, {backend or 'unknown'}" if len(backends.get(name, ())) > 1 else own
+
+    calls = {one.group for one in dump.pending} | dump.calls.keys() | dump.progress.keys() | dump.point_to_point
+    names = {key: new(key) for key in sorted(calls | dump.members.keys())}
+    described, members = {}, {}
+    for key, name in names.items():
+        base = key.partition(SEPARATOR)[0]
+        if base in dump.described:
+            described[name] = dump.described[base]
+        if base in dump.members and (key in calls or name == base):
+            members[name] = dump.members[base]
+    progress: dict[str, Progress] = {}
+    for key, one in dump.progress.items():
+        into = progress.setdefault(names[key], one)
+        if into is not one:
+            _join(into, one)
+    dump.described, dump.members, dump.progress = described, members, progress
+    dump.calls = {names[key]: one for key, one in dump.calls.items()}
+    dump.point_to_point = {names[key] for key in dump.point_to_point}
+    for pending in dump.pending:
+        pending.group = names[pending.group]
+
+
+def _join(into: Progress, other: Progress) -> None:
+    if other.enqueued is not None:
+        into.enqueued = max(into.enqueued or 0, other.enqueued)
+    if other.completed is not None and (other.counted or into.completed is None):
+        into.completed = other.completed
+    into.counted |= other.counted

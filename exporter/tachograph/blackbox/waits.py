@@ -50,7 +50,7 @@ def blocked(standing: Standing) -> list[Blocked]:
         for name, progress in dump.progress.items():
             if name in first or standing.groups[name].point_to_point or dump.has_done or dump.calls:
                 continue
-            if progress.completed is not None and (progress.enqueued or 0) > progress.completed:
+            if progress.counted and progress.completed is not None and (progress.enqueued or 0) > progress.completed:
                 first[name] = Pending(name, progress.completed + 1, -1, None, False)
         for one in first.values():
             operation = found.setdefault((one.group, one.sequence), Blocked(one.group, one.sequence, one))
@@ -138,7 +138,7 @@ def roots(standing: Standing, operations: Iterable[Blocked], behind: Mapping[int
     for rank, ones in missed.items():
         if rank not in of_rank and rank in standing.dumps:
             result.stuck[rank] = ones
-    _absent(operations, result)
+    _absent(operations, standing.absent, result)
     result.explained = _reaching(result.stuck.keys() | behind.keys(), operations, held)
     for indexes in component:
         if all(other in indexes for index in indexes for rank in held[index] for other in of_rank.get(rank, ())):
@@ -186,11 +186,12 @@ def _reaching(ends: Iterable[int], operations: list[Blocked], held: list[frozens
     return found
 
 
-def _absent(operations: Iterable[Blocked], result: Roots) -> None:
+def _absent(operations: Iterable[Blocked], absent: frozenset[int], result: Roots) -> None:
     """Find the fewest ranks without a dump that explain what no other rank does."""
     open_ones = sorted((one for one in operations if not one.missing and one.unknown), key=lambda one: len(one.unknown))
     for one in open_ones:
-        chosen = one.unknown & result.absent.keys() or one.unknown
+        without = one.unknown & absent
+        chosen = without & result.absent.keys() or without
         for rank in chosen:
             result.absent.setdefault(rank, []).append(one)
 

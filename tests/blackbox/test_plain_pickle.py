@@ -1,0 +1,118 @@
+"""Pickles that want more than plain values: nothing of them is executed, and they cost their own file alone."""
+
+from __future__ import annotations
+
+import collections
+import pickle
+import shutil
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.blackbox import plain_pickle
+from tachograph.blackbox.verdict import analyze
+from tests.blackbox.made_job import Call, Job, Stuck
+
+WITNESS = "witness"
+
+
+class _Runs:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self._path,))
+
+
+def _malicious(witness: Path) -> dict[str, bytes]:
+    path = str(witness).encode()
+    call = b"cposix\nsystem\n(X" + struct.pack("<I", len(path) + 6) + b"touch " + path + b"tR"
+    plain = pickle.dumps({"entries": [], "pg_status": {}}, protocol=2)
+    return {
+        **{f"reduce-{number}": pickle.dumps({"entries": [_Runs(witness)]}, number) for number in range(6)},
+        "system": call + b".",
+        "in-a-list": b"\x80\x02]" + call + b"a.",
+        "inst": b"(S'touch " + path + b"'\niposix\nsystem\n.",
+        "obj": b"(cposix\nsystem\nX" + struct.pack("<I", len(path) + 6) + b"touch " + path + b"o.",
+        "stack-global": b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c"
+        + bytes([len(path) + 6])
+        + b"touch "
+        + path
+        + b"\x85R.",
+        "after-the-end": plain + call + b".",
+        "extension": b"\x80\x02\x82\x01.",
+        "persistent": b"\x80\x02X\x01\x00\x00\x00aQ.",
+        "class": pickle.dumps(collections.OrderedDict(entries=[])),
+        "long-text-before": b"\x80\x02X" + struct.pack("<I", 5000) + b"x" * 5000 + call + b".",
+    }
+
+
+def test_every_one_of_them_runs_in_a_usual_unpickler(tmp_path: Path) -> None:
+    """The files are what they claim to be: most of them create the witness if they are unpickled."""
+    ran = []
+    for name, data in _malicious(tmp_path / WITNESS).items():
+        with suppress(pickle.UnpicklingError, ValueError):
+            pickle.loads(data)
+        if (tmp_path / WITNESS).exists():
+            (tmp_path / WITNESS).unlink()
+            ran.append(name)
+    assert len(ran) > 10
+
+
+@pytest.mark.parametrize("name", list(_malicious(Path(WITNESS))))
+def test_nothing_is_executed(name: str, tmp_path: Path) -> None:
+    """The culprit is found from the other files, and the malicious one is named as refused or damaged."""
+    folder = tmp_path / "dumps"
+    programs = {rank: [Call("0")] * 3 + ([Stuck()] if rank == 2 else [Call("0")]) for rank in range(4)}
+    Job({"0": range(4)}, programs).play().write(folder)
+    (folder / "_dump_4").write_bytes(_malicious(tmp_path / WITNESS)[name])
+    verdict = analyze(folder)
+    assert not (tmp_path / WITNESS).exists()
+    assert [one.rank for one in verdict.culprits] == [2]
+    assert list(verdict.damaged) == ([] if name == "after-the-end" else ["_dump_4"])
+
+
+@pytest.mark.parametrize("index", [1 << 20, 1 << 31, (1 << 32) - 1])
+def test_a_memo_index_allocates_nothing(index: int) -> None:
+    """An index of a few bytes makes the usual unpickler allocate 16 bytes for each one below it."""
+    with pytest.raises(plain_pickle.NotPlainError, match="memo"):
+        plain_pickle.load(b"\x80\x02Nr" + struct.pack("<I", index) + b".")
+    with pytest.raises(plain_pickle.NotPlainError, match="memo"):
+        plain_pickle.load(b"Np%d\n." % index)
+
+
+VALUE = {"a": [1, -2, 1 << 40, 2.5, None, True, False, "x" * 300, ("t", ("u",)), {}, [], b"b", "\u20ac"], "b": {1: 2}}
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_plain_values_are_read(protocol: int) -> None:
+    """Every protocol's plain values are what they were; bytes are plain from protocol 3 on."""
+    value = {"a": [one for one in VALUE["a"] if protocol > 2 or not isinstance(one, bytes)], "b": VALUE["b"]}
+    assert plain_pickle.load(pickle.dumps(value, protocol)) == value
+
+
+@pytest.mark.parametrize("protocol", range(1, 6))
+def test_what_stands_before_the_cut_is_kept(protocol: int) -> None:
+    """A pickle that was cut short keeps the values that were complete, wherever it was cut."""
+    data = pickle.dumps({"first": {"1": 5}, "entries": [{"n": 1}, {"n": 2, "m": [3, 4]}]}, protocol)
+    with pytest.raises(ValueError, match=r"cut short|damaged"):
+        plain_pickle.load(data[:-8])
+    found = [plain_pickle.salvage(data[:length]) for length in range(len(data))]
+    assert {"first": {"1": 5}, "entries": [{"n": 1}, {"n": 2, "m": [3, 4]}]} in found
+    assert {"first": {"1": 5}} in found or {"first": {"1": 5}, "entries": []} in found
+
+
+def test_a_pickle_that_holds_itself(tmp_path: Path) -> None:
+    """A value that holds itself ends the reading of nothing."""
+    inner: dict[str, Any] = {"pg_status": {}}
+    inner["entries"] = [inner]
+    inner["pg_config"] = inner
+    shutil.rmtree(tmp_path / "dumps", ignore_errors=True)
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "dumps" / "_dump_0").write_bytes(pickle.dumps(inner))
+    assert analyze(tmp_path / "dumps").culprits == []
