@@ -52,6 +52,8 @@ def step(skips=False, stuck=False):
 for _ in range(3):
     step()
 dist.barrier()
+if not hasattr(c10d, "_dump_fr_trace") or not json.loads(c10d._dump_fr_trace_json(True, False))["entries"]:
+    os._exit(77)
 threading.Thread(target=leave).start()
 step(skips=case == "skipped" and rank == 2, stuck=case == "stuck" and rank == 2)
 threading.Event().wait()
@@ -68,6 +70,8 @@ def verdict_of(torch_programs: Any, folder: Path, case: str, form: str = "pickle
             program = torch_programs(PROGRAM.strip(), case, folder / "dumps", form, RANK=str(rank))
             running.callback(program.stop)
             ranks.append(program)
+        if {program.wait() for program in ranks} == {77}:
+            pytest.skip("this PyTorch does not record gloo")
         for program in ranks:
             program.end()
     return analyze(folder / "dumps")

@@ -17,6 +17,13 @@ LARGEST_FILE = 256 << 20
 
 MOST_FILES = 100_000
 
+MOST_ENTRIES = 400_000
+"""Operations of all ranks that are looked at, shared among the files: ten seconds are not spent on old ones."""
+
+LEAST_ENTRIES = 200
+"""Newest operations of a rank that are looked at, however many ranks there are."""
+
+
 STALE = 60 * 10**9
 """Nanoseconds from the newest entry of a dump to the oldest of all others that make it one of an earlier attempt."""
 
@@ -28,7 +35,7 @@ _ATTEMPT = re.compile(r"(?:attempt|restart|cycle)[-_.]?(\d+)", re.IGNORECASE)
 
 @dataclass
 class Folder:
-    """What a folder holds of the attempt that is analysed, and what was left out."""
+    """The dumps of the attempt that is analyzed, by rank, and the files that were left out."""
 
     ranks: dict[int, RankDump] = field(default_factory=dict)
     shapes: Shapes = field(default_factory=Shapes)
@@ -55,8 +62,10 @@ def read(directory: Path) -> Folder:
     enabled = gc.isenabled()
     gc.disable()  # millions of small objects without a cycle: looking for one takes longer than all the rest
     try:
-        for path in _files(directory):
-            one = _read_file(path, path.relative_to(directory).as_posix(), folder, lines)
+        files = _files(directory)
+        most = max(LEAST_ENTRIES, MOST_ENTRIES // max(1, len(files)))
+        for path in files:
+            one = _read_file(path, path.relative_to(directory).as_posix(), folder, lines, most)
             if one is not None:
                 found.append(one)
     finally:
@@ -78,7 +87,7 @@ def _files(directory: Path) -> list[Path]:
     return found[:MOST_FILES]
 
 
-def _read_file(path: Path, name: str, folder: Folder, lines: UserLines) -> _Read | None:
+def _read_file(path: Path, name: str, folder: Folder, lines: UserLines, most: int) -> _Read | None:
     rank = rank_of_name(path.name)
     try:
         if path.stat().st_size > LARGEST_FILE:
@@ -104,7 +113,7 @@ def _read_file(path: Path, name: str, folder: Folder, lines: UserLines) -> _Read
     for recorder in recorders:
         if dump.cut:
             _drop_cut_entry(recorder)
-        add_recorder(dump, recorder, folder.shapes, lines)
+        add_recorder(dump, recorder, folder.shapes, lines, most)
     _add_box(dump, box)
     own = whole(box.get("rank"))
     rank = own if own is not None else rank

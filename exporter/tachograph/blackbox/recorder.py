@@ -1,4 +1,4 @@
-"""What one rank's Flight Recorder holds: its groups, how far each has come, and the operations in it.
+"""One rank's Flight Recorder: its groups, how far each has come, and the operations in it.
 
 Read by which keys are there, not by version: PyTorch 2.4 to 2.15, pickles and JSON, of NCCL (`nccl`, `nccl2`) and gloo.
 JSON writes counters as texts, and a time that is missing as 0.
@@ -31,7 +31,7 @@ _LARGEST = 1 << 62
 
 
 class Shape(NamedTuple):
-    """What members of a group must agree on in one operation, and the line of the user's code that called it."""
+    """The sizes and types that members of a group must agree on, and the line of the user's code that called it."""
 
     name: str
     inputs: tuple[tuple[int, ...], ...]
@@ -41,7 +41,7 @@ class Shape(NamedTuple):
 
 
 class Named(NamedTuple):
-    """What the name of an operation says: `nccl:send 0->1`."""
+    """The parts of an operation's name, as in `nccl:send 0->1`."""
 
     backend: str
     name: str
@@ -155,17 +155,22 @@ class RankDump:
     overran: bool = False
 
 
-def add_recorder(dump: RankDump, recorder: Mapping[object, object], shapes: Shapes, lines: UserLines) -> None:
-    """Add what one recorder of a rank holds; a rank has one for each backend."""
+def add_recorder(
+    dump: RankDump, recorder: Mapping[object, object], shapes: Shapes, lines: UserLines, most: int = 1 << 30
+) -> None:
+    """Add what one recorder of a rank holds; of operations that are done, the newest only, at most so many."""
     version = recorder.get("version")
     if isinstance(version, str):
         dump.versions.add(version)
     names: dict[int, str] = {}
     entries = recorder.get("entries")
-    first = entries[0] if isinstance(entries, list) and entries else None
-    dump.overran |= isinstance(first, dict) and bool(whole(first.get("record_id")))
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict):
+    if not isinstance(entries, list):
+        entries = []
+    first = entries[0] if entries else None
+    old = len(entries) - most
+    dump.overran |= old > 0 or (isinstance(first, dict) and bool(whole(first.get("record_id"))))
+    for index, entry in enumerate(entries):
+        if isinstance(entry, dict) and (index >= old or entry.get("retired") is not True):
             _add_entry(dump, entry, shapes, lines, names)
     _add_groups(dump, recorder.get("pg_config"))
     _add_status(dump, recorder.get("pg_status"), recorder.get("pg_config"), names)

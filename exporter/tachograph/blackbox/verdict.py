@@ -32,7 +32,7 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Open:
-    """What could not be decided, and why."""
+    """A question that stays open, and why."""
 
     what: str
     why: str
@@ -56,7 +56,7 @@ class BlockedGroup:
 
 @dataclass
 class Verdict:
-    """What the dumps say."""
+    """The result of an analysis: who holds the run up, why, and which questions stay open."""
 
     directory: str
     state: str = "moving"
