@@ -262,6 +262,22 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     return request.param, tmp_path / "copy"
 
 
+@pytest.mark.parametrize("receiving", [(9, 14), (9,), (14,), tuple(range(8, 16))])
+def test_a_stuck_rank_with_a_receive_that_is_met(receiving: Sequence[int], tmp_path: Path) -> None:
+    """A receive that was posted ahead, and whose send is pending as well, does not acquit a rank that others miss."""
+    folder = shutil.copytree(REAL / "lock_gil_1st", tmp_path / "copy")
+    sent = pickle.loads((folder / "_dump_1").read_bytes())["entries"][0]
+    for rank in receiving:
+        made = pickle.loads((folder / f"_dump_{rank}").read_bytes())
+        group = next(one for one in made["pg_config"].values() if one["desc"].startswith("PIPELINE"))
+        named = (group["name"], group["desc"])
+        entry = {**sent, "process_group": named, "profiling_name": "nccl:recv 1<-0", "p2p_seq_id": 14147}
+        made["entries"].insert(0, entry)
+        made["pg_status"]["6"]["last_enqueued_collective"] = 14147
+        (folder / f"_dump_{rank}").write_bytes(pickle.dumps(made, 2))
+    assert kinds(analyze(folder)) == CULPRITS["lock_gil_1st"]
+
+
 def test_json_and_pickles_in_one_folder(real: tuple[str, Path]) -> None:
     """Formats and file names may differ from rank to rank."""
     name, folder = real

@@ -11,7 +11,7 @@ from tachograph.blackbox.standing import Standing
 USUAL = 2
 """Difference that is normal in one group: the count of finished collectives moves when a rank's watchdog looks."""
 
-ONE_WAY = ("broadcast", "scatter", "reduce", "gather")
+ONE_WAY = frozenset(("broadcast", "broadcast_oop", "scatter", "reduce", "reduce_oop", "gather"))
 """Operations that some members finish before others have; a plain reduce and gather end at the root."""
 
 
@@ -41,7 +41,7 @@ def behind(standing: Standing) -> dict[int, Behind]:
             continue
         most = max(done.values())
         late = [rank for rank, count in done.items() if count < most <= (standing.enqueued(rank, name) or 0)]
-        late = [rank for rank in late if not names.get((rank, name), "").startswith(ONE_WAY)]
+        late = [rank for rank in late if names.get((rank, name)) not in ONE_WAY]
         if not late or 2 * len(late) > len(group.members):
             continue
         for rank in late:

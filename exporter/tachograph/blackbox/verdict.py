@@ -206,7 +206,8 @@ def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> N
         dump = standing.dumps[rank]
         reason = (
             f"stuck on the host: never called {_operation(standing, first)}, for which {rank_list(first.waiting)} "
-            f"{_wait(first.waiting)}; nothing of its own is pending"
+            f"{_wait(first.waiting)}; "
+            + ("what is pending of its own the others have called" if dump.pending else "nothing of its own is pending")
         )
         if dump.where:
             reason += f"; it stands at {dump.where}"
@@ -238,9 +239,8 @@ def _add_absent(verdict: Verdict, standing: Standing, found: Roots, named: dict[
 
 def _add_rings(verdict: Verdict, standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:
     for ranks, ones in found.rings:
-        crossed = [one for one in ones if one.missing and one.peer is None]
-        if len(crossed) > 1:
-            _crossed(verdict, standing, crossed, named)
+        if any(one.missing for one in ones):
+            _crossed(verdict, standing, ones, named)
             continue
         first = ones[0]
         verdict.undecided.append(
@@ -253,17 +253,23 @@ def _add_rings(verdict: Verdict, standing: Standing, found: Roots, named: dict[i
         )
 
 
-def _crossed(verdict: Verdict, standing: Standing, crossed: Sequence[Blocked], named: dict[int, Culprit]) -> None:
+def _crossed(verdict: Verdict, standing: Standing, ones: Sequence[Blocked], named: dict[int, Culprit]) -> None:
     """Name the few that wait in one group while most wait in another, each for the other."""
-    ordered = sorted(crossed, key=lambda one: len(one.waiting))
-    few, most = ordered[0], ordered[-1]
+    by_size = sorted((one for one in ones if one.missing and one.peer is None), key=lambda one: len(one.waiting))
+    pairs = [
+        (few, most)
+        for few in by_size
+        for most in reversed(by_size)
+        if most.missing.intersection(few.waiting) and few.missing.intersection(most.waiting)
+    ]
+    few, most = max(pairs, key=lambda pair: len(pair[1].waiting) - len(pair[0].waiting), default=(ones[0], ones[0]))
     if len(few.waiting) == len(most.waiting):
+        ranks = sorted({rank for one in ones for rank in one.waiting})
         verdict.undecided.append(
             Open(
-                f"{rank_list(few.waiting)} and {rank_list(most.waiting)} wait for each other: "
-                f"{_operation(standing, few)}, {_operation(standing, most)}",
+                f"{rank_list(ranks)} wait for each other's calls, first in {_operation(standing, few)}",
                 "their calls have different orders, and as many take one as the other",
-                tuple(sorted({*few.waiting, *most.waiting})),
+                tuple(ranks),
             )
         )
         return

@@ -2,7 +2,8 @@
 
 An operation that is pending waits for the members that have not called it; where all have, for the members at which it
 is not done either. Whoever is waited for and waits for nobody holds up the rest: a single rank that way is stuck on its
-own, a ring of ranks that have all called the same operation is held up by something between them.
+own, a ring of ranks that have all called the same operation is held up by something between them. In a ring in which
+some calls are missing, the ranks that miss no other's are stuck: what is pending at them the others have called.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Roots:
     """Where the chain of waits ends."""
 
     stuck: dict[int, list[Blocked]] = field(default_factory=dict)
-    """Ranks that hold up others and wait for nobody, with what they are missed in."""
+    """Ranks that hold up others and wait for no call of another, with what they are missed in."""
     absent: dict[int, list[Blocked]] = field(default_factory=dict)
     """Ranks without a dump that are waited for."""
     explained: set[int] = field(default_factory=set)
@@ -139,15 +140,42 @@ def roots(standing: Standing, operations: Iterable[Blocked], behind: Mapping[int
         if rank not in of_rank and rank in standing.dumps:
             result.stuck[rank] = ones
     _absent(operations, standing.absent, result)
-    result.explained = _reaching(result.stuck.keys() | behind.keys(), operations, held)
     for indexes in component:
         if all(other in indexes for index in indexes for rank in held[index] for other in of_rank.get(rank, ())):
             ones = [operations[index] for index in sorted(indexes)]
-            ranks = frozenset(rank for one in ones for rank in one.waiting)
             outside = {rank for index in indexes for rank in held[index] if rank not in of_rank}
             if not outside and not any(one.unknown for one in ones):
-                result.rings.append((ranks, ones))
+                _add_ring(standing, ones, missed, result)
+    for indexes in component:
+        _add_beside(operations, indexes, of_rank, result, missed)
+    result.explained = _reaching(result.stuck.keys() | behind.keys(), operations, held)
     return result
+
+
+def _add_ring(standing: Standing, ones: list[Blocked], missed: Mapping[int, list[Blocked]], result: Roots) -> None:
+    """Add ranks that wait for each other; of these, the ones that others miss and that miss nobody are stuck."""
+    missing = frozenset[int]().union(*(one.missing for one in ones))
+    missing_others = {rank for one in ones if one.missing for rank in one.waiting}
+    if stuck := (missing & standing.dumps.keys()) - missing_others:
+        result.stuck.update({rank: missed[rank] for rank in stuck})
+    else:
+        result.rings.append((frozenset(rank for one in ones for rank in one.waiting), ones))
+
+
+def _add_beside(
+    operations: list[Blocked],
+    indexes: frozenset[int],
+    of_rank: Mapping[int, list[int]],
+    result: Roots,
+    missed: Mapping[int, list[Blocked]],
+) -> None:
+    """Add ranks that are missed together with a stuck one, miss nobody, and wait for what waits for them alone."""
+    ones = [operations[index] for index in indexes]
+    together = [one for one in ones if one.missing & result.stuck.keys()]
+    for rank in frozenset[int]().union(*(one.missing for one in together)) - result.stuck.keys():
+        own = of_rank.get(rank, ())
+        if own and indexes.issuperset(own) and not any(operations[index].missing for index in own):
+            result.stuck[rank] = missed[rank]
 
 
 def _held_up_by(standing: Standing, operation: Blocked) -> frozenset[int]:
