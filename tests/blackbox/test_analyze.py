@@ -94,8 +94,7 @@ def test_lines_that_differ_by_rank_are_no_skipped_call(tmp_path: Path) -> None:
     its = [Call("0", "broadcast", line=11), Call("0", line=20)] * 6
     others = [Call("0", "broadcast", line=13), Call("0", line=20)] * 6
     verdict = analyze(Job(WORLD, world(0, its, others, ())).play().write(tmp_path))
-    assert verdict.state == "moving"
-    assert verdict.culprits == []
+    assert (verdict.state, verdict.culprits, verdict.notes) == ("moving", [], [])
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
@@ -227,6 +226,53 @@ def test_counts_of_a_run_that_goes_on(tmp_path: Path) -> None:
             status["last_completed_collective"] += (rank + index) % 3
         (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(made, 2))
     assert analyze(tmp_path).culprits == []
+
+
+@pytest.mark.parametrize(
+    ("late", "named"), [({3: 2}, set()), ({3: 3}, {3}), ({1: 5, 2: 5, 3: 5}, set()), ({0: 5, 1: 5}, {0, 1})]
+)
+def test_how_far_behind_a_gpu_must_be(late: dict[int, int], named: set[int], tmp_path: Path) -> None:
+    """In one group two are usual; where most are behind, the one ahead is the odd one and nobody is named."""
+    job = Job(WORLD, dict.fromkeys(range(4), [REDUCE] * 10)).play()
+    for rank in range(4):
+        made = job.dump(rank)
+        made["entries"][-1].update(retired=False, state="scheduled")
+        status = next(iter(made["pg_status"].values()))
+        status["last_enqueued_collective"] += 1
+        made["entries"].append({**made["entries"][-1], "collective_seq_id": status["last_enqueued_collective"]})
+        status["last_completed_collective"] -= late.get(rank, 0)
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(made, 2))
+    assert set(kinds(analyze(tmp_path))) == named
+
+
+def test_two_groups_of_one_name(tmp_path: Path) -> None:
+    """Groups that are named alike and have other members are told apart."""
+    groups = {"a": [0, 1], "b": [2, 3], "0": range(4)}
+    programs = {
+        rank: [*[Call("a" if rank < 2 else "b")] * (2 if rank < 2 else 7), *([Stuck()] if rank == 3 else []), Call("0")]
+        for rank in range(4)
+    }
+    job = Job(groups, programs).play()
+    for rank in range(4):
+        text = json.dumps(job.dump(rank)).replace('"b"', '"a"').replace('"Gb"', '"Ga"')
+        (tmp_path / f"_dump_{rank}").write_text(text)
+    verdict = analyze(tmp_path)
+    assert kinds(verdict) == {3: "host_stuck"}
+    assert verdict.cascade == []
+
+
+def test_numbers_that_are_not_in_the_order_of_names(tmp_path: Path) -> None:
+    """Where an entry contradicts the order of numbers and names, only what entries say is used."""
+    job = Job(GRID, grid(5, [Stuck()])).play()
+    for rank in range(8):
+        made = job.dump(rank, only_active=True)
+        numbers = sorted(made["pg_status"])
+        turned = dict(zip(numbers, reversed(numbers), strict=True))
+        made["pg_status"] = {turned[number]: one for number, one in made["pg_status"].items()}
+        for entry in made["entries"]:
+            entry["pg_id"] = int(turned[str(entry["pg_id"])])
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(made, 2))
+    assert set(kinds(analyze(tmp_path))) <= {5}
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import io
 import pickle
 import shutil
 import struct
@@ -75,6 +76,17 @@ def test_nothing_is_executed(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / WITNESS).exists()
     assert [one.rank for one in verdict.culprits] == [2]
     assert list(verdict.damaged) == ([] if name == "after-the-end" else ["_dump_4"])
+
+
+@pytest.mark.parametrize("name", [one for one in _malicious(Path(WITNESS)) if one != "after-the-end"])
+def test_both_defences_refuse_it(name: str, tmp_path: Path) -> None:
+    """The check of opcodes refuses it before anything is built, and the unpickler would find nothing to call."""
+    data = _malicious(tmp_path / WITNESS)[name]
+    with pytest.raises(plain_pickle.NotPlainError, match="more than plain values"):
+        plain_pickle.load(data)
+    with pytest.raises((plain_pickle.NotPlainError, ValueError, pickle.UnpicklingError)):
+        plain_pickle._PlainUnpickler(io.BytesIO(data)).load()
+    assert not (tmp_path / WITNESS).exists()
 
 
 @pytest.mark.parametrize("index", [1 << 20, 1 << 31, (1 << 32) - 1])
