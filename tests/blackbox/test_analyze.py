@@ -210,6 +210,15 @@ def test_gloo_after_its_timeout(tmp_path: Path) -> None:
     assert kinds(analyze(tmp_path)) == {1: "host_stuck"}
 
 
+@pytest.mark.parametrize(("backend", "named"), [("gloo", {2: "no_dump"}), ("nccl", {})])
+def test_gloo_after_a_peer_was_gone(backend: str, named: dict[int, str], tmp_path: Path) -> None:
+    """With gloo what failed counts as done, so that the only missing dump is what is left; NCCL's would be pending."""
+    job = Job(WORLD, dict.fromkeys(range(4), STEPS), backend).play()
+    verdict = analyze(job.write(tmp_path, but=[2]))
+    assert kinds(verdict) == named
+    assert bool(verdict.undecided) == (not named)
+
+
 def test_healthy(tmp_path: Path) -> None:
     """A run in which nothing is pending has no culprit, and no rank that is slow by chance."""
     verdict = analyze(Job(GRID, grid(0, ())).play().write(tmp_path))

@@ -26,7 +26,8 @@ def _who(verdict: Verdict) -> list[str]:
     if verdict.state == "unreadable":
         return ["", "No dump here can be read."]
     if not verdict.culprits:
-        return ["", "Nothing is stuck." if verdict.state == "moving" else "NOBODY CAN BE NAMED."]
+        quiet = "Nothing is pending in these dumps." if verdict.absent else "Nothing is stuck."
+        return ["", quiet if verdict.state == "moving" else "NOBODY CAN BE NAMED."]
     named = verdict.culprits
     head = {"slow": "SLOW"}.get(verdict.state, "HELD UP BY")
     made = ["", f"{head}: {rank_list(one.rank for one in named)}"]

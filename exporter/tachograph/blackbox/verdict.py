@@ -120,6 +120,7 @@ def _decide(verdict: Verdict, standing: Standing) -> None:
             _add_idle(standing, operations, named)
     if not named and not operations:
         _add_failed(standing, named)
+        _add_absent_of_gloo(standing, named)
     verdict.culprits = [named[rank] for rank in sorted(named)]
     if operations or named:
         verdict.state = "stuck"
@@ -322,6 +323,19 @@ def _add_failed(standing: Standing, named: dict[int, Culprit]) -> None:
                 "counts it as done, as it does after a timeout"
             )
             named.setdefault(rank, Culprit(rank, HOST, reason, dump.where or dump.last_line, line))
+
+
+def _add_absent_of_gloo(standing: Standing, named: dict[int, Culprit]) -> None:
+    """Name the few without a dump where all else has ended; gloo counts calls as done that failed with a peer."""
+    backends = set[str]().union(*(dump.backends for dump in standing.dumps.values()))
+    if named or backends != {"gloo"} or 2 * len(standing.absent) > len(standing.world):
+        return
+    for rank in standing.absent:
+        reason = (
+            "left no dump that can be read, alone of all; nothing of the others is pending, but gloo counts a call as "
+            "done that failed because a peer was gone"
+        )
+        named[rank] = Culprit(rank, NO_DUMP, reason)
 
 
 def _add_slow(verdict: Verdict, standing: Standing) -> None:
