@@ -323,6 +323,15 @@ def test_a_stuck_rank_with_a_receive_that_is_met(receiving: Sequence[int], tmp_p
     assert kinds(analyze(folder)) == CULPRITS["lock_gil_1st"]
 
 
+def test_a_count_that_holds_sends(real: tuple[str, Path]) -> None:
+    """A count that is behind without an operation pending in that group is of point-to-point operations, and no GPU."""
+    name, folder = real
+    made = pickle.loads((folder / "_dump_3").read_bytes())
+    made["pg_status"]["0"] = {"last_enqueued_collective": 20_000, "last_completed_collective": 100}
+    (folder / "_dump_3").write_bytes(pickle.dumps(made, 2))
+    assert kinds(analyze(folder)) == CULPRITS[name]
+
+
 def test_json_and_pickles_in_one_folder(real: tuple[str, Path]) -> None:
     """Formats and file names may differ from rank to rank."""
     name, folder = real

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tachograph.blackbox.recorder import RankDump
 from tachograph.blackbox.standing import Standing
 
 USUAL = 2
@@ -41,7 +42,7 @@ def behind(standing: Standing) -> dict[int, Behind]:
             continue
         most = max(done.values())
         late = [rank for rank, count in done.items() if count < most <= (standing.enqueued(rank, name) or 0)]
-        late = [rank for rank in late if names.get((rank, name)) not in ONE_WAY]
+        late = [rank for rank in late if _pending_there(standing.dumps[rank], names.get((rank, name)))]
         if not late or 2 * len(late) > len(group.members):
             continue
         for rank in late:
@@ -53,6 +54,13 @@ def behind(standing: Standing) -> dict[int, Behind]:
         if worst.others - worst.completed > USUAL or (len(ones) > 1 and len(found) <= few):
             result[rank] = Behind(worst.group, worst.completed, worst.others, len(ones))
     return result if 2 * len(result) <= len(standing.dumps) else {}
+
+
+def _pending_there(dump: RankDump, first: str | None) -> bool:
+    """Return whether a rank's ring shows the operation that its count says is not done, if it shows any."""
+    if first is None:  # a count that also holds point-to-point operations may be behind without one
+        return dump.cut or not (dump.calls or dump.pending)
+    return first not in ONE_WAY
 
 
 def _first_pending(standing: Standing) -> Mapping[tuple[int, str], str]:
