@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rules_conclusions import FAULTS, STEP_SECONDS, conclusions
-from rules_pages import RANKS_PER_NODE, Page, concluded, exporter_lines, node_lines, plan
+from rules_pages import RANKS_PER_NODE, Page, concluded, exporter_lines, gpu_uuids, node_lines, plan
 
 CULPRIT_NODE = 27
 
@@ -26,15 +26,17 @@ class Fleet:
     def __init__(self, nodes: int, exporter: str, host: str) -> None:
         noise = np.random.default_rng(1)
         plans = plan(exporter_lines(exporter, 0)), plan(node_lines(host))
-        self.exporters = [Page([*exporter_lines(exporter, node)], plans[0], noise) for node in range(nodes)]
+        lines = [[*exporter_lines(exporter, node)] for node in range(nodes)]
+        self.exporters = [Page(own, plans[0], noise) for own in lines]
         self.hosts = [Page([*node_lines(host)], plans[1], noise) for _ in range(nodes)]
         self.concluded: dict[str, list[Page]] = {}
+        uuids = [gpu_uuids(own) for own in lines]
+        ranks = nodes * RANKS_PER_NODE
         for state in FAULTS:
             culprits, others = conclusions(state)
-            ranks = nodes * RANKS_PER_NODE
-            shown = [culprits if node == CULPRIT_NODE else others for node in range(nodes)]
             self.concluded[state] = [
-                Page(*concluded(lines, exporter, node, ranks), noise) for node, lines in enumerate(shown)
+                Page(*concluded(culprits if node == CULPRIT_NODE else others, uuids[node], node, ranks), noise)
+                for node in range(nodes)
             ]
         self._paused = 0.0
         self._stopped: float | None = None

@@ -6,7 +6,7 @@ A page is generated once per node, with a slot of fixed width for every value th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,9 +128,16 @@ def exporter_lines(pattern: str, node: int) -> Iterator[str]:
     yield from (line for line in text.splitlines() if not CONCLUDED.match(line))
 
 
-def concluded(lines: Sequence[Line], pattern: str, node: int, ranks: int) -> tuple[list[str], list[Moving | None]]:
+def gpu_uuids(lines: Iterable[str]) -> dict[str, str]:
+    """Return the UUIDs of a page's GPUs by their index."""
+    found = (re.match(r'tachograph_gpu_up\{gpu="(\d+)",uuid="([^"]+)"', line) for line in lines)
+    return {one[1]: one[2] for one in found if one}
+
+
+def concluded(
+    lines: Sequence[Line], uuids: Mapping[str, str], node: int, ranks: int
+) -> tuple[list[str], list[Moving | None]]:
     """Return what a node concludes, with its ranks and GPUs and the run's size, and how each line changes."""
-    uuids = dict(re.findall(r'tachograph_gpu_up\{gpu="(\d+)",uuid="([^"]+)"', "\n".join(exporter_lines(pattern, node))))
     texts: list[str] = []
     plan: list[Moving | None] = []
     for line in lines:

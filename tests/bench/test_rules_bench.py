@@ -63,8 +63,9 @@ def test_a_state_shows_what_a_real_exporter_concludes(pages: ModuleType, state: 
     """The culprit's node names it, with the GPU of the pattern; ages go on, and timestamps count from the beginning."""
     conclusions = importlib.import_module("rules_conclusions")
     pattern = "\n".join(f'tachograph_gpu_up{{gpu="{gpu}",uuid="GPU-fa4e0000-{gpu}"}} 1' for gpu in range(8))
+    uuids = pages.gpu_uuids(pages.exporter_lines(pattern, 27))
     culprits, others = conclusions.conclusions(state)
-    page = pages.Page(*pages.concluded(culprits, pattern, 27, 4096), np.random.default_rng(1))
+    page = pages.Page(*pages.concluded(culprits, uuids, 27, 4096), np.random.default_rng(1))
     page.start(1_700_000_000.0)
     early, late = samples(page.render(0, 0)), samples(page.render(0, 100))
     for name in names:
