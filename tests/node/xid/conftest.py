@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tachograph.node.xid.counts import XidWatch
+
 WATCHER = Path(__file__).with_name("watcher.py")
 
 
@@ -136,3 +138,17 @@ def watch() -> Iterator[Callable[..., Watch]]:
     yield start
     for one in started:
         one.end()
+
+
+def up_for_days() -> float:
+    """A monotonic clock of a machine that is older than the one this test runs on."""
+    return time.monotonic() + 1e6
+
+
+@pytest.fixture
+def kernel_watch(log: Any) -> Iterator[XidWatch]:
+    """A watch on the kernel's log alone, where the driver is not loaded; closed after the test."""
+    log.clock = up_for_days
+    watch = XidWatch(None, str(log.path), clock=up_for_days)
+    yield watch
+    watch.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,6 @@ UUID = "GPU-fa4e0000-0000-4000-8000-000000000000"
 GPU = GpuIdentity("0", UUID, "made up")
 NOT_SUPPORTED, UNKNOWN = 3, 999
 Until = Callable[..., Any]
-
-
-def up_for_days() -> float:
-    """A monotonic clock of a machine that is older than the one this test runs on."""
-    return time.monotonic() + 1e6
-
-
-@pytest.fixture
-def kernel_watch(log: Any) -> Iterator[XidWatch]:
-    """A watch on the kernel's log alone, where the driver is not loaded; closed after the test."""
-    log.clock = up_for_days
-    watch = XidWatch(None, str(log.path), clock=up_for_days)
-    yield watch
-    watch.close()
 
 
 def seen(watch: XidWatch, gpu: GpuIdentity = GPU) -> dict[int, float]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,35 +117,22 @@ def test_a_text_is_plain_and_bounded(text: str, shown: str) -> None:
     assert shown_text(text) == shown
 
 
-def up_for_days() -> float:
-    return time.monotonic() + 1e6
-
-
-@pytest.fixture
-def reading(log: Any) -> Iterator[XidWatch]:
-    """A watch on the kernel's log, of a machine that has been up for days."""
-    log.clock = up_for_days
-    watch = XidWatch(None, str(log.path), clock=up_for_days)
-    yield watch
-    watch.close()
-
-
-def test_events_come_from_the_log(reading: XidWatch, log: Any, until: Callable[..., Any]) -> None:
+def test_events_come_from_the_log(kernel_watch: XidWatch, log: Any, until: Callable[..., Any]) -> None:
     """Counted beside Xids; of history what fell into a restart, shown what is of two minutes."""
     log.line(NFS, ago=RESTART_SECONDS + 60)
     log.line(OOM.format(1), ago=RESTART_SECONDS - 60)
     log.line(OOM.format(2), ago=60)
     log.line(NFS, priority=30)
     log.xid(79)
-    assert reading.kernel_rows() == [], "not read yet"
-    reading.start()
-    until(lambda: counts(reading.kernel_rows()) == {"oom_kill": 2})
-    shown = until(lambda: messages(reading.kernel_rows()))
+    assert kernel_watch.kernel_rows() == [], "not read yet"
+    kernel_watch.start()
+    until(lambda: counts(kernel_watch.kernel_rows()) == {"oom_kill": 2})
+    shown = until(lambda: messages(kernel_watch.kernel_rows()))
     assert list(shown) == [OOM.format(2)]
     assert 59 < shown[OOM.format(2)] < 70
     log.line(NFS)
-    until(lambda: counts(reading.kernel_rows()) == {"oom_kill": 2, "nfs": 1})
-    assert messages(reading.kernel_rows())[NFS] < 10
+    until(lambda: counts(kernel_watch.kernel_rows()) == {"oom_kill": 2, "nfs": 1})
+    assert messages(kernel_watch.kernel_rows())[NFS] < 10
 
 
 def test_a_page_has_them(exporter_at: Callable[..., Any], log: Any) -> None:
