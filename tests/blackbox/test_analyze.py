@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.blackbox.verdict import Verdict, analyze
+from tachograph.blackbox.findings import Verdict
+from tachograph.blackbox.verdict import analyze
 from tests.blackbox.made_job import MILLISECOND, START, Call, Job, Stuck, as_json
 
 REAL = Path(__file__).parent / "flight_recorder"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.blackbox.verdict import Verdict, analyze
+from tachograph.blackbox.findings import Verdict
+from tachograph.blackbox.verdict import analyze
 
 pytestmark = pytest.mark.torch
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tachograph import humanize
-from tachograph.blackbox.verdict import BlockedGroup, Verdict, rank_list
+from tachograph.blackbox.findings import BlockedGroup, Verdict
+from tachograph.blackbox.words import rank_list
 from tachograph.printable import printable
 
 MOST_CULPRITS = 20

@@ -2,77 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph import humanize
 from tachograph.blackbox import folder as folders
 from tachograph.blackbox import gpu, mismatch, slow, waits
+from tachograph.blackbox.findings import GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
 from tachograph.blackbox.folder import Folder
 from tachograph.blackbox.mismatch import Mismatch
-from tachograph.blackbox.recorder import Shape
 from tachograph.blackbox.standing import Standing, stand
 from tachograph.blackbox.waits import Blocked, Roots
-
-HOST, GPU, NO_DUMP, SLOW = "host_stuck", "gpu_stuck", "no_dump", "slow"
-
-
-@dataclass(frozen=True)
-class Culprit:
-    """One rank that holds the run up."""
-
-    rank: int
-    kind: str
-    reason: str
-    line: str | None = None
-    missed_line: str | None = None
-    """Where the other ranks called what this one did not."""
-
-
-@dataclass(frozen=True)
-class Open:
-    """A question that stays open, and why."""
-
-    what: str
-    why: str
-    ranks: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class BlockedGroup:
-    """A group that does not get on."""
-
-    group: str
-    members: int
-    operation: str
-    number: int
-    line: str | None
-    waiting: tuple[int, ...]
-    missing: tuple[int, ...]
-    since: float | None
-    """Unix time of the first call of what is pending."""
-
-
-@dataclass
-class Verdict:
-    """The result of an analysis: who holds the run up, why, and which questions stay open."""
-
-    directory: str
-    state: str = "moving"
-    """`stuck`, `slow`, `moving` (nothing is pending that holds anyone up) or `unreadable`."""
-    culprits: list[Culprit] = field(default_factory=list)
-    blocked_first: BlockedGroup | None = None
-    cascade: list[BlockedGroup] = field(default_factory=list)
-    undecided: list[Open] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    ranks: tuple[int, ...] = ()
-    world: int = 0
-    absent: tuple[int, ...] = ()
-    damaged: dict[str, str] = field(default_factory=dict)
-    other_attempts: list[str] = field(default_factory=list)
-    backends: tuple[str, ...] = ()
-    versions: tuple[str, ...] = ()
+from tachograph.blackbox.words import called, operation_name, rank_list, shape_of, wait
 
 
 def analyze(directory: Path, world_size: int | None = None) -> Verdict:
@@ -132,7 +73,7 @@ def _decide(verdict: Verdict, standing: Standing) -> None:
 
 def _add_mismatch(verdict: Verdict, standing: Standing, one: Mismatch, named: dict[int, Culprit]) -> None:
     title = standing.groups[one.group].title
-    mine, theirs = _called(one.called), _called(one.expected)
+    mine, theirs = called(one.called), called(one.expected)
     if not one.blocks:
         verdict.notes.append(
             f"{title} #{one.sequence}: {rank_list(one.ranks)} called {mine}, others {theirs}; the group went on"
@@ -189,9 +130,9 @@ def _gpu(standing: Standing, rank: int, late: gpu.Behind) -> Culprit:
 def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:
     for rank, ones in found.stuck.items():
         first = min(ones, key=lambda one: (one.peer is not None, one.since is None, one.since or 0))
-        line = _shape(standing, first).line
+        line = shape_of(standing, first).line
         if rank in first.not_started:
-            reason = f"stuck on the GPU: its GPU has not started {_operation(standing, first)}, others' have"
+            reason = f"stuck on the GPU: its GPU has not started {operation_name(standing, first)}, others' have"
             named.setdefault(rank, Culprit(rank, GPU, reason, line))
             continue
         members = len(standing.groups[first.group].members)
@@ -199,15 +140,15 @@ def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> N
         if alone and len(first.missing) > 1 and 4 * len(first.waiting) <= members and first.peer is None:
             for waiting in first.waiting:
                 reason = (
-                    f"called {_operation(standing, first)} alone: {rank_list(first.missing)} have not, and nothing "
+                    f"called {operation_name(standing, first)} alone: {rank_list(first.missing)} have not, and nothing "
                     "else holds them up; one call too many, or all the others have left or are held up on the host"
                 )
                 named.setdefault(waiting, Culprit(waiting, mismatch.EXTRA, reason, line))
             continue
         dump = standing.dumps[rank]
         reason = (
-            f"stuck on the host: never called {_operation(standing, first)}, for which {rank_list(first.waiting)} "
-            f"{_wait(first.waiting)}; "
+            f"stuck on the host: never called {operation_name(standing, first)}, for which {rank_list(first.waiting)} "
+            f"{wait(first.waiting)}; "
             + ("what is pending of its own the others have called" if dump.pending else "nothing of its own is pending")
         )
         if dump.where:
@@ -232,10 +173,10 @@ def _add_absent(verdict: Verdict, standing: Standing, found: Roots, named: dict[
             )
             continue
         reason = (
-            f"left no dump that can be read, and {rank_list(first.waiting)} {_wait(first.waiting)} for it in "
-            f"{_operation(standing, first)}: dead, or it raised and hangs on its way out"
+            f"left no dump that can be read, and {rank_list(first.waiting)} {wait(first.waiting)} for it in "
+            f"{operation_name(standing, first)}: dead, or it raised and hangs on its way out"
         )
-        named.setdefault(rank, Culprit(rank, NO_DUMP, reason, None, _shape(standing, first).line))
+        named.setdefault(rank, Culprit(rank, NO_DUMP, reason, None, shape_of(standing, first).line))
 
 
 def _add_rings(verdict: Verdict, standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:
@@ -246,7 +187,7 @@ def _add_rings(verdict: Verdict, standing: Standing, found: Roots, named: dict[i
         first = ones[0]
         verdict.undecided.append(
             Open(
-                f"{rank_list(ranks)} have all called {_operation(standing, first)}, and it ends at none of them",
+                f"{rank_list(ranks)} have all called {operation_name(standing, first)}, and it ends at none of them",
                 "all are equal: the network between them, or a GPU that nothing here tells apart; ask for their "
                 "Xids, NICs and switches",
                 tuple(sorted(ranks)),
@@ -268,7 +209,7 @@ def _crossed(verdict: Verdict, standing: Standing, ones: Sequence[Blocked], name
         ranks = sorted({rank for one in ones for rank in one.waiting})
         verdict.undecided.append(
             Open(
-                f"{rank_list(ranks)} wait for each other's calls, first in {_operation(standing, few)}",
+                f"{rank_list(ranks)} wait for each other's calls, first in {operation_name(standing, few)}",
                 "their calls have different orders, and as many take one as the other",
                 tuple(ranks),
             )
@@ -276,10 +217,10 @@ def _crossed(verdict: Verdict, standing: Standing, ones: Sequence[Blocked], name
         return
     for rank in few.waiting:
         reason = (
-            f"wrong order: waits in {_operation(standing, few)}, while {rank_list(most.waiting)} wait for it in "
-            f"{_operation(standing, most)}"
+            f"wrong order: waits in {operation_name(standing, few)}, while {rank_list(most.waiting)} wait for it in "
+            f"{operation_name(standing, most)}"
         )
-        named[rank] = Culprit(rank, mismatch.ORDER, reason, _shape(standing, few).line, _shape(standing, most).line)
+        named[rank] = Culprit(rank, mismatch.ORDER, reason, shape_of(standing, few).line, shape_of(standing, most).line)
 
 
 def _add_idle(standing: Standing, operations: Sequence[Blocked], named: dict[int, Culprit]) -> None:
@@ -294,11 +235,11 @@ def _add_idle(standing: Standing, operations: Sequence[Blocked], named: dict[int
         dump = standing.dumps[rank]
         reason = (
             f"probably stuck on the host: nothing of its own is pending, while {rank_list(operations[0].waiting)} "
-            f"{_wait(operations[0].waiting)} in {_operation(standing, operations[0])}; the dumps do not say who is in "
-            "that group"
+            f"{wait(operations[0].waiting)} in {operation_name(standing, operations[0])}; the dumps do not say who is "
+            "in that group"
         )
         line = dump.where or dump.last_line
-        named[rank] = Culprit(rank, HOST, reason, line, _shape(standing, operations[0]).line)
+        named[rank] = Culprit(rank, HOST, reason, line, shape_of(standing, operations[0]).line)
 
 
 def _add_failed(standing: Standing, named: dict[int, Culprit]) -> None:
@@ -392,7 +333,7 @@ def _add_open(verdict: Verdict, standing: Standing, operations: Sequence[Blocked
 
 
 def _blocked_group(standing: Standing, one: Blocked) -> BlockedGroup:
-    shape = _shape(standing, one)
+    shape = shape_of(standing, one)
     group = standing.groups[one.group]
     return BlockedGroup(
         group.title,
@@ -404,41 +345,3 @@ def _blocked_group(standing: Standing, one: Blocked) -> BlockedGroup:
         tuple(sorted(one.missing | one.unknown)),
         one.since / 1e9 if one.since else None,
     )
-
-
-NO_SHAPE = Shape("operation", (), (), (), None)
-
-
-def _shape(standing: Standing, one: Blocked) -> Shape:
-    return standing.shape(one.example) if one.example.shape >= 0 else NO_SHAPE
-
-
-def _operation(standing: Standing, one: Blocked) -> str:
-    title = standing.groups[one.group].title
-    name = _shape(standing, one).name
-    if one.peer is not None:
-        return f"{name} ({'to' if one.peer[0] == 'send' else 'from'} rank {one.peer[1]}, {title})"
-    line = _shape(standing, one).line
-    return f"{name} #{one.sequence} of {title}" + (f" at {line}" if line else "")
-
-
-def _called(shape: Shape) -> str:
-    sizes = " ".join("x".join(map(str, one)) or "scalar" for one in (shape.inputs or shape.outputs)[:3])
-    words = [shape.name, *([sizes] if sizes else []), *shape.dtypes[:1]]
-    return " ".join(words) + (f" at {shape.line}" if shape.line else "")
-
-
-def _wait(ranks: Sequence[int]) -> str:
-    return "waits" if len(ranks) == 1 else "wait"
-
-
-def rank_list(ranks: Iterable[int]) -> str:
-    """Return `rank 3`, or `ranks 0-7, 9`."""
-    ordered = sorted(set(ranks))
-    parts: list[str] = []
-    start = 0
-    for index, rank in enumerate(ordered):
-        if index + 1 == len(ordered) or ordered[index + 1] != rank + 1:
-            parts.append(str(rank) if index == start else f"{ordered[start]}-{rank}")
-            start = index + 1
-    return ("rank " if len(ordered) == 1 else "ranks ") + humanize.listed(parts, 8)

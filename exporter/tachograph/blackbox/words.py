@@ -1,0 +1,51 @@
+"""How operations, calls and ranks are named in what an analysis says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tachograph import humanize
+from tachograph.blackbox.recorder import Shape
+from tachograph.blackbox.standing import Standing
+from tachograph.blackbox.waits import Blocked
+
+NO_SHAPE = Shape("operation", (), (), (), None)
+
+
+def shape_of(standing: Standing, one: Blocked) -> Shape:
+    """Return what is called in an operation that is pending."""
+    return standing.shape(one.example) if one.example.shape >= 0 else NO_SHAPE
+
+
+def operation_name(standing: Standing, one: Blocked) -> str:
+    """Return an operation by name, number, group and line; of a send or receive, with the other rank."""
+    title = standing.groups[one.group].title
+    name = shape_of(standing, one).name
+    if one.peer is not None:
+        return f"{name} ({'to' if one.peer[0] == 'send' else 'from'} rank {one.peer[1]}, {title})"
+    line = shape_of(standing, one).line
+    return f"{name} #{one.sequence} of {title}" + (f" at {line}" if line else "")
+
+
+def called(shape: Shape) -> str:
+    """Return a call by name, sizes, type and line."""
+    sizes = " ".join("x".join(map(str, one)) or "scalar" for one in (shape.inputs or shape.outputs)[:3])
+    words = [shape.name, *([sizes] if sizes else []), *shape.dtypes[:1]]
+    return " ".join(words) + (f" at {shape.line}" if shape.line else "")
+
+
+def wait(ranks: Sequence[int]) -> str:
+    """Return the verb that goes with so many ranks."""
+    return "waits" if len(ranks) == 1 else "wait"
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """Return `rank 3`, or `ranks 0-7, 9`."""
+    ordered = sorted(set(ranks))
+    parts: list[str] = []
+    start = 0
+    for index, rank in enumerate(ordered):
+        if index + 1 == len(ordered) or ordered[index + 1] != rank + 1:
+            parts.append(str(rank) if index == start else f"{ordered[start]}-{rank}")
+            start = index + 1
+    return ("rank " if len(ordered) == 1 else "ranks ") + humanize.listed(parts, 8)
