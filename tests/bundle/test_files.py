@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tachograph import duration
 from tachograph.bundle import command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +23,9 @@ COMMITTED = {
     "dashboards": "grafana/dashboards",
     "runbooks": "runbooks",
 }
+COUNTED = re.compile(r"count_over_time\((\w+:[\w:]+)(?:{[^}]*})?\[(\w+)\][^)]*\)\s*>=? (\d+)")
+"""A number of samples that a rule wants of a recorded series: its name, the window, how many."""
+
 SITE = ["--node-job", "hosts", "--runbook-url", "https://b.example/", "--grafana-url", "https://g.example"]
 
 
@@ -56,6 +61,26 @@ def test_no_rule_is_evaluated_more_often_than_targets_are_scraped(write: Write) 
     assert all(after in (before, "15s") for before, after in intervals)
     settings = yaml.load((out / "prometheus.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)["global"]
     assert settings == {"scrape_interval": "15s", "scrape_timeout": "4s", "evaluation_interval": "15s"}
+
+
+def test_rules_that_count_samples_can_have_as_many_at_the_longest_interval(write: Write) -> None:
+    """A window over a recorded series holds as many samples as its group is evaluated in it."""
+    out = write("--scrape-interval", "30s")
+    rules = [
+        (group, rule)
+        for path in (out / "rules").glob("*.yml")
+        for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]
+        for rule in group["rules"]
+    ]
+    every = {rule["record"]: duration.parse(group["interval"]) for group, rule in rules if "record" in rule}
+    counted = [
+        (series, duration.parse(window) / every[series], int(least))
+        for _, rule in rules
+        for series, window, least in COUNTED.findall(rule["expr"])
+        if series in every
+    ]
+    assert counted
+    assert [one for one in counted if one[1] < one[2]] == []
 
 
 @pytest.mark.parametrize(
@@ -139,7 +164,8 @@ def test_a_faulty_threshold_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--grafana-url", "http://a b"], "--grafana-url: 'http://a b' is empty, or has a space"),
         (["--node-job", ""], "--node-job: '' is empty"),
         (["--scrape-interval", "15"], "--scrape-interval: '15' is not a duration"),
-        (["--scrape-interval", "2s"], "--scrape-interval: '2s' is not a number of whole seconds from 5s to 60s"),
+        (["--scrape-interval", "2s"], "--scrape-interval: '2s' is not a number of whole seconds from 5s to 30s"),
+        (["--scrape-interval", "1m"], "--scrape-interval: '1m' is not a number of whole seconds from 5s to 30s"),
         (["--thresholds", "/nonexistent"], "/nonexistent: No such file or directory"),
     ],
 )

@@ -60,16 +60,18 @@ def moments(states: Sequence[bool]) -> Iterator[tuple[int, bool]]:
 def test_the_bench_has_the_numbers_of_the_rule(bench: tuple[ModuleType, ModuleType]) -> None:
     """What the traces cannot tell apart within SLACK is compared as written: how long it lasts, how much it is.
 
-    In two hours, where steps are slow, there are six times the looks; the bench has no such steps.
+    The bench looks every LOOK, the rule counts minutes. Two hours, where steps are slow, have six times as
+    many; the bench has no such steps.
     """
     rule, (_, rules) = alert(), bench
     assert rule["for"] == f"{rules.PERSISTS / 60:g}m"
     numbers = [float(number) for number in re.findall(r">= (-?[\d.]+)(?: \*|\n)", rule["expr"])]
+    least = rules.LEAST_LOOKS * rules.LOOK / 60
     correlation = round(rules.LEAST_CORRELATION * math.sqrt(12), 2)
     assert numbers == [
         number
-        for looks in (rules.LEAST_LOOKS, 6 * rules.LEAST_LOOKS)
-        for number in (100 * rules.LEAST_CLIMB, correlation, looks, rules.LEAST_THIRD, rules.LEAST_THIRD)
+        for minutes in (least, 6 * least)
+        for number in (100 * rules.LEAST_CLIMB, correlation, minutes, rules.LEAST_THIRD, rules.LEAST_THIRD)
     ]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tachograph.bundle.site import Site
 
 RECEIVERS = ("webhook", "slack", "pagerduty", "email")
-SCRAPE_SECONDS, LONGEST_SCRAPE_SECONDS = 5, 60
+SCRAPE_SECONDS, LONGEST_SCRAPE_SECONDS = 5, 30
 WRITTEN = ".bundle"
 """The list of a bundle's files, from which the next one knows which of them are obsolete."""
 PARAMETERS = {
@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--scrape-interval",
         metavar="TIME",
-        help="how often Prometheus scrapes, 5s to 60s; rules are evaluated no more often (default: 5s; some every 2s)",
+        help="how often Prometheus scrapes, 5s to 30s; rules are evaluated no more often (default: 5s; some every 2s)",
     )
     parser.add_argument(
         "--thresholds", type=Path, metavar="FILE", help="YAML with limits of your own, such as `hang_seconds: 30`"
@@ -154,7 +154,10 @@ def _scrape_seconds(text: str | None) -> int:
     except ValueError as error:
         raise rules.RuleSourceError(f"--scrape-interval: {error}") from error
     if not (seconds.is_integer() and SCRAPE_SECONDS <= seconds <= LONGEST_SCRAPE_SECONDS):
-        raise rules.RuleSourceError(f"--scrape-interval: {text!r} is not a number of whole seconds from 5s to 60s")
+        raise rules.RuleSourceError(
+            f"--scrape-interval: {text!r} is not a number of whole seconds from 5s to 30s; "
+            "many rules look back one minute, which must hold two scrapes"
+        )
     return int(seconds)
 
 
