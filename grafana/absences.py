@@ -19,4 +19,3 @@ UNTIMED = 'no checkpoint has been saved, or none is timed: needs phase("checkpoi
 DETAIL = "not collected: the exporter runs without --rank.series=all"
 NO_HOST = "not collected: no node_exporter is scraped"
 NO_PRESSURE = "not collected: no node_exporter with its pressure collector is scraped"
-NO_SCHEDULER = "not collected: neither kube-state-metrics nor Slurm's metrics are scraped"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shell
-from absences import NO_SCHEDULER
 from culprits import ROWS
 from panels import (
     BLUE,
@@ -11,7 +10,6 @@ from panels import (
     GREEN,
     GREY,
     ORANGE,
-    PURPLE,
     RED,
     SEVERITIES,
     UNITS,
@@ -45,7 +43,6 @@ FIRING = of_runs("ALERTS", alertstate="firing")
 EVERYWHERE = of_cluster("ALERTS", alertstate="firing", severity="critical|warning|info")
 OF_BASELINE = f"(1 - max by (run) ({of_runs('run:speed_loss:ratio')}))"
 POWER = of_cluster("node:gpu_power:watts")
-SCHEDULED = f"sum({of_cluster('cluster:scheduled_gpus:sum')})"
 OF_RUNS = f"{POWER} * on (instance, uuid) group_left (run) {of_runs('node:gpu_rank:info')}"
 PER_JOULE = f"sum({of_runs('run:tokens:rate1m')} and on (run) ({OF_RUNS})) / sum({OF_RUNS})"
 
@@ -59,13 +56,13 @@ def top() -> list[Json]:
     """Return the band that answers in five seconds: is the cluster doing useful work, and what is on fire."""
     mfu = f"sum({of_runs(c.RUN_WORK, unit='flops')}) / sum({of_runs(c.RUN_PEAK_FLOPS)})"
     critical = f"{of_runs('ALERTS', alertstate='firing', severity='critical')} and on (run) {GPUS}"
-    delivered, held, scheduled = hours(f"sum({WORTH})"), hours(HELD), hours(SCHEDULED)
+    delivered, held = hours(f"sum({WORTH})"), hours(HELD)
     return [
         stat("Runs", "none", "Known runs, whatever state they are in. Where one is missing that should be here: its "
              "recorder is off, or no exporter runs on its nodes.", [query(f"count({GPUS})", instant=True)], "no run",
              w=4),
         stat("GPUs allocated", "locale", "GPUs held by the ranks of all runs, and all that exporters know. Nearly "
-             "all allocated is good. What is not: see the queue below.",
+             "all allocated is good.",
              [query(HELD, "allocated", instant=True),
               query(f"count({of_cluster(c.GPU_UP)})", "known", instant=True)],
              "none", show="value_and_name", w=4),
@@ -83,11 +80,9 @@ def top() -> list[Json]:
              "paged now; the table names the run.",
              [query(f"count by (severity) ({EVERYWHERE})", "{{severity}}", instant=True)],
              "none", show="value_and_name", overrides=coloured(SEVERITIES), w=4),
-        stat("GPU-hours delivered", "locale", "GPU-hours of new training work within the time range, those that runs "
-             "held, and those that the scheduler gave out. Equal is good. Below held: lost, its causes are below. Held "
-             "below scheduled: jobs without a recorder, or that start and end.",
-             [query(delivered, "delivered", instant=True), query(held, "held", instant=True),
-              query(scheduled, "scheduled", instant=True)],
+        stat("GPU-hours delivered", "locale", "GPU-hours of new training work within the time range, and those that "
+             "runs held. Equal is good. Below held: lost, its causes are below.",
+             [query(delivered, "delivered", instant=True), query(held, "held", instant=True)],
              "not yet", show="value_and_name", decimals=0, w=8),
         stat("Runs that page", "none", "Runs with a critical alert now. 0 is good; else they are the first rows of the "
              "table.", [query(f"count(group by (run) ({critical})) or vector(0)", instant=True)], "none", w=4),
@@ -167,13 +162,13 @@ def over(colour: str) -> list[Json]:
 def use() -> list[Json]:
     """Return how the machines are used, over time."""
     worst = at_end(f"bottomk(10, {OF_BASELINE})")
-    shades = {"known": GREY, "scheduled": PURPLE, "allocated": BLUE, "productive": GREEN}
+    shades = {"known": GREY, "allocated": BLUE, "productive": GREEN}
     return [
-        lines("GPUs", "locale", "GPUs that exporters know, that the scheduler gave out, that runs hold, and the worth "
-              "of new work. Close together is good. Known above scheduled: idle machines; scheduled above allocated: "
-              "jobs without a recorder; allocated above productive: see what is lost.",
-              [query(f"count({of_cluster(c.GPU_UP)})", "known"), query(SCHEDULED, "scheduled"),
-               query(HELD, "allocated"), query(f"sum({WORTH})", "productive")],
+        lines("GPUs", "locale", "GPUs that exporters know, that runs hold, and the worth of new work. Close together "
+              "is good. Known above allocated: idle machines, or jobs without a recorder; allocated above productive: "
+              "see what is lost.",
+              [query(f"count({of_cluster(c.GPU_UP)})", "known"), query(HELD, "allocated"),
+               query(f"sum({WORTH})", "productive")],
               "no run is known", overrides=coloured(shades), min=0, w=8),
         lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work: GPU-hours lost an hour. "
               "Collectives are part of how runs are built; the others should be near 0.",
@@ -195,39 +190,12 @@ def use() -> list[Json]:
     ]  # fmt: skip
 
 
-def queue() -> list[Json]:
-    """Return who waits for GPUs at the scheduler, and for how long."""
-    length, gpus, mean, longest = (
-        of_cluster(f"cluster:{name}")
-        for name in (
-            "queue_length:count",
-            "queued_gpus:sum",
-            "queue_wait_seconds:mean1h",
-            "queue_wait_seconds:max",
-        )
-    )
-    return [
-        lines("Queue", "locale", "What waits at the scheduler: pods that ask for GPUs, and those GPUs; jobs of Slurm, "
-              "those without a GPU included, held ones not. Short is good. A queue beside idle GPUs: jobs that need "
-              "whole nodes, quotas, or nodes that were drained.",
-              [query(f"sum by (scheduler) ({length})", "waiting, {{scheduler}}"),
-               query(f"sum by (scheduler) ({gpus})", "GPUs asked for, {{scheduler}}")], NO_SCHEDULER, min=0, w=12),
-        lines("Wait in the queue", "s", "How long what started in the last hour had waited; for Slurm, the length of "
-              "the queue over how fast jobs leave it. For pods also the longest that waits now. Short is good. It "
-              "grows: the cluster is full, or the first of the queue cannot be placed.",
-              [query(f"max by (scheduler) ({mean})", "mean, {{scheduler}}"),
-               query(f"max by (scheduler) ({longest})", "longest, {{scheduler}}")],
-              "not collected, or nothing started in the last hour: needs kube-state-metrics, or Slurm's own metrics",
-              min=0, w=12),
-    ]  # fmt: skip
-
-
 def dashboard() -> Json:
     """Return the whole dashboard."""
     return shell.dashboard(
         "fleet",
         "All runs of a cluster: are its GPUs doing useful work, which runs are in trouble, what does it cost?",
-        [*top(), worst_runs(), row("Use over time"), *use(), row("Queue"), *queue()],
+        [*top(), worst_runs(), row("Use over time"), *use()],
         variables=(shell.FIND,),
         annotations=[],
         since="now-6h",

@@ -207,7 +207,6 @@ def families(metric: c.Metric) -> Iterator[tuple[str, dict[str, str], int, float
                 yield metric.name, labels, place, 1.0
 
 
-POD = {"namespace": "ml", "pod": "waiting-0", "uid": "1"}
 HOSTS: dict[str, tuple[Moment, dict[str, str]]] = {
     'up{job="tachograph"}': (lambda *_: 1.0, {}),
     'up{job="node"}': (lambda *_: 1.0, {}),
@@ -233,15 +232,8 @@ HOSTS: dict[str, tuple[Moment, dict[str, str]]] = {
     "node_infiniband_port_data_received_bytes_total": (lambda _, __, age: age * 1e10, {"device": "mlx5_0"}),
     "node_infiniband_np_cnp_packets_sent_total": (lambda *_: 0.0, {"device": "mlx5_0"}),
     "node_infiniband_local_ack_timeout_errors_total": (lambda *_: 0.0, {"device": "mlx5_0"}),
-    "kube_pod_container_resource_requests": (lambda *_: 8.0, {**POD, "container": "c", "resource": "nvidia_com_gpu"}),
-    "kube_pod_status_phase": (lambda *_: 1.0, {**POD, "phase": "Pending"}),
-    "kube_pod_status_scheduled": (lambda *_: 1.0, {**POD, "condition": "false"}),
-    "kube_pod_created": (lambda _, now, age: now - age, POD),
-    "slurm_jobs_gpus_alloc": (lambda *_: 64.0, {}),
-    "slurm_jobs_pending": (lambda *_: 3.0, {}),
-    "slurm_sdiag_jobs_started": (lambda _, __, age: age // 60, {}),
 }
-"""Series of Prometheus itself, for each exporter, of node_exporter and of a scheduler; a name may include its job."""
+"""Series of Prometheus itself, for each exporter, and of node_exporter; a name may include its job."""
 
 
 def hosts() -> Iterator[tuple[str, dict[str, str], int, Moment]]:

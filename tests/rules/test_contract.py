@@ -63,8 +63,6 @@ NCCL_LABELS = frozenset({
     "version", "slurm_job_id", "node", "gpu", "comm_name", "n_nodes", "nranks", "message_size",
 })  # fmt: skip
 
-POD = frozenset({"namespace", "pod", "uid"})
-
 OUTSIDE: Mapping[str, frozenset[str]] = {
     "up": TARGET,
     "scrape_duration_seconds": TARGET,
@@ -75,18 +73,6 @@ OUTSIDE: Mapping[str, frozenset[str]] = {
     **{f"node_{name}": TARGET | set(labels) for labels, names in NODE_EXPORTER.items() for name in names.split()},
     **{twin.field: TARGET | DCGM_LABELS for row in catalog.METRICS for twin in row.dcgm},
     "DCGM_FI_DEV_XID_ERRORS": TARGET | DCGM_LABELS,
-    "kube_node_status_allocatable": TARGET | {"node", "resource", "unit"},
-    "kube_pod_container_resource_requests": TARGET | POD | {"container", "node", "resource", "unit"},
-    "kube_pod_created": TARGET | POD,
-    "kube_pod_status_phase": TARGET | POD | {"phase"},
-    "kube_pod_status_scheduled": TARGET | POD | {"condition"},
-    "kube_pod_status_scheduled_time": TARGET | POD,
-    "slurm_gpus_alloc": TARGET,
-    "slurm_jobs_gpus_alloc": TARGET,
-    "slurm_jobs_hold": TARGET,
-    "slurm_jobs_pending": TARGET,
-    "slurm_queue_pending": TARGET,
-    "slurm_sdiag_jobs_started": TARGET,
     "nccl_bus_bandwidth_gbs": TARGET | NCCL_LABELS | {"collective", "algo_proto"},
     "nccl_p2p_bus_bandwidth_gbs": TARGET | NCCL_LABELS | {"p2p_operation"},
 }
