@@ -65,7 +65,7 @@ SYMPTOMS: list[Labels] = [
     *of("hero", "RunHung", rank="0", instance="node-31", tier="hero"),
     *of("hero", "CheckpointStale", severity="warning", tier="hero"),
     *of("hero-night", "LossDiverging", severity="warning", tier="hero"),
-    *of("hero-day", "LossPlateau", severity="warning", tier="hero"),
+    *of("hero-day", "GoodputLow", severity="warning", tier="hero"),
     *of("dead-node", "RunHung", "MfuDropped", "RunDown"),
     {"alertname": "ExporterDown", "instance": "node-40", "severity": "warning"},
     *of("blind", "RanksMissing", severity="warning"),
@@ -232,7 +232,7 @@ def test_the_tier_of_a_run_decides_who_is_woken(pages: list[PagedAlert]) -> None
     assert to["dev"] == {("RankDead", "chat"), ("MemoryLeak", "chat")}
     assert to["hero"] == {("RunHung", "page"), ("RunHung", "escalation")}
     assert to["hero-night"] == {("LossDiverging", "page")}
-    assert to["hero-day"] == {("LossPlateau", "ticket")}
+    assert to["hero-day"] == {("GoodputLow", "ticket")}
 
 
 @pytest.mark.e2e

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 RUN = {"run": "llama", "tier": "hero"}
 PAGE = {"alertname": "RankDead", "rank": "5", "instance": "node-09", "gpu": "5", **RUN}
-TICKET = {"alertname": "LossPlateau", "severity": "warning", **RUN}
+TICKET = {"alertname": "GradientNormSpike", "severity": "warning", **RUN}
 ANNOTATIONS = {
     "description": "Rank 5 died. Look at node-09’s log.",
     "cost": "1,024 GPU-hours an hour",
@@ -121,7 +121,7 @@ def test_every_receiver_gets_its_words(delivered: Delivered) -> None:
     assert message["title"] == subject
     assert "*Cost:* 1,024 GPU-hours an hour" in message["text"]
 
-    assert mail["Subject"] == "LossPlateau – run llama"
+    assert mail["Subject"] == "GradientNormSpike – run llama"
     parts = {kind: mail.get_body((kind,)).get_content() for kind in ("plain", "html")}  # type: ignore[union-attr]
     assert "Last checkpoint: step 48,000, 12m 3s ago" in parts["plain"]
     assert "<td" in parts["html"]

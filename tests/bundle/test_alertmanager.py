@@ -73,7 +73,7 @@ def test_others_alerts_take_no_route_of_ours(programs: Mapping[str, Path], write
     for labels, receiver in {
         "component=tachograph alertname=RankDead severity=critical run=r": "page",
         "component=tachograph alertname=TachographWatchdog severity=none": "watchdog",
-        "component=tachograph alertname=LossPlateau severity=warning run=r": "ticket",
+        "component=tachograph alertname=GoodputLow severity=warning run=r": "ticket",
         "alertname=NodeDown severity=critical": "null",
     }.items():
         amtool(

@@ -65,9 +65,9 @@ def test_texts_are_indented_like_their_line(tmp_path: Path) -> None:
 
 def test_a_rule_knows_its_name(tmp_path: Path) -> None:
     """Of the alert or the series nearest above."""
-    path = source(tmp_path, "- record: run:a:max\n  expr: $(remembered 5m; b)\n- alert: Odd\n  at: $(runbook)\n")
+    path = source(tmp_path, "- record: run:a:max\n  expr: $(rate 5m; $(rule))\n- alert: Odd\n  at: $(runbook)\n")
     assert yaml.safe_load(rules.rendered(path, {"runbook_url": "http://book"})) == [
-        {"record": "run:a:max", "expr": "(last_over_time(run:a:max[5m]) and on (run) b)"},
+        {"record": "run:a:max", "expr": "(rate(run:a:max[5m]) or rate(run:a:max[5m]))"},
         {"alert": "Odd", "at": "http://book/Odd.md"},
     ]
 

@@ -15,7 +15,7 @@ from tachograph.report.queries import SectionQueries
 from tachograph.report.svg import PlotArea, Point, stacked
 from tachograph.report.window import iso
 
-LOSS_ALERTS = frozenset({"LossSpike", "LossSpikeNotRecovering", "LossDiverging", "LossNotFinite", "LossPlateau",
+LOSS_ALERTS = frozenset({"LossSpike", "LossSpikeNotRecovering", "LossDiverging", "LossNotFinite",
                          "GradientNormSpike", "GradientNormVanished", "GradientNormNotFinite"})  # fmt: skip
 MARKS_SHOWN = 80
 ALERTS_SHOWN = 8
