@@ -159,7 +159,7 @@ def checkpoints() -> list[Json]:
     size, took = f"sum({of_ranks(c.TRAIN_CHECKPOINT_BYTES)})", f"max({of_ranks(c.TRAIN_CHECKPOINT_DURATION)})"
     return [
         lines("Checkpoint age", "s", "Age of the newest checkpoint: a saw-tooth. Teeth that all reach the interval are "
-              "good. The best interval weighs what saving costs against how often this cluster fails.",
+              "good. The best interval weighs what saving costs against how often this run fails.",
               [query(of_run("run:checkpoint_age_seconds:min"), "age"),
                query(of_run("run:checkpoint_interval_seconds:mean1d"), "interval"),
                query(of_run("run:checkpoint_interval_seconds:optimal"), "best interval"),
