@@ -59,10 +59,6 @@ NODE_EXPORTER: Mapping[tuple[str, ...], str] = {
 
 DCGM_LABELS = frozenset({"gpu", "UUID", "modelName", "pci_bus_id", "GPU_I_ID", "DCGM_FI_DRIVER_VERSION"})
 
-NCCL_LABELS = frozenset({
-    "version", "slurm_job_id", "node", "gpu", "comm_name", "n_nodes", "nranks", "message_size",
-})  # fmt: skip
-
 OUTSIDE: Mapping[str, frozenset[str]] = {
     "up": TARGET,
     "scrape_duration_seconds": TARGET,
@@ -73,8 +69,6 @@ OUTSIDE: Mapping[str, frozenset[str]] = {
     **{f"node_{name}": TARGET | set(labels) for labels, names in NODE_EXPORTER.items() for name in names.split()},
     **{twin.field: TARGET | DCGM_LABELS for row in catalog.METRICS for twin in row.dcgm},
     "DCGM_FI_DEV_XID_ERRORS": TARGET | DCGM_LABELS,
-    "nccl_bus_bandwidth_gbs": TARGET | NCCL_LABELS | {"collective", "algo_proto"},
-    "nccl_p2p_bus_bandwidth_gbs": TARGET | NCCL_LABELS | {"p2p_operation"},
 }
 """Metrics of others that may be used."""
 

@@ -45,7 +45,7 @@ def test_one_port_that_cannot_be_read_costs_the_collector(programs: Mapping[str,
 
 
 def test_the_collectors_that_rules_read_are_watched() -> None:
-    """NodeCollectorFailed looks at what the lab switches on for the rules, and at the files of NCCL Inspector."""
+    """NodeCollectorFailed looks at what the lab switches on for the rules."""
     macro: str = yaml.safe_load((ROOT / "prometheus/macros.yml").read_text(encoding="utf-8"))["collectors"]
     watched = macro.partition('"')[2].partition('"')[0].split("|")
-    assert sorted(watched) == sorted((*NODE_COLLECTORS, "textfile"))
+    assert sorted(watched) == sorted(NODE_COLLECTORS)
