@@ -29,9 +29,9 @@ STRAGGLER_WAIT = 0.6
 """A straggler waits less than this share of the usual wait: rank:straggler:level."""
 
 THROUGHPUT_DROP_RATIO = 0.15
-"""Share of its usual speed that a run may lose: run:throughput_threshold:ratio."""
+"""Share of its usual speed that a run may lose: ThroughputDropped."""
 DATA_STALL_RATIO = 0.2
-"""Share of its steps that the median rank may wait for data: run:data_stall_threshold:ratio."""
+"""Share of its steps that the median rank may wait for data: DataStall."""
 
 THERMAL, POWER_BRAKE, POWER_CAP = "thermal", "power brake", "power cap"
 SLOWDOWN_RATIO = 0.05

@@ -31,7 +31,7 @@ ABSENT = {
         "Runs, the worst first G", "Speed of the slowest runs A", "MFU of its baseline A", "MFU D", "MFU E",
     },
     "a rank is dead: what the whole run draws is not told": {"Tokens per joule A", "fleet: Power B"},
-    "only where a run sets limits of its own": {"Checkpoint age D"},
+    "only where a run sets limits of its own": {"Checkpoint age D", "Wait for data C"},
     "only where a rank's peak is that of its GPU": {"MFU, HFU, share of the achievable C"},
 }  # fmt: skip
 """Queries, by panel and letter, that find nothing here, by the reason why that is right; and whatever is a baseline."""
