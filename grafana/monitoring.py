@@ -33,7 +33,7 @@ from tachograph.catalog import index as c
 
 GROUPS = 8  # rule groups that are drawn, of some forty
 ABOUT = (
-    "NodeDown|NodesUnreachable|TelemetryLost|ExporterDown|NvmlCollectorStale|DriverMismatch|ExporterOverloaded|RunBlind|RanksMissing"
+    "NodeDown|NodesUnreachable|TelemetryLost|ExporterDown|NvmlCollectorStale|ExporterOverloaded|RunBlind|RanksMissing"
     "|NodeClockSkewed|RuleEvaluationFailing"
 )
 """What cannot be seen, or not be judged by."""
