@@ -24,6 +24,9 @@ MAX_NOTICE_BYTES = 200
 MAX_WHERE_BYTES = 160
 """Of the line at which a rank stands still: with a name of a run it fits into a label."""
 
+STACKS_BYTES, STACKS_BEGIN = 131_072, 64
+"""Size of the memory in which a stuck process leaves its stacks, and where they begin."""
+
 MAX_OWN_METRICS = 16
 MAX_DESCRIPTION_BYTES = 200
 """Of a metric that the run declared itself, in the hello."""

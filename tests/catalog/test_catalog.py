@@ -52,13 +52,13 @@ def test_unit(metric: Metric) -> None:
 def test_labels(metric: Metric) -> None:
     """Few, legal, never one that Prometheus or a scrape adds, never one that grows without bound.
 
-    A process is named by the evidence of a hang alone, which is of nine ranks and gone with the hang.
+    A process is named by the evidence of a standstill alone, which is of nine ranks and gone with it.
     """
     assert len(set(metric.labels)) == len(metric.labels) <= 8
     for label in metric.labels:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", label)
     forbidden = {"job", "instance", "host", "hostname", "pid", "step", "path", "le", "quantile", "message", "severity"}
-    if metric.name.startswith("tachograph_run_hang_"):
+    if metric.name.startswith(("tachograph_run_hang_", "tachograph_run_frozen_")):
         forbidden.remove("pid")
     assert not forbidden & set(metric.labels)
 

@@ -58,12 +58,13 @@ class Talk:
 class Exporter:
     """Accepts ranks, answers hello with `answer` (None: never), keeps what they say; `stalled`, it reads nothing more.
 
-    But what it was waiting for when it was stalled: it is `resting` after that.
+    `descriptors` go with each answer. But what it was waiting for when it was stalled: it is `resting` after that.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.answer: Frame | None = {"ok": True, "last_step": None}
+        self.descriptors: tuple[int, ...] = ()
         self.stalled = threading.Event()
         self.resting = threading.Event()
         self.talks: list[Talk] = []
@@ -139,7 +140,7 @@ class Exporter:
                 talk.lines.append(line)
                 if b'"hello"' in line and self.answer is not None:
                     with contextlib.suppress(OSError):  # it may have said bye and gone
-                        sock.sendall(json.dumps(self.answer).encode() + b"\n")
+                        socket.send_fds(sock, [json.dumps(self.answer).encode() + b"\n"], self.descriptors)
 
     def frames(self, kind: str = "state") -> list[Frame]:
         """All frames of a type, over all connections."""

@@ -105,6 +105,8 @@ def hung(now: float) -> Iterator[Line]:
     hot = {"instance": node, "gpu": HOT % PER_NODE, "uuid": uuid(node, HOT)}
     yield "ALERTS", {**own, "alertname": "RunHung", "alertstate": "firing"}, 1
     yield "rank:hang_suspect:behind", own, 1
+    evidence = {"phase": "data", "why": "elsewhere", "pid": 4242, "where": "data.py:88 load_shard"}
+    yield c.RUN_HANG_SUSPECT.name, culprit | evidence, 42
     yield "node:gpu_thermal_slowdown:ratio", hot, 0.4
     yield "run:hung_seconds:min", {"run": HUNG}, 34
     yield "run:train_step:max", {"run": HUNG}, 48_201

@@ -213,6 +213,16 @@ def test_gpus(played: Any) -> None:
     assert gpu.power_limit_watts is not None
 
 
+def test_a_rank_that_stands_still_says_where(played: Any, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its line and its process, among what is wrong with it."""
+    monkeypatch.setenv("COLUMNS", "160")
+    wall = played.hand.clock.wall()
+    played.table.greet("a")
+    played.table.tell("a", 1, phase="data", phase_since=wall, time=wall, where="data.py:88 load_shard")
+    played.serve()
+    assert "at data.py:88 load_shard (pid 4242)" in top("--exporter", played.pages.url, "--once")[1]
+
+
 def test_a_new_process_is_no_negative_rate(played: Any) -> None:
     """Counters that began again are compared with their own past; a run that is overdue makes no tokens."""
     source = NodeSource(played.pages.url)
@@ -237,7 +247,7 @@ def test_a_new_process_is_no_negative_rate(played: Any) -> None:
     played.table.heard("a")
     played.serve()
     late = source.fetch().runs[0]
-    assert (late.state, late.step_seconds, late.tokens_per_second) == ("overdue", None, 0.0)
+    assert (late.state, late.step_seconds, late.tokens_per_second) == ("hung", None, 0.0)
     played.table.lost("a")
     played.table.greet("a", played.table.OTHER)
     assert look(3, 1.0, 300).tokens_per_second == pytest.approx(100.0)

@@ -48,7 +48,12 @@ def test_a_hang(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MfuDropped" not in text
     first = rows(text, "RANK STATE")[0]
     assert first[:11] == ["43", "culprit", "node-05", "3", "dp", "11,", "pp", "1", "data", "42", "s"]
-    assert " 1 collective behind, RunHung" in text
+    assert " 1 collective behind, at data" in text
+    monkeypatch.setenv("COLUMNS", "220")
+    assert (
+        " 1 collective behind, at data.py:88 load_shard (pid 4242), RunHung"
+        in top(HUNG, "--prometheus", crowd.url, "--once")[1]
+    )
     hot = rows(text, "GPU NODE")[0]
     assert hot[:3] == ["1", "node-02", "17"]
     assert "thermal 40%, GpuThermalThrottling" in text

@@ -186,9 +186,9 @@ RUN_FRUITLESS_ATTEMPTS = _row(
     "the one before; absent without one.",
 )  # fmt: skip
 RUN_FROZEN = _row(
-    "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase"),
+    "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process"),
     "Seconds for which a rank that holds its connection has sent nothing, from 30 s on, or 60 s in init, checkpoint "
-    "and eval; the longest eight.",
+    "and eval, with its line, if it left its stacks; the longest eight.",
     few=True,
 )  # fmt: skip
 
@@ -408,6 +408,10 @@ RUN_OVERDUE = _row(
 RUN_OVERDUE_RANKS = _row(
     "run_overdue_ranks", GAUGE, "", ("run", "phase"),
     "Ranks of an overdue run by phase; unmarked is outside all phases within a step, unknown does not say.",
+)  # fmt: skip
+RUN_OVERDUE_LINE = _row(
+    "run_overdue_line_ranks", GAUGE, "", ("run", "where"),
+    "Ranks of an overdue run that stand still at the same line of its code: the line at which most do.",
 )  # fmt: skip
 RUN_LONGEST_PAUSE = _row(
     "run_longest_pause_seconds", GAUGE, "seconds", ("run",),

@@ -69,7 +69,8 @@ class Recorder(Uncopied):
       bus bandwidth; before `init_process_group`, which reads it.
     - `sinks`: other places to send the metrics to (`tachograph.export.sinks`); `trace`: where sampled steps are traced
       (`tachograph.export.traces`). Both are closed at `close` or at exit, which takes as long as they do.
-    - `$TACHOGRAPH_STACKS`: with 0 the sender thread never looks at which line a rank that makes no step stands still.
+    - `$TACHOGRAPH_STACKS`: with 0 nobody ever looks at which line a rank that makes no step stands still, and SIGURG
+      has no handler of ours, by which one that keeps Python's lock leaves its stacks.
     - `enabled=False`, or `TACHOGRAPH_DISABLED=1` in the environment: does nothing at all, with no thread and no socket.
 
     Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing. A copy of it,

@@ -56,7 +56,8 @@ class FiringAlert:
 class RankRow:
     """One rank; `marks` say what is wrong with it, `lag_ratio` is its lag as a share of a step.
 
-    `mean_lag_seconds` is its lag over all its steps, where its node says so.
+    `mean_lag_seconds` is its lag over all its steps, where its node says so; `where` the line at which it stands still,
+    "" while it does not.
     """
 
     run: str
@@ -68,6 +69,8 @@ class RankRow:
     state: str = ""
     phase: str = ""
     phase_seconds: float | None = None
+    pid: str = ""
+    where: str = ""
     step: float | None = None
     lag_seconds: float | None = None
     lag_ratio: float | None = None

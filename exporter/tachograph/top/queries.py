@@ -20,9 +20,12 @@ FIGURES = (
 
 HISTORIES = ("run:loss:median", "run:step_mfu:ratio")
 
+STALLED = (c.RUN_FROZEN.name, c.RUN_HANG_SUSPECT.name)
+"""What says at which line of which process a rank stands still."""
+
 OF_RANKS = (
     c.RANK_INFO.name, c.RANK_COORDINATES.name, c.RANK_STATE.name, c.RANK_PHASE.name, c.RANK_PROGRESS.name,
-    c.TRAIN_STEP.name, c.TRAIN_LOSS.name, c.TRAIN_RECENT_WAIT.name, "rank:late_ratio:mean",
+    c.TRAIN_STEP.name, c.TRAIN_LOSS.name, c.TRAIN_RECENT_WAIT.name, "rank:late_ratio:mean", *STALLED,
 )  # fmt: skip
 
 USUAL_WAIT = "usual_wait"

@@ -141,6 +141,8 @@ class RunSource:
             state=_label(found, c.RANK_STATE.name, "state"),
             phase=_label(found, c.RANK_PHASE.name, "phase"),
             phase_seconds=values.get(c.RANK_PHASE.name),
+            pid=_stalled(found, "pid"),
+            where=_stalled(found, "where"),
             step=values.get(c.TRAIN_STEP.name),
             lag_seconds=None if usual_wait is None or wait is None else usual_wait - wait,
             lag_ratio=values.get("rank:late_ratio:mean"),
@@ -197,6 +199,10 @@ def _label(found: Iterable[TimeSeries], name: str, label: str) -> str:
     """Return the label of a family's sample; of a state, the one that is 1."""
     own = (one for one in found if one.labels["__name__"] == name)
     return next((one.labels.get(label, "") for one in own if one.value or name != c.RANK_STATE.name), "")
+
+
+def _stalled(found: Iterable[TimeSeries], label: str) -> str:
+    return next(filter(None, (_label(found, name, label) for name in queries.STALLED)), "")
 
 
 def _alert(one: TimeSeries) -> FiringAlert:

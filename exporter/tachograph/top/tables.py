@@ -66,7 +66,8 @@ def _loss(rank: RankRow) -> tuple[str, str]:
 
 def _why(rank: RankRow) -> str:
     others = [mark for mark in rank.marks if mark != rank.word]
-    return ", ".join(filter(None, (rank.cause, *others, *rank.alerts)))
+    at = f"at {rank.where} (pid {rank.pid})" if rank.where else ""
+    return ", ".join(filter(None, (rank.cause, at, *others, *rank.alerts)))
 
 
 RANK_COLUMNS: Sequence[TableColumn[RankRow]] = (

@@ -82,6 +82,17 @@ def test_a_pause_is_long_after_a_minute_and_twice_the_longest(rank: Watched, pha
     assert rank.after(20.0, phase, since) == "look 2"
 
 
+def test_one_that_usually_takes_seconds_is_long_after_half_a_minute(rank: Watched) -> None:
+    """As CheckpointSlow has it, whose text tells the line."""
+    rank.steps(10)
+    since = rank.now
+    assert rank.after(2.0, "checkpoint", since) == ""
+    rank.steps(1)
+    since = rank.now
+    assert rank.after(30.0, "checkpoint", since) == ""
+    assert rank.after(0.5, "checkpoint", since) == "look 1"
+
+
 def test_before_the_first_step_a_phase_may_take_a_minute(rank: Watched) -> None:
     """Whatever it is: a first step compiles."""
     since = rank.now

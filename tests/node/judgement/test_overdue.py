@@ -95,14 +95,14 @@ def test_phases_without_steps_excuse_a_run(run: Stalled, phase: str) -> None:
 
 
 def test_before_the_first_steps_nothing_is_usual(table: Any, hand: Any) -> None:
-    """A run that has not completed a step is left alone; of one whose usual step is not known, half an hour."""
+    """A run that has not completed a step is left alone; one whose usual step is not known hangs after half an hour."""
     table.greet("a")
     table.tell("a", 1, phase="forward", phase_since=hand.clock.wall(), time=hand.clock.wall())
     hand.turn(900.0)
     table.heard("a")
     assert [run.state for run in NodeJudgement("n", table, (), None, hand.clock).runs] == ["running"]
     table.tell("a", 2, progress_time=hand.clock.wall())
-    for seconds, state in ((1799.0, "running"), (2.0, "hung")):
+    for seconds, state in ((239.0, "running"), (1560.0, "overdue"), (2.0, "hung")):
         hand.turn(seconds)
         table.heard("a")
         assert [run.state for run in NodeJudgement("n", table, (), None, hand.clock).runs] == [state]
@@ -130,6 +130,30 @@ def test_who_is_blamed(run: Stalled) -> None:
     none = run.stand(0.0, "collective", "collective", "collective")
     assert (none.state, none.culprit) == ("hung", None)
     assert none.sentence.endswith("; no rank here stands out, all are in collective")
+
+
+def test_a_rank_that_stands_still_says_where(run: Stalled) -> None:
+    """Its process and its line, in words and as data, until it makes a step again; not that of a process that ended."""
+    run.stand(42.0, "data", step=True)
+    line = "data.py:88 load_shard, in socket.py:706 readinto"
+    run.table.tell(0, 9, metrics=STEPS, progress_time=run.progress, phase="data", where=line)
+    (found,) = run.judged().runs
+    assert (found.ranks[0].pid, found.ranks[0].where) == ("4242", line)
+    assert found.sentence.endswith(f"rank 0 in data for 0.0 s, at {line} (pid 4242)")
+    assert f"pid 4242 at {line}" in run.page()
+    run.table.tell(0, 10, metrics=STEPS, progress_time=run.progress, phase="data")
+    assert "pid 4242" not in run.page()
+    run.table.tell(0, 11, metrics=STEPS, progress_time=run.progress, phase="data", where=line)
+    run.table.lost(0)
+    assert run.judged().runs[0].ranks[0].where == ""
+    assert "pid 4242" not in run.page()
+
+
+def test_most_in_a_pause_have_half_an_hour(run: Stalled) -> None:
+    """As RunHung has it: prometheus/src/progress.yml."""
+    assert run.stand(1799.0, "checkpoint", "checkpoint", "backward", step=True).state == "running"
+    found = run.stand(2.0, "checkpoint", "checkpoint", "backward")
+    assert (found.state, found.hang_limit_seconds) == ("hung", pytest.approx(1800.15))
 
 
 def test_a_rank_that_is_frozen_is_the_one_that_is_behind(run: Stalled) -> None:

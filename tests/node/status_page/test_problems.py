@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -193,6 +194,28 @@ def test_ends_and_silence_are_told_once_for_all_ranks(node: Node) -> None:
         "the kernel.",
     ]
     assert "<title>3 problems – node-27</title>" in node.page()
+
+
+@pytest.mark.parametrize(
+    ("lines", "states", "text"),
+    [
+        (["data.py:88 load"], ["R (running)"], "pid 1, keeps Python's lock at data.py:88 load."),
+        (["", "data.py:88 load"], ["", ""], "rank 1, pid 2, keeps Python's lock at data.py:88 load."),
+        ([""], ["T (stopped)"], "stopped (pid 1, T (stopped))."),
+        (["", ""], ["T (stopped)", "T (stopped)"], "stopped."),
+        ([""], ["D (disk sleep)"], "stopped, or stuck in the kernel (pid 1, D (disk sleep))."),
+    ],
+)
+def test_what_keeps_a_silent_rank(node: Node, lines: list[str], states: list[str], text: str) -> None:
+    """The line at which it holds Python's lock, else the state of its process, as far as they are known."""
+    for rank, (line, state) in enumerate(zip(lines, states, strict=True)):
+        node.hello(rank)
+        found = next(each for each in node.table.ranks() if each.hello.rank == rank)
+        found.watch_process(None)
+        found._process = SimpleNamespace(look=lambda now: None, where=line, state=state)
+    node.hand.turn(15.0, node.table.tick)
+    (problem,) = node.problems()
+    assert problem.endswith(f"sent nothing for 15 s over an open connection: {text}")
 
 
 def test_an_exit_code_is_a_reason(node: Node) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from time import perf_counter
-from types import FrameType
 
+from tachograph import code_line
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.ordinary_steps import OrdinarySteps
 from tachograph.wire import MAX_WHERE_BYTES, cut
@@ -19,8 +20,8 @@ from tachograph.wire import MAX_WHERE_BYTES, cut
 STANDSTILL_SECONDS, STANDSTILL_STEPS = 10.0, 3
 """A step is overdue after so long and so many usual ones: earlier than a hang is."""
 
-PAUSE_SECONDS, PAUSE_FACTOR = 60.0, 2.0
-"""Start-up, a save or an evaluation is long after so long, and twice the longest one so far."""
+PAUSE_SECONDS, KNOWN_PAUSE_SECONDS, PAUSE_FACTOR = 60.0, 30.0, 2.0
+"""Start-up, a save or an evaluation is long after so long, the first and later ones, and twice the longest so far."""
 
 EVERY_SECONDS = 10.0
 """How often a rank that stands still is looked at again."""
@@ -30,17 +31,13 @@ SWITCH = "TACHOGRAPH_STACKS"
 
 PAUSES = frozenset({"init", "checkpoint", "eval"})
 
-_LIBRARIES = ("site-packages", "dist-packages")
-_PYTHON = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - pathlib costs 3 ms and 0.7 MB to import
-_OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep  # noqa: PTH100, PTH120
-
 
 class Standstill:
     """Knows how long steps and pauses usually take, and so when to look at the thread that it was made on."""
 
     def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self._is_off = os.environ.get(SWITCH, "").strip().lower() in ("0", "off", "false")
+        self.thread = threading.get_ident()
+        self.is_off = os.environ.get(SWITCH, "").strip().lower() in ("0", "off", "false")
         self._ordinary = OrdinarySteps()
         self._usual = 0.0
         self._moved: float | None = None
@@ -64,17 +61,18 @@ class Standstill:
             self._longest[before] = max(self._longest[before], since - began)
         if phase in self._longest and self._moved is not None:
             self._moved = now  # a step may take its time again after a pause
-        if self._is_off or not self._is_still(now, phase, since):
+        if self.is_off or not self._is_still(now, phase, since):
             self._looked, self._where = None, ""
         elif self._looked is None or now - self._looked >= EVERY_SECONDS:
-            self._looked, self._where = now, whereabouts(self._thread)
+            self._looked, self._where = now, whereabouts(self.thread)
         elif since > self._looked:
             self._where = ""  # what was seen belongs to another phase
         return self._where
 
     def _is_still(self, now: float, phase: str, since: float) -> bool:
         if phase in self._longest:
-            return now - since > max(PAUSE_SECONDS, PAUSE_FACTOR * self._longest[phase])
+            longest = self._longest[phase]
+            return now - since > max(KNOWN_PAUSE_SECONDS if longest else PAUSE_SECONDS, PAUSE_FACTOR * longest)
         if self._moved is None:
             return now - since > PAUSE_SECONDS
         return now - self._moved > STANDSTILL_SECONDS + STANDSTILL_STEPS * self._usual
@@ -85,20 +83,11 @@ def whereabouts(thread: int) -> str:
 
     As `data.py:88 load_shard, in socket.py:706 readinto`; "" where the thread is gone.
     """
-    innermost = sys._current_frames().get(thread)
-    frame: FrameType | None = innermost
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    return cut(code_line.whereabouts(_stack(thread)), MAX_WHERE_BYTES)
+
+
+def _stack(thread: int) -> Iterator[code_line.CodeLine]:
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        yield code_line.CodeLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
-    lines = dict.fromkeys(_line(each) for each in (frame, innermost) if each is not None)
-    return cut(", in ".join(lines), MAX_WHERE_BYTES)
-
-
-def _is_users(path: str) -> bool:
-    return not (
-        path.startswith((_PYTHON, _OWN, "<frozen ")) or any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES)
-    )
-
-
-def _line(frame: FrameType) -> str:
-    code = frame.f_code
-    return f"{os.path.basename(code.co_filename)}:{frame.f_lineno} {code.co_name}"  # noqa: PTH119 - as above

@@ -6,12 +6,18 @@ import contextlib
 import os
 import socket
 import stat
+import sys
 
+from tachograph.client.transport.stack_dump import close_descriptors
 from tachograph.wire import MAX_FRAME_BYTES, SOCKET_ENVIRONMENT
 
 SEND_BYTES = 106_496
 """The kernel's usual size, which it doubles. Where an administrator raised that, more frames would wait for a stopped
 exporter than it takes at once, and it would skip the last of them, the bye."""
+
+_INT = 4
+_DESCRIPTORS = 2
+"""As many an answer may carry beside its text, and no more; each is an int of C."""
 
 
 class ExporterSocket:
@@ -23,6 +29,7 @@ class ExporterSocket:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         self._unsent = memoryview(b"")
         self._received = b""
+        self._descriptors: tuple[int, ...] = ()
 
     def open(self, path: str) -> None:
         """Connect at once or raise OSError: a unix socket's connect never has to be waited for."""
@@ -65,9 +72,16 @@ class ExporterSocket:
     def receive(self) -> list[bytes]:
         """Return the whole lines that have come; raise ConnectionError at the stream's end or on an endless line."""
         try:
-            received = self._socket.recv(MAX_FRAME_BYTES)
+            received, beside, _, _ = self._socket.recvmsg(
+                MAX_FRAME_BYTES, socket.CMSG_SPACE(_DESCRIPTORS * _INT), socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return []
+        for level, kind, data in beside:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                close_descriptors(*self.take_descriptors())
+                numbers = (data[i : i + _INT] for i in range(0, len(data) - _INT + 1, _INT))
+                self._descriptors = tuple(int.from_bytes(number, sys.byteorder) for number in numbers)
         if not received:
             raise ConnectionError("the exporter closed the connection")
         *lines, self._received = (self._received + received).split(b"\n")
@@ -75,9 +89,15 @@ class ExporterSocket:
             raise ConnectionError("the exporter's answer does not end")
         return lines
 
+    def take_descriptors(self) -> tuple[int, ...]:
+        """Return the descriptors that came with the last answer that had some; they are the caller's to close."""
+        taken, self._descriptors = self._descriptors, ()
+        return taken
+
     def close(self) -> None:
         """Close this process's copy of the socket."""
         self._socket.close()
+        close_descriptors(*self.take_descriptors())
 
 
 def why_unreachable(path: str, error: OSError) -> str:

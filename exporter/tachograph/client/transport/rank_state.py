@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -33,6 +34,7 @@ from tachograph.client.signals.work import WorkCounters
 from tachograph.client.torch.accelerator import Accelerator
 from tachograph.client.torch.collectives import Collectives
 from tachograph.client.torch.device_time import DeviceTime
+from tachograph.client.transport import stack_dump
 from tachograph.client.transport.guarded import Guarded
 from tachograph.client.transport.interfaces import MetricSource, Sink, StepObserver
 from tachograph.client.transport.standing_failure import standing_failure
@@ -118,7 +120,7 @@ class RankState:
         self._progress: tuple[float, float] | None = None
 
     def hello(self) -> Frame:
-        """Return the first frame of a connection."""
+        """Return the first frame of a connection, made by the thread that sends it."""
         who = self.identity
         frame: Frame = {
             "v": VERSION, "type": "hello", "run": who.run, "rank": who.rank, "local_rank": who.local_rank,
@@ -133,6 +135,8 @@ class RankState:
             frame["coordinates"] = coordinates
         if self.workload.own_metrics:
             frame["metrics"] = self.workload.own_metrics
+        if not self._standstill.is_off and stack_dump.is_possible():
+            frame["stacks"] = {"thread": self._standstill.thread, "sender": threading.get_native_id()}
         return frame
 
     def frame(self) -> Frame:

@@ -24,6 +24,7 @@ from tachograph.client.core.scalars import number
 from tachograph.client.transport.exporter_socket import ExporterSocket, why_unreachable
 from tachograph.client.transport.failure_reason import End
 from tachograph.client.transport.rank_state import Frame, RankState
+from tachograph.client.transport.stack_dump import StackDump, close_descriptors
 from tachograph.wire import HEARTBEAT_SECONDS, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION
 
 FIRST_RETRY_SECONDS = 0.1
@@ -72,6 +73,7 @@ class Sender:
         self._state = state
         self._path = path
         self._connection: ExporterSocket | None = None
+        self._stacks: StackDump | None = None
         self._answered = False
         self._refused = False
         self._hello_sent: object = None
@@ -182,7 +184,13 @@ class Sender:
         if self._connection is not None:
             poll.register(self._connection, select.POLLIN | (0 if self._connection.idle else select.POLLOUT))
             wake_at = max(self._due_at, self._sent_at + _LEAST_GAP) if self._answered else now + HEARTBEAT_SECONDS
+        stacks = self._stacks
+        if stacks is not None:
+            stacks.waits(True)
         poll.poll(max(0.0, wake_at - now) * 1000 + 1)
+        if stacks is not None:
+            stacks.waits(False)
+            stacks.clear()
         with contextlib.suppress(BlockingIOError):
             self._wake_receiver.recv(4096)
             self._due_at = 0.0
@@ -196,6 +204,8 @@ class Sender:
                 return
             for line in self._connection.receive():
                 self._handle_answer(line)
+            if descriptors := self._connection.take_descriptors():
+                self._share_stacks(descriptors)
             self._connection.flush()
             if not self._answered:
                 if now - self._hello_sent_at > ANSWER_SECONDS:
@@ -246,6 +256,13 @@ class Sender:
             self.last_step = whole(last_step, LARGEST_STEP)
             seconds = number(ended)
             self.ended = seconds if seconds is not None and math.isfinite(seconds) else None
+
+    def _share_stacks(self, descriptors: tuple[int, ...]) -> None:
+        """Let the exporter ask for the stacks where this process cannot speak, if the system is up to that."""
+        try:
+            self._stacks = StackDump(descriptors, threading.get_native_id())
+        except Exception:  # noqa: BLE001 - a kernel, a sandbox or a Python may refuse in any way: there are no stacks then
+            close_descriptors(*descriptors)
 
     def _send_state(self, now: float) -> None:
         """Send the state, or nothing while the last frame is unfinished: the next one contains all of it and more."""
@@ -317,6 +334,9 @@ class Sender:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+        stacks, self._stacks = self._stacks, None
+        if stacks is not None:
+            stacks.close()
 
 
 def _encode(frame: Frame) -> bytes:

@@ -75,8 +75,8 @@ def _not_running(run: RunJudgement) -> Iterator[Problem]:
         first, seconds = found[0], age(seconds_in_state(found[0]))
         if state == "frozen":
             text = (
-                f" {'has' if len(found) == 1 else 'have'} sent nothing for {seconds} over an open connection: stopped, "
-                "or stuck in the kernel."
+                f" {'has' if len(found) == 1 else 'have'} sent nothing for {seconds} over an open connection: "
+                f"{_stuck(found)}."
             )
         else:
             text = f" {verb}{f', rank {first.rank} first,' * (len(found) > 1)} {seconds} ago"
@@ -85,6 +85,16 @@ def _not_running(run: RunJudgement) -> Iterator[Problem]:
             else:
                 text += " without giving a reason: see the kernel log." if state == "dead" else "."
         yield _problem(order, f"Rank {state}", text, run, found)
+
+
+def _stuck(ranks: Sequence[RankJudgement]) -> str:
+    """Return in words what keeps silent ranks, as far as it is known of the first of them that left its stacks."""
+    if (stuck := next((rank for rank in ranks if rank.where), None)) is not None:
+        who = "" if len(ranks) == 1 else f"rank {stuck.rank}, "
+        return f"{who}pid {stuck.pid}, keeps Python's lock at {stuck.where}"
+    states = {rank.process for rank in ranks}
+    state = f" (pid {ranks[0].pid}, {ranks[0].process})" if len(ranks) == 1 and ranks[0].process else ""
+    return "stopped" + state if states == {"T (stopped)"} else f"stopped, or stuck in the kernel{state}"
 
 
 def seconds_in_state(rank: RankJudgement) -> float:

@@ -10,9 +10,9 @@ from itertools import groupby
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import QUIET_PHASES, STATES
 from tachograph.humanize import age, duration, plural
-from tachograph.node.ranks.conclusions.hangs import entered, hang_suspects, is_crowd, is_pause
+from tachograph.node.ranks.conclusions.hangs import entered, hang_suspects, hangs_after, is_crowd
 from tachograph.node.ranks.conclusions.lags import is_late, is_straggler, lags
-from tachograph.node.ranks.conclusions.view import RunView, gauge, hang_limit
+from tachograph.node.ranks.conclusions.view import RunView, gauge
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.redact import redact
@@ -25,7 +25,8 @@ class RankJudgement:
     """A rank; None is what is not known. Times are in seconds, `step_seconds`, wait and lag per ordinary step.
 
     `marks` say what is wrong with it, in the words of `tachograph top`. `mean_lag_seconds` is over all its steps.
-    `message` and `notices` are withheld where the reader may not see them.
+    `message` and `notices` are withheld where the reader may not see them. `where` is the line at which it stands
+    still, `process` the state of one that is frozen.
     """
 
     rank: int
@@ -38,6 +39,9 @@ class RankJudgement:
     step: int | None
     phase: str
     phase_seconds: float | None
+    pid: str
+    where: str
+    process: str
     progress_seconds: float | None
     step_seconds: float | None
     wait_seconds: float | None
@@ -97,12 +101,10 @@ class _Run:
         self.without_step = max(0.0, wall - max(made)) if made else None
 
     def judged(self, *, is_trusted: bool) -> RunJudgement:
-        phases = [rank.phase for rank in self.running]
-        own = self.view.thresholds("hang_seconds")
-        limit = hang_limit(self.step_seconds, own, pauses=is_pause(phases))
-        seconds, quiet = self.without_step or 0.0, sum(phase in QUIET_PHASES for phase in phases)
-        is_hung = seconds > limit and 2 * quiet <= len(phases)
-        is_overdue = is_hung or (seconds > hang_limit(self.step_seconds, own) and not quiet)
+        seconds, limit = self.without_step or 0.0, hangs_after(self.view)
+        is_hung = seconds > limit
+        is_quiet = any(rank.phase in QUIET_PHASES for rank in self.running)
+        is_overdue = is_hung or (seconds > self.view.hang_limit and not is_quiet)
         states = {*self.states.values(), *["hung"] * is_hung, *["overdue"] * is_overdue}
         saved = [at for rank in self.ranks if (at := gauge(rank, catalog.TRAIN_CHECKPOINT_TIMESTAMP.key)) is not None]
         culprit, behind = self._culprit() if is_overdue else (None, 0.0)
@@ -148,6 +150,9 @@ class _Run:
                 step=rank.step,
                 phase="" if rank.outcome else rank.phase or "",
                 phase_seconds=rank.phase_seconds(self.now),
+                pid="" if rank.outcome else rank.pid,
+                where="" if rank.outcome else rank.where,
+                process=rank.process_state if self.states[rank] == "frozen" else "",
                 progress_seconds=None if rank.progress is None else max(0.0, self.wall - rank.progress),
                 step_seconds=usual,
                 wait_seconds=wait,
@@ -193,7 +198,8 @@ class _Run:
 
     def _doing(self, rank: Rank, comma: str = "") -> str:
         seconds = rank.phase_seconds(self.now)
-        return "" if seconds is None else f"{comma} in {rank.phase} for {age(seconds)}"
+        at = f", at {rank.where} (pid {rank.pid})" if rank.where else ""
+        return at if seconds is None else f"{comma} in {rank.phase} for {age(seconds)}{at}"
 
 
 def _mean_waits(ranks: Iterable[Rank]) -> dict[Rank, float]:

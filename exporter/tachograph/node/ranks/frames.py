@@ -36,7 +36,7 @@ class FrameError(Exception):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """The first frame of a connection: who is speaking. The last five fields are ignored if they are invalid.
+    """The first frame of a connection: who is speaking. The last six fields are ignored if they are invalid.
 
     Without a `world_size` the run has this rank and those before it.
     """
@@ -55,6 +55,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     job: Any = None
     metrics: Any = None
     coordinates: Any = None
+    stacks: Any = None
 
     def __post_init__(self) -> None:
         if not is_name(self.run):

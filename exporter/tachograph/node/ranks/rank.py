@@ -20,6 +20,7 @@ from tachograph.node.ranks.recent_steps import RecentSteps
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.saved_totals import SavedProcess
 from tachograph.node.ranks.series import MAX_LABEL_BYTES, RankSeries
+from tachograph.node.ranks.stack_memory import RankThreads, StackMemory, StuckProcess
 from tachograph.node.samples import Sample
 from tachograph.wire import (
     MAX_DESCRIPTION_BYTES,
@@ -109,7 +110,7 @@ class Rank:
         peak_flops = self._peak_fact(hello.facts)
         devices = (self._text(each, MAX_DEVICES_BYTES) for each in (hello.visible_devices, hello.granted_devices))
         grant, job, own = DeviceGrant(*devices), self._job(hello.job), self._own_metrics(hello.metrics)
-        coordinates = self._coordinates(hello.coordinates)
+        coordinates, threads = self._coordinates(hello.coordinates), self._offered(hello.stacks)
         self.hello, self.peer, self.link = hello, peer, link
         self.ended: float | None = None
         self.ended_at = 0.0
@@ -120,6 +121,8 @@ class Rank:
         self.config, self.peak_flops, self.grant, self.job = config, peak_flops, grant, job
         self.own_metrics, self.coordinates = own, coordinates
         self.precision = config[0] or DEFAULT_PRECISION
+        self._threads = threads
+        self._process: StuckProcess | None = None
 
     def _start_again(self) -> None:
         self.placement = GpuPlacement()
@@ -140,6 +143,22 @@ class Rank:
         self._last_raised: Raised | None = None
         self._last_event = -1
         self._observed: dict[str, Buckets] = {}
+
+    def watch_process(self, memory: StackMemory | None) -> None:
+        """Look at its process where it is silent, which leaves its stacks in this memory, if there is one."""
+        self._process = StuckProcess(self.peer.pid, self._threads, memory)
+
+    def look_at_process(self, now: float) -> None:
+        """Look what its process does, about once a second while it is silent."""
+        if self._process is not None:
+            self._process.look(now)
+            if self._process.where:
+                self.where = self._process.where
+
+    @property
+    def process_state(self) -> str:
+        """The state of a process that was silent when it was last looked at, in the kernel's words; "" if unknown."""
+        return "" if self._process is None else self._process.state
 
     def same_process(self, hello: Hello, peer: Peer) -> bool:
         """Return whether a hello comes from the rank's present process, in the same attempt."""
@@ -232,6 +251,8 @@ class Rank:
         self._dropped = max(self._dropped, state.dropped)
         self.notices = self._texts(state.notices)
         self.where = self._text(state.where, MAX_WHERE_BYTES)
+        if self._process is not None:
+            self._process.go_on()
         try:
             self._raised = raised(state.raised, self._raised, now)
         except ValueError:
@@ -282,6 +303,11 @@ class Rank:
             else:
                 self._observed[key] = now
                 yield key, now, before
+
+    @property
+    def pid(self) -> str:
+        """Its process as the node numbers it, else as it does itself; "" where neither is known."""
+        return str(self.peer.pid or self.hello.pid or "")
 
     @property
     def place(self) -> tuple[str, str]:
@@ -394,6 +420,16 @@ class Rank:
         known = {name: number for name, number in numbers.items() if type(number) is int and 0 <= number <= MOST}
         self._drops["wrong_type"] += len(numbers) - len(known)
         return known
+
+    def _offered(self, given: object) -> RankThreads | None:
+        """Return the threads of a process that can leave its stacks."""
+        if given is None:
+            return None
+        training, sending = (given.get("thread"), given.get("sender")) if isinstance(given, dict) else (None, None)
+        if type(training) is int and type(sending) is int and 0 < training < 2**64 and 0 < sending < 2**31:
+            return RankThreads(training, sending)
+        self._drops["wrong_type"] += 1
+        return None
 
     def _own_metrics(self, metrics: object) -> dict[str, str]:
         """Return the descriptions of the metrics that the run declared, by name."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +17,7 @@ from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, decode
 from tachograph.node.ranks.process_end import PeerProcess, ProcessEnds
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.ranks.stack_memory import StackMemory
 from tachograph.wire import MAX_FRAME_BYTES, MAX_RATE_HZ
 
 BURST = 100
@@ -64,6 +67,7 @@ class RankConnection(asyncio.BufferedProtocol):
         self._closed = closed
         self._ends = ends
         self._process: PeerProcess | None = None
+        self._stacks: StackMemory | None = None
         self._share = table.shares.of(peer.uid)
         self._transport: asyncio.Transport | None = None
         self._partial = bytearray()
@@ -90,6 +94,8 @@ class RankConnection(asyncio.BufferedProtocol):
         self._partial.clear()
         self._count_kept()
         self._closed(self)
+        if self._stacks is not None:
+            self._stacks.close()
         process, self._process = self._process, None
         rank = None if self._leaving else self._table.lost(self, unsure=True)
         status = process.wait_status() if process is not None else None
@@ -248,10 +254,28 @@ class RankConnection(asyncio.BufferedProtocol):
         known: dict[str, object] = {} if welcome.ended is None else {"ended": welcome.ended}
         if welcome.run != hello.run:
             known["run"] = welcome.run
-        self.answer(ok=True, last_step=welcome.last_step, **known)
+        answer: dict[str, object] = {"ok": True, "last_step": welcome.last_step, **known}
+        if hello.stacks is None or self._stacks is not None or not self._send_stacks(answer):
+            self.answer(**answer)
+        if self._transport is not None and self._transport.get_extra_info("socket") is not None:
+            self._table.watch_process(self, self._stacks)
         if isinstance(welcome.superseded, RankConnection):
             welcome.superseded.answer(ok=False, error="another connection speaks for this rank now")
             welcome.superseded.close()
+
+    def _send_stacks(self, answer: dict[str, object]) -> bool:
+        """Answer with the descriptors by which the rank's process can leave its stacks; return whether it went."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if self._transport is None or sock is None or self._transport.get_write_buffer_size():
+            return False
+        line = _encode(answer) + b"\n"
+        try:
+            self._stacks, sent = _shared(sock, line)
+        except (OSError, AttributeError) as error:  # no more descriptors; a system that has no such memory
+            _log.debug("no stacks of a rank", extra={"error": error, **self.peer._asdict()})
+            return False
+        self._transport.write(line[sent:])
+        return True
 
     def _watch_end(self, rank: Rank, *, decides: bool) -> None:
         """Look at how the process ends of a rank that has finished, as it says itself or by the end of the process."""
@@ -307,3 +331,17 @@ class RankConnection(asyncio.BufferedProtocol):
             held, self._held = self._held, b""
             self._take(held)
             self._count_kept()
+
+
+def _shared(sock: socket.socket, line: bytes) -> tuple[StackMemory, int]:
+    """Send a line beside the descriptors of new memory; return that, and how much of the line the kernel took."""
+    memory = StackMemory()
+    try:
+        with socket.socket(fileno=os.dup(sock.fileno())) as own:  # asyncio's has no way to send descriptors
+            sent = socket.send_fds(own, [line], memory.for_rank, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    except OSError:
+        memory.close()
+        raise
+    finally:
+        memory.sent()
+    return memory, sent

@@ -23,6 +23,7 @@ from tachograph.node.ranks.run import EarlierProcess, Run
 from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES, RunNames
 from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
 from tachograph.node.ranks.shares import Shares
+from tachograph.node.ranks.stack_memory import StackMemory
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.wire import MAX_EVENTS, fits
 
@@ -33,6 +34,9 @@ MAX_USERS = 64
 MAX_FORGOTTEN = 512
 """Forgotten ranks of one user whose last step is kept, since a requeued job may come back after hours: more than any
 node has, fewer than a malicious sender can make up."""
+
+MAX_SILENT = 16
+"""Silent ranks whose processes are looked at each second, the longest silent first."""
 
 _log = logging.getLogger(__name__)
 
@@ -176,6 +180,10 @@ class RankTable:
             )
         return old
 
+    def watch_process(self, link: object, memory: StackMemory | None) -> None:
+        """Look at the process of a connection's rank where it is silent; it leaves its stacks in this memory."""
+        self._speaker(link).watch_process(memory)
+
     def state(self, link: object, state: State) -> None:
         """Apply a rank's state; raise FrameError if the connection has not said hello."""
         rank = self._speaker(link)
@@ -260,6 +268,9 @@ class RankTable:
                 run.absent.clear()  # they did not come back
                 self._drop_empty(name)
         self._place(rank for rank in self.ranks() if rank.ended is None)
+        silent = sorted((rank for rank in self.ranks() if self.state_of(rank) == "frozen"), key=lambda rank: rank.heard)
+        for rank in silent[:MAX_SILENT]:
+            rank.look_at_process(now)
         for name, run in self._runs.items():
             if run.ranks:
                 run.conclusions.look(self._view(name, run))

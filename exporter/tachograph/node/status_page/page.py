@@ -163,6 +163,10 @@ def _rank(rank: RankJudgement) -> list[Cell]:
     if rank.message:
         classes = "wide"
         look += note(plain(rank.message, ROW_REASON_LENGTH))
+    if rank.where or rank.process:
+        classes = "wide"
+        place = f" at {rank.where}" if rank.where else f", {rank.process}"
+        look += note(plain(f"pid {rank.pid}{place}", ROW_REASON_LENGTH))
     phase = ABSENT
     if rank.phase_seconds is not None:
         phase = f'{escape(rank.phase)} <span class="soft">for {age(rank.phase_seconds)}</span>'

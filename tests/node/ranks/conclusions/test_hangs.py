@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tachograph.node.ranks.conclusions.hangs import (
+    UNKNOWN,
+    UNMARKED,
     collectives_behind,
     hang_suspects,
     is_crowd,
     is_pause,
     stopped_first,
 )
-from tachograph.node.ranks.conclusions.view import hang_limit
 
 
 def test_suspects() -> None:
@@ -39,12 +40,9 @@ def test_many_suspects_are_a_crowd() -> None:
     assert [is_crowd(*of) for of in ((1, 2), (2, 3), (8, 16), (9, 64), (1, 1))] == [False, True, False, True, False]
 
 
-def test_limits_follow_the_run() -> None:
-    """A hang is measured in the run's own steps and threshold, the most tolerant rank's; zero is no threshold."""
-    assert hang_limit(2.0) == 21.0
-    assert hang_limit(2.0, [0.0, 30.0, 40.0]) == 46.0
-    assert (hang_limit(None), hang_limit(None, [2000.0])) == (1800.0, 2000.0)
-    assert (hang_limit(2.0, pauses=True), hang_limit(2.0, [600.0], pauses=True)) == (306.0, 606.0)
+def test_who_may_be_pausing() -> None:
+    """One that is outside of a step's phases, or all if none waits; not one that does not say what it does."""
     for phases in (["backward", "other"], ["backward", "eval"], ["data", "forward"]):
         assert is_pause(phases)
-    assert not is_pause(["backward", "data", None])
+    for phases in (["backward", "data", UNKNOWN], ["data", UNKNOWN], ["collective", UNMARKED]):
+        assert not is_pause(phases)

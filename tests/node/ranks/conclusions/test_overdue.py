@@ -10,7 +10,7 @@ from tachograph.node.ranks.frames import Bye
 
 EVIDENCE = (
     "overdue_ranks", "longest_pause_seconds", "hang_still_seconds", "hang_enqueued", "hang_suspect_seconds",
-    "hang_suspect_enqueued",
+    "hang_suspect_enqueued", "overdue_line_ranks",
 )  # fmt: skip
 
 
@@ -133,6 +133,24 @@ def test_a_suspect_has_its_process_and_its_line(hung: Any) -> None:
         hung.says(3, "data", made=19, where=where, collective_enqueued={"0": 19}, recent_step_seconds=1.0)
         hung.turn(1, *range(4))
         assert {key[-2:] for key in hung.told("hang_suspect_seconds")} == {("4", shown)}
+
+
+def test_the_line_at_which_most_stand_still_is_counted(hung: Any) -> None:
+    """Once a node, without what it waits in: tachograph_run_overdue_line_ranks; none, if nobody says where it is."""
+    lines = (
+        "train.py:140 backward, in graph.py:1 run",
+        "train.py:140 backward, in c.py:2 wait",
+        "data.py:88 load",
+        None,
+    )
+    for rank, where in enumerate(lines):
+        hung.says(rank, "backward", made=18, where=where, recent_step_seconds=1.0)
+    assert not hung.told("overdue_line_ranks")
+    hung.turn(1, *range(4))
+    assert hung.told("overdue_line_ranks") == {("overdue_line_ranks", "train.py:140 backward"): 2}
+    for rank in range(4):
+        hung.says(rank, "backward", made=19, recent_step_seconds=1.0)
+    assert not hung.told("overdue_line_ranks")
 
 
 def test_at_most_nine_are_named(node: Any) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import QUIET_PHASES
-from tachograph.node.ranks.conclusions.view import RunView, hang_limit
+from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
 
@@ -44,7 +44,7 @@ class RunCollectives:
 
     def look(self, view: RunView) -> None:
         """Note the counters every 10 s."""
-        stands = view.without_step is not None and view.without_step > hang_limit(view.step_seconds)
+        stands = view.without_step is not None and view.without_step > view.hang_limit
         if stands or any(rank.phase in QUIET_PHASES for rank in view.running):
             self._counted = {}
         if view.now - self._looked < EVERY:

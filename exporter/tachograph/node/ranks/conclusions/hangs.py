@@ -19,15 +19,6 @@ from tachograph.node.samples import Sample
 K = TypeVar("K", bound=Hashable)
 
 
-def is_pause(phases: Collection[str | None]) -> bool:
-    """Return whether ranks without a step may be pausing: one is outside a step's phases, or none waits."""
-    return (
-        not diagnosis.QUIET_PHASES.isdisjoint(phases)
-        or "other" in phases
-        or diagnosis.WAITING_PHASES.isdisjoint(phases)
-    )
-
-
 def collectives_behind(entered: Mapping[K, Mapping[str, float]]) -> dict[K, float]:
     """Return how many collectives each rank is behind, given the last one it entered by process group."""
     furthest: dict[str, float] = {}
@@ -98,6 +89,26 @@ PAUSE_MEMORY_SECONDS = 6 * 3600.0
 UNMARKED, UNKNOWN = "unmarked", "unknown"
 
 
+def is_pause(phases: Collection[str]) -> bool:
+    """Return whether ranks that do this may be pausing: one is outside a step's phases, or none waits for others."""
+    pausing, waiting = {*diagnosis.QUIET_PHASES, "other"}, {*diagnosis.WAITING_PHASES, UNKNOWN}
+    return not pausing.isdisjoint(phases) or waiting.isdisjoint(phases)
+
+
+def hangs_after(view: RunView) -> float:
+    """Return after how many seconds without a step the run hangs, as far as one node can tell.
+
+    Its limit; beside three steps half an hour where most start, save or evaluate, or the usual step is not known, and
+    five minutes where ranks may pause. The rules know more: run:hang_grace_seconds:max.
+    """
+    phases = [doing(rank) for rank in members(view)]
+    is_quiet = 2 * sum(phase in diagnosis.QUIET_PHASES for phase in phases) > len(phases)
+    grace = diagnosis.PAUSE_SECONDS if is_pause(phases) else 0.0
+    if view.step_seconds is None or is_quiet:
+        grace = diagnosis.FIRST_STEPS_SECONDS
+    return max(view.hang_limit, grace + diagnosis.HANG_STEPS * (view.step_seconds or 0.0))
+
+
 def entered(rank: Rank) -> dict[str, float]:
     """Return the last collective that a rank entered, by process group."""
     numbers = rank.series.gauges.get(catalog.TRAIN_COLLECTIVE_ENQUEUED.key, {})
@@ -133,7 +144,7 @@ class Hang:
             self._without_step, self._paused, self._entered = 0.0, None, Counter()
             return
         self._without_step = seconds or 0.0
-        ranks = _members(view)
+        ranks = members(view)
         self._is_pausing = seconds is not None and _is_pausing(ranks, view)
         if self._is_pausing:
             self._paused = view.now
@@ -148,7 +159,7 @@ class Hang:
         finished = sorted((rank for rank in view.states if rank.outcome == "finished"), key=lambda rank: -rank.ended_at)
         for rank in finished[: diagnosis.CROWD + 1]:
             yield Sample(catalog.RUN_FINISHED, (view.run, *seat(rank)), rank.ended_at)
-        ranks = _members(view)
+        ranks = members(view)
         if not ranks:
             return
         if view.without_step is None:
@@ -179,6 +190,10 @@ class Hang:
     def _evidence(self, ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
         for phase, count in sorted(Counter(doing(rank) for rank in ranks).items()):
             yield Sample(catalog.RUN_OVERDUE_RANKS, (view.run, phase), count)
+        lines = Counter(rank.where.partition(", in ")[0] for rank in ranks if rank.where)
+        if lines:
+            line = min(lines, key=lambda line: (-lines[line], line))
+            yield Sample(catalog.RUN_OVERDUE_LINE, (view.run, line), lines[line])
         if self._pauses:
             longest = max(seconds for _, seconds in self._pauses)
             yield Sample(catalog.RUN_LONGEST_PAUSE, (view.run,), longest)
@@ -198,7 +213,7 @@ class Hang:
                 yield Sample(catalog.RUN_HANG_ENQUEUED, (view.run, group, figure), value)
         for rank, why in suspects(ranks).items():
             named = (view.run, *seat(rank))
-            evidence = rank.phase or UNKNOWN, why, str(rank.peer.pid or rank.hello.pid or ""), rank.where
+            evidence = rank.phase or UNKNOWN, why, rank.pid, rank.where
             yield Sample(catalog.RUN_HANG_SUSPECT, (*named, *evidence), rank.phase_seconds(view.now) or 0.0)
             for group, number in sorted(entered(rank).items()):
                 yield Sample(catalog.RUN_HANG_SUSPECT_ENQUEUED, (*named, group), number)
@@ -217,14 +232,19 @@ def suspects(ranks: Collection[Rank]) -> dict[Rank, str]:
     return {rank: found[rank] for rank in first[: diagnosis.CROWD + 1]}
 
 
-def _members(view: RunView) -> list[Rank]:
+def members(view: RunView) -> list[Rank]:
+    """Return the living who take part in the run's steps."""
     return [rank for rank in view.alive if not is_bystander(rank, view)]
 
 
 def _is_pausing(ranks: Collection[Rank], view: RunView) -> bool:
-    """Return whether a rank starts, saves, evaluates, or is between steps, or none waits for others."""
+    """Return whether ranks are pausing, but for saves, evaluations and times between steps that have just begun."""
     phases = {rank: doing(rank) for rank in ranks}
-    return not ({*phases.values()} & {*diagnosis.WAITING_PHASES, UNKNOWN}) or any(
-        phase in (*diagnosis.QUIET_PHASES, "other") and (rank.phase_seconds(view.now) or 0.0) > EXCUSED_SECONDS
-        for rank, phase in phases.items()
+    brief = (*diagnosis.QUIET_PHASES, "other")
+    return is_pause(
+        [
+            phase
+            for rank, phase in phases.items()
+            if phase not in brief or (rank.phase_seconds(view.now) or 0.0) > EXCUSED_SECONDS
+        ]
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -79,7 +79,10 @@ class RunView:
     @cached_property
     def hang_limit(self) -> float:
         """Seconds that the run may go without a step where nobody pauses."""
-        return hang_limit(self.step_seconds, self.thresholds("hang_seconds"), unknown=diagnosis.UNKNOWN_STEP_SECONDS)
+        own = max((each for each in self.thresholds("hang_seconds") if each > 0), default=diagnosis.HANG_SECONDS)
+        if self.step_seconds is None:
+            return max(own, diagnosis.UNKNOWN_STEP_SECONDS)
+        return own + diagnosis.HANG_STEPS * self.step_seconds
 
     def gauge_of_each(self, key: str) -> dict[Rank, float]:
         """Return a gauge that cannot be negative, of the living that have it."""
@@ -96,19 +99,6 @@ class RunView:
     def thresholds(self, name: str) -> list[float]:
         """Return what the living ranks set for a threshold of the run's alerts; 0 where one set none."""
         return [rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).get(name, 0.0) for rank in self.alive]
-
-
-def hang_limit(
-    step_seconds: float | None,
-    thresholds: Iterable[float] = (),
-    *,
-    pauses: bool = False,
-    unknown: float = diagnosis.FIRST_STEPS_SECONDS,
-) -> float:
-    """Return how long a run may go without a step, given its usual step and the thresholds that its ranks set."""
-    own = max((threshold for threshold in thresholds if threshold > 0), default=diagnosis.HANG_SECONDS)
-    own = max(own, diagnosis.PAUSE_SECONDS) if pauses else own
-    return max(own, unknown) if step_seconds is None else own + diagnosis.HANG_STEPS * step_seconds
 
 
 def gauge(rank: Rank, key: str) -> float | None:
