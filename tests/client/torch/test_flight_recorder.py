@@ -223,7 +223,7 @@ class Nccl:
         torch = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=self.native), device=str)
         monkeypatch.setattr(recorders, "loaded_torch", lambda: torch)
         monkeypatch.setattr(module, "in_use", lambda part: self)
-        monkeypatch.setattr(module, "_spares_captures", self.spare)
+        monkeypatch.setattr(module, "spares_captures", self.spare)
         monkeypatch.setattr(notice, "_logged", set())
         self.poll = FlightRecorderPoll(lambda: self.now)
 
@@ -456,7 +456,7 @@ def test_every_recorder_of_the_installed_release_can_be_asked(torch_programs: An
 
 def test_without_a_driver_no_capture_is_spared() -> None:
     """The real function on a machine without libcuda, or with it: it answers, and raises nothing."""
-    assert module._spares_captures() in (True, False)
+    assert module.spares_captures() in (True, False)
 
 
 def test_timing_is_asked_for_before_the_process_group(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from time import perf_counter
 from types import FrameType
+from typing import NamedTuple
 
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.ordinary_steps import OrdinarySteps
@@ -35,12 +37,31 @@ _PYTHON = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - pathlib costs 
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep  # noqa: PTH100, PTH120
 
 
+class Place(NamedTuple):
+    """A line of code on a stack."""
+
+    path: str
+    line: int
+    function: str
+
+
+class Stall(NamedTuple):
+    """A rank stands still since that `time.perf_counter`: in a pause or its first step, or else after a step."""
+
+    since: float
+    is_pause: bool
+
+
 class Standstill:
-    """Knows how long steps and pauses usually take, and so when to look at the thread that it was made on."""
+    """Knows how long steps and pauses usually take, and so when to look at the thread that it was made on.
+
+    `stall` is what `where` found when it was last asked.
+    """
 
     def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self._is_off = os.environ.get(SWITCH, "").strip().lower() in ("0", "off", "false")
+        self.thread = threading.get_ident()
+        self.stall: Stall | None = None
+        self.is_off = os.environ.get(SWITCH, "").strip().lower() in ("0", "off", "false")
         self._ordinary = OrdinarySteps()
         self._usual = 0.0
         self._moved: float | None = None
@@ -64,20 +85,27 @@ class Standstill:
             self._longest[before] = max(self._longest[before], since - began)
         if phase in self._longest and self._moved is not None:
             self._moved = now  # a step may take its time again after a pause
-        if self._is_off or not self._is_still(now, phase, since):
+        self.stall = self._stall(now, phase, since)
+        if self.is_off or self.stall is None:
             self._looked, self._where = None, ""
         elif self._looked is None or now - self._looked >= EVERY_SECONDS:
-            self._looked, self._where = now, whereabouts(self._thread)
+            self._looked, self._where = now, whereabouts(self.thread)
         elif since > self._looked:
             self._where = ""  # what was seen belongs to another phase
         return self._where
 
-    def _is_still(self, now: float, phase: str, since: float) -> bool:
+    def look(self) -> str:
+        """Return where the rank is now, whether it stands still or not."""
+        return whereabouts(self.thread)
+
+    def _stall(self, now: float, phase: str, since: float) -> Stall | None:
         if phase in self._longest:
-            return now - since > max(PAUSE_SECONDS, PAUSE_FACTOR * self._longest[phase])
-        if self._moved is None:
-            return now - since > PAUSE_SECONDS
-        return now - self._moved > STANDSTILL_SECONDS + STANDSTILL_STEPS * self._usual
+            limit, began, is_pause = max(PAUSE_SECONDS, PAUSE_FACTOR * self._longest[phase]), since, True
+        elif self._moved is None:
+            limit, began, is_pause = PAUSE_SECONDS, since, True
+        else:
+            limit, began, is_pause = STANDSTILL_SECONDS + STANDSTILL_STEPS * self._usual, self._moved, False
+        return Stall(began, is_pause) if now - began > limit else None
 
 
 def whereabouts(thread: int) -> str:
@@ -85,20 +113,32 @@ def whereabouts(thread: int) -> str:
 
     As `data.py:88 load_shard, in socket.py:706 readinto`; "" where the thread is gone.
     """
-    innermost = sys._current_frames().get(thread)
-    frame: FrameType | None = innermost
-    while frame is not None and not _is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    lines = dict.fromkeys(_line(each) for each in (frame, innermost) if each is not None)
-    return cut(", in ".join(lines), MAX_WHERE_BYTES)
+    return where_in(_places(sys._current_frames().get(thread)))
 
 
-def _is_users(path: str) -> bool:
+def where_in(places: Iterable[Place]) -> str:
+    """Return the same of a stack, its innermost line first."""
+    innermost: Place | None = None
+    for place in places:
+        innermost = innermost or place
+        if is_users(place.path):
+            return cut(", in ".join(dict.fromkeys(map(_line, (place, innermost)))), MAX_WHERE_BYTES)
+    return "" if innermost is None else cut(_line(innermost), MAX_WHERE_BYTES)
+
+
+def is_users(path: str) -> bool:
+    """Return whether a file is the user's own: neither Python's nor an installed package's nor ours."""
     return not (
         path.startswith((_PYTHON, _OWN, "<frozen ")) or any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES)
     )
 
 
-def _line(frame: FrameType) -> str:
-    code = frame.f_code
-    return f"{os.path.basename(code.co_filename)}:{frame.f_lineno} {code.co_name}"  # noqa: PTH119 - as above
+def _places(frame: FrameType | None) -> Iterator[Place]:
+    while frame is not None:
+        code = frame.f_code
+        yield Place(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+
+
+def _line(place: Place) -> str:
+    return f"{os.path.basename(place.path)}:{place.line} {place.function}"  # noqa: PTH119 - as above

@@ -27,7 +27,7 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Box(NamedTuple):
-    """What a rank sent: JSON, made at Unix time `time` for a reason."""
+    """A box as a rank sent it: JSON, made at Unix time `time` for a reason."""
 
     run: str
     attempt: str

@@ -92,6 +92,8 @@ class RankTable:
         self._gpus = gpus
         self._runs: dict[str, Run] = {}
         self._by_link: dict[object, Rank] = {}
+        self._said_bye: dict[object, Rank] = {}
+        """The ranks of open connections that have said bye: the box of a failure comes after it."""
         self._past: dict[int, dict[tuple[str, int], EarlierProcess]] = {}
         self._ticked = self._restored = clock.monotonic()
         self._without_peak: set[str] = set()
@@ -145,6 +147,7 @@ class RankTable:
             self.shares.of(peer.uid).series += rank.series.size - (old.series.size if old is not None else 0)
             run.restarts.pop(hello.rank, None)
         self._by_link[link] = rank
+        self._said_bye.pop(link, None)
         self.heard(link)
         self._place([rank])
         return Welcome(last_step, ended, superseded, hello.run)
@@ -207,8 +210,11 @@ class RankTable:
         self.events.extend(RankEvent(rank.hello.run, rank.hello.rank, event) for event in rank.new_events(state))
 
     def box(self, link: object, part: BoxPart) -> None:
-        """Take a part of a rank's box; raise FrameError if it does not fit the parts before it."""
-        rank = self._speaker(link)
+        """Take a part of a rank's box, also after its bye; raise FrameError if it does not fit the parts before it."""
+        rank = self._said_bye.get(link) or self._speaker(link)
+        run = self._runs.get(rank.hello.run)
+        if run is None or run.owner != rank.peer.uid:
+            raise FrameError("owner", f"run {rank.hello.run} is not yours any more")
         self.boxes.add(rank.peer.uid, rank.hello, part)
 
     def capture(self, name: str, reason: str) -> int:
@@ -231,7 +237,7 @@ class RankTable:
     def bye(self, link: object, bye: Bye) -> Rank:
         """End a rank that shuts down in an orderly way, and return it; the connection may say hello again."""
         rank = self._speaker(link)
-        del self._by_link[link]
+        self._said_bye[link] = self._by_link.pop(link)
         rank.end("finished", self._clock.monotonic(), self._clock.wall())
         if bye.outcome == "failed":
             rank.fail(bye.category)
@@ -251,6 +257,7 @@ class RankTable:
 
     def lost(self, link: object, *, unsure: bool = False) -> Rank | None:
         """Note the end of a connection; return its rank, which died, or of which `gone` will say how it ended."""
+        self._said_bye.pop(link, None)
         rank = self._by_link.pop(link, None)
         if rank is not None:
             rank.lose(self._clock.monotonic(), self._clock.wall())

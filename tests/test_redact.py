@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph.node.redact import LONGEST, REDACTED, redact
+from tachograph.redact import LONGEST, REDACTED, redact
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Removal of what looks like a secret from text that a program wrote for its own user."""
+"""Removal of what looks like a secret from text that a program wrote for its own user. Standard library only."""
 
 from __future__ import annotations
 
