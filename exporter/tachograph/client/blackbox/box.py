@@ -87,12 +87,14 @@ def _cut_list(values: list[Any], size: int) -> list[Any]:
 def _cut_groups(groups: object) -> dict[str, Any]:
     """Return the groups without the members of the largest, if they are too many; then without the last groups."""
     found: dict[str, Any] = {str(name): dict(each) for name, each in groups.items()} if isinstance(groups, dict) else {}
-    sizes = {name: len(_encode(each)) for name, each in found.items()}
-    while sum(sizes.values()) > PART_BYTES:
-        largest = max(sizes, key=lambda name: sizes[name])
-        if "ranks" in found[largest]:
-            found[largest]["members"] = len(found[largest].pop("ranks"))
-        else:
-            del found[largest]
-        sizes = {name: len(_encode(each)) for name, each in found.items()}
+    size = sum(len(_encode(name)) + len(_encode(each)) + 2 for name, each in found.items())
+    for each in sorted(found.values(), key=lambda each: -len(each.get("ranks", ()))):
+        if size <= PART_BYTES:
+            return found
+        size -= len(_encode(each))
+        each["members"] = len(each.pop("ranks", ()))
+        size += len(_encode(each))
+    while size > PART_BYTES:
+        name, each = found.popitem()
+        size -= len(_encode(name)) + len(_encode(each)) + 2
     return found

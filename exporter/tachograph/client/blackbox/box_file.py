@@ -55,8 +55,12 @@ class BoxFile:
 
     def _make_way(self, folder: int) -> None:
         for age in reversed(range(KEPT - 1)):
+            name = self._name(age)
             with contextlib.suppress(FileNotFoundError):
-                os.rename(self._name(age), self._name(age + 1), src_dir_fd=folder, dst_dir_fd=folder)
+                if stat.S_ISREG(os.lstat(name, dir_fd=folder).st_mode):
+                    os.rename(name, self._name(age + 1), src_dir_fd=folder, dst_dir_fd=folder)
+                else:  # a link, which may lead anywhere
+                    os.unlink(name, dir_fd=folder)
 
     def _remove_unfinished(self, folder: int) -> None:
         """Remove what an earlier process left that was killed while it wrote."""

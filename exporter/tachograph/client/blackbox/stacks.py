@@ -41,7 +41,7 @@ def stacks(training: int) -> list[dict[str, object]]:
     for lines, threads in list(found.items())[:MAX_STACKS]:
         one: dict[str, object] = {
             "threads": [redact(names.get(ident, str(ident)))[:64] for ident in threads[:MAX_NAMES]],
-            "lines": lines,
+            "lines": list(lines),
         }
         if len(threads) > MAX_NAMES:
             one["more_threads"] = len(threads) - MAX_NAMES

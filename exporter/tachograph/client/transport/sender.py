@@ -320,6 +320,9 @@ class Sender:
             poll = select.poll()
             poll.register(connection, select.POLLOUT)
             with contextlib.suppress(OSError):
+                if not self._answered:  # `_send_bye` has waited for it
+                    for line in connection.receive():
+                        self._handle_answer(line)
                 while self._has_part() or not connection.idle:
                     if self._has_part():
                         self._send_part(connection)
