@@ -131,4 +131,4 @@ def test_boxes_for_those_who_ask(
     assert {rank: box["reason"] for rank, box in found.items()} == {
         0: "asked for by alice", 1: "SIGUSR2", 2: "asked for by alice", 3: "asked for by alice",
     }  # fmt: skip
-    assert all(os.path.exists(f"/proc/{pid}") for pid in pids.values())
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids.values())

@@ -137,6 +137,36 @@ def test_a_rank_s_box_outlives_it(table: Any, hand: Any) -> None:
     assert table.boxes.runs() == ["r"]
 
 
+def test_the_box_of_a_failure_comes_after_the_bye(table: Any) -> None:
+    """Over the same connection, until that ends, speaks for another rank, or the run is another user's."""
+    table.greet(link := Link())
+    table.bye(link, Bye(v=1, outcome="failed"))
+    for part in box_of('{"a":1}', parts=2):
+        table.box(link, part)
+    assert [box.text for box in table.boxes.of("r")] == [b'{"a":1}']
+    table.greet(link, run="second")
+    for part in box_of('{"b":1}'):
+        table.box(link, part)
+    assert table.boxes.runs() == ["r", "second"]
+    table.bye(link, Bye(v=1, outcome="failed"))
+    table.lost(link)
+    with pytest.raises(FrameError, match="no rank"):
+        table.box(link, box_of("{}")[0])
+    assert table._said_bye == {}
+
+
+def test_a_late_box_of_a_run_that_is_another_user_s_is_refused(table: Any, hand: Any) -> None:
+    """Its name was taken while the connection of the former owner was still open."""
+    table.greet(link := Link())
+    table.bye(link, Bye(v=1, outcome="failed"))
+    hand.turn(1000.0, table.tick)
+    with pytest.raises(FrameError, match="not yours"):
+        table.box(link, box_of("{}")[0])
+    table.greet(Link(), peer=Peer(BOB, 77))
+    with pytest.raises(FrameError, match="not yours"):
+        table.box(link, box_of("{}")[0])
+
+
 def test_boxes_do_not_pass_to_another_user_with_the_name(table: Any, hand: Any) -> None:
     """Who takes a run's name that nobody has any more does not get the boxes of its former owner."""
     table.greet(link := Link())
