@@ -479,6 +479,18 @@ def test_a_box_with_its_stack(tmp_path: Path) -> None:
     assert lines(verdict) == {"data.py:88 load_shard, in open()"}
 
 
+def test_the_last_box_of_each_rank_counts(tmp_path: Path) -> None:
+    """The boxes before it are of earlier moments; where there is no last one, the one before it is looked at."""
+    for name, stuck in (("rank-{}.1.json", 3), ("rank-{}.json", 5)):
+        job = Job(GRID, grid(stuck, [Stuck()]), "gloo").play()
+        for rank in range(8):
+            (tmp_path / name.format(rank)).write_text(json.dumps({"rank": rank, "recorders": {"gloo": job.dump(rank)}}))
+    assert kinds(analyze(tmp_path)) == {5: "host_stuck"}
+    for rank in range(8):
+        (tmp_path / f"rank-{rank}.json").unlink()
+    assert kinds(analyze(tmp_path)) == {3: "host_stuck"}
+
+
 def test_a_thousand_ranks(tmp_path: Path) -> None:
     """1,024 ranks in 264 groups: the stuck one is named, and the graph of waits stays small."""
     groups = {"0": range(1024)}

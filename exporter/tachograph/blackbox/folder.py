@@ -27,6 +27,9 @@ LEAST_ENTRIES = 200
 STALE = 60 * 10**9
 """Nanoseconds from the newest entry of a dump to the oldest of all others that make it one of an earlier attempt."""
 
+_EARLIER = re.compile(r"(rank-\d+)\.\d\.json")
+"""A box before the last one of a rank: `rank-3.1.json` beside `rank-3.json`."""
+
 _NUMBER_AT_END = re.compile(r"(\d+)$")
 _RANK = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 _SUFFIXES = re.compile(r"(\.(json|pkl|pickle|pt|bin|dump|trace|txt))+$", re.IGNORECASE)
@@ -84,7 +87,13 @@ def _files(directory: Path) -> list[Path]:
             found += [one for one in sorted(path.rglob("*")) if one.is_file() and not one.name.startswith(".")]
         if len(found) > MOST_FILES:
             break
-    return found[:MOST_FILES]
+    present = set(found)
+    return [path for path in found if not _is_earlier(path, present)][:MOST_FILES]
+
+
+def _is_earlier(path: Path, present: set[Path]) -> bool:
+    found = _EARLIER.fullmatch(path.name)
+    return found is not None and path.with_name(f"{found[1]}.json") in present
 
 
 def _read_file(path: Path, name: str, folder: Folder, lines: UserLines, most: int) -> _Read | None:

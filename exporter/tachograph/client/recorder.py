@@ -70,6 +70,8 @@ class Recorder(Uncopied):
     - `sinks`: other places to send the metrics to (`tachograph.export.sinks`); `trace`: where sampled steps are traced
       (`tachograph.export.traces`). Both are closed at `close` or at exit, which takes as long as they do.
     - `$TACHOGRAPH_STACKS`: with 0 the sender thread never looks at which line a rank that makes no step stands still.
+    - `$TACHOGRAPH_BLACKBOX`: the folder of the rank's boxes, which say what it was doing when it stood still or failed;
+      with 0 there are none, also for the exporter.
     - `enabled=False`, or `TACHOGRAPH_DISABLED=1` in the environment: does nothing at all, with no thread and no socket.
 
     Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing. A copy of it,

@@ -61,6 +61,30 @@ def line_with(mark: str) -> int:
     return next(number for number, text in enumerate(LINES, 1) if mark in text)
 
 
+COMPILED = """
+import threading, torch
+from tachograph.client.blackbox.stacks import is_compiling
+
+main, seen = threading.get_ident(), []
+
+def compiler(graph, inputs):
+    seen.append(is_compiling(main))
+    def compiled(*given):
+        seen.append(is_compiling(main))
+        return graph.forward(*given)
+    return compiled
+
+step = torch.compile(lambda x: (x * x).sum(), backend=compiler)
+for _ in range(2): step(torch.ones(4))
+print(seen)
+"""
+
+
+def test_pytorch_s_compiler_is_recognized(torch_program: Any) -> None:
+    """While it compiles, and not while what it made runs."""
+    assert torch_program(COMPILED).end().splitlines()[-1] == "[True, False, False]"
+
+
 @pytest.fixture
 def job(torch_program: Any, exporter: Any, tmp_path: Path) -> Callable[[str], Job]:
     """Starts the job with a case; its boxes are in the folder `boxes`."""

@@ -222,7 +222,8 @@ class Nccl:
         self.native = SimpleNamespace(_dump_nccl_trace=self.dump, _dump_fr_trace=self.dump_of_hook)
         torch = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=self.native), device=str)
         monkeypatch.setattr(recorders, "loaded_torch", lambda: torch)
-        monkeypatch.setattr(module, "in_use", lambda part: self)
+        for each in (module, recorders):
+            monkeypatch.setattr(each, "in_use", lambda part: self)
         monkeypatch.setattr(module, "spares_captures", self.spare)
         monkeypatch.setattr(notice, "_logged", set())
         self.poll = FlightRecorderPoll(lambda: self.now)
@@ -339,7 +340,7 @@ def test_without_timing_nccl_or_a_way_to_spare_captures_it_is_never_asked(
     monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "0")
     nccl.poll.poll(nobody)
     monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "yes")
-    monkeypatch.setattr(module, "in_use", lambda part: None)
+    monkeypatch.setattr(recorders, "in_use", lambda part: None)
     nccl.now += INTERVAL
     nccl.poll.poll(nobody)
     assert nccl.dumps == 0
