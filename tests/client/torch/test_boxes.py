@@ -85,6 +85,54 @@ def test_pytorch_s_compiler_is_recognized(torch_program: Any) -> None:
     assert torch_program(COMPILED).end().splitlines()[-1] == "[True, False, False]"
 
 
+HEALTHY = """
+import sys, threading, time, torch
+from tachograph.client.recorder import Recorder
+from tachograph.client.signals import standstill
+from tachograph.client.blackbox import stacks
+standstill.STANDSTILL_SECONDS = standstill.PAUSE_SECONDS = 0.2
+
+looks = []
+is_compiling = stacks.is_compiling
+stacks.is_compiling = lambda thread: looks.append(is_compiling(thread)) or looks[-1]
+
+def long(seconds=3.0):  # fifteen times as long as a rank may stand still, and three heartbeats
+    time.sleep(seconds)
+
+def compiler(graph, inputs):
+    long()
+    return graph.forward
+
+recorder = Recorder(run="healthy")
+net = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+recorder.watch(net, optimizer)
+step = net
+for number in range(30):
+    if number == 10: step = torch.compile(net, backend=compiler)
+    with recorder.step():
+        if number == 0: long()
+        step(torch.ones(4)).sum().backward()
+        optimizer.step()
+    if number == 15:
+        with recorder.phase("eval"): long()
+    if number == 20:
+        with recorder.phase("checkpoint"): long()
+        recorder.checkpoint_saved(step=number)
+recorder.close()
+print(looks)
+"""
+
+
+def test_a_healthy_run_leaves_none(torch_program: Any, exporter: Any, tmp_path: Path) -> None:
+    """However long its first step, its compilation, its evaluation and its save take beside its steps."""
+    folder = tmp_path / "boxes"
+    program = torch_program(HEALTHY, TACHOGRAPH_SOCKET=str(exporter.path), TACHOGRAPH_BLACKBOX=str(folder))
+    assert program.end().splitlines()[-1] == "[True]", "it stood still only while it compiled"
+    assert exporter.frames("box") == []
+    assert not folder.exists()
+
+
 @pytest.fixture
 def job(torch_program: Any, exporter: Any, tmp_path: Path) -> Callable[[str], Job]:
     """Starts the job with a case; its boxes are in the folder `boxes`."""

@@ -243,8 +243,8 @@ class Sender:
             accepted = answer["ok"]
         except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
             raise ConnectionError("the exporter's answer cannot be read") from None
-        if isinstance(reason := answer.get("capture"), str):
-            self._boxes.ask(cut(reason, MAX_BOX_REASON_BYTES) or "asked for")
+        if accepted is True and isinstance(asked := answer.get("capture"), str):
+            self._boxes.ask(cut(asked, MAX_BOX_REASON_BYTES) or "asked for")
             return
         if accepted is True:
             self._accept(answer)
