@@ -50,6 +50,16 @@ class Folder:
     stale: dict[int, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Content:
+    """What is in a file, and when that was written; or why it cannot be read."""
+
+    name: str
+    data: bytes = b""
+    written: float = 0.0
+    fault: str = ""
+
+
 @dataclass
 class _Read:
     """One file, read."""
@@ -61,14 +71,23 @@ class _Read:
 
 def read(directory: Path) -> Folder:
     """Read the dumps of a folder and of the folders in it; raises OSError where it cannot be listed."""
+    files = _files(directory)
+    return _read((_content(path, path.relative_to(directory).as_posix()) for path in files), len(files))
+
+
+def read_boxes(boxes: Iterable[tuple[str, bytes]], count: int) -> Folder:
+    """Read dumps that lie in memory, about so many, each with the name that its file would have."""
+    return _read((_Content(name, data, 0.0) for name, data in boxes), count)
+
+
+def _read(contents: Iterable[_Content], count: int) -> Folder:
     folder, lines, found = Folder(), UserLines(), []
     enabled = gc.isenabled()
     gc.disable()  # millions of small objects without a cycle: looking for one takes longer than all the rest
     try:
-        files = _files(directory)
-        most = max(LEAST_ENTRIES, MOST_ENTRIES // max(1, len(files)))
-        for path in files:
-            one = _read_file(path, path.relative_to(directory).as_posix(), folder, lines, most)
+        most = max(LEAST_ENTRIES, MOST_ENTRIES // max(1, count))
+        for content in contents:
+            one = _read_one(content, folder, lines, most)
             if one is not None:
                 found.append(one)
     finally:
@@ -96,15 +115,20 @@ def _is_earlier(path: Path, present: set[Path]) -> bool:
     return found is not None and path.with_name(f"{found[1]}.json") in present
 
 
-def _read_file(path: Path, name: str, folder: Folder, lines: UserLines, most: int) -> _Read | None:
-    rank = rank_of_name(path.name)
+def _content(path: Path, name: str) -> _Content:
     try:
         if path.stat().st_size > LARGEST_FILE:
-            folder.damaged[name] = f"larger than {LARGEST_FILE >> 20} MB"
-            return None
-        data, written = path.read_bytes(), path.stat().st_mtime
+            return _Content(name, fault=f"larger than {LARGEST_FILE >> 20} MB")
+        return _Content(name, path.read_bytes(), path.stat().st_mtime)
     except OSError as error:
-        folder.damaged[name] = error.strerror or type(error).__name__
+        return _Content(name, fault=error.strerror or type(error).__name__)
+
+
+def _read_one(content: _Content, folder: Folder, lines: UserLines, most: int) -> _Read | None:
+    name, data, written = content.name, content.data, content.written
+    rank = rank_of_name(name.rpartition("/")[2])
+    if content.fault:
+        folder.damaged[name] = content.fault
         if rank is not None:
             folder.unreadable.add(rank)
         return None

@@ -18,9 +18,13 @@ from tachograph.blackbox.words import called, operation_name, rank_list, shape_o
 
 def analyze(directory: Path, world_size: int | None = None) -> Verdict:
     """Return what the dumps of a folder say; raises OSError where the folder cannot be listed."""
-    folder = folders.read(directory)
+    return judge(folders.read(directory), str(directory), world_size)
+
+
+def judge(folder: Folder, source: str, world_size: int | None = None) -> Verdict:
+    """Return what the dumps say that were read from a source."""
     standing = stand(folder, world_size)
-    verdict = _about_files(str(directory), folder, standing)
+    verdict = _about_files(source, folder, standing)
     if folder.ranks:
         _decide(verdict, standing)
     else:
