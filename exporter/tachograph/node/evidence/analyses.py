@@ -72,8 +72,13 @@ class Analyses:
     """Starts analyses and keeps their results; `clock` is monotonic, `wall` that of the day."""
 
     def __init__(
-        self, clock: Callable[[], float], wall: Callable[[], float], command: Sequence[str] | None = None
+        self,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        command: Sequence[str] | None = None,
+        longest: float = LONGEST_SECONDS,
     ) -> None:
+        self._longest = longest
         self._clock, self._wall = clock, wall
         self._command = command or (sys.executable, "-m", "tachograph.node.evidence.analyst")
         self._one = asyncio.Lock()
@@ -95,10 +100,10 @@ class Analyses:
 
     async def close(self) -> None:
         """End what is under way."""
-        tasks = [*self._resting, *(kept.task for kept in self._kept.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for tasks in ([kept.task for kept in self._kept.values()], self._resting):
+            for task in list(tasks):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(self, run: str, request: Callable[[], tuple[Request, Sequence[bytes]]]) -> _Kept:
         if sum(not kept.task.done() for kept in self._kept.values()) >= MOST_WAITING:
@@ -139,13 +144,11 @@ class Analyses:
             *self._command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
         )
         try:
-            return await asyncio.wait_for(self._talk(process, request, texts), LONGEST_SECONDS)
+            return await asyncio.wait_for(self._talk(process, request, texts), self._longest)
         except asyncio.TimeoutError:
-            raise AnalysisError(f"it took longer than {LONGEST_SECONDS:.0f} s") from None
+            raise AnalysisError(f"it took longer than {self._longest:g} s") from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _end(process)
 
     async def _talk(self, process: asyncio.subprocess.Process, request: Request, texts: Sequence[bytes]) -> Analysis:
         assert process.stdin is not None
@@ -168,7 +171,21 @@ class Analyses:
                 if status < 0
                 else "it failed, by its limit of memory or a box"
             )
-        return _read(json.loads(b"".join(parts)), self._wall())
+        try:
+            return _read(json.loads(b"".join(parts)), self._wall())
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise AnalysisError("its result is unreadable") from error
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a process if it has not ended, and close its pipes."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    if process.stdin is not None:
+        process.stdin.close()
+    while process.stdout is not None and await process.stdout.read(1 << 16):
+        pass
+    await process.wait()
 
 
 def _read(said: Mapping[str, Any], now: float) -> Analysis:

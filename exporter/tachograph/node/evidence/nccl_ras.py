@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from typing import NamedTuple
 
 from tachograph.blackbox.served import LARGEST_RAS
@@ -44,7 +45,8 @@ async def ask(host: str, port: int, seconds: float = SECONDS) -> RasAnswer:
     except asyncio.TimeoutError:
         raise RasError(f"no whole answer within {seconds:g} s") from None
     except OSError as error:
-        raise RasError((error.strerror or type(error).__name__).lower()) from error
+        known = os.strerror(error.errno) if isinstance(error, ConnectionError) and error.errno else error.strerror
+        raise RasError((known or type(error).__name__).lower()) from error
 
 
 async def _ask(host: str, port: int) -> RasAnswer:

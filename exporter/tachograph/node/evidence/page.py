@@ -195,8 +195,8 @@ def _open(analysis: Analysis, verdict: Verdict, index: ServedRun | None, peers: 
     missing = sorted(set(verdict.absent) - analysis.failed.keys())
     if not peers and set(missing) - here:
         made.append(
-            f"{rank_list(set(missing) - here)} are on other nodes, whose boxes this exporter does not fetch: start it "
-            "with --blackbox.peers, or use the command below"
+            f"On other nodes, whose boxes this exporter does not fetch: {rank_list(set(missing) - here)}. Start it with "
+            "--blackbox.peers, or use the command below"
         )
     elif peers and not analysis.trouble:
         made.append(f"{plural(analysis.exporters, 'other exporter')} asked")
