@@ -143,5 +143,5 @@ def test_whatever_answers_has_an_end(peer: Peer, said: str) -> None:
 
 def test_nothing_listens() -> None:
     """Most nodes have no RAS service: the reason is a few words."""
-    with pytest.raises(RasError, match="^connection refused$"):
+    with pytest.raises(RasError, match=r"^connection refused$"):
         asyncio.run(ask("127.0.0.1", 1))

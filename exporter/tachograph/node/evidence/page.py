@@ -192,10 +192,10 @@ def _open(analysis: Analysis, verdict: Verdict, index: ServedRun | None, peers: 
     made += [f"rank {rank}: its box did not come: {why}" for rank, why in analysis.failed.items()]
     made += [f"{file}: {why}" for file, why in verdict.damaged.items()]
     here = {rank.rank for rank in index.ranks} if index is not None else set()
-    missing = sorted(set(verdict.absent) - analysis.failed.keys())
-    if not peers and set(missing) - here:
+    missing = set(verdict.absent) - analysis.failed.keys() - here
+    if not peers and missing:
         made.append(
-            f"On other nodes, whose boxes this exporter does not fetch: {rank_list(set(missing) - here)}. Start it with "
+            f"On other nodes, whose boxes this exporter does not fetch: {rank_list(missing)}. Start it with "
             "--blackbox.peers, or use the command below"
         )
     elif peers and not analysis.trouble:
