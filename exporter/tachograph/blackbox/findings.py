@@ -62,6 +62,9 @@ class Verdict:
     """The result of an analysis: who holds the run up, why, and which questions stay open."""
 
     directory: str
+    run: str = ""
+    """Its name, where boxes of ours say it."""
+
     state: str = "moving"
     """`stuck`, `slow`, `moving` (nothing is pending that holds anyone up) or `unreadable`."""
     culprits: list[Culprit] = field(default_factory=list)

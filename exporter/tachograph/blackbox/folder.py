@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tachograph.blackbox import cut_json, plain_pickle
-from tachograph.blackbox.recorder import LARGEST_RANK, RankDump, Shapes, UserLines, add_recorder, member_ranks, whole
+from tachograph.blackbox.recorder import (
+    LARGEST_RANK,
+    SEPARATOR,
+    Progress,
+    RankDump,
+    Shapes,
+    UserLines,
+    add_recorder,
+    member_ranks,
+    whole,
+)
 
 LARGEST_FILE = 256 << 20
 """A dump of 20,000 entries with stacks has some 30 MB; no file that is larger is read."""
@@ -134,7 +145,7 @@ def _read_one(content: _Content, folder: Folder, lines: UserLines, most: int) ->
         return None
     value, fault = parse(data)
     recorders = list(_recorders(value))
-    if not recorders:
+    if not recorders and not _is_box(value):
         if rank is not None and (fault or not data):
             folder.damaged[name] = fault or "empty"
             folder.unreadable.add(rank)
@@ -222,9 +233,31 @@ def _add_box(dump: RankDump, box: Mapping[object, object]) -> None:
             dump.members.setdefault(str(name)[:200], members)
     size = whole(box.get("world_size"))
     dump.world_size = size if size is not None and 0 < size <= LARGEST_RANK else None
-    where = box.get("where")
-    if isinstance(where, str) and where:
-        dump.where = where[:500]
+    dump.where = _text(box.get("where")) or None
+    dump.run, dump.reason, dump.phase = (_text(box.get(key)) for key in ("run", "reason", "phase"))
+    seconds = box.get("phase_seconds")
+    if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf:
+        dump.phase_seconds = float(seconds)
+    _add_counts(dump, groups)
+
+
+def _add_counts(dump: RankDump, groups: object) -> None:
+    """Add how far each group has come by the box itself, where no recorder says it."""
+    recorded = {key.partition(SEPARATOR)[0] for key in dump.progress}
+    for name, group in groups.items() if isinstance(groups, dict) else ():
+        if isinstance(group, dict) and str(name)[:200] not in recorded:
+            enqueued, completed = whole(group.get("enqueued")), whole(group.get("completed"))
+            if enqueued is not None and enqueued >= 0:
+                dump.progress[str(name)[:200] + SEPARATOR] = Progress(enqueued, completed, counted=True)
+
+
+def _is_box(value: object) -> bool:
+    """Return whether a value is a box of ours, which may hold no recorder."""
+    return isinstance(value, dict) and whole(value.get("box")) is not None
+
+
+def _text(value: object) -> str:
+    return value[:500] if isinstance(value, str) else ""
 
 
 def _may_be(rank: int, dump: RankDump) -> bool:

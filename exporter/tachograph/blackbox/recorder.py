@@ -148,6 +148,12 @@ class RankDump:
     written: float = 0.0
     cut: bool = False
     world_size: int | None = None
+    run: str = ""
+    reason: str = ""
+    """Why a box of ours was made, empty for a dump."""
+
+    phase: str = ""
+    phase_seconds: float | None = None
     unnamed_status: bool = False
     has_status: bool = False
     has_done: bool = False

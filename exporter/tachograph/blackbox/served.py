@@ -30,6 +30,9 @@ LARGEST_ATTEMPT = 10**9
 LONGEST = 256
 """Characters of a text in an index; the rest is cut off."""
 
+MOST_WORLD = 1 << 17
+"""Ranks of a run that can be missed by number."""
+
 RAS_KINDS = ("json", "txt")
 CAPTURED_TOGETHER_SECONDS = 10.0
 """A request so soon after another one for the same run is answered like that one: no rank is asked twice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,8 +35,10 @@ def judge(folder: Folder, source: str, world_size: int | None = None) -> Verdict
 
 def _about_files(directory: str, folder: Folder, standing: Standing) -> Verdict:
     stale = [f"{name} (rank {rank})" for rank, name in sorted(folder.stale.items())]
+    runs = Counter(dump.run for dump in folder.ranks.values() if dump.run)
     return Verdict(
         directory,
+        run=runs.most_common(1)[0][0] if runs else "",
         ranks=tuple(sorted(folder.ranks)),
         world=len(standing.world),
         absent=tuple(sorted(standing.absent)),

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from tachograph.catalog.metric import ALL, DASHBOARDS, SERIES_LEVELS
 from tachograph.duration import parse
+from tachograph.exporter_address import DEFAULT_PORT
 from tachograph.node.config_file import ConfigError, Entry, read_file
 from tachograph.node.log import LEVELS
 from tachograph.node.ranks.limits import Limits
@@ -22,7 +23,6 @@ from tachograph.node.ranks.run_names import POLICIES
 from tachograph.node.web.web_config import read_web_config
 from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
 
-DEFAULT_PORT = 10024
 DEFAULT_RAS = "localhost:28028"
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _MISSING = "\0"  # a flag without its value; no shell can pass this text

@@ -40,9 +40,9 @@ MOST_CAPTURES = 256
 RAS_KEPT = 4
 """Answers of RAS that are kept, the newest, of different runs."""
 
-PRIVATE = ("environment", "log")
-"""Keys of a box that only a trusted reader gets, as with the failure reasons on the status page: a rank's own lines of
-log and what is set around it."""
+PRIVATE = ("environment", "failure", "log")
+"""Keys of a box that only a trusted reader gets, as with the failure reasons on the status page: the text of an
+exception, a rank's own lines of log, and what is set around it."""
 
 CLOSED = {
     # Ranks choose much of the text on the page; if any of it ever escaped its quotes, it could do nothing.
