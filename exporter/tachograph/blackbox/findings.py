@@ -8,7 +8,7 @@ from typing import Any
 
 from tachograph.humanize import coordinates
 
-HOST, GPU, NO_DUMP, SLOW = "host_stuck", "gpu_stuck", "no_dump", "slow"
+HOST, GPU, NO_DUMP, SLOW, FAILED = "host_stuck", "gpu_stuck", "no_dump", "slow", "failed"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,12 @@ SEPARATOR = "\0"
 UNDEFINED = frozenset(("", "undefined"))
 """Descriptions of a group that say nothing."""
 
+FAILED, ASKED = "failed: ", "asked for"
+"""Beginnings of the reasons of boxes; any other is that the rank went no further."""
+
+STILL_SECONDS = 60.0
+"""In one phase: so long no step takes."""
+
 P2P_NAME = ("send", "recv")
 INPUTS, OUTPUTS = "inputs", "outputs"
 OWN_SIZES = {
@@ -159,6 +165,18 @@ class RankDump:
     has_done: bool = False
     """Whether the ring holds operations that are done; a dump of the active ones alone does not."""
     overran: bool = False
+
+    @property
+    def failure(self) -> str:
+        """Return the category of the failure of which a box was made, empty where it was made of something else."""
+        return self.reason.removeprefix(FAILED) if self.reason.startswith(FAILED) else ""
+
+    @property
+    def stands_still(self) -> bool:
+        """Return whether a box was made because the rank went no further, or says that of one that was asked."""
+        if self.reason.startswith(ASKED):
+            return (self.phase_seconds or 0.0) >= STILL_SECONDS
+        return bool(self.reason) and not self.failure
 
 
 def add_recorder(

@@ -9,12 +9,15 @@ from pathlib import Path
 from tachograph import humanize
 from tachograph.blackbox import folder as folders
 from tachograph.blackbox import gpu, mismatch, slow, waits
-from tachograph.blackbox.findings import GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
+from tachograph.blackbox.findings import FAILED, GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
 from tachograph.blackbox.folder import Folder
 from tachograph.blackbox.mismatch import Mismatch
 from tachograph.blackbox.standing import Standing, stand
 from tachograph.blackbox.waits import Blocked, Roots
 from tachograph.blackbox.words import called, operation_name, rank_list, shape_of, wait
+
+COMMUNICATION = "collective"
+"""The category of a failure that a rank has because another one is gone or stuck."""
 
 
 def analyze(directory: Path, world_size: int | None = None) -> Verdict:
@@ -57,7 +60,8 @@ def _decide(verdict: Verdict, standing: Standing) -> None:
     named: dict[int, Culprit] = {}
     for one in disagreements:
         _add_mismatch(verdict, standing, one, named)
-    if not named and not any(one.blocks for one in disagreements):
+    disagree = any(one.blocks for one in disagreements)
+    if not named and not disagree:
         for rank, late in behind.items():
             named[rank] = _gpu(standing, rank, late)
         _add_stuck(standing, found, named)
@@ -66,13 +70,15 @@ def _decide(verdict: Verdict, standing: Standing) -> None:
             _add_rings(verdict, standing, found, named)
         if not named and operations:
             _add_idle(standing, operations, named)
-    if not named and not operations:
+    if not named and not operations and not disagree:
+        _add_by_its_box(verdict, standing, named)
+    if not named and not operations and not disagree:
         _add_failed(standing, named)
         _add_absent_of_gloo(standing, named)
     verdict.culprits = [named[rank] for rank in sorted(named)]
-    if operations or named:
+    if operations or named or disagree:
         verdict.state = "stuck"
-    if not operations and not named:
+    else:
         _add_slow(verdict, standing)
     _add_blocked(verdict, standing, operations, found, set(named))
     _add_open(verdict, standing, operations)
@@ -104,17 +110,29 @@ def _add_mismatch(verdict: Verdict, standing: Standing, one: Mismatch, named: di
         mismatch.DTYPE: f"dtype mismatch: called {mine}, the others {theirs}",
     }[one.kind]
     skipped = one.kind == mismatch.SKIPPED
+    missed_line = one.expected.line or _where_at(standing, one, one.others)
     for rank in one.ranks:
+        own_line = one.called.line or _where_at(standing, one, [rank])
         named.setdefault(
             rank,
             Culprit(
                 rank,
                 one.kind,
                 f"{words} (#{one.sequence} of {title})",
-                one.expected.line if skipped and one.expected.line else one.called.line,
-                one.expected.line,
+                missed_line if skipped and missed_line else own_line,
+                missed_line,
             ),
         )
+
+
+def _where_at(standing: Standing, one: Mismatch, ranks: Sequence[int]) -> str | None:
+    """Return where ranks stand of which the operation is the last call, by the first that says it."""
+    for rank in ranks:
+        dump = standing.dumps[rank]
+        calls = dump.calls.get(one.group)
+        if dump.where and calls and calls.sequences[-1] == one.sequence:
+            return dump.where
+    return None
 
 
 def _gpu(standing: Standing, rank: int, late: gpu.Behind) -> Culprit:
@@ -162,6 +180,7 @@ def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> N
             reason += f"; it stands at {dump.where}"
         elif dump.last_line:
             reason += f"; its last call was at {dump.last_line}"
+        reason += f"; it failed: {dump.failure}" if dump.failure else ""
         named.setdefault(rank, Culprit(rank, HOST, reason, dump.where or dump.last_line, line))
 
 
@@ -247,6 +266,28 @@ def _add_idle(standing: Standing, operations: Sequence[Blocked], named: dict[int
         )
         line = dump.where or dump.last_line
         named[rank] = Culprit(rank, HOST, reason, line, shape_of(standing, operations[0]).line)
+
+
+def _add_by_its_box(verdict: Verdict, standing: Standing, named: dict[int, Culprit]) -> None:
+    """Name who failed by itself, else who went no further, by their boxes: no recorder knows of a collective."""
+    dumps = standing.dumps
+    failed = [rank for rank, dump in dumps.items() if dump.failure and dump.failure != COMMUNICATION]
+    still = [rank for rank, dump in dumps.items() if dump.stands_still]
+    for rank in failed or still:
+        dump = dumps[rank]
+        what = f"failed: {dump.failure}" if dump.failure else f"{dump.reason}, and waits in no collective on record"
+        reason = what + (f"; in phase {dump.phase}" if dump.phase else "")
+        named[rank] = Culprit(rank, FAILED if dump.failure else HOST, reason, dump.where)
+    if len(named) > max(1, len(standing.world) // 2):
+        verdict.undecided.append(
+            Open(
+                f"{rank_list(named)} {'failed' if failed else 'went no further'}",
+                "no recorder says who waits for whom, and they are most of the run",
+                tuple(sorted(named)),
+            )
+        )
+        verdict.state = "stuck"
+        named.clear()
 
 
 def _add_failed(standing: Standing, named: dict[int, Culprit]) -> None:
