@@ -17,7 +17,8 @@ SEPARATOR = "\0"
 UNDEFINED = frozenset(("", "undefined"))
 """Descriptions of a group that say nothing."""
 
-FAILED, ASKED = "failed: ", "asked for"
+FAILED = "failed: "
+ASKED = ("asked for", "SIGUSR2")
 """Beginnings of the reasons of boxes; any other is that the rank went no further."""
 
 STILL_SECONDS = 60.0
