@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
+import os
 import re
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 
 from tachograph.blackbox import cut_json, plain_pickle
+from tachograph.blackbox.newest_entries import shortened
 from tachograph.blackbox.recorder import (
     LARGEST_RANK,
     SEPARATOR,
     Progress,
     RankDump,
+    Shape,
     Shapes,
     UserLines,
     add_recorder,
@@ -34,6 +43,12 @@ MOST_ENTRIES = 400_000
 LEAST_ENTRIES = 200
 """Newest operations of a rank that are looked at, however many ranks there are."""
 
+WORTH_A_PROCESS = 32 << 20
+"""Bytes of dumps for each process that reads some: a second's work, while its start takes a third of that."""
+
+MOST_WORKERS = 16
+PART_FILES = 16
+"""Files that a process reads at a time."""
 
 STALE = 60 * 10**9
 """Nanoseconds from the newest entry of a dump to the oldest of all others that make it one of an earlier attempt."""
@@ -80,23 +95,57 @@ class _Read:
     series: tuple[int, bool, str]
 
 
+@dataclass
+class _Part:
+    """Some of the files, read, with the shapes that they number."""
+
+    found: list[_Read]
+    shapes: list[Shape]
+    damaged: dict[str, str]
+    unreadable: set[int]
+
+
 def read(directory: Path) -> Folder:
     """Read the dumps of a folder and of the folders in it; raises OSError where it cannot be listed."""
     files = _files(directory)
-    return _read((_content(path, path.relative_to(directory).as_posix()) for path in files), len(files))
+    most, workers = _most(len(files)), _workers(files)
+    if workers < 2:
+        return _chosen([_part(directory, files, most)])
+    parts = [files[start : start + PART_FILES] for start in range(0, len(files), PART_FILES)]
+    try:
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+            return _chosen(pool.map(_part, repeat(directory), parts, repeat(most)))
+    except BrokenProcessPool:  # one was killed, as for memory: one at a time needs least
+        return _chosen([_part(directory, files, most)])
 
 
 def read_boxes(boxes: Iterable[tuple[str, bytes]], count: int) -> Folder:
     """Read dumps that lie in memory, about so many, each with the name that its file would have."""
-    return _read((_Content(name, data, 0.0) for name, data in boxes), count)
+    return _chosen([_read((_Content(name, data, 0.0) for name, data in boxes), _most(count))])
 
 
-def _read(contents: Iterable[_Content], count: int) -> Folder:
+def _most(files: int) -> int:
+    return max(LEAST_ENTRIES, MOST_ENTRIES // max(1, files))
+
+
+def _workers(files: Sequence[Path]) -> int:
+    """Return how many processes read the files: one where starting others takes longer than that."""
+    size = 0
+    for path in files:
+        with contextlib.suppress(OSError):
+            size += path.stat().st_size
+    return min(len(os.sched_getaffinity(0)), MOST_WORKERS, size // WORTH_A_PROCESS)
+
+
+def _part(directory: Path, files: Sequence[Path], most: int) -> _Part:
+    return _read((_content(path, path.relative_to(directory).as_posix()) for path in files), most)
+
+
+def _read(contents: Iterable[_Content], most: int) -> _Part:
     folder, lines, found = Folder(), UserLines(), []
     enabled = gc.isenabled()
     gc.disable()  # millions of small objects without a cycle: looking for one takes longer than all the rest
     try:
-        most = max(LEAST_ENTRIES, MOST_ENTRIES // max(1, count))
         for content in contents:
             one = _read_one(content, folder, lines, most)
             if one is not None:
@@ -104,6 +153,22 @@ def _read(contents: Iterable[_Content], count: int) -> Folder:
     finally:
         if enabled:
             gc.enable()
+    return _Part(found, folder.shapes.known, folder.damaged, folder.unreadable)
+
+
+def _chosen(parts: Iterable[_Part]) -> Folder:
+    """Return the folder that was read in parts, each of which has numbered the shapes by itself."""
+    folder, found = Folder(), []
+    for part in parts:
+        number = folder.shapes.numbers_of(part.shapes)
+        for one in part.found:
+            for calls in one.dump.calls.values():
+                calls.shapes = array("l", [number[shape] for shape in calls.shapes])
+            for pending in one.dump.pending:
+                pending.shape = number[pending.shape] if pending.shape >= 0 else pending.shape
+        found += part.found
+        folder.damaged.update(part.damaged)
+        folder.unreadable |= part.unreadable
     _choose(folder, found)
     return folder
 
@@ -143,7 +208,7 @@ def _read_one(content: _Content, folder: Folder, lines: UserLines, most: int) ->
         if rank is not None:
             folder.unreadable.add(rank)
         return None
-    value, fault = parse(data)
+    value, fault = parse(data, most)
     recorders = list(_recorders(value))
     if not recorders and not _is_box(value):
         if rank is not None and (fault or not data):
@@ -171,12 +236,15 @@ def _read_one(content: _Content, folder: Folder, lines: UserLines, most: int) ->
     return _Read(name, dump, _series(name, box))
 
 
-def parse(data: bytes) -> tuple[object, str | None]:
-    """Return what a file holds, and what is wrong with it."""
+def parse(data: bytes, most: int = 1 << 30) -> tuple[object, str | None]:
+    """Return what a file holds, and what is wrong with it; of a long ring so many of its newest entries at least."""
     if not data.strip(b"\0 \r\n\t"):
         return None, "empty"
     as_json = data.lstrip()[:1] in (b"{", b"[")
     reader = cut_json if as_json else plain_pickle
+    if not as_json and (short := shortened(data, most)) is not data:
+        with contextlib.suppress(ValueError):  # it does not fit together: read whole
+            return plain_pickle.load(short), None
     try:
         return reader.load(data), None
     except plain_pickle.NotPlainError as error:

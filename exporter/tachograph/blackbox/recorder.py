@@ -91,6 +91,10 @@ class Shapes:
             number = self._with_line[key, line] = self._of(found[1]._replace(line=line))
         return found[0], number
 
+    def numbers_of(self, others: Iterable[Shape]) -> list[int]:
+        """Return the number here of each shape that another process has numbered."""
+        return [self._of(shape) for shape in others]
+
     def _of(self, shape: Shape) -> int:
         number = self._numbers.get(shape)
         if number is None:
