@@ -37,7 +37,7 @@ LARGEST_FILE = 256 << 20
 
 MOST_FILES = 100_000
 
-MOST_ENTRIES = 400_000
+MOST_ENTRIES = 256_000
 """Operations of all ranks that are looked at, shared among the files: ten seconds are not spent on old ones."""
 
 LEAST_ENTRIES = 200
