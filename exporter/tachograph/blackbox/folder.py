@@ -78,7 +78,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class _Content:
-    """What is in a file, and when that was written; or why it cannot be read."""
+    """The content of a file, and when that was written; or why it cannot be read."""
 
     name: str
     data: bytes = b""

@@ -1,4 +1,4 @@
-"""What an exporter serves of a run's boxes at `/api/blackbox/<run>`: its paths, its index, and which boxes to fetch.
+"""An exporter's side of a run's boxes, at `/api/blackbox/<run>`: its paths, its index, and which boxes to fetch.
 
 Both ends of it are ours, and each takes the other for a stranger: an index is read field by field, and no name in it
 becomes a path.
@@ -51,7 +51,7 @@ class ServedBox:
 
 @dataclass(frozen=True)
 class ServedRank:
-    """What an exporter knows of a rank beside its box; texts are empty and numbers None where it knows nothing."""
+    """An exporter's facts about a rank beside its box; texts are empty and numbers None where it knows nothing."""
 
     rank: int
     state: str

@@ -16,7 +16,7 @@ from tachograph.collect.private_folder import PrivateFolder
 
 @dataclass
 class Collected:
-    """What was written, and what was not and why."""
+    """The boxes that were written, and which were not and why."""
 
     asked: Asked
     boxes: list[tuple[str, ServedBox]] = field(default_factory=list)

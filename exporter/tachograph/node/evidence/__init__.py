@@ -1,1 +1,1 @@
-"""What ranks left behind when they stood still, over HTTP: their boxes, what those say, and NCCL's own account."""
+"""The evidence that ranks left when they stood still, over HTTP: their boxes, what those say, and NCCL's own account."""

@@ -48,7 +48,7 @@ def report(request: Request, own: Iterator[tuple[ServedBox, bytes]]) -> dict[str
     """Return the verdict, where each rank stands, on which node each is, and what could not be had, for JSON."""
     deadline = time.monotonic() + FETCH_SECONDS
     run = request.own.run
-    found = others.Fetched()
+    found = others.PeerAnswers()
     trouble = ""
     if request.peers:
         try:

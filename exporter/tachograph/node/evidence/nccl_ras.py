@@ -31,7 +31,7 @@ class RasError(Exception):
 
 
 class RasAnswer(NamedTuple):
-    """What the service said: `kind` is json, or txt for anything else; `whole` is False where it was cut off."""
+    """The answer of the service: `kind` is json, or txt for anything else; `whole` is False where it was cut off."""
 
     kind: str
     text: bytes

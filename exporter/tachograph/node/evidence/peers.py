@@ -131,16 +131,16 @@ def _of_prometheus(url: str, run: str, deadline: float) -> list[str]:
 
 
 @dataclass
-class Fetched:
-    """What peers have of a run, and which did not answer, with the reason, by the address."""
+class PeerAnswers:
+    """The answers of peers about a run, and which did not answer, with the reason, by the address."""
 
     runs: dict[str, ServedRun] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
 
 
-def indexes(peers: list[str], run: str, deadline: float) -> Fetched:
+def indexes(peers: list[str], run: str, deadline: float) -> PeerAnswers:
     """Return what the exporters at these addresses have of a run."""
-    result = Fetched()
+    result = PeerAnswers()
     pool = ThreadPoolExecutor(AT_A_TIME)
     asked = {pool.submit(_index, peer, run, deadline): peer for peer in peers}
     done = wait(asked, max(0.0, deadline - time.monotonic())).done

@@ -1,4 +1,4 @@
-"""What the exporter tells the analyst: which boxes follow, and where others are."""
+"""The exporter's request to the analyst: which boxes follow, and where others are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tachograph.blackbox.served import ServedRun, read_run
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be analyzed: the boxes of this node in the order in which they follow, and where others are."""
+    """A run to be analyzed: the boxes of this node in the order in which they follow, and where others are."""
 
     own: ServedRun
     peers: str = ""

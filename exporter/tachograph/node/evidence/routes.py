@@ -65,7 +65,7 @@ class _Captured:
 
 @dataclass
 class _Ras:
-    """What became of asking NCCL's RAS service."""
+    """The state of asking NCCL's RAS service."""
 
     said: str
     answer: RasAnswer | None = None
