@@ -198,6 +198,8 @@ def _add_box(dump: RankDump, box: Mapping[object, object]) -> None:
             dump.members.setdefault(str(name)[:200], members)
     size = whole(box.get("world_size"))
     dump.world_size = size if size is not None and 0 < size <= LARGEST_RANK else None
+    failure = box.get("failure")
+    dump.failed_in_collective = isinstance(failure, dict) and failure.get("category") == "collective"
     where = box.get("where")
     if isinstance(where, str) and where:
         dump.where = where[:500]
@@ -290,6 +292,7 @@ def _merge(into: RankDump, other: RankDump) -> None:
     into.newest = max(into.newest, other.newest)
     into.oldest = min(into.oldest or other.oldest, other.oldest or into.oldest)
     into.where = into.where or other.where
+    into.failed_in_collective |= other.failed_in_collective
     into.world_size = into.world_size or other.world_size
     into.written = max(into.written, other.written)
     into.cut = into.cut or other.cut
