@@ -479,6 +479,23 @@ def test_a_box_with_its_stack(tmp_path: Path) -> None:
     assert lines(verdict) == {"data.py:88 load_shard, in open()"}
 
 
+@pytest.mark.parametrize(("category", "named"), [("collective", {1: "no_dump"}), ("data", {3: "host_stuck"})])
+def test_boxes_of_ranks_whose_collective_raised(category: str, named: dict[int, str], tmp_path: Path) -> None:
+    """With gloo a call that raised counts as done; who is behind by one only because it raised there is a victim."""
+    job = Job(WORLD, world(3, [Stuck()], STEPS), "gloo").play()
+    for rank in (0, 2, 3):
+        made = job.dump(rank)
+        for entry in made["entries"]:
+            entry["retired"] = True
+        for status in made["pg_status"].values():
+            status["last_completed_collective"] = status["last_enqueued_collective"]
+        groups = {name: {"ranks": list(members)} for name, members in WORLD.items()}
+        failure = {"category": category if rank == 3 else "collective", "message": "RuntimeError"}
+        box = {"rank": rank, "world_size": 4, "groups": groups, "failure": failure, "recorders": {"gloo": made}}
+        (tmp_path / f"rank-{rank}.json").write_text(json.dumps(box))
+    assert kinds(analyze(tmp_path)) == named
+
+
 def test_the_last_box_of_each_rank_counts(tmp_path: Path) -> None:
     """The boxes before it are of earlier moments; where there is no last one, the one before it is looked at."""
     for name, stuck in (("rank-{}.1.json", 3), ("rank-{}.json", 5)):

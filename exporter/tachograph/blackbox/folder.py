@@ -303,6 +303,8 @@ def _add_box(dump: RankDump, box: Mapping[object, object]) -> None:
     dump.world_size = size if size is not None and 0 < size <= LARGEST_RANK else None
     dump.where = _text(box.get("where")) or None
     dump.run, dump.reason, dump.phase = (_text(box.get(key)) for key in ("run", "reason", "phase"))
+    failure = box.get("failure")
+    dump.failed_in_collective = isinstance(failure, dict) and failure.get("category") == "collective"
     seconds = box.get("phase_seconds")
     if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf:
         dump.phase_seconds = float(seconds)
@@ -415,6 +417,7 @@ def _merge(into: RankDump, other: RankDump) -> None:
     into.newest = max(into.newest, other.newest)
     into.oldest = min(into.oldest or other.oldest, other.oldest or into.oldest)
     into.where = into.where or other.where
+    into.failed_in_collective |= other.failed_in_collective
     into.world_size = into.world_size or other.world_size
     into.written = max(into.written, other.written)
     into.cut = into.cut or other.cut

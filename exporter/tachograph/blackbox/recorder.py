@@ -156,6 +156,8 @@ class RankDump:
     last_line: str | None = None
     where: str | None = None
     """The line at which the rank's own code stands, where a stack was recorded with the dump."""
+    failed_in_collective: bool = False
+    """Whether its box says that a collective raised, as where a peer is gone: it was waiting for others."""
     written: float = 0.0
     cut: bool = False
     world_size: int | None = None

@@ -71,9 +71,9 @@ def _decide(verdict: Verdict, standing: Standing) -> None:
         if not named and operations:
             _add_idle(standing, operations, named)
     if not named and not operations and not disagree:
-        _add_by_its_box(verdict, standing, named)
-    if not named and not operations and not disagree:
         _add_failed(standing, named)
+        if not named:
+            _add_by_its_box(verdict, standing, named)
         _add_absent_of_gloo(standing, named)
     verdict.culprits = [named[rank] for rank in sorted(named)]
     if operations or named or disagree:
@@ -297,12 +297,13 @@ def _add_failed(standing: Standing, named: dict[int, Culprit]) -> None:
             continue
         counts = {rank: count for rank in group.members if (count := standing.enqueued(rank, name)) is not None}
         most = max(counts.values(), default=0)
-        short = [rank for rank, count in counts.items() if count < most]
+        behind = [rank for rank, count in counts.items() if count < most]
+        short = [rank for rank in behind if not standing.dumps[rank].failed_in_collective]
         backends = set[str]().union(*(standing.dumps[rank].backends for rank in counts))
         level = all(count in (most, most - 1) for count in counts.values())
         if not short or 2 * len(short) >= len(counts) or backends != {"gloo"} or not level:
             continue
-        waiting = [rank for rank in counts if rank not in short]
+        waiting = [rank for rank in counts if rank not in behind]
         calls = standing.dumps[waiting[0]].calls.get(name)
         line = standing.shapes[calls.shapes[-1]].line if calls else None
         for rank in short:

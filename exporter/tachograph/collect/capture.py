@@ -21,7 +21,7 @@ MOST_RAS = 3
 
 @dataclass
 class Answer:
-    """The result of asking one exporter: how many ranks were asked, which boxes are newer than that, and what failed."""
+    """The result of asking one exporter: how many ranks were asked, which boxes came since, and what failed."""
 
     exporter: str
     node: str = ""

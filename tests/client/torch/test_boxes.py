@@ -49,9 +49,14 @@ def train():
             dist.broadcast(small, 0)
             optimizer.step()
             optimizer.zero_grad()
+            if case == "dies" and rank == 2 and recorder.position()[0] == 8: os._exit(1)
+            if case == "lingers" and rank == 2 and recorder.position()[0] == 8: raise ValueError("bad batch")  # why
     if case == "asks": threading.Event().wait()
 
-train()
+try:
+    train()
+finally:
+    if case == "lingers" and rank == 2: threading.Event().wait()  # as destroy_process_group does
 os._exit(0)
 """
 LINES = (JOB + PROGRAM).splitlines()
@@ -186,6 +191,25 @@ def test_a_rank_that_raises(
     box = until(lambda: boxes_of(tmp_path / "boxes").get(2))
     assert box["where"] == f"program:{line_with('# the raise')} load_shard"
     assert box["failure"]["message"] == "FileNotFoundError: shard 8"
+
+
+def test_a_rank_that_dies(job: Callable[[str], Job], tmp_path: Path, until: Callable[..., Any]) -> None:
+    """It leaves no box and is named; the others, in which a collective raised, are its victims, wherever each was."""
+    job("dies")
+    until(lambda: len(boxes_of(tmp_path / "boxes")) == WORLD - 1)
+    assert {box["failure"]["category"] for box in boxes_of(tmp_path / "boxes").values()} == {"collective"}
+    verdict = analyze(tmp_path / "boxes")
+    assert [(culprit.rank, culprit.kind) for culprit in verdict.culprits] == [(2, "no_dump")]
+
+
+def test_a_rank_that_raised_and_never_left(
+    job: Callable[[str], Job], tmp_path: Path, until: Callable[..., Any]
+) -> None:
+    """The line is the one at which it raised, not that at which its clean-up hangs."""
+    job("lingers")
+    (culprit,) = verdict_of(tmp_path / "boxes", until).culprits
+    assert (culprit.rank, culprit.line) == (2, f"program:{line_with('# why')} train")
+    assert boxes_of(tmp_path / "boxes")[2]["failure"]["message"] == "ValueError: bad batch"
 
 
 def test_boxes_for_those_who_ask(

@@ -28,6 +28,7 @@ def box(rank: int, calls: int = 4, where: str = "", **over: object) -> dict[str,
     return {
         "rank": rank, "world_size": 4, "attempt": 0, "groups": {"0": {"ranks": [0, 1, 2, 3]}}, "where": place,
         "recorders": {"nccl": {"version": "2.9", "entries": entries}}, "log": ["a line"], "environment": {"A": "b"},
+        "failure": {"category": "oom", "message": "CUDA out of memory", "lines": ["a.py:1 f"]},
         **over,
     }  # fmt: skip
 

@@ -121,7 +121,9 @@ def test_a_stranger_sees_no_log(exporter: Any, run: str, ranks_at: Callable[...,
     boxes_arrived(exporter, run, 1)
     _, body = status(exporter.url + served.box_path(run, 0, 0), X_Forwarded_For="10.0.0.1")
     whole = box(0)
-    assert json.loads(body) == {key: whole[key] for key in whole.keys() - {"log", "environment"}}
+    assert json.loads(body) == {key: whole[key] for key in whole.keys() - {"log", "environment"}} | {
+        "failure": {"category": "oom", "lines": ["a.py:1 f"]}
+    }
 
 
 def test_the_page_names_the_line(exporter: Any, run: str, ranks_at: Callable[..., Any]) -> None:

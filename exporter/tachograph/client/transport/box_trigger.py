@@ -16,6 +16,7 @@ from tachograph.client.core.notice import notice
 from tachograph.client.signals.standstill import Stall, where_in
 from tachograph.client.transport.failure_reason import End
 from tachograph.client.transport.rank_state import Frame, RankState
+from tachograph.client.transport.standing_failure import standing_failure
 from tachograph.wire import BOX_PART_BYTES, MAX_BOX_REASON_BYTES, VERSION, cut
 
 if TYPE_CHECKING:
@@ -171,12 +172,14 @@ class BoxTrigger:
         reason = cut(reason, MAX_BOX_REASON_BYTES)
         looks = not state.standstill.is_off
         has_time = looks and end is None and state.standstill.stall is not None
+        failure = end or standing_failure(state.clock)
         facts = {"reason": reason, **state.box_facts()}
         if looks:
-            facts["where"] = state.standstill.look() if end is None or not end.places else where_in(end.places)
-        if end is not None:
-            lines = [f"{place.path}:{place.line} {place.function}" for place in end.places]
-            facts["failure"] = {"category": end.category, "message": end.message, "lines": lines if looks else []}
+            places = failure.places if failure is not None else ()
+            facts["where"] = where_in(places) if places else state.standstill.look()
+        if failure is not None:
+            lines = [f"{place.path}:{place.line} {place.function}" for place in failure.places] if looks else []
+            facts["failure"] = {"category": failure.category, "message": failure.message, "lines": lines}
         # To have the recorders say from where their collectives were called holds Python's lock for up to a second.
         text = make_box(facts, state.standstill.thread if looks else None, with_lines=has_time)
         self._done = state.standstill.stall

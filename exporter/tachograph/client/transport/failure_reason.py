@@ -62,10 +62,11 @@ def end_by(error: BaseException) -> End:
             return _end_by_exit(error)
         except Exception:  # noqa: BLE001 - as in `describe`
             return End("failed", EXIT_CODE, "exit code unknown")
-    return End("failed", *describe(error), places=_places(error))
+    return End("failed", *describe(error), places=places_of(error))
 
 
-def _places(error: BaseException) -> tuple[Place, ...]:
+def places_of(error: BaseException) -> tuple[Place, ...]:
+    """Return the lines that an exception came through, the innermost first, at most 60."""
     trace, found = error.__traceback__, deque[Place](maxlen=MOST_PLACES)
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -93,7 +94,7 @@ def _end_by_exit(error: SystemExit) -> End:
         text = f"{text} after {cause_text}"
     elif isinstance(error.code, str) and (line := _first_line(error.code)):
         text = f"{text}: {line}"
-    return End("failed", category, text[:MESSAGE_LIMIT], code, places=_places(cause or error))
+    return End("failed", category, text[:MESSAGE_LIMIT], code, places=places_of(cause or error))
 
 
 def exit_code(given: object) -> int:

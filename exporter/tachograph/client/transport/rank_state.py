@@ -203,8 +203,6 @@ class RankState:
             facts["groups"] = self._groups.described()
         except Exception as error:  # noqa: BLE001 - PyTorch's private names cost the groups only
             facts["groups_unreadable"] = type(error).__name__
-        if (failure := standing_failure(self.clock)) is not None:
-            facts["failure"] = {"category": failure.category, "message": failure.message, "time": unix + failure.since}
         return facts
 
     def sent(self) -> None:

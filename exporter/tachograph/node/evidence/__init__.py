@@ -1,1 +1,1 @@
-"""The evidence that ranks left when they stood still, over HTTP: their boxes, what those say, and NCCL's own account."""
+"""The evidence that ranks leave when they stand still, over HTTP: boxes, what these say, and NCCL's own account."""

@@ -40,9 +40,9 @@ MOST_CAPTURES = 256
 RAS_KEPT = 4
 """Answers of RAS that are kept, the newest, of different runs."""
 
-PRIVATE = ("environment", "failure", "log")
-"""Keys of a box that only a trusted reader gets, as with the failure reasons on the status page: the text of an
-exception, a rank's own lines of log, and what is set around it."""
+PRIVATE = ("environment", "log")
+"""Keys of a box that only a trusted reader gets, as with the failure reasons on the status page: a rank's own lines of
+log, and what is set around it. Of a `failure` its `message`."""
 
 CLOSED = {
     # Ranks choose much of the text on the page; if any of it ever escaped its quotes, it could do nothing.
@@ -255,5 +255,10 @@ def _not_here(request: web.Request) -> web.Response:
 
 def _without_private(box: Box) -> bytes:
     """Return a box without what only a trusted reader may see."""
-    keys = _keys.decode(box.text)
-    return msgspec.json.encode({key: value for key, value in keys.items() if key not in PRIVATE})
+    keys: dict[str, object] = {key: raw for key, raw in _keys.decode(box.text).items() if key not in PRIVATE}
+    if isinstance(failure := keys.get("failure"), msgspec.Raw):
+        said = msgspec.json.decode(failure)
+        keys["failure"] = (
+            {key: part for key, part in said.items() if key != "message"} if isinstance(said, dict) else None
+        )
+    return msgspec.json.encode(keys)
