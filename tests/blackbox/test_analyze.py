@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tachograph.blackbox import folder
 from tachograph.blackbox.findings import Verdict
 from tachograph.blackbox.verdict import analyze
 from tests.blackbox.made_job import MILLISECOND, START, Call, Job, Stuck, as_json
@@ -506,6 +507,24 @@ def test_the_last_box_of_each_rank_counts(tmp_path: Path) -> None:
     for rank in range(8):
         (tmp_path / f"rank-{rank}.json").unlink()
     assert kinds(analyze(tmp_path)) == {3: "host_stuck"}
+
+
+@pytest.mark.parametrize("name", CULPRITS)
+def test_several_processes_read_what_one_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that several processes have read say the same, to the last line, as if one had."""
+    alone = analyze(REAL / name)
+    monkeypatch.setattr(folder, "_workers", lambda _: 2)
+    monkeypatch.setattr(folder, "PART_FILES", 3)
+    assert analyze(REAL / name) == alone
+
+
+def test_files_of_several_processes_disagree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are compared across processes, each of which has numbered what it saw by itself."""
+    monkeypatch.setattr(folder, "_workers", lambda _: 2)
+    monkeypatch.setattr(folder, "PART_FILES", 1)
+    programs = {rank: [Call("0", size=7 if rank == 2 else 4)] for rank in range(4)}
+    verdict = analyze(Job({"0": range(4)}, programs).play().write(tmp_path))
+    assert kinds(verdict) == {2: "size_mismatch"}
 
 
 def test_a_thousand_ranks(tmp_path: Path) -> None:

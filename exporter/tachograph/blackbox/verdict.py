@@ -78,7 +78,7 @@ def _decide(verdict: Verdict, standing: Standing) -> None:
     verdict.culprits = [named[rank] for rank in sorted(named)]
     if operations or named or disagree:
         verdict.state = "stuck"
-    else:
+    elif verdict.state != "stuck":
         _add_slow(verdict, standing)
     _add_blocked(verdict, standing, operations, found, set(named))
     _add_open(verdict, standing, operations)

@@ -272,6 +272,7 @@ def test_ras_is_asked_at_a_capture_alone(
     boxes_arrived(exporter, "r", 1)
     status(exporter.url + served.page_path("r"))
     status(exporter.url + served.capture_path("r"), "POST")
+    assert served.read_run(status(exporter.url + served.index_path("r"))[1]).ras_said == ""
     assert said == []
     assert status(exporter.url + served.ras_path("r"))[0] == 404
     assert status(exporter.url + served.capture_path("r", ras=True), "POST")[0] == 200
