@@ -60,6 +60,8 @@ class ServedRank:
     phase_seconds: float | None
     gpu: str
     coordinates: Mapping[str, int]
+    where: str = ""
+    """The line at which it stands by its last state, also where it cannot send a box."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ def _rank(one: Mapping[str, Any]) -> ServedRank:
         None if one["step"] is None else _whole(one["step"], 1 << 62), _text(one["phase"]),
         None if one["phase_seconds"] is None else _number(one["phase_seconds"]), _text(one["gpu"]),
         {_text(axis)[:16]: _whole(place, LARGEST_RANK) for axis, place in list(where.items())[:16]},
+        _text(one.get("where", "")),
     )  # fmt: skip
 
 

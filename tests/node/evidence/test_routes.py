@@ -144,6 +144,24 @@ def test_the_page_names_the_line(exporter: Any, run: str, ranks_at: Callable[...
     assert Tags(html).tags <= ALLOWED_TAGS
 
 
+def test_a_rank_that_cannot_send_a_box(exporter: Any, run: str, ranks_at: Callable[..., Any]) -> None:
+    """One that others wait for is named without a box, too, with the line of its last state."""
+    ranks_at(exporter, run, {0: 4, 2: 4, 3: 4})
+    silent = exporter.speaker(run=run, rank=1, world_size=4)
+    assert silent.hello()["ok"]
+    silent.state(where="data.py:7 decode")
+    boxes_arrived(exporter, run, 3)
+
+    def page() -> str | None:
+        body = status(exporter.url + served.page_path(run))[1].decode()
+        return body if "data.py:7 decode" in body else None
+
+    html: str = exporter.eventually(page)
+    verdict = html[html.index('class="verdict"') :].partition("</p>")[0]
+    assert "Rank 1 (" in verdict
+    assert verdict.endswith("; at data.py:7 decode")
+
+
 def test_the_ranks_of_other_nodes_are_missed(exporter: Any, run: str, ranks_at: Callable[..., Any]) -> None:
     """Without --blackbox.peers the page says which ranks are elsewhere, and how to have them."""
     ranks_at(exporter, run, {0: 4, 1: 3, 2: 4})

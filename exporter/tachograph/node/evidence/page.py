@@ -68,7 +68,7 @@ def run_page(
 
 
 def with_places(analysis: Analysis) -> Verdict:
-    """Return the verdict with the node, GPU and coordinates of each culprit, as the exporters have them."""
+    """Return the verdict with the node, GPU, coordinates and, without a box, line of each culprit by its exporter."""
     return replace(analysis.verdict, culprits=[_placed(one, analysis) for one in analysis.verdict.culprits])
 
 
@@ -76,7 +76,8 @@ def _placed(one: Culprit, analysis: Analysis) -> Culprit:
     rank, node = analysis.ranks.get(one.rank, (None, ""))
     if rank is None:
         return one
-    return replace(one, node=node or None, gpu=rank.gpu or None, coordinates=rank.coordinates or None)
+    line = one.line or rank.where or None
+    return replace(one, line=line, node=node or None, gpu=rank.gpu or None, coordinates=rank.coordinates or None)
 
 
 def _verdict(index: ServedRun | None, verdict: Verdict | None, trouble: str, *, again: bool) -> str:
@@ -123,8 +124,9 @@ def _sections(analysis: Analysis, verdict: Verdict, index: ServedRun | None, now
 
 def _lines(analysis: Analysis) -> str:
     """Return at which lines ranks stand, the rarest first: where one stands alone is what matters."""
+    by_state = {rank: facts.where for rank, (facts, _) in analysis.ranks.items() if facts.where}
     at: defaultdict[str, list[int]] = defaultdict(list)
-    for rank, where in analysis.where.items():
+    for rank, where in {**by_state, **analysis.where}.items():
         at[where].append(rank)
     rows = [
         [
@@ -150,7 +152,7 @@ def _ranks(analysis: Analysis, verdict: Verdict, index: ServedRun | None, now: f
 def _rank(rank: int, analysis: Analysis, named: bool, index: ServedRun | None, now: float) -> list[Cell]:
     facts, node = analysis.ranks.get(rank, (None, ""))
     box = analysis.boxes.get(rank)
-    where = analysis.where.get(rank)
+    where = analysis.where.get(rank) or (facts.where if facts is not None else "")
     look = ABSENT if facts is None else state(LOOKS.get(facts.state, "idle"), facts.state)
     if named:
         look += note("holds it up")

@@ -145,6 +145,7 @@ class Evidence:
             rank.phase_seconds(self._clock.monotonic()),
             rank.place[0],
             dict(rank.coordinates),
+            rank.where,
         )
 
     async def _index(self, request: web.Request) -> web.Response:
