@@ -536,3 +536,83 @@ def test_a_thousand_ranks(tmp_path: Path) -> None:
     programs = {rank: [*step[rank], *([Stuck()] if rank == 777 else step[rank])] for rank in range(1024)}
     verdict = analyze(Job(groups, programs).play().write(tmp_path))
     assert kinds(verdict) == {777: "host_stuck"}
+
+
+PAIRS = {"0": range(4), "1": [0, 1], "2": [2, 3]}
+
+
+def pairs_step(rank: int, blocks: bool = True) -> list[Call]:
+    return [
+        Call(str(1 + rank // 2), line=30, blocks=blocks),
+        Call("0", line=50, blocks=blocks),
+        Call("0", "broadcast", line=60, blocks=blocks),
+    ]
+
+
+@pytest.mark.parametrize(("backend", "rounds"), [("nccl", 0), ("nccl", 4), ("gloo", 1), ("gloo", 4)])
+@pytest.mark.parametrize("odd", [0, 2, 3])
+def test_a_call_of_its_pair_that_a_rank_skipped(backend: str, rounds: int, odd: int, tmp_path: Path) -> None:
+    """Its partner waits in the pair and is missed by all: the other pair, or earlier rounds, show which comes first."""
+    programs = {
+        rank: [*pairs_step(rank) * rounds, *pairs_step(rank)[rank == odd :], *pairs_step(rank) * 2] for rank in range(4)
+    }
+    verdict = analyze(Job(PAIRS, programs, backend).play().write(tmp_path))
+    assert kinds(verdict) == {odd: "skipped_collective"}
+    assert lines(verdict) == {"train.py:30 step"}
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_a_call_of_its_pair_that_a_rank_made_too_early(rounds: int, tmp_path: Path) -> None:
+    """The same picture the other way round: who waits in the pair is wrong, if all others come from the world first."""
+
+    def step(rank: int) -> list[Call]:
+        return [Call("0", line=50), Call("0", "broadcast", line=60), Call(str(1 + rank // 2), line=30)]
+
+    programs = {rank: [*step(rank) * rounds, *step(rank)[2 * (rank == 2) :], *step(rank)] for rank in range(4)}
+    others = analyze(Job(PAIRS, programs).play().write(tmp_path))
+    assert kinds(others) == {2: "skipped_collective"}
+
+
+@pytest.mark.parametrize("rounds", [0, 4])
+def test_a_pair_alone_of_which_one_skips_a_call(rounds: int, tmp_path: Path) -> None:
+    """Without another pair, earlier rounds tell; without these, who went on to the world without its pair."""
+    groups = {"0": range(4), "2": [2, 3]}
+
+    def step(rank: int) -> list[Call]:
+        return [*([Call("2", line=30)] if rank > 1 else []), Call("0", line=50)]
+
+    programs = {rank: [*step(rank) * rounds, *step(rank)[rank == 2 :], *step(rank)] for rank in range(4)}
+    verdict = analyze(Job(groups, programs).play().write(tmp_path))
+    assert (kinds(verdict), lines(verdict)) == ({2: "skipped_collective"}, {"train.py:30 step"})
+
+
+def test_a_call_of_the_world_that_one_of_a_pair_alone_skipped(tmp_path: Path) -> None:
+    """Earlier rounds outweigh that its partner went on to the larger group."""
+
+    def step(rank: int) -> list[Call]:
+        return [Call("0", line=50), *([Call("2", line=30)] if rank > 1 else [])]
+
+    programs = {rank: [*step(rank) * 4, *step(rank)[rank == 2 :], *step(rank)] for rank in range(4)}
+    verdict = analyze(Job({"0": range(4), "2": [2, 3]}, programs).play().write(tmp_path))
+    assert (kinds(verdict), lines(verdict)) == ({2: "skipped_collective"}, {"train.py:50 step"})
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+@pytest.mark.parametrize("left_out", ["send", "recv"])
+def test_a_send_or_receive_that_a_stage_skipped(rounds: int, left_out: str, tmp_path: Path) -> None:
+    """A stage that goes on to the collective of all without its message is named, not the stage that waits for it."""
+    programs = {
+        rank: [
+            *pipeline(rank) * rounds,
+            *(call for call in pipeline(rank) if not (rank == 1 and call.name == left_out)),
+            *pipeline(rank),
+        ]
+        for rank in range(4)
+    }
+    for program in programs.values():
+        program[:] = [Call(c.group, c.name, line=c.line, peer=c.peer) for c in program]
+    verdict = analyze(Job({"0": range(4), "p": range(4)}, programs).play().write(tmp_path))
+    assert (kinds(verdict), lines(verdict)) == (
+        {1: "skipped_collective"},
+        {"train.py:60 step" if left_out == "send" else "train.py:61 step"},
+    )

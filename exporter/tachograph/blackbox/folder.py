@@ -412,6 +412,8 @@ def _merge(into: RankDump, other: RankDump) -> None:
         into.calls.setdefault(name, calls)
     into.pending += other.pending
     into.point_to_point |= other.point_to_point
+    for key, times in other.messages.items():
+        into.messages.setdefault(key, times)
     if other.newest > into.newest:
         into.last_line = other.last_line or into.last_line
     into.newest = max(into.newest, other.newest)

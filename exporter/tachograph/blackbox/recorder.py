@@ -151,6 +151,8 @@ class RankDump:
     calls: dict[str, Calls] = field(default_factory=dict)
     pending: list[Pending] = field(default_factory=list)
     point_to_point: set[str] = field(default_factory=set)
+    messages: dict[tuple[str, str, int], array[int]] = field(default_factory=dict)
+    """When sends and receives were called, by group, direction and the peer's number within the group."""
     newest: int = 0
     oldest: int = 0
     last_line: str | None = None
@@ -240,6 +242,8 @@ def _add_entry(
         dump.backends.add(operation.backend)
     if entry.get("is_p2p") is True or operation.point_to_point:
         dump.point_to_point.add(group)
+        if operation.peer is not None:
+            dump.messages.setdefault((group, *operation.peer), array("q")).append(created or 0)
         if not done:
             one = Pending(group, sequence or 0, shape, created, started is not None, operation.peer)
             dump.pending.append(one)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph import humanize
+from tachograph.blackbox import crossed, gpu, mismatch, slow, waits
 from tachograph.blackbox import folder as folders
-from tachograph.blackbox import gpu, mismatch, slow, waits
 from tachograph.blackbox.findings import FAILED, GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
 from tachograph.blackbox.folder import Folder
 from tachograph.blackbox.mismatch import Mismatch
@@ -208,7 +208,7 @@ def _add_absent(verdict: Verdict, standing: Standing, found: Roots, named: dict[
 def _add_rings(verdict: Verdict, standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:
     for ranks, ones in found.rings:
         if any(one.missing for one in ones):
-            _crossed(verdict, standing, ones, named)
+            crossed.add(verdict, standing, ones, named)
             continue
         first = ones[0]
         verdict.undecided.append(
@@ -219,34 +219,6 @@ def _add_rings(verdict: Verdict, standing: Standing, found: Roots, named: dict[i
                 tuple(sorted(ranks)),
             )
         )
-
-
-def _crossed(verdict: Verdict, standing: Standing, ones: Sequence[Blocked], named: dict[int, Culprit]) -> None:
-    """Name the few that wait in one group while most wait in another, each for the other."""
-    by_size = sorted((one for one in ones if one.missing and one.peer is None), key=lambda one: len(one.waiting))
-    pairs = [
-        (few, most)
-        for few in by_size
-        for most in reversed(by_size)
-        if most.missing.intersection(few.waiting) and few.missing.intersection(most.waiting)
-    ]
-    few, most = max(pairs, key=lambda pair: len(pair[1].waiting) - len(pair[0].waiting), default=(ones[0], ones[0]))
-    if len(few.waiting) == len(most.waiting):
-        ranks = sorted({rank for one in ones for rank in one.waiting})
-        verdict.undecided.append(
-            Open(
-                f"{rank_list(ranks)} wait for each other's calls, first in {operation_name(standing, few)}",
-                "their calls have different orders, and as many take one as the other",
-                tuple(ranks),
-            )
-        )
-        return
-    for rank in few.waiting:
-        reason = (
-            f"wrong order: waits in {operation_name(standing, few)}, while {rank_list(most.waiting)} wait for it in "
-            f"{operation_name(standing, most)}"
-        )
-        named[rank] = Culprit(rank, mismatch.ORDER, reason, shape_of(standing, few).line, shape_of(standing, most).line)
 
 
 def _add_idle(standing: Standing, operations: Sequence[Blocked], named: dict[int, Culprit]) -> None:
