@@ -21,7 +21,7 @@ from panels import (
     words,
 )
 from series import of_cluster, of_ranks, of_run, own
-from shell import LOGS, SAME, TRACES, explore, field, link
+from shell import BLACK_BOX, LOGS, SAME, TRACES, explore, field, link
 from tachograph.catalog import index as c
 
 ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16,384
@@ -103,7 +103,7 @@ def rank_table(**more: object) -> Json:
         explore("Its logs, in Loki", LOGS, queryType="range", expr=LOG_QUERY),
         explore("Its traced steps, in Tempo", TRACES, queryType="traceql", query=TRACE_QUERY),
     ]
-    node = link("Its node and GPUs", "node", run=SAME, instance=field("Node"))
+    node = [link("Its node and GPUs", "node", run=SAME, instance=field("Node")), BLACK_BOX]
     return table(
         "Ranks, the most conspicuous first",
         f"The {ROWS} ranks that most deserve a look: named by a rule, gone, behind in a collective, lagging, long in "
@@ -116,7 +116,7 @@ def rank_table(**more: object) -> Json:
         overrides=[
             override("Rank", links=links, custom__width=60),
             marked("Named as", custom__width=145),
-            override("Node", links=[node], custom__width=85),
+            override("Node", links=node, custom__width=85),
             override("GPU", custom__width=45),
             words("State", STATES, custom__width=75),
             words("Phase", PHASES, custom__width=85),
@@ -166,7 +166,7 @@ def node_table(**more: object) -> Json:
     columns = {"instance": "Node", "verdict": "Named as", "Value #C": "Ranks", "Value #D": "Collectives"}
     columns |= {"Value #E": "× median", "Value #F": "Net errors, 1 h"}
     shown = [link("Its node and GPUs", "node", run=SAME, instance=field("Node")),
-             link("Only its ranks, here", "run", run=SAME, instance=field("Node"))]  # fmt: skip
+             link("Only its ranks, here", "run", run=SAME, instance=field("Node")), BLACK_BOX]  # fmt: skip
     return table(
         "Nodes, the most conspicuous first",
         f"The {NODE_ROWS} nodes of the run that most deserve a look: named by a rule, then those on which collectives "

@@ -23,6 +23,12 @@ TITLES = {
 
 RUNBOOK = "https://github.com/tachograph/tachograph/blob/main/runbooks/${__data.fields.Alert}.md"
 RUNBOOK_LINK = {"title": "Runbook", "url": RUNBOOK, "targetBlank": True}
+BLACK_BOX = {
+    "title": "Who holds it up, by its ranks' boxes",
+    "url": "http://${__data.fields.Node}:10024/blackbox/${run:percentencode}",
+    "targetBlank": True,
+}
+"""The page of the node's exporter, at exporter_url of prometheus/parameters.yml."""
 
 MANY = {"multi": True, "includeAll": True, "allValue": ".*", "current": {"text": ["All"], "value": ["$__all"]}}
 ALL = {"includeAll": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"}}

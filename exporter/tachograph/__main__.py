@@ -35,7 +35,7 @@ COMMANDS: Mapping[str, Command] = {
         "tachograph.report.command:main", "write a page about a run and a time window, for a post-mortem"
     ),
     "blackbox": Command(
-        "tachograph.blackbox.command:main", "say from a stuck run's Flight Recorder dumps which rank holds it up"
+        "tachograph.collect.command:main", "say from a stuck run's Flight Recorder dumps which rank holds it up"
     ),
     "bundle": Command(
         "tachograph.bundle.command:main", "write rules, routes, dashboards and runbooks for Prometheus and Kubernetes"

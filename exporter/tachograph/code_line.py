@@ -21,13 +21,13 @@ class CodeLine(NamedTuple):
     number: int
     function: str
 
-    @property
-    def is_users(self) -> bool:
-        """Whether the file is neither Python's nor an installed package's."""
-        return _LIBRARY.search(self.path) is None
-
     def __str__(self) -> str:
         return f"{os.path.basename(self.path)}:{self.number} {self.function}"  # noqa: PTH119 - pathlib costs 3 ms
+
+
+def is_users(path: str) -> bool:
+    """Return whether a file is the user's own: neither Python's nor an installed package's nor ours."""
+    return _LIBRARY.search(path) is None
 
 
 def whereabouts(stack: Iterable[CodeLine]) -> str:
@@ -36,5 +36,5 @@ def whereabouts(stack: Iterable[CodeLine]) -> str:
     As `data.py:88 load_shard, in socket.py:706 readinto`, from its lines, the innermost first; "" where there are none.
     """
     lines = list(stack)
-    users = next((line for line in lines if line.is_users), None)
+    users = next((line for line in lines if is_users(line.path)), None)
     return ", in ".join(dict.fromkeys(str(line) for line in (users, *lines[:1]) if line is not None))

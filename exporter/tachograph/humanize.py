@@ -117,9 +117,9 @@ def watts(power: float | None) -> str:
     return _not_finite(power) or f"{power:.0f} W"
 
 
-def coordinates(numbers: Mapping[str, int]) -> str:
+def coordinates(numbers: Mapping[str, int], none: str = ABSENT) -> str:
     """Return where a rank is in its run's parallelism, in the words of the alerts: `dp 5, pp 1`."""
-    return ", ".join(f"{dimension} {number}" for dimension, number in sorted(numbers.items())) or ABSENT
+    return ", ".join(f"{dimension} {number}" for dimension, number in sorted(numbers.items())) or none
 
 
 def utc(at: float, form: str = "%H:%M:%S") -> str:

@@ -31,6 +31,14 @@ MAX_OWN_METRICS = 16
 MAX_DESCRIPTION_BYTES = 200
 """Of a metric that the run declared itself, in the hello."""
 
+MAX_BOX_BYTES = 512 * 1024
+"""Of a rank's box, in all its parts."""
+
+MAX_BOX_PARTS = 64
+BOX_PART_BYTES = 30_000
+"""Of the text in one part as our client sends it: with every character escaped it still fits into a frame."""
+
+MAX_BOX_REASON_BYTES = 128
 MAX_RATE_HZ = 10.0
 HEARTBEAT_SECONDS = 1.0
 SOCKET_ENVIRONMENT = "TACHOGRAPH_SOCKET"

@@ -20,6 +20,7 @@ ANNOTATIONS = {
     "checkpoint": "step 48,000, 12m 3s ago",
     "runbook_url": "http://book/RunHung.md",
     "dashboard_url": "http://board/d/run?var-run=llama&var-rank=217&from=now-30m&to=now",
+    "blackbox_url": "http://node-27:10024/blackbox/llama",
 }
 HALF_AN_HOUR_BEFORE, FIVE_MINUTES_AFTER = 1767231847123, 1767234670523
 RANK = {"alertname": "RunHung", "run": "llama", "rank": "217", "instance": "node-27", "gpu": "1"}
@@ -113,12 +114,13 @@ def test_the_body_says_what_since_when_the_cost_and_where_to_look(render: Render
         "Tier: hero",
         "Runbook: http://book/RunHung.md",
         f"Dashboard: http://board/d/run?var-run=llama&var-rank=217&from={HALF_AN_HOUR_BEFORE}&to=now",
+        "Black box: http://node-27:10024/blackbox/llama",
         "Silence: http://alerts.example/#/silences/new?filter=%7Balertname%3D%22RunHung%22%2Crun%3D%22llama%207b%2Bé%22%7D",
     ]
     bare = alert({"alertname": "GpuLost", "instance": "node-1", "gpu": "2"}) | {"annotations": {"summary": "Lost."}}
     text = render("body", notification(bare))
     assert text.startswith("Lost.\nSince ")
-    assert not {"Cost", "Last checkpoint", "Tier", "Runbook", "Dashboard"} & {
+    assert not {"Cost", "Last checkpoint", "Tier", "Runbook", "Dashboard", "Black box"} & {
         line.split(":")[0] for line in text.splitlines()
     }
     assert "filter=%7Balertname%3D%22GpuLost%22%2Cgpu%3D%222%22%2Cinstance%3D%22node-1%22%7D" in text
@@ -162,7 +164,12 @@ def test_slack_gets_its_own_escapes_and_links(render: Render) -> None:
         "*Cost:* 1,024 GPU-hours an hour\n*Last checkpoint:* step 48,000, 12m 3s ago\n<http://book/RunHung.md|Runbook>"
         in text
     )
-    assert text.count("|Dashboard>") == text.count("|Silence>") == 1
+    assert (
+        text.count("|Dashboard>")
+        == text.count("<http://node-27:10024/blackbox/llama|Black box>")
+        == text.count("|Silence>")
+        == 1
+    )
 
 
 @pytest.mark.parametrize("name", ["<!channel>", "<@U123>", "a & b", "*x* ~y~ `z` _w_"])
@@ -175,7 +182,7 @@ def test_names_of_runs_and_nodes_are_only_names(render: Render, name: str) -> No
         said = [line for line in slack.splitlines() if line.startswith(("Resolved", "And "))]
         for text in (render("subject", data), *said):
             assert not re.search(r"[<>&*~`]|(?<!\w)_|_(?!\w)", text), text
-        assert len(Mail(render("mail", data, "html")).links) == (2 if data["status"] == OVER else 3)
+        assert len(Mail(render("mail", data, "html")).links) == (3 if data["status"] == OVER else 4)
 
 
 class Mail(HTMLParser):
@@ -210,5 +217,5 @@ def test_the_mail_has_the_same_words_and_links(render: Render) -> None:
         assert mail.words[0] == mail.words[1] == render("subject", data)
         for link in mail.links:
             assert link == "http://book/RunHung.md" or f": {link}" in text
-        assert len(mail.links) == (2 if data["status"] == OVER else 3)
+        assert len(mail.links) == (3 if data["status"] == OVER else 4)
         assert ("1,024 GPU-hours an hour" in mail.words) == (data["status"] == "firing")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tachograph.blackbox import folder
 from tachograph.blackbox.findings import Verdict
 from tachograph.blackbox.verdict import analyze
 from tests.blackbox.made_job import MILLISECOND, START, Call, Job, Stuck, as_json
@@ -479,6 +480,53 @@ def test_a_box_with_its_stack(tmp_path: Path) -> None:
     assert lines(verdict) == {"data.py:88 load_shard, in open()"}
 
 
+@pytest.mark.parametrize(("category", "named"), [("collective", {1: "no_dump"}), ("data", {3: "host_stuck"})])
+def test_boxes_of_ranks_whose_collective_raised(category: str, named: dict[int, str], tmp_path: Path) -> None:
+    """With gloo a call that raised counts as done; who is behind by one only because it raised there is a victim."""
+    job = Job(WORLD, world(3, [Stuck()], STEPS), "gloo").play()
+    for rank in (0, 2, 3):
+        made = job.dump(rank)
+        for entry in made["entries"]:
+            entry["retired"] = True
+        for status in made["pg_status"].values():
+            status["last_completed_collective"] = status["last_enqueued_collective"]
+        groups = {name: {"ranks": list(members)} for name, members in WORLD.items()}
+        failure = {"category": category if rank == 3 else "collective", "message": "RuntimeError"}
+        box = {"rank": rank, "world_size": 4, "groups": groups, "failure": failure, "recorders": {"gloo": made}}
+        (tmp_path / f"rank-{rank}.json").write_text(json.dumps(box))
+    assert kinds(analyze(tmp_path)) == named
+
+
+def test_the_last_box_of_each_rank_counts(tmp_path: Path) -> None:
+    """The boxes before it are of earlier moments; where there is no last one, the one before it is looked at."""
+    for name, stuck in (("rank-{}.1.json", 3), ("rank-{}.json", 5)):
+        job = Job(GRID, grid(stuck, [Stuck()]), "gloo").play()
+        for rank in range(8):
+            (tmp_path / name.format(rank)).write_text(json.dumps({"rank": rank, "recorders": {"gloo": job.dump(rank)}}))
+    assert kinds(analyze(tmp_path)) == {5: "host_stuck"}
+    for rank in range(8):
+        (tmp_path / f"rank-{rank}.json").unlink()
+    assert kinds(analyze(tmp_path)) == {3: "host_stuck"}
+
+
+@pytest.mark.parametrize("name", CULPRITS)
+def test_several_processes_read_what_one_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that several processes have read say the same, to the last line, as if one had."""
+    alone = analyze(REAL / name)
+    monkeypatch.setattr(folder, "_workers", lambda _: 2)
+    monkeypatch.setattr(folder, "PART_FILES", 3)
+    assert analyze(REAL / name) == alone
+
+
+def test_files_of_several_processes_disagree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are compared across processes, each of which has numbered what it saw by itself."""
+    monkeypatch.setattr(folder, "_workers", lambda _: 2)
+    monkeypatch.setattr(folder, "PART_FILES", 1)
+    programs = {rank: [Call("0", size=7 if rank == 2 else 4)] for rank in range(4)}
+    verdict = analyze(Job({"0": range(4)}, programs).play().write(tmp_path))
+    assert kinds(verdict) == {2: "size_mismatch"}
+
+
 def test_a_thousand_ranks(tmp_path: Path) -> None:
     """1,024 ranks in 264 groups: the stuck one is named, and the graph of waits stays small."""
     groups = {"0": range(1024)}
@@ -488,3 +536,83 @@ def test_a_thousand_ranks(tmp_path: Path) -> None:
     programs = {rank: [*step[rank], *([Stuck()] if rank == 777 else step[rank])] for rank in range(1024)}
     verdict = analyze(Job(groups, programs).play().write(tmp_path))
     assert kinds(verdict) == {777: "host_stuck"}
+
+
+PAIRS = {"0": range(4), "1": [0, 1], "2": [2, 3]}
+
+
+def pairs_step(rank: int, blocks: bool = True) -> list[Call]:
+    return [
+        Call(str(1 + rank // 2), line=30, blocks=blocks),
+        Call("0", line=50, blocks=blocks),
+        Call("0", "broadcast", line=60, blocks=blocks),
+    ]
+
+
+@pytest.mark.parametrize(("backend", "rounds"), [("nccl", 0), ("nccl", 4), ("gloo", 1), ("gloo", 4)])
+@pytest.mark.parametrize("odd", [0, 2, 3])
+def test_a_call_of_its_pair_that_a_rank_skipped(backend: str, rounds: int, odd: int, tmp_path: Path) -> None:
+    """Its partner waits in the pair and is missed by all: the other pair, or earlier rounds, show which comes first."""
+    programs = {
+        rank: [*pairs_step(rank) * rounds, *pairs_step(rank)[rank == odd :], *pairs_step(rank) * 2] for rank in range(4)
+    }
+    verdict = analyze(Job(PAIRS, programs, backend).play().write(tmp_path))
+    assert kinds(verdict) == {odd: "skipped_collective"}
+    assert lines(verdict) == {"train.py:30 step"}
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_a_call_of_its_pair_that_a_rank_made_too_early(rounds: int, tmp_path: Path) -> None:
+    """The same picture the other way round: who waits in the pair is wrong, if all others come from the world first."""
+
+    def step(rank: int) -> list[Call]:
+        return [Call("0", line=50), Call("0", "broadcast", line=60), Call(str(1 + rank // 2), line=30)]
+
+    programs = {rank: [*step(rank) * rounds, *step(rank)[2 * (rank == 2) :], *step(rank)] for rank in range(4)}
+    others = analyze(Job(PAIRS, programs).play().write(tmp_path))
+    assert kinds(others) == {2: "skipped_collective"}
+
+
+@pytest.mark.parametrize("rounds", [0, 4])
+def test_a_pair_alone_of_which_one_skips_a_call(rounds: int, tmp_path: Path) -> None:
+    """Without another pair, earlier rounds tell; without these, who went on to the world without its pair."""
+    groups = {"0": range(4), "2": [2, 3]}
+
+    def step(rank: int) -> list[Call]:
+        return [*([Call("2", line=30)] if rank > 1 else []), Call("0", line=50)]
+
+    programs = {rank: [*step(rank) * rounds, *step(rank)[rank == 2 :], *step(rank)] for rank in range(4)}
+    verdict = analyze(Job(groups, programs).play().write(tmp_path))
+    assert (kinds(verdict), lines(verdict)) == ({2: "skipped_collective"}, {"train.py:30 step"})
+
+
+def test_a_call_of_the_world_that_one_of_a_pair_alone_skipped(tmp_path: Path) -> None:
+    """Earlier rounds outweigh that its partner went on to the larger group."""
+
+    def step(rank: int) -> list[Call]:
+        return [Call("0", line=50), *([Call("2", line=30)] if rank > 1 else [])]
+
+    programs = {rank: [*step(rank) * 4, *step(rank)[rank == 2 :], *step(rank)] for rank in range(4)}
+    verdict = analyze(Job({"0": range(4), "2": [2, 3]}, programs).play().write(tmp_path))
+    assert (kinds(verdict), lines(verdict)) == ({2: "skipped_collective"}, {"train.py:50 step"})
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+@pytest.mark.parametrize("left_out", ["send", "recv"])
+def test_a_send_or_receive_that_a_stage_skipped(rounds: int, left_out: str, tmp_path: Path) -> None:
+    """A stage that goes on to the collective of all without its message is named, not the stage that waits for it."""
+    programs = {
+        rank: [
+            *pipeline(rank) * rounds,
+            *(call for call in pipeline(rank) if not (rank == 1 and call.name == left_out)),
+            *pipeline(rank),
+        ]
+        for rank in range(4)
+    }
+    for program in programs.values():
+        program[:] = [Call(c.group, c.name, line=c.line, peer=c.peer) for c in program]
+    verdict = analyze(Job({"0": range(4), "p": range(4)}, programs).play().write(tmp_path))
+    assert (kinds(verdict), lines(verdict)) == (
+        {1: "skipped_collective"},
+        {"train.py:60 step" if left_out == "send" else "train.py:61 step"},
+    )

@@ -142,6 +142,10 @@ class Exporter:
                     with contextlib.suppress(OSError):  # it may have said bye and gone
                         socket.send_fds(sock, [json.dumps(self.answer).encode() + b"\n"], self.descriptors)
 
+    def tell(self, line: Frame) -> None:
+        """Send the rank that came last a line that it has not asked for."""
+        self._sockets[-1].sendall(json.dumps(line).encode() + b"\n")
+
     def frames(self, kind: str = "state") -> list[Frame]:
         """All frames of a type, over all connections."""
         return [frame for talk in list(self.talks) for frame in talk.of(kind)]

@@ -50,6 +50,7 @@ MATRIX: Mapping[str, Mapping[str, str]] = {
     "open": {"networkPolicy.enabled": "false", "socketFolder": "/var/run/tachograph"},
     "site": EVERYTHING | {
         "nodeJob": "hosts", "runbookUrl": "https://b.example/", "grafanaUrl": "https://g.example",
+        "exporterUrl": "https://e.example/NODE/",
         "alertmanagerConfig.receivers[0]": "pagerduty", "alertmanagerConfig.receivers[1]": "slack",
     },
 }  # fmt: skip
@@ -223,9 +224,14 @@ def test_the_folder_is_the_exporters_after_the_init_container(
 
 
 BUNDLES = {
-    "everything": Site({}, ("webhook",)),
+    "everything": Site({"exporter_url": ""}, ("webhook",)),
     "site": Site(
-        {"node_job": "hosts", "runbook_url": "https://b.example", "grafana_url": "https://g.example"},
+        {
+            "node_job": "hosts",
+            "runbook_url": "https://b.example",
+            "grafana_url": "https://g.example",
+            "exporter_url": "https://e.example/NODE",
+        },
         ("pagerduty", "slack"),
     ),
 }

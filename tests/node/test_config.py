@@ -24,7 +24,7 @@ def test_defaults() -> None:
         listen_address=(None, 10024), socket=Path(SYSTEM_SOCKET), socket_mode=0o666, gpu_enabled=True, gpu_interval=1.0,
         gpu_detail=False, gpu_dcgm_names=False, gpu_job_mapping_dir=None, gpu_kmsg=Path("/dev/kmsg"),
         rank_series="dashboards", run_owner="auto", state_file=Path(SYSTEM_SOCKET).with_suffix(".state"),
-        log_level="info", limits=Limits(),
+        log_level="info", limits=Limits(), blackbox_peers="", blackbox_ras=("localhost", 28028),
     )  # fmt: skip
 
 
@@ -63,6 +63,7 @@ def test_a_file_sets_everything(tmp_path: Path) -> None:
         "rank: {series: few}\nrun.owner: always\nlog.level: debug\n"
         "limits: {ranks: 8, series: 900, series-per-rank: 64, label-values: 4}\n"
         "ranks: {frozen-after: 30, retention: 1h, retention-finished: 1.5m}\nstate-file: /c\n"
+        "blackbox: {peers: /d.yml, ras: 'ras:1'}\n"
     )
     assert read_config([f"--config={file}"], {}) == Config(
         listen_address=("::1", 1), socket=Path("/a/b"), socket_mode=0o600, gpu_enabled=False, gpu_interval=0.5,
@@ -71,7 +72,7 @@ def test_a_file_sets_everything(tmp_path: Path) -> None:
         limits=Limits(
             ranks=8, series=900, series_per_rank=64, label_values=4, frozen_after=30.0, retention=3600.0,
             retention_finished=90.0,
-        ),
+        ), blackbox_peers="/d.yml", blackbox_ras=("ras", 1),
     )  # fmt: skip
 
 

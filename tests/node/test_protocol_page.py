@@ -16,13 +16,15 @@ import pytest
 from tachograph import wire
 from tachograph.catalog import index as catalog
 from tachograph.node import histograms
-from tachograph.node.ranks import limits, rank, rank_connection, series
-from tachograph.node.ranks.frames import Bye, Hello, State
+from tachograph.node.ranks import boxes, limits, rank, rank_connection, rank_table, series
+from tachograph.node.ranks.frames import BoxPart, Bye, Hello, Peer, State, decode
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
 
-EXIT, AT_EXIT = (next(block for block in BLOCKS if f'"{name}":' in block) for name in ("exit_code", "at_exit"))
+EXIT, AT_EXIT, BOX, CAPTURE = (
+    next(block for block in BLOCKS if f'"{name}":' in block) for name in ("exit_code", "at_exit", "parts", "capture")
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,9 @@ def exporter(exporter_at: Callable[..., Any]) -> Any:
 
 def test_the_worked_frames_work(exporter: Any) -> None:
     """Every frame on the page, sent as it stands, does what the page says: nothing is refused or dropped."""
-    hello, answer, later_answer, state, bye, refusal = (block for block in BLOCKS if block not in (EXIT, AT_EXIT))
+    hello, answer, later_answer, state, bye, refusal = (
+        block for block in BLOCKS if block not in (EXIT, AT_EXIT, BOX, CAPTURE)
+    )
     rank, began = exporter.speaker(), time.time()
     rank.raw(hello.encode() + b"\n")
     assert rank.answer() == {"ok": True, "last_step": None}
@@ -72,6 +76,30 @@ def test_the_other_byes_work(exporter: Any, frame: str, reason: str) -> None:
     exporter.eventually(lambda: exporter.scrape().value("rank_ended_timestamp_seconds", **ended))
 
 
+def test_the_box_works(table: Any) -> None:
+    """The example of a box, sent as it stands by the rank of the first example, is kept, and is what it says."""
+    link = Link()
+    hello, box = (decode(next(block for block in BLOCKS if kind in block).encode()) for kind in ('"hello"', '"box"'))
+    assert isinstance(hello, Hello)
+    assert isinstance(box, BoxPart)
+    table.hello(link, hello, Peer(1000, 4242))
+    table.box(link, box)
+    (kept,) = table.boxes.of("llama-7b")
+    assert (kept.rank, kept.attempt, json.loads(kept.text)["where"]) == (5, "0", "data.py:88 load_shard")
+    assert table.capture("llama-7b", "asked for by alice") == 1
+    assert link.asked == ["asked for by alice"]
+
+
+class Link:
+    """A connection that can be asked for a box."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def ask_for_box(self, reason: str) -> None:
+        self.asked.append(reason)
+
+
 def test_the_talk_by_hand_works(exporter: Any) -> None:
     """The opening example is what a person with `nc -U` sees; with nc on this machine it is played by nc."""
     talk = re.search(r"\$ nc -U \S+\n(.*?)\n```", PAGE, re.DOTALL)
@@ -94,7 +122,7 @@ def test_the_talk_by_hand_works(exporter: Any) -> None:
     assert exporter.scrape().value("train_step", run="by-hand", rank=0) == 7
 
 
-@pytest.mark.parametrize(("kind", "frame"), [("hello", Hello), ("state", State)])
+@pytest.mark.parametrize(("kind", "frame"), [("hello", Hello), ("state", State), ("box", BoxPart)])
 def test_fields_are_listed(kind: str, frame: Any) -> None:
     """Each field of a frame has its row and stands in the worked example, and neither has one that the code lacks."""
     section = PAGE.partition(f"### {kind}:")[2].partition("\n### ")[0]
@@ -155,6 +183,10 @@ def test_numbers() -> None:
         *(f"`{name}`" for name in (*catalog.RANK_JOB_INFO.labels[2:], *catalog.TRAIN_CONFIG_INFO.labels[2:])),
         *(f"`{row.key}`" for row in catalog.TRAIN_METRICS.values() if row.merged or row.concluded),
         f"up to {rank.MAX_FACT_BYTES} bytes",
+        f"at most {wire.MAX_BOX_BYTES:,} bytes", f"1 to {wire.MAX_BOX_PARTS}",
+        f"up to {wire.MAX_BOX_REASON_BYTES} bytes",
+        f"At most {boxes.USER_BYTES >> 20} MiB", f"{boxes.NODE_BYTES >> 20} MiB in all",
+        f"once in {rank_table.CAPTURE_SECONDS:g} s",
         f"up to {rank.MAX_DEVICES_BYTES:,} bytes", f"up to {wire.MAX_NAME_BYTES} bytes",
     ):  # fmt: skip
         assert words in PAGE, words

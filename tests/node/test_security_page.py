@@ -6,7 +6,17 @@ from pathlib import Path
 
 from tachograph import wire
 from tachograph.node import log
-from tachograph.node.ranks import listener, rank, rank_connection, rank_table, run_names, series, shares, state_file
+from tachograph.node.ranks import (
+    boxes,
+    listener,
+    rank,
+    rank_connection,
+    rank_table,
+    run_names,
+    series,
+    shares,
+    state_file,
+)
 from tachograph.node.ranks.limits import USERS, Limits
 from tachograph.node.web import http_connections, web_access
 
@@ -26,6 +36,7 @@ def test_numbers() -> None:
         f"all users {shares.WORK_RATE:g} s a second, {shares.WORK_BURST:g} s at once",
         f"{wire.MAX_RATE_HZ:g} a second, {rank_connection.BURST} at once, {wire.MAX_FRAME_BYTES:,} bytes each",
         f"{rank_connection.MAX_KEPT_BYTES // 2**20} MiB |",
+        f"{boxes.USER_BYTES >> 20} MiB, all users {boxes.NODE_BYTES >> 20} MiB; {wire.MAX_BOX_BYTES >> 10} KiB each",
         f"{wire.MAX_NAME_BYTES}, {rank.MAX_FACT_BYTES}, {series.MAX_LABEL_BYTES} bytes",
         f"at most {run_names.MAX_SHOWN_BYTES} bytes. An owner's name longer than {run_names.MAX_OWNER_BYTES} bytes",
         f"{series.MOST_FAMILIES}; {2 * given.label_values}, of layers {2 * given.layers} |",

@@ -332,7 +332,8 @@ def test_every_alert_is_complete(rules: Rules, checker: Checker) -> None:
         notes = rule["annotations"]
         given = checker.check(rule["expr"])
         costs = {"cost", "checkpoint"} if name in stops_a_run else set()
-        assert notes.keys() == {"summary", "description", "runbook_url", "dashboard_url"} | costs, name
+        box = {"blackbox_url"} if name in ("RunHung", "RankFrozen", "RankDead", "RankFailed") else set()
+        assert notes.keys() == {"summary", "description", "runbook_url", "dashboard_url"} | costs | box, name
         if name != "StorageSlow":  # That of many runs.
             assert rule["labels"].get("tier") == (TIER if "run" in given else None), name
         assert notes["runbook_url"] == RUNBOOK_URL.format(name)

@@ -71,6 +71,7 @@ def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(rule_test
             "checkpoint": "",
             "runbook_url": "https://github.com/tachograph/tachograph/blob/main/runbooks/RunHung.md",
             "dashboard_url": "http://localhost:3000/d/tachograph-run/run?var-run=llama-70b&var-rank=217&from=now-30m&to=now",
+            "blackbox_url": "http://node-27:10024/blackbox/llama-70b",
         },
     }  # fmt: skip
     rule_tests(EVERY_RULE, {

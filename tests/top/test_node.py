@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tachograph.catalog import index as catalog
-from tachograph.node.config import DEFAULT_PORT as EXPORTERS_PORT
+from tachograph.exporter_address import DEFAULT_PORT, exporter_url
 from tachograph.node.ranks.frames import Bye
 from tachograph.node.samples import GpuIdentity, Sample
 from tachograph.top.exporter_page import ExporterPage
-from tachograph.top.node_source import DEFAULT_PORT, NodeSource, exporter_url
+from tachograph.top.node_source import NodeSource
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = (ROOT / "tests/node/golden/node.prom").read_text(encoding="utf-8")
@@ -288,8 +288,7 @@ def test_nobody_answers(top: Top) -> None:
 
 def test_addresses() -> None:
     """A node's name is enough, and the default port is the exporter's."""
-    assert DEFAULT_PORT == EXPORTERS_PORT
-    assert exporter_url("node-27") == f"http://node-27:{EXPORTERS_PORT}/metrics"
+    assert exporter_url("node-27") == f"http://node-27:{DEFAULT_PORT}/metrics"
     assert exporter_url("node-27:99") == "http://node-27:99/metrics"
     assert exporter_url("[::1]:99") == "http://[::1]:99/metrics"
     assert exporter_url("https://proxy/node-27/metrics") == "https://proxy/node-27/metrics"

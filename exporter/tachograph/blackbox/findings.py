@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-HOST, GPU, NO_DUMP, SLOW = "host_stuck", "gpu_stuck", "no_dump", "slow"
+from tachograph.humanize import coordinates
+
+HOST, GPU, NO_DUMP, SLOW, FAILED = "host_stuck", "gpu_stuck", "no_dump", "slow", "failed"
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,16 @@ class Culprit:
     line: str | None = None
     missed_line: str | None = None
     """Where the other ranks called what this one did not."""
+    node: str | None = None
+    gpu: str | None = None
+    coordinates: Mapping[str, int] | None = None
+    """Where the rank is in the run's parallelism, by the name of the dimension."""
+
+    @property
+    def place(self) -> str:
+        """Return where the rank runs: `node-27, GPU 1, dp 5`; empty where nothing is known."""
+        parts = (self.node, f"GPU {self.gpu}" if self.gpu else "", coordinates(self.coordinates or {}, ""))
+        return ", ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -48,6 +62,9 @@ class Verdict:
     """The result of an analysis: who holds the run up, why, and which questions stay open."""
 
     directory: str
+    run: str = ""
+    """Its name, where boxes of ours say it."""
+
     state: str = "moving"
     """`stuck`, `slow`, `moving` (nothing is pending that holds anyone up) or `unreadable`."""
     culprits: list[Culprit] = field(default_factory=list)
@@ -62,3 +79,25 @@ class Verdict:
     other_attempts: list[str] = field(default_factory=list)
     backends: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
+
+
+def read_verdict(said: Mapping[str, Any]) -> Verdict:
+    """Return the verdict that `dataclasses.asdict` and JSON made this of."""
+    first = said["blocked_first"]
+    return Verdict(
+        **{
+            **said,
+            "culprits": [Culprit(**one) for one in said["culprits"]],
+            "blocked_first": None if first is None else _group(first),
+            "cascade": [_group(one) for one in said["cascade"]],
+            "undecided": [Open(one["what"], one["why"], tuple(one["ranks"])) for one in said["undecided"]],
+            "ranks": tuple(said["ranks"]),
+            "absent": tuple(said["absent"]),
+            "backends": tuple(said["backends"]),
+            "versions": tuple(said["versions"]),
+        }
+    )
+
+
+def _group(said: Mapping[str, Any]) -> BlockedGroup:
+    return BlockedGroup(**{**said, "waiting": tuple(said["waiting"]), "missing": tuple(said["missing"])})

@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import math
+import os
 import re
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 
 from tachograph.blackbox import cut_json, plain_pickle
-from tachograph.blackbox.recorder import LARGEST_RANK, RankDump, Shapes, UserLines, add_recorder, member_ranks, whole
+from tachograph.blackbox.newest_entries import shortened
+from tachograph.blackbox.recorder import (
+    LARGEST_RANK,
+    SEPARATOR,
+    Progress,
+    RankDump,
+    Shape,
+    Shapes,
+    UserLines,
+    add_recorder,
+    member_ranks,
+    whole,
+)
 
 LARGEST_FILE = 256 << 20
 """A dump of 20,000 entries with stacks has some 30 MB; no file that is larger is read."""
 
 MOST_FILES = 100_000
 
-MOST_ENTRIES = 400_000
+MOST_ENTRIES = 256_000
 """Operations of all ranks that are looked at, shared among the files: ten seconds are not spent on old ones."""
 
 LEAST_ENTRIES = 200
 """Newest operations of a rank that are looked at, however many ranks there are."""
 
+WORTH_A_PROCESS = 32 << 20
+"""Bytes of dumps for each process that reads some: a second's work, while its start takes a third of that."""
+
+MOST_WORKERS = 16
+PART_FILES = 16
+"""Files that a process reads at a time."""
 
 STALE = 60 * 10**9
 """Nanoseconds from the newest entry of a dump to the oldest of all others that make it one of an earlier attempt."""
+
+_EARLIER = re.compile(r"(rank-\d+)\.\d\.json")
+"""A box before the last one of a rank: `rank-3.1.json` beside `rank-3.json`."""
 
 _NUMBER_AT_END = re.compile(r"(\d+)$")
 _RANK = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
@@ -47,6 +76,16 @@ class Folder:
     stale: dict[int, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Content:
+    """The content of a file, and when that was written; or why it cannot be read."""
+
+    name: str
+    data: bytes = b""
+    written: float = 0.0
+    fault: str = ""
+
+
 @dataclass
 class _Read:
     """One file, read."""
@@ -56,21 +95,80 @@ class _Read:
     series: tuple[int, bool, str]
 
 
+@dataclass
+class _Part:
+    """Some of the files, read, with the shapes that they number."""
+
+    found: list[_Read]
+    shapes: list[Shape]
+    damaged: dict[str, str]
+    unreadable: set[int]
+
+
 def read(directory: Path) -> Folder:
     """Read the dumps of a folder and of the folders in it; raises OSError where it cannot be listed."""
+    files = _files(directory)
+    most, workers = _most(len(files)), _workers(files)
+    if workers < 2:
+        return _chosen([_part(directory, files, most)])
+    parts = [files[start : start + PART_FILES] for start in range(0, len(files), PART_FILES)]
+    try:
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+            return _chosen(pool.map(_part, repeat(directory), parts, repeat(most)))
+    except BrokenProcessPool:  # one was killed, as for memory: one at a time needs least
+        return _chosen([_part(directory, files, most)])
+
+
+def read_boxes(boxes: Iterable[tuple[str, bytes]], count: int) -> Folder:
+    """Read dumps that lie in memory, about so many, each with the name that its file would have."""
+    return _chosen([_read((_Content(name, data, 0.0) for name, data in boxes), _most(count))])
+
+
+def _most(files: int) -> int:
+    return max(LEAST_ENTRIES, MOST_ENTRIES // max(1, files))
+
+
+def _workers(files: Sequence[Path]) -> int:
+    """Return how many processes read the files: one where starting others takes longer than that."""
+    size = 0
+    for path in files:
+        with contextlib.suppress(OSError):
+            size += path.stat().st_size
+    return min(len(os.sched_getaffinity(0)), MOST_WORKERS, size // WORTH_A_PROCESS)
+
+
+def _part(directory: Path, files: Sequence[Path], most: int) -> _Part:
+    return _read((_content(path, path.relative_to(directory).as_posix()) for path in files), most)
+
+
+def _read(contents: Iterable[_Content], most: int) -> _Part:
     folder, lines, found = Folder(), UserLines(), []
     enabled = gc.isenabled()
     gc.disable()  # millions of small objects without a cycle: looking for one takes longer than all the rest
     try:
-        files = _files(directory)
-        most = max(LEAST_ENTRIES, MOST_ENTRIES // max(1, len(files)))
-        for path in files:
-            one = _read_file(path, path.relative_to(directory).as_posix(), folder, lines, most)
+        for content in contents:
+            one = _read_one(content, folder, lines, most)
             if one is not None:
                 found.append(one)
     finally:
         if enabled:
             gc.enable()
+    return _Part(found, folder.shapes.known, folder.damaged, folder.unreadable)
+
+
+def _chosen(parts: Iterable[_Part]) -> Folder:
+    """Return the folder that was read in parts, each of which has numbered the shapes by itself."""
+    folder, found = Folder(), []
+    for part in parts:
+        number = folder.shapes.numbers_of(part.shapes)
+        for one in part.found:
+            for calls in one.dump.calls.values():
+                calls.shapes = array("l", [number[shape] for shape in calls.shapes])
+            for pending in one.dump.pending:
+                pending.shape = number[pending.shape] if pending.shape >= 0 else pending.shape
+        found += part.found
+        folder.damaged.update(part.damaged)
+        folder.unreadable |= part.unreadable
     _choose(folder, found)
     return folder
 
@@ -84,24 +182,35 @@ def _files(directory: Path) -> list[Path]:
             found += [one for one in sorted(path.rglob("*")) if one.is_file() and not one.name.startswith(".")]
         if len(found) > MOST_FILES:
             break
-    return found[:MOST_FILES]
+    present = set(found)
+    return [path for path in found if not _is_earlier(path, present)][:MOST_FILES]
 
 
-def _read_file(path: Path, name: str, folder: Folder, lines: UserLines, most: int) -> _Read | None:
-    rank = rank_of_name(path.name)
+def _is_earlier(path: Path, present: set[Path]) -> bool:
+    found = _EARLIER.fullmatch(path.name)
+    return found is not None and path.with_name(f"{found[1]}.json") in present
+
+
+def _content(path: Path, name: str) -> _Content:
     try:
         if path.stat().st_size > LARGEST_FILE:
-            folder.damaged[name] = f"larger than {LARGEST_FILE >> 20} MB"
-            return None
-        data, written = path.read_bytes(), path.stat().st_mtime
+            return _Content(name, fault=f"larger than {LARGEST_FILE >> 20} MB")
+        return _Content(name, path.read_bytes(), path.stat().st_mtime)
     except OSError as error:
-        folder.damaged[name] = error.strerror or type(error).__name__
+        return _Content(name, fault=error.strerror or type(error).__name__)
+
+
+def _read_one(content: _Content, folder: Folder, lines: UserLines, most: int) -> _Read | None:
+    name, data, written = content.name, content.data, content.written
+    rank = rank_of_name(name.rpartition("/")[2])
+    if content.fault:
+        folder.damaged[name] = content.fault
         if rank is not None:
             folder.unreadable.add(rank)
         return None
-    value, fault = parse(data)
+    value, fault = parse(data, most)
     recorders = list(_recorders(value))
-    if not recorders:
+    if not recorders and not _is_box(value):
         if rank is not None and (fault or not data):
             folder.damaged[name] = fault or "empty"
             folder.unreadable.add(rank)
@@ -127,12 +236,15 @@ def _read_file(path: Path, name: str, folder: Folder, lines: UserLines, most: in
     return _Read(name, dump, _series(name, box))
 
 
-def parse(data: bytes) -> tuple[object, str | None]:
-    """Return what a file holds, and what is wrong with it."""
+def parse(data: bytes, most: int = 1 << 30) -> tuple[object, str | None]:
+    """Return what a file holds, and what is wrong with it; of a long ring so many of its newest entries at least."""
     if not data.strip(b"\0 \r\n\t"):
         return None, "empty"
     as_json = data.lstrip()[:1] in (b"{", b"[")
     reader = cut_json if as_json else plain_pickle
+    if not as_json and (short := shortened(data, most)) is not data:
+        with contextlib.suppress(ValueError):  # it does not fit together: read whole
+            return plain_pickle.load(short), None
     try:
         return reader.load(data), None
     except plain_pickle.NotPlainError as error:
@@ -189,9 +301,33 @@ def _add_box(dump: RankDump, box: Mapping[object, object]) -> None:
             dump.members.setdefault(str(name)[:200], members)
     size = whole(box.get("world_size"))
     dump.world_size = size if size is not None and 0 < size <= LARGEST_RANK else None
-    where = box.get("where")
-    if isinstance(where, str) and where:
-        dump.where = where[:500]
+    dump.where = _text(box.get("where")) or None
+    dump.run, dump.reason, dump.phase = (_text(box.get(key)) for key in ("run", "reason", "phase"))
+    failure = box.get("failure")
+    dump.failed_in_collective = isinstance(failure, dict) and failure.get("category") == "collective"
+    seconds = box.get("phase_seconds")
+    if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf:
+        dump.phase_seconds = float(seconds)
+    _add_counts(dump, groups)
+
+
+def _add_counts(dump: RankDump, groups: object) -> None:
+    """Add how far each group has come by the box itself, where no recorder says it."""
+    recorded = {key.partition(SEPARATOR)[0] for key in dump.progress}
+    for name, group in groups.items() if isinstance(groups, dict) else ():
+        if isinstance(group, dict) and str(name)[:200] not in recorded:
+            enqueued, completed = whole(group.get("enqueued")), whole(group.get("completed"))
+            if enqueued is not None and enqueued >= 0:
+                dump.progress[str(name)[:200] + SEPARATOR] = Progress(enqueued, completed, counted=True)
+
+
+def _is_box(value: object) -> bool:
+    """Return whether a value is a box of ours, which may hold no recorder."""
+    return isinstance(value, dict) and whole(value.get("box")) is not None
+
+
+def _text(value: object) -> str:
+    return value[:500] if isinstance(value, str) else ""
 
 
 def _may_be(rank: int, dump: RankDump) -> bool:
@@ -276,11 +412,14 @@ def _merge(into: RankDump, other: RankDump) -> None:
         into.calls.setdefault(name, calls)
     into.pending += other.pending
     into.point_to_point |= other.point_to_point
+    for key, times in other.messages.items():
+        into.messages.setdefault(key, times)
     if other.newest > into.newest:
         into.last_line = other.last_line or into.last_line
     into.newest = max(into.newest, other.newest)
     into.oldest = min(into.oldest or other.oldest, other.oldest or into.oldest)
     into.where = into.where or other.where
+    into.failed_in_collective |= other.failed_in_collective
     into.world_size = into.world_size or other.world_size
     into.written = max(into.written, other.written)
     into.cut = into.cut or other.cut

@@ -17,6 +17,12 @@ SKIPPED, ORDER, EXTRA, TYPE, SIZE, DTYPE = (
 LEAST_SHIFTED = 2
 """Calls that must agree once shifted by one before lines of code alone say that one was skipped."""
 
+LONGEST_ROUND = 500
+"""Calls of a step, or a few, in which a repetition is looked for."""
+
+CONTEXT = 8
+"""Calls before one that must have come before the same one earlier; fewer where so many never did."""
+
 
 @dataclass
 class Mismatch:
@@ -126,9 +132,11 @@ def _kind(shapes: Sequence[Shape], odd: Mapping[int, int], most: Mapping[int, in
         return ORDER if mine_at(1) == theirs else SKIPPED
     if mine_at(1) == theirs:
         return EXTRA
+    if _followed_before(shapes, most, number, mine):
+        return SKIPPED
     if mine[0] == theirs[0]:
         return DTYPE if mine[1] != theirs[1] else SIZE
-    return SKIPPED if _followed_before(shapes, most, number, mine) else TYPE
+    return TYPE
 
 
 def _followed_before(shapes: Sequence[Shape], most: Mapping[int, int], number: int, mine: tuple[object, ...]) -> bool:
@@ -169,9 +177,26 @@ def _settled(standing: Standing, one: Mismatch, classes: Mapping[str, list[_Clas
                 _agreed(standing.shapes[each.calls[one.sequence]]) for each in ones if one.sequence in each.calls
             )
     mine, theirs = votes[_agreed(one.called)], votes[_agreed(one.expected)]
+    before = _single(standing.dumps[one.ranks[0]].calls[one.group])
+    if mine == theirs and (usual := _usual(before, one.sequence)) is not None:
+        shape = _agreed(standing.shapes[usual])
+        mine, theirs = int(shape == _agreed(one.called)), int(shape == _agreed(one.expected))
     if mine > theirs:
         one.ranks, one.others = one.others, one.ranks
         one.expected, one.called = one.called, one.expected
-        one.kind = one.kind if one.kind in (SIZE, DTYPE) else TYPE
+        most = _single(standing.dumps[one.others[0]].calls[one.group])
+        odd = _single(standing.dumps[one.ranks[0]].calls[one.group])
+        one.kind = _kind(standing.shapes, odd, most, one.sequence)
     one.decided = mine != theirs
     return one
+
+
+def _usual(calls: Mapping[int, int], number: int) -> int | None:
+    """Return the shape that came in earlier rounds after the same calls as now; None where nothing repeats."""
+    before = [calls[one] for one in range(number - LONGEST_ROUND, number) if one in calls]
+    for length in range(min(CONTEXT, len(before) - 1), 0, -1):
+        context = before[-length:]
+        for start in range(len(before) - length - 1, -1, -1):
+            if before[start : start + length] == context:
+                return before[start + length]
+    return None

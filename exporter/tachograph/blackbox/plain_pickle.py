@@ -83,7 +83,7 @@ _COMMON = re.compile(
     b"(?:"
     + b"|".join(
         (
-            rb"[}\])(Ntldaesu.\x85-\x89\x94]",
+            rb"[}\])(Ntldaesu0.\x85-\x89\x94]",
             rb"[Khq\x80].",
             rb"M..",
             rb"[Jj]....",

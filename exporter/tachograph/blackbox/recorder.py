@@ -17,6 +17,13 @@ SEPARATOR = "\0"
 UNDEFINED = frozenset(("", "undefined"))
 """Descriptions of a group that say nothing."""
 
+FAILED = "failed: "
+ASKED = ("asked for", "SIGUSR2")
+"""Beginnings of the reasons of boxes; any other is that the rank went no further."""
+
+STILL_SECONDS = 60.0
+"""In one phase: so long no step takes."""
+
 P2P_NAME = ("send", "recv")
 INPUTS, OUTPUTS = "inputs", "outputs"
 OWN_SIZES = {
@@ -84,6 +91,10 @@ class Shapes:
             number = self._with_line[key, line] = self._of(found[1]._replace(line=line))
         return found[0], number
 
+    def numbers_of(self, others: Iterable[Shape]) -> list[int]:
+        """Return the number here of each shape that another process has numbered."""
+        return [self._of(shape) for shape in others]
+
     def _of(self, shape: Shape) -> int:
         number = self._numbers.get(shape)
         if number is None:
@@ -140,19 +151,41 @@ class RankDump:
     calls: dict[str, Calls] = field(default_factory=dict)
     pending: list[Pending] = field(default_factory=list)
     point_to_point: set[str] = field(default_factory=set)
+    messages: dict[tuple[str, str, int], array[int]] = field(default_factory=dict)
+    """When sends and receives were called, by group, direction and the peer's number within the group."""
     newest: int = 0
     oldest: int = 0
     last_line: str | None = None
     where: str | None = None
     """The line at which the rank's own code stands, where a stack was recorded with the dump."""
+    failed_in_collective: bool = False
+    """Whether its box says that a collective raised, as where a peer is gone: it was waiting for others."""
     written: float = 0.0
     cut: bool = False
     world_size: int | None = None
+    run: str = ""
+    reason: str = ""
+    """Why a box of ours was made, empty for a dump."""
+
+    phase: str = ""
+    phase_seconds: float | None = None
     unnamed_status: bool = False
     has_status: bool = False
     has_done: bool = False
     """Whether the ring holds operations that are done; a dump of the active ones alone does not."""
     overran: bool = False
+
+    @property
+    def failure(self) -> str:
+        """Return the category of the failure of which a box was made, empty where it was made of something else."""
+        return self.reason.removeprefix(FAILED) if self.reason.startswith(FAILED) else ""
+
+    @property
+    def stands_still(self) -> bool:
+        """Return whether a box was made because the rank went no further, or says that of one that was asked."""
+        if self.reason.startswith(ASKED):
+            return (self.phase_seconds or 0.0) >= STILL_SECONDS
+        return bool(self.reason) and not self.failure
 
 
 def add_recorder(
@@ -209,6 +242,8 @@ def _add_entry(
         dump.backends.add(operation.backend)
     if entry.get("is_p2p") is True or operation.point_to_point:
         dump.point_to_point.add(group)
+        if operation.peer is not None:
+            dump.messages.setdefault((group, *operation.peer), array("q")).append(created or 0)
         if not done:
             one = Pending(group, sequence or 0, shape, created, started is not None, operation.peer)
             dump.pending.append(one)

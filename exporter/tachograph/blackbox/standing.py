@@ -159,6 +159,7 @@ def _rename(dump: RankDump, backends: Mapping[str, set[str]], twice: set[str]) -
     dump.described, dump.members, dump.progress = described, members, progress
     dump.calls = {names[key]: one for key, one in dump.calls.items()}
     dump.point_to_point = {names[key] for key in dump.point_to_point}
+    dump.messages = {(names[key], way, peer): times for (key, way, peer), times in dump.messages.items()}
     for pending in dump.pending:
         pending.group = names[pending.group]
 

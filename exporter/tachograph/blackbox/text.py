@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tachograph import humanize
-from tachograph.blackbox.findings import BlockedGroup, Verdict
+from tachograph.blackbox.findings import BlockedGroup, Culprit, Verdict
 from tachograph.blackbox.words import rank_list
 from tachograph.printable import printable
 
@@ -15,6 +17,39 @@ MOST_FILES = 8
 def lines(verdict: Verdict) -> list[str]:
     """Return the lines of the text."""
     return [printable(line) for line in (*_about(verdict), *_who(verdict), *_where(verdict), *_open(verdict))]
+
+
+def alike(verdict: Verdict) -> list[list[Culprit]]:
+    """Return the culprits, those with the same reason and line together."""
+    found: dict[tuple[str, str | None, str | None], list[Culprit]] = {}
+    for one in verdict.culprits:
+        found.setdefault((one.reason, one.line, one.missed_line), []).append(one)
+    return list(found.values())
+
+
+def who(ones: Sequence[Culprit]) -> str:
+    """Return ranks as they are referred to, each with its place where that is known."""
+    if not any(one.place for one in ones):
+        return rank_list(one.rank for one in ones)
+    return humanize.listed([f"rank {one.rank}" + (f" ({one.place})" if one.place else "") for one in ones], 8)
+
+
+def lines_of(one: Culprit) -> list[str]:
+    """Return the lines of code that a culprit's reason does not have already."""
+    made = [f"at {one.line}"] if one.line and one.line not in one.reason else []
+    if one.missed_line and one.missed_line != one.line and one.missed_line not in one.reason:
+        made.append(f"others called it at {one.missed_line}")
+    return made
+
+
+def cascade(verdict: Verdict) -> list[str]:
+    """Return what the group that blocked first has blocked: a text for each kind of group."""
+    kinds: dict[str, list[BlockedGroup]] = {}
+    for one in verdict.cascade:
+        kinds.setdefault(one.group.rpartition(" (")[0] or one.group, []).append(one)
+    more = len(kinds) - MOST_CASCADE
+    made = [_kind(*kind) for kind in list(kinds.items())[:MOST_CASCADE]]
+    return made + ([f"and {humanize.plural(more, 'kind')} of group more"] if more > 0 else [])
 
 
 def _about(verdict: Verdict) -> list[str]:
@@ -32,41 +67,31 @@ def _who(verdict: Verdict) -> list[str]:
     named = verdict.culprits
     head = {"slow": "SLOW"}.get(verdict.state, "HELD UP BY")
     made = ["", f"{head}: {rank_list(one.rank for one in named)}"]
-    by_reason: dict[tuple[str, str | None, str | None], list[int]] = {}
-    for one in named:
-        by_reason.setdefault((one.reason, one.line, one.missed_line), []).append(one.rank)
-    for (reason, line, missed), ranks in list(by_reason.items())[:MOST_CULPRITS]:
-        made.append(f"  {rank_list(ranks)}: {reason}")
-        if line and line not in reason:
-            made.append(f"    at {line}")
-        if missed and missed != line and missed not in reason:
-            made.append(f"    others called it at {missed}")
-    if len(by_reason) > MOST_CULPRITS:
-        made.append(f"  and {len(by_reason) - MOST_CULPRITS} more: see --json")
+    kinds = alike(verdict)
+    for ones in kinds[:MOST_CULPRITS]:
+        made += [f"  {who(ones)}: {ones[0].reason}", *(f"    {line}" for line in lines_of(ones[0]))]
+    if len(kinds) > MOST_CULPRITS:
+        made.append(f"  and {len(kinds) - MOST_CULPRITS} more: see --json")
     return made
 
 
 def _where(verdict: Verdict) -> list[str]:
     made = []
     if verdict.blocked_first:
-        made += ["", f"Blocked first: {_group(verdict.blocked_first)}"]
+        made += ["", f"Blocked first: {group(verdict.blocked_first)}"]
     if verdict.cascade:
-        kinds: dict[str, list[BlockedGroup]] = {}
-        for one in verdict.cascade:
-            kinds.setdefault(one.group.rpartition(" (")[0] or one.group, []).append(one)
-        more = len(kinds) - MOST_CASCADE
-        made += ["Blocked by that:", *(f"  {_kind(*kind)}" for kind in list(kinds.items())[:MOST_CASCADE])]
-        made += [f"  and {humanize.plural(more, 'kind')} of group more"] if more > 0 else []
+        made += ["Blocked by that:", *(f"  {one}" for one in cascade(verdict))]
     return made
 
 
 def _kind(description: str, ones: list[BlockedGroup]) -> str:
     if len(ones) == 1:
-        return _group(ones[0])
+        return group(ones[0])
     return f"{description}, {len(ones)} groups: {rank_list(rank for one in ones for rank in one.waiting)} waiting"
 
 
-def _group(one: BlockedGroup) -> str:
+def group(one: BlockedGroup) -> str:
+    """Return a group that does not get on: what it is in, and who waits for whom."""
     without = f"; not there: {rank_list(one.missing)}" if one.missing else "; all its members have called it"
     return f"{one.group}, {one.operation} #{one.number}: {rank_list(one.waiting)} waiting{without}"
 

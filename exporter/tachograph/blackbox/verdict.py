@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph import humanize
+from tachograph.blackbox import crossed, gpu, mismatch, slow, waits
 from tachograph.blackbox import folder as folders
-from tachograph.blackbox import gpu, mismatch, slow, waits
-from tachograph.blackbox.findings import GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
+from tachograph.blackbox.findings import FAILED, GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
 from tachograph.blackbox.folder import Folder
 from tachograph.blackbox.mismatch import Mismatch
 from tachograph.blackbox.standing import Standing, stand
 from tachograph.blackbox.waits import Blocked, Roots
 from tachograph.blackbox.words import called, operation_name, rank_list, shape_of, wait
 
+COMMUNICATION = "collective"
+"""The category of a failure that a rank has because another one is gone or stuck."""
+
 
 def analyze(directory: Path, world_size: int | None = None) -> Verdict:
     """Return what the dumps of a folder say; raises OSError where the folder cannot be listed."""
-    folder = folders.read(directory)
+    return judge(folders.read(directory), str(directory), world_size)
+
+
+def judge(folder: Folder, source: str, world_size: int | None = None) -> Verdict:
+    """Return what the dumps say that were read from a source."""
     standing = stand(folder, world_size)
-    verdict = _about_files(str(directory), folder, standing)
+    verdict = _about_files(source, folder, standing)
     if folder.ranks:
         _decide(verdict, standing)
     else:
@@ -30,8 +38,10 @@ def analyze(directory: Path, world_size: int | None = None) -> Verdict:
 
 def _about_files(directory: str, folder: Folder, standing: Standing) -> Verdict:
     stale = [f"{name} (rank {rank})" for rank, name in sorted(folder.stale.items())]
+    runs = Counter(dump.run for dump in folder.ranks.values() if dump.run)
     return Verdict(
         directory,
+        run=runs.most_common(1)[0][0] if runs else "",
         ranks=tuple(sorted(folder.ranks)),
         world=len(standing.world),
         absent=tuple(sorted(standing.absent)),
@@ -50,7 +60,8 @@ def _decide(verdict: Verdict, standing: Standing) -> None:
     named: dict[int, Culprit] = {}
     for one in disagreements:
         _add_mismatch(verdict, standing, one, named)
-    if not named and not any(one.blocks for one in disagreements):
+    disagree = any(one.blocks for one in disagreements)
+    if not named and not disagree:
         for rank, late in behind.items():
             named[rank] = _gpu(standing, rank, late)
         _add_stuck(standing, found, named)
@@ -59,13 +70,15 @@ def _decide(verdict: Verdict, standing: Standing) -> None:
             _add_rings(verdict, standing, found, named)
         if not named and operations:
             _add_idle(standing, operations, named)
-    if not named and not operations:
+    if not named and not operations and not disagree:
         _add_failed(standing, named)
+        if not named:
+            _add_by_its_box(verdict, standing, named)
         _add_absent_of_gloo(standing, named)
     verdict.culprits = [named[rank] for rank in sorted(named)]
-    if operations or named:
+    if operations or named or disagree:
         verdict.state = "stuck"
-    if not operations and not named:
+    elif verdict.state != "stuck":
         _add_slow(verdict, standing)
     _add_blocked(verdict, standing, operations, found, set(named))
     _add_open(verdict, standing, operations)
@@ -97,17 +110,29 @@ def _add_mismatch(verdict: Verdict, standing: Standing, one: Mismatch, named: di
         mismatch.DTYPE: f"dtype mismatch: called {mine}, the others {theirs}",
     }[one.kind]
     skipped = one.kind == mismatch.SKIPPED
+    missed_line = one.expected.line or _where_at(standing, one, one.others)
     for rank in one.ranks:
+        own_line = one.called.line or _where_at(standing, one, [rank])
         named.setdefault(
             rank,
             Culprit(
                 rank,
                 one.kind,
                 f"{words} (#{one.sequence} of {title})",
-                one.expected.line if skipped and one.expected.line else one.called.line,
-                one.expected.line,
+                missed_line if skipped and missed_line else own_line,
+                missed_line,
             ),
         )
+
+
+def _where_at(standing: Standing, one: Mismatch, ranks: Sequence[int]) -> str | None:
+    """Return where ranks stand of which the operation is the last call, by the first that says it."""
+    for rank in ranks:
+        dump = standing.dumps[rank]
+        calls = dump.calls.get(one.group)
+        if dump.where and calls and calls.sequences[-1] == one.sequence:
+            return dump.where
+    return None
 
 
 def _gpu(standing: Standing, rank: int, late: gpu.Behind) -> Culprit:
@@ -155,6 +180,7 @@ def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> N
             reason += f"; it stands at {dump.where}"
         elif dump.last_line:
             reason += f"; its last call was at {dump.last_line}"
+        reason += f"; it failed: {dump.failure}" if dump.failure else ""
         named.setdefault(rank, Culprit(rank, HOST, reason, dump.where or dump.last_line, line))
 
 
@@ -182,7 +208,7 @@ def _add_absent(verdict: Verdict, standing: Standing, found: Roots, named: dict[
 def _add_rings(verdict: Verdict, standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:
     for ranks, ones in found.rings:
         if any(one.missing for one in ones):
-            _crossed(verdict, standing, ones, named)
+            crossed.add(verdict, standing, ones, named)
             continue
         first = ones[0]
         verdict.undecided.append(
@@ -193,34 +219,6 @@ def _add_rings(verdict: Verdict, standing: Standing, found: Roots, named: dict[i
                 tuple(sorted(ranks)),
             )
         )
-
-
-def _crossed(verdict: Verdict, standing: Standing, ones: Sequence[Blocked], named: dict[int, Culprit]) -> None:
-    """Name the few that wait in one group while most wait in another, each for the other."""
-    by_size = sorted((one for one in ones if one.missing and one.peer is None), key=lambda one: len(one.waiting))
-    pairs = [
-        (few, most)
-        for few in by_size
-        for most in reversed(by_size)
-        if most.missing.intersection(few.waiting) and few.missing.intersection(most.waiting)
-    ]
-    few, most = max(pairs, key=lambda pair: len(pair[1].waiting) - len(pair[0].waiting), default=(ones[0], ones[0]))
-    if len(few.waiting) == len(most.waiting):
-        ranks = sorted({rank for one in ones for rank in one.waiting})
-        verdict.undecided.append(
-            Open(
-                f"{rank_list(ranks)} wait for each other's calls, first in {operation_name(standing, few)}",
-                "their calls have different orders, and as many take one as the other",
-                tuple(ranks),
-            )
-        )
-        return
-    for rank in few.waiting:
-        reason = (
-            f"wrong order: waits in {operation_name(standing, few)}, while {rank_list(most.waiting)} wait for it in "
-            f"{operation_name(standing, most)}"
-        )
-        named[rank] = Culprit(rank, mismatch.ORDER, reason, shape_of(standing, few).line, shape_of(standing, most).line)
 
 
 def _add_idle(standing: Standing, operations: Sequence[Blocked], named: dict[int, Culprit]) -> None:
@@ -242,6 +240,28 @@ def _add_idle(standing: Standing, operations: Sequence[Blocked], named: dict[int
         named[rank] = Culprit(rank, HOST, reason, line, shape_of(standing, operations[0]).line)
 
 
+def _add_by_its_box(verdict: Verdict, standing: Standing, named: dict[int, Culprit]) -> None:
+    """Name who failed by itself, else who went no further, by their boxes: no recorder knows of a collective."""
+    dumps = standing.dumps
+    failed = [rank for rank, dump in dumps.items() if dump.failure and dump.failure != COMMUNICATION]
+    still = [rank for rank, dump in dumps.items() if dump.stands_still]
+    for rank in failed or still:
+        dump = dumps[rank]
+        what = f"failed: {dump.failure}" if dump.failure else f"{dump.reason}, and waits in no collective on record"
+        reason = what + (f"; in phase {dump.phase}" if dump.phase else "")
+        named[rank] = Culprit(rank, FAILED if dump.failure else HOST, reason, dump.where)
+    if len(named) > max(1, len(standing.world) // 2):
+        verdict.undecided.append(
+            Open(
+                f"{rank_list(named)} {'failed' if failed else 'went no further'}",
+                "no recorder says who waits for whom, and they are most of the run",
+                tuple(sorted(named)),
+            )
+        )
+        verdict.state = "stuck"
+        named.clear()
+
+
 def _add_failed(standing: Standing, named: dict[int, Culprit]) -> None:
     """Name ranks that are one call short of all others; gloo calls an operation done once it has timed out."""
     for name, group in standing.groups.items():
@@ -249,12 +269,13 @@ def _add_failed(standing: Standing, named: dict[int, Culprit]) -> None:
             continue
         counts = {rank: count for rank in group.members if (count := standing.enqueued(rank, name)) is not None}
         most = max(counts.values(), default=0)
-        short = [rank for rank, count in counts.items() if count < most]
+        behind = [rank for rank, count in counts.items() if count < most]
+        short = [rank for rank in behind if not standing.dumps[rank].failed_in_collective]
         backends = set[str]().union(*(standing.dumps[rank].backends for rank in counts))
         level = all(count in (most, most - 1) for count in counts.values())
         if not short or 2 * len(short) >= len(counts) or backends != {"gloo"} or not level:
             continue
-        waiting = [rank for rank in counts if rank not in short]
+        waiting = [rank for rank in counts if rank not in behind]
         calls = standing.dumps[waiting[0]].calls.get(name)
         line = standing.shapes[calls.shapes[-1]].line if calls else None
         for rank in short:

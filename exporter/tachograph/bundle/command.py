@@ -21,6 +21,7 @@ WRITTEN = ".bundle"
 PARAMETERS = {
     "node_job": ("REGEX", "the name of node_exporter's scrape job"),
     "runbook_url": ("URL", "the folder with <Alert>.md, to which alerts link"),
+    "exporter_url": ("URL", "where a person reaches the exporter of the node NODE, to which alerts link"),
     "grafana_url": ("URL", "where the dashboards are, to which alerts link"),
 }
 

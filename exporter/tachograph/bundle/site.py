@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from tachograph import shipped
 from tachograph.bundle import routes, rules
 
+CLICKED, BOX_PAGE = "${__data.fields.Node}", "/blackbox/${run:percentencode}"
+"""What Grafana puts in for the node in the row that a person clicks, and the page of an exporter on the run."""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -41,12 +44,16 @@ class Site:
         return {"prometheus.yml": text} | {f"targets/{name}": text for name, text in targets.items()}
 
     def dashboards(self) -> dict[str, str]:
-        """Return the dashboards by name of file, with the site's runbooks and the job of its node_exporter."""
+        """Return the dashboards by name of file, with the site's addresses and the job of its node_exporter."""
         usual = rules.parameters()
         changed = {**usual, **self.values}
+        box, own_box = ((each["exporter_url"] + BOX_PAGE).replace("NODE", CLICKED) for each in (usual, changed))
+        if not changed["exporter_url"]:
+            own_box = changed["runbook_url"] + "/RunHung.md"
         found = {}
         for name, text in _read("grafana/dashboards/*.json").items():
             text = text.replace(rf"job=~\"{usual['node_job']}\"", rf"job=~\"{changed['node_job']}\"")  # noqa: PLW2901
+            text = text.replace(box, own_box)  # noqa: PLW2901
             found[name] = text.replace(usual["runbook_url"] + "/", changed["runbook_url"] + "/")
         return found
 

@@ -71,6 +71,8 @@ class Recorder(Uncopied):
       (`tachograph.export.traces`). Both are closed at `close` or at exit, which takes as long as they do.
     - `$TACHOGRAPH_STACKS`: with 0 nobody ever looks at which line a rank that makes no step stands still, and SIGURG
       has no handler of ours, by which one that keeps Python's lock leaves its stacks.
+    - `$TACHOGRAPH_BLACKBOX`: the folder of the rank's boxes, which say what it was doing when it stood still or failed;
+      with 0 there are none, also for the exporter.
     - `enabled=False`, or `TACHOGRAPH_DISABLED=1` in the environment: does nothing at all, with no thread and no socket.
 
     Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing. A copy of it,

@@ -18,6 +18,7 @@ from tachograph.node import log
 from tachograph.node.clock import Clock
 from tachograph.node.config import LIVE, Config, read_config
 from tachograph.node.config_file import ConfigError
+from tachograph.node.evidence.routes import Evidence
 from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
 from tachograph.node.judgement.node import NodeJudgement
@@ -75,12 +76,16 @@ class Exporter:
             ready=self._ready,
             generation=lambda: self._ticks,
         )
+        self._evidence = Evidence(
+            self._table, self._clock, node_name(), peers=config.blackbox_peers, ras=config.blackbox_ras
+        )
         self._server = Server(
             *config.listen_address,
             pages,
             most=config.web_max_requests,
             web_config=config.web_config,
             inherited=inherited_sockets if config.web_systemd_socket else None,
+            routes=self._evidence.routes,
         )
         self._service_manager = ServiceManager()
         self._ranks_failed = False
@@ -115,6 +120,7 @@ class Exporter:
             self._service_manager.stopping()
             await self._listener.close()
             await self._server.close()
+            await self._evidence.close()
 
     def reload(self, config: Config) -> None:
         """Apply the settings that can change while running; log those that cannot."""

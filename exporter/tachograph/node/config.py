@@ -11,9 +11,11 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tachograph.catalog.metric import ALL, DASHBOARDS, SERIES_LEVELS
 from tachograph.duration import parse
+from tachograph.exporter_address import DEFAULT_PORT
 from tachograph.node.config_file import ConfigError, Entry, read_file
 from tachograph.node.log import LEVELS
 from tachograph.node.ranks.limits import Limits
@@ -21,7 +23,7 @@ from tachograph.node.ranks.run_names import POLICIES
 from tachograph.node.web.web_config import read_web_config
 from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
 
-DEFAULT_PORT = 10024
+DEFAULT_RAS = "localhost:28028"
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _MISSING = "\0"  # a flag without its value; no shell can pass this text
 _limits = Limits()
@@ -48,6 +50,8 @@ class Config:
     web_config: Path | None = None
     web_max_requests: int = 64
     web_systemd_socket: bool = False
+    blackbox_peers: str = ""
+    blackbox_ras: tuple[str, int] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The value of every setting by its name, compared by a reload."""
 
@@ -76,6 +80,22 @@ def _address(text: str) -> tuple[str | None, int]:
     if any(c.isspace() or c in "[]/" for c in host):
         raise ValueError
     return host or None, int(port)
+
+
+def _address_or_none(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, port = _address(text)
+    if host is None or not port:
+        raise ValueError
+    return host, port
+
+
+def _peers(text: str) -> str:
+    url = urlsplit(text)
+    if "\0" in text or text.isspace() or ("://" in text and (url.scheme not in ("http", "https") or not url.hostname)):
+        raise ValueError
+    return text
 
 
 def _path(text: str) -> Path:
@@ -194,6 +214,16 @@ SETTINGS = (
         "File that keeps the sums over a run across restarts of the exporter. Empty: keep none. "
         "Default: the socket's path with the suffix .state.",
     ),
+    Setting(
+        "blackbox.peers", _peers, "a file, an http:// or https:// URL, or nothing", "",
+        "The other exporters, whose boxes /blackbox/<run> fetches when a person asks for it: a file of targets as for "
+        "file_sd_configs, or the URL of a Prometheus. Empty: only this node's boxes are analyzed.",
+    ),
+    Setting(
+        "blackbox.ras", _address_or_none, "host:port, or nothing", DEFAULT_RAS,
+        "Where NCCL's RAS service listens (NCCL_RAS_ADDR of the jobs), asked once by `tachograph blackbox capture`. "
+        "Empty: it is never asked.",
+    ),
     Setting("log.level", _one_of(LEVELS), "one of " + ", ".join(LEVELS), "info", "Lowest level to log.", live=True),
     Setting(
         "limits.ranks", _whole(1, 4096), "a whole number from 1 to 4096", str(_limits.ranks),
@@ -310,5 +340,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         web_config=values["web.config.file"],
         web_max_requests=values["web.max-requests"],
         web_systemd_socket=values["web.systemd-socket"],
+        blackbox_peers=values["blackbox.peers"],
+        blackbox_ras=values["blackbox.ras"],
         settings=values,
     )

@@ -7,17 +7,14 @@ import math
 import os
 from collections import defaultdict, deque
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from tachograph.catalog import index as c
+from tachograph.exporter_address import DEFAULT_PORT, exporter_url
 from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
 from tachograph.top import node_rows
 from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.node_rows import Said
 from tachograph.top.overview import CONDITIONS, Overview, RunSummary, SourceError
-
-DEFAULT_PORT = 10024
-"""Where an exporter listens by default."""
 
 EXPORTER_ENVIRONMENT = "TACHOGRAPH_EXPORTER_URL"
 DEFAULT_EXPORTER = f"http://localhost:{DEFAULT_PORT}"
@@ -35,13 +32,6 @@ PROBLEMS_NOTED = 6
 def default_exporter() -> str:
     """Return `$TACHOGRAPH_EXPORTER_URL`, else the exporter of this node."""
     return os.environ.get(EXPORTER_ENVIRONMENT) or DEFAULT_EXPORTER
-
-
-def exporter_url(text: str) -> str:
-    """Return the URL of a page from what a person types: a node, node:port, or a URL."""
-    given = urlsplit(text if "://" in text else f"http://{text}")
-    port = "" if given.port or given.scheme == "https" else f":{DEFAULT_PORT}"
-    return f"{given.scheme}://{given.netloc}{port}{given.path.rstrip('/') or '/metrics'}"
 
 
 def exporter_page(address: str, timeout: float = 5.0) -> ExporterPage:

@@ -8,7 +8,7 @@ from tachograph.node.app import Exporter
 from tachograph.node.clock import Clock
 from tachograph.node.config import read_config
 from tachograph.node.histograms import HistogramSample
-from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, decode
+from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, decode
 from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph.node.samples import Sample
 from tachograph_lab.fleet.cluster_node import ClusterNode
@@ -64,6 +64,8 @@ class VirtualNode:
                 table.hello(link, frame, Peer(_UID, frame.pid))
             elif isinstance(frame, Bye):
                 table.bye(link, frame)
+            elif isinstance(frame, BoxPart):
+                table.box(link, frame)
             else:
                 table.state(link, frame)
         except FrameError as error:

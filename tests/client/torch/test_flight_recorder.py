@@ -222,8 +222,9 @@ class Nccl:
         self.native = SimpleNamespace(_dump_nccl_trace=self.dump, _dump_fr_trace=self.dump_of_hook)
         torch = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=self.native), device=str)
         monkeypatch.setattr(recorders, "loaded_torch", lambda: torch)
-        monkeypatch.setattr(module, "in_use", lambda part: self)
-        monkeypatch.setattr(module, "_spares_captures", self.spare)
+        for each in (module, recorders):
+            monkeypatch.setattr(each, "in_use", lambda part: self)
+        monkeypatch.setattr(module, "spares_captures", self.spare)
         monkeypatch.setattr(notice, "_logged", set())
         self.poll = FlightRecorderPoll(lambda: self.now)
 
@@ -339,7 +340,7 @@ def test_without_timing_nccl_or_a_way_to_spare_captures_it_is_never_asked(
     monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "0")
     nccl.poll.poll(nobody)
     monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "yes")
-    monkeypatch.setattr(module, "in_use", lambda part: None)
+    monkeypatch.setattr(recorders, "in_use", lambda part: None)
     nccl.now += INTERVAL
     nccl.poll.poll(nobody)
     assert nccl.dumps == 0
@@ -456,7 +457,7 @@ def test_every_recorder_of_the_installed_release_can_be_asked(torch_programs: An
 
 def test_without_a_driver_no_capture_is_spared() -> None:
     """The real function on a machine without libcuda, or with it: it answers, and raises nothing."""
-    assert module._spares_captures() in (True, False)
+    assert module.spares_captures() in (True, False)
 
 
 def test_timing_is_asked_for_before_the_process_group(

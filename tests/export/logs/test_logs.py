@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import tachograph.export.logs
+from tachograph.client.blackbox.environment import environment_summary
 from tachograph.client.hello.identity import Identity
 from tachograph.export.logs import JsonLines, RankFilter, configure
-from tachograph.export.logs.environment import environment_summary
 from tachograph.export.logs.json_lines import MESSAGE_LIMIT
 
 ALLOY = Path(__file__).parents[3] / "deploy/alloy/training.alloy"
@@ -302,7 +302,7 @@ def test_what_cannot_be_set_up_says_so(root: logging.Logger, fault: dict[str, An
 
 def test_a_summary_needs_no_torch() -> None:
     """Where nothing is loaded, nothing is claimed."""
-    code = "from tachograph.export.logs.environment import environment_summary as s; assert 'torch' not in s({})"
+    code = "from tachograph.client.blackbox.environment import environment_summary as s; assert 'torch' not in s({})"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
     assert environment_summary({})["variables"] == {}
 

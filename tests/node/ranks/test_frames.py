@@ -11,6 +11,7 @@ from tachograph.node.ranks.frames import Bye, FrameError, Hello, State, decode
 
 HELLO = {"v": 1, "type": "hello", "run": "r", "rank": 0}
 STATE = {"v": 1, "type": "state", "seq": 1, "time": 1.0}
+BOX = {"v": 1, "type": "box", "id": 1, "part": 1, "parts": 2, "time": 1.0, "reason": "asked", "text": "{}"}
 
 
 def line(frame: object) -> bytes:
@@ -37,7 +38,7 @@ def test_documented_frames_are_accepted() -> None:
     assert (bye.outcome, bye.category) == ("failed", "oom")
 
 
-@pytest.mark.parametrize("frame", [HELLO, STATE, {"v": 1, "type": "bye", "outcome": "finished"}])
+@pytest.mark.parametrize("frame", [HELLO, STATE, BOX, {"v": 1, "type": "bye", "outcome": "finished"}])
 def test_unknown_fields_are_ignored(frame: dict[str, object]) -> None:
     """A newer client may add fields without breaking an older exporter, whatever it puts into them."""
     for value in ("green", 7, None, [1], {"job": {"deep": [{}]}}):
@@ -80,7 +81,7 @@ def test_what_came_later_never_costs_the_hello(value: object) -> None:
         (line({**HELLO, "v": 2}), "version", "v=2: this exporter speaks v=1"),
         (line({**HELLO, "v": "1"}), "version", "v='1'"),
         (line({"type": "hello"}), "version", "v=None"),
-        (line({**HELLO, "type": "goodbye"}), "type", "'goodbye': expected hello, state or bye"),
+        (line({**HELLO, "type": "goodbye"}), "type", "'goodbye': expected hello, state, box or bye"),
         (line({"v": 1}), "type", "None"),
         (line({"v": 1, "type": "hello", "rank": 0}), "invalid", "run"),
         (line({**HELLO, "run": ""}), "invalid", "1 to 128 bytes"),
@@ -96,6 +97,9 @@ def test_what_came_later_never_costs_the_hello(value: object) -> None:
         (line({**STATE, "time": 1763690000123}), "invalid", "time"),
         (line({**STATE, "metrics": [1]}), "invalid", "metrics"),
         (line({**STATE, "events": [{"id": 1, "kind": "k", "time": 1}] * 65}), "invalid", "length <= 64"),
+        (line({**BOX, "part": 2}), "invalid", "part 2 is not one of 2: parts count from 0"),
+        (line({**BOX, "parts": 65}), "invalid", "parts"),
+        (line({**BOX, "text": {}}), "invalid", "text"),
         (line({"v": 1, "type": "bye", "outcome": "perhaps"}), "invalid", "perhaps"),
     ],
 )

@@ -84,6 +84,7 @@ def frame(**fields: object) -> bytes:
 
 HELLO = frame(type="hello", run="r", rank=0, pid=1)
 STATE = frame(type="state", seq=1, time=1.0, step=5, metrics={"tokens_total": 7})
+BOX = frame(type="box", id=1, part=0, parts=1, time=1.0, reason="asked", text='{"rank":0}')
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,19 @@ def wire(table: RankTable, hand: Any, sock: socket.socket) -> Wire:
 
 def refused(table: RankTable) -> dict[str, int]:
     return {reason: count for reason, count in table.rejected.items() if count}
+
+
+def test_a_box_is_asked_for_and_taken(wire: Wire, table: RankTable) -> None:
+    """The rank is asked by one line, which an earlier client takes for an answer; its box is kept as it comes."""
+    wire.feed(BOX)
+    assert "no rank" in wire.pipe.answers()[0]["error"]
+    wire.feed(HELLO)
+    wire.pipe.answers()
+    assert table.capture("r", "asked for by alice") == 1
+    assert wire.pipe.answers() == [{"ok": True, "capture": "asked for by alice"}]
+    wire.feed(BOX)
+    assert [box.text for box in table.boxes.of("r")] == [b'{"rank":0}']
+    assert (table.frames, wire.pipe.answers()) == (2, [])
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 65536])

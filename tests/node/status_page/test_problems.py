@@ -422,7 +422,7 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_contrast(theme: int) -> None:
     """Every colour of text has at least 4.5:1 on every ground it stands on (WCAG 2.2, 1.4.3)."""
-    css = (files("tachograph.node.status_page") / "page.html").read_text(encoding="utf-8")
+    css = (files("tachograph.node.status_page") / "style.css").read_text(encoding="utf-8")
     colours = dict(re.findall(r"--(\w+): (#\w+)", re.findall(r":root \{(.*?)\}", css, re.DOTALL)[theme]))
     for ink in ("ink", "soft", "good", "warn", "bad", "idle", "link"):
         for ground in ("page", "card"):

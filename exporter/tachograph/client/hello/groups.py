@@ -26,6 +26,8 @@ ATTEMPTS = 5
 GROUP_LIMIT = 32
 """The number of process groups that the exporter keeps per rank; the first ones, which hold all ranks, are kept."""
 
+DESCRIBED_GROUPS = 256
+
 WORLD = "0"
 """The label of the group of all ranks."""
 
@@ -77,6 +79,27 @@ class GroupProgress:
         entered = self._entered(distributed)
         found = {"collective_enqueued": entered, "collective_completed": self._all_completed(entered)}
         return {key: values for key, values in found.items() if values}
+
+    def described(self) -> dict[str, dict[str, object]]:
+        """Return each group by the name that PyTorch's recorders call it: ranks, label, backends, collectives."""
+        distributed = in_use("distributed")
+        if distributed is None:
+            return {}
+        counts = self.metrics()
+        world = distributed.distributed_c10d._world
+        configured = getattr(world, "pg_backend_config", {})
+        found: dict[str, dict[str, object]] = {}
+        for group, name in list(world.pg_names.items())[:DESCRIBED_GROUPS]:
+            known = self._groups.get((id(group), name))
+            label = known.label if known is not None else ""
+            found[str(name)] = {
+                "ranks": sorted(distributed.get_process_group_ranks(group)),
+                "label": label,
+                "desc": getattr(group, "group_desc", ""),
+                "backends": str(configured.get(group, "")),
+                **{key.rpartition("_")[2]: each[label] for key, each in counts.items() if label in each},
+            }
+        return found
 
     def _read_entered(self, distributed: Any) -> dict[str, int]:  # noqa: ANN401
         world = distributed.distributed_c10d._world

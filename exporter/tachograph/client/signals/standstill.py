@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from time import perf_counter
+from typing import NamedTuple
 
 from tachograph import code_line
 from tachograph.client.core.steps import StepRecord
@@ -32,11 +33,22 @@ SWITCH = "TACHOGRAPH_STACKS"
 PAUSES = frozenset({"init", "checkpoint", "eval"})
 
 
+class Stall(NamedTuple):
+    """A rank stands still since that `time.perf_counter`: in a pause or its first step, or else after a step."""
+
+    since: float
+    is_pause: bool
+
+
 class Standstill:
-    """Knows how long steps and pauses usually take, and so when to look at the thread that it was made on."""
+    """Knows how long steps and pauses usually take, and so when to look at the thread that it was made on.
+
+    `stall` is what `where` found when it was last asked.
+    """
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
+        self.stall: Stall | None = None
         self.is_off = os.environ.get(SWITCH, "").strip().lower() in ("0", "off", "false")
         self._ordinary = OrdinarySteps()
         self._usual = 0.0
@@ -61,7 +73,8 @@ class Standstill:
             self._longest[before] = max(self._longest[before], since - began)
         if phase in self._longest and self._moved is not None:
             self._moved = now  # a step may take its time again after a pause
-        if self.is_off or not self._is_still(now, phase, since):
+        self.stall = self._stall(now, phase, since)
+        if self.is_off or self.stall is None:
             self._looked, self._where = None, ""
         elif self._looked is None or now - self._looked >= EVERY_SECONDS:
             self._looked, self._where = now, whereabouts(self.thread)
@@ -69,13 +82,20 @@ class Standstill:
             self._where = ""  # what was seen belongs to another phase
         return self._where
 
-    def _is_still(self, now: float, phase: str, since: float) -> bool:
+    def look(self) -> str:
+        """Return where the rank is now, whether it stands still or not."""
+        return whereabouts(self.thread)
+
+    def _stall(self, now: float, phase: str, since: float) -> Stall | None:
         if phase in self._longest:
             longest = self._longest[phase]
-            return now - since > max(KNOWN_PAUSE_SECONDS if longest else PAUSE_SECONDS, PAUSE_FACTOR * longest)
-        if self._moved is None:
-            return now - since > PAUSE_SECONDS
-        return now - self._moved > STANDSTILL_SECONDS + STANDSTILL_STEPS * self._usual
+            least = KNOWN_PAUSE_SECONDS if longest else PAUSE_SECONDS
+            limit, began, is_pause = max(least, PAUSE_FACTOR * longest), since, True
+        elif self._moved is None:
+            limit, began, is_pause = PAUSE_SECONDS, since, True
+        else:
+            limit, began, is_pause = STANDSTILL_SECONDS + STANDSTILL_STEPS * self._usual, self._moved, False
+        return Stall(began, is_pause) if now - began > limit else None
 
 
 def whereabouts(thread: int) -> str:

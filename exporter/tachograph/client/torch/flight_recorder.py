@@ -22,7 +22,7 @@ from tachograph.client.core.notice import notice
 from tachograph.client.signals.wait_by_lengths import Length, WaitByLengths
 from tachograph.client.torch.bus_factor import bus_factor
 from tachograph.client.torch.loaded_torch import in_use
-from tachograph.client.torch.recorders import LEGACY_NCCL, Dump, entries, recorders_of
+from tachograph.client.torch.recorders import LEGACY_NCCL, Dump, entries, recorders_in_use
 
 INTERVAL = 15.0
 """Seconds between two looks, at least."""
@@ -110,7 +110,7 @@ class FlightRecorderPoll:
         began = perf_counter()
         try:
             chosen = _timed_recorders()
-            if LEGACY_NCCL in chosen and not _spares_captures():
+            if LEGACY_NCCL in chosen and not spares_captures():
                 self._give_up("CUDA's driver cannot be told to spare the capture of a graph")
                 return
             dumps = {recorder: entries(recorder) for recorder in chosen}
@@ -223,19 +223,14 @@ def _is_set(name: str) -> bool:
 
 def _timed_recorders() -> tuple[str, ...]:
     """Return the recorders of the kinds of NCCL that are in use and configured to time their work."""
-    distributed = in_use("distributed")
-    if distributed is None:
-        return ()
-    configured = list(distributed.distributed_c10d._world.pg_backend_config.items())
-    found = {recorder for group, backends in configured for recorder in recorders_of(group, str(backends))}
-    return tuple(sorted(each for each in found if each == LEGACY_NCCL or ("nccl" in each and _is_set(TIMING))))
+    return tuple(each for each in recorders_in_use() if each == LEGACY_NCCL or ("nccl" in each and _is_set(TIMING)))
 
 
 def _say(recorder: str, why: str, error: Exception | None = None) -> None:
     notice(f"lengths {recorder}", f"the lengths of collectives on {recorder} are not measured: {why}", error)
 
 
-def _spares_captures() -> bool:
+def spares_captures() -> bool:
     """Make this thread's CUDA calls harmless to a CUDA graph that another thread captures; False where that fails.
 
     A dump asks the events of unfinished collectives. While a graph is captured in the default mode, such a question

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from tachograph.client.torch.loaded_torch import loaded_torch
+from tachograph.client.torch.loaded_torch import in_use, loaded_torch
 
 GLOO = "gloo"
 LEGACY_NCCL = "nccl"
@@ -51,6 +51,15 @@ def recorders_of(group: Any, configured: str) -> tuple[str, ...]:  # noqa: ANN40
     return tuple(each for each in found if each not in _SILENT)
 
 
+def recorders_in_use() -> tuple[str, ...]:
+    """Return the recorders that this process' groups write to, by name; none before `init_process_group`."""
+    distributed = in_use("distributed")
+    if distributed is None:
+        return ()
+    configured = list(distributed.distributed_c10d._world.pg_backend_config.items())
+    return tuple(sorted({each for group, backends in configured for each in recorders_of(group, str(backends))}))
+
+
 def numbering(recorder: str) -> str:
     """Return whose numbers of process groups a recorder has: its own, or those that all hooks share."""
     return recorder if recorder in SELF_RECORDING else "hooks"
@@ -73,15 +82,15 @@ def status(recorder: str) -> Dump | None:
         return None
 
 
-def entries(recorder: str) -> Dump | None:
-    """Return a recorder's state with its entries, but no stacks, which would take most of a second; None as above."""
+def entries(recorder: str, *, lines: bool = False) -> Dump | None:
+    """Return a recorder's state with its entries; None as above. Their `lines` would take most of a second."""
     native = _native()
     if recorder == LEGACY_NCCL:
         dump = getattr(native, "_dump_nccl_trace", None)
         if dump is None:
             return None
         try:
-            return parse_pickle(dump(includeCollectives=True, includeStackTraces=False))
+            return parse_pickle(dump(includeCollectives=True, includeStackTraces=lines))
         except TypeError:  # another PyTorch takes other arguments; JSON takes twice the time
             return _json(native._dump_nccl_trace_json(includeCollectives=True))
     dump = getattr(native, "_dump_fr_trace", None)
@@ -89,7 +98,7 @@ def entries(recorder: str) -> Dump | None:
         return None
     chosen = {} if recorder == GLOO else {"backend": recorder}
     try:
-        return parse_pickle(dump(includeCollectives=True, includeStackTraces=False, **chosen))
+        return parse_pickle(dump(includeCollectives=True, includeStackTraces=lines, **chosen))
     except TypeError:
         return None
 

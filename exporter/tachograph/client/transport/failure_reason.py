@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from tachograph.catalog.rank import END_SIGNALS, EXIT_CODE, SIGNAL_EXIT_CODES, WARNING_SIGNALS
 from tachograph.client.core import batches
 from tachograph.client.core.notice import signals_raising, signals_under_way
+from tachograph.code_line import CodeLine
 
 MESSAGE_LIMIT = 512
+MOST_PLACES = 60
 LONGEST_CHAIN = 8
 """Exceptions behind one another that are looked at."""
 
@@ -36,7 +39,8 @@ scheduler or a terminal ended, which signal whole process groups, nor one in whi
 class End(NamedTuple):
     """How a process ends; `exit_code` is given only where it ended by one, and not by an exception or a signal.
 
-    `at_exit`: nobody said so, the process ends, and its exit code may show otherwise.
+    `at_exit`: nobody said so, the process ends, and its exit code may show otherwise. `places`: the lines that the
+    exception came through, the innermost first.
     """
 
     outcome: str
@@ -44,6 +48,7 @@ class End(NamedTuple):
     message: str = ""
     exit_code: int | None = None
     at_exit: bool = False
+    places: tuple[CodeLine, ...] = ()
 
 
 FINISHED = End("finished")
@@ -57,7 +62,17 @@ def end_by(error: BaseException) -> End:
             return _end_by_exit(error)
         except Exception:  # noqa: BLE001 - as in `describe`
             return End("failed", EXIT_CODE, "exit code unknown")
-    return End("failed", *describe(error))
+    return End("failed", *describe(error), places=places_of(error))
+
+
+def places_of(error: BaseException) -> tuple[CodeLine, ...]:
+    """Return the lines that an exception came through, the innermost first, at most 60."""
+    trace, found = error.__traceback__, deque[CodeLine](maxlen=MOST_PLACES)
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        found.appendleft(CodeLine(code.co_filename, trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+    return tuple(found)
 
 
 def _end_by_exit(error: SystemExit) -> End:
@@ -79,7 +94,7 @@ def _end_by_exit(error: SystemExit) -> End:
         text = f"{text} after {cause_text}"
     elif isinstance(error.code, str) and (line := _first_line(error.code)):
         text = f"{text}: {line}"
-    return End("failed", category, text[:MESSAGE_LIMIT], code)
+    return End("failed", category, text[:MESSAGE_LIMIT], code, places=places_of(cause or error))
 
 
 def exit_code(given: object) -> int:

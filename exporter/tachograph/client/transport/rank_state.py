@@ -26,6 +26,7 @@ from tachograph.client.hello.identity import Identity
 from tachograph.client.hello.visible_devices import visible_devices
 from tachograph.client.hello.workload import GIVEN, Workload, framework
 from tachograph.client.signals.checkpoints import Checkpoints
+from tachograph.client.signals.last_steps import LastSteps
 from tachograph.client.signals.logged import Logged
 from tachograph.client.signals.ordinary_totals import OrdinaryTotals
 from tachograph.client.signals.phase_excess import PhaseExcess
@@ -58,6 +59,8 @@ UNMARKED_SECONDS = 5.0
 
 _OPTIMIZER = PHASES.index("optimizer")
 
+BOX_VERSION = 1
+
 Frame = dict[str, object]
 Number = int | float
 Metrics = dict[str, Number | dict[str, Number]]
@@ -89,7 +92,8 @@ class RankState:
         self.logged = Logged(self.step, self.misuse, workload.own_metrics, self._work)
         self._histogram = StepHistogram()
         self._groups = GroupProgress()
-        self._standstill = Standstill()
+        self.standstill = Standstill()
+        self._last_steps = LastSteps()
         excess, ordinary = PhaseExcess(), OrdinaryTotals(self.collectives.wait_by_lengths)
         self.added_sources: Guarded[MetricSource] = Guarded(self.dropped)
         self.sources: Guarded[MetricSource] = Guarded(
@@ -108,7 +112,7 @@ class RankState:
         if device_time:
             self.sources.add(DeviceTime(self.clock))
         self.observers: Guarded[StepObserver] = Guarded(
-            self.dropped, self._histogram, excess, ordinary, self._standstill
+            self.dropped, self._histogram, excess, ordinary, self.standstill, self._last_steps
         )
         self.sinks: Guarded[Sink] = Guarded(self.dropped)
         self._refused = 0
@@ -135,8 +139,8 @@ class RankState:
             frame["coordinates"] = coordinates
         if self.workload.own_metrics:
             frame["metrics"] = self.workload.own_metrics
-        if not self._standstill.is_off and stack_dump.is_possible():
-            frame["stacks"] = {"thread": self._standstill.thread, "sender": threading.get_native_id()}
+        if not self.standstill.is_off and stack_dump.is_possible():
+            frame["stacks"] = {"thread": self.standstill.thread, "sender": threading.get_native_id()}
         return frame
 
     def frame(self) -> Frame:
@@ -179,11 +183,31 @@ class RankState:
         if (failure := standing_failure(self.clock)) is not None:
             at = unix + failure.since
             frame["raised"] = {"category": failure.category, "message": failure.message, "time": at}
-        if where := self._standstill.where(phase, since):
+        if where := self.standstill.where(phase, since):
             frame["where"] = where
         if notices := self.misuse.notices():
             frame["notices"] = notices
         return frame
+
+    def box_facts(self) -> dict[str, object]:
+        """Return what a rank's box says of the rank itself: who it is, where it stands, its last steps, its groups."""
+        self.catch_up()
+        phase, since, seconds = self.clock.read()
+        now, who = time.time(), self.identity
+        unix = now - time.perf_counter()
+        facts: dict[str, object] = {
+            "box": BOX_VERSION, "run": who.run, "rank": who.rank, "local_rank": who.local_rank,
+            "world_size": who.world_size, "attempt": who.attempt, "pid": os.getpid(), "time": now,
+            "step": self.step.next, "phase": phase, "phase_since": unix + since, "phase_seconds": seconds,
+            "progress_time": None if self.step.ended is None else unix + self.step.ended,
+            "steps": self._last_steps.read(unix), "memory": self.accelerator.memory(),
+            "coordinates": self.coordinates.read(), "job": batch_job(os.environ),
+        }  # fmt: skip
+        try:
+            facts["groups"] = self._groups.described()
+        except Exception as error:  # noqa: BLE001 - PyTorch's private names cost the groups only
+            facts["groups_unreadable"] = type(error).__name__
+        return facts
 
     def sent(self) -> None:
         """Note that the last frame, with all events so far, has been sent."""
@@ -203,6 +227,8 @@ class RankState:
             self.frame()
         else:
             self.catch_up()
+            phase, since, _ = self.clock.read()
+            self.standstill.where(phase, since)
 
     def catch_up(self) -> None:
         """Take over what the training thread left: logged values and completed steps, in order."""

@@ -21,11 +21,12 @@ from tachograph.backoff import Backoff
 from tachograph.client.core.arguments import whole
 from tachograph.client.core.notice import notice, raised_by_signal, shown
 from tachograph.client.core.scalars import number
+from tachograph.client.transport.box_trigger import FAILURE_SECONDS, BoxTrigger
 from tachograph.client.transport.exporter_socket import ExporterSocket, why_unreachable
 from tachograph.client.transport.failure_reason import End
 from tachograph.client.transport.rank_state import Frame, RankState
 from tachograph.client.transport.stack_dump import StackDump, close_descriptors
-from tachograph.wire import HEARTBEAT_SECONDS, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION
+from tachograph.wire import HEARTBEAT_SECONDS, MAX_BOX_REASON_BYTES, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION, cut
 
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 2.0
@@ -65,7 +66,7 @@ class Sender:
 
     `accepted`: an exporter has answered. `last_step` and `ended` are what it remembers of an earlier process of this
     rank: its last step, and the Unix time of its last frame; None if it knows of none. `over`: nothing more will be
-    sent.
+    sent. `makes_box`: the bye has been sent, and the box of a failure is being made.
     Raises OSError or RuntimeError where the process may have no more files or threads.
     """
 
@@ -85,10 +86,13 @@ class Sender:
         self._idled_at = 0.0
         self._due_at = 0.0
         self._bye: Frame | None = None
+        self._end: End | None = None
+        self._boxes = BoxTrigger(state, path)
         self.accepted = False
         self.last_step: int | None = None
         self.ended: float | None = None
         self.over = False
+        self.makes_box = False
         with fork_lock:
             self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
@@ -107,6 +111,11 @@ class Sender:
             if raised_by_signal(error):  # a watchdog's TimeoutError is an OSError
                 raise
 
+    def ask_for_box(self, reason: str) -> None:
+        """Have the rank's box made and sent; takes no lock: a signal handler may call it."""
+        self._boxes.ask(reason)
+        self.wake()
+
     @property
     def who(self) -> Who:
         """The rank, and the exporter's socket."""
@@ -124,6 +133,7 @@ class Sender:
     def shut_down(self, end: End) -> None:
         """Request a last state and a bye; only the first request counts."""
         if self._bye is None:
+            self._end = end
             self._bye = {
                 "v": VERSION,
                 "type": "bye",
@@ -137,7 +147,7 @@ class Sender:
 
     def release(self) -> None:
         """Close every descriptor; in a forked child these are copies, which would outlive the parent's death."""
-        self.over = True
+        self.over, self.makes_box = True, False
         for close in (self._disconnect, self._wake_receiver.close, self._wake_sender.close):
             with contextlib.suppress(OSError):  # a program may have closed every descriptor there is
                 close()
@@ -150,7 +160,7 @@ class Sender:
             except BaseException as error:  # noqa: BLE001 - of memory, of a log handler: no caller is above this thread
                 self._recover(error)
         try:
-            self._send_bye()
+            self._send_last_box(said_bye=self._send_bye())
             self._state.conclude()
         except BaseException as error:  # noqa: BLE001 - as above
             self._recover(error)
@@ -165,6 +175,7 @@ class Sender:
             if now - max(self._sent_at, self._idled_at) >= HEARTBEAT_SECONDS:  # there is no exporter
                 self._idled_at = now
                 self._state.idle()
+            self._boxes.look(connected=self._answered)
 
     def _recover(self, error: BaseException) -> None:
         """Disconnect and start again, at most ten times a second."""
@@ -184,6 +195,8 @@ class Sender:
         if self._connection is not None:
             poll.register(self._connection, select.POLLIN | (0 if self._connection.idle else select.POLLOUT))
             wake_at = max(self._due_at, self._sent_at + _LEAST_GAP) if self._answered else now + HEARTBEAT_SECONDS
+            if self._has_part():
+                wake_at = now
         stacks = self._stacks
         if stacks is not None:
             stacks.waits(True)
@@ -212,6 +225,8 @@ class Sender:
                     raise TimeoutError("no answer to hello")
             elif now >= self._due_at and now >= self._sent_at + _LEAST_GAP:
                 self._send_state(now)
+            elif self._has_part():
+                self._send_part(self._connection)
         except OSError as error:
             self._disconnect()
             self._schedule_retry(now, error)
@@ -220,6 +235,8 @@ class Sender:
         with fork_lock:
             self._connection = ExporterSocket()
         self._connection.open(self._path)
+        if self._boxes.outgoing is not None:  # an exporter that was restarted has none
+            self._boxes.outgoing.begin_again()
         self._connected_at = now
         self._send_hello(self._connection, now)
 
@@ -236,6 +253,9 @@ class Sender:
             accepted = answer["ok"]
         except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
             raise ConnectionError("the exporter's answer cannot be read") from None
+        if accepted is True and isinstance(asked := answer.get("capture"), str):
+            self._boxes.ask(cut(asked, MAX_BOX_REASON_BYTES) or "asked for")
+            return
         if accepted is True:
             self._accept(answer)
             self._answered = True
@@ -297,10 +317,43 @@ class Sender:
         else:
             self._state.dropped.count += 1
 
-    def _send_bye(self) -> None:
+    def _has_part(self) -> bool:
+        """Return whether a part of a box can be sent now."""
+        box, connection = self._boxes.outgoing, self._connection
+        return box is not None and not box.is_sent and self._answered and connection is not None and connection.idle
+
+    def _send_part(self, connection: ExporterSocket) -> None:
+        if self._boxes.outgoing is not None:
+            connection.offer(_encode(self._boxes.outgoing.next_part()))
+
+    def _send_last_box(self, *, said_bye: bool) -> None:
+        """Make the box of a failure, after the bye, which is not to wait for it; send it, and wait for its file."""
+        connection, deadline = self._connection, time.monotonic() + FAILURE_SECONDS
+        if self._end is None or not self._boxes.is_due_at(self._end):
+            return
+        self.makes_box = self.over = True
+        self._boxes.at_failure(self._end, connected=said_bye)
+        if said_bye and connection is not None:
+            poll = select.poll()
+            poll.register(connection, select.POLLOUT)
+            with contextlib.suppress(OSError):
+                if not self._answered:  # `_send_bye` has waited for it
+                    for line in connection.receive():
+                        self._handle_answer(line)
+                while self._has_part() or not connection.idle:
+                    if self._has_part():
+                        self._send_part(connection)
+                    left = deadline - time.monotonic()
+                    if left <= 0 or (not connection.idle and not poll.poll(left * 1000)):
+                        break
+                    connection.flush()
+        self._boxes.wait(deadline - time.monotonic())
+
+    def _send_bye(self) -> bool:
+        """Send the last state and the bye; return whether both have left."""
         connection = self._connection
         if connection is None or self._bye is None:
-            return
+            return False
         deadline = time.monotonic() + SHUTDOWN_SECONDS
         poll = select.poll()
         poll.register(connection, select.POLLOUT)
@@ -309,11 +362,13 @@ class Sender:
                 while not connection.offer(frame) or not connection.idle:
                     left = deadline - time.monotonic()
                     if left <= 0 or not poll.poll(left * 1000):
-                        return
+                        return False
                     connection.flush()
             if not self._answered:  # else the answer to the hello would meet a closed socket, and the bye be lost
                 poll.modify(connection, select.POLLIN)
                 poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+            return True
+        return False
 
     def _schedule_retry(self, now: float, error: OSError) -> None:
         """Schedule the next attempt: exponential back-off, with jitter, so that ranks do not retry in step."""

@@ -1,4 +1,4 @@
-"""Shutdown: a bye frame is sent at exit, on an unhandled exception, and on SIGTERM and SIGHUP.
+"""Shutdown: a bye frame is sent at exit, on an unhandled exception, and on SIGTERM and SIGHUP. SIGUSR2 asks for a box.
 
 `os._exit` and SIGKILL leave no time; the exporter sees the connection end without a bye and reports the rank as
 dead. The same happens if a stopped exporter does not accept the bye within 0.2 s. The exit code is that of the last
@@ -23,6 +23,7 @@ from typing import Any
 from tachograph.catalog.rank import END_SIGNALS
 from tachograph.client.core.notice import notice, raised_by_signal
 from tachograph.client.transport import exit_hook
+from tachograph.client.transport.box_trigger import FAILURE_SECONDS
 from tachograph.client.transport.failure_reason import FINISHED, FINISHED_AT_EXIT, End, end_by
 from tachograph.client.transport.sender import Sender, Who, fork_lock
 
@@ -31,6 +32,9 @@ LIMIT_SECONDS = 0.2
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 """What a scheduler or a terminal ends a process with; Python itself turns SIGINT into an exception."""
+
+BOX_SIGNAL = signal.SIGUSR2
+"""Asks for the boxes of the process' ranks."""
 
 _registered: dict[Sender, Callable[[], None]] = {}
 _exit: tuple[End, dict[Sender, int]] | None = None
@@ -64,7 +68,10 @@ def make_room(who: Who) -> None:
 
 
 def shut_down(end: End, only: Sender | None = None) -> None:
-    """Send a bye, for one sender or for all; return when that is done, after `LIMIT_SECONDS` at the latest."""
+    """Send a bye, for one sender or for all; return when that is done, after `LIMIT_SECONDS` at the latest.
+
+    A failure whose box is made and can go somewhere may take `FAILURE_SECONDS` more.
+    """
     _leave({sender: end for sender in tuple(_registered) if only in (None, sender)})
 
 
@@ -80,6 +87,8 @@ def _leave(leaving: Mapping[Sender, End]) -> None:
     deadline = time.monotonic() + LIMIT_SECONDS
     # No lock and no condition: this may run in a signal handler that interrupted another call of this function.
     while not all(sender.over for sender in leaving) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    while any(sender.makes_box for sender in leaving) and time.monotonic() < deadline + FAILURE_SECONDS:
         time.sleep(0.002)
     for sender in leaving:
         _registered.pop(sender, None)
@@ -105,11 +114,13 @@ def _hook_process() -> None:
     if _hooked_process == os.getpid():
         return
     _hooked_process = os.getpid()
-    free = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    free = [number for number in _HANDLERS if signal.getsignal(number) is signal.SIG_DFL]
     if threading.current_thread() is threading.main_thread() and free:
         _listen_for_signals()  # first: with a handler and no listening thread, a blocked process would not die
         for number in free:
-            signal.signal(number, _on_terminate)
+            signal.signal(number, _HANDLERS[number])
+        if BOX_SIGNAL in free:
+            signal.siginterrupt(BOX_SIGNAL, False)  # the training's own calls of the system go on
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         # A child of multiprocessing leaves by os._exit: its own finalizers are the only hook there is.
@@ -160,6 +171,17 @@ def _on_terminate(number: int, frame: FrameType | None) -> None:
     os.kill(os.getpid(), number)
 
 
+def _on_box_signal(number: int, frame: FrameType | None) -> None:
+    """Ask for a box; a sender thread makes it."""
+    for sender in tuple(_registered):
+        sender.ask_for_box(signal.Signals(number).name)
+
+
+_HANDLERS: dict[int, Callable[[int, FrameType | None], None]] = {
+    **dict.fromkeys(SIGNALS, _on_terminate), BOX_SIGNAL: _on_box_signal,
+}  # fmt: skip
+
+
 def _ended_by(number: int) -> End:
     return End("failed", END_SIGNALS[number], signal.Signals(number).name)
 
@@ -195,6 +217,8 @@ def _listen(receiver: int) -> None:
 
 def _terminate_on_signal(receiver: int) -> None:
     while received := os.read(receiver, 64):
+        if BOX_SIGNAL in received and signal.getsignal(BOX_SIGNAL) is _on_box_signal:
+            _on_box_signal(BOX_SIGNAL, None)
         for number in SIGNALS:
             if number in received and signal.getsignal(number) is _on_terminate:
                 shut_down(_ended_by(number))
@@ -213,8 +237,8 @@ def _in_child() -> None:
         # A signal to this child would be written to the parent's pipe, and end the parent.
         with contextlib.suppress(ValueError):  # forked by a side thread, which cannot set signals
             signal.set_wakeup_fd(-1)
-            for number in SIGNALS:
-                if signal.getsignal(number) is _on_terminate:
+            for number, handler in _HANDLERS.items():
+                if signal.getsignal(number) is handler:
                     signal.signal(number, signal.SIG_DFL)
         for descriptor in _signal_pipe:
             with contextlib.suppress(OSError):  # closed by the program

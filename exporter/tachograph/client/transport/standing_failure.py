@@ -9,15 +9,17 @@ import sys
 from typing import NamedTuple
 
 from tachograph.client.core.phases import PhaseClock
-from tachograph.client.transport.failure_reason import describe
+from tachograph.client.transport.failure_reason import describe, places_of
+from tachograph.code_line import CodeLine
 
 
 class StandingFailure(NamedTuple):
-    """Why, in words, and since when by `time.perf_counter`."""
+    """Why, in words, since when by `time.perf_counter`, and the lines that it came through, the innermost first."""
 
     category: str
     message: str
     since: float
+    places: tuple[CodeLine, ...]
 
 
 def standing_failure(clock: PhaseClock) -> StandingFailure | None:
@@ -31,7 +33,7 @@ def standing_failure(clock: PhaseClock) -> StandingFailure | None:
     error = _handled_in(left.thread)
     if id(error) != left.error or not isinstance(error, Exception) or isinstance(error, StopIteration):
         return None
-    return StandingFailure(*describe(error), left.at)
+    return StandingFailure(*describe(error), left.at, places_of(error))
 
 
 def _handled_in(thread: int) -> BaseException | None:

@@ -9,8 +9,9 @@ from logging.handlers import WatchedFileHandler
 from types import TracebackType
 from typing import TextIO
 
+from tachograph.client.blackbox import log_lines
+from tachograph.client.blackbox.environment import environment_summary
 from tachograph.client.hello.identity import discover
-from tachograph.export.logs.environment import environment_summary
 from tachograph.export.logs.json_lines import JsonLines, RunPosition
 from tachograph.export.logs.rank_filter import RankFilter
 
@@ -39,7 +40,8 @@ def configure(
         handler = WatchedFileHandler(os.fspath(path), encoding="utf-8")
     else:
         handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(JsonLines(recorder if hasattr(recorder, "position") else None, identity))
+    place = recorder if hasattr(recorder, "position") else None
+    handler.setFormatter(JsonLines(place, identity, log_lines.kept))
     handler.addFilter(RankFilter(identity.rank))
     root = logging.getLogger()
     if _installed is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Protocol
@@ -38,15 +39,25 @@ class RunPosition(Protocol):
 
 
 class JsonLines(logging.Formatter):
-    """Formats records as JSON lines; never raises for what a record carries, and never writes more than one line."""
+    """Formats records as JSON lines; never raises for what a record carries, and never writes more than one line.
 
-    def __init__(self, place: RunPosition | None, identity: Identity) -> None:
+    `kept` is given each of them, for the rank's box.
+    """
+
+    def __init__(self, place: RunPosition | None, identity: Identity, kept: deque[str] | None = None) -> None:
         super().__init__()
         self._place = place
+        self._kept = kept
         self._who = {"run": identity.run, "rank": identity.rank}
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
+        line = self._line(record)
+        if self._kept is not None:
+            self._kept.append(line)
+        return line
+
+    def _line(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "timestamp": _timestamp(record.created), "level": record.levelname.lower(), **self._who,
         }  # fmt: skip

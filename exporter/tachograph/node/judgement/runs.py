@@ -15,7 +15,7 @@ from tachograph.node.ranks.conclusions.lags import is_late, is_straggler, lags
 from tachograph.node.ranks.conclusions.view import RunView, gauge
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
-from tachograph.node.redact import redact
+from tachograph.redact import redact
 
 WITHHELD = "(the message is shown on loopback or with authentication)"
 

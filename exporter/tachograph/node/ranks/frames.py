@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from tachograph.catalog.rank import EXIT_CODE
-from tachograph.wire import MAX_EVENTS, MAX_NAME_BYTES, VERSION, is_name
+from tachograph.wire import MAX_BOX_PARTS, MAX_BOX_REASON_BYTES, MAX_EVENTS, MAX_NAME_BYTES, VERSION, cut, is_name
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 # Unix seconds until the year 4147: milliseconds given by mistake are refused.
@@ -108,6 +108,23 @@ class State(msgspec.Struct, tag="state", frozen=True):
     where: Any = None
 
 
+class BoxPart(msgspec.Struct, tag="box", frozen=True):
+    """A part of a rank's box, which is longer than a frame; the parts of one have the same `id` and come in order."""
+
+    v: int
+    id: Count
+    part: Count
+    parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_BOX_PARTS)]
+    time: Instant
+    reason: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.part >= self.parts:
+            raise ValueError(f"part {self.part} is not one of {self.parts}: parts count from 0")
+        msgspec.structs.force_setattr(self, "reason", cut(self.reason, MAX_BOX_REASON_BYTES))
+
+
 class Bye(msgspec.Struct, tag="bye", frozen=True):
     """The last frame of a process that shuts down in an orderly way.
 
@@ -132,7 +149,7 @@ class Bye(msgspec.Struct, tag="bye", frozen=True):
         return ": ".join(text for text in (category, message) if text)
 
 
-Frame = Hello | State | Bye
+Frame = Hello | State | BoxPart | Bye
 
 
 class _Head(msgspec.Struct):
@@ -166,8 +183,8 @@ def _explain(line: bytes, error: msgspec.ValidationError) -> FrameError:
         return FrameError("malformed", f"not one JSON object on one line: {unreadable}")
     if head.v != VERSION:
         return _wrong_version(head.v)
-    if head.type not in ("hello", "state", "bye"):
-        return FrameError("type", f"unknown type {_short(head.type)}: expected hello, state or bye")
+    if head.type not in ("hello", "state", "box", "bye"):
+        return FrameError("type", f"unknown type {_short(head.type)}: expected hello, state, box or bye")
     return FrameError("invalid", f"{head.type}: {error}")
 
 

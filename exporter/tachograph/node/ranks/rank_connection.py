@@ -13,7 +13,7 @@ from typing import cast
 
 import msgspec
 
-from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, decode
+from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, decode
 from tachograph.node.ranks.process_end import PeerProcess, ProcessEnds
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
@@ -191,6 +191,10 @@ class RankConnection(asyncio.BufferedProtocol):
         if self._transport is not None and self._transport.get_write_buffer_size() <= MAX_UNREAD_ANSWERS:
             self._transport.write(_encode(fields) + b"\n")
 
+    def ask_for_box(self, reason: str) -> None:
+        """Ask the rank of this connection for its box; a client that knows of none takes this for another answer."""
+        self.answer(ok=True, capture=reason)
+
     def _line(self, end: bytes) -> bool:
         """Process the end of a line; return False if the frame rate is exceeded."""
         if self._skipping:
@@ -233,6 +237,9 @@ class RankConnection(asyncio.BufferedProtocol):
             self.greeted = False
             _log.info(f"rank {rank.outcome}", extra={"run": rank.hello.run, "rank": rank.hello.rank})
             self._watch_end(rank, decides=frame.at_exit)
+        elif isinstance(frame, BoxPart):
+            self._table.box(self, frame)
+            self._table.frames += 1
         else:
             self._table.state(self, frame)
             self._table.frames += 1

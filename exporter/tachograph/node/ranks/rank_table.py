@@ -6,15 +6,16 @@ import logging
 import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import ALL
 from tachograph.node.clock import Clock
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
 from tachograph.node.peaks import dtype_of, peaks_of
+from tachograph.node.ranks.boxes import Boxes
 from tachograph.node.ranks.conclusions.view import RunView
-from tachograph.node.ranks.frames import Bye, FrameError, Hello, Peer, State
+from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import GpuResolver
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.process_end import asked_to_end, in_words
@@ -25,7 +26,7 @@ from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
 from tachograph.node.ranks.shares import Shares
 from tachograph.node.ranks.stack_memory import StackMemory
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
-from tachograph.wire import MAX_EVENTS, fits
+from tachograph.wire import MAX_BOX_REASON_BYTES, MAX_EVENTS, cut, fits
 
 LONGEST_TICK = 3.0
 """If two ticks are further apart, the exporter itself did not run, and the silence of its ranks does not count."""
@@ -38,7 +39,19 @@ node has, fewer than a malicious sender can make up."""
 MAX_SILENT = 16
 """Silent ranks whose processes are looked at each second, the longest silent first."""
 
+CAPTURE_SECONDS = 10.0
+"""How often, at most, the ranks of a run are asked for their boxes: taking one holds a rank's Python for a moment."""
+
 _log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Askable(Protocol):
+    """A link that can ask its rank for something."""
+
+    def ask_for_box(self, reason: str) -> None:
+        """Ask the rank for its box."""
+        ...
 
 
 class GpuFacts(Protocol):
@@ -83,10 +96,14 @@ class RankTable:
         self._gpus = gpus
         self._runs: dict[str, Run] = {}
         self._by_link: dict[object, Rank] = {}
+        self._said_bye: dict[object, Rank] = {}
+        """The ranks of open connections that have said bye: the box of a failure comes after it."""
         self._past: dict[int, dict[tuple[str, int], EarlierProcess]] = {}
         self._ticked = self._restored = clock.monotonic()
         self._without_peak: set[str] = set()
         self.shares = Shares(clock.monotonic)
+        self.boxes = Boxes()
+        """The last box of each rank; they outlive the ranks."""
         self.kept_sums: Mapping[str, list[Sample | HistogramSample]] | None = None
         """The sums over each run as last saved. Only these are shown, since a sum that falls at a restart would look
         like a counter reset. None without a state file: current sums are shown."""
@@ -104,7 +121,7 @@ class RankTable:
         old = self._claimable(link, hello, peer)
         if old is not None and not old.same_process(hello, peer):
             self.gone(old)
-        run = self._runs.get(hello.run) or Run(peer.uid)
+        run = self._runs.get(hello.run) or self._new_run(hello.run, peer.uid)
         absent = run.absent.get(hello.rank)
         rank = self._speaker_of(run, hello, peer, link)
         if old is None:
@@ -134,9 +151,14 @@ class RankTable:
             self.shares.of(peer.uid).series += rank.series.size - (old.series.size if old is not None else 0)
             run.restarts.pop(hello.rank, None)
         self._by_link[link] = rank
+        self._said_bye.pop(link, None)
         self.heard(link)
         self._place([rank])
         return Welcome(last_step, ended, superseded, hello.run)
+
+    def _new_run(self, name: str, owner: int) -> Run:
+        self.boxes.drop_of_others(name, owner)
+        return Run(owner)
 
     def _speaker_of(self, run: Run, hello: Hello, peer: Peer, link: object) -> Rank:
         """Return the rank for a process: the one it had, or a new one that continues from what is known."""
@@ -195,10 +217,35 @@ class RankTable:
             run.histograms.setdefault(key, RunHistogram()).add(now, before)
         self.events.extend(RankEvent(rank.hello.run, rank.hello.rank, event) for event in rank.new_events(state))
 
+    def box(self, link: object, part: BoxPart) -> None:
+        """Take a part of a rank's box, also after its bye; raise FrameError if it does not fit the parts before it."""
+        rank = self._said_bye.get(link) or self._speaker(link)
+        run = self._runs.get(rank.hello.run)
+        if run is None or run.owner != rank.peer.uid:
+            raise FrameError("owner", f"run {rank.hello.run} is not yours any more")
+        self.boxes.add(rank.peer.uid, rank.hello, part)
+
+    def capture(self, name: str, reason: str) -> int:
+        """Ask every connected rank of a run for its box, at most once in CAPTURE_SECONDS; return how many were asked.
+
+        Sooner than that nobody is asked again, and the number is that of the request before.
+        """
+        run, now = self._runs.get(name), self._clock.monotonic()
+        if run is None:
+            return 0
+        if run.captured is None or now - run.captured[0] >= CAPTURE_SECONDS:
+            links = [rank.link for rank in run.ranks.values() if isinstance(rank.link, Askable)]
+            for link in links:
+                link.ask_for_box(cut(reason, MAX_BOX_REASON_BYTES))
+            if not links:
+                return 0
+            run.captured = now, len(links)
+        return run.captured[1]
+
     def bye(self, link: object, bye: Bye) -> Rank:
         """End a rank that shuts down in an orderly way, and return it; the connection may say hello again."""
         rank = self._speaker(link)
-        del self._by_link[link]
+        self._said_bye[link] = self._by_link.pop(link)
         rank.end("finished", self._clock.monotonic(), self._clock.wall())
         if bye.outcome == "failed":
             rank.fail(bye.category)
@@ -218,6 +265,7 @@ class RankTable:
 
     def lost(self, link: object, *, unsure: bool = False) -> Rank | None:
         """Note the end of a connection; return its rank, which died, or of which `gone` will say how it ended."""
+        self._said_bye.pop(link, None)
         rank = self._by_link.pop(link, None)
         if rank is not None:
             rank.lose(self._clock.monotonic(), self._clock.wall())

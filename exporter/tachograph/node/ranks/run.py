@@ -50,6 +50,8 @@ class Run:
         self.conclusions = RunConclusions()
         self.restarts: dict[int, int] = {}
         """Restarts of forgotten ranks of this run."""
+        self.captured: tuple[float, int] | None = None
+        """When its ranks were last asked for their boxes, by the monotonic clock, and how many were."""
 
     def sums(self, name: str) -> list[Sample | HistogramSample]:
         """Return the sums over the ranks."""

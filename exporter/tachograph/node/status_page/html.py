@@ -1,10 +1,12 @@
-"""HTML of the status page: tables that a screen reader can follow, and text that others chose, escaped."""
+"""HTML of the pages for people: tables that a screen reader can follow, and text that others chose, escaped."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from importlib.resources import files
+from string import Template
 from typing import NamedTuple
 
 from tachograph import humanize
@@ -22,6 +24,13 @@ class Cell(NamedTuple):
     column: str
     classes: str
     html: str
+
+
+def template(package: str, name: str) -> Template:
+    """Return the template of a page in a package, with the style that all pages have."""
+    style = (files("tachograph.node.status_page") / "style.css").read_text(encoding="utf-8")
+    text = (files(package) / name).read_text(encoding="utf-8")
+    return Template(text.replace("$style", style))
 
 
 def table(caption: str, rows: Iterable[Sequence[Cell]]) -> str:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from html import escape
-from importlib.resources import files
 from string import Template
 
 from tachograph import diagnosis
@@ -92,7 +91,7 @@ def status_page(judged: NodeJudgement, table: RankTable, health: Mapping[str, st
 
 @cache
 def _template() -> Template:
-    return Template((files("tachograph.node.status_page") / "page.html").read_text(encoding="utf-8"))
+    return html.template("tachograph.node.status_page", "page.html")
 
 
 def _states(judged: NodeJudgement) -> dict[str, int]:

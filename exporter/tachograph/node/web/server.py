@@ -7,7 +7,7 @@ import gzip
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,9 @@ _CLOSED_POLICY = {
 }
 
 _log = logging.getLogger(__name__)
+
+Routes = Callable[[Callable[[web.Request], bool]], Sequence[web.RouteDef]]
+"""Returns routes, given what says whether the reader of a request may see what ranks said of themselves."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,9 @@ class Server:
         most: int = 64,
         web_config: Path | None = None,
         inherited: Callable[[], list[socket.socket]] | None = None,
+        routes: Routes = lambda _: (),
     ) -> None:
+        self._routes = routes
         self._sockets = inherited or (lambda: listening_sockets(host, port))
         self._pages = pages
         self._shared = SharedPages(pages.generation)
@@ -153,6 +158,7 @@ class Server:
         app.router.add_get("/api/node", partial(self._for_reader, "application/json", self._pages.judgement))
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
+        app.add_routes(self._routes(self._is_trusted))
         return app
 
     def _guard(self) -> Callable[..., Awaitable[web.StreamResponse]]:
@@ -224,13 +230,16 @@ class Server:
 
     async def _for_reader(self, content_type: str, render: Callable[[bool], str], request: web.Request) -> web.Response:
         """Return a page that only a trusted reader sees all of."""
-        is_trusted = self._web.current.is_closed or is_local(request)
+        is_trusted = self._is_trusted(request)
 
         async def make() -> bytes:
             return render(is_trusted).encode()
 
         body = await self._shared.get((content_type, is_trusted), make)
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=_CLOSED_POLICY)
+
+    def _is_trusted(self, request: web.Request) -> bool:
+        return self._web.current.is_closed or is_local(request)
 
     async def _healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="healthy: the exporter answers\n")

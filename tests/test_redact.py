@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph.node.redact import LONGEST, REDACTED, redact
+from tachograph.redact import LONGEST, REDACTED, redact
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,15 @@ from tachograph.node.redact import LONGEST, REDACTED, redact
         ("hf_abcdefghijkl", "abcdefghijkl"),
         ("sk-proj-abcdef123456", "abcdef"),
         ("xoxb-1234-5678-abcdef", "1234-5678"),
+        *((f"/runs/{start}abcdEFGH1234/x", "abcdEFGH1234") for start in ("gho_", "ghu_", "ghs_", "ghr_", "glpat-")),
+        *(
+            (f"/runs/{start}abcdEFGH1234/x", "abcdEFGH1234")
+            for start in ("AIza", "ya29.", "nvapi-", "wandb_v1_", "sk-")
+        ),
+        *((f"/runs/{start}ABCDEFGH1234/x", "ABCDEFGH1234") for start in ("AKIA", "ASIA", "AROA")),
+        *((f"/runs/{word}=abc12/x", "abc12") for word in ("PWD", "Passphrase", "credential", "PRIVATE-KEY", "passwd")),
+        ("a/" + "0123456789abcdef" * 2 + "/x", "0123456789abcdef"),
+        ("blob " + "Ab3_" * 8, "Ab3_"),
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.sig", "hbGci"),
         ("commit 0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
         ("blob QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo0NTY3ODk=", "QUJDREVG"),

@@ -1,4 +1,4 @@
-"""Removal of what looks like a secret from text that a program wrote for its own user."""
+"""Removal of what looks like a secret from text that a program wrote for its own user. Standard library only."""
 
 from __future__ import annotations
 
@@ -36,10 +36,22 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 """Each pattern and its replacement, applied in order: an earlier one may remove the text that a later one matches."""
 
+_MARKS = (
+    "token", "secret", "passw", "pwd", "passphrase", "credential", "key", "://", "authorization", "bearer", "basic",
+    "akia", "asia", "aroa", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "hf_", "sk-", "xox", "glpat-",
+    "aiza", "ya29.", "nvapi-", "wandb_v1_", "eyj",
+)  # fmt: skip
+_LONG = 32
+"""Each pattern matches only where there is one of these marks, in any case, or a run of so many characters without a
+slash. Looking for them first makes 100 µs a few, which counts for the paths of two hundred stacks."""
+
 
 def redact(text: str) -> str:
     """Return the beginning of a text, with everything that looks like a password, key or token replaced."""
     text = text[:LONGEST]
+    lower = text.lower()
+    if not any(mark in lower for mark in _MARKS) and all(len(part) < _LONG for part in text.split("/")):
+        return text
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     return text

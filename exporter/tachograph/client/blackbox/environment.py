@@ -1,4 +1,4 @@
-"""The environment of a run as one log line from rank 0: versions, devices, and the variables that configure them."""
+"""The environment of a rank: versions, devices, and the variables that configure them, without secrets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from tachograph._version import __version__
 from tachograph.client.torch.loaded_torch import in_use, loaded_torch
+from tachograph.redact import redact
 
 PREFIXES = ("NCCL_", "TORCH_", "TORCHELASTIC_", "CUDA_", "GLOO_", "OMP_", "SLURM_JOB_", "TACHOGRAPH_", "PYTORCH_")
 """Variables that decide how a run behaves. A list of what to show, not of what to hide: secrets have any name."""
@@ -25,7 +26,7 @@ def environment_summary(environment: Mapping[str, str] = os.environ) -> dict[str
         "host": platform.node(),
         "script": sys.argv[0],  # not its arguments: people pass tokens there
         "variables": {
-            name: value[:VALUE_LIMIT]
+            name: redact(value[:VALUE_LIMIT])
             for name, value in sorted(environment.items())
             if name.startswith(PREFIXES) and not any(word in name for word in _SECRET)
         },

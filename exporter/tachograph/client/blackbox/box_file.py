@@ -1,0 +1,116 @@
+"""The files of a rank's boxes: `DIR/RUN/ATTEMPT/rank-R.json`, and before it `rank-R.1.json` and `rank-R.2.json`.
+
+A box is there whole or not at all. Its folders are this user's own and closed to others; a link is never followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from binascii import crc32
+from collections.abc import Iterator
+
+KEPT = 3
+LONGEST_NAME = 120
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+
+
+class BoxFile:
+    """Where the boxes of one rank are written; `folder` and `own` are parts of the way there, `own` made if needed."""
+
+    def __init__(self, folder: str, own: tuple[str, ...], rank: int) -> None:
+        self.folder = folder
+        self._own = own
+        self._rank = rank
+
+    @property
+    def path(self) -> str:
+        """The path of the newest box."""
+        return os.path.join(self.folder, *self._own, f"rank-{self._rank}.json")  # noqa: PTH118 - as elsewhere here
+
+    def write(self, box: bytes) -> None:
+        """Write a box, which is the newest from then on; raise OSError if that fails, and the ones before it stay."""
+        with contextlib.ExitStack() as opened:
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, folder)
+            for name in self._own:
+                folder = _own_folder(name, folder)
+                opened.callback(os.close, folder)
+            self._remove_unfinished(folder)
+            new = f".rank-{self._rank}.json.{os.getpid()}.tmp"
+            try:
+                _write(new, folder, box)
+                self._make_way(folder)
+                os.rename(new, self._name(0), src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(new, dir_fd=folder)
+                raise
+            with contextlib.suppress(OSError):  # not every file system can
+                os.fsync(folder)
+
+    def _name(self, age: int) -> str:
+        return f"rank-{self._rank}.json" if age == 0 else f"rank-{self._rank}.{age}.json"
+
+    def _make_way(self, folder: int) -> None:
+        for age in reversed(range(KEPT - 1)):
+            name = self._name(age)
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISREG(os.lstat(name, dir_fd=folder).st_mode):
+                    os.rename(name, self._name(age + 1), src_dir_fd=folder, dst_dir_fd=folder)
+                else:  # a link, which may lead anywhere
+                    os.unlink(name, dir_fd=folder)
+
+    def _remove_unfinished(self, folder: int) -> None:
+        """Remove what an earlier process left that was killed while it wrote."""
+        for name in os.listdir(folder):
+            if name.startswith(f".rank-{self._rank}.json.") and name.endswith(".tmp"):
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+
+
+def box_file(folder: str, own: tuple[str, ...], run: str, attempt: int, rank: int) -> BoxFile:
+    """Return the place of a rank's boxes below a folder."""
+    return BoxFile(folder, (*own, safe_name(run), str(attempt)), rank)
+
+
+def safe_name(run: str) -> str:
+    """Return the name of a run as one plain name of a folder: others are written as `%2F`; a long one ends in a sum."""
+    text = "".join(letter if letter in _PLAIN else "".join(_escaped(letter)) for letter in run)
+    if text.startswith("."):
+        text = "%2E" + text[1:]
+    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}-{crc32(run.encode('utf-8', 'replace')):08x}"
+
+
+def _escaped(letter: str) -> Iterator[str]:
+    return (f"%{byte:02X}" for byte in letter.encode("utf-8", "replace"))
+
+
+def _own_folder(name: str, parent: int) -> int:
+    """Open a folder of this user's own, which is made if it is not there; raise OSError for a link or another's."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=parent)
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        status = os.fstat(folder)
+        if status.st_uid != os.geteuid():
+            raise PermissionError(f"folder {name} belongs to uid {status.st_uid}")
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            os.fchmod(folder, 0o700)
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+def _write(name: str, folder: int, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(name, flags, 0o600, dir_fd=folder)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(file, view) :]
+        os.fsync(file)
+    finally:
+        os.close(file)

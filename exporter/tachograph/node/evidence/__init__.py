@@ -1,0 +1,1 @@
+"""The evidence that ranks leave when they stand still, over HTTP: boxes, what these say, and NCCL's own account."""

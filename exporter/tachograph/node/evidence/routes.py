@@ -1,0 +1,265 @@
+"""The exporter's HTTP side of the boxes: the page of a run, its index, its boxes, and the request for new ones.
+
+| | |
+|---|---|
+| `GET /blackbox/<run>` | the page: who holds the run up, by the boxes of all nodes that can be reached |
+| `GET /api/blackbox/<run>` | which boxes and ranks of the run are on this node (`tachograph.blackbox.served`) |
+| `GET /api/blackbox/<run>/<attempt>/rank-<r>.json` | a box, as its rank sent it |
+| `GET /api/blackbox/<run>/ras` | what NCCL's RAS service said at the last capture |
+| `POST /api/blackbox/<run>/capture` | asks the ranks here for new boxes, with `?ras=1` NCCL's RAS service as well |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+
+from tachograph.blackbox import served
+from tachograph.blackbox.served import CAPTURED_TOGETHER_SECONDS, ServedBox, ServedRank, ServedRun
+from tachograph.humanize import plural
+from tachograph.node.clock import Clock
+from tachograph.node.evidence import nccl_ras
+from tachograph.node.evidence.analyses import Analyses, Analysis, AnalysisError, BusyError
+from tachograph.node.evidence.nccl_ras import RasAnswer, RasError
+from tachograph.node.evidence.page import run_page
+from tachograph.node.evidence.request import Request
+from tachograph.node.ranks.boxes import Box
+from tachograph.node.ranks.rank import Rank
+from tachograph.node.ranks.rank_table import RankTable
+
+PATIENCE_SECONDS = 4.0
+"""An analysis that takes longer is shown by a page that loads itself again: no answer may take ten seconds."""
+
+MOST_CAPTURES = 256
+RAS_KEPT = 4
+"""Answers of RAS that are kept, the newest, of different runs."""
+
+PRIVATE = ("environment", "log")
+"""Keys of a box that only a trusted reader gets, as with the failure reasons on the status page: a rank's own lines of
+log, and what is set around it. Of a `failure` its `message`."""
+
+CLOSED = {
+    # Ranks choose much of the text on the page; if any of it ever escaped its quotes, it could do nothing.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+_keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass
+class _Captured:
+    """A request to the ranks of a run: when, by both clocks."""
+
+    at: float
+    wall: float
+
+
+@dataclass
+class _Ras:
+    """The state of asking NCCL's RAS service."""
+
+    said: str
+    answer: RasAnswer | None = None
+
+
+class Evidence:
+    """The pages of the boxes in a rank table; `peers` names other exporters, `ras` is the address of NCCL's service."""
+
+    def __init__(
+        self,
+        table: RankTable,
+        clock: Clock,
+        node: str,
+        *,
+        peers: str = "",
+        ras: tuple[str, int] | None = None,
+        analyses: Analyses | None = None,
+    ) -> None:
+        self._table, self._clock, self._node = table, clock, node
+        self._peers, self._ras_address = peers, ras
+        self._given_analyses = analyses
+        self._captured: dict[str, _Captured] = {}
+        self._ras: dict[str, _Ras] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+        self._is_trusted: Callable[[web.Request], bool] = lambda _: False
+
+    @property
+    def _analyses(self) -> Analyses:
+        if self._given_analyses is None:
+            self._given_analyses = Analyses(self._clock.monotonic, self._clock.wall)
+        return self._given_analyses
+
+    def routes(self, is_trusted: Callable[[web.Request], bool]) -> Sequence[web.RouteDef]:
+        """Return the routes; a trusted reader sees all of a box."""
+        self._is_trusted = is_trusted
+        api = served.ROOT + "{run:.+}"
+        return (
+            web.post(api + "/capture", self._capture),
+            web.get(api + r"/{attempt:\d{1,9}}/rank-{rank:\d{1,7}}.json", self._box),
+            web.get(api + "/ras", self._ras_answer),
+            web.get(api, self._index),
+            web.get(served.PAGE_ROOT + "{run:.+}", self._page),
+        )
+
+    async def close(self) -> None:
+        """End what is under way."""
+        for task in self._asking:
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+        if self._given_analyses is not None:
+            await self._given_analyses.close()
+
+    def index(self, run: str) -> ServedRun | None:
+        """Return what is here of a run, None if it is not known."""
+        boxes = self._table.boxes.of(run)
+        ranks = [rank for rank in self._table.ranks() if rank.key[0] == run]
+        if not boxes and not ranks:
+            return None
+        ras = self._ras.get(run)
+        return ServedRun(
+            run,
+            self._node,
+            self._clock.wall(),
+            max((rank.hello.world_size for rank in ranks), default=0),
+            tuple(ServedBox(int(box.attempt), box.rank, box.time, box.reason, len(box.text)) for box in boxes),
+            tuple(map(self._rank, ranks)),
+            ras.answer.kind if ras is not None and ras.answer is not None else "",
+            ras.said if ras is not None else "",
+        )
+
+    def _rank(self, rank: Rank) -> ServedRank:
+        return ServedRank(
+            rank.hello.rank,
+            self._table.state_of(rank),
+            rank.step,
+            "" if rank.outcome else rank.phase or "",
+            rank.phase_seconds(self._clock.monotonic()),
+            rank.place[0],
+            dict(rank.coordinates),
+            rank.where,
+        )
+
+    async def _index(self, request: web.Request) -> web.Response:
+        found = self.index(request.match_info["run"])
+        if found is None:
+            return _not_here(request)
+        return _answer(found.as_json())
+
+    async def _box(self, request: web.Request) -> web.Response:
+        attempt, rank = int(request.match_info["attempt"]), int(request.match_info["rank"])
+        for box in self._table.boxes.of(request.match_info["run"]):
+            if (int(box.attempt), box.rank) == (attempt, rank):
+                return _answer(box.text if self._is_trusted(request) else _without_private(box))
+        return _not_here(request)
+
+    async def _ras_answer(self, request: web.Request) -> web.Response:
+        ras = self._ras.get(request.match_info["run"])
+        if ras is None or ras.answer is None:
+            return _not_here(request)
+        kind = "application/json" if ras.answer.kind == "json" else "text/plain"
+        return _answer(ras.answer.text, kind)
+
+    async def _capture(self, request: web.Request) -> web.Response:
+        run = request.match_info["run"]
+        if not _is_own(request):
+            return web.Response(status=403, text="refused: this request comes from a page of another site\n")
+        if self.index(run) is None:
+            return _not_here(request)
+        captured = self._captured.get(run)
+        now = self._clock.monotonic()
+        if captured is None or now - captured.at >= CAPTURED_TOGETHER_SECONDS:
+            captured = self._captured[run] = _Captured(now, self._clock.wall())
+            if len(self._captured) > MOST_CAPTURES:
+                del self._captured[next(iter(self._captured))]
+        asked = self._table.capture(run, "asked for")
+        if request.query.get("ras") == "1":
+            self._ask_ras(run)
+        if "text/html" in request.headers.get("Accept", ""):
+            raise web.HTTPSeeOther(served.page_path(run))
+        said = {"run": run, "node": self._node, "asked": asked, "time": captured.wall}
+        return _answer(json.dumps(said).encode())
+
+    def _ask_ras(self, run: str) -> None:
+        """Ask NCCL's service in the background, unless it is being asked already."""
+        if self._ras_address is None:
+            self._ras[run] = _Ras("not asked: blackbox.ras is empty")
+        elif not self._asking:
+            self._ras.pop(run, None)
+            self._ras[run] = state = _Ras("being asked")
+            while len(self._ras) > RAS_KEPT:
+                del self._ras[next(iter(self._ras))]
+            task = asyncio.create_task(_fill(state, *self._ras_address))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def _page(self, request: web.Request) -> web.Response:
+        run = request.match_info["run"]
+        index = self.index(run)
+        analysis: Analysis | None = None
+        trouble, status, again = "", 200, False
+        if index is None:
+            status = 404
+        elif index.boxes or self._peers:
+            try:
+                analysis = await self._analyses.of(run, lambda: self._request(run), PATIENCE_SECONDS)
+                again = analysis is None
+            except BusyError as error:
+                trouble, status, again = str(error), 503, True
+            except AnalysisError as error:
+                trouble = str(error)
+        html = run_page(
+            run, self._node, self._clock.wall(), index,
+            analysis=analysis, trouble=trouble, again=again, peers=self._peers,
+        )  # fmt: skip
+        return web.Response(text=html, status=status, content_type="text/html", charset="utf-8", headers=CLOSED)
+
+    def _request(self, run: str) -> tuple[Request, Sequence[bytes]]:
+        index = self.index(run) or ServedRun(run, self._node, self._clock.wall(), 0, (), ())
+        return Request(index, self._peers), [box.text for box in self._table.boxes.of(run)]
+
+
+async def _fill(state: _Ras, host: str, port: int) -> None:
+    try:
+        answer = await nccl_ras.ask(host, port)
+    except RasError as error:
+        state.said = f"{host}:{port}: {error}"
+    else:
+        cut = "" if answer.whole else ", cut off there"
+        state.answer, state.said = answer, f"{host}:{port} answered {plural(len(answer.text), 'byte')}{cut}"
+
+
+def _is_own(request: web.Request) -> bool:
+    """Return whether no other site made a browser send this: it would send the user's password along."""
+    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        return False
+    origin = request.headers.get("Origin")
+    return origin is None or urlsplit(origin).netloc == request.headers.get("Host", "")
+
+
+def _answer(body: bytes, kind: str = "application/json") -> web.Response:
+    return web.Response(body=body, content_type=kind, charset="utf-8", headers=CLOSED)
+
+
+def _not_here(request: web.Request) -> web.Response:
+    what = "no such box here" if "rank" in request.match_info else "no such run here, or nothing of it"
+    return web.Response(status=404, text=f"{what}\n", headers=CLOSED)
+
+
+def _without_private(box: Box) -> bytes:
+    """Return a box without what only a trusted reader may see."""
+    keys: dict[str, object] = {key: raw for key, raw in _keys.decode(box.text).items() if key not in PRIVATE}
+    if isinstance(failure := keys.get("failure"), msgspec.Raw):
+        said = msgspec.json.decode(failure)
+        keys["failure"] = (
+            {key: part for key, part in said.items() if key != "message"} if isinstance(said, dict) else None
+        )
+    return msgspec.json.encode(keys)

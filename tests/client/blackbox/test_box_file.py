@@ -1,0 +1,188 @@
+"""The files of boxes: whole or not there, in folders of one's own, under any name, and never through a link."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tachograph.blackbox.folder import _files
+from tachograph.client.blackbox import box_file as module
+from tachograph.client.blackbox.box_file import BoxFile, box_file, safe_name
+
+
+def box(number: int, size: int = 100) -> bytes:
+    return json.dumps({"number": number, "filler": "x" * size}).encode()
+
+
+def numbers(folder: Path, rank: int = 0) -> list[int]:
+    """The boxes of a rank, the newest first; each must be whole."""
+    names = [f"rank-{rank}.json", f"rank-{rank}.1.json", f"rank-{rank}.2.json", f"rank-{rank}.3.json"]
+    return [json.loads((folder / name).read_bytes())["number"] for name in names if (folder / name).exists()]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> BoxFile:
+    return box_file(str(tmp_path), (), "llama", 0, 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "llama" / "0"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_last_three_are_kept_and_closed_to_others(file: BoxFile, folder: Path) -> None:
+    """The newest is rank-0.json; files are 0600 and the folders 0700, whatever the umask is."""
+    before = os.umask(0)
+    try:
+        for number in range(5):
+            file.write(box(number))
+    finally:
+        os.umask(before)
+    assert numbers(folder) == [4, 3, 2]
+    assert sorted(path.name for path in folder.iterdir()) == ["rank-0.1.json", "rank-0.2.json", "rank-0.json"]
+    assert {mode(path) for path in folder.iterdir()} == {0o600}
+    assert mode(folder) == mode(folder.parent) == 0o700
+    assert Path(file.path) == folder / "rank-0.json"
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Return how a forked process ended that did this: its wait status."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - a child must not go on with the tests
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+
+CALLS = ("open", "mkdir", "write", "fsync", "rename", "unlink", "close")
+
+
+def killed_at(file: BoxFile, nth: int, data: bytes) -> None:
+    """Write a box, and be killed in the middle of the nth call of the system; a write is half done then."""
+    count = 0
+
+    def counted(name: str) -> Callable[..., object]:
+        real = getattr(os, name)
+
+        def call(*given: object, **named: object) -> object:
+            nonlocal count
+            count += 1
+            if count == nth:
+                if name == "write":
+                    real(given[0], given[1][:50])  # type: ignore[index]
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given, **named)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, counted(name))
+    file.write(data)
+
+
+def test_kill_while_writing_leaves_whole_boxes(file: BoxFile, folder: Path) -> None:
+    """Killed at whatever call, what has the name of a box is a whole one; nothing else is taken for one."""
+    for number in range(3):
+        file.write(box(number))
+    ends = []
+    for nth in range(1, 40):
+        before = numbers(folder)
+        ends.append(in_child(lambda nth=nth: killed_at(file, nth, box(100 + nth))))  # type: ignore[misc]
+        after = numbers(folder)
+        assert [number for number in after if number != 100 + nth] == before[: len(after) - (100 + nth in after)]
+        assert len(after) >= 2
+        assert all(path.name.startswith("rank-0.") for path in _files(folder))
+        if ends[-1] == 0:
+            break
+        file.write(box(nth))
+        assert numbers(folder)[0] == nth
+        assert not [path for path in folder.iterdir() if path.name.endswith(".tmp")]
+    assert ends.count(signal.SIGKILL) > 8
+    assert ends[-1] == 0
+
+
+def test_a_full_disk_keeps_what_was_there(file: BoxFile, folder: Path) -> None:
+    """A box that does not fit is an error; the one before it stays, and no part of the new one."""
+    file.write(box(1))
+
+    def write() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # the kernel refuses more, as a full disk does
+        try:
+            file.write(box(2, size=100_000))
+        except OSError:
+            os._exit(7)
+
+    assert os.waitstatus_to_exitcode(in_child(write)) == 7
+    assert numbers(folder) == [1]
+    assert [path.name for path in folder.iterdir()] == ["rank-0.json"]
+
+
+@pytest.mark.parametrize(
+    "run", ["a/b.c", "../../../../tmp/x", ".", "..", "/", "训练" * 21, "x" * 128, "a%2Fb", " ", "C:\\x", ".rank"]
+)
+def test_any_name_of_a_run_is_one_folder(run: str, tmp_path: Path) -> None:
+    """Slashes, dots and letters of any script make one folder below the given one, and not a hidden one."""
+    box_file(str(tmp_path), (), run, 3, 7).write(box(1))
+    (folder,) = tmp_path.iterdir()
+    assert not folder.name.startswith(".")
+    assert len(folder.name) <= 255
+    assert json.loads((folder / "3" / "rank-7.json").read_bytes())["number"] == 1
+
+
+def test_two_runs_have_two_folders() -> None:
+    """Names that differ are written differently, also where both are too long for a folder."""
+    runs = ["a/b", "a_b", "a%2Fb", "a b", ".a", "%2Ea", "训" * 42, "训" * 41 + "练", "x" * 128, "x" * 127]
+    assert len({safe_name(run) for run in runs}) == len(runs)
+
+
+def test_a_link_is_never_followed(file: BoxFile, folder: Path, tmp_path: Path) -> None:
+    """Neither for a folder, which is an error, nor for a file, which is replaced; what it leads to stays as it is."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "precious").write_text("mine")
+    (tmp_path / "llama").symlink_to(victim)
+    with pytest.raises(OSError, match="llama"):
+        file.write(box(1))
+    assert [path.name for path in victim.iterdir()] == ["precious"]
+    (tmp_path / "llama").unlink()
+    folder.mkdir(parents=True)
+    for name in ("rank-0.json", f".rank-0.json.{os.getpid()}.tmp"):
+        (folder / name).symlink_to(victim / "precious")
+    file.write(box(1))
+    assert not (folder / "rank-0.json").is_symlink()
+    assert numbers(folder)[0] == 1
+    assert (victim / "precious").read_text() == "mine"
+
+
+def test_a_folder_of_somebody_else_is_refused(file: BoxFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run's folder that another user made first gets no box; one that is open to others is closed."""
+    (tmp_path / "llama").mkdir(mode=0o755)
+    (tmp_path / "llama").chmod(0o777)
+    file.write(box(1))
+    assert mode(tmp_path / "llama") == 0o700
+    own = os.geteuid()
+    monkeypatch.setattr(module.os, "geteuid", lambda: own + 1)
+    with pytest.raises(PermissionError, match=f"belongs to uid {own}"):
+        file.write(box(2))
+
+
+def test_what_is_no_folder_is_an_error(tmp_path: Path) -> None:
+    """A file in the way, and a place where nothing can be made."""
+    (tmp_path / "llama").write_text("a file")
+    for place in (str(tmp_path), "/proc/self", str(tmp_path / "absent")):
+        with pytest.raises(OSError, match=r"llama|absent"):
+            box_file(place, (), "llama", 0, 0).write(box(1))

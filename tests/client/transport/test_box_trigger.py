@@ -1,0 +1,473 @@
+"""When a rank leaves a box: when it stands still, fails or is asked; once, and never while it makes its steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.client.blackbox import stacks
+from tachograph.client.core.misuse import Misuse
+from tachograph.client.hello.identity import Identity
+from tachograph.client.hello.workload import Workload
+from tachograph.client.signals.standstill import Stall
+from tachograph.client.transport import box_trigger as module
+from tachograph.client.transport.box_trigger import GAP_SECONDS, PATIENCE_SECONDS, BoxTrigger
+from tachograph.client.transport.failure_reason import FINISHED, End
+from tachograph.client.transport.rank_state import RankState
+from tachograph.code_line import CodeLine
+from tachograph.wire import MAX_FRAME_BYTES
+
+Make = Callable[..., Any]
+Start = Callable[..., Any]
+
+
+def whole(frames: list[dict[str, Any]]) -> dict[str, Any]:
+    """Put a box together that came in frames."""
+    assert [frame["part"] for frame in frames] == list(range(frames[0]["parts"]))
+    assert len({(frame["id"], frame["time"], frame["reason"]) for frame in frames}) == 1
+    box: dict[str, Any] = json.loads("".join(frame["text"] for frame in frames))
+    assert box["reason"] == frames[0]["reason"]
+    return box
+
+
+def received(exporter: Any, number: int = 1) -> dict[str, Any]:
+    """Wait for a rank's box of this number, and return it."""
+    exporter.wait_for("box", lambda frame: frame["id"] == number and frame["part"] == frame["parts"] - 1)
+    return whole([frame for frame in exporter.frames("box") if frame["id"] == number])
+
+
+class Rank:
+    """A rank on a hand clock, of which a stall can be said; `reasons` are those of its boxes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.reasons: list[str] = []
+        self.compiles = False
+        self.compile_looks = 0
+        monkeypatch.setattr(module, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(stacks, "is_compiling", self._compiling)
+        self.state = RankState(Identity("r", 0, 0, 1, 0, 0), Workload(1), Misuse(), device_time=False)
+        self.trigger = BoxTrigger(self.state, "/nowhere/rank.sock")
+
+    def _compiling(self, thread: int) -> bool:
+        self.compile_looks += 1
+        return self.compiles
+
+    def stands(self, since: float | None, seconds: float, *, is_pause: bool = False) -> int:
+        """Let the rank stand still since then, and look each second for so long; return how many boxes it left."""
+        before = len(self.reasons)
+        self.state.standstill.stall = None if since is None else Stall(since, is_pause)
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            self.trigger.look(connected=True)
+            if (box := self.trigger.outgoing) is not None:
+                self.reasons.append(str(box.next_part()["reason"]))
+                self.trigger.outgoing = None
+        return len(self.reasons) - before
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> Rank:
+    return Rank(monkeypatch)
+
+
+def test_one_box_for_each_standstill(rank: Rank) -> None:
+    """However long it lasts; the next one has its own, unless the box before it is less than ten seconds old."""
+    assert rank.stands(None, 500) == 0
+    assert rank.stands(rank.now - 11, 1800) == 1
+    assert rank.reasons == ["no step for 12 s"]
+    assert rank.stands(None, 5) == 0
+
+
+def test_a_rank_that_often_stands_still_and_goes_on(rank: Rank) -> None:
+    """After a gap that ended by itself, only one of twice its length is worth a box; five minutes always are."""
+    assert rank.stands(rank.now - 11, 30) == 1
+    rank.stands(None, 60)
+    began = rank.now
+    assert rank.stands(began, 80) == 0, "two times 41 s are not over yet"
+    assert rank.stands(began, 10) == 1
+    rank.stands(None, 60)
+    began = rank.now
+    assert rank.stands(began, 170) == 0
+    assert rank.stands(began, 30) == 1
+    rank.stands(None, 60)
+    assert rank.stands(rank.now, 299) == 0
+    assert rank.stands(rank.now - 299, 5) == 1
+
+
+def test_a_long_start_save_or_evaluation_is_none(rank: Rank) -> None:
+    """Up to five minutes, however often: a healthy run has those."""
+    for _ in range(10):
+        assert rank.stands(rank.now, PATIENCE_SECONDS - 1, is_pause=True) == 0
+    assert rank.stands(rank.now - PATIENCE_SECONDS, 2, is_pause=True) == 1
+    assert rank.reasons[0].startswith("in init for 30")
+
+
+def test_a_compilation_is_none(rank: Rank) -> None:
+    """While a compiler is on the stack a step may take its time, up to five minutes; looked at every ten seconds."""
+    rank.compiles = True
+    began = rank.now
+    assert rank.stands(began, PATIENCE_SECONDS - 1) == 0
+    assert rank.compile_looks == pytest.approx(PATIENCE_SECONDS / GAP_SECONDS, abs=1)
+    assert rank.stands(began, 5) == 1
+
+
+def test_who_asks_has_a_box_at_most_once_in_ten_seconds(rank: Rank) -> None:
+    """What is asked sooner is made when the ten seconds are over, once."""
+    rank.trigger.ask("alice")
+    assert rank.stands(None, 1) == 1
+    for name in ("bob", "carol"):
+        rank.trigger.ask(name)
+    assert rank.stands(None, GAP_SECONDS - 1) == 0
+    assert rank.stands(None, 60) == 1
+    assert rank.reasons == ["alice", "carol"]
+
+
+def test_nothing_is_made_that_can_go_nowhere(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an exporter and without a folder."""
+    monkeypatch.setattr(rank.state, "box_facts", lambda: pytest.fail("made"))
+    rank.trigger.ask("alice")
+    rank.trigger.look(connected=False)
+    assert rank.trigger.outgoing is None
+    assert rank.state.dropped.count == 0
+
+
+def test_a_fault_of_ours_costs_the_box_alone(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted, and the next box is tried again."""
+    monkeypatch.setattr(rank.state, "box_facts", lambda: 1 / 0)
+    rank.trigger.ask("alice")
+    assert rank.stands(None, 1) == 0
+    assert rank.state.dropped.count == 1
+
+
+def test_a_failure_after_a_standstill_keeps_its_box(rank: Rank) -> None:
+    """A timeout that ends a standstill leaves what was seen before it; a failure by itself has a box of its own."""
+    timeout = End(
+        "failed", "collective", "RuntimeError: Timed out", places=(CodeLine("/home/alice/train.py", 7, "step"),)
+    )
+    assert rank.trigger.is_due_at(timeout)
+    rank.stands(began := rank.now - 11, 5)
+    assert not rank.trigger.is_due_at(timeout)
+    rank.stands(None, 1)
+    rank.stands(began + 20, 1)
+    assert rank.trigger.is_due_at(timeout)
+    assert not rank.trigger.is_due_at(FINISHED)
+    for category in ("terminated", "interrupted"):
+        assert not rank.trigger.is_due_at(End("failed", category, "SIGTERM"))
+
+
+@pytest.mark.parametrize("off", ["0", "off", "FALSE", " no "])
+def test_a_variable_turns_boxes_off(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TACHOGRAPH_BLACKBOX=0: also for who asks."""
+    monkeypatch.setenv("TACHOGRAPH_BLACKBOX", off)
+    rank = Rank(monkeypatch)
+    rank.trigger.ask("alice")
+    assert rank.stands(rank.now - 11, 500) == 0
+    assert not rank.trigger.is_due_at(End("failed", "exception", "ValueError"))
+
+
+def test_a_failure_s_box_has_the_line_of_the_exception(rank: Rank) -> None:
+    """Of the user's own code, and where it was raised; not that of whoever reports it."""
+    places = (
+        CodeLine("/usr/lib/python3/dist-packages/x.py", 3, "read"),
+        CodeLine("/home/alice/data.py", 88, "load_shard"),
+    )
+    rank.trigger.at_failure(End("failed", "data", "OSError: x", places=places), connected=True)
+    assert rank.trigger.outgoing is not None
+    box = json.loads(rank.trigger.outgoing.next_part()["text"])  # type: ignore[arg-type]
+    assert box["where"] == "data.py:88 load_shard, in x.py:3 read"
+    assert box["failure"]["lines"][1] == "/home/alice/data.py:88 load_shard"
+    assert (box["failure"]["category"], box["failure"]["message"]) == ("data", "OSError: x")
+
+
+def test_stacks_turned_off_leave_a_box_without_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TACHOGRAPH_STACKS=0."""
+    monkeypatch.setenv("TACHOGRAPH_STACKS", "0")
+    rank = Rank(monkeypatch)
+    places = (CodeLine("/home/alice/data.py", 88, "load_shard"),)
+    rank.trigger.at_failure(End("failed", "data", "OSError", places=places), connected=True)
+    assert rank.trigger.outgoing is not None
+    text = rank.trigger.outgoing.next_part()["text"]
+    assert "data.py" not in str(text)
+    assert not {"stacks", "where"} & json.loads(str(text)).keys()
+
+
+def test_a_long_box_comes_in_parts_that_are_frames() -> None:
+    """Each fits, whatever is in it, and together they are the box; they can be sent once more."""
+    text = json.dumps({"reason": "x", "stack": '"\\' * 30_000}).encode()
+    box = module.OutgoingBox(1, "x", text)
+    for _ in range(2):
+        frames = []
+        while not box.is_sent:
+            frames.append(box.next_part())
+        assert max(len(json.dumps(frame)) for frame in frames) <= MAX_FRAME_BYTES
+        assert "".join(str(frame["text"]) for frame in frames).encode() == text
+        assert whole(frames)["reason"] == "x"
+        box.begin_again()
+
+
+def test_the_exporter_asks(exporter: Any, record: Make, train: Callable[..., None]) -> None:
+    """A line with `capture` brings a box of the rank as it is, with its steps; the connection goes on."""
+    recorder = record(rank=1, world_size=2)
+    exporter.wait_for()
+    train(recorder, 3)
+    exporter.tell({"ok": True, "capture": "asked for by alice\x1b"})
+    box = received(exporter)
+    assert (box["run"], box["rank"], box["world_size"], box["attempt"], box["pid"]) == ("test", 1, 2, 0, os.getpid())
+    assert box["reason"] == "asked for by alice?"
+    assert [step["number"] for step in box["steps"]] == [1, 2]
+    assert box["stacks"][0]["threads"] == ["MainThread"]
+    assert "test_box_trigger.py" in str(box["stacks"][0]) or "conftest.py" in str(box["stacks"][0])
+    exporter.next_state()
+    assert len(exporter.talks) == 1
+
+
+def test_a_box_is_sent_again_to_an_exporter_that_was_restarted(exporter: Any, record: Make) -> None:
+    """It keeps boxes in memory only."""
+    record()
+    exporter.wait_for()
+    exporter.tell({"ok": True, "capture": "x"})
+    box = received(exporter)
+    exporter.stop()
+    exporter.talks.clear()
+    exporter.restart()
+    assert received(exporter) == box
+
+
+def test_heartbeats_go_on_while_the_disk_hangs(
+    exporter: Any, record: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The file is another thread's work; a second box does not wait for it either."""
+    from tachograph.client.blackbox.box_file import BoxFile
+
+    responds, hangs = threading.Event(), threading.Event()
+
+    def write(self: BoxFile, box: bytes) -> None:
+        hangs.set()
+        responds.wait(60)
+
+    monkeypatch.setattr(BoxFile, "write", write)
+    monkeypatch.setattr(module, "GAP_SECONDS", 0.0)
+    monkeypatch.setenv("TACHOGRAPH_BLACKBOX", str(tmp_path / "boxes"))
+    record()
+    exporter.wait_for()
+    for number in (1, 2):
+        exporter.tell({"ok": True, "capture": "x"})
+        received(exporter, number)
+    assert hangs.is_set()
+    exporter.next_state()
+    responds.set()
+
+
+def test_a_healthy_rank_loads_nothing_of_boxes(exporter: Any, start: Start) -> None:
+    """Steps, saves, evaluations: no box, no file, and not a module of them is imported."""
+    process = start(
+        """
+        for number in recorder.data(range(200)):
+            with recorder.step():
+                with recorder.phase("forward"): pass
+            with recorder.phase("eval"): pass
+            with recorder.phase("checkpoint"): pass
+            recorder.checkpoint_saved(step=number)
+        time.sleep(2.5)
+        recorder.close()
+        say([name for name in sys.modules if "blackbox" in name or name == "tachograph.redact"])
+        """,
+        TACHOGRAPH_BLACKBOX=str(exporter.path.parent / "boxes"),
+    )
+    process.hear("[]")
+    assert process.end() == (0, "")
+    assert exporter.frames("box") == []
+    assert not (exporter.path.parent / "boxes").exists()
+
+
+def file_of(folder: Path, name: str = "rank-0.json") -> dict[str, Any]:
+    box: dict[str, Any] = json.loads((folder / "test" / "0" / name).read_text())
+    return box
+
+
+def test_a_failure_leaves_a_box_and_is_not_late_with_the_bye(exporter: Any, start: Start) -> None:
+    """The same box as a file and over the socket, after the bye; the exit status is what it would have been."""
+    folder = exporter.path.parent / "boxes"
+    process = start(
+        """
+        while not recorder._calls.sender._answered: time.sleep(0.01)
+        def load_shard(): raise FileNotFoundError("shard 7, token=hunter2")
+        with recorder.step(): load_shard()
+        """,
+        TACHOGRAPH_BLACKBOX=str(folder),
+    )
+    assert process.end()[0] == 1
+    assert exporter.frames("bye")[0]["category"] == "exception"
+    box = received(exporter)
+    assert file_of(folder) == box
+    assert box["reason"] == "failed: exception"
+    assert box["failure"]["message"] == "FileNotFoundError: shard 7, token=[redacted]"
+    assert box["where"] == "<string>:7 load_shard"
+    kinds = [frame["type"] for frame in exporter.talks[0].frames]
+    assert kinds.index("bye") < kinds.index("box")
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM), ("sys.exit(0)", 0), ("raise KeyboardInterrupt", None)],
+)
+def test_an_end_from_outside_leaves_none(exporter: Any, start: Start, code: str, status: int | None) -> None:
+    """A scheduler or a person ended it, or it was done."""
+    folder = exporter.path.parent / "boxes"
+    process = start(
+        f"while not recorder._calls.sender._answered: time.sleep(0.01)\n{code}", TACHOGRAPH_BLACKBOX=str(folder)
+    )
+    assert status in (None, process.end()[0])
+    exporter.wait_for("bye")
+    assert exporter.frames("box") == []
+    assert not folder.exists()
+
+
+def test_a_failure_without_an_exporter_leaves_a_file(tmp_path: Path, start: Start) -> None:
+    """Where a folder is named, with a run whose name is a path."""
+    process = start(
+        "Recorder(run='../a/b.c', attempt=2, rank=3); raise ValueError('x')",
+        TACHOGRAPH_SOCKET=str(tmp_path / "nobody.sock"),
+        TACHOGRAPH_BLACKBOX=str(tmp_path / "shared" / "boxes"),
+    )
+    assert process.end()[0] == 1
+    assert (tmp_path / "shared/boxes/%2E.%2Fa%2Fb.c/2/rank-3.json").is_file()
+
+
+def test_a_folder_beside_the_socket_is_used(exporter: Any, start: Start) -> None:
+    """Where somebody made it, each user's boxes are below the uid."""
+    shared = exporter.path.parent / "blackbox"
+    shared.mkdir(mode=0o1777)
+    assert start("raise ValueError('x')").end()[0] == 1
+    assert file_of(shared / str(os.geteuid()))["reason"] == "failed: exception"
+    assert (shared / str(os.geteuid())).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be_used_is_said_once(exporter: Any, start: Start) -> None:
+    """And nothing else becomes of it: the box still goes over the socket."""
+    process = start(
+        """
+        while not recorder._calls.sender._answered: time.sleep(0.01)
+        raise ValueError("x")
+        """,
+        TACHOGRAPH_BLACKBOX="/proc/self/boxes",
+    )
+    status, errors = process.end()
+    assert status == 1
+    assert errors.count("no box could be written in /proc/self/boxes") == 1
+    assert received(exporter)["reason"] == "failed: exception"
+
+
+def test_sigusr2_asks_for_a_box(exporter: Any, start: Start) -> None:
+    """The process goes on, and its own system calls are not interrupted."""
+    process = start(
+        """
+        receiver, sender = os.pipe()
+        say("ready")
+        os.read(receiver, 1)
+        """
+    )
+    process.hear("ready")
+    exporter.wait_for()
+    process.popen.send_signal(signal.SIGUSR2)
+    box = received(exporter)
+    assert box["reason"] == "SIGUSR2"
+    assert box["where"] == "<string>:8 <module>"
+    exporter.next_state()
+    assert process.popen.poll() is None
+
+
+def test_sigusr2_reaches_a_rank_that_runs_no_python(exporter: Any, start: Start) -> None:
+    """As in a hung collective: the side thread that hears of signals asks."""
+    process = start(
+        """
+        import ctypes
+        library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+        library.pthread_mutex_lock(mutex)
+        say("ready")
+        library.pthread_mutex_lock(mutex)
+        """
+    )
+    process.hear("ready")
+    exporter.wait_for()
+    process.popen.send_signal(signal.SIGUSR2)
+    assert received(exporter)["where"] == "<string>:10 <module>"
+
+
+def test_a_users_own_handler_of_sigusr2_is_left_alone(exporter: Any, start: Start) -> None:
+    """Whether it was there before or came after."""
+    process = start(
+        """
+        recorder.close()
+        signal.signal(signal.SIGUSR2, lambda *_: say("mine"))
+        again = Recorder(run="again")
+        say("ready"); time.sleep(1.5); say("alive")
+        """
+    )
+    process.hear("ready")
+    process.popen.send_signal(signal.SIGUSR2)
+    process.hear("mine")
+    process.hear("alive")
+    process.end()
+    assert exporter.frames("box") == []
+
+
+def test_a_recorder_made_by_another_thread_sets_no_handler(exporter: Any, start: Start) -> None:
+    """Only the main thread may; a child made by fork has the default again."""
+    process = start(
+        """
+        say(signal.getsignal(signal.SIGUSR2).__name__)
+        if not (child := os.fork()):
+            os._exit(signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL)
+        say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    process.hear("_on_box_signal")
+    process.hear("1")
+    code = (
+        "import signal, threading; from tachograph.client.recorder import Recorder\n"
+        "thread = threading.Thread(target=Recorder); thread.start(); thread.join()\n"
+        "print(signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL)"
+    )
+    assert subprocess.check_output([sys.executable, "-W", "ignore", "-c", code], text=True) == "True\n"
+
+
+@pytest.fixture
+def standing(exporter: Any, start: Start) -> Any:
+    """A process whose sixth batch never comes, and which takes a second for long."""
+    return start(
+        """
+        from tachograph.client.signals import standstill
+        standstill.STANDSTILL_SECONDS = 1.0
+        def load_shard(number):
+            while number == 5: time.sleep(1000)
+            return number
+        def batches():
+            for number in range(10): yield load_shard(number)
+        for batch in recorder.data(batches()):
+            with recorder.step(): time.sleep(0.01)
+        """,
+        TACHOGRAPH_BLACKBOX=str(exporter.path.parent / "boxes"),
+    )
+
+
+def test_a_rank_that_stands_still_leaves_one_box(exporter: Any, standing: Any) -> None:
+    """With the line at which it does, as a file and over the socket; no second one as long as it stands there."""
+    box = received(exporter)
+    assert box["where"] == "<string>:9 load_shard"
+    assert box["reason"].startswith("no step for ")
+    assert (box["phase"], box["step"]) == ("data", 5)
+    for _ in range(3):
+        exporter.next_state()
+    assert {frame["id"] for frame in exporter.frames("box")} == {1}
+    assert file_of(exporter.path.parent / "boxes") == box

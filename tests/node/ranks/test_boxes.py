@@ -1,0 +1,204 @@
+"""The boxes of ranks: put together from their parts, the last one of each rank, bounded for each user and in all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tachograph.node.ranks.boxes import LEAST_BYTES, Boxes
+from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer
+from tachograph.wire import MAX_BOX_BYTES
+
+ALICE, BOB = 1000, 1001
+
+
+class Link:
+    """A connection that can be asked for a box."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def ask_for_box(self, reason: str) -> None:
+        self.asked.append(reason)
+
+
+def box_of(text: str, number: int = 1, parts: int = 1, reason: str = "no step for 41 s") -> list[BoxPart]:
+    length = -(-len(text) // parts)
+    pieces = [text[start : start + length] for start in range(0, len(text), length)]
+    return [BoxPart(1, number, part, parts, 100.0 + number, reason, each) for part, each in enumerate(pieces)]
+
+
+def send(boxes: Boxes, text: str, *, uid: int = ALICE, number: int = 1, parts: int = 1, **who: Any) -> None:
+    for part in box_of(text, number, parts):
+        boxes.add(uid, Hello(**{"v": 1, "run": "r", "rank": 0, **who}), part)
+
+
+def large(size: int, mark: str = "x") -> str:
+    return json.dumps({"stacks": mark * (size - 14)})
+
+
+def test_a_box_is_put_together_from_its_parts() -> None:
+    """It is there with its last part, byte for byte, and replaces the box before it."""
+    boxes, text = Boxes(), json.dumps({"rank": 3, "where": "data.py:88 load_shard", "log": "ünïcode " * 99})
+    *first, last = box_of(text, parts=7)
+    hello = Hello(v=1, run="r", rank=3)
+    for part in first:
+        boxes.add(ALICE, hello, part)
+    assert boxes.of("r") == []
+    boxes.add(ALICE, hello, last)
+    (box,) = boxes.of("r")
+    assert (box.run, box.attempt, box.rank, box.time, box.reason) == ("r", "0", 3, 101.0, "no step for 41 s")
+    assert box.text == text.encode()
+    send(boxes, "{}", rank=3, number=2)
+    assert [(box.time, box.text) for box in boxes.of("r")] == [(102.0, b"{}")]
+
+
+def test_what_does_not_follow_is_refused() -> None:
+    """A part too many, too early, or of another box is refused, and so is what is not JSON; the last box stays."""
+    boxes, hello = Boxes(), Hello(v=1, run="r", rank=0)
+    send(boxes, '{"whole":1}')
+    first, second, third = box_of('{"a":1,"b":2}', number=2, parts=3)
+    for wrong in (
+        [second], [first, third], [first, first, third], [first, BoxPart(1, 3, 1, 3, 1.0, "", "")],
+        [first, BoxPart(1, 2, 1, 2, 1.0, "", "")], box_of("[1]"), box_of('{"a":'), box_of('{"a":1} x'),
+        box_of(large(MAX_BOX_BYTES + 1), parts=20),
+    ):  # fmt: skip
+        *fine, bad = wrong
+        for part in fine:
+            boxes.add(ALICE, hello, part)
+        with pytest.raises(FrameError, match="box: "):
+            boxes.add(ALICE, hello, bad)
+        assert [box.text for box in boxes.of("r")] == [b'{"whole":1}']
+    send(boxes, large(MAX_BOX_BYTES), parts=20)
+    assert len(boxes.of("r")[0].text) == MAX_BOX_BYTES
+
+
+def test_the_newest_attempt_that_left_boxes_counts() -> None:
+    """Boxes of an earlier attempt are shown until one of the next comes; ranks come in order."""
+    boxes = Boxes()
+    for rank in (10, 9, 2):
+        send(boxes, "{}", rank=rank, attempt=9)
+    assert [(box.attempt, box.rank) for box in boxes.of("r")] == [("9", 2), ("9", 9), ("9", 10)]
+    send(boxes, "{}", rank=9, attempt=10)
+    assert [(box.attempt, box.rank) for box in boxes.of("r")] == [("10", 9)]
+    assert boxes.runs() == ["r"]
+
+
+def test_a_user_s_oldest_boxes_give_way() -> None:
+    """Beyond a user's bytes the oldest box goes, however small the boxes are, and nobody else's."""
+    boxes = Boxes(user_bytes=4 * LEAST_BYTES, node_bytes=99 * LEAST_BYTES)
+    send(boxes, "{}", uid=BOB, run="bob's")
+    for rank in range(4):
+        send(boxes, "{}", rank=rank)
+    send(boxes, large(LEAST_BYTES), rank=0)  # now the newest
+    send(boxes, large(LEAST_BYTES + 1), rank=4)
+    assert [box.rank for box in boxes.of("r")] == [0, 3, 4]
+    boxes.add(ALICE, Hello(v=1, run="r", rank=5), box_of(large(2 * LEAST_BYTES), parts=2)[0])
+    assert [box.rank for box in boxes.of("r")] == [0, 4]
+    assert boxes.runs() == ["bob's", "r"]
+
+
+def test_the_user_with_most_gives_way_on_a_full_node() -> None:
+    """Beyond the node's bytes the user who has most loses the oldest box; one who has few keeps them."""
+    boxes = Boxes(user_bytes=4 * LEAST_BYTES, node_bytes=5 * LEAST_BYTES)
+    for rank in range(4):
+        send(boxes, "{}", rank=rank)
+    for rank in range(2):
+        send(boxes, "{}", uid=BOB, run="b", rank=rank)
+    assert [box.rank for box in boxes.of("r")] == [1, 2, 3]
+    assert [box.rank for box in boxes.of("b")] == [0, 1]
+
+
+def test_unfinished_boxes_count_and_are_bounded() -> None:
+    """Boxes that are begun and never ended take no more than the user's share."""
+    boxes = Boxes(user_bytes=4 * LEAST_BYTES, node_bytes=5 * LEAST_BYTES)
+    for rank in range(9):
+        boxes.add(ALICE, Hello(v=1, run="r", rank=rank), box_of(large(2 * LEAST_BYTES), parts=2)[0])
+    assert len(boxes._unfinished) == 4
+    send(boxes, "{}")
+    assert (len(boxes.of("r")), len(boxes._unfinished)) == (1, 3)
+
+
+def test_a_rank_s_box_outlives_it(table: Any, hand: Any) -> None:
+    """After the rank is forgotten its box is there still, until the run's name is another user's."""
+    table.greet(link := Link())
+    for part in box_of('{"a":1}'):
+        table.box(link, part)
+    table.bye(link, Bye(v=1, outcome="failed"))
+    hand.turn(1000.0, table.tick)
+    assert not list(table.ranks())
+    assert [box.text for box in table.boxes.of("r")] == [b'{"a":1}']
+    table.greet(Link())
+    assert table.boxes.of("r")
+    hand.turn(1.0)
+    table.greet(Link(), run="other")
+    assert table.boxes.runs() == ["r"]
+
+
+def test_the_box_of_a_failure_comes_after_the_bye(table: Any) -> None:
+    """Over the same connection, until that ends, speaks for another rank, or the run is another user's."""
+    table.greet(link := Link())
+    table.bye(link, Bye(v=1, outcome="failed"))
+    for part in box_of('{"a":1}', parts=2):
+        table.box(link, part)
+    assert [box.text for box in table.boxes.of("r")] == [b'{"a":1}']
+    table.greet(link, run="second")
+    for part in box_of('{"b":1}'):
+        table.box(link, part)
+    assert table.boxes.runs() == ["r", "second"]
+    table.bye(link, Bye(v=1, outcome="failed"))
+    table.lost(link)
+    with pytest.raises(FrameError, match="no rank"):
+        table.box(link, box_of("{}")[0])
+    assert table._said_bye == {}
+
+
+def test_a_late_box_of_a_run_that_is_another_user_s_is_refused(table: Any, hand: Any) -> None:
+    """Its name was taken while the connection of the former owner was still open."""
+    table.greet(link := Link())
+    table.bye(link, Bye(v=1, outcome="failed"))
+    hand.turn(1000.0, table.tick)
+    with pytest.raises(FrameError, match="not yours"):
+        table.box(link, box_of("{}")[0])
+    table.greet(Link(), peer=Peer(BOB, 77))
+    with pytest.raises(FrameError, match="not yours"):
+        table.box(link, box_of("{}")[0])
+
+
+def test_boxes_do_not_pass_to_another_user_with_the_name(table: Any, hand: Any) -> None:
+    """Who takes a run's name that nobody has any more does not get the boxes of its former owner."""
+    table.greet(link := Link())
+    for part in box_of('{"a":1}'):
+        table.box(link, part)
+    table.bye(link, Bye(v=1, outcome="finished"))
+    hand.turn(1000.0, table.tick)
+    table.greet(Link(), peer=Peer(BOB, 77))
+    assert table.boxes.of("r") == []
+
+
+def test_a_box_needs_a_hello(table: Any) -> None:
+    """A connection that speaks for no rank has no box."""
+    with pytest.raises(FrameError, match="no rank"):
+        table.box(Link(), box_of("{}")[0])
+
+
+def test_capture_asks_every_connected_rank_once_in_ten_seconds(table: Any, hand: Any) -> None:
+    """All ranks of the run that are connected are asked, no others, and again only after 10 s."""
+    links, other = [Link() for _ in range(4)], Link()
+    for rank, link in enumerate(links):
+        table.greet(link, rank=rank, pid=10 + rank, world_size=4)
+    table.greet(other, run="other")
+    table.greet(object(), run="by replay")
+    table.bye(links[3], Bye(v=1, outcome="finished"))
+    assert table.capture("r", "asked by\x1b[2J alice" + "x" * 500) == 3
+    hand.turn(9.9)
+    assert table.capture("r", "again") == 3, "those that were asked before"
+    assert [len(link.asked) for link in (*links, other)] == [1, 1, 1, 0, 0]
+    assert links[0].asked[0].startswith("asked by?[2J alicexxx")
+    assert len(links[0].asked[0]) == 128
+    hand.turn(0.1)
+    assert table.capture("r", "again") == 3
+    assert links[0].asked[1:] == ["again"]
+    assert table.capture("by replay", "x") == table.capture("nobody's", "x") == 0
