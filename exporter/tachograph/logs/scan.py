@@ -1,0 +1,271 @@
+"""One stream of a log, read block by block: what the table knows, once for each rank and kind, in bounded memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+from tachograph.logs.line import LogLine, parse
+from tachograph.logs.nccl import CHANNEL, MARKS, NcclFacts
+from tachograph.logs.prefilter import Prefilter, prefilter
+from tachograph.logs.signatures import LONGEST, LogSignature, table
+from tachograph.logs.tracebacks import Tracebacks
+
+LONG_LINE = 64 << 10
+"""Bytes; of a longer line only what is around a known text is read."""
+MOST_SIGHTINGS = 50_000
+"""Of one stream: ten kinds of lines on 5,000 ranks."""
+MOST_UNKNOWN = 500
+UNKNOWN = -1
+"""Stands for the row of a line that reports an error and matches none."""
+
+_TRACEBACK = "traceback (most recent call last)"
+_RESTART = ("restart_count", "attempts left")
+_ERRORS = ("error", "fatal", "critical", "exception")
+_ERROR_SET = frozenset(_ERRORS)
+_NCCL_SET = frozenset(MARKS)
+_LOOKS_LIKE_ERROR = re.compile(
+    r"\b(?:ERROR|FATAL|CRITICAL)\b(?!\s*=)|(?:^|[\s.])[A-Z][A-Za-z]*(?:Error|Exception)\b|(?:^|\s)(?:error|fatal): ",
+    re.M,
+)
+_ATTEMPT = re.compile(r"restart_count[=: ]+(\d{1,6})|(\d{1,6}) ?/ ?(\d{1,6}) attempts left")
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+(?:\.\d+)?")
+_BEFORE = 4096
+"""Bytes before a line without a time in which one is looked for."""
+
+
+class Place(NamedTuple):
+    """Where a line is: `line` counts from 1 within the part of the file that was read in one go."""
+
+    file: int
+    line: int
+
+
+class Key(NamedTuple):
+    """A thing that is kept once: the same kind of line of the same rank in the same attempt; `attempt` None: not yet said."""
+
+    attempt: int | None
+    row: int
+    node: str
+    rank: int | None
+    detail: str
+
+
+class Sighting(NamedTuple):
+    """The first line of a key, how many there were, and where the exception was raised, if the traceback says it."""
+
+    place: Place
+    time: float | None
+    text: str
+    seen: int
+    frame: str
+    local: bool
+    pid: int | None
+
+
+class Scanned(NamedTuple):
+    """Everything that a stream said."""
+
+    sightings: dict[Key, Sighting]
+    nccl: NcclFacts
+    size: int
+    lines: int
+    long_lines: int
+    lost: int
+    first: float | None
+    last: float | None
+    attempt: int | None
+    ranks: frozenset[int]
+
+
+class Context(NamedTuple):
+    """Facts of all lines of a stream: its number, and the rank, node and attempt that its path names."""
+
+    file: int
+    year: int
+    rank: int | None = None
+    local: bool = False
+    node: str = ""
+    attempt: int | None = None
+
+
+@cache
+def _marks() -> tuple[Prefilter, tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    """Return the prefilter, its texts, and which rows each leads to."""
+    rows = table().by_text
+    texts = tuple(dict.fromkeys((*rows, _TRACEBACK, *_RESTART, *_ERRORS, *MARKS)))
+    return prefilter([text.encode() for text in texts]), texts, tuple(rows.get(text, ()) for text in texts)
+
+
+class LogScan:
+    """Reads one stream."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._filter, self._texts, self._rows = _marks()
+        self._table = table()
+        self._weak = next(number for number, row in enumerate(self._table.rows) if row.name == "assertion")
+        self._sightings: dict[Key, Sighting] = {}
+        self._nccl = NcclFacts()
+        self._tracebacks = Tracebacks()
+        self._attempt = context.attempt
+        self._lines = self._size = self._long = self._lost = self._unknown = 0
+        self._first: float | None = None
+        self._last: float | None = None
+        self._ranks: set[int] = set()
+        self._end = b""
+
+    def feed(self, block: bytes) -> None:
+        """Read the next block, which ends with the end of a line unless the stream does."""
+        if not self._size:
+            self._first = self._time_of(block[:_BEFORE])
+        self._long += long_lines(block)
+        counted = number = 0
+        for begin, end, marks in self._candidates(block, block.lower()):
+            number += block.count(b"\n", counted, begin)
+            counted = begin
+            self._read(block, begin, end, marks, Place(self._context.file, self._lines + number + 1))
+        self._lines += number + block.count(b"\n", counted) + (not block.endswith(b"\n"))
+        self._size += len(block)
+        self._end = block[-_BEFORE:]
+
+    def result(self) -> Scanned:
+        """Return what was read."""
+        self._last = self._time_of(self._end, last=True)
+        return Scanned(
+            self._sightings, self._nccl, self._size, self._lines, self._long, self._lost,
+            self._first, self._last, self._attempt, frozenset(self._ranks),
+        )  # fmt: skip
+
+    @property
+    def in_traceback(self) -> bool:
+        """Whether a traceback has begun and not ended."""
+        return bool(self._tracebacks)
+
+    def _candidates(self, block: bytes, low: bytes) -> Iterator[tuple[int, int, list[int]]]:
+        """Yield begin, end and known texts of each line that has some, and of all lines while a traceback is open."""
+        found = iter(self._filter.find(low))
+        mark = next(found, None)
+        position = 0
+        while position < len(block):
+            if self._tracebacks:
+                begin, end = position, _end(block, position, position)
+            elif mark is not None:
+                begin = max(position, block.rfind(b"\n", position, mark[1]) + 1)
+                begin = max(begin, block.rfind(b"\r", begin, mark[1]) + 1)
+                end = _end(block, begin, mark[1])
+            else:
+                return
+            marks: list[int] = []
+            while mark is not None and mark[1] < end:
+                marks.append(mark[0])
+                mark = next(found, None)
+            yield begin, end, marks
+            position = end + 1
+
+    def _read(self, block: bytes, begin: int, end: int, marks: list[int], place: Place) -> None:
+        raw = block[begin : min(end, begin + LONGEST * 2)] if end - begin <= LONG_LINE else block[end - LONGEST : end]
+        text = raw.decode("utf-8", errors="replace")
+        texts = {self._texts[mark] for mark in marks}
+        if not self._tracebacks:
+            if texts <= _ERROR_SET and not _LOOKS_LIKE_ERROR.search(text[:600]):
+                return
+            if texts == {CHANNEL}:  # thousands of them
+                self._nccl.channel(text)
+                return
+        line = self._parsed(text)
+        who = (line.node, line.rank)
+        frame = ""
+        exception = False
+        if who in self._tracebacks:
+            inside = self._tracebacks.add(who, line.text)
+            if inside is None:
+                return
+            frame, exception = inside, True
+        if line.text.lstrip().startswith(("│", "|   ", "❱")):  # the frames of a traceback that is drawn
+            return
+        if _TRACEBACK in texts:
+            self._tracebacks.begin(who)
+            return
+        if texts & _NCCL_SET:
+            self._nccl.read(line)
+        if line.rank is not None and not line.local:
+            self._ranks.add(line.rank)
+        if not texts.isdisjoint(_RESTART) and (match := _ATTEMPT.search(line.text)):
+            self._attempt = int(match[1]) if match[1] else int(match[3]) - int(match[2]) + 1
+        row = self._row(line.text, marks, texts, exception=exception)
+        if row is not None:
+            if line.time is None:
+                line = line._replace(time=self._time_of(self._before(block, begin), last=True))
+            self._keep(row, line, place, frame)
+
+    def _row(self, text: str, marks: list[int], texts: set[str], *, exception: bool) -> int | None:
+        """Return the number of the first row that matches, UNKNOWN for another error, None for any other line."""
+        for number in sorted({row for mark in marks for row in self._rows[mark]}):
+            if self._table.rows[number].matches(text[:LONGEST]):
+                return number
+        if exception:
+            return self._weak
+        if texts & _ERROR_SET and _LOOKS_LIKE_ERROR.search(text[:400]):
+            return UNKNOWN
+        return None
+
+    def _keep(self, row: int, line: LogLine, place: Place, frame: str) -> None:
+        detail = _NUMBERS.sub("#", line.text)[:120] if row in (UNKNOWN, self._weak) else ""
+        key = Key(self._attempt, row, line.node, line.rank, detail)
+        if seen := self._sightings.get(key):
+            self._sightings[key] = seen._replace(seen=seen.seen + 1)
+            return
+        if len(self._sightings) >= MOST_SIGHTINGS or (detail and self._unknown >= MOST_UNKNOWN):
+            self._lost += 1
+            return
+        self._unknown += bool(detail)
+        text = line.text.strip()[:LONGEST]
+        self._sightings[key] = Sighting(place, line.time, text, 1, frame, line.local, line.pid)
+
+    def _before(self, block: bytes, begin: int) -> bytes:
+        return block[max(0, begin - _BEFORE) : begin] if begin else self._end
+
+    def _time_of(self, lines: bytes, *, last: bool = False) -> float | None:
+        """Return the first time in some lines, or the last one."""
+        parts = lines.decode("utf-8", errors="replace").split("\n")
+        for part in reversed(parts) if last else parts:
+            if (time := parse(part[:400], self._context.year).time) is not None:
+                return time
+        return None
+
+    def _parsed(self, text: str) -> LogLine:
+        line = parse(text, self._context.year)
+        if line.rank is None and self._context.rank is not None:
+            line = line._replace(rank=self._context.rank, local=self._context.local)
+        return line if line.node or not self._context.node else line._replace(node=self._context.node)
+
+
+def signature(row: int) -> LogSignature | None:
+    """Return the row of a key, None for an error that no row knows."""
+    return None if row == UNKNOWN else table().rows[row]
+
+
+def long_lines(block: bytes) -> int:
+    """Return how many lines of a block are longer than LONG_LINE."""
+    count = position = 0
+    while position + LONG_LINE < len(block):
+        end = block.rfind(b"\n", position, position + LONG_LINE)
+        if end < 0:
+            count += 1
+            end = block.find(b"\n", position + LONG_LINE)
+            if end < 0:
+                break
+        position = end + 1
+    return count
+
+
+def _end(block: bytes, begin: int, mark: int) -> int:
+    """Return where the line that has `mark` in it ends: before a line break, or a carriage return of a progress bar."""
+    end = block.find(b"\n", mark)
+    end = len(block) if end < 0 else end
+    back = block.find(b"\r", mark, end)
+    end = end if back < 0 else back
+    return min(end, max(begin, mark) + LONG_LINE)
