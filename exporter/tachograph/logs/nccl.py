@@ -15,6 +15,7 @@ _USING = re.compile(r"NET/(IB|Socket|IBext\w*) ?: Using (.{1,2000})")
 _CARD = re.compile(r"\[(\d{1,3})\]\s?([\w.-]+(?::\d+)?)")
 _CHANNEL = re.compile(r"(\d{1,6})\[\w+\] -> (\d{1,6})\[\w+\] \[(send|receive)\] via NET/(\w+)/(\d{1,3})")
 _NAMED = re.compile(r"\b((?:mlx\d|bnxt_re|irdma|hns|efa|roce\w*|ib|rdmap\w*)_?\d*(?:_bond_\d+)?(?::\d+)?)\b")
+_BELOW = re.compile(r"NCCL WARN|NET/|\bibv_|net_ib")
 _MOST = 20_000
 """Lines of channels of one stream that are read; they stand at its beginning."""
 
@@ -63,9 +64,14 @@ class NcclFacts:
         return None if known is None else known[0]
 
     def card(self, text: str, node: str, rank: int | None) -> str:
-        """Return the network card that a line names, else those that its rank uses, as text; "" if nothing says it."""
+        """Return the network card that a line names, else those that its rank uses, as text.
+
+        "" if nothing says it, and for a line that is not about the network below NCCL.
+        """
         if named := _NAMED.search(text):
             return named[1]
+        if not _BELOW.search(text):
+            return ""
         cards = self.cards.get(node, {})
         used = sorted(self.used.get(-1 if rank is None else rank, ()))
-        return ", ".join(cards.get(one, f"card {one}") for one in used)
+        return ", ".join(cards.get(one, f"device {one} of NCCL") for one in used)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -103,7 +104,12 @@ def _outcomes(parts: Sequence[FilePart], progress: Progress) -> Iterator[tuple[i
         for number, part in enumerate(parts):
             yield number, _scan(blocks(part), part.context, progress)
         return
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        processes,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C ends this process, which ends them
+    ) as pool:
         waiting: dict[Future[_Outcome], int] = {}
         left = iter(enumerate(parts))
         while True:

@@ -18,6 +18,8 @@ LONG_LINE = 64 << 10
 MOST_SIGHTINGS = 50_000
 """Of one stream: ten kinds of lines on 5,000 ranks."""
 MOST_UNKNOWN = 500
+MOST_KNOWN = 4_000
+"""Lines that are known again, whatever their time."""
 UNKNOWN = -1
 """Stands for the row of a line that reports an error and matches none."""
 
@@ -32,6 +34,9 @@ _LOOKS_LIKE_ERROR = re.compile(
 )
 _ATTEMPT = re.compile(r"restart_count[=: ]+(\d{1,6})|(\d{1,6}) ?/ ?(\d{1,6}) attempts left")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+(?:\.\d+)?")
+_CLOCK = re.compile(rb"\d\d:\d\d:\d\d(?:[.,]\d+)?")
+_HEAD = 100
+"""Bytes at the beginning of a long line that are kept, for its prefixes."""
 _BEFORE = 4096
 """Bytes before a line without a time in which one is looked for."""
 
@@ -44,7 +49,7 @@ class Place(NamedTuple):
 
 
 class Key(NamedTuple):
-    """A thing that is kept once: the same kind of line of the same rank in the same attempt; `attempt` None: not yet said."""
+    """A thing that is kept once: a kind of line of one rank in one attempt; `attempt` None: no line has said it yet."""
 
     attempt: int | None
     row: int
@@ -109,31 +114,33 @@ class LogScan:
         self._weak = next(number for number, row in enumerate(self._table.rows) if row.name == "assertion")
         self._sightings: dict[Key, Sighting] = {}
         self._nccl = NcclFacts()
+        self._known: dict[bytes, Key | None] = {}
         self._tracebacks = Tracebacks()
         self._attempt = context.attempt
         self._lines = self._size = self._long = self._lost = self._unknown = 0
         self._first: float | None = None
         self._last: float | None = None
         self._ranks: set[int] = set()
-        self._end = b""
+        self._end = b"\n"
 
     def feed(self, block: bytes) -> None:
         """Read the next block, which ends with the end of a line unless the stream does."""
         if not self._size:
             self._first = self._time_of(block[:_BEFORE])
-        self._long += long_lines(block)
+        self._long += long_lines(block, continued=not self._end.endswith(b"\n"))
         counted = number = 0
-        for begin, end, marks in self._candidates(block, block.lower()):
+        for begin, raw, marks in self._candidates(block, block.lower()):
             number += block.count(b"\n", counted, begin)
             counted = begin
-            self._read(block, begin, end, marks, Place(self._context.file, self._lines + number + 1))
-        self._lines += number + block.count(b"\n", counted) + (not block.endswith(b"\n"))
+            self._read(raw, marks, Place(self._context.file, self._lines + number + 1), (block, begin))
+        self._lines += number + block.count(b"\n", counted)
         self._size += len(block)
         self._end = block[-_BEFORE:]
 
     def result(self) -> Scanned:
         """Return what was read."""
         self._last = self._time_of(self._end, last=True)
+        self._lines += not self._end.endswith(b"\n")
         return Scanned(
             self._sightings, self._nccl, self._size, self._lines, self._long, self._lost,
             self._first, self._last, self._attempt, frozenset(self._ranks),
@@ -144,37 +151,49 @@ class LogScan:
         """Whether a traceback has begun and not ended."""
         return bool(self._tracebacks)
 
-    def _candidates(self, block: bytes, low: bytes) -> Iterator[tuple[int, int, list[int]]]:
-        """Yield begin, end and known texts of each line that has some, and of all lines while a traceback is open."""
+    def _candidates(self, block: bytes, low: bytes) -> Iterator[tuple[int, bytes, list[int]]]:
+        """Yield the lines with known texts, and all lines while a traceback is open: begin, content, known texts."""
         found = iter(self._filter.find(low))
         mark = next(found, None)
         position = 0
         while position < len(block):
             if self._tracebacks:
-                begin, end = position, _end(block, position, position)
+                begin = at = position
             elif mark is not None:
                 begin = max(position, block.rfind(b"\n", position, mark[1]) + 1)
                 begin = max(begin, block.rfind(b"\r", begin, mark[1]) + 1)
-                end = _end(block, begin, mark[1])
+                at = mark[1]
             else:
                 return
+            end = _end(block, at)
             marks: list[int] = []
             while mark is not None and mark[1] < end:
                 marks.append(mark[0])
                 mark = next(found, None)
-            yield begin, end, marks
+            yield begin, _around(block, begin, at, end), marks
             position = end + 1
 
-    def _read(self, block: bytes, begin: int, end: int, marks: list[int], place: Place) -> None:
-        raw = block[begin : min(end, begin + LONGEST * 2)] if end - begin <= LONG_LINE else block[end - LONGEST : end]
-        text = raw.decode("utf-8", errors="replace")
-        texts = {self._texts[mark] for mark in marks}
+    def _read(self, raw: bytes, marks: list[int], place: Place, where: tuple[bytes, int]) -> None:
+        if self._tracebacks:
+            self._line(raw.decode("utf-8", errors="replace"), marks, place, where)
+            return
+        same = _CLOCK.sub(b"", raw)  # a line that was seen before at another time
+        if same in self._known:
+            if (key := self._known[same]) is not None:
+                seen = self._sightings[key]
+                self._sightings[key] = seen._replace(seen=seen.seen + 1)
+            return
+        key = self._line(raw.decode("utf-8", errors="replace"), marks, place, where)
         if not self._tracebacks:
-            if texts <= _ERROR_SET and not _LOOKS_LIKE_ERROR.search(text[:600]):
-                return
-            if texts == {CHANNEL}:  # thousands of them
-                self._nccl.channel(text)
-                return
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[same] = key
+
+    def _line(self, text: str, marks: list[int], place: Place, where: tuple[bytes, int]) -> Key | None:
+        """Read one line; return what it was counted as, None if it was not."""
+        texts = {self._texts[mark] for mark in marks}
+        if not self._tracebacks and self._is_common(text, texts):
+            return None
         line = self._parsed(text)
         who = (line.node, line.rank)
         frame = ""
@@ -182,24 +201,32 @@ class LogScan:
         if who in self._tracebacks:
             inside = self._tracebacks.add(who, line.text)
             if inside is None:
-                return
+                return None
             frame, exception = inside, True
-        if line.text.lstrip().startswith(("│", "|   ", "❱")):  # the frames of a traceback that is drawn
-            return
         if _TRACEBACK in texts:
             self._tracebacks.begin(who)
-            return
+        if _TRACEBACK in texts or line.text.lstrip().startswith(("│", "|   ", "❱")):  # frames that are drawn
+            return None
         if texts & _NCCL_SET:
             self._nccl.read(line)
         if line.rank is not None and not line.local:
             self._ranks.add(line.rank)
         if not texts.isdisjoint(_RESTART) and (match := _ATTEMPT.search(line.text)):
             self._attempt = int(match[1]) if match[1] else int(match[3]) - int(match[2]) + 1
+            self._known.clear()
         row = self._row(line.text, marks, texts, exception=exception)
-        if row is not None:
-            if line.time is None:
-                line = line._replace(time=self._time_of(self._before(block, begin), last=True))
-            self._keep(row, line, place, frame)
+        if row is None:
+            return None
+        if line.time is None:
+            line = line._replace(time=self._time_of(self._before(*where), last=True))
+        return self._keep(row, line, place, frame)
+
+    def _is_common(self, text: str, texts: set[str]) -> bool:
+        """Return whether a line is of the two kinds that long logs are full of and that need no parsing."""
+        if texts == {CHANNEL}:
+            self._nccl.channel(text)
+            return True
+        return texts <= _ERROR_SET and not _LOOKS_LIKE_ERROR.search(text[:600])
 
     def _row(self, text: str, marks: list[int], texts: set[str], *, exception: bool) -> int | None:
         """Return the number of the first row that matches, UNKNOWN for another error, None for any other line."""
@@ -212,18 +239,19 @@ class LogScan:
             return UNKNOWN
         return None
 
-    def _keep(self, row: int, line: LogLine, place: Place, frame: str) -> None:
+    def _keep(self, row: int, line: LogLine, place: Place, frame: str) -> Key | None:
         detail = _NUMBERS.sub("#", line.text)[:120] if row in (UNKNOWN, self._weak) else ""
         key = Key(self._attempt, row, line.node, line.rank, detail)
         if seen := self._sightings.get(key):
             self._sightings[key] = seen._replace(seen=seen.seen + 1)
-            return
+            return key
         if len(self._sightings) >= MOST_SIGHTINGS or (detail and self._unknown >= MOST_UNKNOWN):
             self._lost += 1
-            return
+            return None
         self._unknown += bool(detail)
         text = line.text.strip()[:LONGEST]
         self._sightings[key] = Sighting(place, line.time, text, 1, frame, line.local, line.pid)
+        return key
 
     def _before(self, block: bytes, begin: int) -> bytes:
         return block[max(0, begin - _BEFORE) : begin] if begin else self._end
@@ -248,9 +276,9 @@ def signature(row: int) -> LogSignature | None:
     return None if row == UNKNOWN else table().rows[row]
 
 
-def long_lines(block: bytes) -> int:
-    """Return how many lines of a block are longer than LONG_LINE."""
-    count = position = 0
+def long_lines(block: bytes, *, continued: bool = False) -> int:
+    """Return how many lines of a block are longer than LONG_LINE; `continued`: without the first, begun before."""
+    count, position = 0, (block.find(b"\n") + 1 or len(block)) if continued else 0
     while position + LONG_LINE < len(block):
         end = block.rfind(b"\n", position, position + LONG_LINE)
         if end < 0:
@@ -262,10 +290,16 @@ def long_lines(block: bytes) -> int:
     return count
 
 
-def _end(block: bytes, begin: int, mark: int) -> int:
-    """Return where the line that has `mark` in it ends: before a line break, or a carriage return of a progress bar."""
-    end = block.find(b"\n", mark)
+def _end(block: bytes, at: int) -> int:
+    """Return where a line ends that has `at` in it: before a line break, or a carriage return of a progress bar."""
+    end = block.find(b"\n", at)
     end = len(block) if end < 0 else end
-    back = block.find(b"\r", mark, end)
-    end = end if back < 0 else back
-    return min(end, max(begin, mark) + LONG_LINE)
+    back = block.find(b"\r", at, end)
+    return min(end if back < 0 else back, at + LONG_LINE)
+
+
+def _around(block: bytes, begin: int, at: int, end: int) -> bytes:
+    """Return a line; of a long one its beginning, with the prefixes, and what is around `at`."""
+    if at - begin <= LONGEST:
+        return block[begin : min(end, begin + 2 * LONGEST)]
+    return block[begin : begin + _HEAD] + b" ... " + block[at - _HEAD // 2 : min(end, at + LONGEST)]

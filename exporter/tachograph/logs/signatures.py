@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
 CATEGORIES = (
     "out_of_memory",
     "network",
@@ -90,6 +88,8 @@ def table() -> SignatureTable:
 
 def parse(text: str) -> SignatureTable:
     """Return the table of a YAML text; raise SignatureError."""
+    import yaml  # here, not above: the --help of the command does not need it
+
     try:
         content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
