@@ -117,10 +117,10 @@ def as_object(verdict: LogVerdict) -> dict[str, Any]:
 
 def _checked(parser: argparse.ArgumentParser, given: argparse.Namespace) -> float:
     """Return the Unix time of --since; exit with a usage error if the arguments do not fit."""
-    if not given.paths and given.journal is None and not given.loki:
-        parser.error("expected a PATH, --journal or --loki")
     if bool(given.loki) != bool(given.query):
         parser.error("--loki and --query go together")
+    if not given.paths and given.journal is None and not given.loki:
+        parser.error("expected a PATH, --journal or --loki")
     if given.loki and not given.loki.startswith(("http://", "https://")):
         parser.error(f"--loki {given.loki}: expected http:// or https://")
     try:

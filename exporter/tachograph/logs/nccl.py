@@ -14,7 +14,7 @@ _RANK = re.compile(r"\brank (\d{1,6}) nranks (\d{1,6})\b(?:.{0,40}\bnvmlDev (\d+
 _USING = re.compile(r"NET/(IB|Socket|IBext\w*) ?: Using (.{1,2000})")
 _CARD = re.compile(r"\[(\d{1,3})\]\s?([\w.-]+(?::\d+)?)")
 _CHANNEL = re.compile(r"(\d{1,6})\[\w+\] -> (\d{1,6})\[\w+\] \[(send|receive)\] via NET/(\w+)/(\d{1,3})")
-_NAMED = re.compile(r"\b((?:mlx\d|bnxt_re|irdma|hns|efa|roce\w*|ib|rdmap\w*)_?\d*(?:_bond_\d+)?(?::\d+)?)\b")
+_NAMED = re.compile(r"\b(mlx\d_(?:bond_)?\d+(?::\d+)?|(?:bnxt_re|irdma|efa_|hns_|ib)\d+|rdmap\w*\d\w*|roce\w*\d)\b")
 _BELOW = re.compile(r"NCCL WARN|NET/|\bibv_|net_ib")
 _MOST = 20_000
 """Lines of channels of one stream that are read; they stand at its beginning."""

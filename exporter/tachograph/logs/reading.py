@@ -63,7 +63,9 @@ class Reading:
             self.long_lines += scanned.long_lines
             self.lost += scanned.lost
             self.ranks |= scanned.ranks
-            times = [time for time in (self.first, self.last, scanned.first, scanned.last) if time is not None]
+            seen = (sighting.time for sighting in scanned.sightings.values())
+            ends = (self.first, self.last, scanned.first, scanned.last)
+            times = [time for time in (*ends, *seen) if time is not None]
             self.first, self.last = min(times, default=None), max(times, default=None)
         self.lines += lines
 

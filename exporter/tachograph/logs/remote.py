@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
+from typing import cast
 from urllib.parse import urlencode
 
 from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
-from tachograph.logs.sources import whole_lines
+from tachograph.logs.sources import ReadsPieces, whole_lines
 
 LOKI_PAGE = 5_000
 """Lines of one response; the limit of a Loki that is not configured otherwise."""
@@ -27,7 +28,7 @@ def journal(unit: str, since: float, until: float) -> Iterator[bytes]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL) as run:
             assert run.stdout is not None
             assert run.stderr is not None
-            yield from whole_lines(run.stdout)  # type: ignore[arg-type]
+            yield from whole_lines(cast("ReadsPieces", run.stdout))
             said = run.stderr.read(4096).decode(errors="replace").strip()
             if run.wait():
                 raise RemoteError(f"journalctl: {said.splitlines()[-1] if said else f'exit status {run.returncode}'}")

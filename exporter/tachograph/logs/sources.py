@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from tachograph.logs.scan import Context
 
@@ -39,6 +39,13 @@ _ELASTIC = re.compile(r"(?:^|/)(?:attempt|restart|cycle)[-_]?(\d{1,6})/(?:(\d{1,
 _NODE_IN_PATH = re.compile(
     r"(?:^|/)(?:log[-_.]?)?((?:node|host|worker|pod|gpu|dgx|nid|ip-|cn|hgx)[A-Za-z]*[-_]?\d[\w-]*)", re.IGNORECASE
 )
+
+
+class ReadsPieces(Protocol):
+    """A file of bytes that returns what there is; empty at its end."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Return up to `size` bytes."""
 
 
 class FilePart(NamedTuple):
@@ -197,49 +204,63 @@ def blocks(part: FilePart) -> Iterator[bytes]:
             yield block
 
 
-def whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield a stream as blocks of whole lines; a line that is longer than a block is cut."""
-    rest = b""
-    while block := file.read(BLOCK):
-        cut = block.rfind(b"\n") + 1
-        if not cut and len(rest) < BLOCK:
-            rest += block
-            continue
-        yield rest + block[:cut]
-        rest = block[cut:]
-    if rest:
-        yield rest
+def whole_lines(file: ReadsPieces) -> Iterator[bytes]:
+    """Yield a stream as blocks of whole lines; a line that is longer than a block is cut.
+
+    What was read before an error is yielded before the error is raised.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        while piece := file.read1(BLOCK):
+            pieces.append(piece)
+            size += len(piece)
+            if size >= BLOCK:
+                block = b"".join(pieces)
+                cut = block.rfind(b"\n") + 1 or size
+                yield block[:cut]
+                pieces, size = [block[cut:]], size - cut
+    except UNREADABLE:
+        if size:
+            yield b"".join(pieces)
+        raise
+    if size:
+        yield b"".join(pieces)
 
 
-def _unpacked(file: BinaryIO) -> BinaryIO:
+def _unpacked(file: io.BufferedReader) -> ReadsPieces:
     if not file.seekable():
         return file
     start = file.read(8)
     file.seek(0)
     if encoding := wide(start):
-        return cast("BinaryIO", _Narrow(file, encoding))
+        return _Recoded(file, encoding)
     match packing(start):
         case "gzip":
-            return cast("BinaryIO", gzip.GzipFile(fileobj=file))
+            return gzip.GzipFile(fileobj=file)
         case "bzip2":
-            return cast("BinaryIO", bz2.BZ2File(file))
+            return bz2.BZ2File(file)
         case "xz":
-            return cast("BinaryIO", lzma.LZMAFile(file))
+            return lzma.LZMAFile(file)
         case _:
             return file
 
 
-class _Narrow:
+class _Recoded:
     """A file of another encoding, read as UTF-8."""
 
-    def __init__(self, file: BinaryIO, encoding: str) -> None:
-        self._text = io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="")
+    def __init__(self, file: io.BufferedReader, encoding: str) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
 
-    def read(self, size: int) -> bytes:
-        """Return the next letters, encoded."""
-        return self._text.read(size).encode()
+    def read1(self, size: int, /) -> bytes:
+        """Return the next letters, encoded; empty at the end."""
+        while data := self._file.read1(size):
+            if text := self._decoder.decode(data):
+                return text.encode(errors="replace")
+        return b""
 
 
-def standard_input() -> BinaryIO:
+def standard_input() -> ReadsPieces:
     """Return standard input as bytes."""
-    return sys.stdin.buffer
+    return cast("ReadsPieces", sys.stdin.buffer)

@@ -46,7 +46,7 @@ class Tracebacks:
         entry.lines += 1
         if entry.lines > LONGEST:
             del self._open[who]
-            return ""
+            return None
         if frame := _FRAME.match(text):
             where = f"{frame['file']}:{frame['line']}" + (f" in {frame['name']}" if frame["name"] else "")
             entry.last = where
