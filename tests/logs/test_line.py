@@ -34,6 +34,7 @@ AT = datetime(2026, 11, 26, 3, 12, 33, tzinfo=timezone.utc).timestamp()
         ("[Thu Nov 26 03:12:33 2026] gone", LogLine("gone", AT)),
         ("11/26/2026 03:12:33 - gone", LogLine("gone", AT)),
         ("node01:123:456 [2] NCCL WARN gone", LogLine("NCCL WARN gone", None, 2, True, "node01", 123)),
+        ("failed (x) local_rank: 3 (pid: 7)", LogLine("failed (x) local_rank: 3 (pid: 7)", None, 3, True)),
         ("srun: error: node07: task 3: x", LogLine("srun: error: node07: task 3: x", None, 3, False, "node07")),
         ("\x1b[31m[rank3]:\x1b[0m gone", LogLine("gone", rank=3)),
         (

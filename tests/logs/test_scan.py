@@ -77,6 +77,15 @@ def test_attempts_by_what_torchrun_says() -> None:
     assert found[0].attempt == 0
 
 
+def test_the_summary_of_torchrun() -> None:
+    """How a process ended is said of the rank that stands above it."""
+    (found,) = findings(
+        "[1]:\n  time      : 2026-11-27_09:46:52\n  host      : node07\n  rank      : 12 (local_rank: 4)\n"
+        "  exitcode  : -9 (pid: 1019)\n  traceback : Signal 9 (SIGKILL) received by PID 1019\n"
+    )
+    assert (found.name, found.rank, found.count) == ("child_killed", 12, 2)
+
+
 def test_a_progress_bar_and_what_it_hides() -> None:
     """A carriage return ends a line, too; lines are counted by line breaks."""
     (found,) = findings(b"one\n" + b"".join(b"%d%%|###|\r" % step for step in range(9999)) + b"Loss is nan, stopping\n")

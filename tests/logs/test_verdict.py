@@ -82,6 +82,24 @@ def test_what_was_over_long_ago_is_not_the_cause() -> None:
     assert first(DISK.format(1, "01:00:00"), CASCADE.format(3, "03:10:00")) == ("storage", 1)
 
 
+def test_what_went_on_for_hours_is_not_the_cause() -> None:
+    """A root that has come again and again for hours is none; what is near the end counts."""
+    retries = [DISK.format(1, f"0{hour}:{minute}0:00") for hour in range(3) for minute in range(6)]
+    assert first(*retries, OOM.format(2, "03:00:00")) == ("out_of_memory", 2)
+    found = verdict("\n".join([DISK.format(1, "00:00:00"), *(
+        f"[rank9]: 2026-11-26 0{hour}:{minute}0:00 Connection reset by peer" for hour in range(3) for minute in range(6)
+    ), OOM.format(2, "03:00:00")]))  # fmt: skip
+    assert (found.findings[0].category, found.findings[0].rank) == ("out_of_memory", 2)
+
+
+def test_a_warning_is_only_perhaps_the_cause() -> None:
+    """A root in a line that its program calls a warning is less than any other root, and more than a cascade."""
+    warning = "[rank0]: 2026-11-26 02:59:00 WARNING: /data/cache: No such file or directory, using the default"
+    assert first(warning, OOM.format(1, "03:00:00")) == ("out_of_memory", 1)
+    assert first(warning, ODD.format(1, "03:00:00")) == ("software", 1)
+    assert first(warning, CASCADE.format(1, "03:00:00")) == ("configuration", 0)
+
+
 def test_a_kernel_without_a_clock() -> None:
     """A fault of hardware whose time nobody knows comes before the exceptions that it explains."""
     kernel = "[ 8123.456789] NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.\n"

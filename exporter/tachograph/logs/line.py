@@ -57,6 +57,7 @@ _INSIDE = re.compile(
     r"\[(?:PG [^\]]{0,80} )?[Rr]ank (?P<a>\d{1,6})\]|^[Rr]ank (?P<b>\d{1,6}):|\brank +: +(?P<c>\d{1,6}) \(local_rank"
     r"|\btask (?P<d>\d{1,6}): |\bon rank (?P<e>\d{1,6})\b|\bprocess rank (?P<f>\d{1,6})\b"
 )
+_INSIDE_LOCAL = re.compile(r"\blocal_rank: (\d{1,4})\b")
 _INSIDE_HOST = re.compile(
     r"\bhost +: +(?P<a>[\w.-]+)|srun: error: (?P<b>[\w.-]+): |\bon node (?P<c>[\w.-]+)| ON (?P<d>[\w.-]+) CANCELLED"
 )
@@ -88,6 +89,8 @@ def parse(line: str, year: int) -> LogLine:
     if rank is None and (inside := _INSIDE.search(line, 0, 400)):
         rank = inside[inside.lastindex or 0]
     local = None if rank is not None else _first(said, ("local", "gpu"))
+    if rank is None and local is None and (inside := _INSIDE_LOCAL.search(line, 0, 400)):
+        local = inside[1]
     node = _first(said, _NODES)
     if node is None and (inside := _INSIDE_HOST.search(line, 0, 400)):
         node = inside[inside.lastindex or 0]

@@ -26,6 +26,9 @@ UNKNOWN = -1
 _TRACEBACK = "traceback (most recent call last)"
 _RESTART = ("restart_count", "attempts left")
 _ERRORS = ("error", "fatal", "critical", "exception")
+_SUMMARY = "(local_rank"
+"""torchrun's summary names a rank, and in the lines below it how its process ended."""
+_OF_SUMMARY = ("exitcode ", "traceback :")
 _ERROR_SET = frozenset(_ERRORS)
 _NCCL_SET = frozenset(MARKS)
 _LOOKS_LIKE_ERROR = re.compile(
@@ -100,7 +103,7 @@ class Context(NamedTuple):
 def _marks() -> tuple[Prefilter, tuple[str, ...], tuple[tuple[int, ...], ...]]:
     """Return the prefilter, its texts, and which rows each leads to."""
     rows = table().by_text
-    texts = tuple(dict.fromkeys((*rows, _TRACEBACK, *_RESTART, *_ERRORS, *MARKS)))
+    texts = tuple(dict.fromkeys((*rows, _TRACEBACK, _SUMMARY, *_RESTART, *_ERRORS, *MARKS)))
     return prefilter([text.encode() for text in texts]), texts, tuple(rows.get(text, ()) for text in texts)
 
 
@@ -122,6 +125,7 @@ class LogScan:
         self._last: float | None = None
         self._ranks: set[int] = set()
         self._end = b"\n"
+        self._summary: int | None = None
 
     def feed(self, block: bytes) -> None:
         """Read the next block, which ends with the end of a line unless the stream does."""
@@ -195,6 +199,10 @@ class LogScan:
         if not self._tracebacks and self._is_common(text, texts):
             return None
         line = self._parsed(text)
+        if _SUMMARY in texts:
+            self._summary = line.rank
+        elif line.rank is None and line.text.lstrip().startswith(_OF_SUMMARY):
+            line = line._replace(rank=self._summary)
         who = (line.node, line.rank)
         frame = ""
         exception = False

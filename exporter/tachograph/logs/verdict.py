@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,6 +15,13 @@ from tachograph.logs.scan import UNKNOWN, signature
 EPISODE = 45 * 60
 """Seconds without a finding that part two episodes: a collective may wait 30 minutes before it times out."""
 
+LONGEST_WAIT = 75 * 60
+"""Seconds before the end of an episode in which its cause is looked for first: what waits longer is rare."""
+
+_MILD = re.compile(
+    r"\b(?:User|Future|Deprecation|Runtime)Warning\b|(?:^|[\s\[|])(?:WARNING|WARN|INFO|DEBUG)(?:[\s\]:|]|$)|^warning: "
+)
+_NOT_MILD = re.compile(r"NCCL (?:WARN|INFO)|^\w*Error\b")
 _STRONG = ("out_of_memory", "hardware", "numerical")
 """Categories whose confirmations say more than an exception that no special row knows."""
 
@@ -98,16 +106,18 @@ def _root(findings: Iterable[LogFinding]) -> LogFinding | None:
 
 def _last_episode(among: Sequence[LogFinding], found: Sequence[LogFinding]) -> list[LogFinding]:
     """Return those of the last episode that has some, and those without a time."""
-    times = sorted(one.time for one in found if one.time is not None)
-    begin = times[0] if times else 0.0
     last = max((one.time for one in among if one.time is not None), default=None)
     if last is None:
         return list(among)
+    times = sorted(one.time for one in found if one.time is not None)
+    begin, end = times[0], times[0]
     for before, after in pairwise(times):
-        if after > last:
-            break
         if after - before > EPISODE:
+            if before >= last:
+                break
             begin = after
+        end = after
+    begin = max(begin, min(end - LONGEST_WAIT, last))
     return [one for one in among if one.time is None or one.time >= begin]
 
 
@@ -151,7 +161,7 @@ def _finding(attempt: int, row: int, group: Sequence[Found], reading: Reading) -
         nic=reading.nccl.card(first.sighting.text, first.key.node, rank) if category == "network" else "",
         cause=known.cause if known else "No row of the table knows this error.",
         next=list(known.next) if known else ["Read what stands around it"],
-        weight=_weight(row),
+        weight=_weight(row, first.sighting.text),
     )
 
 
@@ -163,11 +173,14 @@ def _rank(found: Found, reading: Reading) -> int | None:
     return found.key.rank
 
 
-def _weight(row: int) -> Weight:
+def _weight(row: int, text: str) -> Weight:
+    """Return how much a line says about the cause; a root that its program calls a warning only perhaps."""
     known = signature(row)
     if row == UNKNOWN or known is None:
         return Weight.UNKNOWN
     if known.role == "root":
+        if _MILD.search(text[:200]) and not _NOT_MILD.search(text[:200]):
+            return Weight.UNKNOWN
         return Weight.EXCEPTION if known.weak else Weight.ROOT
     if known.role == "confirmation":
         return Weight.CONFIRMED if known.category in _STRONG else Weight.CONFIRMATION
