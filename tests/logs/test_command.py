@@ -205,16 +205,20 @@ def test_standard_input(
     assert err.startswith("tachograph logs: standard input: " if status else "")
 
 
-@pytest.mark.parametrize("missing", ["drain3", "ahocorasick_rs"])
-def test_without_its_libraries(
-    missing: str, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It works without the clustering, and without the fast search."""
-    monkeypatch.setitem(sys.modules, missing, None)
-    scan._marks.cache_clear()
+def test_without_clustering(log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors that no row knows are then put together by their text without numbers."""
+    monkeypatch.setitem(sys.modules, "drain3", None)
     assert "CAUSE: out of memory, rank 3" in run(capsys, log)[1]
-    monkeypatch.undo()
+
+
+def test_without_its_extra(log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says how to install it."""
+    monkeypatch.setitem(sys.modules, "ahocorasick_rs", None)
     scan._marks.cache_clear()
+    status, out, err = run(capsys, log)
+    assert (status, out) == (1, "")
+    assert err.startswith("tachograph logs: ahocorasick_rs is not installed: pip install ")
+    assert "[logs]" in err
 
 
 @pytest.fixture

@@ -29,6 +29,11 @@ class NcclFacts:
         self.used: dict[int, set[int]] = {}
         self._channels = 0
 
+    @property
+    def full(self) -> bool:
+        """Whether no further lines of channels are read."""
+        return self._channels >= _MOST
+
     def read(self, line: LogLine) -> None:
         """Note what one line says."""
         if (match := _RANK.search(line.text)) and line.pid is not None:
@@ -43,7 +48,7 @@ class NcclFacts:
 
     def channel(self, text: str) -> None:
         """Note what the line of one channel says: by which card a rank sends or receives."""
-        if self._channels < _MOST and (match := _CHANNEL.search(text)):
+        if not self.full and (match := _CHANNEL.search(text)):
             self._channels += 1
             own = match[1] if match[3] == "send" else match[2]
             self.used.setdefault(int(own), set()).add(int(match[5]))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tachograph.logs.line import LogLine, parse
 from tachograph.logs.nccl import CHANNEL, MARKS, NcclFacts
-from tachograph.logs.prefilter import Prefilter, prefilter
+from tachograph.logs.prefilter import Prefilter
 from tachograph.logs.signatures import LONGEST, LogSignature, table
 from tachograph.logs.tracebacks import Tracebacks
 
@@ -104,7 +104,7 @@ def _marks() -> tuple[Prefilter, tuple[str, ...], tuple[tuple[int, ...], ...]]:
     """Return the prefilter, its texts, and which rows each leads to."""
     rows = table().by_text
     texts = tuple(dict.fromkeys((*rows, _TRACEBACK, _SUMMARY, *_RESTART, *_ERRORS, *MARKS)))
-    return prefilter([text.encode() for text in texts]), texts, tuple(rows.get(text, ()) for text in texts)
+    return Prefilter([text.encode() for text in texts]), texts, tuple(rows.get(text, ()) for text in texts)
 
 
 class LogScan:
@@ -157,7 +157,7 @@ class LogScan:
 
     def _candidates(self, block: bytes, low: bytes) -> Iterator[tuple[int, bytes, list[int]]]:
         """Yield the lines with known texts, and all lines while a traceback is open: begin, content, known texts."""
-        found = iter(self._filter.find(low))
+        found = self._worth_reading(block, low)
         mark = next(found, None)
         position = 0
         while position < len(block):
@@ -176,6 +176,22 @@ class LogScan:
                 mark = next(found, None)
             yield begin, _around(block, begin, at, end), marks
             position = end + 1
+
+    def _worth_reading(self, block: bytes, low: bytes) -> Iterator[tuple[int, int]]:
+        """Yield the known texts of a block and their places, without what healthy logs are full of.
+
+        An `error` in small letters counts with a colon alone; channels of NCCL do as long as some are missing.
+        """
+        levels = {self._texts.index(text): len(text) for text in _ERRORS}
+        channel = self._texts.index(CHANNEL)
+        for number, start in self._filter.find(low):
+            if number in levels:
+                end = start + levels[number]
+                if block[start:end].islower() and block[end : end + 1] != b":":
+                    continue
+            elif number == channel and self._nccl.full:
+                continue
+            yield number, start
 
     def _read(self, raw: bytes, marks: list[int], place: Place, where: tuple[bytes, int]) -> None:
         if self._tracebacks:
