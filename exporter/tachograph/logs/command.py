@@ -15,10 +15,10 @@ from tachograph import duration
 from tachograph.logs import text
 from tachograph.logs.reading import Progress, Reading, read, read_stream
 from tachograph.logs.remote import RemoteError, journal, loki
-from tachograph.logs.scan import Context
+from tachograph.logs.scan import Context, prepare
 from tachograph.logs.signatures import table
 from tachograph.logs.sources import FilePart, Unread, files, parts, refused, standard_input, whole_lines
-from tachograph.logs.verdict import LogVerdict, conclude
+from tachograph.logs.verdict import LogFinding, LogVerdict, conclude
 from tachograph.printable import printable
 
 EPILOG = """\
@@ -90,7 +90,7 @@ def as_object(verdict: LogVerdict) -> dict[str, Any]:
         "version": 1,
         "signatures": table().version,
         "state": verdict.state,
-        "findings": [dataclasses.asdict(finding) for finding in verdict.findings],
+        "findings": [_finding(finding) for finding in verdict.findings],
         "attempts": [
             {
                 "attempt": root.attempt,
@@ -115,6 +115,10 @@ def as_object(verdict: LogVerdict) -> dict[str, Any]:
     }
 
 
+def _finding(finding: LogFinding) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(finding).items() if name != "weight"}
+
+
 def _checked(parser: argparse.ArgumentParser, given: argparse.Namespace) -> float:
     """Return the Unix time of --since; exit with a usage error if the arguments do not fit."""
     if bool(given.loki) != bool(given.query):
@@ -137,6 +141,7 @@ def _read(given: argparse.Namespace, since: float, reading: Reading) -> None:
     now = time.time()
     year = time.gmtime(now).tm_year
     total = sum(0 if part.end is None else part.end - part.begin for part in tasks)
+    prepare()
     with _progress(total) as progress:
         read(tasks, reading, progress)
         if "-" in given.paths:

@@ -107,6 +107,11 @@ def _marks() -> tuple[Prefilter, tuple[str, ...], tuple[tuple[int, ...], ...]]:
     return Prefilter([text.encode() for text in texts]), texts, tuple(rows.get(text, ()) for text in texts)
 
 
+def prepare() -> None:
+    """Read the table and make the search for its texts; raise ModuleNotFoundError without the extra `logs`."""
+    _marks()
+
+
 class LogScan:
     """Reads one stream."""
 
