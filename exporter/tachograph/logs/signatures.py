@@ -129,12 +129,7 @@ def _row(given: object, number: int) -> LogSignature:
     if not isinstance(steps, list) or not all(isinstance(one, str) for one in steps) or not given.get("cause"):
         raise SignatureError(f"{where}: expected a cause, and a list of texts as next")
     flags = 0 if given.get("case") else re.IGNORECASE
-    try:
-        wanted, excluded = (
-            re.compile(given[name], flags) if given.get(name) else None for name in ("pattern", "pattern_not")
-        )
-    except re.error as error:
-        raise SignatureError(f"{where}: {error}") from error
+    wanted, excluded = (_pattern(given.get(name, []), flags, where) for name in ("pattern", "pattern_not"))
     return LogSignature(
         name=given["name"],
         category=given["category"],
@@ -146,3 +141,12 @@ def _row(given: object, number: int) -> LogSignature:
         cause=str(given["cause"]),
         next=tuple(steps),
     )
+
+
+def _pattern(given: object, flags: int, where: str) -> re.Pattern[str] | None:
+    if not isinstance(given, list) or not all(isinstance(one, str) and one for one in given):
+        raise SignatureError(f"{where}: a pattern must be a list of regular expressions")
+    try:
+        return re.compile("|".join(given), flags) if given else None
+    except re.error as error:
+        raise SignatureError(f"{where}: {error}") from error
