@@ -143,6 +143,9 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path: Path, capsys: pytest
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").mkdir()
     (tmp_path / ".hidden").write_text(LOG, encoding="utf-8")
+    out = run(capsys, tmp_path, tmp_path / "empty", tmp_path / "nowhere")[1]
+    assert out.splitlines()[0].endswith("; 8 skipped")
+    assert f"  skipped: {tmp_path}/broken: No such file or directory" in out
     status, said = as_json(capsys, tmp_path, tmp_path / "empty", tmp_path / "nowhere")
     assert status == 0
     assert {Path(one["name"]).name: (one["why"], one["skipped"]) for one in said["problems"]} == {

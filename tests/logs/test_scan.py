@@ -57,7 +57,10 @@ def test_a_traceback_that_does_not_end() -> None:
 
 def test_errors_that_no_row_knows_are_put_together() -> None:
     """By their wording: numbers and names in them do not count."""
-    found = findings("".join(f"[rank{rank}]: ERROR widget {rank}{rank} of shelf s{rank} fell\n" for rank in range(9)))
+    names = ("amber", "beryl", "coral", "opal", "pearl", "quartz", "ruby", "topaz", "zircon")
+    found = findings(
+        "".join(f"[rank{rank}]: ERROR widget {rank} of shelf {name} fell\n" for rank, name in enumerate(names))
+    )
     assert [(one.category, one.role, one.count, one.ranks) for one in found] == [
         ("unknown", "unknown", 9, list(range(9)))
     ]
@@ -75,6 +78,13 @@ def test_attempts_by_what_torchrun_says() -> None:
     roots = {one.attempt: (one.name, one.rank) for one in found if one.role == "root"}
     assert roots == {0: ("device_assert", 1), 2: ("cuda_out_of_memory", 0), 3: ("no_space", 2)}
     assert found[0].attempt == 0
+
+
+def test_a_line_that_comes_in_each_attempt() -> None:
+    """It is counted for each, though but for its time it is the same."""
+    line = "[rank1]: 2026-11-26 03:00:0{} RuntimeError: CUDA error: misaligned address\n"
+    found = findings(line.format(1) + line.format(2) + "restart_count=1\n" + line.format(3))
+    assert {(one.attempt, one.count) for one in found} == {(0, 2), (1, 1)}
 
 
 def test_the_summary_of_torchrun() -> None:
@@ -131,8 +141,8 @@ def test_ranks_and_cards_by_the_lines_of_nccl() -> None:
     """A process is the rank that its communicator says, and uses the cards that its channels name."""
     found = findings(
         "node02:77:78 [1] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_4:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
-        "node02:77:78 [1] NCCL INFO ncclCommInitRank comm 0x5 rank 1 nranks 2 cudaDev 1 - Init COMPLETE\n"
         "node02:77:78 [1] NCCL INFO ncclCommInitRank comm 0x6 rank 9 nranks 16 cudaDev 1 - Init COMPLETE\n"
+        "node02:77:78 [1] NCCL INFO ncclCommInitRank comm 0x5 rank 1 nranks 2 cudaDev 1 - Init COMPLETE\n"
         "node02:77:79 [1] NCCL INFO Channel 00/0 : 9[1] -> 10[2] [send] via NET/IB/1/GDRDMA\n"
         "node02:77:80 [1] ib.cc:9 NCCL WARN NET/IB : Got completion from peer 10.0.0.7<4> with status=12 opcode=0\n"
     )
@@ -152,6 +162,16 @@ def test_parts_say_what_the_whole_says(part: int, tmp_path: Path, monkeypatch: p
     assert [(one.name, one.rank, one.line_number, one.count) for one in conclude(apart).findings] == [
         (one.name, one.rank, one.line_number, one.count) for one in conclude(whole).findings
     ]
+
+
+def test_an_attempt_goes_on_in_the_next_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a line says otherwise."""
+    path = tmp_path / "run.log"
+    filler = "[rank0]: step 1 loss 2.3\n" * 100
+    path.write_text(filler + "restart_count=2\n" + filler * 3 + "CUDA out of memory\n" + filler, encoding="utf-8")
+    monkeypatch.setattr(sources, "PART", 3000)
+    (found,) = conclude(read_file(path)).findings
+    assert (found.attempt, found.line_number) == (2, 402)
 
 
 def test_processes_say_what_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
