@@ -31,6 +31,8 @@ AT = datetime(2026, 11, 26, 3, 12, 33, tzinfo=timezone.utc).timestamp()
         ("(RayTrainWorker pid=12, ip=10.0.0.2) gone", LogLine("gone", node="10.0.0.2", pid=12)),
         ("Nov 26 03:12:33 node07 kernel: [12345.678901] gone", LogLine("gone", AT, node="node07")),
         ("2026-11-26T03:12:33+00:00 node07 kernel: gone", LogLine("gone", AT, node="node07")),
+        ("[  +0.000316] kernel: gone", LogLine("gone")),
+        ("w-1: w-1:29:44 [4] init.cc:263 NCCL WARN x", LogLine("init.cc:263 NCCL WARN x", None, 4, True, "w-1", 29)),
         ("[Thu Nov 26 03:12:33 2026] gone", LogLine("gone", AT)),
         ("11/26/2026 03:12:33 - gone", LogLine("gone", AT)),
         ("node01:123:456 [2] NCCL WARN gone", LogLine("NCCL WARN gone", None, 2, True, "node01", 123)),

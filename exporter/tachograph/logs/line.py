@@ -42,11 +42,13 @@ _PREFIX = re.compile(
     | \[?[IWEFVDC](?P<md>\d{4})\ (?P<glog>\d\d:\d\d:\d\d)(?P<gpart>\.\d{1,9})?[^\]\n]{0,120}?\]\s?   # glog, PyTorch
     | \[[IWEFVDC]\ [\w./-]+:\d+\]\s?                                         # PyTorch until 2.1
     | \[(?P<long>[A-Z][a-z]{2}\ [A-Z][a-z]{2}\ {1,2}\d{1,2}\ \d\d:\d\d:\d\d\ \d{4})\]\s?          # dmesg -T
-    | \[\ {0,8}\d{1,9}\.\d{6}\]\s?                                           # dmesg
+    | \[\ {0,8}\+?\d{1,9}\.\d{6}\]\s?                                        # dmesg
+    | kernel:\s
+    | [A-Za-z][\w.-]*:\ (?=[\w.<>-]+:\d+:\d+\ \[)                             # the MPI operator
     | (?P<month>[A-Z][a-z]{2})\ {1,2}(?P<day>\d{1,2})\ (?P<clock>\d\d:\d\d:\d\d)\ (?P<host>[\w.-]+)
       \ [\w./-]+(?:\[\d+\])?:\s?                                           # syslog
     | (?P<us>\d\d/\d\d/\d{4}\ \d\d:\d\d:\d\d)(?:\ -)?\s?
-    | (?P<nccl>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+\ \[(?P<gpu>\d{1,3})\]\ (?=.{0,40}NCCL)
+    | (?P<nccl>[A-Za-z<][\w.<>-]*):(?P<pid>\d+):\d+\ \[(?P<gpu>\d{1,3})\]\ (?=.{0,40}NCCL)
     | (?P<kernel>[A-Za-z][\w.-]*)\ kernel:\s?
     )""",
     re.VERBOSE,
