@@ -107,6 +107,15 @@ def test_a_warning_is_only_perhaps_the_cause() -> None:
     assert first(warning, CASCADE.format(1, "03:00:00")) == ("configuration", 0)
 
 
+def test_a_root_that_a_dead_peer_explains() -> None:
+    """A broken path to a peer is the cause where nothing else is, and not where a peer is known to have died."""
+    path = "[rank5]: 2026-11-26 03:00:00 NCCL WARN NET/IB : Got completion from peer 10.0.0.7<4> with status=12"
+    killed = "2026-11-26T03:00:09Z node07 kernel: Memory cgroup out of memory: Killed process 7 (python)"
+    assert first(path, CASCADE.format(1, "02:59:00"), ODD.format(2, "02:59:00")) == ("network", 5)
+    assert first(path, OOM.format(1, "03:00:01")) == ("out_of_memory", 1)
+    assert first(path, killed) == ("out_of_memory", None)
+
+
 def test_a_kernel_without_a_clock() -> None:
     """A fault of hardware whose time nobody knows comes before the exceptions that it explains."""
     kernel = "[ 8123.456789] NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.\n"

@@ -26,7 +26,7 @@ PATH = Path(__file__).with_name("signatures.yaml")
 LONGEST = 4096
 """Letters of a line that are looked at; a message that needs more to be recognised is not known."""
 
-_FIELDS = {"name", "category", "role", "find", "pattern", "pattern_not", "case", "weak", "cause", "next"}
+_FIELDS = {"name", "category", "role", "find", "pattern", "pattern_not", "case", "weak", "peer", "cause", "next"}
 
 
 class SignatureError(Exception):
@@ -43,6 +43,7 @@ class LogSignature(NamedTuple):
     pattern: re.Pattern[str] | None
     pattern_not: re.Pattern[str] | None
     weak: bool
+    peer: bool
     cause: str
     next: tuple[str, ...]
 
@@ -138,6 +139,7 @@ def _row(given: object, number: int) -> LogSignature:
         pattern=wanted,
         pattern_not=excluded,
         weak=bool(given.get("weak")),
+        peer=bool(given.get("peer")),
         cause=str(given["cause"]),
         next=tuple(steps),
     )

@@ -16,6 +16,7 @@ MOST_PROBLEMS = 8
 _HEADINGS = {
     Weight.ROOT: "CAUSE",
     Weight.CONFIRMED: "CAUSE, as confirmed from outside",
+    Weight.PEER: "CAUSE, unless the peer that the line names died of something else",
     Weight.EXCEPTION: "CAUSE, an exception that no row of the table knows",
     Weight.CONFIRMATION: "PROBABLE CAUSE",
     Weight.UNKNOWN: "PERHAPS, an error that no row of the table knows",

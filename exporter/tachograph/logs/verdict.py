@@ -31,11 +31,12 @@ class Weight(IntEnum):
 
     ROOT = 0
     CONFIRMED = 1
-    EXCEPTION = 2
-    CONFIRMATION = 3
-    UNKNOWN = 4
-    CASCADE = 5
-    ADVICE = 6
+    PEER = 2
+    EXCEPTION = 3
+    CONFIRMATION = 4
+    UNKNOWN = 5
+    CASCADE = 6
+    ADVICE = 7
 
 
 @dataclass
@@ -181,7 +182,7 @@ def _weight(row: int, text: str) -> Weight:
     if known.role == "root":
         if _MILD.search(text[:200]) and not _NOT_MILD.search(text[:200]):
             return Weight.UNKNOWN
-        return Weight.EXCEPTION if known.weak else Weight.ROOT
+        return Weight.EXCEPTION if known.weak else Weight.PEER if known.peer else Weight.ROOT
     if known.role == "confirmation":
         return Weight.CONFIRMED if known.category in _STRONG else Weight.CONFIRMATION
     return Weight.CASCADE if known.role == "cascade" else Weight.ADVICE
