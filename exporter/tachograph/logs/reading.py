@@ -55,7 +55,7 @@ class Reading:
         for scanned in scans:
             for key, sighting in scanned.sightings.items():
                 known = key._replace(attempt=attempt) if key.attempt is None else key
-                self.found.append(Found(known, sighting, name, lines + sighting.place.line))
+                self.found.append(Found(known, sighting, name, lines + sighting.line))
             attempt = attempt if scanned.attempt is None else scanned.attempt
             lines += scanned.lines
             self.nccl.add(scanned.nccl)

@@ -44,13 +44,6 @@ _BEFORE = 4096
 """Bytes before a line without a time in which one is looked for."""
 
 
-class Place(NamedTuple):
-    """Where a line is: `line` counts from 1 within the part of the file that was read in one go."""
-
-    file: int
-    line: int
-
-
 class Key(NamedTuple):
     """A thing that is kept once: a kind of line of one rank in one attempt; `attempt` None: no line has said it yet."""
 
@@ -62,9 +55,12 @@ class Key(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """The first line of a key, how many there were, and where the exception was raised, if the traceback says it."""
+    """The first line of a key and its number (from 1, in what was read in one go), how many there were, and where from.
 
-    place: Place
+    `frame`: where the exception was raised, if the traceback says it.
+    """
+
+    line: int
     time: float | None
     text: str
     seen: int
@@ -141,7 +137,7 @@ class LogScan:
         for begin, raw, marks in self._candidates(block, block.lower()):
             number += block.count(b"\n", counted, begin)
             counted = begin
-            self._read(raw, marks, Place(self._context.file, self._lines + number + 1), (block, begin))
+            self._read(raw, marks, self._lines + number + 1, (block, begin))
         self._lines += number + block.count(b"\n", counted)
         self._size += len(block)
         self._end = block[-_BEFORE:]
@@ -198,9 +194,9 @@ class LogScan:
                 continue
             yield number, start
 
-    def _read(self, raw: bytes, marks: list[int], place: Place, where: tuple[bytes, int]) -> None:
+    def _read(self, raw: bytes, marks: list[int], number: int, where: tuple[bytes, int]) -> None:
         if self._tracebacks:
-            self._line(raw.decode("utf-8", errors="replace"), marks, place, where)
+            self._line(raw.decode("utf-8", errors="replace"), marks, number, where)
             return
         same = _CLOCK.sub(b"", raw)  # a line that was seen before at another time
         if same in self._known:
@@ -208,13 +204,13 @@ class LogScan:
                 seen = self._sightings[key]
                 self._sightings[key] = seen._replace(seen=seen.seen + 1)
             return
-        key = self._line(raw.decode("utf-8", errors="replace"), marks, place, where)
+        key = self._line(raw.decode("utf-8", errors="replace"), marks, number, where)
         if not self._tracebacks:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[same] = key
 
-    def _line(self, text: str, marks: list[int], place: Place, where: tuple[bytes, int]) -> Key | None:
+    def _line(self, text: str, marks: list[int], number: int, where: tuple[bytes, int]) -> Key | None:
         """Read one line; return what it was counted as, None if it was not."""
         texts = {self._texts[mark] for mark in marks}
         if not self._tracebacks and self._is_common(text, texts):
@@ -248,7 +244,7 @@ class LogScan:
             return None
         if line.time is None:
             line = line._replace(time=self._time_of(self._before(*where), last=True))
-        return self._keep(row, line, place, frame)
+        return self._keep(row, line, number, frame)
 
     def _is_common(self, text: str, texts: set[str]) -> bool:
         """Return whether a line is of the two kinds that long logs are full of and that need no parsing."""
@@ -268,7 +264,7 @@ class LogScan:
             return UNKNOWN
         return None
 
-    def _keep(self, row: int, line: LogLine, place: Place, frame: str) -> Key | None:
+    def _keep(self, row: int, line: LogLine, number: int, frame: str) -> Key | None:
         detail = _NUMBERS.sub("#", line.text)[:120] if row in (UNKNOWN, self._weak) else ""
         key = Key(self._attempt, row, line.node, line.rank, detail)
         if seen := self._sightings.get(key):
@@ -279,7 +275,7 @@ class LogScan:
             return None
         self._unknown += bool(detail)
         text = line.text.strip()[:LONGEST]
-        self._sightings[key] = Sighting(place, line.time, text, 1, frame, line.local, line.pid)
+        self._sightings[key] = Sighting(number, line.time, text, 1, frame, line.local, line.pid)
         return key
 
     def _before(self, block: bytes, begin: int) -> bytes:

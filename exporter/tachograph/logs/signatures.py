@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ ROLES = ("root", "confirmation", "cascade", "advice")
 """How much a line says about the cause, the most first; a line of an earlier role is preferred whenever it came."""
 
 PATH = Path(__file__).with_name("signatures.yaml")
-LONGEST = 4096
+LONGEST = 1024
 """Letters of a line that are looked at; a message that needs more to be recognised is not known."""
 
 _FIELDS = {"name", "category", "role", "find", "pattern", "pattern_not", "case", "weak", "peer", "cause", "next"}
@@ -74,11 +74,6 @@ class SignatureTable(NamedTuple):
             if any(text in low for text in row.find) and row.matches(line):
                 return row
         return None
-
-    def among(self, rows: Sequence[int], line: str) -> LogSignature | None:
-        """Return the first of the given rows, in order, whose patterns accept a line, None if there is none."""
-        line = line[:LONGEST]
-        return next((row for row in map(self.rows.__getitem__, rows) if row.matches(line)), None)
 
 
 @cache
