@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Command] = {
     "blackbox": Command(
         "tachograph.collect.command:main", "say from a stuck run's Flight Recorder dumps which rank holds it up"
     ),
+    "logs": Command("tachograph.logs.command:main", "find the first cause of a failed run in its logs", "logs"),
     "bundle": Command(
         "tachograph.bundle.command:main", "write rules, routes, dashboards and runbooks for Prometheus and Kubernetes"
     ),

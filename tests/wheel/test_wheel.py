@@ -23,6 +23,7 @@ NEEDS = {
     "report": ["a-run", "--out", "-"],
     "bundle": ["--out", "/nonexistent/bundle"],
     "doctor": [],
+    "logs": [__file__],
 }
 """Arguments with which a command cannot do without its extra."""
 
@@ -66,7 +67,7 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
 
 def test_the_client_is_a_small_part(wheel: Path) -> None:
     """What a training process may import has at most 300 KB of the wheel; a package that is not named here counts."""
-    others = {"node", "shipped_files", "top", "report", "bundle", "dashboards", "doctor", "silence", "watch"}
+    others = {"node", "shipped_files", "top", "report", "bundle", "dashboards", "doctor", "silence", "watch", "logs"}
     with zipfile.ZipFile(wheel) as archive:
         parts = [(one.filename.split("/"), one.compress_size) for one in archive.infolist()]
     assert (

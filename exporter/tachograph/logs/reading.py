@@ -1,0 +1,145 @@
+"""Reads all streams, large ones on several cores, and joins what they said."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tachograph.logs.nccl import NcclFacts
+from tachograph.logs.scan import Context, Key, LogScan, Scanned, Sighting
+from tachograph.logs.sources import BLOCK, UNREADABLE, FilePart, Unread, blocks
+
+ALONE = 32 << 20
+"""Bytes in all up to which other processes are not worth their start."""
+_AHEAD = 4
+"""Parts that are handed to each process in advance."""
+
+Progress = Callable[[int], None]
+"""Called with the bytes that have been read since the last call."""
+
+
+class Found(NamedTuple):
+    """One kind of line of one rank in one attempt, with the place in its whole file."""
+
+    key: Key
+    sighting: Sighting
+    file: str
+    line: int
+
+
+@dataclass
+class Reading:
+    """Everything that was read: what was found in the order of files and lines, sizes, and what could not be read."""
+
+    found: list[Found] = field(default_factory=list)
+    nccl: NcclFacts = field(default_factory=NcclFacts)
+    problems: list[Unread] = field(default_factory=list)
+    files: int = 0
+    size: int = 0
+    lines: int = 0
+    long_lines: int = 0
+    lost: int = 0
+    first: float | None = None
+    last: float | None = None
+    ranks: set[int] = field(default_factory=set)
+
+    def add(self, name: str, scans: Sequence[Scanned], context: Context) -> None:
+        """Add the parts of one file, in order."""
+        lines, attempt = 0, context.attempt
+        self.files += 1
+        for scanned in scans:
+            for key, sighting in scanned.sightings.items():
+                known = key._replace(attempt=attempt) if key.attempt is None else key
+                self.found.append(Found(known, sighting, name, lines + sighting.line))
+            attempt = attempt if scanned.attempt is None else scanned.attempt
+            lines += scanned.lines
+            self.nccl.add(scanned.nccl)
+            self.size += scanned.size
+            self.long_lines += scanned.long_lines
+            self.lost += scanned.lost
+            self.ranks |= scanned.ranks
+            seen = (sighting.time for sighting in scanned.sightings.values())
+            ends = (self.first, self.last, scanned.first, scanned.last)
+            times = [time for time in (*ends, *seen) if time is not None]
+            self.first, self.last = min(times, default=None), max(times, default=None)
+        self.lines += lines
+
+
+class _Outcome(NamedTuple):
+    scanned: Scanned
+    why: str
+
+
+def read(parts: Sequence[FilePart], reading: Reading, progress: Progress) -> None:
+    """Read parts of files into a reading; a file that fails midway is read as far as it goes, and is a problem."""
+    outcomes: dict[int, _Outcome] = {}
+    for number, outcome in _outcomes(parts, progress):
+        outcomes[number] = outcome
+    by_file: dict[int, list[int]] = {}
+    for number, part in enumerate(parts):
+        by_file.setdefault(part.context.file, []).append(number)
+    for numbers in by_file.values():
+        name = str(parts[numbers[0]].path)
+        for number in numbers:
+            if why := outcomes[number].why:
+                lines = outcomes[number].scanned.lines
+                reading.problems.append(Unread(name, f"{why}, after {lines} lines", skipped=not lines))
+        reading.add(name, [outcomes[number].scanned for number in numbers], parts[numbers[0]].context)
+
+
+def read_stream(name: str, stream: Iterable[bytes], context: Context, reading: Reading, progress: Progress) -> None:
+    """Read one stream of blocks into a reading."""
+    outcome = _scan(stream, context, progress)
+    if outcome.why:
+        reading.problems.append(Unread(name, outcome.why, skipped=not outcome.scanned.lines))
+    reading.add(name, [outcome.scanned], context)
+
+
+def _outcomes(parts: Sequence[FilePart], progress: Progress) -> Iterator[tuple[int, _Outcome]]:
+    processes = min(os.cpu_count() or 1, len(parts), 8)
+    if processes < 2 or sum(_size(part) for part in parts) < ALONE:
+        for number, part in enumerate(parts):
+            yield number, _scan(blocks(part), part.context, progress)
+        return
+    with ProcessPoolExecutor(
+        processes,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C ends this process, which ends them
+    ) as pool:
+        waiting: dict[Future[_Outcome], int] = {}
+        left = iter(enumerate(parts))
+        while True:
+            while len(waiting) < processes * _AHEAD and (entry := next(left, None)) is not None:
+                waiting[pool.submit(_in_a_process, entry[1])] = entry[0]
+            if not waiting:
+                return
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                outcome = future.result()
+                progress(outcome.scanned.size)
+                yield waiting.pop(future), outcome
+
+
+def _in_a_process(part: FilePart) -> _Outcome:
+    return _scan(blocks(part), part.context, lambda _: None)
+
+
+def _scan(stream: Iterable[bytes], context: Context, progress: Progress) -> _Outcome:
+    scan, why = LogScan(context), ""
+    try:
+        for block in stream:
+            scan.feed(block)
+            progress(len(block))
+    except UNREADABLE as error:
+        strerror = error.strerror if isinstance(error, OSError) else None
+        why = strerror or str(error) or type(error).__name__
+    return _Outcome(scan.result(), why)
+
+
+def _size(part: FilePart) -> int:
+    return BLOCK if part.end is None else part.end - part.begin

@@ -1,0 +1,80 @@
+"""Logs that are asked for: systemd's journal by journalctl, and Loki by its HTTP API."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import cast
+from urllib.parse import urlencode
+
+from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
+from tachograph.logs.sources import ReadsPieces, whole_lines
+
+LOKI_PAGE = 5_000
+"""Lines of one response; the limit of a Loki that is not configured otherwise."""
+_TIMEOUT = 30.0
+
+
+class RemoteError(Exception):
+    """The logs cannot be had; the text says in one line why."""
+
+
+def journal(unit: str, since: float, until: float) -> Iterator[bytes]:
+    """Yield the journal of this machine as lines of JSON, in blocks; `unit` "" is all of it. Raises RemoteError."""
+    command = ["journalctl", "--output=json", "--no-pager", "--quiet", f"--since=@{since:.0f}", f"--until=@{until:.0f}"]
+    command += [f"--unit={unit}"] if unit else []
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL) as run:
+            assert run.stdout is not None
+            assert run.stderr is not None
+            yield from whole_lines(cast("ReadsPieces", run.stdout))
+            said = run.stderr.read(4096).decode(errors="replace").strip()
+            if run.wait():
+                raise RemoteError(f"journalctl: {said.splitlines()[-1] if said else f'exit status {run.returncode}'}")
+    except OSError as error:
+        raise RemoteError(f"journalctl: {error.strerror or error}") from error
+
+
+def loki(url: str, query: str, since: float, until: float) -> Iterator[bytes]:
+    """Yield the lines of a LogQL query between two Unix times, oldest first, in blocks. Raises RemoteError.
+
+    Each line is put as an object with `msg`, `time`, and the labels that name its node and rank.
+    """
+    start, end = int(since * 1e9), int(until * 1e9)
+    address = without_password(url.rstrip("/"))
+    while start < end:
+        given = urlencode({"query": query, "start": start, "end": end, "limit": LOKI_PAGE, "direction": "forward"})
+        try:
+            answer = ask(f"{url.rstrip('/')}/loki/api/v1/query_range?{given}", _TIMEOUT)
+            if answer.status != 200:
+                said = " ".join(answer.body[:200].decode(errors="replace").split())
+                raise RemoteError(f"Loki at {address}: {answer.status} {answer.reason}: {said}")
+            entries = sorted(_entries(answer.body))
+        except HttpError as error:
+            raise RemoteError(f"Loki at {address}: {error}") from error
+        except UNREADABLE as error:
+            raise RemoteError(f"Loki at {address}: an answer of another form: {error!r:.200}") from error
+        if not entries:
+            return
+        yield "".join(line for _, line in entries).encode()
+        if len(entries) < LOKI_PAGE:
+            return
+        start = max(entries[-1][0], start + 1)  # lines of the same nanosecond may come twice, and none is left out
+
+
+def _entries(body: bytes) -> Iterator[tuple[int, str]]:
+    result = json.loads(body)["data"]["result"]
+    for stream in result:
+        labels = stream.get("stream") or {}
+        said = {"node": _label(labels, ("node", "node_name", "host", "hostname", "pod", "instance"))}
+        rank = _label(labels, ("rank",))
+        if rank.isdecimal():
+            said |= {"rank": int(rank)}  # type: ignore[dict-item]
+        for at, text, *_ in stream["values"]:
+            entry = {"msg": str(text), "time": int(at) / 1e9} | said
+            yield int(at), json.dumps(entry, ensure_ascii=False) + "\n"
+
+
+def _label(labels: dict[str, str], names: Sequence[str]) -> str:
+    return next((str(labels[name]) for name in names if labels.get(name)), "")

@@ -1,0 +1,149 @@
+"""The table of signatures (signatures.yaml), and the classification of a text by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+CATEGORIES = (
+    "out_of_memory",
+    "network",
+    "numerical",
+    "hardware",
+    "data",
+    "storage",
+    "software",
+    "preemption",
+    "configuration",
+)
+ROLES = ("root", "confirmation", "cascade", "advice")
+"""How much a line says about the cause, the most first; a line of an earlier role is preferred whenever it came."""
+
+PATH = Path(__file__).with_name("signatures.yaml")
+LONGEST = 1024
+"""Letters of a line that are looked at; a message that needs more to be recognised is not known."""
+
+_FIELDS = {"name", "category", "role", "find", "pattern", "pattern_not", "case", "weak", "peer", "cause", "next"}
+
+
+class SignatureError(Exception):
+    """The table is not valid; the text names the row and what was expected."""
+
+
+class LogSignature(NamedTuple):
+    """A row of the table; signatures.yaml says what its fields mean."""
+
+    name: str
+    category: str
+    role: str
+    find: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    pattern_not: re.Pattern[str] | None
+    weak: bool
+    peer: bool
+    cause: str
+    next: tuple[str, ...]
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        """Return what a line of this row is sorted by: the most telling role first, weak rows after the others."""
+        return ROLES.index(self.role), self.weak
+
+    def matches(self, line: str) -> bool:
+        """Return whether the row's patterns accept a line that has one of `find` in it."""
+        if self.pattern is not None and not self.pattern.search(line):
+            return False
+        return self.pattern_not is None or not self.pattern_not.search(line)
+
+
+class SignatureTable(NamedTuple):
+    """The rows in their order, the version of the table, and which rows each text of `find` leads to."""
+
+    version: str
+    rows: tuple[LogSignature, ...]
+    by_text: Mapping[str, tuple[int, ...]]
+
+    def classify(self, line: str) -> LogSignature | None:
+        """Return the first row that matches one line, None if there is none."""
+        line = line[:LONGEST]
+        low = line.lower()
+        for row in self.rows:
+            if any(text in low for text in row.find) and row.matches(line):
+                return row
+        return None
+
+
+@cache
+def table() -> SignatureTable:
+    """Return the table that is shipped, read once."""
+    return parse(PATH.read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> SignatureTable:
+    """Return the table of a YAML text; raise SignatureError."""
+    import yaml  # here, not above: the --help of the command does not need it
+
+    try:
+        content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise SignatureError(f"not YAML: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("signatures"), list) or "version" not in content:
+        raise SignatureError("expected `version` and a list `signatures`")
+    rows = tuple(_row(given, number) for number, given in enumerate(content["signatures"], 1))
+    names = [row.name for row in rows]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise SignatureError(f"given twice: {', '.join(sorted(twice))}")
+    found: dict[str, list[int]] = {}
+    for number, row in enumerate(rows):
+        for one in row.find:
+            found.setdefault(one, []).append(number)
+    return SignatureTable(str(content["version"]), rows, {one: tuple(numbers) for one, numbers in found.items()})
+
+
+def classify(text: str) -> LogSignature | None:
+    """Return what a text says, from the line of it that tells most; None if no line is known."""
+    found = [row for line in text.splitlines() if (row := table().classify(line))]
+    return min(found, key=lambda row: row.order, default=None)
+
+
+def _row(given: object, number: int) -> LogSignature:
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        raise SignatureError(f"row {number}: expected a mapping with a name")
+    where = f"row {number} ({given['name']})"
+    if unknown := set(given) - _FIELDS:
+        raise SignatureError(f"{where}: unknown fields {', '.join(sorted(map(str, unknown)))}")
+    for field, allowed in (("category", CATEGORIES), ("role", ROLES)):
+        if given.get(field) not in allowed:
+            raise SignatureError(f"{where}: {field} {given.get(field)!r} is none of {', '.join(allowed)}")
+    find = given.get("find")
+    if not isinstance(find, list) or not find or not all(isinstance(one, str) and one == one.lower() for one in find):
+        raise SignatureError(f"{where}: find must be a list of texts in lower case")
+    steps = given.get("next", [])
+    if not isinstance(steps, list) or not all(isinstance(one, str) for one in steps) or not given.get("cause"):
+        raise SignatureError(f"{where}: expected a cause, and a list of texts as next")
+    flags = 0 if given.get("case") else re.IGNORECASE
+    wanted, excluded = (_pattern(given.get(name, []), flags, where) for name in ("pattern", "pattern_not"))
+    return LogSignature(
+        name=given["name"],
+        category=given["category"],
+        role=given["role"],
+        find=tuple(find),
+        pattern=wanted,
+        pattern_not=excluded,
+        weak=bool(given.get("weak")),
+        peer=bool(given.get("peer")),
+        cause=str(given["cause"]),
+        next=tuple(steps),
+    )
+
+
+def _pattern(given: object, flags: int, where: str) -> re.Pattern[str] | None:
+    if not isinstance(given, list) or not all(isinstance(one, str) and one for one in given):
+        raise SignatureError(f"{where}: a pattern must be a list of regular expressions")
+    try:
+        return re.compile("|".join(given), flags) if given else None
+    except re.error as error:
+        raise SignatureError(f"{where}: {error}") from error

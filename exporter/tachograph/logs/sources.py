@@ -1,0 +1,266 @@
+"""Where logs come from: files, folders, standard input, packed files; and what a file's path says of its lines."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import re
+import stat
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol, cast
+
+from tachograph.logs.scan import Context
+
+BLOCK = 4 << 20
+"""Bytes read at once."""
+PART = 64 << 20
+"""Bytes of a large file that are read by one process in one go."""
+UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, UnicodeError)
+"""Exceptions of reading a file, packed or not."""
+
+_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+_REFUSED = {
+    b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it first",
+    b"PK\x03\x04": "a zip archive; unpack it first",
+    b"\x7fELF": "binary",
+}
+_WIDE = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_RANK_IN_NAME = re.compile(
+    r"(?:^|[^A-Za-z])(?:global)?[_-]?(?:rank|task|proc|process)[-_.=]?(\d{1,6})(?!\d)", re.IGNORECASE
+)
+_ELASTIC = re.compile(r"(?:^|/)(?:attempt|restart|cycle)[-_]?(\d{1,6})/(?:(\d{1,4})/)?")
+_NODE_IN_PATH = re.compile(
+    r"(?:^|/)(?:log[-_.]?)?((?:node|host|worker|pod|gpu|dgx|nid|ip-|cn|hgx)[A-Za-z]*[-_]?\d[\w-]*)", re.IGNORECASE
+)
+
+
+class ReadsPieces(Protocol):
+    """A file of bytes that returns what there is; empty at its end."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Return up to `size` bytes."""
+
+
+class FilePart(NamedTuple):
+    """A part of a file that is read in one go; `end` None: to its end. A packed file is one part."""
+
+    path: Path
+    context: Context
+    begin: int = 0
+    end: int | None = None
+
+
+class Unread(NamedTuple):
+    """A log that could not be read, or not as it is, and why; `skipped`: nothing of it was read."""
+
+    name: str
+    why: str
+    skipped: bool = True
+
+
+def files(paths: Sequence[str], problems: list[Unread]) -> Iterator[tuple[Path, bool]]:
+    """Yield the files of paths, folders opened up and sorted, each with whether it was named itself."""
+    seen: set[Path] = set()
+    for given in paths:
+        path = Path(given)
+        try:
+            if not path.is_dir():
+                yield path, True
+                continue
+            inside = [one for one in _walk(path, problems) if one.resolve() not in seen]
+        except OSError as error:
+            problems.append(Unread(given, error.strerror or type(error).__name__))
+            continue
+        if not inside:
+            problems.append(Unread(given, "no files in this folder"))
+        for one in inside:
+            seen.add(one.resolve())
+            yield one, False
+
+
+def _walk(folder: Path, problems: list[Unread]) -> Iterator[Path]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        problems.append(Unread(str(folder), error.strerror or type(error).__name__))
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _walk(entry, problems)
+        else:
+            yield entry
+
+
+def parts(path: Path, number: int, problems: list[Unread], *, named: bool) -> list[FilePart]:
+    """Return the parts of a file; none, and a problem, for one that cannot be read."""
+    context = context_of(path, number)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            if named and stat.S_ISFIFO(status.st_mode):
+                return [FilePart(path, context)]
+            problems.append(Unread(str(path), "not a regular file"))
+            return []
+        with path.open("rb") as file:
+            start = file.read(8192)
+    except OSError as error:
+        problems.append(Unread(str(path), error.strerror or type(error).__name__))
+        return []
+    if why := refused(start):
+        problems.append(Unread(str(path), why))
+        return []
+    if packing(start) or wide(start):
+        return [FilePart(path, context)]
+    note = not_utf8(start)
+    if note:
+        problems.append(Unread(str(path), note, skipped=False))
+    return [
+        FilePart(path, context, begin, min(begin + PART, status.st_size)) for begin in range(0, status.st_size, PART)
+    ]
+
+
+def refused(start: bytes) -> str:
+    """Return why a file that begins so is not read, "" if it is."""
+    if not start:
+        return "empty"
+    for magic, why in _REFUSED.items():
+        if start.startswith(magic):
+            return why
+    if b"\0" in start and not packing(start) and not wide(start):
+        return "binary"
+    return ""
+
+
+def packing(start: bytes) -> str:
+    """Return how a file that begins so is packed, "" if it is not."""
+    return next((name for magic, name in _PACKED.items() if start.startswith(magic)), "")
+
+
+def wide(start: bytes) -> str:
+    """Return the encoding that a byte order mark says, "" without one."""
+    return next((name for mark, name in _WIDE.items() if start.startswith(mark)), "")
+
+
+def not_utf8(start: bytes) -> str:
+    """Return a remark on text that is not UTF-8, "" for text that is."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return "not UTF-8: other letters than those of ASCII are replaced"
+    return ""
+
+
+def context_of(path: Path, number: int) -> Context:
+    """Return what a path says: rank-3.log, attempt_0/3/stderr.log as torchrun makes them, node07/…."""
+    text = path.as_posix()
+    rank = _RANK_IN_NAME.search(path.name)
+    elastic = _ELASTIC.search(text)
+    node = _NODE_IN_PATH.search(text)
+    try:
+        year = time.gmtime(path.stat().st_mtime).tm_year
+    except OSError:
+        year = time.gmtime().tm_year
+    own = rank[1] if rank else elastic[2] if elastic else None
+    return Context(
+        number,
+        year,
+        rank=None if own is None else int(own),
+        local=rank is None,
+        node=node[1].removesuffix(".log") if node else "",
+        attempt=int(elastic[1]) if elastic else None,
+    )
+
+
+def blocks(part: FilePart) -> Iterator[bytes]:
+    """Yield a part as blocks of whole lines; raise one of UNREADABLE.
+
+    A part begins after the first line break behind its beginning, and ends with the line that reaches over its end.
+    """
+    with part.path.open("rb") as file:
+        if part.end is None:
+            yield from whole_lines(_unpacked(file))
+            return
+        position = part.begin
+        if position:
+            file.seek(position - 1)
+            position += len(file.readline(BLOCK)) - 1
+        file.seek(position)
+        while position < part.end:
+            block = file.read(min(BLOCK, part.end - position))
+            if not block:
+                return
+            if not block.endswith(b"\n"):
+                block += file.readline(BLOCK)
+            position += len(block)
+            yield block
+
+
+def whole_lines(file: ReadsPieces) -> Iterator[bytes]:
+    """Yield a stream as blocks of whole lines; a line that is longer than a block is cut.
+
+    What was read before an error is yielded before the error is raised.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        while piece := file.read1(BLOCK):
+            pieces.append(piece)
+            size += len(piece)
+            if size >= BLOCK:
+                block = b"".join(pieces)
+                cut = block.rfind(b"\n") + 1 or size
+                yield block[:cut]
+                pieces, size = [block[cut:]], size - cut
+    except UNREADABLE:
+        if size:
+            yield b"".join(pieces)
+        raise
+    if size:
+        yield b"".join(pieces)
+
+
+def _unpacked(file: io.BufferedReader) -> ReadsPieces:
+    if not file.seekable():
+        return file
+    start = file.read(8)
+    file.seek(0)
+    if encoding := wide(start):
+        return _Recoded(file, encoding)
+    match packing(start):
+        case "gzip":
+            return gzip.GzipFile(fileobj=file)
+        case "bzip2":
+            return bz2.BZ2File(file)
+        case "xz":
+            return lzma.LZMAFile(file)
+        case _:
+            return file
+
+
+class _Recoded:
+    """A file of another encoding, read as UTF-8."""
+
+    def __init__(self, file: io.BufferedReader, encoding: str) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+
+    def read1(self, size: int, /) -> bytes:
+        """Return the next letters, encoded; empty at the end."""
+        while data := self._file.read1(size):
+            if text := self._decoder.decode(data):
+                return text.encode(errors="replace")
+        return b""
+
+
+def standard_input() -> ReadsPieces:
+    """Return standard input as bytes."""
+    return cast("ReadsPieces", sys.stdin.buffer)

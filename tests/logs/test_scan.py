@@ -1,0 +1,227 @@
+"""One stream: tracebacks, attempts, long lines, and what is counted."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tachograph.logs import reading as reading_module
+from tachograph.logs import scan, sources
+from tachograph.logs.reading import Reading, read, read_stream
+from tachograph.logs.scan import Context
+from tachograph.logs.sources import Unread, files, parts
+from tachograph.logs.verdict import LogFinding, conclude
+from tests.logs.composed import composed
+
+
+def findings(text: str | bytes) -> list[LogFinding]:
+    reading = Reading()
+    block = text if isinstance(text, bytes) else text.encode()
+    read_stream("log", [block], Context(1, 2026), reading, lambda _: None)
+    return conclude(reading).findings
+
+
+def test_tracebacks_of_two_ranks_are_told_apart() -> None:
+    """Their lines are mixed; each exception has the innermost call of its own program, not of a package."""
+    found = findings(
+        "[rank1]: Traceback (most recent call last):\n"
+        "[rank2]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/home/u/train.py", line 8, in step\n'
+        '[rank2]:   File "/home/u/data.py", line 9, in fetch\n'
+        '[rank2]:     raise OSError("CUDA out of memory")\n'
+        '[rank1]:     raise RuntimeError("No space left on device")\n'
+        '[rank1]:   File "/venv/lib/python3.11/site-packages/torch/nn/module.py", line 1, in call\n'
+        "[rank2]: OSError: [Errno 116] Stale file handle\n"
+        "[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n"
+    )
+    assert {(one.name, one.rank, one.frame, one.line_number) for one in found} == {
+        ("stale_or_lost_mount", 2, "/home/u/data.py:9 in fetch", 8),
+        ("cuda_out_of_memory", 1, "/home/u/train.py:8 in step", 9),
+    }
+
+
+def test_an_exception_that_no_row_knows() -> None:
+    """It is known to be one by the traceback before it, whatever it is called."""
+    (found,) = findings('Traceback (most recent call last):\n  File "a.py", line 1\nmine.Stop: at 5\n')
+    assert (found.name, found.role, found.line, found.frame) == ("assertion", "root", "mine.Stop: at 5", "a.py:1")
+
+
+def test_a_traceback_that_does_not_end() -> None:
+    """It is given up, and what comes after is read as usual."""
+    text = "Traceback (most recent call last):\n" + "  more\n" * 3000 + "RuntimeError: CUDA error: misaligned address\n"
+    assert [one.name for one in findings(text)] == ["device_assert"]
+
+
+def test_errors_that_no_row_knows_are_put_together() -> None:
+    """By their wording: numbers and names in them do not count."""
+    names = ("amber", "beryl", "coral", "opal", "pearl", "quartz", "ruby", "topaz", "zircon")
+    found = findings(
+        "".join(f"[rank{rank}]: ERROR widget {rank} of shelf {name} fell\n" for rank, name in enumerate(names))
+    )
+    assert [(one.category, one.role, one.count, one.ranks) for one in found] == [
+        ("unknown", "unknown", 9, list(range(9)))
+    ]
+
+
+def test_attempts_by_what_torchrun_says() -> None:
+    """Each has its own root; the first one is the verdict's."""
+    found = findings(
+        "[rank1]: RuntimeError: CUDA error: misaligned address\n"
+        "I1126 03:12:33.0 1 torch/api.py:1] worker group FAILED. 2/3 attempts left; will restart worker group\n"
+        "[rank0]: torch.OutOfMemoryError: CUDA out of memory\n"
+        "  restart_count=3\n"
+        "[rank2]: OSError: [Errno 28] No space left on device\n"
+    )
+    roots = {one.attempt: (one.name, one.rank) for one in found if one.role == "root"}
+    assert roots == {0: ("device_assert", 1), 2: ("cuda_out_of_memory", 0), 3: ("no_space", 2)}
+    assert found[0].attempt == 0
+
+
+def test_a_line_that_comes_in_each_attempt() -> None:
+    """It is counted for each, though but for its time it is the same."""
+    line = "[rank1]: 2026-11-26 03:00:0{} RuntimeError: CUDA error: misaligned address\n"
+    found = findings(line.format(1) + line.format(2) + "restart_count=1\n" + line.format(3))
+    assert {(one.attempt, one.count) for one in found} == {(0, 2), (1, 1)}
+
+
+def test_the_summary_of_torchrun() -> None:
+    """How a process ended is said of the rank that stands above it."""
+    (found,) = findings(
+        "[1]:\n  time      : 2026-11-27_09:46:52\n  host      : node07\n  rank      : 12 (local_rank: 4)\n"
+        "  exitcode  : -9 (pid: 1019)\n  traceback : Signal 9 (SIGKILL) received by PID 1019\n"
+    )
+    assert (found.name, found.rank, found.count) == ("child_killed", 12, 2)
+
+
+def test_a_progress_bar_and_what_it_hides() -> None:
+    """A carriage return ends a line, too; lines are counted by line breaks."""
+    (found,) = findings(b"one\n" + b"".join(b"%d%%|###|\r" % step for step in range(9999)) + b"Loss is nan, stopping\n")
+    assert (found.line, found.line_number) == ("Loss is nan, stopping", 2)
+
+
+def test_a_line_of_ten_megabytes() -> None:
+    """What is known in it is found, with its beginning and what is around; such lines are counted."""
+    reading = Reading()
+    text = b"[rank7]: " + b"x" * 10_000_000 + b" CUDA error: misaligned address " + b"y" * 5_000_000
+    blocks = [text[at : at + (4 << 20)] for at in range(0, len(text), 4 << 20)]
+    read_stream("log", [b"first\n", *blocks, b"\nlast\n"], Context(1, 2026), reading, lambda _: None)
+    (found,) = conclude(reading).findings
+    assert found.name == "device_assert"
+    assert "misaligned" in found.line
+    assert len(found.line) < 3 * scan.LONGEST
+    assert (found.line_number, reading.lines, reading.long_lines) == (2, 3, 1)
+
+
+def test_a_line_without_a_time_has_that_of_the_last_one_before_it() -> None:
+    """As the exceptions of a rank have none of their own."""
+    found = findings("2026-11-26 03:12:33 step 7\n[rank3]: torch.OutOfMemoryError: CUDA out of memory\n")
+    assert found[0].time == pytest.approx(1795662753)
+
+
+def test_lines_that_differ_in_their_time_alone_are_counted() -> None:
+    """Each is counted for its rank."""
+    lines = [f"[rank{n % 2}]: 2026-11-26 03:12:{n:02d},1 RuntimeError: Broken pipe\n" for n in range(60)]
+    found = findings("".join(lines))
+    assert [(one.count, one.ranks) for one in found] == [(60, [0, 1])]
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More kinds or ranks than the limit are counted and not kept."""
+    monkeypatch.setattr(scan, "MOST_SIGHTINGS", 5)
+    reading = Reading()
+    text = "".join(f"[rank{rank}]: RuntimeError: Broken pipe\n" for rank in range(9))
+    read_stream("log", [text.encode()], Context(1, 2026), reading, lambda _: None)
+    assert (len(reading.found), reading.lost) == (5, 4)
+
+
+def test_ranks_and_cards_by_the_lines_of_nccl() -> None:
+    """A process is the rank that its communicator says, and uses the cards that its channels name."""
+    found = findings(
+        "node02:77:78 [1] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_4:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
+        "node02:77:78 [1] NCCL INFO ncclCommInitRank comm 0x6 rank 9 nranks 16 cudaDev 1 - Init COMPLETE\n"
+        "node02:77:78 [1] NCCL INFO ncclCommInitRank comm 0x5 rank 1 nranks 2 cudaDev 1 - Init COMPLETE\n"
+        "node02:77:79 [1] NCCL INFO Channel 00/0 : 9[1] -> 10[2] [send] via NET/IB/1/GDRDMA\n"
+        "node02:77:80 [1] ib.cc:9 NCCL WARN NET/IB : Got completion from peer 10.0.0.7<4> with status=12 opcode=0\n"
+    )
+    assert (found[0].rank, found[0].node, found[0].nic) == (9, "node02", "mlx5_4:1")
+
+
+@pytest.mark.parametrize("part", [1000, 4096])
+def test_parts_say_what_the_whole_says(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is read in parts, block by block, gives the same findings, lines and counts."""
+    path = tmp_path / "run.log"
+    path.write_text(composed(4)[0], encoding="utf-8")
+    whole = read_file(path)
+    monkeypatch.setattr(sources, "PART", part)
+    monkeypatch.setattr(sources, "BLOCK", 700)
+    apart = read_file(path)
+    assert (apart.lines, apart.size, apart.ranks) == (whole.lines, whole.size, whole.ranks)
+    assert [(one.name, one.rank, one.line_number, one.count) for one in conclude(apart).findings] == [
+        (one.name, one.rank, one.line_number, one.count) for one in conclude(whole).findings
+    ]
+
+
+def test_an_attempt_goes_on_in_the_next_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a line says otherwise."""
+    path = tmp_path / "run.log"
+    filler = "[rank0]: step 1 loss 2.3\n" * 100
+    path.write_text(filler + "restart_count=2\n" + filler * 3 + "CUDA out of memory\n" + filler, encoding="utf-8")
+    monkeypatch.setattr(sources, "PART", 3000)
+    (found,) = conclude(read_file(path)).findings
+    assert (found.attempt, found.line_number) == (2, 402)
+
+
+def test_processes_say_what_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that are read by several processes are joined in their order."""
+    path = tmp_path / "run.log"
+    path.write_text(composed(5)[0], encoding="utf-8")
+    whole = read_file(path)
+    monkeypatch.setattr(sources, "PART", 8000)
+    monkeypatch.setattr(reading_module, "ALONE", 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert conclude(read_file(path)).findings == conclude(whole).findings
+
+
+def read_file(path: Path) -> Reading:
+    reading, progressed = Reading(), []
+    read(parts(path, 1, reading.problems, named=True), reading, progressed.append)
+    assert sum(progressed) == path.stat().st_size
+    return reading
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "node", "attempt"),
+    [
+        ("rank-12.log", 12, "", 0),
+        ("run_rank3.out", 3, "", 0),
+        ("none_abc/attempt_1/5/stderr.log", 5, "", 1),
+        ("node07/stdout.log", None, "node07", 0),
+        ("worker-3.log", None, "worker-3", 0),
+        ("train.log", None, "", 0),
+    ],
+)
+def test_rank_and_node_by_the_path(name: str, rank: int | None, node: str, attempt: int, tmp_path: Path) -> None:
+    """Where the lines do not say it."""
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("torch.OutOfMemoryError: CUDA out of memory\n", encoding="utf-8")
+    problems: list[Unread] = []
+    ((found, named),) = files([str(tmp_path)], problems)
+    assert not named
+    reading = Reading()
+    read(parts(found, 1, problems, named=False), reading, lambda _: None)
+    (finding,) = conclude(reading).findings
+    assert (finding.rank, finding.node, finding.attempt) == (rank, node, attempt)
+
+
+def test_findings_are_json() -> None:
+    """Whatever a line holds."""
+    assert json.loads(json.dumps([one.line for one in findings(b"RuntimeError: \xff\x00\x1b[0m \xed\xa0\x80\n")]))
+
+
+def test_the_year_of_a_file() -> None:
+    """Times without a year are those of the year in which the file was written."""
+    assert sources.context_of(Path(__file__), 1).year == time.gmtime(Path(__file__).stat().st_mtime).tm_year

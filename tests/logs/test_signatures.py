@@ -1,0 +1,163 @@
+"""The table of signatures: what it says of known texts, and what of a table it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tachograph.logs.signatures import CATEGORIES, ROLES, SignatureError, classify, parse, table
+from tests.logs.composed import TEXTS
+
+FURTHER = Path(__file__).with_name("further_texts.txt")
+
+ROW = """\
+version: 2026-01-01
+signatures:
+- name: one
+  category: network
+  role: root
+  find: [gone]
+  cause: It is gone.
+  next: []
+"""
+
+HEALTHY = """\
+[rank0]: 2026-11-26 03:12:33,111 INFO step 12 | lm loss: 2.3012 | grad norm: 0.311 | number of nan iterations:   0 |
+ iteration 120/ 1000 | consumed samples: 3840 | elapsed time per iteration (ms): 812.1 | loss scale: 65536.0
+{'loss': 2.0491, 'grad_norm': 0.8, 'learning_rate': 0.0001961, 'epoch': 0.28}
+node01:123:456 [2] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA
+node01:123:456 [2] NCCL INFO Connected all rings
+node01:123:456 [2] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>
+node01:123:456 [2] NCCL INFO ncclCommInitRank comm 0x5 rank 2 nranks 16 cudaDev 2 nvmlDev 2 busId 61000 - Init COMPLETE
+Saving checkpoint at step 1000 to /lustre/ckpt/step_1000
+check_for_nan_in_loss_and_grad ................. True
+distributed_timeout_minutes ..................... 10
+val_error_rate 0.0312 top5 0.91
+wandb: Run data is saved locally in /home/u/wandb/run-20261126
+Loading checkpoint shards: 100%|##########| 4/4 [00:03<00:00,  1.2it/s]
+0 failures, 0 errors in 12 checks
+validation loss at iteration 1000 | lm loss value: 2.1E+00 | lm loss PPL: 8.2E+00 |
+nfs: server fs01 OK
+[INFO] [config.py:1000:print]   dynamic_loss_scale_args ...... {'init_scale': 65536, 'min_loss_scale': 1}
+Token indices sequence length is longer than the specified maximum sequence length for this model (600 > 512).
+Waiting in store based barrier to initialize process group for rank: 3, key: k (world_size=8, timeout=0:30:00)
+Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 8 nodes.
+[W socket.cpp:426] [c10d] The server socket cannot be initialized on [::]:29500 (errno: 97 - Address family).
+No modifications detected for re-loaded extension module utils, skipping build step...
+mce: CPU supports 32 MCE banks
+mlx5_core 0000:5c:00.0: firmware version: 28.39.1002
+mlx5_core 0000:5c:00.0: Port module event: module 0, Cable plugged
+nvme nvme0: Shutdown timeout set to 10 seconds
+EXT4-fs (sda1): mounted filesystem with ordered data mode. Opts: errors=remount-ro
+nvidia_peermem: loading out-of-tree module taints kernel.
+pcieport 0000:00:01.0: AER: enabled with IRQ 122
+            DRAM Uncorrectable                : 0
+            SRAM Uncorrectable                : N/A
+        GPU Reset Required                    : No
+KV cache: 12 blocks evicted, 3 GB reclaimed
+setting NCCL_TIMEOUT=1800; barrier timeout 30 min
+"""
+
+
+def share(field: str) -> float:
+    found = [(one, classify(one["text"])) for one in TEXTS]
+    return sum(row is not None and getattr(row, field) == one[field] for one, row in found) / len(TEXTS)
+
+
+def test_categories_of_known_texts() -> None:
+    """Of what programs print when they fail, 95 % at least are put into the right category."""
+    assert share("category") >= 0.95
+
+
+def test_roles_of_known_texts() -> None:
+    """90 % at least have the right role."""
+    assert share("role") >= 0.90
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in FURTHER.read_text(encoding="utf-8").splitlines() if not row.startswith("#")]
+)
+def test_further_texts(row: str) -> None:
+    """Each has the category and the role that stand before it."""
+    label, _, text = row.partition(" | ")
+    found = classify(text)
+    assert found is not None
+    assert f"{found.category} {found.role}" == label
+
+
+@pytest.mark.parametrize("line", HEALTHY.splitlines())
+def test_a_healthy_line_is_none(line: str) -> None:
+    """Nothing that a healthy run or the kernel prints at its start is a failure."""
+    row = classify(line)
+    assert row is None or row.role == "advice"
+
+
+@pytest.mark.parametrize(
+    ("text", "category", "role"),
+    [
+        ("watchdog thread terminated with exception: CUDA error: uncorrectable ECC error", "hardware", "cascade"),
+        ("watchdog thread terminated with exception: CUDA error: out of memory", "out_of_memory", "cascade"),
+        ("OSError: [Errno 110] Connection timed out", "network", "cascade"),
+        ("OSError: [Errno 11] Resource temporarily unavailable", "configuration", "root"),
+        ("slurmstepd: error: *** STEP 12.0 ON node07 CANCELLED AT 2026-11-26T03:00:00 ***", "preemption", "cascade"),
+        ("slurmstepd: error: *** JOB 12 ON node07 CANCELLED AT … DUE TO TIME LIMIT ***", "preemption", "root"),
+        ("RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", "numerical", "root"),
+        ("KeyError: 'input_ids'", "software", "root"),
+    ],
+)  # fmt: skip
+def test_forms_that_are_easily_confused(text: str, category: str, role: str) -> None:
+    """Of texts that share words the special one decides."""
+    row = classify(text)
+    assert row is not None
+    assert (row.category, row.role) == (category, role)
+
+
+def test_of_several_lines_the_most_telling_counts() -> None:
+    """A root among hints and cascades, wherever it stands."""
+    row = classify(
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+        "torch.AcceleratorError: CUDA error: misaligned address\n"
+        "Sending process 68315 closing signal SIGTERM\n"
+    )
+    assert row is not None
+    assert row.name == "device_assert"
+
+
+def test_every_row_is_complete() -> None:
+    """Each has a cause; a root has next steps; each category and role is used."""
+    rows = table().rows
+    assert all(row.cause.endswith(".") for row in rows)
+    assert all(row.next for row in rows if row.role == "root")
+    assert {row.category for row in rows} == set(CATEGORIES)
+    assert {row.role for row in rows} == set(ROLES)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("category: network", "category: nets", "category 'nets' is none of out_of_memory, network"),
+        ("role: root", "role: boss", "role 'boss' is none of root, confirmation"),
+        ("find: [gone]", "find: [Gone]", "find must be a list of texts in lower case"),
+        ("find: [gone]", "find: []", "find must be a list"),
+        ("  next: []", "  next: []\n  also: 1", "unknown fields also"),
+        ("  next: []", "  next: []\n  pattern: ['(']", "row 1 (one): missing )"),
+        ("  next: []", "  next: []\n  pattern: x", "row 1 (one): a pattern must be a list"),
+        ("  cause: It is gone.\n", "", "expected a cause"),
+        ("version: 2026-01-01\n", "", "expected `version`"),
+        ("- name: one", "- name: [", "not YAML"),
+        ("- name: one", "- nom: one", "row 1: expected a mapping with a name"),
+    ],
+)
+def test_a_table_that_is_not_valid(old: str, new: str, said: str) -> None:
+    """It names the row and what was expected."""
+    assert parse(ROW).rows[0].name == "one"
+    with pytest.raises(SignatureError) as error:
+        parse(ROW.replace(old, new))
+    assert said in str(error.value)
+
+
+def test_a_name_given_twice() -> None:
+    """Two rows of one name are refused."""
+    with pytest.raises(SignatureError, match="given twice: one"):
+        parse(ROW + ROW.partition("signatures:\n")[2])
