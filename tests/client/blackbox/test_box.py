@@ -65,6 +65,7 @@ def made(monkeypatch: pytest.MonkeyPatch, training: int) -> Any:
 
 def test_a_box_holds_what_was_asked_and_what_was_read(made: Any) -> None:
     """The facts, the stacks, memory, environment, log, and the recorders with the lines of the user's code alone."""
+    log_lines.kept.clear()
     log_lines.kept.append('{"message":"epoch done","password":"hunter2"}')
     box = made({"loss": math.nan, "where": "data.py:88 load_shard"}, gloo=dump(3), nccl2=dump(1))
     log_lines.kept.clear()

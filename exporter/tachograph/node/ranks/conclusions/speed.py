@@ -16,6 +16,9 @@ from tachograph.node.ranks.conclusions.past import Past
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.samples import Sample
 
+SLOW_STEPS = 7
+"""The level is of so many figures at least: where steps are slow, a rank that is late is known by then, and named."""
+
 
 class Speed:
     """Remembers the past of the best unit there is, from the start of the present processes on."""
@@ -36,7 +39,7 @@ class Speed:
         batch = self._makeup.batch_changed if unit == "steps" else 0.0
         of = unit, max(view.started or 0.0, self._of[1]), batch
         if self._past is None or of != self._of:
-            self._of, self._past = of, Past(view.now)
+            self._of, self._past = of, Past(view.now, least=SLOW_STEPS)
         lowest = 1 - (max(view.thresholds("throughput_drop_ratio"), default=0.0) or diagnosis.THROUGHPUT_DROP_RATIO)
         self._past.note(view.now, speed, lambda level, usual: level < lowest * usual)
 
