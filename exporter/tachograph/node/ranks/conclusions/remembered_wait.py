@@ -38,6 +38,11 @@ class RememberedWait:
         if not recent or recent[-1][1] != wait:
             recent.append((now, wait))
         begin = now - hold_seconds(step)
+        if HOLD_STEPS * step > HOLD_SECONDS:
+            # Counted, as all nodes count alike: by the clock, one may miss a step that another still has.
+            begin -= step
+            while len(recent) > HOLD_STEPS + 1:
+                recent.popleft()
         while len(recent) > 1 and recent[1][0] <= begin:
             recent.popleft()
 
