@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph.blackbox.folder import read_boxes
+from tachograph.blackbox.served import ServedRank
 from tachograph.blackbox.verdict import analyze, judge
 
 LOADER, WAITS = "data.py:88 load_shard", "train.py:140 backward"
@@ -39,6 +40,94 @@ def test_counts_without_a_recorder() -> None:
     (culprit,) = verdict.culprits
     assert (culprit.rank, culprit.kind, culprit.line) == (2, "host_stuck", LOADER)
     assert verdict.run == "llama-7b"
+
+
+PAIRS = {"0": [0, 1, 2, 3], "1": [0, 1], "2": [2, 3]}
+
+
+def alone(rank: int, line: str, world: int, pair: int | None, reason: str = "no step for 12 s", **over: Any) -> Any:
+    """A box with the counts of calls alone, as of gloo up to PyTorch 2.8: a world of four and pairs, or no pairs."""
+    counted = {"0": world, "1": pair, "2": pair}
+    groups = {
+        name: {"ranks": members, "backends": "cpu:gloo", "enqueued": counted[name]}
+        for name, members in PAIRS.items()
+        if rank in members and counted[name] is not None
+    }
+    return box(rank, reason, where=line, groups=groups, phase_seconds=over.pop("phase_seconds", 12.0), **over)
+
+
+IN_WORLD, IN_PAIR, IN_CAST = (
+    f"train.py:{number} step, in distributed_c10d.py:3034 {name}"
+    for number, name in ((50, "all_reduce"), (30, "all_reduce"), (60, "broadcast"))
+)
+SKIPPED = "skipped_collective"
+COUNTED = "By the ranks' own counts of calls: no recorder of the group holds an operation"
+
+
+@pytest.mark.parametrize(
+    ("boxes", "rank", "kind", "line"),
+    [
+        # stuck in its loader, before its pair's
+        ([(IN_WORLD, 17, 9), (IN_WORLD, 17, 9), (LOADER, 16, 8), (IN_PAIR, 16, 9)], 2, "host_stuck", LOADER),
+        # skipped its pair's
+        (
+            [(IN_WORLD, 17, 9), (IN_WORLD, 17, 9), (IN_WORLD, 17, 8), (IN_PAIR, 16, 9)],
+            2,
+            SKIPPED,
+            IN_PAIR,
+        ),
+        # skipped one of the world's: as many calls as all others, of which one is another
+        ([(IN_WORLD, 17, 9), (IN_WORLD, 17, 9), (IN_CAST, 17, 9), (IN_WORLD, 17, 9)], 2, "type_mismatch", IN_CAST),
+        # left, died or cannot speak
+        ([(IN_WORLD, 17, 9), (IN_WORLD, 17, 9), None, (IN_WORLD, 17, 9)], 2, "no_dump", None),
+    ],
+)
+def test_counts_of_calls_alone(boxes: list[Any], rank: int, kind: str, line: str | None) -> None:
+    """Where PyTorch records nothing of gloo, the boxes' numbers of calls and lines name the rank, and it is said so."""
+    verdict = verdict_of(*(alone(number, *one) for number, one in enumerate(boxes) if one))
+    (culprit,) = verdict.culprits
+    assert (culprit.rank, culprit.kind, culprit.line) == (rank, kind, line)
+    assert (COUNTED in verdict.notes) == (kind != "type_mismatch")
+    assert "no recorder" in (culprit.reason + str(verdict.notes))
+
+
+@pytest.mark.parametrize(("idle", "named"), [(2.0, []), (14.0, [2])])
+def test_counts_of_a_run_that_goes_on(idle: float, named: list[int]) -> None:
+    """Boxes on request of a run whose steps take a second: they are of different moments, unless a step is overdue."""
+    steps = [{"number": number, "seconds": 1.0} for number in range(20)]
+    more = {
+        "reason": "asked for by alice",
+        "phase_seconds": idle,
+        "time": 1e9,
+        "progress_time": 1e9 - idle,
+        "steps": steps,
+    }
+    given = [(IN_WORLD, 17, 9), (IN_WORLD, 17, 9), (LOADER, 16, 8), (IN_PAIR, 16, 9)]
+    verdict = verdict_of(*(alone(rank, *one, **more) for rank, one in enumerate(given)))
+    assert [one.rank for one in verdict.culprits] == named
+
+
+def test_counts_of_a_group_that_nobody_waits_in() -> None:
+    """All have made as many calls of each group: nothing is said of groups, and most of a run is not named."""
+    verdict = verdict_of(*(alone(rank, IN_WORLD, 17, 9) for rank in range(4)))
+    assert (verdict.state, verdict.culprits, verdict.blocked_first) == ("stuck", [], None)
+
+
+def test_stages_that_wait_for_messages() -> None:
+    """Each stage of a pipeline waits at a line of its own: that one stands elsewhere than most says nothing."""
+    lines = [f"train.py:{number} step, in distributed_c10d.py:2500 recv" for number in (61, 60, 60, 60)]
+    verdict = verdict_of(*(alone(rank, line, 17, 9) for rank, line in enumerate(lines)))
+    assert verdict.culprits == []
+
+
+def test_what_its_exporter_knows_of_a_rank_without_a_box() -> None:
+    """State, step, phase and line stand in the reason, and the line is the culprit's."""
+    rank = ServedRank(2, "hung", 8, "checkpoint", 41.0, "1", {}, "save.py:12 write")
+    boxes = [alone(number, IN_WORLD, 17, 9) for number in (0, 1, 3)]
+    verdict = judge(read_boxes(boxes, 3), "boxes", 4, {2: rank.known})
+    (culprit,) = verdict.culprits
+    assert (culprit.rank, culprit.kind, culprit.line) == (2, "no_dump", "save.py:12 write")
+    assert culprit.reason.endswith("by its exporter hung, step 8, at save.py:12 write, in phase checkpoint for 41 s")
 
 
 def test_a_run_of_one_process() -> None:
