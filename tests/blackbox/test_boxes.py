@@ -12,13 +12,15 @@ from tachograph.blackbox.folder import read_boxes
 from tachograph.blackbox.served import ServedRank
 from tachograph.blackbox.verdict import analyze, judge
 
+NOW = 1_790_000_000.0
 LOADER, WAITS = "data.py:88 load_shard", "train.py:140 backward"
 
 
 def box(rank: int, reason: str = "no step for 41 s", **over: Any) -> tuple[str, bytes]:
     whole = {
         "box": 1, "run": "llama-7b", "rank": rank, "world_size": 4, "attempt": 0, "reason": reason,
-        "phase": "backward", "phase_seconds": 41.0, "where": WAITS, "groups": {}, "recorders": {}, **over,
+        "phase": "backward", "time": NOW, "phase_since": NOW - over.pop("stood", 41.0), "where": WAITS, "groups": {},
+        "recorders": {}, **over,
     }  # fmt: skip
     return f"0/rank-{rank}.json", json.dumps(whole).encode()
 
@@ -53,7 +55,7 @@ def alone(rank: int, line: str, world: int, pair: int | None, reason: str = "no 
         for name, members in PAIRS.items()
         if rank in members and counted[name] is not None
     }
-    return box(rank, reason, where=line, groups=groups, phase_seconds=over.pop("phase_seconds", 12.0), **over)
+    return box(rank, reason, where=line, groups=groups, stood=over.pop("stood", 12.0), **over)
 
 
 IN_WORLD, IN_PAIR, IN_CAST = (
@@ -97,9 +99,8 @@ def test_counts_of_a_run_that_goes_on(idle: float, named: list[int]) -> None:
     steps = [{"number": number, "seconds": 1.0} for number in range(20)]
     more = {
         "reason": "asked for by alice",
-        "phase_seconds": idle,
-        "time": 1e9,
-        "progress_time": 1e9 - idle,
+        "stood": idle,
+        "progress_time": NOW - idle,
         "steps": steps,
     }
     given = [(IN_WORLD, 17, 9), (IN_WORLD, 17, 9), (LOADER, 16, 8), (IN_PAIR, 16, 9)]
@@ -113,9 +114,10 @@ def test_counts_of_a_group_that_nobody_waits_in() -> None:
     assert (verdict.state, verdict.culprits, verdict.blocked_first) == ("stuck", [], None)
 
 
-def test_stages_that_wait_for_messages() -> None:
+@pytest.mark.parametrize("innermost", [", in distributed_c10d.py:2500 recv", ""])
+def test_stages_that_wait_for_messages(innermost: str) -> None:
     """Each stage of a pipeline waits at a line of its own: that one stands elsewhere than most says nothing."""
-    lines = [f"train.py:{number} step, in distributed_c10d.py:2500 recv" for number in (61, 60, 60, 60)]
+    lines = [f"train.py:{number} step{innermost}" for number in (61, 60, 60, 60)]
     verdict = verdict_of(*(alone(rank, line, 17, 9) for rank, line in enumerate(lines)))
     assert verdict.culprits == []
 
@@ -143,7 +145,7 @@ def test_a_run_of_one_process() -> None:
 @pytest.mark.parametrize(("seconds", "state"), [(3.0, "moving"), (301.0, "stuck")])
 def test_a_rank_that_was_asked(seconds: float, state: str) -> None:
     """Being asked is no sign of a standstill, a phase of minutes is."""
-    verdict = verdict_of(box(0, "asked for", world_size=1, phase_seconds=seconds))
+    verdict = verdict_of(box(0, "asked for", world_size=1, stood=seconds))
     assert (verdict.state, len(verdict.culprits)) == (state, state == "stuck")
 
 
@@ -154,6 +156,18 @@ def test_who_failed_by_itself() -> None:
     )
     (culprit,) = verdict.culprits
     assert (culprit.rank, culprit.kind, culprit.line) == (2, "failed", LOADER)
+
+
+def test_a_rank_that_raised_and_has_not_ended() -> None:
+    """Its exception stands in the reason, as its line does; one that is of a collective is no reason."""
+    failure = {"category": "exception", "message": "ValueError: bad batch", "lines": [LOADER]}
+    held = {"groups": counts(8, 8), "where": LOADER, "failure": failure}
+    verdict = verdict_of(*(box(rank, groups=counts(9, 8)) for rank in (0, 1, 3)), box(2, **held))
+    (culprit,) = verdict.culprits
+    assert culprit.line == LOADER
+    assert culprit.reason.endswith(
+        "it stands at data.py:88 load_shard, in phase backward for 41 s; it raised ValueError: bad batch"
+    )
 
 
 def test_nobody_where_all_stand_still() -> None:
@@ -202,7 +216,11 @@ def test_strange_values() -> None:
         "where",
         "reason",
         "phase",
-        "phase_seconds",
+        "phase_since",
+        "time",
+        "progress_time",
+        "steps",
+        "failure",
         "recorders",
         "run",
         "world_size",

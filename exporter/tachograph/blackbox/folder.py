@@ -20,6 +20,7 @@ from statistics import median
 from tachograph.blackbox import cut_json, plain_pickle
 from tachograph.blackbox.newest_entries import shortened
 from tachograph.blackbox.recorder import (
+    COMMUNICATION,
     LARGEST_RANK,
     SEPARATOR,
     Progress,
@@ -307,14 +308,19 @@ def _add_box(dump: RankDump, box: Mapping[object, object]) -> None:
     dump.where = _text(box.get("where")) or None
     dump.run, dump.reason, dump.phase = (_text(box.get(key)) for key in ("run", "reason", "phase"))
     failure = box.get("failure")
-    dump.failed_in_collective = isinstance(failure, dict) and failure.get("category") == "collective"
-    dump.phase_seconds = _seconds(box.get("phase_seconds"))
-    made, progress = _seconds(box.get("time")), _seconds(box.get("progress_time"))
-    if made is not None and progress is not None:
-        dump.idle_seconds = max(0.0, made - progress)
+    if isinstance(failure, dict):
+        dump.failed_in_collective = failure.get("category") == COMMUNICATION
+        dump.raised = _text(failure.get("message"))
+    made = _seconds(box.get("time"))
+    dump.phase_seconds = _between(_seconds(box.get("phase_since")), made)
+    dump.idle_seconds = _between(_seconds(box.get("progress_time")), made)
     lasted = [_seconds(step.get("seconds")) for step in _list(box.get("steps")) if isinstance(step, dict)]
     dump.usual_step = median([one for one in lasted if one is not None] or [0.0])
     _add_counts(dump, groups)
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else max(0.0, end - start)
 
 
 def _list(value: object) -> Sequence[object]:
@@ -439,6 +445,7 @@ def _merge(into: RankDump, other: RankDump) -> None:
     into.oldest = min(into.oldest or other.oldest, other.oldest or into.oldest)
     into.where = into.where or other.where
     into.failed_in_collective |= other.failed_in_collective
+    into.raised = into.raised or other.raised
     into.world_size = into.world_size or other.world_size
     into.written = max(into.written, other.written)
     into.cut = into.cut or other.cut

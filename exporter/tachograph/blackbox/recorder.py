@@ -17,6 +17,9 @@ SEPARATOR = "\0"
 UNDEFINED = frozenset(("", "undefined"))
 """Descriptions of a group that say nothing."""
 
+COMMUNICATION = "collective"
+"""The category of a failure that a rank has because another one is gone or stuck."""
+
 FAILED = "failed: "
 ASKED = ("asked for", "SIGUSR2")
 """Beginnings of the reasons of boxes; any other is that the rank went no further."""
@@ -166,6 +169,9 @@ class RankDump:
     """The line at which the rank's own code stands, where a stack was recorded with the dump."""
     failed_in_collective: bool = False
     """Whether its box says that a collective raised, as where a peer is gone: it was waiting for others."""
+    raised: str = ""
+    """The exception that its box has, by type and first line."""
+
     written: float = 0.0
     cut: bool = False
     world_size: int | None = None

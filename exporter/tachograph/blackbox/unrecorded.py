@@ -6,17 +6,14 @@ from collections import defaultdict
 
 from tachograph.blackbox import mismatch
 from tachograph.blackbox.findings import FAILED, HOST, NO_DUMP, Culprit, Open, Verdict
-from tachograph.blackbox.recorder import RankDump
+from tachograph.blackbox.recorder import COMMUNICATION, RankDump
 from tachograph.blackbox.standing import Standing
 from tachograph.blackbox.words import line_of, rank_list, whereabouts, without_dump
-
-COMMUNICATION = "collective"
-"""The category of a failure that a rank has because another one is gone or stuck."""
 
 COLLECTIVES = "distributed_c10d.py"
 """The file of PyTorch's that is innermost in most calls of a collective."""
 
-MESSAGES = ("send", "recv", "wait", "isend", "irecv", "batch_isend_irecv")
+MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 """Functions in which stages of a pipeline wait for their neighbours: each at a line of its own."""
 
 
@@ -70,14 +67,14 @@ def _add_odd_place(standing: Standing, named: dict[int, Culprit]) -> None:
     for rank, dump in dumps.items():
         by_line[_line(dump)].append(rank)
     line, most = max(by_line.items(), key=lambda item: len(item[1]))
-    if 2 * len(most) <= len(dumps):
+    if 2 * len(most) <= len(dumps) or not _function(dumps[most[0]]):  # as at a handle's `wait`, of whatever it is
         return
     for rank in dumps.keys() - set(most):
         dump = dumps[rank]
         calls = COLLECTIVES in (dump.where or "")
         reason = (
             f"{'called something else' if calls else 'stands elsewhere'} than {rank_list(most)} at {line}: "
-            f"{whereabouts(dump)}; all have made as many calls, and no recorder says which"
+            f"{whereabouts(dump)}; all have made equally many calls, and no recorder says which"
         )
         named[rank] = Culprit(rank, mismatch.TYPE if calls else HOST, reason, dump.where, line)
 
@@ -87,7 +84,8 @@ def _line(dump: RankDump) -> str:
 
 
 def _function(dump: RankDump) -> str:
-    return (dump.where or "").rpartition(" ")[2]
+    """Return the innermost function in which the rank's own line waits; empty where it calls none."""
+    return (dump.where or "").partition(", in ")[2].rpartition(" ")[2]
 
 
 def _add_by_its_box(verdict: Verdict, standing: Standing, named: dict[int, Culprit]) -> None:
@@ -98,6 +96,7 @@ def _add_by_its_box(verdict: Verdict, standing: Standing, named: dict[int, Culpr
     for rank in failed or still:
         dump = dumps[rank]
         what = f"failed: {dump.failure}" if dump.failure else f"{dump.reason}, and waits in no collective on record"
+        what += f": {dump.raised}" if dump.raised else ""
         reason = what + (f"; in phase {dump.phase}" if dump.phase else "")
         named[rank] = Culprit(rank, FAILED if dump.failure else HOST, reason, dump.where)
     if len(named) > max(1, len(standing.world) // 2):

@@ -118,6 +118,12 @@ def _add_mismatch(verdict: Verdict, standing: Standing, one: Mismatch, named: di
         mismatch.DTYPE: f"dtype mismatch: called {mine}, the others {theirs}",
     }[one.kind]
     skipped = one.kind == mismatch.SKIPPED
+    if skipped and mismatch.is_from_elsewhere(standing, one):
+        words = (
+            f"wrong order, or one call too many: called {mine}, never before from there, where the others called "
+            f"{theirs}"
+        )
+        one.kind, skipped = mismatch.ORDER, False
     missed_line = one.expected.line or _where_at(standing, one, one.others)
     for rank in one.ranks:
         own_line = one.called.line or _where_at(standing, one, [rank])
@@ -188,7 +194,9 @@ def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> N
             reason += f"; {whereabouts(dump)}"
         elif dump.last_line:
             reason += f"; its last call was at {dump.last_line}"
-        reason += f"; it failed: {dump.failure}" if dump.failure else ""
+        reason += (
+            f"; it raised {dump.raised}" if dump.raised else f"; it failed: {dump.failure}" if dump.failure else ""
+        )
         named.setdefault(rank, Culprit(rank, HOST, reason, dump.where or dump.last_line, line))
 
 

@@ -117,12 +117,13 @@ def whereabouts(thread: int) -> str:
 
 
 def where_in(places: Iterable[Place]) -> str:
-    """Return the same of a stack, its innermost line first."""
+    """Return the same of a stack, its innermost line first; what we have put around PyTorch's calls is not shown."""
     innermost: Place | None = None
     for place in places:
-        innermost = innermost or place
+        if innermost is None and not place.path.startswith(_OWN):
+            innermost = place
         if is_users(place.path):
-            return cut(", in ".join(dict.fromkeys(map(_line, (place, innermost)))), MAX_WHERE_BYTES)
+            return cut(", in ".join(dict.fromkeys(map(_line, (place, innermost or place)))), MAX_WHERE_BYTES)
     return "" if innermost is None else cut(_line(innermost), MAX_WHERE_BYTES)
 
 
