@@ -13,6 +13,8 @@ from typing import NamedTuple
 _LIBRARY = re.compile(r"^<frozen |/(?:site|dist)-packages/|/lib(?:64)?/python\d\.\d+/|/exporter/tachograph/")
 """Where files lie that are Python's, an installed package's, or ours in a checkout."""
 
+_OURS = re.compile(r"/(?:(?:site|dist)-packages|exporter)/tachograph/")
+
 
 class CodeLine(NamedTuple):
     """A line of a function in a file."""
@@ -34,7 +36,8 @@ def whereabouts(stack: Iterable[CodeLine]) -> str:
     """Return a thread's innermost line of the user's code, and the innermost of all if that is another.
 
     As `data.py:88 load_shard, in socket.py:706 readinto`, from its lines, the innermost first; "" where there are none.
+    What we have put around PyTorch's calls is not shown.
     """
-    lines = list(stack)
+    lines = [line for line in stack if not _OURS.search(line.path)]
     users = next((line for line in lines if is_users(line.path)), None)
     return ", in ".join(dict.fromkeys(str(line) for line in (users, *lines[:1]) if line is not None))

@@ -91,6 +91,14 @@ def test_a_call_skipped_between_calls_that_all_look_alike(tmp_path: Path) -> Non
     assert lines(verdict) == {"train.py:20 step"}
 
 
+def test_a_call_from_a_line_that_never_made_it_before(tmp_path: Path) -> None:
+    """It is the call that is wrong, and its line the one to show; what else was called from where it is, is not."""
+    programs = world(2, [Call("0", "broadcast", line=77)], [REDUCE, CAST])
+    verdict = analyze(Job(WORLD, programs).play().write(tmp_path))
+    assert (kinds(verdict), lines(verdict)) == ({2: "wrong_order"}, {"train.py:77 step"})
+    assert "never before from there" in verdict.culprits[0].reason
+
+
 def test_lines_that_differ_by_rank_are_no_skipped_call(tmp_path: Path) -> None:
     """A rank may call the same operation from a line of its own, each time."""
     its = [Call("0", "broadcast", line=11), Call("0", line=20)] * 6

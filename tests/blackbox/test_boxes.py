@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from tachograph.blackbox.folder import read_boxes
+from tachograph.blackbox.served import ServedRank
 from tachograph.blackbox.verdict import analyze, judge
 
+NOW = 1_790_000_000.0
 LOADER, WAITS = "data.py:88 load_shard", "train.py:140 backward"
 
 
 def box(rank: int, reason: str = "no step for 41 s", **over: Any) -> tuple[str, bytes]:
     whole = {
         "box": 1, "run": "llama-7b", "rank": rank, "world_size": 4, "attempt": 0, "reason": reason,
-        "phase": "backward", "phase_seconds": 41.0, "where": WAITS, "groups": {}, "recorders": {}, **over,
+        "phase": "backward", "time": NOW, "phase_since": NOW - over.pop("stood", 41.0), "where": WAITS, "groups": {},
+        "recorders": {}, **over,
     }  # fmt: skip
     return f"0/rank-{rank}.json", json.dumps(whole).encode()
 
@@ -41,6 +44,94 @@ def test_counts_without_a_recorder() -> None:
     assert verdict.run == "llama-7b"
 
 
+PAIRS = {"0": [0, 1, 2, 3], "1": [0, 1], "2": [2, 3]}
+
+
+def alone(rank: int, line: str, world: int, pair: int | None, reason: str = "no step for 12 s", **over: Any) -> Any:
+    """A box with the counts of calls alone, as of gloo up to PyTorch 2.8: a world of four and pairs, or no pairs."""
+    counted = {"0": world, "1": pair, "2": pair}
+    groups = {
+        name: {"ranks": members, "backends": "cpu:gloo", "enqueued": counted[name]}
+        for name, members in PAIRS.items()
+        if rank in members and counted[name] is not None
+    }
+    return box(rank, reason, where=line, groups=groups, stood=over.pop("stood", 12.0), **over)
+
+
+IN_WORLD, IN_PAIR, IN_CAST = (
+    f"train.py:{number} step, in distributed_c10d.py:3034 {name}"
+    for number, name in ((50, "all_reduce"), (30, "all_reduce"), (60, "broadcast"))
+)
+SKIPPED = "skipped_collective"
+COUNTED = "By the ranks' own counts of calls: no recorder of the group holds an operation"
+
+
+@pytest.mark.parametrize(
+    ("boxes", "rank", "kind", "line"),
+    [
+        # stuck in its loader, before its pair's
+        ([(IN_WORLD, 17, 9), (IN_WORLD, 17, 9), (LOADER, 16, 8), (IN_PAIR, 16, 9)], 2, "host_stuck", LOADER),
+        # skipped its pair's
+        (
+            [(IN_WORLD, 17, 9), (IN_WORLD, 17, 9), (IN_WORLD, 17, 8), (IN_PAIR, 16, 9)],
+            2,
+            SKIPPED,
+            IN_PAIR,
+        ),
+        # skipped one of the world's: as many calls as all others, of which one is another
+        ([(IN_WORLD, 17, 9), (IN_WORLD, 17, 9), (IN_CAST, 17, 9), (IN_WORLD, 17, 9)], 2, "type_mismatch", IN_CAST),
+        # left, died or cannot speak
+        ([(IN_WORLD, 17, 9), (IN_WORLD, 17, 9), None, (IN_WORLD, 17, 9)], 2, "no_dump", None),
+    ],
+)
+def test_counts_of_calls_alone(boxes: list[Any], rank: int, kind: str, line: str | None) -> None:
+    """Where PyTorch records nothing of gloo, the boxes' numbers of calls and lines name the rank, and it is said so."""
+    verdict = verdict_of(*(alone(number, *one) for number, one in enumerate(boxes) if one))
+    (culprit,) = verdict.culprits
+    assert (culprit.rank, culprit.kind, culprit.line) == (rank, kind, line)
+    assert (COUNTED in verdict.notes) == (kind != "type_mismatch")
+    assert "no recorder" in (culprit.reason + str(verdict.notes))
+
+
+@pytest.mark.parametrize(("idle", "named"), [(2.0, []), (14.0, [2])])
+def test_counts_of_a_run_that_goes_on(idle: float, named: list[int]) -> None:
+    """Boxes on request of a run whose steps take a second: they are of different moments, unless a step is overdue."""
+    steps = [{"number": number, "seconds": 1.0} for number in range(20)]
+    more = {
+        "reason": "asked for by alice",
+        "stood": idle,
+        "progress_time": NOW - idle,
+        "steps": steps,
+    }
+    given = [(IN_WORLD, 17, 9), (IN_WORLD, 17, 9), (LOADER, 16, 8), (IN_PAIR, 16, 9)]
+    verdict = verdict_of(*(alone(rank, *one, **more) for rank, one in enumerate(given)))
+    assert [one.rank for one in verdict.culprits] == named
+
+
+def test_counts_of_a_group_that_nobody_waits_in() -> None:
+    """All have made as many calls of each group: nothing is said of groups, and most of a run is not named."""
+    verdict = verdict_of(*(alone(rank, IN_WORLD, 17, 9) for rank in range(4)))
+    assert (verdict.state, verdict.culprits, verdict.blocked_first) == ("stuck", [], None)
+
+
+@pytest.mark.parametrize("innermost", [", in distributed_c10d.py:2500 recv", ""])
+def test_stages_that_wait_for_messages(innermost: str) -> None:
+    """Each stage of a pipeline waits at a line of its own: that one stands elsewhere than most says nothing."""
+    lines = [f"train.py:{number} step{innermost}" for number in (61, 60, 60, 60)]
+    verdict = verdict_of(*(alone(rank, line, 17, 9) for rank, line in enumerate(lines)))
+    assert verdict.culprits == []
+
+
+def test_what_its_exporter_knows_of_a_rank_without_a_box() -> None:
+    """State, step, phase and line stand in the reason, and the line is the culprit's."""
+    rank = ServedRank(2, "hung", 8, "checkpoint", 41.0, "1", {}, "save.py:12 write")
+    boxes = [alone(number, IN_WORLD, 17, 9) for number in (0, 1, 3)]
+    verdict = judge(read_boxes(boxes, 3), "boxes", 4, {2: rank.known})
+    (culprit,) = verdict.culprits
+    assert (culprit.rank, culprit.kind, culprit.line) == (2, "no_dump", "save.py:12 write")
+    assert culprit.reason.endswith("by its exporter hung, step 8, at save.py:12 write, in phase checkpoint for 41 s")
+
+
 def test_a_run_of_one_process() -> None:
     """Without any collective the rank that goes no further is named, with its phase and line."""
     verdict = verdict_of(
@@ -54,7 +145,7 @@ def test_a_run_of_one_process() -> None:
 @pytest.mark.parametrize(("seconds", "state"), [(3.0, "moving"), (301.0, "stuck")])
 def test_a_rank_that_was_asked(seconds: float, state: str) -> None:
     """Being asked is no sign of a standstill, a phase of minutes is."""
-    verdict = verdict_of(box(0, "asked for", world_size=1, phase_seconds=seconds))
+    verdict = verdict_of(box(0, "asked for", world_size=1, stood=seconds))
     assert (verdict.state, len(verdict.culprits)) == (state, state == "stuck")
 
 
@@ -65,6 +156,18 @@ def test_who_failed_by_itself() -> None:
     )
     (culprit,) = verdict.culprits
     assert (culprit.rank, culprit.kind, culprit.line) == (2, "failed", LOADER)
+
+
+def test_a_rank_that_raised_and_has_not_ended() -> None:
+    """Its exception stands in the reason, as its line does; one that is of a collective is no reason."""
+    failure = {"category": "exception", "message": "ValueError: bad batch", "lines": [LOADER]}
+    held = {"groups": counts(8, 8), "where": LOADER, "failure": failure}
+    verdict = verdict_of(*(box(rank, groups=counts(9, 8)) for rank in (0, 1, 3)), box(2, **held))
+    (culprit,) = verdict.culprits
+    assert culprit.line == LOADER
+    assert culprit.reason.endswith(
+        "it stands at data.py:88 load_shard, in phase backward for 41 s; it raised ValueError: bad batch"
+    )
 
 
 def test_nobody_where_all_stand_still() -> None:
@@ -113,7 +216,11 @@ def test_strange_values() -> None:
         "where",
         "reason",
         "phase",
-        "phase_seconds",
+        "phase_since",
+        "time",
+        "progress_time",
+        "steps",
+        "failure",
         "recorders",
         "run",
         "world_size",

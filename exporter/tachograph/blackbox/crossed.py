@@ -17,7 +17,7 @@ from tachograph.blackbox.findings import Culprit, Open, Verdict
 from tachograph.blackbox.recorder import RankDump
 from tachograph.blackbox.standing import Standing
 from tachograph.blackbox.waits import Blocked
-from tachograph.blackbox.words import operation_name, rank_list, shape_of
+from tachograph.blackbox.words import line_in, operation_name, rank_list, shape_of
 
 ROUNDS = 8
 """Earlier rounds of a rank that are compared."""
@@ -52,7 +52,7 @@ def add(verdict: Verdict, standing: Standing, ones: Sequence[Blocked], named: di
         )
         where = standing.dumps[case.rank].where
         reason += f"; it stands at {where}" if where else ""
-        line = shape_of(standing, case.missed).line
+        line = line_in(standing, case.missed)
         named.setdefault(
             case.rank,
             Culprit(case.rank, mismatch.SKIPPED, reason, line or where or shape_of(standing, case.own).line, line),

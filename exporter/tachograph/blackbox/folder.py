@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import os
 import re
 from array import array
@@ -16,10 +15,12 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 
 from tachograph.blackbox import cut_json, plain_pickle
 from tachograph.blackbox.newest_entries import shortened
 from tachograph.blackbox.recorder import (
+    COMMUNICATION,
     LARGEST_RANK,
     SEPARATOR,
     Progress,
@@ -45,6 +46,9 @@ LEAST_ENTRIES = 200
 
 WORTH_A_PROCESS = 32 << 20
 """Bytes of dumps for each process that reads some: a second's work, while its start takes a third of that."""
+
+MOST_SECONDS = 1e12
+"""A time that is later is none."""
 
 MOST_WORKERS = 16
 PART_FILES = 16
@@ -304,17 +308,38 @@ def _add_box(dump: RankDump, box: Mapping[object, object]) -> None:
     dump.where = _text(box.get("where")) or None
     dump.run, dump.reason, dump.phase = (_text(box.get(key)) for key in ("run", "reason", "phase"))
     failure = box.get("failure")
-    dump.failed_in_collective = isinstance(failure, dict) and failure.get("category") == "collective"
-    seconds = box.get("phase_seconds")
-    if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf:
-        dump.phase_seconds = float(seconds)
+    if isinstance(failure, dict):
+        dump.failed_in_collective = failure.get("category") == COMMUNICATION
+        dump.raised = _text(failure.get("message"))
+    made = _seconds(box.get("time"))
+    dump.phase_seconds = _between(_seconds(box.get("phase_since")), made)
+    dump.idle_seconds = _between(_seconds(box.get("progress_time")), made)
+    lasted = [_seconds(step.get("seconds")) for step in _list(box.get("steps")) if isinstance(step, dict)]
+    dump.usual_step = median([one for one in lasted if one is not None] or [0.0])
     _add_counts(dump, groups)
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else max(0.0, end - start)
+
+
+def _list(value: object) -> Sequence[object]:
+    return value[:1000] if isinstance(value, list) else ()
+
+
+def _seconds(value: object) -> float | None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < MOST_SECONDS else None
 
 
 def _add_counts(dump: RankDump, groups: object) -> None:
     """Add how far each group has come by the box itself, where no recorder says it."""
     recorded = {key.partition(SEPARATOR)[0] for key in dump.progress}
     for name, group in groups.items() if isinstance(groups, dict) else ():
+        if isinstance(group, dict):
+            backends = _text(group.get("backends")).split(",")
+            dump.configured.update(one.rpartition(":")[2] for one in backends if one)
         if isinstance(group, dict) and str(name)[:200] not in recorded:
             enqueued, completed = whole(group.get("enqueued")), whole(group.get("completed"))
             if enqueued is not None and enqueued >= 0:
@@ -420,6 +445,7 @@ def _merge(into: RankDump, other: RankDump) -> None:
     into.oldest = min(into.oldest or other.oldest, other.oldest or into.oldest)
     into.where = into.where or other.where
     into.failed_in_collective |= other.failed_in_collective
+    into.raised = into.raised or other.raised
     into.world_size = into.world_size or other.world_size
     into.written = max(into.written, other.written)
     into.cut = into.cut or other.cut

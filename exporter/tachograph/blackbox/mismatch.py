@@ -191,6 +191,18 @@ def _settled(standing: Standing, one: Mismatch, classes: Mapping[str, list[_Clas
     return one
 
 
+def is_from_elsewhere(standing: Standing, one: Mismatch) -> bool:
+    """Return whether each that is wrong has made such a call before, and never from this line."""
+    for rank in one.ranks:
+        calls = _single(standing.dumps[rank].calls[one.group])
+        before = [standing.shapes[shape] for number, shape in calls.items() if number < one.sequence]
+        own = standing.shapes[calls[one.sequence]]
+        alike = [shape.line for shape in before if shape._replace(line=own.line) == own]
+        if own.line is None or not alike or own.line in alike:
+            return False
+    return True
+
+
 def _usual(calls: Mapping[int, int], number: int) -> int | None:
     """Return the shape that came in earlier rounds after the same calls as now; None where nothing repeats."""
     before = [calls[one] for one in range(number - LONGEST_ROUND, number) if one in calls]

@@ -17,12 +17,21 @@ SEPARATOR = "\0"
 UNDEFINED = frozenset(("", "undefined"))
 """Descriptions of a group that say nothing."""
 
+COMMUNICATION = "collective"
+"""The category of a failure that a rank has because another one is gone or stuck."""
+
 FAILED = "failed: "
 ASKED = ("asked for", "SIGUSR2")
 """Beginnings of the reasons of boxes; any other is that the rank went no further."""
 
 STILL_SECONDS = 60.0
 """In one phase: so long no step takes."""
+
+OVERDUE_SECONDS, OVERDUE_STEPS = 10.0, 3
+"""A step is overdue after so long and so many usual ones, as for a rank that makes a box by itself."""
+
+PAUSES = frozenset(("init", "checkpoint", "eval"))
+"""Phases that may take longer than any step."""
 
 P2P_NAME = ("send", "recv")
 INPUTS, OUTPUTS = "inputs", "outputs"
@@ -160,6 +169,9 @@ class RankDump:
     """The line at which the rank's own code stands, where a stack was recorded with the dump."""
     failed_in_collective: bool = False
     """Whether its box says that a collective raised, as where a peer is gone: it was waiting for others."""
+    raised: str = ""
+    """The exception that its box has, by type and first line."""
+
     written: float = 0.0
     cut: bool = False
     world_size: int | None = None
@@ -169,6 +181,15 @@ class RankDump:
 
     phase: str = ""
     phase_seconds: float | None = None
+    idle_seconds: float | None = None
+    """Since its last step, by its box."""
+
+    usual_step: float = 0.0
+    """Seconds of its last steps, the median."""
+
+    configured: set[str] = field(default_factory=set)
+    """Backends of its groups by its box, recorded or not."""
+
     unnamed_status: bool = False
     has_status: bool = False
     has_done: bool = False
@@ -184,8 +205,14 @@ class RankDump:
     def stands_still(self) -> bool:
         """Return whether a box was made because the rank went no further, or says that of one that was asked."""
         if self.reason.startswith(ASKED):
-            return (self.phase_seconds or 0.0) >= STILL_SECONDS
+            overdue = (self.idle_seconds or 0.0) >= OVERDUE_SECONDS + OVERDUE_STEPS * self.usual_step
+            return (self.phase_seconds or 0.0) >= STILL_SECONDS or (overdue and self.phase not in PAUSES)
         return bool(self.reason) and not self.failure
+
+    @property
+    def is_held_up(self) -> bool:
+        """Return whether its box says that it stands still, or that a collective raised in it."""
+        return self.stands_still or self.failed_in_collective
 
 
 def add_recorder(

@@ -13,6 +13,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from tachograph.blackbox.recorder import LARGEST_RANK
+from tachograph.blackbox.standing import Known
+from tachograph.humanize import age
 from tachograph.printable import printable
 
 VERSION = 1
@@ -62,6 +64,15 @@ class ServedRank:
     coordinates: Mapping[str, int]
     where: str = ""
     """The line at which it stands by its last state, also where it cannot send a box."""
+
+    @property
+    def known(self) -> Known:
+        """Return what its exporter says of it: `hung, step 41, at save.py:12 write, in phase checkpoint for 40 s`."""
+        since = "" if self.phase_seconds is None else f" for {age(self.phase_seconds)}"
+        step = "" if self.step is None else f"step {self.step}"
+        place = f"at {self.where}" if self.where else ""
+        parts = (self.state, step, place, f"in phase {self.phase}{since}" if self.phase else "")
+        return Known("by its exporter " + ", ".join(part for part in parts if part), self.where or None)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tachograph.blackbox.folder import Folder
 from tachograph.blackbox.recorder import LARGEST_RANK, SEPARATOR, Pending, Progress, RankDump, Shape
+
+
+class Known(NamedTuple):
+    """What others than its dump say of a rank, in words, and the line at which it stands if they know that."""
+
+    words: str
+    where: str | None
 
 
 @dataclass
@@ -35,6 +43,9 @@ class Standing:
     world: frozenset[int]
     groups: Mapping[str, Group]
     shapes: list[Shape]
+    known: Mapping[int, Known] = field(default_factory=dict)
+    """What others than its dump say of a rank."""
+
     absent: frozenset[int] = field(init=False)
     """Ranks without a dump that says anything."""
 
@@ -76,8 +87,8 @@ class Standing:
         return self.shapes[one.shape]
 
 
-def stand(folder: Folder, world_size: int | None = None) -> Standing:
-    """Return where the ranks of a folder stand."""
+def stand(folder: Folder, world_size: int | None = None, known: Mapping[int, Known] | None = None) -> Standing:
+    """Return where the ranks of a folder stand; `known` is what others say of them."""
     dumps = folder.ranks
     _settle_names(dumps.values())
     members: defaultdict[str, set[int]] = defaultdict(set)
@@ -106,7 +117,7 @@ def stand(folder: Folder, world_size: int | None = None) -> Standing:
             name in exact or is_default,
             name in point_to_point or bool(description and description.upper().startswith("PIPELINE")),
         )
-    return Standing(dumps, world, groups, folder.shapes.known)
+    return Standing(dumps, world, groups, folder.shapes.known, known or {})
 
 
 def _world(

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tachograph import humanize
-from tachograph.blackbox import crossed, gpu, mismatch, slow, waits
+from tachograph.blackbox import crossed, gpu, mismatch, slow, unrecorded, waits
 from tachograph.blackbox import folder as folders
-from tachograph.blackbox.findings import FAILED, GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
+from tachograph.blackbox.findings import GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
 from tachograph.blackbox.folder import Folder
 from tachograph.blackbox.mismatch import Mismatch
-from tachograph.blackbox.standing import Standing, stand
+from tachograph.blackbox.standing import Known, Standing, stand
 from tachograph.blackbox.waits import Blocked, Roots
-from tachograph.blackbox.words import called, operation_name, rank_list, shape_of, wait
-
-COMMUNICATION = "collective"
-"""The category of a failure that a rank has because another one is gone or stuck."""
+from tachograph.blackbox.words import (
+    called,
+    line_in,
+    line_of,
+    operation_name,
+    rank_list,
+    shape_of,
+    wait,
+    whereabouts,
+    without_dump,
+)
 
 
 def analyze(directory: Path, world_size: int | None = None) -> Verdict:
@@ -25,9 +32,11 @@ def analyze(directory: Path, world_size: int | None = None) -> Verdict:
     return judge(folders.read(directory), str(directory), world_size)
 
 
-def judge(folder: Folder, source: str, world_size: int | None = None) -> Verdict:
-    """Return what the dumps say that were read from a source."""
-    standing = stand(folder, world_size)
+def judge(
+    folder: Folder, source: str, world_size: int | None = None, known: Mapping[int, Known] | None = None
+) -> Verdict:
+    """Return what the dumps say that were read from a source; `known` is what others say of ranks."""
+    standing = stand(folder, world_size, known)
     verdict = _about_files(source, folder, standing)
     if folder.ranks:
         _decide(verdict, standing)
@@ -71,11 +80,10 @@ def _decide(verdict: Verdict, standing: Standing) -> None:
         if not named and operations:
             _add_idle(standing, operations, named)
     if not named and not operations and not disagree:
-        _add_failed(standing, named)
-        if not named:
-            _add_by_its_box(verdict, standing, named)
-        _add_absent_of_gloo(standing, named)
+        unrecorded.add(verdict, standing, named)
     verdict.culprits = [named[rank] for rank in sorted(named)]
+    if any(one.is_counted for one in operations):
+        verdict.notes.append("By the ranks' own counts of calls: no recorder of the group holds an operation")
     if operations or named or disagree:
         verdict.state = "stuck"
     elif verdict.state != "stuck":
@@ -110,6 +118,12 @@ def _add_mismatch(verdict: Verdict, standing: Standing, one: Mismatch, named: di
         mismatch.DTYPE: f"dtype mismatch: called {mine}, the others {theirs}",
     }[one.kind]
     skipped = one.kind == mismatch.SKIPPED
+    if skipped and mismatch.is_from_elsewhere(standing, one):
+        words = (
+            f"wrong order, or one call too many: called {mine}, never before from there, where the others called "
+            f"{theirs}"
+        )
+        one.kind, skipped = mismatch.ORDER, False
     missed_line = one.expected.line or _where_at(standing, one, one.others)
     for rank in one.ranks:
         own_line = one.called.line or _where_at(standing, one, [rank])
@@ -155,7 +169,7 @@ def _gpu(standing: Standing, rank: int, late: gpu.Behind) -> Culprit:
 def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:
     for rank, ones in found.stuck.items():
         first = min(ones, key=lambda one: (one.peer is not None, one.since is None, one.since or 0))
-        line = shape_of(standing, first).line
+        line = line_in(standing, first)
         if rank in first.not_started:
             reason = f"stuck on the GPU: its GPU has not started {operation_name(standing, first)}, others' have"
             named.setdefault(rank, Culprit(rank, GPU, reason, line))
@@ -177,10 +191,12 @@ def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> N
             + ("what is pending of its own the others have called" if dump.pending else "nothing of its own is pending")
         )
         if dump.where:
-            reason += f"; it stands at {dump.where}"
+            reason += f"; {whereabouts(dump)}"
         elif dump.last_line:
             reason += f"; its last call was at {dump.last_line}"
-        reason += f"; it failed: {dump.failure}" if dump.failure else ""
+        reason += (
+            f"; it raised {dump.raised}" if dump.raised else f"; it failed: {dump.failure}" if dump.failure else ""
+        )
         named.setdefault(rank, Culprit(rank, HOST, reason, dump.where or dump.last_line, line))
 
 
@@ -200,9 +216,9 @@ def _add_absent(verdict: Verdict, standing: Standing, found: Roots, named: dict[
             continue
         reason = (
             f"left no dump that can be read, and {rank_list(first.waiting)} {wait(first.waiting)} for it in "
-            f"{operation_name(standing, first)}: dead, or it raised and hangs on its way out"
+            f"{operation_name(standing, first)}: {without_dump(standing, rank)}"
         )
-        named.setdefault(rank, Culprit(rank, NO_DUMP, reason, None, shape_of(standing, first).line))
+        named.setdefault(rank, Culprit(rank, NO_DUMP, reason, line_of(standing, rank), line_in(standing, first)))
 
 
 def _add_rings(verdict: Verdict, standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:
@@ -238,66 +254,6 @@ def _add_idle(standing: Standing, operations: Sequence[Blocked], named: dict[int
         )
         line = dump.where or dump.last_line
         named[rank] = Culprit(rank, HOST, reason, line, shape_of(standing, operations[0]).line)
-
-
-def _add_by_its_box(verdict: Verdict, standing: Standing, named: dict[int, Culprit]) -> None:
-    """Name who failed by itself, else who went no further, by their boxes: no recorder knows of a collective."""
-    dumps = standing.dumps
-    failed = [rank for rank, dump in dumps.items() if dump.failure and dump.failure != COMMUNICATION]
-    still = [rank for rank, dump in dumps.items() if dump.stands_still]
-    for rank in failed or still:
-        dump = dumps[rank]
-        what = f"failed: {dump.failure}" if dump.failure else f"{dump.reason}, and waits in no collective on record"
-        reason = what + (f"; in phase {dump.phase}" if dump.phase else "")
-        named[rank] = Culprit(rank, FAILED if dump.failure else HOST, reason, dump.where)
-    if len(named) > max(1, len(standing.world) // 2):
-        verdict.undecided.append(
-            Open(
-                f"{rank_list(named)} {'failed' if failed else 'went no further'}",
-                "no recorder says who waits for whom, and they are most of the run",
-                tuple(sorted(named)),
-            )
-        )
-        verdict.state = "stuck"
-        named.clear()
-
-
-def _add_failed(standing: Standing, named: dict[int, Culprit]) -> None:
-    """Name ranks that are one call short of all others; gloo calls an operation done once it has timed out."""
-    for name, group in standing.groups.items():
-        if not group.exact or group.point_to_point:
-            continue
-        counts = {rank: count for rank in group.members if (count := standing.enqueued(rank, name)) is not None}
-        most = max(counts.values(), default=0)
-        behind = [rank for rank, count in counts.items() if count < most]
-        short = [rank for rank in behind if not standing.dumps[rank].failed_in_collective]
-        backends = set[str]().union(*(standing.dumps[rank].backends for rank in counts))
-        level = all(count in (most, most - 1) for count in counts.values())
-        if not short or 2 * len(short) >= len(counts) or backends != {"gloo"} or not level:
-            continue
-        waiting = [rank for rank in counts if rank not in behind]
-        calls = standing.dumps[waiting[0]].calls.get(name)
-        line = standing.shapes[calls.shapes[-1]].line if calls else None
-        for rank in short:
-            dump = standing.dumps[rank]
-            reason = (
-                f"stuck on the host: never called #{most} of {group.title}, which {rank_list(waiting)} called; gloo "
-                "counts it as done, as it does after a timeout"
-            )
-            named.setdefault(rank, Culprit(rank, HOST, reason, dump.where or dump.last_line, line))
-
-
-def _add_absent_of_gloo(standing: Standing, named: dict[int, Culprit]) -> None:
-    """Name the few without a dump where all else has ended; gloo counts calls as done that failed with a peer."""
-    backends = set[str]().union(*(dump.backends for dump in standing.dumps.values()))
-    if named or backends != {"gloo"} or 2 * len(standing.absent) > len(standing.world):
-        return
-    for rank in standing.absent:
-        reason = (
-            "left no dump that can be read, alone of all; nothing of the others is pending, but gloo counts a call as "
-            "done that failed because a peer was gone"
-        )
-        named[rank] = Culprit(rank, NO_DUMP, reason)
 
 
 def _add_slow(verdict: Verdict, standing: Standing) -> None:

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from tachograph.blackbox.recorder import Pending
 from tachograph.blackbox.standing import Standing
 
+NO_SHAPE = -1
+"""Of an operation that only counts tell of."""
+
 
 @dataclass
 class Blocked:
@@ -32,6 +35,11 @@ class Blocked:
     """Members whose GPU has not begun it while others' have."""
     since: int | None = None
     peer: tuple[str, int] | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        """Return whether only the counts of its group tell of it."""
+        return self.example.shape == NO_SHAPE
 
     @property
     def all_called(self) -> bool:
@@ -52,7 +60,7 @@ def blocked(standing: Standing) -> list[Blocked]:
             if name in first or standing.groups[name].point_to_point or dump.has_done or dump.calls:
                 continue
             if progress.counted and progress.completed is not None and (progress.enqueued or 0) > progress.completed:
-                first[name] = Pending(name, progress.completed + 1, -1, None, False)
+                first[name] = Pending(name, progress.completed + 1, NO_SHAPE, None, False)
         for one in first.values():
             operation = found.setdefault((one.group, one.sequence), Blocked(one.group, one.sequence, one))
             if operation.example.shape < 0 <= one.shape:
@@ -62,10 +70,31 @@ def blocked(standing: Standing) -> list[Blocked]:
                 operation.since = one.created
             if one.started:
                 started[one.group, one.sequence].add(rank)
+    recorded = {name for name, _ in found}
+    found |= {(one.group, one.sequence): one for one in _by_counts(standing) if one.group not in recorded}
     for key, operation in found.items():
         _complete(standing, operation, started[key])
     alone = _point_to_point(standing)
     return sorted((*found.values(), *alone), key=lambda one: (one.since is None, one.since or 0, one.group))
+
+
+def _by_counts(standing: Standing) -> list[Blocked]:
+    """Return operations of groups of which no recorder holds an entry, and the boxes how many calls each rank has made.
+
+    Who has made the most and stands still waits in the last one, if another has not made it or has left no box.
+    """
+    found = []
+    for name, group in standing.groups.items():
+        dumps = [standing.dumps[rank] for rank in group.members if rank in standing.dumps]
+        counts = {dump.rank: one for dump in dumps if (one := dump.progress.get(name)) is not None}
+        if any(name in dump.calls for dump in dumps) or any(one.completed is not None for one in counts.values()):
+            continue
+        most = max((one.enqueued or 0 for one in counts.values() if one.counted), default=0)
+        ahead = [rank for rank, one in counts.items() if one.enqueued == most]
+        waiting = [rank for rank in ahead if standing.dumps[rank].is_held_up]
+        if most and waiting and (len(ahead) < len(counts) or group.members & standing.absent):
+            found.append(Blocked(name, most, Pending(name, most, NO_SHAPE, None, False), waiting))
+    return found
 
 
 def _complete(standing: Standing, operation: Blocked, started: set[int]) -> None:

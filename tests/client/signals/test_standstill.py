@@ -13,6 +13,8 @@ from tachograph.catalog.rank import PHASES
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals import standstill
 from tachograph.client.signals.standstill import EVERY_SECONDS, SWITCH, Standstill, whereabouts
+from tachograph.code_line import CodeLine
+from tachograph.code_line import whereabouts as where_in
 
 
 class Watched:
@@ -133,6 +135,14 @@ def test_the_users_line_comes_first_and_what_blocks_second(stuck: tuple[threadin
     seen = whereabouts(thread.ident or 0)
     assert seen.startswith(f"test_standstill.py:{line} load_shard, in threading.py:")
     assert seen.endswith(" wait")
+
+
+def test_our_own_lines_are_not_shown() -> None:
+    """A collective waits inside what is put around PyTorch's call; PyTorch's function is what blocks."""
+    ours, torch = CodeLine(standstill.__file__, 150, "wait"), CodeLine("/x/site-packages/torch/d.py", 7, "all_reduce")
+    users = CodeLine("/home/u/train.py", 22, "step")
+    assert where_in([ours, torch, users]) == "train.py:22 step, in d.py:7 all_reduce"
+    assert where_in([ours, users]) == "train.py:22 step"
 
 
 def test_a_thread_that_is_gone_is_nowhere() -> None:

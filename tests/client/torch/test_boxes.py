@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,8 +20,9 @@ pytestmark = pytest.mark.torch
 WORLD = 4
 
 PROGRAM = """
+import ctypes
 from tachograph.client.signals import standstill
-standstill.STANDSTILL_SECONDS = 2.0
+standstill.STANDSTILL_SECONDS = float(os.environ["STANDSTILL"])
 
 case = os.environ["CASE"]
 pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -31,32 +32,56 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 recorder = Recorder()
 recorder.watch(model, optimizer)
 
+def is_now(what):
+    now = case == what and rank == 2 and recorder.position()[0] == 8
+    if now: print("fault at", time.time(), flush=True)
+    return now
+
 def load_shard(number):
-    if number == 8 and rank == 2 and case == "reads":
+    if number == 8 and is_now("reads"):
         receiver, sender = os.pipe()
         os.read(receiver, 1)  # the read
-    if number == 8 and rank == 2 and case == "raises":
+    if number == 8 and is_now("raises"):
         raise FileNotFoundError("shard 8")  # the raise
     return torch.ones(4, 64)
 
+def pair():
+    dist.all_reduce(small, group=pairs[rank // 2])  # the pair's
+
+def save(step):
+    with recorder.phase("checkpoint"):
+        if is_now("saves"):
+            os.mkfifo(sys.argv[1])
+            disk = os.open(sys.argv[1], os.O_RDWR)
+            os.write(disk, bytes(1 << 20))  # the write
+    recorder.checkpoint_saved(step)
+
 def train():
-    for batch in recorder.data(map(load_shard, range(10))):
+    for batch in recorder.data(map(load_shard, range(8 if case == "leaves" and rank == 2 else 10))):
         with recorder.step():
-            dist.all_reduce(small, group=pairs[rank // 2])
+            late = is_now("crosses")
+            if not (late or is_now("skips its pair's")): pair()
             model(batch).sum().backward()
-            if not (case == "skips" and rank == 2 and recorder.position()[0] == 8):
+            if is_now("swaps"): dist.broadcast(small, 0)  # the wrong one
+            if is_now("differs"): dist.all_reduce(torch.ones(16))  # the larger one
+            elif not is_now("skips"):
                 dist.all_reduce(small)  # the skipped one
-            dist.broadcast(small, 0)
+            if late: pair()
+            dist.broadcast(small, 0)  # after
             optimizer.step()
             optimizer.zero_grad()
-            if case == "dies" and rank == 2 and recorder.position()[0] == 8: os._exit(1)
-            if case == "lingers" and rank == 2 and recorder.position()[0] == 8: raise ValueError("bad batch")  # why
+            if is_now("dies"): os.kill(os.getpid(), 9)
+            if is_now("holds"): ctypes.PyDLL(None).sleep(600)  # the call
+            if is_now("lingers"): raise ValueError("bad batch")  # why
+        save(recorder.position()[0])
+    if case == "leaves": print("fault at", time.time(), flush=True)
     if case == "asks": threading.Event().wait()
 
 try:
     train()
 finally:
     if case == "lingers" and rank == 2: threading.Event().wait()  # as destroy_process_group does
+recorder.close()
 os._exit(0)
 """
 LINES = (JOB + PROGRAM).splitlines()
@@ -139,10 +164,14 @@ def test_a_healthy_run_leaves_none(torch_program: Any, exporter: Any, tmp_path: 
 
 
 @pytest.fixture
-def job(torch_program: Any, exporter: Any, tmp_path: Path) -> Callable[[str], Job]:
+def job(torch_program: Any, exporter: Any, tmp_path: Path) -> Callable[..., Job]:
     """Starts the job with a case; its boxes are in the folder `boxes`."""
-    folder = str(tmp_path / "boxes")
-    return lambda case: Job(torch_program, exporter, PROGRAM, WORLD, CASE=case, TACHOGRAPH_BLACKBOX=folder)
+    place = {"TACHOGRAPH_BLACKBOX": str(tmp_path / "boxes"), "STANDSTILL": "1"}
+
+    def start(code: str, **more: str) -> Any:
+        return torch_program(code, str(tmp_path / "disk"), **more)
+
+    return lambda case, **more: Job(start, exporter, PROGRAM, WORLD, CASE=case, **place, **more)
 
 
 def boxes_of(folder: Path) -> dict[int, dict[str, Any]]:
@@ -150,23 +179,85 @@ def boxes_of(folder: Path) -> dict[int, dict[str, Any]]:
     return {box["rank"]: box for path in folder.rglob("rank-?.json") for box in (json.loads(path.read_text()),)}
 
 
-def verdict_of(folder: Path, until: Callable[..., Any]) -> Any:
-    """Wait for four boxes, and return what they say."""
-    boxes = until(lambda: len(found := boxes_of(folder)) == WORLD and found)
-    if not any(box["recorders"].get(GLOO, {}).get("entries") for box in boxes.values()):
+class Fault(NamedTuple):
+    """What rank 2 does in its ninth step, and what the boxes say: how many there are, and the mark of its line."""
+
+    case: str
+    kind: str
+    mark: str | None = None
+    boxes: int = WORLD
+    reason: str = ""
+
+
+FAULTS = (
+    Fault("reads", "host_stuck", "# the read", reason="in phase data for"),
+    Fault("skips", "skipped_collective", "# the skipped one", reason="called broadcast 8 Float"),
+    Fault("skips its pair's", "skipped_collective", "# the pair's", reason="rank 3 called it"),
+    Fault("crosses", "skipped_collective", "# the pair's", reason="takes its calls in another order"),
+    Fault("swaps", "wrong_order", "# the wrong one", reason="called broadcast 8 Float"),
+    Fault("differs", "size_mismatch", "# the larger one", 3, "called all_reduce 16 Float"),  # gloo aborts the third
+    Fault("raises", "failed", "# the raise", reason="FileNotFoundError: shard 8"),
+    Fault("lingers", "host_stuck", "# why", reason="it raised ValueError: bad batch"),
+    Fault("dies", "no_dump", None, 3),
+    Fault("leaves", "no_dump", None, 3, "gone early"),
+    Fault("holds", "no_dump", None, 3, "stuck where it cannot say so"),
+    Fault("saves", "no_dump", None, 3, "rank 3 waits for it in all_reduce #9"),
+)
+IN_EVERY_RUN = ("reads", "skips", "skips its pair's", "differs", "raises", "lingers", "dies")
+
+WITHOUT_RECORDER = {
+    "skips": Fault("skips", "type_mismatch", "broadcast(small, 0)  # after", reason="no recorder says which"),
+    "swaps": Fault("swaps", "type_mismatch", "# the wrong one", reason="no recorder says which"),
+    "raises": Fault("raises", "host_stuck", "# the raise", reason="FileNotFoundError: shard 8"),
+}
+
+
+def in_turn(faults: Sequence[Fault], often: Collection[str]) -> list[Any]:
+    return [
+        pytest.param(fault, id=fault.case, marks=() if fault.case in often else pytest.mark.slow) for fault in faults
+    ]
+
+
+def check(fault: Fault, folder: Path, until: Callable[..., Any], *, recorded: bool) -> None:
+    boxes = until(lambda: len(found := boxes_of(folder)) == fault.boxes and found)
+    if recorded and not any(box["recorders"].get(GLOO, {}).get("entries") for box in boxes.values()):
         pytest.skip("this PyTorch does not record gloo")
-    return analyze(folder)
+    (culprit,) = analyze(folder).culprits
+    assert (culprit.rank, culprit.kind) == (2, fault.kind)
+    assert fault.reason in culprit.reason
+    if fault.mark is not None:
+        assert f"program:{line_with(fault.mark)} " in str(culprit.line)
 
 
-def test_a_loader_that_is_stuck_in_a_read(job: Callable[[str], Job], tmp_path: Path, until: Callable[..., Any]) -> None:
-    """The four boxes name the rank and the line of the read, before any collective has timed out."""
+@pytest.mark.parametrize("fault", in_turn(FAULTS, IN_EVERY_RUN))
+def test_who_and_where(fault: Fault, job: Callable[..., Job], tmp_path: Path, until: Callable[..., Any]) -> None:
+    """The boxes name the rank alone, why, and its line, before any collective has timed out."""
+    job(fault.case)
+    check(fault, tmp_path / "boxes", until, recorded=True)
+
+
+@pytest.mark.parametrize(
+    "fault", in_turn([WITHOUT_RECORDER.get(one.case, one) for one in FAULTS if one.case != "differs"], ("reads",))
+)
+def test_who_and_where_without_a_recorder(
+    fault: Fault, job: Callable[..., Job], tmp_path: Path, until: Callable[..., Any]
+) -> None:
+    """As up to PyTorch 2.8: the same, by counts and lines; but for sizes, which nothing tells."""
+    job(fault.case, TORCH_FR_BUFFER_SIZE="0")
+    check(
+        fault._replace(reason=fault.reason.replace("all_reduce #9", "operation #9")),
+        tmp_path / "boxes",
+        until,
+        recorded=False,
+    )
+
+
+def test_what_the_boxes_of_a_stuck_loader_hold(
+    job: Callable[..., Job], tmp_path: Path, until: Callable[..., Any]
+) -> None:
+    """Why they were made, phases, and the members of each group with their counts."""
     job("reads")
-    verdict = verdict_of(tmp_path / "boxes", until)
-    (culprit,) = verdict.culprits
-    assert (culprit.rank, culprit.kind) == (2, "host_stuck")
-    assert culprit.line == f"program:{line_with('# the read')} load_shard"
-    assert f":{line_with('.backward()')} train" in culprit.missed_line or "all_reduce" in culprit.reason
-    boxes = boxes_of(tmp_path / "boxes")
+    boxes = until(lambda: len(found := boxes_of(tmp_path / "boxes")) == WORLD and found)
     assert {box["reason"].partition(" for ")[0] for box in boxes.values()} == {"no step"}
     assert boxes[2]["phase"] == "data"
     members = {tuple(group["ranks"]) for group in boxes[2]["groups"].values()}
@@ -174,42 +265,35 @@ def test_a_loader_that_is_stuck_in_a_read(job: Callable[[str], Job], tmp_path: P
     assert {group["enqueued"] > 0 for box in boxes.values() for group in box["groups"].values()} == {True}
 
 
-def test_a_skipped_collective(job: Callable[[str], Job], tmp_path: Path, until: Callable[..., Any]) -> None:
-    """The rank that left it out is named, with the line of the call."""
-    job("skips")
-    verdict = verdict_of(tmp_path / "boxes", until)
-    assert 2 in [culprit.rank for culprit in verdict.culprits]
-    assert f":{line_with('# the skipped one')} train" in str(verdict.culprits)
-
-
-def test_a_rank_that_raises(
-    job: Callable[[str], Job], tmp_path: Path, exporter: Any, until: Callable[..., Any]
-) -> None:
-    """Its box, of the failure, has the line at which it did; so the exporter has it, after the bye."""
+def test_the_box_of_a_failure_reaches_the_exporter(job: Callable[..., Job], tmp_path: Path, exporter: Any) -> None:
+    """After the bye, with the line at which the rank raised, and the exception."""
     job("raises")
-    exporter.wait_for("box", lambda frame: frame["reason"] == "failed: data")
-    box = until(lambda: boxes_of(tmp_path / "boxes").get(2))
+    sent = exporter.wait_for("box", lambda frame: frame["reason"] == "failed: data")
+    box = json.loads(sent["text"])
     assert box["where"] == f"program:{line_with('# the raise')} load_shard"
     assert box["failure"]["message"] == "FileNotFoundError: shard 8"
 
 
-def test_a_rank_that_dies(job: Callable[[str], Job], tmp_path: Path, until: Callable[..., Any]) -> None:
-    """It leaves no box and is named; the others, in which a collective raised, are its victims, wherever each was."""
-    job("dies")
-    until(lambda: len(boxes_of(tmp_path / "boxes")) == WORLD - 1)
-    assert {box["failure"]["category"] for box in boxes_of(tmp_path / "boxes").values()} == {"collective"}
-    verdict = analyze(tmp_path / "boxes")
-    assert [(culprit.rank, culprit.kind) for culprit in verdict.culprits] == [(2, "no_dump")]
-
-
-def test_a_rank_that_raised_and_never_left(
-    job: Callable[[str], Job], tmp_path: Path, until: Callable[..., Any]
+def test_a_save_that_is_stuck_and_asked(
+    job: Callable[..., Job], tmp_path: Path, exporter: Any, until: Callable[..., Any]
 ) -> None:
-    """The line is the one at which it raised, not that at which its clean-up hangs."""
-    job("lingers")
-    (culprit,) = verdict_of(tmp_path / "boxes", until).culprits
-    assert (culprit.rank, culprit.line) == (2, f"program:{line_with('# why')} train")
-    assert boxes_of(tmp_path / "boxes")[2]["failure"]["message"] == "ValueError: bad batch"
+    """A save may take minutes, so that its rank leaves no box by itself; the one that it is asked for has the line."""
+    job("saves")
+    until(lambda: len(boxes_of(tmp_path / "boxes")) == WORLD - 1)
+    capture(exporter, [2], "asked for by alice")
+    check(
+        Fault("saves", "host_stuck", "# the write", WORLD, "in phase checkpoint"),
+        tmp_path / "boxes",
+        until,
+        recorded=False,
+    )
+
+
+def capture(exporter: Any, ranks: Collection[int], reason: str) -> None:
+    """Ask ranks for their boxes, as the exporter does."""
+    for talk, connection in zip(exporter.talks, exporter._sockets, strict=True):
+        if talk.of("hello")[0]["rank"] in ranks:
+            connection.sendall(json.dumps({"ok": True, "capture": reason}).encode() + b"\n")
 
 
 def test_boxes_for_those_who_ask(
@@ -220,9 +304,7 @@ def test_boxes_for_those_who_ask(
     until(lambda: len(exporter.talks) == WORLD and len(exporter.frames()) > 2 * WORLD)
     pids = {talk.of("hello")[0]["rank"]: talk.of("hello")[0]["pid"] for talk in exporter.talks}
     os.kill(pids[1], signal.SIGUSR2)
-    for talk in list(exporter._sockets):
-        if talk is not exporter._sockets[[*pids].index(1)]:
-            talk.sendall(b'{"ok":true,"capture":"asked for by alice"}\n')
+    capture(exporter, [0, 2, 3], "asked for by alice")
     found = until(lambda: len(boxes := boxes_of(tmp_path / "boxes")) == WORLD and boxes)
     assert {rank: box["reason"] for rank, box in found.items()} == {
         0: "asked for by alice", 1: "SIGUSR2", 2: "asked for by alice", 3: "asked for by alice",

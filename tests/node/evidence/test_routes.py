@@ -139,7 +139,8 @@ def test_the_page_names_the_line(exporter: Any, run: str, ranks_at: Callable[...
     html: str = exporter.eventually(page)
     first = Tags(html[html.index('class="verdict"') :].partition("</p>")[0]).text
     assert first.startswith('class="verdict">Rank 1 (')
-    assert first.endswith("it stands at /home/u/data.py:88 load_shard")
+    assert "it stands at /home/u/data.py:88 load_shard; " in first
+    assert first.endswith("; others called it at /home/u/train.py:140 backward")
     assert "does not fetch" not in html
     assert Tags(html).tags <= ALLOWED_TAGS
 
@@ -159,7 +160,7 @@ def test_a_rank_that_cannot_send_a_box(exporter: Any, run: str, ranks_at: Callab
     html: str = exporter.eventually(page)
     verdict = html[html.index('class="verdict"') :].partition("</p>")[0]
     assert "Rank 1 (" in verdict
-    assert verdict.endswith("; at data.py:7 decode")
+    assert "by its exporter running, step 1, at data.py:7 decode" in verdict
 
 
 def test_the_ranks_of_other_nodes_are_missed(exporter: Any, run: str, ranks_at: Callable[..., Any]) -> None:

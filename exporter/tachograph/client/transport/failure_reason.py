@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections import deque
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from tachograph.catalog.rank import END_SIGNALS, EXIT_CODE, SIGNAL_EXIT_CODES, WARNING_SIGNALS
 from tachograph.client.core import batches
 from tachograph.client.core.notice import signals_raising, signals_under_way
+from tachograph.client.transport.lost_workers import LOADER, lost_worker
 from tachograph.code_line import CodeLine
 
 MESSAGE_LIMIT = 512
@@ -19,14 +19,17 @@ MOST_PLACES = 60
 LONGEST_CHAIN = 8
 """Exceptions behind one another that are looked at."""
 
-_LOADER_FILES = (f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}", batches.__file__)
+_LOADER_FILES = (LOADER, batches.__file__)
 _COLLECTIVE = r"\bNCCL\b|nccl[A-Z]\w+Error|\b[Gg]loo\b|ProcessGroup|Connection closed by peer"
 _NONFINITE = r"(?i)\b(nan|nans|inf|infinite|non-?finite)\b"
 
 _CATEGORY_OF_OTHERS = "exception"
 _CATEGORIES: tuple[tuple[str, Callable[[BaseException, str], bool]], ...] = (
-    ("interrupted", lambda error, text: isinstance(error, KeyboardInterrupt) or _asked_to_end(error) == "interrupted"),
-    ("terminated", lambda error, text: _asked_to_end(error) == "terminated"),
+    (
+        "interrupted",
+        lambda error, text: isinstance(error, KeyboardInterrupt) or _asked_to_end(error, text) == "interrupted",
+    ),
+    ("terminated", lambda error, text: _asked_to_end(error, text) == "terminated"),
     ("data", lambda error, text: "DataLoader worker" in text or _came_through_loader(error)),
     ("oom", lambda error, text: isinstance(error, MemoryError) or "out of memory" in text.lower()),
     ("collective", lambda error, text: type(error).__name__.startswith("Dist") or bool(re.search(_COLLECTIVE, text))),
@@ -107,13 +110,22 @@ def exit_code(given: object) -> int:
 def describe(error: BaseException) -> tuple[str, str]:
     """Return the category of an exception, and its type and first line in at most 512 characters; never raises."""
     try:
-        return _describe(error, str.strip(str(error)))
+        try:
+            return _describe(error)
+        except Exception as raised:
+            if not signals_raising(raised):
+                raise
+            return _describe(raised)  # PyTorch's handler of SIGCHLD, which says how the worker ended whose loss this is
     except Exception:  # noqa: BLE001 - a user's exception may do anything, and a process may be out of stack
         return _CATEGORY_OF_OTHERS, type(error).__name__[:MESSAGE_LIMIT]
 
 
-def _describe(error: BaseException, text: str) -> tuple[str, str]:
-    line = _first_line(text)
+def _describe(error: BaseException) -> tuple[str, str]:
+    text = str.strip(str(error))
+    line, lost = _first_line(text), lost_worker(_chain(error))
+    if lost:
+        line = f"{line}; {lost}" if line else lost
+        text = f"{line}\n{text}"
     message = (f"{type(error).__name__}: {line}" if line else type(error).__name__)[:MESSAGE_LIMIT]
     return next((category for category, matches in _CATEGORIES if matches(error, text)), _CATEGORY_OF_OTHERS), message
 
@@ -123,18 +135,25 @@ def _first_line(text: str) -> str:
     return lines[0].rstrip() if lines else ""
 
 
-def _asked_to_end(error: BaseException) -> str | None:
+def _asked_to_end(error: BaseException, text: str) -> str | None:
     """Return how a scheduler or a terminal asked this process or its workers to end, if that is what the error says."""
+    if by_text := _end_in(text):
+        return by_text
     for each in _chain(error):
         if by_handler := _asked_by(signals_raising(each)):
             return by_handler
         if isinstance(each, KeyboardInterrupt):
             return "interrupted"
-        text = _text(each)
-        for number, end in END_SIGNALS.items():
-            killed, code = f"killed by signal: {signal.strsignal(number)}", f"exit code {128 + number}"
-            if any(part in text for part in (killed, code, signal.Signals(number).name)):
-                return end
+        if by_text := _end_in(_text(each)):
+            return by_text
+    return None
+
+
+def _end_in(text: str) -> str | None:
+    for number, end in END_SIGNALS.items():
+        killed, code = f"killed by signal: {signal.strsignal(number)}", f"exit code {128 + number}"
+        if any(part in text for part in (killed, code, signal.Signals(number).name)):
+            return end
     return None
 
 

@@ -67,8 +67,9 @@ def report(request: Request, own: Iterator[tuple[ServedBox, bytes]]) -> dict[str
 
     size = max((one.world_size for one in (request.own, *found.runs.values())), default=0)
     dumps = folder.read_boxes(contents(), len(request.own.boxes) + len(wanted))
-    verdict = judge(dumps, "the boxes of its ranks", size or None)
     runs = [*found.runs.values(), request.own]
+    known = {rank.rank: rank.known for one in runs for rank in one.ranks}
+    verdict = judge(dumps, "the boxes of its ranks", size or None, known)
     return {
         "verdict": asdict(verdict),
         "where": {str(rank): dump.where for rank, dump in dumps.ranks.items() if dump.where},
