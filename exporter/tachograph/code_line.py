@@ -36,8 +36,11 @@ def whereabouts(stack: Iterable[CodeLine]) -> str:
     """Return a thread's innermost line of the user's code, and the innermost of all if that is another.
 
     As `data.py:88 load_shard, in socket.py:706 readinto`, from its lines, the innermost first; "" where there are none.
-    What we have put around PyTorch's calls is not shown.
+    What we have put around PyTorch's calls in the user's code is not shown.
     """
-    lines = [line for line in stack if not _OURS.search(line.path)]
+    lines = list(stack)
     users = next((line for line in lines if is_users(line.path)), None)
-    return ", in ".join(dict.fromkeys(str(line) for line in (users, *lines[:1]) if line is not None))
+    if users is None:
+        return "".join(map(str, lines[:1]))
+    innermost = next(line for line in lines if not _OURS.search(line.path))
+    return ", in ".join(dict.fromkeys((str(users), str(innermost))))

@@ -12,7 +12,7 @@ from tachograph.blackbox.recorder import LARGEST_RANK, SEPARATOR, Pending, Progr
 
 
 class Known(NamedTuple):
-    """What others than its dump say of a rank, in words, and the line at which it stands if they know that."""
+    """The words that others than its dump say of a rank, and the line at which it stands if they know that."""
 
     words: str
     where: str | None

@@ -1,4 +1,4 @@
-"""What ended the workers of a PyTorch DataLoader whose loss is all that an exception says.
+"""The ends of workers of a PyTorch DataLoader whose loss is all that an exception says.
 
 A worker that a signal ends closes its sockets before it can be waited for. If the training is about to take a tensor
 from it, that fails first, with an EOFError; and whoever waits for the worker then, has its exit code. PyTorch's own
