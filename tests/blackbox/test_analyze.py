@@ -505,6 +505,30 @@ def test_boxes_of_ranks_whose_collective_raised(category: str, named: dict[int, 
     assert kinds(analyze(tmp_path)) == named
 
 
+def test_boxes_of_which_some_are_of_failures(tmp_path: Path) -> None:
+    """One rank fails by itself, its partner's collective raises, two still wait for both: only the first is named."""
+    programs = {rank: [*pairs_step(rank) * 4, *([Stuck()] if rank == 2 else pairs_step(rank))] for rank in range(4)}
+    job = Job(PAIRS, programs, "gloo").play()
+    for rank, category in enumerate(("", "", "data", "collective")):
+        made = job.dump(rank)
+        if rank == 3:
+            made["entries"][-1]["retired"] = True
+        groups = {name: {"ranks": list(members)} for name, members in PAIRS.items() if rank in members}
+        box = {
+            "rank": rank,
+            "world_size": 4,
+            "reason": "no step for 12 s",
+            "groups": groups,
+            "recorders": {"gloo": made},
+        }
+        if category:
+            box |= {"reason": f"failed: {category}", "failure": {"category": category, "message": "E: shard 8"}}
+        (tmp_path / f"rank-{rank}.json").write_text(json.dumps(box))
+    verdict = analyze(tmp_path)
+    assert kinds(verdict) == {2: "failed"}
+    assert verdict.culprits[0].reason.endswith("it raised E: shard 8")
+
+
 def test_the_last_box_of_each_rank_counts(tmp_path: Path) -> None:
     """The boxes before it are of earlier moments; where there is no last one, the one before it is looked at."""
     for name, stuck in (("rank-{}.1.json", 3), ("rank-{}.json", 5)):

@@ -37,7 +37,11 @@ def behind(standing: Standing) -> dict[int, Behind]:
     for name, group in standing.groups.items():
         if group.point_to_point or len(group.members) < 2:
             continue
-        done = {rank: count for rank in group.members if (count := standing.completed(rank, name)) is not None}
+        done = {
+            rank: count
+            for rank in group.members
+            if (count := standing.completed(rank, name)) is not None and not standing.dumps[rank].failed_in_collective
+        }
         if len(done) < 2 or len(set(done.values())) < 2:
             continue
         most = max(done.values())

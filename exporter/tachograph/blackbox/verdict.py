@@ -9,7 +9,7 @@ from pathlib import Path
 from tachograph import humanize
 from tachograph.blackbox import crossed, gpu, mismatch, slow, unrecorded, waits
 from tachograph.blackbox import folder as folders
-from tachograph.blackbox.findings import GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
+from tachograph.blackbox.findings import FAILED, GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
 from tachograph.blackbox.folder import Folder
 from tachograph.blackbox.mismatch import Mismatch
 from tachograph.blackbox.standing import Known, Standing, stand
@@ -185,9 +185,10 @@ def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> N
                 named.setdefault(waiting, Culprit(waiting, mismatch.EXTRA, reason, line))
             continue
         dump = standing.dumps[rank]
+        failed = bool(dump.failure) and not dump.failed_in_collective
         reason = (
-            f"stuck on the host: never called {operation_name(standing, first)}, for which {rank_list(first.waiting)} "
-            f"{wait(first.waiting)}; "
+            f"{'failed' if failed else 'stuck on the host'}: never called {operation_name(standing, first)}, for which "
+            f"{rank_list(first.waiting)} {wait(first.waiting)}; "
             + ("what is pending of its own the others have called" if dump.pending else "nothing of its own is pending")
         )
         if dump.where:
@@ -197,7 +198,8 @@ def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> N
         reason += (
             f"; it raised {dump.raised}" if dump.raised else f"; it failed: {dump.failure}" if dump.failure else ""
         )
-        named.setdefault(rank, Culprit(rank, HOST, reason, dump.where or dump.last_line, line))
+        kind = FAILED if failed else HOST
+        named.setdefault(rank, Culprit(rank, kind, reason, dump.where or dump.last_line, line))
 
 
 def _add_absent(verdict: Verdict, standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:

@@ -49,8 +49,26 @@ class Blocked:
 
 def blocked(standing: Standing) -> list[Blocked]:
     """Return the operations that hold ranks up, the oldest first."""
-    found: dict[tuple[str, int], Blocked] = {}
     started: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+    found = _pending(standing, started)
+    raised = _raised(standing)
+    for last in raised:
+        if (operation := found.setdefault((last.group, last.sequence), last)) is not last:
+            operation.waiting += last.waiting
+    recorded = {name for name, _ in found}
+    found |= {(one.group, one.sequence): one for one in _by_counts(standing) if one.group not in recorded}
+    for key, operation in found.items():
+        _complete(standing, operation, started[key])
+    for last in raised:  # where all have called it, it is not what the rank was waiting for
+        if last.all_called and found[last.group, last.sequence] is last:
+            del found[last.group, last.sequence]
+    alone = _point_to_point(standing)
+    return sorted((*found.values(), *alone), key=lambda one: (one.since is None, one.since or 0, one.group))
+
+
+def _pending(standing: Standing, started: defaultdict[tuple[str, int], set[int]]) -> dict[tuple[str, int], Blocked]:
+    """Return the first operation pending of each group at each rank; add whose GPU has begun it to `started`."""
+    found: dict[tuple[str, int], Blocked] = {}
     for rank, dump in standing.dumps.items():
         first: dict[str, Pending] = {}
         for one in dump.pending:
@@ -70,12 +88,24 @@ def blocked(standing: Standing) -> list[Blocked]:
                 operation.since = one.created
             if one.started:
                 started[one.group, one.sequence].add(rank)
-    recorded = {name for name, _ in found}
-    found |= {(one.group, one.sequence): one for one in _by_counts(standing) if one.group not in recorded}
-    for key, operation in found.items():
-        _complete(standing, operation, started[key])
-    alone = _point_to_point(standing)
-    return sorted((*found.values(), *alone), key=lambda one: (one.since is None, one.since or 0, one.group))
+    return found
+
+
+def _raised(standing: Standing) -> list[Blocked]:
+    """Return the last calls of ranks in which a collective raised, and nothing is pending: gloo counts it as done."""
+    found: dict[tuple[str, int], Blocked] = {}
+    for rank, dump in standing.dumps.items():
+        if not dump.failed_in_collective or dump.pending:
+            continue
+        last = max(((calls.created[-1], name) for name, calls in dump.calls.items() if calls.created), default=None)
+        if last is None:
+            continue
+        created, name = last
+        calls = dump.calls[name]
+        one = Pending(name, calls.sequences[-1], calls.shapes[-1], created or None, False)
+        operation = found.setdefault((name, one.sequence), Blocked(name, one.sequence, one, since=one.created))
+        operation.waiting.append(rank)
+    return list(found.values())
 
 
 def _by_counts(standing: Standing) -> list[Blocked]:
