@@ -208,7 +208,6 @@ IN_EVERY_RUN = ("reads", "skips", "skips its pair's", "differs", "raises", "ling
 WITHOUT_RECORDER = {
     "skips": Fault("skips", "type_mismatch", "broadcast(small, 0)  # after", reason="no recorder says which"),
     "swaps": Fault("swaps", "type_mismatch", "# the wrong one", reason="no recorder says which"),
-    "raises": Fault("raises", "host_stuck", "# the raise", reason="FileNotFoundError: shard 8"),
 }
 
 
