@@ -23,6 +23,15 @@ from tachograph.client.core import notice as notices
 from tachograph.client.recorder import Recorder
 from tests.client.fake_cuda import Cuda
 
+BLOCKED_IN_C = """
+import ctypes
+library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+library.pthread_mutex_lock(mutex)
+say("ready")
+library.pthread_mutex_lock(mutex)
+"""
+"""A program whose main thread runs no Python, and never will, as in a hung collective."""
+
 Frame = dict[str, Any]
 DEADLINE = 60.0
 

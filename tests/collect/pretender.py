@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import pytest
 
 from tachograph.blackbox import served
 from tachograph.blackbox.served import ServedBox, ServedRank, ServedRun
@@ -69,3 +73,15 @@ class Pretender:
             200, json.dumps({"status": "success", "data": {"activeTargets": targets}}).encode(),
         )  # fmt: skip
         self.answers["/api/v1/label/run/values"] = (200, json.dumps({"status": "success", "data": [run]}).encode())
+
+
+@pytest.fixture
+def pretender() -> Iterator[Pretender]:
+    with closing(Pretender()) as made:
+        yield made
+
+
+@pytest.fixture
+def other() -> Iterator[Pretender]:
+    with closing(Pretender()) as made:
+        yield made

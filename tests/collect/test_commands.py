@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,6 @@ from tachograph.blackbox import served
 from tachograph.blackbox.served import ServedBox
 from tests.collect.pretender import NOBODY, Pretender
 from tests.node.evidence.conftest import box, send_box
-
-
-@pytest.fixture
-def pretender() -> Iterator[Pretender]:
-    made = Pretender()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def other() -> Iterator[Pretender]:
-    made = Pretender()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -151,11 +151,6 @@ class LogScan:
             self._first, self._last, self._attempt, frozenset(self._ranks),
         )  # fmt: skip
 
-    @property
-    def in_traceback(self) -> bool:
-        """Whether a traceback has begun and not ended."""
-        return bool(self._tracebacks)
-
     def _candidates(self, block: bytes, low: bytes) -> Iterator[tuple[int, bytes, list[int]]]:
         """Yield the lines with known texts, and all lines while a traceback is open: begin, content, known texts."""
         found = self._worth_reading(block, low)

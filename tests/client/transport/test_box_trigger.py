@@ -25,6 +25,7 @@ from tachograph.client.transport.failure_reason import FINISHED, End
 from tachograph.client.transport.rank_state import RankState
 from tachograph.code_line import CodeLine
 from tachograph.wire import MAX_FRAME_BYTES
+from tests.client.conftest import BLOCKED_IN_C
 
 Make = Callable[..., Any]
 Start = Callable[..., Any]
@@ -389,15 +390,7 @@ def test_sigusr2_asks_for_a_box(exporter: Any, start: Start) -> None:
 
 def test_sigusr2_reaches_a_rank_that_runs_no_python(exporter: Any, start: Start) -> None:
     """As in a hung collective: the side thread that hears of signals asks."""
-    process = start(
-        """
-        import ctypes
-        library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
-        library.pthread_mutex_lock(mutex)
-        say("ready")
-        library.pthread_mutex_lock(mutex)
-        """
-    )
+    process = start(BLOCKED_IN_C)
     process.hear("ready")
     exporter.wait_for()
     process.popen.send_signal(signal.SIGUSR2)

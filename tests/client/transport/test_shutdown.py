@@ -12,6 +12,7 @@ import pytest
 from tachograph.catalog.rank import FAILURE_CATEGORIES
 from tachograph.client.core.notice import raised_by_signal
 from tachograph.client.transport.failure_reason import _CATEGORIES, LONGEST_CHAIN, describe
+from tests.client.conftest import BLOCKED_IN_C
 
 Start = Callable[..., Any]
 
@@ -107,15 +108,7 @@ def test_a_signal_is_told_and_still_kills(exporter: Any, start: Start, number: s
 
 def test_sigterm_reaches_a_main_thread_that_runs_no_python(exporter: Any, start: Start) -> None:
     """A rank blocked in C, as in a hung collective, dies of SIGTERM as it would have without us."""
-    process = start(
-        """
-        import ctypes
-        library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
-        library.pthread_mutex_lock(mutex)
-        say("ready")
-        library.pthread_mutex_lock(mutex)
-        """
-    )
+    process = start(BLOCKED_IN_C)
     process.hear("ready")
     exporter.wait_for()
     process.popen.send_signal(signal.SIGTERM)

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.collect.pretender import pretender
+
+__all__ = ["pretender"]
+
 PART = 30_000
 
 

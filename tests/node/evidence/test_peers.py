@@ -22,13 +22,6 @@ SOON = 20.0
 
 
 @pytest.fixture
-def pretender() -> Iterator[Pretender]:
-    made = Pretender()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def silent() -> Iterator[str]:
     """Something that takes a connection and says nothing."""
     listening = socket.create_server(("127.0.0.1", 0))
