@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tachograph.catalog.rank import PHASES, TRAIN_METRICS
 from tachograph.node.exposition import OPENMETRICS, TEXT, render
+from tachograph.node.ranks import shares
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.process_end import ProcessEnds
@@ -59,6 +60,12 @@ class Pipe:
         return lines
 
 
+@pytest.fixture(autouse=True)
+def unlimited_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of CPU time are not the subject: no time passes here, and one garbage collection spends a share."""
+    monkeypatch.setattr(shares, "WORK_BURST", 1e9)
+
+
 class Wire:
     """One connection to a rank table, by hand."""
 
@@ -73,7 +80,6 @@ class Wire:
             if self.pipe.closing:
                 return
             part = data[start : start + chunk]
-            self.connection._share._spent = 0.0  # shares of CPU time are not the subject: here no time passes
             self.connection.get_buffer(-1)[: len(part)] = part
             self.connection.buffer_updated(len(part))
 
