@@ -157,16 +157,16 @@ bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs
 bench-doors: $(READY)    ## what measuring waits adds to a step of five kinds of job, four ranks each: 20 minutes, 30 on a busy machine
 	$(BIN)/python bench/doors_cost.py
 
-bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real rules: three hours, writes docs/fault-bench.md
+bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real rules: three hours, writes docs/evidence/fault-bench.md
 	$(BIN)/python bench/faults.py --doc
 
 bench-hostile: $(READY)        ## what attacks on one node cost: needs root, 15 minutes, writes the table of docs/security.md
 	$(BIN)/python bench/hostile.py --doc
 
-bench-rules: binaries    ## what the rules cost one Prometheus at 1,024 to 16,384 ranks: writes docs/rules-bench.md
+bench-rules: binaries    ## what the rules cost one Prometheus at 1,024 to 16,384 ranks: writes docs/evidence/rules-bench.md
 	$(BIN)/python bench/rules.py --doc
 
-bench-dashboards: binaries    ## what every query of every dashboard costs at 1,024 ranks: writes docs/dashboards-bench.md
+bench-dashboards: binaries    ## what every query of every dashboard costs at 1,024 ranks: writes docs/evidence/dashboards-bench.md
 	$(BIN)/python bench/dashboards.py --doc
 
 rules: $(READY)        ## render prometheus/rules/ from prometheus/src/, its macros and parameters

@@ -29,7 +29,7 @@ from tachograph_lab.table import save, show
 sys.path.insert(0, str(ROOT / "grafana"))
 import expressions
 
-DOCUMENT = ROOT / "docs" / "dashboards-bench.md"
+DOCUMENT = ROOT / "docs" / "evidence" / "dashboards-bench.md"
 FENCE = "<!-- written by bench/dashboards.py --doc -->"
 STEPS = 360
 """Points per series: half an hour of samples at intervals of 5 s."""
@@ -116,7 +116,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
     parser.add_argument("--minutes", type=float, default=10, help="minutes of samples to collect")
-    parser.add_argument("--doc", action="store_true", help="write docs/dashboards-bench.md")
+    parser.add_argument("--doc", action="store_true", help="write docs/evidence/dashboards-bench.md")
     options = parser.parse_args()
     programs = binaries.find(options.suite)
     with tempfile.TemporaryDirectory(prefix="tachograph-dashboards-") as name:

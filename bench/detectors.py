@@ -25,7 +25,7 @@ from tachograph.client.signals.learning_rate import LearningRateWatch
 from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
 from tachograph_lab.table import save, show
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "detectors.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "evidence" / "detectors.md"
 FENCE = "<!-- written by bench/detectors.py --doc -->"
 REPORTED = range(1000, 1100)
 HEALTHY_SEEDS = 20
@@ -289,7 +289,7 @@ def _cell(value: object) -> str:
 
 
 def write_document(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Write the tables between the markers of docs/detectors.md."""
+    """Write the tables between the markers of docs/evidence/detectors.md."""
     before, _, after = DOCUMENT.read_text().split(FENCE)
     body = "\n\n".join(f"### {title}\n\n{markdown(rows)}" for title, rows in tables.items())
     DOCUMENT.write_text(f"{before}{FENCE}\n\n{body}\n\n{FENCE}{after}")
@@ -300,7 +300,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=REPORTED.start, help="first seed")
     parser.add_argument("--seeds", type=int, default=len(REPORTED), help="number of seeds")
-    parser.add_argument("--doc", action="store_true", help="write the tables into docs/detectors.md")
+    parser.add_argument("--doc", action="store_true", help="write the tables into docs/evidence/detectors.md")
     options = parser.parse_args()
     began = time.perf_counter()
     tables = measure(range(options.first, options.first + options.seeds))

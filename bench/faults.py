@@ -25,7 +25,7 @@ from tachograph_lab import binaries
 from tachograph_lab.table import OUT, show
 
 RESULTS = OUT / "faults.jsonl"
-DOCUMENT = Path(__file__).parent.parent / "docs" / "fault-bench.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "evidence" / "fault-bench.md"
 FENCE = "<!-- written by bench/faults.py --doc -->"
 
 
@@ -64,7 +64,7 @@ def parse() -> argparse.Namespace:
         "--suite", default=binaries.SYSTEM, help="where Prometheus comes from: system, or a Debian code name"
     )
     parser.add_argument("--fresh", action="store_true", help="discard earlier results")
-    parser.add_argument("--doc", action="store_true", help="write the tables into docs/fault-bench.md")
+    parser.add_argument("--doc", action="store_true", help="write the tables into docs/evidence/fault-bench.md")
     return parser.parse_args()
 
 
@@ -117,7 +117,7 @@ def facts(options: argparse.Namespace) -> str:
 
 
 def write_document(found: Mapping[str, Sequence[Mapping[str, Any]]], machine: str) -> None:
-    """Write the tables between the markers of docs/fault-bench.md."""
+    """Write the tables between the markers of docs/evidence/fault-bench.md."""
     before, _, after = DOCUMENT.read_text(encoding="utf-8").split(FENCE)
     body = "\n\n".join(f"### {title}\n\n{markdown(rows)}" for title, rows in found.items())
     DOCUMENT.write_text(f"{before}{FENCE}\n\n{machine}\n\n{body}\n\n{FENCE}{after}", encoding="utf-8")

@@ -36,7 +36,7 @@ from tachograph_lab.processes import Child, Children, answers, free_port
 from tachograph_lab.table import save, show
 
 ROOT = Path(__file__).parent.parent
-DOCUMENT = ROOT / "docs" / "rules-bench.md"
+DOCUMENT = ROOT / "docs" / "evidence" / "rules-bench.md"
 LOOK_SECONDS = 2.0
 PATIENCE_SECONDS = 90.0
 BUDGET = 0.5
@@ -215,7 +215,7 @@ def report_cpu(ranks: int, groups: Mapping[str, Any], slowest: int) -> None:
 
 
 def main() -> None:
-    """Measure each size and write docs/rules-bench.md if asked."""
+    """Measure each size and write docs/evidence/rules-bench.md if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
@@ -232,7 +232,7 @@ def main() -> None:
         action="store_true",
         help="also measure each rule's CPU time, which does not depend on the machine's load",
     )
-    parser.add_argument("--doc", action="store_true", help="write docs/rules-bench.md")
+    parser.add_argument("--doc", action="store_true", help="write docs/evidence/rules-bench.md")
     options = parser.parse_args()
     programs = binaries.find(options.suite)
     version = ".".join(map(str, binaries.version(programs["prometheus"])))

@@ -1,4 +1,4 @@
-"""The cost of Prometheus by its own metrics: read, summarized, and written to docs/rules-bench.md."""
+"""The cost of Prometheus by its own metrics: read, summarized, and written to docs/evidence/rules-bench.md."""
 
 from __future__ import annotations
 

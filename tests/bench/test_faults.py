@@ -270,9 +270,8 @@ def test_the_job_delays_where_it_says(run: str, tmp_path: Path, scenarios: Modul
 
 def test_the_committed_figures_are_of_a_whole_campaign(scenarios: ModuleType) -> None:
     """A change of scenarios or rules comes with `make bench-faults`: all delays on one rank, and 30 healthy runs."""
-    _, tables, _ = (
-        (ROOT / "docs/fault-bench.md").read_text(encoding="utf-8").split("<!-- written by bench/faults.py --doc -->")
-    )
+    page = (ROOT / "docs/evidence/fault-bench.md").read_text(encoding="utf-8")
+    _, tables, _ = page.split("<!-- written by bench/faults.py --doc -->")
     lines = [line.strip("| ").split(" | ") for line in tables.splitlines() if line.startswith("| ")]
     numbers = {line[0]: int(line[1]) for line in lines if line[0].startswith(("delay ", "healthy"))}
     assert numbers.keys() == {"delay 50%", "delay 20%", "delay 10%", "healthy"}

@@ -3,7 +3,7 @@
 Runs in the sender thread. Norms scatter by factors, so all is done on their logarithms: the median of the last 128
 normal norms, and how they spread around it (scaled interquartile range). A spike, and a norm that has all but vanished,
 never enter that past. A spike is 4.25 standard deviations above it, and two and a half times the usual norm at least.
-docs/detectors.md has precision and recall.
+docs/evidence/detectors.md has precision and recall.
 """
 
 from __future__ import annotations

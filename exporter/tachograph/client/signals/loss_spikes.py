@@ -7,7 +7,7 @@ is scored is the *rise*: the loss minus the median of the last 8 normal losses, 
 (scaled interquartile range of the last 128; a quarter of them may be odd without moving it). Spikes never enter that
 past, so a shift cannot hide itself. Six standard deviations, the limit of OLMo-core's `SkipStepOptimizer`, are the
 least; noise with heavy tails raises the limit to twice the highest score it normally has, and so does a short past.
-docs/detectors.md has precision and recall beside three peers; `python bench/detectors.py` prints them.
+docs/evidence/detectors.md has precision and recall beside three peers; `python bench/detectors.py` prints them.
 
 Two textbook scores are reported as well, for dashboards only: no decision depends on them.
 """
