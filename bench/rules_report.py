@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FENCE = "<!-- written by bench/rules.py --doc -->"
-LISTED = 12
+LISTED = 6
 """The number of groups that the document lists per size; the others cost less."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tools.pages.alerts import pages_page
 from tools.pages.dcgm_rules import rules_page
-from tools.pages.floors import contributing_page, design_page
+from tools.pages.floors import contributing_page
 from tools.pages.kernel import kernel_page
 from tools.pages.metrics import metrics_page
 from tools.pages.runbooks import index_page
@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "CONTRIBUTING.md": contributing_page,
-    "docs/design.md": design_page,
     "docs/kernel.md": kernel_page,
     "docs/metrics.md": metrics_page,
     "docs/pages.md": pages_page,

@@ -2,60 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
-from tachograph.catalog.index import METRICS
-from tachograph.catalog.metric import RANK, TRAIN_PREFIX, Metric
+from tachograph.catalog.index import METRICS, PHASES
+from tachograph.catalog.metric import DASHBOARDS, GPU, HISTOGRAM, RANK, TRAIN_PREFIX, Metric
 
 _HEAD = """# Metrics
 
 Every family that the exporter shows, from `exporter/tachograph/catalog/`. Made by `make docs`: do not edit.
 
 - A released name is a promise: it is renamed by adding, and kept for one release.
-- Units are base units. What ends in `_total` is a counter; it starts again with the process it belongs to.
+- Units are base units. A name ending in `_total` is a counter, which starts again with the process it belongs to; one
+  ending in `_info` is always 1; any other is a gauge, unless it says *Histogram*.
 - A reading of 0 is a sample of 0. What a device or a run does not have is no sample. What could not be read is no
   sample either, and `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
-- Scraped as OpenMetrics, a counter's family has no `_total`, and an `_info` family is of type info; the series are
-  the same.
-- *No reader* says why a family is there although no rule, panel, command, runbook or other page reads it.
-- *Wire key* is the name of a training metric in a rank's [frames](protocol.md).
+- Scraped as OpenMetrics, a counter's family has no `_total`, and an `_info` family is of type info.
+- † No rule, panel, command or runbook of ours reads it; the catalog says why it is there.
 """
 
-_SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+_SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
     (
         "What the exporter knows of a rank",
         ("tachograph_rank_",),
-        "*Level* is the lowest value of `--rank.series` at which a family is shown: see\n"
-        "[series of a rank](cost.md#series-of-a-rank). Of a rank that does not\n"
-        "run, state and heartbeat are shown at every level.",
+        RANK,
+        "All have the labels `run` and `rank`. *few*: shown at every `--rank.series`; *all*: at `all` only; the\n"
+        "others from `dashboards` on ([series of a rank](cost.md#series-of-a-rank)). Of a rank that does not run,\n"
+        "state and heartbeat are shown at every level.",
     ),
     (
         "What a rank reports",
         (TRAIN_PREFIX,),
-        "Of a rank that has ended, counters, `tachograph_train_step` and the info families stay; other gauges go.\n"
-        "What has no label `rank` is added up by the exporter over the ranks of a run on its node, and shown at every\n"
-        "level.",
+        RANK,
+        "All have the labels `run` and `rank`, except those *of the run*, which the exporter adds up over the ranks\n"
+        "of a run on its node and shows at every level. A rank sends a metric by its name without `tachograph_train_`\n"
+        "([protocol](protocol.md)). Of a rank that has ended, counters, the step and the info families stay; other\n"
+        "gauges go.",
     ),
     (
         "What the node concludes about a run",
         ("tachograph_run_",),
-        "Of its own ranks, however many there are: rules compare the nodes.",
+        ("run",),
+        "Of its own ranks, however many there are: rules compare the nodes. All have the label `run`.",
     ),
     (
         "A GPU",
         ("tachograph_gpu_",),
-        "From NVML. *Detail* is shown with `--gpu.detail` only. *DCGM* is the field of dcgm-exporter with the same\n"
-        "meaning: see [beside dcgm-exporter](dcgm.md).",
+        GPU,
+        "From NVML. All have the labels `gpu` and `uuid`. *Detail* is shown with `--gpu.detail` only. *DCGM* is the\n"
+        "field of dcgm-exporter with the same meaning ([beside dcgm-exporter](dcgm.md)).",
     ),
     (
         "A node",
         ("tachograph_node_",),
-        "From the kernel's log: see [what it says](kernel.md).",
+        (),
+        "From the [kernel's log](kernel.md).",
     ),
     (
         "The exporter itself",
         ("tachograph_exporter_",),
-        "Beside these stand `process_*` of the exporter's own process, as every exporter names them.",
+        (),
+        "In addition there are the usual `process_*` of the exporter's own process.",
     ),
 )
 
@@ -63,54 +69,51 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 def metrics_page() -> str:
     """Return the page as Markdown."""
     parts = [_HEAD]
-    for title, prefixes, note in _SECTIONS:
+    for title, prefixes, common, note in _SECTIONS:
         rows = [metric for metric in METRICS if metric.name.startswith(prefixes)]
-        parts.append(f"## {title}\n" + (f"\n{note}\n" if note else ""))
-        parts.append(_table(rows))
+        parts.append(f"## {title}\n\n{note}\n")
+        parts.append(_table(rows, common))
     return "\n".join(parts)
 
 
-def _table(rows: Iterable[Metric]) -> str:
-    rows = tuple(rows)
-    train = any(row.name.startswith(TRAIN_PREFIX) for row in rows)
-    dcgm = any(row.dcgm for row in rows)
-    ranks = any(row.labels[:2] == RANK for row in rows)
-    columns = ["Metric", "Type", "Labels", *["Level"] * ranks, *["Wire key"] * train, *["DCGM"] * dcgm, "Meaning"]
-    lines = [_line(columns), _line("---" for _ in columns)]
+def _table(rows: Sequence[Metric], common: tuple[str, ...]) -> str:
+    """Return the rows, each with its labels beyond the common ones."""
+    lines = [_line(["Metric", "Meaning"]), _line(["---"] * 2)]
     for row in rows:
-        words = f" Values: {_codes(row.values)}." if row.values else ""
-        words += _detail(row) if row.labels[:2] != RANK else ""
-        words += f" *No reader:* {row.unread}." if row.unread else ""
-        lines.append(
-            _line(
-                [
-                    f"`{row.name}`", row.kind, _codes(row.labels),
-                    *[row.level if row.labels[:2] == RANK else ""] * ranks,
-                    *[f"`{row.key}`" if row.kind != "info" and not row.concluded else ""] * train,
-                    *[_twins(row)] * dcgm,
-                    row.help + words,
-                ]
-            )
-        )  # fmt: skip
+        own = ",".join(label for label in row.labels if label not in common)
+        name = f"`{row.name}{{{own}}}`" if own else f"`{row.name}`"
+        lines.append(_line([name, " ".join(_meaning(row))]))
     return "\n".join(lines) + "\n"
+
+
+def _meaning(row: Metric) -> Iterator[str]:
+    """Yield the help text and what the page adds to it."""
+    yield row.help
+    if row.values and row.values != PHASES:
+        yield f"Values: {', '.join(f'`{value}`' for value in row.values)}."
+    if row.kind == HISTOGRAM:
+        yield "*Histogram.*"
+    if row.labels[:2] == RANK:
+        if row.level != DASHBOARDS:
+            yield f"*{row.level}*"
+    elif row.name.startswith(TRAIN_PREFIX):
+        yield "*of the run*"
+    elif isinstance(row.detail, tuple):
+        yield f"*Detail:* {', '.join(f'`{value}`' for value in sorted(row.detail))}."
+    elif row.detail:
+        yield "*Detail.*"
+    if row.dcgm:
+        yield f"*DCGM:* {_twins(row)}."
+    if row.unread:
+        yield "†"
 
 
 def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _codes(words: Iterable[str]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
-
-
-def _detail(row: Metric) -> str:
-    if isinstance(row.detail, bool):
-        return " *Detail.*" if row.detail else ""
-    return f" *Detail:* {_codes(sorted(row.detail))}."
-
-
 def _twins(row: Metric) -> str:
-    return "<br>".join(
+    return ", ".join(
         f"`{twin.field}`" + (f" ({', '.join(twin.labels)})" if twin.labels else "") + _scale(twin.scale)
         for twin in row.dcgm
     )

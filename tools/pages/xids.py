@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tachograph.node.xid.counts import LOG_SECONDS, RESTART_SECONDS, WINDOW_SECONDS
-from tachograph.node.xid.xid_table import DATA, load
+from tachograph.node.xid.xid_table import DATA, XidRow, load
 
 _PAGE = """\
 # Xids: what pages, and what to do
 
-An Xid is an error that the NVIDIA driver reports for a GPU. Tachograph counts each in
-`tachograph_gpu_xid_errors_total{{gpu,uuid,xid}}`, shows the Unix time of the last one in
-`tachograph_gpu_xid_timestamp_seconds`, and what it means and what to do in `tachograph_gpu_xid_info{{action,meaning}}`.
+An Xid is an error that the NVIDIA driver reports for a GPU. Each is counted in
+`tachograph_gpu_xid_errors_total{{gpu,uuid,xid}}`, with the Unix time of the last one in
+`tachograph_gpu_xid_timestamp_seconds`, and what it means and what to do in
+`tachograph_gpu_xid_info{{action,meaning}}`.
 
-They come from NVML's events and, where the exporter may read it, from the kernel's log (`--gpu.kmsg`, by default
-`/dev/kmsg`; where `kernel.dmesg_restrict` is 1 that takes `CAP_SYSLOG`). The log has more: NVML reports only what it
-holds for critical, and nothing from before the exporter started. Both report the same event, and one fault can write
-thousands of lines: for {window} after a counted Xid the same one on the same GPU is not counted again. Of what the
-log holds when the exporter starts, the last {restart} are counted, for they fell into a restart; of what is older only
-the time is shown.
+They come from NVML's events, which have only what NVML holds for critical, and, where the exporter may read it, from
+the kernel's log (`--gpu.kmsg`, by default `/dev/kmsg`; with `kernel.dmesg_restrict=1` that takes `CAP_SYSLOG`). Both
+report the same event, and one fault can write thousands of lines: for {window} after a counted Xid the same one on
+the same GPU is not counted again. Of what the log holds when the exporter starts, the last {restart} are counted; of
+what is older only the time is shown.
 
-Only the log says how bad some Xids are, those of NVLink 5 (144 to 150) above all: `145, RLW_RXPIPE Nonfatal XC0 i0 Link
-13 (…)`. What the driver calls nonfatal there, and what was injected for a test (`i1`), is counted in
-`tachograph_gpu_xid_nonfatal_total{{gpu,uuid,xid}}` and nowhere else, so that it pages nobody; a `Fatal` one pages. An
-event of NVML's waits {log} for the log's word, where the log is read; where it is not, it is taken for a fatal one.
+For the Xids of NVLink 5 (144 to 150) above all, only the log says how bad they are:
+`145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (…)`. What the driver calls nonfatal there, and what was injected for a test
+(`i1`), is counted in `tachograph_gpu_xid_nonfatal_total{{gpu,uuid,xid}}` alone and pages nobody. An NVML event waits
+{log} for the log; where the log is not read, it counts as fatal.
 
-The table below is the data file `exporter/tachograph/node/xid/{file}`, version {version}; that file also names its
-sources. To change it, edit it, then run `make docs`. An Xid that is not in it is counted all the same; its action is
-`unknown` and it pages nobody.
+The tables are the data file `exporter/tachograph/node/xid/{file}`, version {version}, which also names its sources.
+To change it, edit it, then run `make docs`. An Xid that is not in it is counted; its action is `unknown` and it pages
+nobody.
 
 | action | what to do |
 |---|---|
@@ -47,8 +47,6 @@ sources. To change it, edit it, then run `make docs`. An Xid that is not in it i
 
 ## The others
 
-| Xid | action | meaning | source |
-|---|---|---|---|
 {others}
 """
 
@@ -64,8 +62,14 @@ def xids_page() -> str:
         file=DATA.name,
         version=table.version,
         paging=_lines((row.number, f"`{row.action}`", row.meaning) for row in rows if row.pages),
-        others=_lines((row.number, f"`{row.action}`", row.meaning, row.source) for row in rows if not row.pages),
+        others="\n\n".join(_of_action(action, rows) for action in dict.fromkeys(row.action for row in rows)),
     )
+
+
+def _of_action(action: str, rows: Iterable[XidRow]) -> str:
+    """Return the Xids of one action that page nobody, under its heading."""
+    lines = _lines((row.number, row.meaning) for row in rows if row.action == action and not row.pages)
+    return f"### `{action}`\n\n| Xid | meaning |\n|---|---|\n{lines}"
 
 
 def _lines(rows: Iterable[tuple[object, ...]]) -> str:
