@@ -160,7 +160,7 @@ bench-doors: $(READY)    ## what measuring waits adds to a step of five kinds of
 bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real rules: three hours, writes docs/evidence/fault-bench.md
 	$(BIN)/python bench/faults.py --doc
 
-bench-hostile: $(READY)        ## what attacks on one node cost: needs root, 15 minutes, writes the table of docs/security.md
+bench-hostile: $(READY)        ## what attacks on one node cost: needs root, 15 minutes, writes the table of docs/evidence/attacks.md
 	$(BIN)/python bench/hostile.py --doc
 
 bench-rules: binaries    ## what the rules cost one Prometheus at 1,024 to 16,384 ranks: writes docs/evidence/rules-bench.md

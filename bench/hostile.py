@@ -32,7 +32,7 @@ from hostile_node import Look, Node, node, stand_in
 from tachograph_lab.table import quantile, save, show
 
 HERE = Path(__file__).parent
-DOCUMENT = HERE.parent / "docs/security.md"
+DOCUMENT = HERE.parent / "docs/evidence/attacks.md"
 BEGIN, END = "<!-- begin: bench/hostile.py --doc -->", "<!-- end: bench/hostile.py --doc -->"
 
 LATE_SECONDS = 1.0
@@ -263,7 +263,7 @@ def main() -> int:
     show("What an attack costs", rows(results), f"✗: limit missed. {load}")
     save("hostile", {"load": load, "attacks": [vars(one) for one in results]})
     if options.doc:
-        text = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else "# Security\n"
+        text = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else "# What an attack costs\n"
         DOCUMENT.write_text(document(text, tables(results, load)), encoding="utf-8")
     return 0 if all(one.held for one in results) else 1
 

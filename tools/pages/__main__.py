@@ -10,6 +10,7 @@ from tools.pages.dcgm_rules import rules_page
 from tools.pages.floors import contributing_page
 from tools.pages.kernel import kernel_page
 from tools.pages.metrics import metrics_page
+from tools.pages.reference import reference_page, sample_file
 from tools.pages.runbooks import index_page
 from tools.pages.xids import xids_page
 
@@ -19,7 +20,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "CONTRIBUTING.md": contributing_page,
     "docs/kernel.md": kernel_page,
     "docs/metrics.md": metrics_page,
+    "deploy/exporter.yml": sample_file,
     "docs/pages.md": pages_page,
+    "docs/reference.md": reference_page,
     "docs/xids.md": xids_page,
     "prometheus/rules/dcgm.yml": rules_page,
     "runbooks/README.md": index_page,

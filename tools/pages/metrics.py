@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from tachograph.catalog.index import METRICS, PHASES
 from tachograph.catalog.metric import DASHBOARDS, GPU, HISTOGRAM, RANK, TRAIN_PREFIX, Metric
+
+RUN_PREFIX = "tachograph_run_"
 
 _HEAD = """# Metrics
 
@@ -40,9 +43,10 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
     ),
     (
         "What the node concludes about a run",
-        ("tachograph_run_",),
+        (RUN_PREFIX,),
         ("run",),
-        "Of its own ranks, however many there are: rules compare the nodes. All have the label `run`.",
+        "Of its own ranks, however many there are: what is said of the run is said of its part on the node, and rules\n"
+        "compare the nodes. All have the label `run`.",
     ),
     (
         "A GPU",
@@ -88,12 +92,13 @@ def _table(rows: Sequence[Metric], common: tuple[str, ...]) -> str:
 
 def _meaning(row: Metric) -> Iterator[str]:
     """Yield the help text and what the page adds to it."""
-    yield row.help
+    concluded = row.name.startswith(RUN_PREFIX)
+    yield re.sub(" of the run on this node| on this node", "", row.help) if concluded else row.help
     if row.values and row.values != PHASES:
         yield f"Values: {', '.join(f'`{value}`' for value in row.values)}."
     if row.kind == HISTOGRAM:
         yield "*Histogram.*"
-    if row.labels[:2] == RANK:
+    if row.labels[:2] == RANK and not concluded:
         if row.level != DASHBOARDS:
             yield f"*{row.level}*"
     elif row.name.startswith(TRAIN_PREFIX):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from tachograph.node.xid.counts import LOG_SECONDS, RESTART_SECONDS, WINDOW_SECONDS
@@ -67,8 +68,12 @@ def xids_page() -> str:
 
 
 def _of_action(action: str, rows: Iterable[XidRow]) -> str:
-    """Return the Xids of one action that page nobody, under its heading."""
-    lines = _lines((row.number, row.meaning) for row in rows if row.action == action and not row.pages)
+    """Return the Xids of one action that page nobody, under its heading; engines of a kind share a row."""
+    numbers: dict[str, list[int]] = {}
+    for row in rows:
+        if row.action == action and not row.pages:
+            numbers.setdefault(re.sub(r" \d+$", "", row.meaning), []).append(row.number)
+    lines = _lines((", ".join(map(str, same)), meaning) for meaning, same in numbers.items())
     return f"### `{action}`\n\n| Xid | meaning |\n|---|---|\n{lines}"
 
 

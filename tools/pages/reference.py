@@ -1,0 +1,139 @@
+"""docs/reference.md and deploy/exporter.yml: commands, the Recorder, settings and variables, made from the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+
+from tachograph import Recorder
+from tachograph.__main__ import COMMANDS
+from tachograph.catalog.index import TRAIN_METRICS
+from tachograph.node.config import SETTINGS, Setting
+from tachograph.wire import SYSTEM_SOCKET
+from tools.pages.variables import VARIABLES
+
+_PAGE = """\
+# Reference
+
+Made by `make docs` from the code: do not edit.
+
+## Commands
+
+`tachograph COMMAND --help` has the options and exit statuses of each.
+
+{commands}
+
+## Recorder
+
+`tachograph.Recorder(…)`; no call raises or waits.
+
+{arguments}
+
+| call | |
+|---|---|
+{calls}
+
+`step.log(…)` inside `with recorder.step() as step:` takes these names, and those that `metrics` declares:
+{loggable}.
+
+## Exporter
+
+`tachograph exporter --config exporter.yml`; [deploy/exporter.yml](../deploy/exporter.yml) is a file with all settings.
+A flag has the same name, `--gpu.interval 1s`, and takes precedence. *Live*: `SIGHUP` applies a change; others need a
+restart.
+
+| setting | default | |
+|---|---|---|
+{settings}
+
+## Environment variables
+
+| variable | read by | |
+|---|---|---|
+{variables}
+"""
+
+_SAMPLE = """\
+## Every setting of `tachograph exporter --config FILE`, with its default. Made by `make docs`: do not edit, but copy it
+## (to /etc/tachograph/exporter.yml), and take the "# " from the line of what you change and from its section's.
+## A mistake is reported with its line, and the exporter does not start. A reload (SIGHUP) applies a change of what is
+## marked live; the rest needs a restart.
+"""
+
+_DEFAULTS = {"socket": SYSTEM_SOCKET, "state-file": SYSTEM_SOCKET.replace(".sock", ".state")}
+"""Defaults that depend on the environment, as a service of the system has them."""
+
+_IN_USE = tuple(one for one in SETTINGS if not one.help.startswith("Deprecated"))
+
+
+def reference_page() -> str:
+    """Return the page as Markdown."""
+    return _PAGE.format(
+        commands="\n".join(("| command | |", "|---|---|", *(f"| `{n}` | {c.summary} |" for n, c in COMMANDS.items()))),
+        arguments="\n".join(_arguments()),
+        calls="\n".join(_calls()),
+        loggable=", ".join(f"`{row.key.removesuffix('_total')}`" for row in TRAIN_METRICS.values() if row.loggable),
+        settings="\n".join(
+            f"| `{one.name}` | {_default(one)} | {_escaped(one.help)}{' *Live.*' if one.live else ''} |"
+            for one in _IN_USE
+        ),
+        variables="\n".join(f"| `{one.name}` | {one.reader} | {one.meaning} |" for one in VARIABLES),
+    )
+
+
+def _arguments() -> Iterator[str]:
+    """Yield the arguments of the constructor as the class describes them; variables have a table of their own."""
+    text = inspect.getdoc(Recorder) or ""
+    for item in re.findall(r"^- .*(?:\n  .*)*", text, re.MULTILINE):
+        if not item.startswith("- `$"):
+            yield item
+
+
+def _calls() -> Iterator[str]:
+    """Yield a row for each public method and property: its call and the first sentence of its docstring."""
+    for name, member in vars(Recorder).items():
+        if not name.startswith("_") and (says := inspect.getdoc(member)):
+            summary = says.partition("\n")[0]
+            call = name if isinstance(member, property) else f"{name}({', '.join(_parameters(member))})"
+            yield f"| `{call}` | {_escaped(summary)} |"
+
+
+def _parameters(call: object) -> Iterator[str]:
+    """Yield the parameters a caller may give, as `name` or `name=default`."""
+    for one in inspect.signature(call).parameters.values():  # type: ignore[arg-type]
+        if one.name != "self" and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            yield one.name if one.default is one.empty else f"{one.name}={one.default!r}"
+
+
+def _default(setting: Setting) -> str:
+    text = _DEFAULTS.get(setting.name, setting.default)
+    return f"`{text}`" if text else "–"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|").replace("<", "&lt;")
+
+
+def sample_file() -> str:
+    """Return a configuration file with every setting at its default, each explained, all commented out."""
+    lines = [_SAMPLE]
+    before: list[str] = []
+    for one in _IN_USE:
+        *sections, key = one.name.split(".")
+        for depth, name in enumerate(sections):
+            if before[: depth + 1] != sections[: depth + 1]:
+                lines.append(f"# {'  ' * depth}{name}:")
+        before = sections
+        indent = "  " * len(sections)
+        text = one.help + (" Live." if one.live else "")
+        lines += textwrap.wrap(text, 120, initial_indent=f"## {indent}", subsequent_indent=f"## {indent}")
+        lines.append(f"# {indent}{key}: {_value(one)}")
+    return "\n".join(lines) + "\n"
+
+
+def _value(setting: Setting) -> str:
+    """Return a default as YAML: quoted where it would be read as another type."""
+    text = _DEFAULTS.get(setting.name, setting.default)
+    return text if re.fullmatch(r"[a-z/][\w./-]*|[1-9]\d*[ms]?", text) else f'"{text}"'

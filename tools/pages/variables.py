@@ -1,0 +1,42 @@
+"""The environment variables that Tachograph reads, for docs/reference.md; a test compares them with the code."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+RANK, EXPORTER, COMMANDS = "a rank", "the exporter", "commands"
+
+
+class Variable(NamedTuple):
+    """A variable, who reads it, and what it does."""
+
+    name: str
+    reader: str
+    meaning: str
+
+
+VARIABLES = (
+    Variable("TACHOGRAPH_RUN", RANK, "The run's name; else `TORCHELASTIC_RUN_ID`, or Slurm's job."),
+    Variable("TACHOGRAPH_RANK", RANK, "The rank's number; else `RANK`, PyTorch, MPI or Slurm."),
+    Variable("TACHOGRAPH_LOCAL_RANK", RANK, "Its number on the node; else `LOCAL_RANK`, MPI or Slurm."),
+    Variable("TACHOGRAPH_WORLD_SIZE", RANK, "How many ranks the run has; else `WORLD_SIZE`, PyTorch, MPI or Slurm."),
+    Variable(
+        "TACHOGRAPH_ATTEMPT", RANK,
+        "Which start of the run this is, from 0; else the larger of torchrun's and Slurm's restart counts.",
+    ),
+    Variable("TACHOGRAPH_TIER", RANK, "`hero`, `standard` or `dev`: who is woken ([pages.md](pages.md))."),
+    Variable("TACHOGRAPH_HANG_SECONDS", RANK, "The run's own limit for a hang."),
+    Variable("TACHOGRAPH_DISABLED", RANK, "Anything except empty or `0`: record nothing."),
+    Variable("TACHOGRAPH_STACKS", RANK, "`0`: never look at lines of code ([blackbox.md](blackbox.md))."),
+    Variable("TACHOGRAPH_BLACKBOX", RANK, "The folder of the rank's boxes; `0`: none."),
+    Variable("TORCH_NCCL_ENABLE_TIMING", RANK, "`1`: NCCL times its collectives ([collectives.md](collectives.md))."),
+    Variable("TACHOGRAPH_SOCKET", "both", "The socket between ranks and the exporter."),
+    Variable("XDG_RUNTIME_DIR", "both", "Where the socket is if `/run/tachograph` cannot be used."),
+    Variable("NODE_NAME", EXPORTER, "The node's name; else its host name."),
+    Variable("TACHOGRAPH_EXPORTER_URL", COMMANDS, "The exporter, for `top` and `doctor`."),
+    Variable("PROMETHEUS_URL", COMMANDS, "Prometheus."),
+    Variable("ALERTMANAGER_URL", COMMANDS, "Alertmanager."),
+    Variable("NETRC", "commands, the exporter", "Another file than `~/.netrc` for passwords."),
+    Variable("NO_COLOR", COMMANDS, "`top` without colours."),
+    Variable("TACHOGRAPH_JOBS", "Slurm's hook", "The folder of the job mapping, instead of `/run/tachograph-jobs`."),
+)  # fmt: skip
