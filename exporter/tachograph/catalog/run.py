@@ -187,7 +187,7 @@ RUN_FRUITLESS_ATTEMPTS = _row(
 )  # fmt: skip
 RUN_FROZEN = _row(
     "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process"),
-    "Seconds for which a rank that holds its connection has sent nothing, from 30 s on, or 60 s in init, checkpoint "
+    "Seconds for which a rank that holds its connection has sent nothing, from 25 s on, or 60 s in init, checkpoint "
     "and eval, with its line, if it left its stacks; the longest eight.",
     few=True,
 )  # fmt: skip
