@@ -76,11 +76,12 @@ binaries: $(READY)   ## Prometheus, Alertmanager and node_exporter, both generat
 	-$(BIN)/python -m tools.binaries sid
 	-$(BIN)/python -m tools.helm
 
-check: $(CHECK_READY)  ## formatting, lint, types, floors: in a small environment of its own, without PyTorch
+check: $(CHECK_READY)  ## formatting, lint, types, floors, words: in a small environment of its own, without PyTorch
 	$(CHECK_BIN)/ruff format --check .
 	$(CHECK_BIN)/ruff check --quiet .
 	$(CHECK_BIN)/mypy
 	$(CHECK_BIN)/lint-imports --no-cache
+	@$(CHECK_BIN)/python -m tools.words
 
 # On two cores: two more workers fill the gaps of those that wait.
 PYTEST := $(BIN)/pytest -n 4

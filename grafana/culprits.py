@@ -105,7 +105,7 @@ def rank_table(**more: object) -> Json:
     ]
     node = [link("Its node and GPUs", "node", run=SAME, instance=field("Node")), BLACK_BOX]
     return table(
-        "Ranks, the most conspicuous first",
+        "Ranks, the worst first",
         f"The {ROWS} ranks that most deserve a look: named by a rule, gone, behind in a collective, lagging, long in "
         "one phase. Wait and lag are seconds of a step, Behind counts collectives. Nobody named and all alike is good. "
         "In a hang the culprit is the one behind, or in another phase. A click shows only that rank, or its node.",
@@ -168,7 +168,7 @@ def node_table(**more: object) -> Json:
     shown = [link("Its node and GPUs", "node", run=SAME, instance=field("Node")),
              link("Only its ranks, here", "run", run=SAME, instance=field("Node")), BLACK_BOX]  # fmt: skip
     return table(
-        "Nodes, the most conspicuous first",
+        "Nodes, the worst first",
         f"The {NODE_ROWS} nodes of the run that most deserve a look: named by a rule, then those on which collectives "
         "take longest: seconds of collectives in a step, and over the median node's. Nobody named, × median near 1 is "
         "good. Several named slow, with network errors: look at the switch they share. One named late: drain it.",
@@ -233,7 +233,7 @@ def phases_over_time(rows: int, **more: object) -> Json:
     )
     words_of = {str(code): {"text": phase, "color": PHASES[phase]} for code, phase in enumerate(c.PHASES)}
     return timeline(
-        "What the conspicuous ranks do",
+        "What the ranks that stand out do",
         "none",
         f"The phase of the {rows} ranks that deserve a look most at the end of the range, at each scrape. Rows that "
         "look alike are good. One row in another colour than the rest is the rank the others wait for.",
@@ -282,10 +282,10 @@ def error_heat(rows: int = 40, **more: object) -> Json:
     return heat(
         "Network errors a second, node by node",
         "none",
-        f"Damaged packets a second at the worst port of a node: the {rows} nodes with most. No row is good. Several "
+        f"Corrupted packets a second at the worst port of a node: the {rows} nodes with most. No row is good. Several "
         "rows that begin at once: what these nodes share, a switch or a rail; a single one: its cable or transceiver.",
         [query(f"max by (instance) ({rate} and {here}) and on (instance) {worst}", "{{instance}}")],
-        "no port damages packets, or node_exporter is not scraped",
+        "no port corrupts packets, or node_exporter is not scraped",
         decimals=1,
         **{"w": 12, "h": 12, **more},
     )

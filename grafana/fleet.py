@@ -84,7 +84,7 @@ def top() -> list[Json]:
              "runs held. Equal is good. Below held: lost, its causes are below.",
              [query(delivered, "delivered", instant=True), query(held, "held", instant=True)],
              "not yet", show="value_and_name", decimals=0, w=8),
-        stat("Runs that page", "none", "Runs with a critical alert now. 0 is good; else they are the first rows of the "
+        stat("Runs that page", "none", "Runs with a critical alert now. 0 is good; otherwise they are first in the "
              "table.", [query(f"count(group by (run) ({critical})) or vector(0)", instant=True)], "none", w=4),
         stat("Power", UNITS["watts"], "Mean board power of all GPUs that report it. It should follow the GPUs that "
              "are productive; without them it heats the room.", [query(f"sum({POWER})", instant=True)],

@@ -138,7 +138,7 @@ def what_it_cost() -> list[Json]:
               [query(of_run("run:loss:median"), "loss"), query(spiking, "spike")], NO_LOSS,
               overrides=[SPIKE], w=24, h=6),
         lines("GPUs lost, by cause", "none", "GPUs' worth of time that brought no new work, by cause: GPU-hours lost "
-              "an hour. Near 0 is good, but for collectives, which are part of how a run is built.",
+              "an hour. Near 0 is good, except for collectives, which are part of how a run is built.",
               [query(f"{of_run('run:lost_seconds:rate2m')} > 0", "{{cause}}")], "not accounted yet", stack=True,
               overrides=coloured(CAUSES), min=0, w=24,
               h=6),

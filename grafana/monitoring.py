@@ -113,7 +113,7 @@ def node_table() -> Json:
     answer = [{"type": "value", "options": ANSWER}]
     made = table(
         "Nodes, the least visible first",
-        f"The {ROWS} nodes that cannot be seen, else take longest to scrape. All answering, in far less than the "
+        f"The {ROWS} nodes that cannot be seen, otherwise take longest to scrape. All answering, in far less than the "
         "scrape interval, is good. Only node_exporter answers: restart the exporter. Neither: the node, or the "
         "network to it. Collectors fail on nodes without GPUs, too. A click opens the node.",
         [query(f"{one} and {chosen}" if i else one, table=True) for i, one in enumerate(asked)],

@@ -121,7 +121,7 @@ def gpu_table() -> Json:
     here = link("Show only this GPU", "node", run=SAME, instance=field("Node"), gpu=field("GPU"))
     run = link("Open this rank's run", "run", run=field("Run"), instance=field("Node"), rank=field("Rank"))
     made = table(
-        "GPUs, the most conspicuous first",
+        "GPUs, the worst first",
         f"The {ROWS} GPUs that most deserve a look: lost, hung, with a fatal Xid, a memory error, a link down, hot or "
         "slow, then the idlest. All fine and alike is good. A click on a node shows only that GPU, one on a rank its "
         "run.",

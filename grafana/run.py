@@ -173,8 +173,8 @@ def ranks() -> list[Json]:
     return [
         ranks_by_phase(w=12),
         lines("Longest in one phase", UNITS["seconds"], "How long the rank that is longest in a phase has been in it. "
-              "Below the step time is good, but for checkpoint and eval. Lines that climb are a hang: the phase that "
-              "climbed first holds the culprit, the others wait for it.",
+              "Below the step time is good, except for checkpoint and eval. Lines that climb are a hang: the phase "
+              "that climbed first holds the culprit, the others wait for it.",
               [query(f"max by (phase) ({longest})", "{{phase}}")], "no rank is running", overrides=coloured(PHASES),
               min=0, w=12),
         lines("Lag per step", UNITS["seconds"], "How much later than the median rank a rank arrives. Near zero is "

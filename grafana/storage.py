@@ -213,7 +213,7 @@ def saved_table() -> Json:
     columns |= {"Value #E": "Took", "Value #F": "Failed", "Value #G": "Resumed from", "Value #H": "Loading took"}
     return table(
         "Ranks and their checkpoints",
-        f"The {ROWS} ranks whose checkpoints failed, else took longest. All alike, at the same step, is good. A rank "
+        f"The {ROWS} ranks whose checkpoints failed, or took longest. All alike, at the same step, is good. A rank "
         "at an older step did not save its part: the checkpoint is not whole. A click on a rank opens it on Run.",
         one_by_one(asked, "rank", chosen),
         "No rank of this run has been seen.",

@@ -57,10 +57,10 @@ CASES = {
     "a rank that goes on elsewhere is no dead one": Case("run", "Run", MOVED, {"{}": 5}),
     "it is one of one": Case("run", "Ranks reporting", MOVED, {'{up="1",world_size="1"}': 1}),
     "it stands in one row": Case(
-        "run", "Ranks, the most conspicuous first", MOVED, {'{rank="3",instance="b",gpu="3"}': 0}
+        "run", "Ranks, the worst first", MOVED, {'{rank="3",instance="b",gpu="3"}': 0}
     ),
     "in one state": Case(
-        "run", "Ranks, the most conspicuous first", MOVED, {'{rank="3",state="running"}': 1}, letter="B"
+        "run", "Ranks, the worst first", MOVED, {'{rank="3",state="running"}': 1}, letter="B"
     ),
     "it is no step behind itself": Case("ranks", "Steps between the first and the last rank", MOVED, {"{}": 0}),
     "collectives a scrape apart are no hang": Case(

@@ -86,7 +86,7 @@ def test_alert_episodes(report: tuple[str, Page], incident: Any) -> None:
     assert page_row[2].startswith(at(incident, 2430))
     assert "true since" in page_row[2]
     assert page_row[3] == "9 min 30 s"
-    assert page_row[4] == "Run llama-70b hangs."
+    assert page_row[4] == "Run llama-70b is hanging."
     assert rows["GpuLostpage"][1] == "node-2, GPU 5"
     assert f"2 pages; the first was GpuLost at {at(incident, 2400)}, naming node-2, GPU 5." in seen.words
     assert "elsewhere" not in seen.words

@@ -64,7 +64,7 @@ def test_one_of_1024_ranks_is_named_in_the_words_a_person_must_receive(rule_test
         "exp_labels": {"severity": "critical", "component": "tachograph", "tier": "standard", "run": "llama-70b",
                        "rank": "217", "instance": "node-27", "gpu": "1", "uuid": "GPU-217"},
         "exp_annotations": {
-            "summary": "Run llama-70b hangs.",
+            "summary": "Run llama-70b is hanging.",
             "description": "Run llama-70b has been hanging for 40 s at step 48,201. 1,023 of 1,024 ranks wait in "
             "all_reduce 9,876,543; rank 217 (node-27, GPU 1) never entered it: phase data for 40 s.",
             "cost": "1,024 GPU-hours an hour",

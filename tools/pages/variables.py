@@ -16,13 +16,13 @@ class Variable(NamedTuple):
 
 
 VARIABLES = (
-    Variable("TACHOGRAPH_RUN", RANK, "The run's name; else `TORCHELASTIC_RUN_ID`, or Slurm's job."),
-    Variable("TACHOGRAPH_RANK", RANK, "The rank's number; else `RANK`, PyTorch, MPI or Slurm."),
-    Variable("TACHOGRAPH_LOCAL_RANK", RANK, "Its number on the node; else `LOCAL_RANK`, MPI or Slurm."),
-    Variable("TACHOGRAPH_WORLD_SIZE", RANK, "How many ranks the run has; else `WORLD_SIZE`, PyTorch, MPI or Slurm."),
+    Variable("TACHOGRAPH_RUN", RANK, "The run's name; otherwise `TORCHELASTIC_RUN_ID`, or Slurm's job."),
+    Variable("TACHOGRAPH_RANK", RANK, "The rank's number; otherwise `RANK`, PyTorch, MPI or Slurm."),
+    Variable("TACHOGRAPH_LOCAL_RANK", RANK, "Its number on the node; otherwise `LOCAL_RANK`, MPI or Slurm."),
+    Variable("TACHOGRAPH_WORLD_SIZE", RANK, "The number of ranks; otherwise `WORLD_SIZE`, PyTorch, MPI or Slurm."),
     Variable(
         "TACHOGRAPH_ATTEMPT", RANK,
-        "Which start of the run this is, from 0; else the larger of torchrun's and Slurm's restart counts.",
+        "Which start of the run this is, from 0; otherwise the larger of torchrun's and Slurm's restart counts.",
     ),
     Variable("TACHOGRAPH_TIER", RANK, "`hero`, `standard` or `dev`: who is woken ([pages.md](pages.md))."),
     Variable("TACHOGRAPH_HANG_SECONDS", RANK, "The run's own limit for a hang."),
@@ -32,7 +32,7 @@ VARIABLES = (
     Variable("TORCH_NCCL_ENABLE_TIMING", RANK, "`1`: NCCL times its collectives ([collectives.md](collectives.md))."),
     Variable("TACHOGRAPH_SOCKET", "both", "The socket between ranks and the exporter."),
     Variable("XDG_RUNTIME_DIR", "both", "Where the socket is if `/run/tachograph` cannot be used."),
-    Variable("NODE_NAME", EXPORTER, "The node's name; else its host name."),
+    Variable("NODE_NAME", EXPORTER, "The node's name; otherwise its host name."),
     Variable("TACHOGRAPH_EXPORTER_URL", COMMANDS, "The exporter, for `top` and `doctor`."),
     Variable("PROMETHEUS_URL", COMMANDS, "Prometheus."),
     Variable("ALERTMANAGER_URL", COMMANDS, "Alertmanager."),

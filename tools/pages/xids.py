@@ -16,7 +16,7 @@ An Xid is an error that the NVIDIA driver reports for a GPU. Each is counted in
 `tachograph_gpu_xid_timestamp_seconds`, and what it means and what to do in
 `tachograph_gpu_xid_info{{action,meaning}}`.
 
-They come from NVML's events, which have only what NVML holds for critical, and, where the exporter may read it, from
+They come from NVML's events, which have only what NVML considers critical, and, where the exporter may read it, from
 the kernel's log (`--gpu.kmsg`, by default `/dev/kmsg`; with `kernel.dmesg_restrict=1` that takes `CAP_SYSLOG`). Both
 report the same event, and one fault can write thousands of lines: for {window} after a counted Xid the same one on
 the same GPU is not counted again. Of what the log holds when the exporter starts, the last {restart} are counted; of

@@ -26,19 +26,19 @@ USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
        torchrun [options] -m tachograph run [options] SCRIPT [argument ...]
        tachograph run --watch [options] SCRIPT [argument ...]
 
-Runs a PyTorch training script as Python would, and records it without an edit.
+Run a PyTorch training script as Python would, and record it without an edit.
 
 options:
-  --name NAME           the run's name; else TACHOGRAPH_RUN, torchrun's, Slurm's
-                        (--run is the same, but torchrun takes it for its --run-path)
+  --name NAME           the run's name (default: TACHOGRAPH_RUN, or torchrun's or Slurm's name;
+                        --run is the same, but torchrun reads it as its --run-path)
   --tokens-per-step N   tokens of one step, over all ranks
   --samples-per-step N  samples of one step, over all ranks
   --flops-per-token N   the model's operations per token, forward and backward
   --flops-per-step N    the same for a step, over all ranks
-  --precision NAME      what products are computed in: bf16, fp16, tf32, fp8, ...
-  --hang-seconds N      what the run takes longer for than that, without a step, is a hang
-                        (else TACHOGRAPH_HANG_SECONDS, else the rules' own limit)
-  --watch               start an exporter for this program alone, and measure the run until it ends
+  --precision NAME      number format of the matrix products: bf16, fp16, tf32, fp8, ...
+  --hang-seconds N      report a hang once the run has made no step for N seconds
+                        (default: TACHOGRAPH_HANG_SECONDS, or the limit of the alert rules)
+  --watch               start an exporter for this program alone, and show what it measures
   --quiet               do not print a summary at the end
 """
 

@@ -175,7 +175,7 @@ GPU_TEMPERATURE_MARGIN = _row(
     "Degrees left until the hottest sensor makes the GPU slow down, as reported by the device.",
 )  # fmt: skip
 GPU_POWER = _row(
-    "gpu_power_watts", GAUGE, "watts", GPU, "Board power as the driver reports it (1 s mean from Ampere on).",
+    "gpu_power_watts", GAUGE, "watts", GPU, "Board power as the driver reports it (1 s mean since Ampere).",
     dcgm=(Dcgm("DCGM_FI_DEV_POWER_USAGE"),),
 )  # fmt: skip
 GPU_POWER_INSTANT = _row(

@@ -139,14 +139,14 @@ RANK_HEARTBEAT = _row(
 )  # fmt: skip
 RANK_START = _row(
     "rank_start_timestamp_seconds", GAUGE, "seconds", RANK,
-    "Unix time from which on the rank's process has accounted for its time; absent once it ended.",
+    "Unix time since when the rank's process has accounted for its time; absent once it ended.",
     detail=True,
     unread="the node concludes since when the run's processes run (tachograph_run_started_timestamp_seconds)",
 )  # fmt: skip
 RANK_ENDED = _row(
     "rank_ended_timestamp_seconds", GAUGE, "seconds", (*RANK, "reason"),
     "Unix time at which the rank ended, and why: finished, died, or its failure's category; absent until then. It is "
-    "that of what it raised, else of its bye, else of the end of its connection.",
+    "that of the exception it raised, or of its bye, or of the end of its connection.",
     vocabulary=END_REASONS,
     few=True,
 )  # fmt: skip
@@ -164,14 +164,14 @@ RANK_PHASE = _row(
 )  # fmt: skip
 RANK_PEAK_FLOPS = _row(
     "rank_peak_flops", GAUGE, "", RANK,
-    "Dense peak FLOP/s of the device this rank computes on, at its precision: as given by the rank, else from the GPU "
+    "Dense peak FLOP/s of the device this rank computes on, at its precision: as given by the rank, or from the GPU "
     "table; absent for an unknown device.",
     detail=True,
 )  # fmt: skip
 RANK_ON_GPU = _row(
     "rank_on_gpu", GAUGE, "", (*RANK, *GPU, "name"),
     "The rank on a GPU, one for each: 1 while its process lives, 0 once it has ended. Of several the first that lives, "
-    "else the one that ended last.",
+    "or the one that ended last.",
     few=True,
 )  # fmt: skip
 
@@ -286,7 +286,7 @@ TRAIN_COLLECTIVE_BUS_BYTES = _row(
 )  # fmt: skip
 TRAIN_COLLECTIVE_ENQUEUED = _row(
     "train_collective_enqueued", GAUGE, "", (*RANK, "group"),
-    "Sequence number of the last collective that this rank entered in a process group: 0 for all ranks, else its "
+    "Sequence number of the last collective that this rank entered in a process group: 0 for all ranks, otherwise its "
     "members. In a hang, the rank with the lowest number is the culprit.", detail=True,
 )  # fmt: skip
 TRAIN_COLLECTIVE_COMPLETED = _row(
@@ -296,11 +296,11 @@ TRAIN_COLLECTIVE_COMPLETED = _row(
 )  # fmt: skip
 TRAIN_TOKENS = _row(
     "train_tokens_total", COUNTER, "", RANK,
-    "Tokens that this rank trained on: as logged with each step, else its share of tokens_per_step.", loggable=True,
+    "Tokens that this rank trained on: as logged with each step, or its share of tokens_per_step.", loggable=True,
 )  # fmt: skip
 TRAIN_SAMPLES = _row(
     "train_samples_total", COUNTER, "", RANK,
-    "Samples that this rank trained on: as logged with each step, else its share of samples_per_step.", loggable=True,
+    "Samples that this rank trained on: as logged with each step, or its share of samples_per_step.", loggable=True,
 )  # fmt: skip
 TRAIN_FLOPS = _row(
     "train_flops_total", COUNTER, "", RANK,

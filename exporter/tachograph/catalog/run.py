@@ -120,7 +120,7 @@ RUN_ACHIEVABLE_FLOPS = _row(
 RUN_SPEED = _row(
     "run_speed", GAUGE, "", ("run", "unit"),
     "How fast the run makes ordinary steps (no saves, evaluations, pauses): the median of two minutes of them. MFU "
-    "where it is known, else tokens, samples or steps per second of a mean rank.",
+    "where it is known, otherwise tokens, samples or steps per second of a mean rank.",
     vocabulary=SPEED_UNITS,
 )  # fmt: skip
 RUN_USUAL_SPEED = _row(
@@ -178,7 +178,7 @@ RUN_ENDED = _row(
 RUN_STEPS_SHORT = _row(
     "run_steps_short", GAUGE, "", ("run",),
     "Steps that the run still had to make when all of its ranks on this node had finished, where those are more than a "
-    "hundredth of its plan, else 0; absent without a plan.",
+    "hundredth of its plan, otherwise 0; absent without a plan.",
 )  # fmt: skip
 RUN_FRUITLESS_ATTEMPTS = _row(
     "run_fruitless_attempts", GAUGE, "", ("run",),
@@ -187,8 +187,8 @@ RUN_FRUITLESS_ATTEMPTS = _row(
 )  # fmt: skip
 RUN_FROZEN = _row(
     "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process"),
-    "Seconds for which a rank that holds its connection has sent nothing, from 25 s on, or 60 s in init, checkpoint "
-    "and eval, with its line, if it left its stacks; the longest eight.",
+    "Seconds for which a rank that holds its connection has sent nothing, once that is 25 s, or 60 s in init, "
+    "checkpoint and eval, with its line, if it left its stacks; the longest eight.",
     few=True,
 )  # fmt: skip
 
@@ -402,7 +402,7 @@ RUN_START_STALLED = _row(
 RUN_OVERDUE = _row(
     "run_overdue_seconds", GAUGE, "seconds", ("run",),
     "Seconds since the run's last step on this node, once they are more than its hang limit and so many have passed "
-    "since a pause; else 0.",
+    "since a pause; otherwise 0.",
 )  # fmt: skip
 # These exist only while the run is overdue on the node, or has not started for three minutes.
 RUN_OVERDUE_RANKS = _row(

@@ -47,9 +47,9 @@ class Recorder(Uncopied):
 
     Every argument is optional; an invalid value is dropped and counted, and never raises.
 
-    - `run`, `rank`, `local_rank`, `world_size`, `attempt`: who this is; else detected from `TACHOGRAPH_*`,
+    - `run`, `rank`, `local_rank`, `world_size`, `attempt`: who this is; otherwise detected from `TACHOGRAPH_*`,
       torchrun, Slurm or MPI.
-    - `socket`: path of the exporter's socket; else `$TACHOGRAPH_SOCKET` or the usual places (`wire.socket_path`).
+    - `socket`: path of the exporter's socket; otherwise `$TACHOGRAPH_SOCKET` or the usual places (`wire.socket_path`).
     - `tokens_per_step`, `samples_per_step`, `flops_per_step`: of the **whole run**; each rank counts one
       `world_size`-th of them. Where they change, `step.log(tokens=…)` takes those of one step, of **this rank**.
     - `flops_per_token`: the model's floating-point operations for one token, forward and backward, without
@@ -58,12 +58,12 @@ class Recorder(Uncopied):
     - `hardware_flops_per_token`: the same with what activation checkpointing computes again, for HFU.
     - `peak_flops`: dense peak FLOP/s of this rank's device, if the exporter cannot know it.
     - `precision`, `global_batch`: static facts, shown beside the run; `total_steps`: the step at which it will end.
-    - `tier`: `hero`, `standard` or `dev`, else `$TACHOGRAPH_TIER`: decides who is paged when the run is in trouble.
+    - `tier`: `hero`, `standard` or `dev`, default `$TACHOGRAPH_TIER`: who is paged when the run is in trouble.
     - `metrics`: names that `step.log` is to take besides those of the catalog, with what they mean:
       `{"expert_load": "Tokens per expert, highest over mean"}`; at most 16, of a-z, 0-9 and _.
     - `$TACHOGRAPH_HANG_SECONDS`: the run's threshold `hang_seconds` (see `threshold`).
     - `mesh`: where this rank is in the run's parallelism: a `DeviceMesh` with named dimensions, or
-      `{"pp": 3, "tp": 1}`; else that of a watched model's sharded parameters, or Megatron-Core's parallel state.
+      `{"pp": 3, "tp": 1}`; otherwise that of a watched model's sharded parameters, or Megatron-Core's parallel state.
     - `device_time=False`: no CUDA events around phases.
     - `collective_timing=True`: NCCL times its collectives, as with `TORCH_NCCL_ENABLE_TIMING=1`, for their length and
       bus bandwidth; before `init_process_group`, which reads it.

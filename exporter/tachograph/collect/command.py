@@ -115,7 +115,7 @@ def _add_exporters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prometheus",
         metavar="URL",
-        help=f"default: ${PROMETHEUS_ENVIRONMENT}, else {_default_prometheus(None)}",
+        help=f"default: ${PROMETHEUS_ENVIRONMENT}, or {_default_prometheus(None)}",
     )
     parser.add_argument(
         "--exporter", action="append", default=[], type=_exporter, metavar="NODE|URL",

@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
         default=default_url(),
         type=_url,
         metavar="URL",
-        help=f"default: ${ENVIRONMENT}, else {DEFAULT_URL}",
+        help=f"default: ${ENVIRONMENT}, or {DEFAULT_URL}",
     )
     parser.add_argument("--listen", default=LISTEN, type=_address, metavar="HOST:PORT", help=f"default: {LISTEN}")
     parser.add_argument(

@@ -170,7 +170,7 @@ SETTINGS = (
     ),
     Setting(
         "socket", _path, "a path", "",
-        f"Unix socket to which ranks connect. Default: ${SOCKET_ENVIRONMENT}, else {socket_path({})}, else "
+        f"Unix socket to which ranks connect. Default: ${SOCKET_ENVIRONMENT}, or {socket_path({})}, or "
         "$XDG_RUNTIME_DIR/tachograph/rank.sock.",
     ),
     Setting(

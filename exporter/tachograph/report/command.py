@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--until", default="now", metavar="TIME", help="end of the window (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="output file; - for standard output")
     parser.add_argument(
-        "--prometheus", default=default_url(), metavar="URL", help=f"default: ${ENVIRONMENT}, else %(default)s"
+        "--prometheus", default=default_url(), metavar="URL", help=f"default: ${ENVIRONMENT}, or %(default)s"
     )
     return parser
 

@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         "--alertmanager",
         default=default_url(),
         metavar="URL",
-        help=f"default: ${ENVIRONMENT}, else {DEFAULT_URL}",
+        help=f"default: ${ENVIRONMENT}, or {DEFAULT_URL}",
     )
     return parser
 

@@ -39,9 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--exporter",
         metavar="NODE|URL",
-        help=f"the node's exporter (default: ${EXPORTER_ENVIRONMENT}, else {DEFAULT_EXPORTER})",
+        help=f"the node's exporter (default: ${EXPORTER_ENVIRONMENT}, or {DEFAULT_EXPORTER})",
     )
-    parser.add_argument("--prometheus", metavar="URL", help=f"default: $PROMETHEUS_URL, else {default_url()}")
+    parser.add_argument("--prometheus", metavar="URL", help=f"default: $PROMETHEUS_URL, or {default_url()}")
     parser.add_argument(
         "--interval", type=_interval, metavar="SECONDS", help=f"default: {NODE_SECONDS:.0f}, of a run {RUN_SECONDS:.0f}"
     )

@@ -8,7 +8,7 @@
         got:[
             0:
               Labels:{alertname="RunHung", rank="25"}
-              Annotations:{description="Run \\"a\\" hangs."}
+              Annotations:{description="Run \\"a\\" is hanging."}
             ]
 """
 

@@ -19,7 +19,7 @@ PAGE = PagedAlert(
     receiver="page",
     status=FIRING,
     labels={"alertname": "RunHung", "severity": "critical", "run": "demo", "rank": "3"},
-    annotations={"summary": "Run demo hangs.", "description": "rank 3 never entered it [phase data]"},
+    annotations={"summary": "Run demo is hanging.", "description": "rank 3 never entered it [phase data]"},
     fingerprint="f",
     started="2025-11-21T05:00:00Z",
 )

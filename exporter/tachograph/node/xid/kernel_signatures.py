@@ -43,7 +43,7 @@ SIGNATURES = (
         "hung_task",
         rf"INFO: task {_NAME}:\d+ blocked(?: in I/O wait)? for more than \d+ seconds",  # kernel/hung_task.c
         "a process waits in the kernel, most often for a file server, a disk or a driver, and cannot be killed",
-        "see what it waits for (cat /proc/PID/stack), mend that; else reboot the node",
+        "see what it waits for (cat /proc/PID/stack), fix that; otherwise reboot the node",
     ),
     _row(
         "lockup",
@@ -56,14 +56,14 @@ SIGNATURES = (
     _row(
         "nfs",
         r"(?:nfs|lockd): server \S{1,255} not responding, ",  # net/sunrpc/clnt.c
-        "an NFS server does not answer; whoever reads or writes there waits",
-        "see to the server and the network to it; ranks go on once it answers",
+        "an NFS server does not answer; processes that read or write there wait",
+        "check the server and the network to it; ranks go on once it answers",
     ),
     _row(
         "lustre",
         r"Lustre: \S{1,255}: Connection to \S{1,255} \(at \S{1,255}\) was lost",  # lustre/ptlrpc/import.c
-        "a Lustre server does not answer; whoever reads or writes there waits",
-        "see to the server and the network to it; ranks go on once it answers",
+        "a Lustre server does not answer; processes that read or write there wait",
+        "check the server and the network to it; ranks go on once it answers",
     ),
     _row(
         "filesystem",
@@ -106,7 +106,7 @@ SIGNATURES = (
         r"|[Hh]ealth (?:compromised|issue observed)|timeout\. Will cause a leak|TX timeout detected|Error cqe on cqn"
         r"|Link down)",
         "a network card or its cable fails",
-        "port counters, cable and transceiver; the card's firmware; else take the node out",
+        "port counters, cable and transceiver; the card's firmware; otherwise take the node out",
     ),
 )
 

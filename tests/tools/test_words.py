@@ -1,0 +1,56 @@
+"""The words that `make check` refuses: what is found, and where it is looked for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import words
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "line"),
+    [
+        ("docs/a.md", "Good.\nAll but for one.\n", 2),
+        ("runbooks/A.md", "A port makes errors.\n", 1),
+        ("exporter/tachograph/a.py", "HELP = (\n    \"the rank's, else the node's\"\n)\n", 2),
+        ("grafana/run.py", 'TITLE = "Ranks, the most conspicuous first"\n', 1),
+        ("prometheus/src/a.yml", "# comment\nsummary: Run {{ $labels.run }} lost speed.\n", 2),
+    ],
+)
+def test_what_a_user_reads_is_looked_at(path: str, text: str, line: int) -> None:
+    """Each kind of file, with the line."""
+    (found,) = words.found(path, text)
+    assert found.startswith(f"{path}:{line}: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("docs/a.md", "Say `else` here:\n```\nif a, else b but for c\n```\nWhat else you see to the left is fine.\n"),
+        ("exporter/tachograph/a.py", '"""Seen anew."""\n\n# mended\n\n\ndef f():\n    """Another, else none."""\n'),
+        ("prometheus/src/a.yml", "  # A GPU that makes errors.\n"),
+        ("tests/a.md", "anew\n"),
+        ("CHANGELOG.md", "anew\n"),
+        ("lab/a.py", 'TEXT = "anew"\n'),
+        ("docs/a.md", "from then on, from one to the next\n"),
+    ],
+)
+def test_what_nobody_reads_is_left_alone(path: str, text: str) -> None:
+    """Code, comments, docstrings, tests, the changelog; and phrases that only look alike."""
+    assert list(words.found(path, text)) == []
+
+
+def test_every_phrase_says_what_to_write() -> None:
+    """A refusal without advice helps nobody, and a phrase that cannot be compiled refuses nothing."""
+    for phrase, instead in words.PHRASES.items():
+        assert re.compile(phrase)
+        assert instead
+
+
+def test_the_texts_are_clean(capfd: pytest.CaptureFixture[str]) -> None:
+    """Those of this checkout."""
+    assert Path(words.ROOT, "README.md").is_file()
+    assert words.main() == 0, capfd.readouterr().out
