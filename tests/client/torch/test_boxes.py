@@ -156,7 +156,7 @@ print(looks)
 
 @pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, 100))])
 def test_a_healthy_run_leaves_none(torch_program: Any, exporter: Any, tmp_path: Path, number: int) -> None:
-    """However long its first step, its compilation, its evaluation and its save take beside its steps; a hundred times."""
+    """However long its first step, its compilation, its evaluation and its save take beside its steps."""
     folder = tmp_path / "boxes"
     program = torch_program(HEALTHY, TACHOGRAPH_SOCKET=str(exporter.path), TACHOGRAPH_BLACKBOX=str(folder))
     assert program.end().splitlines()[-1] == "[True]", "it stood still only while it compiled"
