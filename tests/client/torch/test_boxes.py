@@ -120,13 +120,13 @@ import sys, threading, time, torch
 from tachograph.client.recorder import Recorder
 from tachograph.client.signals import standstill
 from tachograph.client.blackbox import stacks
-standstill.STANDSTILL_SECONDS = standstill.PAUSE_SECONDS = 0.2
+standstill.STANDSTILL_SECONDS = standstill.PAUSE_SECONDS = 1.0
 
 looks = []
 is_compiling = stacks.is_compiling
 stacks.is_compiling = lambda thread: looks.append(is_compiling(thread)) or looks[-1]
 
-def long(seconds=3.0):  # fifteen times as long as a rank may stand still, and three heartbeats
+def long(seconds=3.0):  # three times as long as a rank may stand still, and three heartbeats
     time.sleep(seconds)
 
 def compiler(graph, inputs):
