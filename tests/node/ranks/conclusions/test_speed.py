@@ -122,11 +122,11 @@ def test_the_best_hour_is_known_after_the_first_one(run: Run) -> None:
 
 @pytest.mark.parametrize("step", [0.3, 7.0, 40.0, 200.0])
 def test_a_loss_is_found_however_long_steps_are(run: Run, step: float) -> None:
-    """In two minutes and seven steps; a tenth is none."""
+    """In two minutes and eight steps; a tenth is none."""
     run.goes(max(30 * MINUTE, 12 * step), step, spacing=max(5.0, step))
     little, much = 1.1 * step, 1.6 * step
     assert run.goes(max(10 * MINUTE, 8 * step), little, spacing=max(5.0, little))["run_slow_seconds",] == 0
-    shown = run.goes(2 * MINUTE + 7 * much, much, spacing=max(5.0, much))
+    shown = run.goes(2 * MINUTE + 8 * much, much, spacing=max(5.0, much))
     assert shown["run_speed", "tokens"] < 0.85 * shown["run_usual_speed", "tokens"]
 
 

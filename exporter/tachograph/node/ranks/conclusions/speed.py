@@ -16,7 +16,7 @@ from tachograph.node.ranks.conclusions.past import Past
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.samples import Sample
 
-SLOW_STEPS = 11
+SLOW_STEPS = 12
 """The level is of so many figures at least: where steps are slow, a rank that is late is known by then, and named."""
 
 
