@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
+from tachograph.http_client import HttpError, ask, without_password
+from tachograph.unreadable import UNREADABLE
 
 T = TypeVar("T")
 

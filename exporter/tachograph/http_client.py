@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 128 << 20
 """Limit of an unpacked body: 16,384 series of 240 samples each are 110 MB."""
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Exceptions that reading a response of an unexpected form may raise."""
 
 _CHUNK = 1 << 16
 _LONGEST_REASON = 200

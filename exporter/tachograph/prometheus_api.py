@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tachograph import duration
-from tachograph.http_client import UNREADABLE, HttpError, ask, without_password
+from tachograph.http_client import HttpError, ask, without_password
+from tachograph.unreadable import UNREADABLE
 
 T = TypeVar("T")
 

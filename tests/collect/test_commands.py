@@ -39,7 +39,8 @@ def test_collect_and_analyze(
     assert main(["blackbox", "collect", "alice/r", "--out", str(out), *flags]) == 0
     assert capsys.readouterr().out.startswith(f"4 boxes in {out} (")
     assert sorted(path.relative_to(out).as_posix() for path in out.rglob("*.json")) == [
-        f"0/rank-{rank}.json" for rank in range(4)
+        *(f"0/rank-{rank}.json" for rank in range(4)),
+        "exporters.json",
     ]
     assert {path.stat().st_mode & 0o777 for path in out.rglob("*.json")} == {0o600}
     assert {path.stat().st_mode & 0o777 for path in (out, out / "0")} == {0o700}
@@ -129,6 +130,26 @@ def test_what_is_missing_is_said(
     assert main(["blackbox", "collect", "none", "--out", str(tmp_path / "p"), "--exporter", exporter.url]) == 1
 
 
+def test_what_an_exporter_knows_of_a_rank_without_a_box(
+    pretender: Pretender, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that holds Python's lock leaves none: its exporter has its line, and so has the analysis of the folder."""
+    locked = {
+        "rank": 1, "state": "frozen", "step": 3, "phase": "data", "phase_seconds": 41.0, "gpu": "1", "coordinates": {},
+        "where": "/home/u/index.py:12 build",
+    }  # fmt: skip
+    others = (0, 2, 3)
+    texts = {rank: json.dumps(box(rank)).encode() for rank in others}
+    boxes = (ServedBox(0, rank, 100.0, "", 10) for rank in others)
+    pretender.has("r", *boxes, texts=texts, ranks=[locked], world_size=4)
+    assert main(["blackbox", "collect", "r", "--out", str(tmp_path), "--exporter", pretender.address]) == 3
+    assert main(["blackbox", "analyze", str(tmp_path)]) in (0, 3)
+    assert "by its exporter frozen, step 3, at /home/u/index.py:12 build" in capsys.readouterr().out
+    (tmp_path / served.KNOWN_FILE).write_text('[{"version": 1, "ranks": 7}]')
+    assert main(["blackbox", "analyze", str(tmp_path)]) in (0, 3)
+    assert "by its exporter" not in capsys.readouterr().out
+
+
 HOSTILE: dict[str, Any] = {
     "attempt": [{"attempt": "../../x", "rank": 0, "time": 1, "reason": "", "size": 1}],
     "rank": [{"attempt": 0, "rank": "0/../../../x", "time": 1, "reason": "", "size": 1}],
@@ -172,7 +193,7 @@ def test_a_box_that_is_none(
     assert "rank 0: not fetched: " in said
     assert why in said
     assert "\x1b" not in said
-    assert [path.name for path in tmp_path.rglob("*.json")] == ["rank-1.json"]
+    assert [path.name for path in tmp_path.rglob("rank-*")] == ["rank-1.json"]
 
 
 def test_the_newest_box_of_a_rank(pretender: Pretender, other: Pretender, tmp_path: Path) -> None:

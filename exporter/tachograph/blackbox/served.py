@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -16,6 +17,7 @@ from tachograph.blackbox.recorder import LARGEST_RANK
 from tachograph.blackbox.standing import Known
 from tachograph.humanize import age
 from tachograph.printable import printable
+from tachograph.unreadable import UNREADABLE
 
 VERSION = 1
 ROOT = "/api/blackbox/"
@@ -27,6 +29,10 @@ LARGEST_INDEX = 4 << 20
 LARGEST_BOX = 1 << 20
 """Bytes; twice what an exporter keeps of a rank."""
 
+KNOWN_FILE = "exporters.json"
+"""What collect writes of the exporters' indexes beside the boxes: it has the ranks that could not leave one."""
+
+LARGEST_KNOWN = 256 << 20
 LARGEST_RAS = 4 << 20
 LARGEST_ATTEMPT = 10**9
 LONGEST = 256
@@ -96,9 +102,33 @@ class ServedRun:
         return json.dumps({"version": VERSION, **asdict(self)}, allow_nan=False).encode()
 
 
+def known_ranks(runs: Iterable[ServedRun]) -> dict[int, Known]:
+    """Return what exporters say of ranks; of one that is in several, the last of them."""
+    return {rank.rank: rank.known for one in runs for rank in one.ranks}
+
+
+def as_file(runs: Iterable[ServedRun]) -> bytes:
+    """Return indexes as `KNOWN_FILE` holds them."""
+    return b"[" + b",\n".join(run.as_json() for run in runs) + b"]\n"
+
+
+def known_beside(directory: Path) -> dict[int, Known]:
+    """Return what `KNOWN_FILE` of a folder says of ranks; nothing where there is none, or it is not ours."""
+    path = directory / KNOWN_FILE
+    try:
+        if path.stat().st_size > LARGEST_KNOWN:
+            return {}
+        return known_ranks([_run(one) for one in json.loads(path.read_bytes())])
+    except (OSError, *UNREADABLE):
+        return {}
+
+
 def read_run(body: bytes) -> ServedRun:
     """Return an index; raise what reading a value of an unexpected form may raise, such as ValueError or KeyError."""
-    said = json.loads(body)
+    return _run(json.loads(body))
+
+
+def _run(said: Mapping[str, Any]) -> ServedRun:
     if said["version"] != VERSION:
         raise ValueError(f"version {said['version']!r:.20} of an index, and this is {VERSION}")
     boxes = tuple(

@@ -12,6 +12,7 @@ from tachograph.blackbox import folder as folders
 from tachograph.blackbox.findings import FAILED, GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
 from tachograph.blackbox.folder import Folder
 from tachograph.blackbox.mismatch import Mismatch
+from tachograph.blackbox.served import known_beside
 from tachograph.blackbox.standing import Known, Standing, stand
 from tachograph.blackbox.waits import Blocked, Roots
 from tachograph.blackbox.words import (
@@ -29,7 +30,7 @@ from tachograph.blackbox.words import (
 
 def analyze(directory: Path, world_size: int | None = None) -> Verdict:
     """Return what the dumps of a folder say; raises OSError where the folder cannot be listed."""
-    return judge(folders.read(directory), str(directory), world_size)
+    return judge(folders.read(directory), str(directory), world_size, known_beside(directory))
 
 
 def judge(

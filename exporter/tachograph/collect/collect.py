@@ -46,6 +46,8 @@ def collect(addresses: Sequence[str], run: str, out: Path) -> Collected:
                 else:
                     folder.write(f"rank-{box.rank}.json", text, str(box.attempt))
                     result.boxes.append((address, box))
+        if asked.runs:
+            folder.write(served.KNOWN_FILE, served.as_file(asked.runs.values()))
         result.ras = _ras(asked, run, folder)
     result.missing = _missing(result)
     return result

@@ -53,8 +53,9 @@ Have the exporters of a run ask its ranks for a box each, through the connection
 there. NCCL's RAS service is asked once, where it listens.
 """
 ABOUT_COLLECT = """\
-Fetch the last box of each rank of a run from its exporters. DIR then has ATTEMPT/rank-R.json, and ras.json or ras.txt
-where NCCL's RAS service has answered a capture: a folder for analyze.
+Fetch the last box of each rank of a run from its exporters. DIR then has ATTEMPT/rank-R.json, exporters.json with
+what these know of ranks without a box, and ras.json or ras.txt where NCCL's RAS service has answered a capture: a
+folder for analyze.
 """
 ABOUT_ANALYZE = """\
 Analyze a folder of boxes, or of Flight Recorder dumps, one or more files for each rank: pickles or JSON of PyTorch 2.4

@@ -10,9 +10,10 @@ from typing import TypeVar
 
 from tachograph.blackbox import served
 from tachograph.blackbox.served import ServedRun
-from tachograph.http_client import UNREADABLE, HttpError, HttpResponse, ask, without_password
+from tachograph.http_client import HttpError, HttpResponse, ask, without_password
 from tachograph.printable import printable
 from tachograph.prometheus_api import Prometheus
+from tachograph.unreadable import UNREADABLE
 
 T = TypeVar("T")
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph import humanize
-from tachograph.http_client import UNREADABLE
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.report.page import in_words, page
 from tachograph.report.queries import TIMEOUT, matcher
 from tachograph.report.window import Window, iso, moment
+from tachograph.unreadable import UNREADABLE
 
 
 def _parser() -> argparse.ArgumentParser:

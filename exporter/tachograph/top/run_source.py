@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tachograph.catalog import index as c
-from tachograph.http_client import UNREADABLE
 from tachograph.humanize import plural
 from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries
 from tachograph.top import queries
@@ -26,6 +25,7 @@ from tachograph.top.overview import (
     misuse_note,
 )
 from tachograph.top.run_gpus import run_gpus
+from tachograph.unreadable import UNREADABLE
 
 HISTORY_SECONDS = 1800.0
 HISTORY_POINTS = 120

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tachograph.blackbox import folder
-from tachograph.blackbox.served import ServedBox, ServedRun
+from tachograph.blackbox.served import ServedBox, ServedRun, known_ranks
 from tachograph.blackbox.verdict import judge
 from tachograph.die_with_parent import die_with_parent
 from tachograph.node.evidence import peers as others
@@ -68,8 +68,7 @@ def report(request: Request, own: Iterator[tuple[ServedBox, bytes]]) -> dict[str
     size = max((one.world_size for one in (request.own, *found.runs.values())), default=0)
     dumps = folder.read_boxes(contents(), len(request.own.boxes) + len(wanted))
     runs = [*found.runs.values(), request.own]
-    known = {rank.rank: rank.known for one in runs for rank in one.ranks}
-    verdict = judge(dumps, "the boxes of its ranks", size or None, known)
+    verdict = judge(dumps, "the boxes of its ranks", size or None, known_ranks(runs))
     return {
         "verdict": asdict(verdict),
         "where": {str(rank): dump.where for rank, dump in dumps.ranks.items() if dump.where},

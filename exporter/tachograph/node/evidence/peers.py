@@ -26,6 +26,7 @@ import yaml
 from tachograph.blackbox import served
 from tachograph.blackbox.served import ServedBox, ServedRun
 from tachograph.printable import printable
+from tachograph.unreadable import UNREADABLE
 
 AT_A_TIME = 32
 MOST_PEERS = 4096
@@ -34,8 +35,6 @@ LARGEST_ANSWER = 64 << 20
 """Of Prometheus, which lists all its targets: some 2 KB for each."""
 
 LATE = "it did not answer in time"
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What reading an answer of an unexpected form may raise."""
 
 
 class PeerError(Exception):

@@ -94,7 +94,7 @@ def test_tokens_of_a_mean_rank_where_no_peak_is_known(run: Run) -> None:
 
 
 def test_steps_where_nothing_else_is_known(run: Run) -> None:
-    """Another batch starts their past anew; that of tokens goes on."""
+    """Another batch is the start of another past."""
     run.more = {"tokens_total": 0.0, "flops_total": 0.0, "invariant": {"global_batch": 64}}
     assert run.goes(15 * MINUTE, 0.5)["run_usual_speed", "steps"] == pytest.approx(2)
     run.more["invariant"] = {"global_batch": 128}
@@ -122,11 +122,11 @@ def test_the_best_hour_is_known_after_the_first_one(run: Run) -> None:
 
 @pytest.mark.parametrize("step", [0.3, 7.0, 40.0, 200.0])
 def test_a_loss_is_found_however_long_steps_are(run: Run, step: float) -> None:
-    """In two minutes and seven steps; a tenth is none."""
+    """In two minutes and eight steps; a tenth is none."""
     run.goes(max(30 * MINUTE, 12 * step), step, spacing=max(5.0, step))
     little, much = 1.1 * step, 1.6 * step
     assert run.goes(max(10 * MINUTE, 8 * step), little, spacing=max(5.0, little))["run_slow_seconds",] == 0
-    shown = run.goes(2 * MINUTE + 7 * much, much, spacing=max(5.0, much))
+    shown = run.goes(2 * MINUTE + 8 * much, much, spacing=max(5.0, much))
     assert shown["run_speed", "tokens"] < 0.85 * shown["run_usual_speed", "tokens"]
 
 
@@ -161,6 +161,18 @@ def test_another_batch_is_no_loss_of_tokens(run: Run) -> None:
         assert shown["run_speed", "tokens"] == pytest.approx(200)
     assert shown["run_batch_changed_seconds",] == pytest.approx(3 * MINUTE, abs=30)
     assert run.goes(10 * MINUTE, 1.0, tokens=210.0)["run_batch_changed_seconds",] > 12 * MINUTE
+
+
+def test_half_a_batch_is_another_step(run: Run) -> None:
+    """It makes fewer tokens a second, as the optimizer's part is as long as before; that is no loss, and soon usual."""
+    run.goes(20 * MINUTE, 0.5)
+    shown = run.goes(6 * MINUTE, 0.3, tokens=50.0)
+    assert shown["run_speed", "tokens"] == pytest.approx(167, abs=1)
+    assert ("run_usual_speed", "tokens") not in shown
+    shown = run.goes(20 * MINUTE, 0.3, tokens=50.0)
+    assert shown["run_usual_speed", "tokens"] == pytest.approx(167, abs=1)
+    assert shown["run_slow_seconds",] == 0
+    assert run.goes(3 * MINUTE, 0.4, tokens=50.0)["run_slow_seconds",] > 60
 
 
 def test_other_processes_have_no_past(run: Run) -> None:

@@ -12,7 +12,7 @@ from tachograph.node.samples import Sample
 
 FROZEN_SECONDS = 25.0
 FROZEN_IN_QUIET_PHASES_SECONDS = 60.0
-"""An index, json or pickle hold the lock for ten or twenty seconds; a start, a save or an evaluation for up to a minute."""
+"""An index, json or pickle hold the lock for ten or twenty seconds; a start, a save or an evaluation for a minute."""
 
 
 def frozen(view: RunView) -> Iterator[Sample]:

@@ -16,12 +16,12 @@ from tachograph.node.ranks.conclusions.past import Past
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.samples import Sample
 
-SLOW_STEPS = 11
+SLOW_STEPS = 12
 """The level is of so many figures at least: where steps are slow, a rank that is late is known by then, and named."""
 
 
 class Speed:
-    """Remembers the past of the best unit there is, from the start of the present processes on."""
+    """Remembers the past of the best unit there is, since the present processes started and the batch is as large."""
 
     def __init__(self, makeup: Makeup) -> None:
         self._makeup = makeup
@@ -35,9 +35,8 @@ class Speed:
             return
         self._progress = view.progress
         unit, speed = measured
-        # A step says nothing of the speed where another batch makes it another step.
-        batch = self._makeup.batch_changed if unit == "steps" else 0.0
-        of = unit, max(view.started or 0.0, self._of[1]), batch
+        # Another batch makes it another step, of another MFU, too: half a batch is not half the work of the optimizer.
+        of = unit, max(view.started or 0.0, self._of[1]), self._makeup.batch_changed
         if self._past is None or of != self._of:
             self._of, self._past = of, Past(view.now, least=SLOW_STEPS)
         lowest = 1 - (max(view.thresholds("throughput_drop_ratio"), default=0.0) or diagnosis.THROUGHPUT_DROP_RATIO)
