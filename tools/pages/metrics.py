@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from tachograph.catalog.index import METRICS, PHASES
 from tachograph.catalog.metric import DASHBOARDS, GPU, HISTOGRAM, RANK, TRAIN_PREFIX, Metric
 
 RUN_PREFIX = "tachograph_run_"
+_UNREAD = "Read by no rule, panel, command or runbook of ours; their HELP text on `/metrics` says what they are:"
 
 _HEAD = """# Metrics
 
@@ -20,7 +22,6 @@ Every family that the exporter shows, from `exporter/tachograph/catalog/`. Made 
 - A reading of 0 is a sample of 0. What a device or a run does not have is no sample. What could not be read is no
   sample either, and `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
 - Scraped as OpenMetrics, a counter's family has no `_total`, and an `_info` family is of type info.
-- † No rule, panel, command or runbook of ours reads it; the catalog says why it is there.
 """
 
 _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
@@ -81,13 +82,20 @@ def metrics_page() -> str:
 
 
 def _table(rows: Sequence[Metric], common: tuple[str, ...]) -> str:
-    """Return the rows, each with its labels beyond the common ones."""
+    """Return the rows that something reads, each with its labels beyond the common ones, and the names of the rest."""
     lines = [_line(["Metric", "Meaning"]), _line(["---"] * 2)]
-    for row in rows:
-        own = ",".join(label for label in row.labels if label not in common)
-        name = f"`{row.name}{{{own}}}`" if own else f"`{row.name}`"
-        lines.append(_line([name, " ".join(_meaning(row))]))
+    lines += (_line([_name(row, common), " ".join(_meaning(row))]) for row in rows if not row.unread)
+    if rest := [_name(row, common) for row in rows if row.unread]:
+        lines += [
+            "",
+            textwrap.fill(f"{_UNREAD} {', '.join(rest)}.", 120, break_on_hyphens=False, break_long_words=False),
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _name(row: Metric, common: tuple[str, ...]) -> str:
+    own = ",".join(label for label in row.labels if label not in common)
+    return f"`{row.name}{{{own}}}`" if own else f"`{row.name}`"
 
 
 def _meaning(row: Metric) -> Iterator[str]:
@@ -109,8 +117,6 @@ def _meaning(row: Metric) -> Iterator[str]:
         yield "*Detail.*"
     if row.dcgm:
         yield f"*DCGM:* {_twins(row)}."
-    if row.unread:
-        yield "†"
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -40,13 +40,9 @@ Made by `make docs` from the code: do not edit.
 
 ## Exporter
 
-`tachograph exporter --config exporter.yml`; [deploy/exporter.yml](../deploy/exporter.yml) is a file with all settings.
-A flag has the same name, `--gpu.interval 1s`, and takes precedence. *Live*: `SIGHUP` applies a change; others need a
-restart.
-
-| setting | default | |
-|---|---|---|
-{settings}
+`tachograph exporter --config exporter.yml`; [deploy/exporter.yml](../deploy/exporter.yml) has every setting with its
+default and what it does, as `tachograph exporter --help` has. A flag has the same name and takes precedence:
+{settings}. `SIGHUP` applies a change of those marked *live*; others need a restart.
 
 ## Environment variables
 
@@ -75,10 +71,7 @@ def reference_page() -> str:
         arguments="\n".join(_arguments()),
         calls="\n".join(_calls()),
         loggable=", ".join(f"`{row.key.removesuffix('_total')}`" for row in TRAIN_METRICS.values() if row.loggable),
-        settings="\n".join(
-            f"| `{one.name}` | {_default(one)} | {_escaped(one.help)}{' *Live.*' if one.live else ''} |"
-            for one in _IN_USE
-        ),
+        settings=", ".join(f"`--{one.name}`{' (*live*)' if one.live else ''}" for one in _IN_USE),
         variables="\n".join(f"| `{one.name}` | {one.reader} | {one.meaning} |" for one in VARIABLES),
     )
 
@@ -105,11 +98,6 @@ def _parameters(call: object) -> Iterator[str]:
     for one in inspect.signature(call).parameters.values():  # type: ignore[arg-type]
         if one.name != "self" and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             yield one.name if one.default is one.empty else f"{one.name}={one.default!r}"
-
-
-def _default(setting: Setting) -> str:
-    text = _DEFAULTS.get(setting.name, setting.default)
-    return f"`{text}`" if text else "–"
 
 
 def _escaped(text: str) -> str:
