@@ -20,6 +20,7 @@ from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder, on_created
 from tachograph.client.torch.flight_recorder import enable_timing
 from tachograph.client.transport.shutdown import note_exit
+from tachograph.humanize import did_you_mean
 
 USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
        tachograph run [options] -m MODULE [argument ...]
@@ -36,10 +37,12 @@ options:
   --flops-per-token N   the model's operations per token, forward and backward
   --flops-per-step N    the same for a step, over all ranks
   --precision NAME      what products are computed in: bf16, fp16, tf32, fp8, ...
-  --hang-seconds N      what the run takes longer for than that, without a step, is a hang
+  --hang-seconds N      seconds without a step after which the run counts as hung
                         (else TACHOGRAPH_HANG_SECONDS, else the rules' own limit)
   --watch               start an exporter for this program alone, and measure the run until it ends
   --quiet               do not print a summary at the end
+
+exit status: the script's own; 2 for wrong options
 """
 
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -135,7 +138,8 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], set[str], tuple[str, str],
             except ValueError as error:
                 raise UsageError(f"{option} must be a number, not {value!r}") from error
         elif word.startswith("-") and word != "--":
-            raise UsageError(f"unknown option {word}")
+            hint = did_you_mean(option, (*OPTIONS, *FLAGS))
+            raise UsageError(f"unknown option {word}" + f"; {hint}" * bool(hint))
         else:
             if word == "--" and words:
                 word = words.pop(0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tachograph import duration
+from tachograph.command_line import CommandParser
 from tachograph.printable import printable
 
 if TYPE_CHECKING:
@@ -26,10 +27,11 @@ PARAMETERS = {
 }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph bundle",
         description="Write rules, Alertmanager's routes and templates, dashboards and runbooks to a folder.",
+        statuses={0: "written, or nothing is missing", 1: "not written, or something is missing", 2: "wrong arguments"},
     )
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, metavar="DIR", help="the folder to write to: a new or an empty one")
