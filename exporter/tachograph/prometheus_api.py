@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 
 from tachograph import duration
 from tachograph.http_client import HttpError, ask, without_password
+from tachograph.server_address import server_url
 from tachograph.unreadable import UNREADABLE
 
 T = TypeVar("T")
 
 ENVIRONMENT = "PROMETHEUS_URL"
-DEFAULT_URL = "http://localhost:9090"
+DEFAULT_PORT = 9090
+DEFAULT_URL = f"http://localhost:{DEFAULT_PORT}"
 OLDEST = (2, 42)
 """The first version that runs our rules: it has `keep_firing_for`."""
 
@@ -84,10 +86,16 @@ def quoted(text: str) -> str:
 
 
 class Prometheus:
-    """The Prometheus at a URL. Every method raises PrometheusError."""
+    """The Prometheus at HOST, HOST:PORT or a URL. Every method raises PrometheusError, as this does for other texts."""
 
-    def __init__(self, url: str, timeout: float = 10.0) -> None:
-        self._address = url.rstrip("/")
+    def __init__(self, address: str, timeout: float = 10.0) -> None:
+        try:
+            self._address = server_url(address, DEFAULT_PORT)
+        except ValueError as error:
+            shown = address.rpartition("@")[2]
+            raise PrometheusError(
+                f"{shown!r} is not an address of Prometheus: {error}; give it with --prometheus or ${ENVIRONMENT}"
+            ) from error
         self.url = without_password(self._address)
         self._timeout = timeout
 
