@@ -16,10 +16,10 @@ from tachograph.logs import text
 from tachograph.logs.reading import Progress, Reading, read, read_stream
 from tachograph.logs.remote import RemoteError, journal, loki
 from tachograph.logs.scan import Context, prepare
-from tachograph.logs.signatures import table
 from tachograph.logs.sources import FilePart, Unread, files, parts, refused, standard_input, whole_lines
 from tachograph.logs.verdict import LogFinding, LogVerdict, conclude
 from tachograph.printable import printable
+from tachograph.signatures.table import table
 
 EPILOG = """\
 examples:
