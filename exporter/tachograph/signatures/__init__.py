@@ -1,1 +1,1 @@
-"""What is known of the texts that programs, launchers, schedulers and kernels print when a run fails: a table."""
+"""A table of what programs, launchers, schedulers and kernels print when a run fails."""

@@ -1,4 +1,4 @@
-"""What a rank said last when it failed: its category, by the table of signatures, and the line, if it may be shown.
+"""The last words of a rank that failed: their category, by the table of signatures, and the line, if it may be shown.
 
 `/metrics` and pages are read by people who may not read the rank's log. So a line is shown only if a row of the table
 knows it, without what looks like a secret, and in plain characters; of any other exception its type alone is shown.
