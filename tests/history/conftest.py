@@ -72,7 +72,7 @@ def of_run(page: Exposition, start: int, chance: random.Random) -> list[int]:
     xids = sorted(start + chance.randrange(LENGTH) for _ in range(30))
     changes = [start + 20 * HOUR, start + 70 * HOUR]
     for at in range(start, start + LENGTH, 60):
-        down = any(0 <= at - one < 600 for one in failures)
+        down = any(300 <= at - one < 600 for one in failures)
         if not down:
             page.add("run:alive_timestamp_seconds:max", at, at, run="hurt")
             page.add("node:run:info", at, 1, run="hurt", instance="node-05")

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tachograph.history.command import main
+from tachograph.history.recorded import CHUNK, STEP, read
+from tachograph.prometheus_api import Prometheus
 from tests.history.conftest import AFTER_SAVES, BLAMED, ELSEWHERE, LENGTH, MadePast
 
 pytestmark = pytest.mark.prometheus
@@ -111,9 +113,13 @@ def test_wrong_arguments(past: MadePast, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.startswith("tachograph history: no Prometheus at http://127.0.0.1:9: ")
 
 
-def test_the_past_is_long_enough_for_more_than_one_query() -> None:
-    """30 days are asked for in pieces of a week."""
-    from tachograph.history.recorded import CHUNK, STEP
-
-    assert CHUNK // STEP < 11_000 < 30 * 86_400 // STEP
-    assert CHUNK > LENGTH
+def test_time_in_which_a_run_could_fail(past: MadePast) -> None:
+    """Every minute that it ran, once, though more than one query asks for them; not those in which an alert fires."""
+    assert CHUNK // STEP < 11_000
+    assert CHUNK < LENGTH
+    runs = read(Prometheus(past.url), past.start, past.end - STEP).runs
+    assert len(runs["well"].minutes) == len(set(runs["well"].minutes)) == LENGTH // STEP
+    without = LENGTH / STEP - len(runs["hurt"].minutes)  # five minutes of an alert, and five without the run
+    assert 9 * len(past.failures) <= without <= 11 * len(past.failures)
+    assert [one.at for one in runs["hurt"].failures] == past.failures
+    assert {one.alert for one in runs["hurt"].failures} == {"RankFailed"}

@@ -18,7 +18,7 @@ from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 
 TIMEOUT = 120.0
-"""Seconds for a query: a week of a large cluster."""
+"""Seconds for a query: three days of a large cluster."""
 SHORTEST, LONGEST = 3600.0, 366 * 86_400.0
 
 
