@@ -36,6 +36,9 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command(
         "tachograph.report.command:main", "write a page about a run and a time window, for a post-mortem"
     ),
+    "history": Command(
+        "tachograph.history.command:main", "show which nodes were culprits over weeks, and what precedes failures"
+    ),
     "blackbox": Command(
         "tachograph.collect.command:main", "say from a stuck run's Flight Recorder dumps which rank holds it up"
     ),

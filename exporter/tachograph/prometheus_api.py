@@ -109,11 +109,20 @@ class Prometheus:
         given = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
         return self._ask("query_range", given, lambda data: [_series(one, one["values"]) for one in data["result"]])
 
+    def samples(self, selector: str, seconds: float, end: float) -> list[TimeSeries]:
+        """Return the samples of a series as they were recorded, of so many seconds before a Unix time."""
+        given = {"query": f"{selector}[{round(seconds)}s]", "time": f"{end:.3f}"}
+        return self._ask("query", given, lambda data: [_series(one, one["values"]) for one in data["result"]])
+
     def runs(self, start: float | None = None, end: float | None = None) -> list[str]:
         """Return the sorted names of the runs between two Unix times, by default of all times."""
-        given = {"match[]": "tachograph_rank_info"}
+        return self.values("run", "tachograph_rank_info", start, end)
+
+    def values(self, label: str, selector: str, start: float | None = None, end: float | None = None) -> list[str]:
+        """Return the sorted values of a label of a series between two Unix times, by default of all times."""
+        given = {"match[]": selector}
         given |= {name: f"{at:.3f}" for name, at in (("start", start), ("end", end)) if at is not None}
-        return self._ask("label/run/values", given, _names, method="GET")
+        return self._ask(f"label/{label}/values", given, _names, method="GET")
 
     def alerting_rules(self) -> list[Mapping[str, Any]]:
         """Return all alerting rules in order; a page and a ticket may share a name."""

@@ -17,11 +17,11 @@ from tachograph.logs import text
 from tachograph.logs.reading import Progress, Reading, read, read_stream
 from tachograph.logs.remote import RemoteError, journal, loki
 from tachograph.logs.scan import Context, prepare
-from tachograph.logs.signatures import table
 from tachograph.logs.sources import FilePart, Unread, files, parts, refused, standard_input, whole_lines
 from tachograph.logs.verdict import LogFinding, LogVerdict, conclude
 from tachograph.printable import printable
 from tachograph.server_address import server_url
+from tachograph.signatures.table import table
 
 LOKI_PORT = 3100
 EPILOG = """\
