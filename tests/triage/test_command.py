@@ -43,8 +43,8 @@ def test_a_hang_behind_a_broken_gpu(incident: Incident, capsys: pytest.CaptureFi
     assert lines[0].startswith(f"{RUN} at ")
     assert lines[1] == "PAGE: hardware: a GPU is broken (GpuLost): GPU 5 of node-2"
     assert "  also firing: RunHung (critical): rank 21 (node-2, GPU 5)" in lines
-    assert any(re.match(r" 3 NO  Does it make steps\?  RunHung", line) for line in lines)
-    assert "       GPU 5 of node-2 is lost" in lines
+    assert any(re.match(r" 3  NO   Does it make steps\?  RunHung", line) for line in lines)
+    assert "         GPU 5 of node-2 is lost" in lines
     assert "elsewhere" not in out
     assert "  1. ssh node-2 nvidia-smi -q -i 5 -d TEMPERATURE,PERFORMANCE,ECC,POWER" in lines
     assert err == ""

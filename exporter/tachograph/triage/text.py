@@ -51,8 +51,8 @@ def _lines(found: Triage, commands: Sequence[NextCommand]) -> Iterator[str]:
         yield ""
     for number, one in enumerate(found.answers, 1):
         alerts = f"  {', '.join(one.alerts)}" if one.alerts else ""
-        yield f"{number:2} {WORDS[one.answer]:4}{one.question}{alerts}"
-        yield from (f"       {line}" for line in one.evidence)
+        yield f"{number:2}  {WORDS[one.answer]:3}  {one.question}{alerts}"
+        yield from (f"         {line}" for line in one.evidence)
     if failed := [one for one in found.sources if not one.ok]:
         yield ""
         yield from (f"not asked: {one.name}: {one.words}" for one in failed)

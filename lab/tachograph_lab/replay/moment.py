@@ -21,7 +21,7 @@ from tachograph_lab.scenario import Scenario
 
 _WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _ASKED = re.compile(r'expr: ("(?:[^"\\]|\\.)*"), time: \S+,')
-_SAMPLE = re.compile(r'(?P<labels>(?:[a-zA-Z_:][a-zA-Z0-9_:]*)?\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}) (?P<value>[^\s,]+)')
+_SAMPLE = re.compile(r'(?P<labels>\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}) (?P<value>[^\s,]+)')
 
 
 def answers(
@@ -59,17 +59,10 @@ def read(output: str, at: float) -> dict[str, list[TimeSeries]]:
             expression = unquoted(asked[1][1:-1])
         elif text.startswith("got:") and expression:
             found[expression] = [
-                TimeSeries(label_set(_named(one["labels"])), ((at, float(one["value"])),))
-                for one in _SAMPLE.finditer(text[4:])
+                TimeSeries(label_set(one["labels"]), ((at, float(one["value"])),)) for one in _SAMPLE.finditer(text[4:])
             ]
         elif not re.fullmatch(r"(|Unit Testing:.*|FAILED:|SUCCESS|exp:\s*nil,?)", text):
             errors.append(text)
     if errors:
         raise EvaluationError(errors)
     return found
-
-
-def _named(labels: str) -> str:
-    """Return a label set with the name in it, which newer versions write before it."""
-    name, brace, rest = labels.partition("{")
-    return f'{{__name__="{name}",{rest}' if name else brace + rest
