@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tachograph.prometheus_api import TimeSeries
+from tachograph.prometheus_api import QueryRefusedError, TimeSeries
 from tachograph.triage import text
 from tachograph.triage.conclusion import conclude
-from tachograph.triage.facts import Facts
+from tachograph.triage.facts import Facts, gather
 from tachograph.triage.findings import Triage
 from tachograph.triage.modes import next_commands
 from tachograph.triage.queries import TEMPLATES, filled
@@ -75,6 +75,7 @@ def test_a_page_is_above_every_ticket_and_a_cause_above_what_follows() -> None:
     found = triage(alert("RunHung", **RANK), alert("RankDead", **RANK), alert("CheckpointStale", "warning"))
     assert found.finding.mode == "rank_died"
     assert found.also == ["RunHung (critical): rank 5 (node-0, GPU 5)", "CheckpointStale (warning)"]
+    assert {one.name for one in found.answers if one.answer == "no"} == {"alive", "progress", "checkpoints"}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +204,33 @@ def test_every_evidence_survives_what_is_missing() -> None:
     odd["alerts"] = []
     found = conclude(Facts(RUN, NOW, {name: list(_series(rows)) for name, rows in odd.items()}))
     assert len(found.answers) == 12
+
+
+def test_a_query_that_is_refused_costs_itself_alone() -> None:
+    """It is a remark; without the alerts there is no conclusion."""
+
+    def ask(query: str) -> list[TimeSeries]:
+        if "queue_size" in query:
+            raise QueryRefusedError("too many samples")
+        return []
+
+    facts = gather(RUN, NOW, ask)
+    assert conclude(facts).remarks == ["not known: queue: too many samples"]
+
+    def refuse(_: str) -> list[TimeSeries]:
+        raise QueryRefusedError("too many samples")
+
+    with pytest.raises(QueryRefusedError):
+        gather(RUN, NOW, refuse)
+
+
+def test_the_cost_in_words() -> None:
+    """GPU-hours since it began, and how many more every hour."""
+    standing = [({"__name__": "run:overdue_seconds:min"}, 90.0), ({"__name__": "run:progress_age_seconds:min"}, 90.0)]
+    found = triage(alert("RunHung", since=1800, **RANK), figures=standing)
+    lines = text.lines(found, next_commands(found.finding.mode, {"run": RUN}))
+    assert "  about 8 GPU-hours lost so far, 16 more every hour" in lines
+    assert lines[-6].startswith("  1. tachograph blackbox capture llama-7b; ")
 
 
 def test_hostile_names_stay_names() -> None:

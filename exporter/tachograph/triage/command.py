@@ -16,7 +16,7 @@ from tachograph.http_client import UNREADABLE
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, UnknownRunError, default_url
 from tachograph.report.window import iso, moment
-from tachograph.triage import elsewhere, incident, text
+from tachograph.triage import incident, text
 from tachograph.triage.conclusion import conclude
 from tachograph.triage.facts import gather
 from tachograph.triage.findings import AskedSource, Triage
@@ -120,6 +120,8 @@ def _moment(parser: argparse.ArgumentParser, given: argparse.Namespace, now: flo
 
 def _asked(given: argparse.Namespace, at: float, now: float) -> tuple[Triage, Prometheus | None]:
     """Return what all sources say; raise UnknownRunError."""
+    from tachograph.triage import elsewhere  # it needs what is in an extra, and --help does not
+
     prometheus: Prometheus | None = Prometheus(given.prometheus, QUERY_SECONDS)
     assert prometheus is not None
     try:
