@@ -12,6 +12,8 @@ import pytest
 
 from tachograph.__main__ import main
 from tachograph.report.window import iso
+from tachograph.triage import elsewhere
+from tachograph.triage.findings import TriageFinding
 from tachograph_lab.processes import free_port
 from tests.report.conftest import HANG, PAGE, RUN, Incident
 
@@ -145,6 +147,11 @@ def test_without_prometheus_the_exporters_answer(
     assert "by exporters alone" in out
     assert "rank 1: " in out
     assert "/home/u/data.py:88 load_shard" in out
+    hung = elsewhere.nothing("alice/r", 0.0)
+    hung.finding = TriageFinding("page", "communication", "communication_stall", "no single rank stands out")
+    elsewhere.add_boxes(hung, [node.url])
+    assert hung.finding.ranks == ("1",)
+    assert hung.finding.words.startswith("no single rank stands out; by their boxes: rank 1: ")
     ranks[2].close()
     node.eventually(lambda: json.loads(node.get("/api/node")[2])["runs"][0]["state"] == "dead")
     out, _ = asked(capsys, *dark, status=3, run="alice/r")

@@ -53,7 +53,9 @@ def standing(facts: Facts) -> TriageFinding:
     if last:
         words = f"it was asked to end {humanize.age(facts.at - ended[last])} ago, and has not come back"
         return TriageFinding("info", "preemption", "preempted", words)
-    return _of("no_data") if not states else _of("ended")
+    if states.get("finished"):
+        return _of("ended", f"{humanize.plural(states['finished'], 'rank')} finished, and none is left")
+    return _of("ended") if states else _of("no_data")
 
 
 def _of(mode: str, words: str = "") -> TriageFinding:

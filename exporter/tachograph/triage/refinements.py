@@ -78,12 +78,13 @@ def _ended(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFi
         mode, said = other or mode, f"; kernel of {message.labels.get('instance')}: {message.labels.get('text')}"
     if not ranks and firing.sign.alert == "RankDead":
         return replace(finding, category="preemption", mode="killed_together")
+    title = MODES[mode].title if ranks or firing.sign.alert != "RankFailed" else "ranks ended with an error at once"
     who = all_named(firing.labels) if ranks else ""
     if own and firing.sign.alert in ("RunDown", "RestartLoop"):
         who = f"{named(own[0].labels)} ended first"
         ranks, nodes = (own[0].labels.get("rank", ""),), (own[0].labels.get("instance", ""),)
     why = f" ({humanize.listed([one for one in reasons if one], 2)})" if any(reasons) else ""
-    words = MODES[mode].title + (f": {who}" if who else "") + why + said
+    words = title + (f": {who}" if who else "") + why + said
     return replace(finding, category=category, mode=mode, words=words, ranks=ranks, nodes=nodes)
 
 
@@ -102,21 +103,23 @@ def _frozen(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageF
 
 def _stalled(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
     """The run hangs: by the phase of who holds it up; else by who is missing; else the network that all share."""
-    waiting = ", ".join(f"{count:,.0f} in {phase}" for phase, count in facts.by("phase_ranks", "phase").items())
+    phases = facts.by("phase_ranks", "phase")
+    waiting = f"ranks by phase: {', '.join(f'{count:,.0f} in {phase}' for phase, count in phases.items()) or 'unknown'}"
     if finding.ranks:
         detail = next((one.labels for one in facts.rows("stalled") if one.labels.get("rank") in finding.ranks), {})
         phase, where = detail.get("phase", ""), detail.get("where", "")
         category = STALLED_IN.get(phase, "software")
-        place = (f", in phase {phase}" if phase else "") + (f", at {where}" if where else "")
-        words = f"communication stall: {all_named(firing.labels)} holds it up{place}; ranks are {waiting or 'unknown'}"
+        place = f"in phase {phase}" if phase else "which has left"
+        what = "communication stall" if sum(phases.values()) > 1 else "stands still"
+        words = f"{what}: {all_named(firing.labels)}, {place}{f', at {where}' if where else ''}; {waiting}"
         return replace(finding, category=category, words=words, pid=detail.get("pid", ""))
     missing = facts.figure("run:ranks_missing:count")
     unseen = facts.named("of_nodes_unseen", "instance")
     if missing:
-        words = f"communication stall: {humanize.plural(missing, 'rank')} not there, the others wait: {waiting}"
+        words = f"communication stall: {humanize.plural(missing, 'rank')} not there, and the others wait; {waiting}"
         category = "monitoring" if unseen else "software"
         return replace(finding, category=category, words=words, nodes=unseen or finding.nodes)
-    words = f"communication stall: no single rank stands out; ranks are {waiting or 'unknown'}"
+    words = f"communication stall: no single rank stands out; {waiting}"
     return replace(finding, words=words)
 
 
@@ -204,7 +207,7 @@ def _missing(facts: Facts, _: FiringSign, finding: TriageFinding) -> TriageFindi
 def _differs(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
     """Ranks do not hold the same: in which of the numbers."""
     names = humanize.listed(facts.named("differing", "name"), 3)
-    who = f": {all_named(firing.labels)}" if finding.ranks else ""
+    who = f": {all_named(firing.labels)}" if finding.ranks else "; no single rank differs: is the global batch right?"
     return replace(finding, words=f"{MODES[finding.mode].title}{who}" + (f", in {names}" if names else ""))
 
 
@@ -228,6 +231,12 @@ def _plateau(facts: Facts, firing: FiringSign, finding: TriageFinding) -> Triage
     )
     words = f"the loss cannot move: {because}" + (f", learning rate {rate:.3g}" if rate is not None else "")
     return replace(finding, words=words)
+
+
+def _blind(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
+    """Part of the run is not visible: the nodes of which nothing is heard."""
+    nodes = finding.nodes or facts.named("of_nodes_unseen", "instance")
+    return replace(finding, nodes=nodes, words=f"{MODES[finding.mode].title}: {humanize.listed(nodes, MOST_NAMED)}")
 
 
 def _storage(facts: Facts, _: FiringSign, finding: TriageFinding) -> TriageFinding:
@@ -255,4 +264,5 @@ BRANCHES: Mapping[str, Branch] = {
     "loss_spike": _learning,
     "plateau": _plateau,
     "storage_slow": _storage,
+    "blind": _blind,
 }

@@ -8,7 +8,7 @@ import pytest
 
 from tachograph_lab import binaries
 from tachograph_lab.replay.evaluation import EvaluationError
-from tachograph_lab.replay.moment import answers, read
+from tachograph_lab.replay.moment import answers, answers_at, read
 from tachograph_lab.scenario import Fleet, Scenario
 from tachograph_lab.scenario.faults import Kill, PrometheusRestart
 
@@ -48,8 +48,10 @@ def test_what_prometheus_would_answer(suite: str) -> None:
 def test_before_the_fault() -> None:
     """The scenario goes no further than the moment; what a new Prometheus has not seen is not there."""
     query = "count_over_time(run:ranks:count[2m])"
-    whole = answers(story(Kill(at=61, rank=3)), 60, ["ALERTS", query])
-    assert not [one for one in whole["ALERTS"] if one.labels["alertname"] == "RankDead"]
+    whole, after = answers_at(story(Kill(at=61, rank=3)), [60, 80.5], ["ALERTS", query]).values()
+    dead = [[one for one in each["ALERTS"] if one.labels["alertname"] == "RankDead"] for each in (whole, after)]
+    assert [len(each) for each in dead] == [0, 1]
+    assert dead[1][0].samples == ((80.5, 1.0),)
     anew = answers(story(PrometheusRestart(at=45)), 60, [query])
     assert 0 < anew[query][0].value < whole[query][0].value
 
@@ -64,4 +66,4 @@ def test_a_query_that_is_wrong() -> None:
 def test_words_of_promtools_that_are_not_known() -> None:
     """They are an error, too."""
     with pytest.raises(EvaluationError, match="no such thing"):
-        read("  FAILED:\n no such thing\n", 0.0)
+        read("  FAILED:\n no such thing\n")
