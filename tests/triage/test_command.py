@@ -118,6 +118,7 @@ def test_a_time_of_which_nothing_is_known(incident: Incident, capsys: pytest.Cap
     """Before Prometheus knew of it: no answer, and no verdict."""
     out, _ = asked(capsys, "--prometheus", incident.url, "--at", iso(incident.start - 86_400), status=1)
     assert "no answer: nothing is known of it at this time" in out
+    assert "  last seen by the rules: about 2" in out
 
 
 @pytest.mark.parametrize("when", ["yesterday", "2099-01-01T00:00:00Z", "-5m", ""])

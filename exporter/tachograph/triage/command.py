@@ -14,7 +14,7 @@ from typing import Any
 from tachograph.exporter_address import exporter_url
 from tachograph.http_client import UNREADABLE
 from tachograph.printable import printable
-from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, UnknownRunError, default_url
+from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, UnknownRunError, default_url, quoted
 from tachograph.report.window import iso, moment
 from tachograph.triage import incident, text
 from tachograph.triage.conclusion import conclude
@@ -157,6 +157,10 @@ def _by_prometheus(prometheus: Prometheus, run: str, at: float) -> Triage:
             f"what Prometheus at {prometheus.url} has of the run cannot be read: {error!r:.200}"
         ) from error
     found.sources.insert(0, AskedSource(f"Prometheus at {prometheus.url}", True, "its rules and what they recorded"))
+    if found.finding.mode == "no_data":
+        seen = prometheus.instant(f"max_over_time(timestamp(run:ranks:count{{run={quoted(run)}}})[30d:10m])")
+        when = f"about {iso(seen[0].value)}" if seen else "not within 30 days"
+        found.remarks.append(f"last seen by the rules: {when}")
     return found
 
 
