@@ -83,7 +83,7 @@ def test_the_record(incident: Incident, tmp_path: Path, capsys: pytest.CaptureFi
     assert re.search(r"\| \S+Z \| hardware \| GPU 5 of node-2 GPU lost", made)
     assert re.search(r"\| \S+Z \| checkpoint \| saved step 3,600 \|", made)
     assert "GPU-hours" in made
-    assert "1. Why was somebody called? Because " in made
+    assert re.search(r"1\. Why was somebody called\? \w.* fired\.", made)
     assert made.count("(to be filled in by a person)") >= 5
     assert asked(capsys, *during(incident), "--incident", path, status=1)[1].strip().endswith("name another file")
     assert path.read_text(encoding="utf-8") == made

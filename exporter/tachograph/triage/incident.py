@@ -148,4 +148,4 @@ def _whys(found: Triage) -> Iterator[str]:
 
 
 def _because(reasons: Sequence[str]) -> str:
-    return f"Because {'; '.join(reasons)}." if reasons else TO_FILL
+    return f"{'; '.join(reasons)}." if reasons else TO_FILL
