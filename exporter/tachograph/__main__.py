@@ -33,6 +33,9 @@ COMMANDS: Mapping[str, Command] = {
     "silence": Command("tachograph.silence.command:main", "silence the alerts of a run for a while, with a reason"),
     "top": Command("tachograph.top.command:main", "watch this node or a run in a terminal, the worst first"),
     "dashboards": Command("tachograph.dashboards.command:main", "show the dashboards in a browser, without Grafana"),
+    "triage": Command(
+        "tachograph.triage.command:main", "say what is wrong with a run, why, and what to do next", "tools,logs"
+    ),
     "report": Command(
         "tachograph.report.command:main", "write a page about a run and a time window, for a post-mortem"
     ),

@@ -36,6 +36,10 @@ class PrometheusError(Exception):
     """Prometheus did not respond, is too old or lacks our rules; the text says in one line what to do."""
 
 
+class QueryRefusedError(PrometheusError):
+    """Prometheus answered that it cannot evaluate a query; others it may."""
+
+
 class UnknownRunError(PrometheusError):
     """There is no such run; the text lists similar names."""
 
@@ -188,7 +192,7 @@ class Prometheus:
             if response.status != 200:
                 raise self._absent(f"it responded {response.status} {response.reason}") from error
             raise self._absent("the server there does not speak the Prometheus API") from error
-        raise PrometheusError(f"Prometheus at {self.url} refused the query: {' '.join(error_text.split())}")
+        raise QueryRefusedError(f"Prometheus at {self.url} refused the query: {' '.join(error_text.split())}")
 
     def _absent(self, reason: object) -> PrometheusError:
         return PrometheusError(

@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print an object with everything")
     parser.add_argument(
-        "--prometheus", default=default_url(), metavar="URL", help=f"default: ${ENVIRONMENT}, else %(default)s"
+        "--prometheus", default=default_url(), metavar="URL", help=f"default: ${ENVIRONMENT}, or %(default)s"
     )
     return parser
 
