@@ -38,6 +38,8 @@ options:
   --precision NAME      what products are computed in: bf16, fp16, tf32, fp8, ...
   --hang-seconds N      what the run takes longer for than that, without a step, is a hang
                         (else TACHOGRAPH_HANG_SECONDS, else the rules' own limit)
+  --steps FILE          write the steps of rank 0 to a file, for tachograph compare; with {rank} in its
+                        name, those of every rank
   --watch               start an exporter for this program alone, and measure the run until it ends
   --quiet               do not print a summary at the end
 """
@@ -51,8 +53,9 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--flops-per-step": ("flops_per_step", float),
     "--precision": ("precision", str),
     "--hang-seconds": ("hang_seconds", float),
+    "--steps": ("steps", str),
 }
-"""Options with a value: the argument of `Recorder` or the threshold that it is, and how its text is read."""
+"""Options with a value: the argument of `Recorder`, the threshold or the file that it is, and how its text is read."""
 
 FLAGS = {"--watch", "--quiet"}
 BEFORE_LAUNCHER = "tachograph run --watch -m torch.distributed.run [options] -m tachograph run SCRIPT"
@@ -154,6 +157,11 @@ def _record(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
         return
     enable_timing()
     hang_seconds = given.pop("hang_seconds", None)
+    if (steps := given.pop("steps", None)) is not None:
+        from tachograph.export.step_file import StepFile
+
+        file = StepFile(steps)
+        given |= {"trace": file, "sinks": [file]}
 
     def make() -> Recorder:
         recorder = Recorder(**given)
