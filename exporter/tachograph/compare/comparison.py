@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -133,8 +134,11 @@ def _typical(measure: Measure, first: RecordedRun, second: RecordedRun, limit: f
     scale = _steady(first, first.measures.get(STEP, ())) if measure.of_step else None
     if not a or not b or scale == []:
         return None
-    statistic = interval.median if measure.statistic is Statistic.MEDIAN else interval.mean
-    if (found := interval.of_change(a, b, statistic, scale)) is not None:
+    if measure.statistic is Statistic.MEDIAN:
+        found = interval.of_change(a, b, interval.median, scale)
+    else:
+        found = interval.of_change(_without_tail(first, a), _without_tail(second, b), interval.mean, scale)
+    if found is not None:
         return _judge(measure, found, limit, judged=judged)
     few = min(len(a), len(b)) < interval.FEWEST
     why = f"fewer than {interval.FEWEST} samples" if few else "too few independent samples"
@@ -211,6 +215,16 @@ def _judge(measure: Measure, found: Interval, limit: float, *, judged: bool) -> 
 
 def _inverse(change: float) -> float:
     return 1 / (1 + change) - 1 if change > -1 else math.inf
+
+
+def _without_tail(recording: RecordedRun, values: Sequence[float]) -> list[float]:
+    """Return the values, each at most a typical step's length above the median one.
+
+    A stall in every tenth step counts; three steps of ten times the length, which come and go by chance, count little.
+    """
+    steps = [value for _, value in recording.measures.get(STEP, ())]
+    most = statistics.median(values) + statistics.median(steps or values)
+    return [min(value, most) for value in values]
 
 
 def _steady(recording: RecordedRun, samples: Sequence[Sample]) -> list[float]:

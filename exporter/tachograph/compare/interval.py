@@ -87,7 +87,8 @@ def of_pairs(first: Sequence[float], second: Sequence[float]) -> Interval | None
 def steady_from(values: Sequence[float]) -> int:
     """Return the index of the first sample after a slow start: caches, compilation and clocks have settled.
 
-    From there the next twenty have the median of the second half of all, within half of its spread; at most half.
+    It is an ordinary one, and the next twenty have the median of the second half of all, within half of its spread. At
+    most half is left out.
     """
     found = np.asarray(values, dtype=float)
     half = found[len(found) // 2 :]
@@ -95,10 +96,11 @@ def steady_from(values: Sequence[float]) -> int:
         return 0
     middle = float(np.median(half))
     spread = max(1.4826 * float(np.median(np.abs(half - middle))), 0.005 * abs(middle))
-    for start in range(0, len(found) // 2, -(-len(found) // MOST)):
+    ordinary = found <= middle + 3 * spread
+    for start in range(0, len(half), -(-len(found) // MOST)):
         if np.median(found[start : start + FEWEST]) <= middle + spread / 2:
-            return start
-    return len(found) // 2
+            return start + int(np.argmax(ordinary[start:]))
+    return len(found) - len(half)
 
 
 def block_length(values: Values) -> int:
