@@ -39,6 +39,8 @@ options:
   --precision NAME      number format of the matrix products: bf16, fp16, tf32, fp8, ...
   --hang-seconds N      report a hang once the run has made no step for N seconds
                         (default: TACHOGRAPH_HANG_SECONDS, or the limit of the alert rules)
+  --steps FILE          write the steps of rank 0 to a file, for tachograph compare; with {rank} in its
+                        name, those of every rank
   --watch               start an exporter for this program alone, and show what it measures
   --quiet               do not print a summary at the end
 
@@ -54,8 +56,9 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--flops-per-step": ("flops_per_step", float),
     "--precision": ("precision", str),
     "--hang-seconds": ("hang_seconds", float),
+    "--steps": ("steps", str),
 }
-"""Options with a value: the argument of `Recorder` or the threshold that it is, and how its text is read."""
+"""Options with a value: the argument of `Recorder`, the threshold or the file that it is, and how its text is read."""
 
 FLAGS = {"--watch", "--quiet"}
 BEFORE_LAUNCHER = "tachograph run --watch -m torch.distributed.run [options] -m tachograph run SCRIPT"
@@ -158,6 +161,11 @@ def _record(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
         return
     enable_timing()
     hang_seconds = given.pop("hang_seconds", None)
+    if (steps := given.pop("steps", None)) is not None:
+        from tachograph.export.step_file import StepFile
+
+        file = StepFile(steps)
+        given |= {"trace": file, "sinks": [file]}
 
     def make() -> Recorder:
         recorder = Recorder(**given)
