@@ -9,7 +9,7 @@ from tachograph.preflight import limited
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, Measurement, PreflightFinding
 from tachograph.preflight.model_memory import checkpoint_bytes
 from tachograph.preflight.options import PreflightOptions
-from tachograph.preflight.site import PreflightCheck, Site
+from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority, slow
 
 WORDS = {
@@ -31,7 +31,7 @@ def _missing(options: PreflightOptions) -> str:
     return "" if options.checkpoint_dir else "give its folder: --checkpoint-dir DIR"
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return what one process of each node finds in the folder; the other ranks of the node find nothing."""
     if site.local_rank:
         return {}
@@ -42,7 +42,7 @@ def measure(site: Site) -> Facts:
         return {"problem": "late", "detail": "", "free": None, "inodes": None, "write": None, "read": None, "kind": ""}
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name the nodes where the folder is wrong, too small or slow."""
     found = {rank: one for rank, one in facts.items() if one}
     findings = [*_wrong(found, site), *_other_kind(found, site)]
@@ -60,7 +60,7 @@ def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
     return Conclusion(_summary(good, site, size), findings, measured)
 
 
-def _wrong(found: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
+def _wrong(found: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:
     by_problem: dict[tuple[str, str], list[int]] = {}
     for rank, one in found.items():
         problem = one["problem"]
@@ -76,13 +76,13 @@ def _wrong(found: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]
         yield PreflightFinding(FAIL, f"{site.options.checkpoint_dir} {what}{where}", then, tuple(ranks))
 
 
-def _nodes(ranks: list[int], site: Site) -> str:
+def _nodes(ranks: list[int], site: PreflightSite) -> str:
     nodes = sorted({site.node_of.get(rank, site.node) for rank in ranks})
     everywhere = len(nodes) == len(set(site.node_of.values())) > 1
     return "every node" if everywhere else f"node {', '.join(nodes)}"
 
 
-def _other_kind(found: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
+def _other_kind(found: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:
     kinds = {rank: one["kind"] for rank, one in found.items() if one["kind"]}
     for kind, ranks in minority(kinds).items():
         usual = sorted(set(kinds.values()) - {kind})
@@ -90,7 +90,7 @@ def _other_kind(found: Mapping[int, Facts], site: Site) -> Iterator[PreflightFin
         yield PreflightFinding(FAIL, what, "mount the shared filesystem there, too", tuple(ranks))
 
 
-def _room(good: Mapping[int, Facts], site: Site, size: float | None) -> Iterator[PreflightFinding]:
+def _room(good: Mapping[int, Facts], site: PreflightSite, size: float | None) -> Iterator[PreflightFinding]:
     least = min(good, key=lambda rank: good[rank]["free"])
     free = good[least]["free"]
     keep = site.options.keep
@@ -108,7 +108,7 @@ def _room(good: Mapping[int, Facts], site: Site, size: float | None) -> Iterator
             yield PreflightFinding(FAIL, what, "remove small files there: df -i", (rank,))
 
 
-def _slow(good: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
+def _slow(good: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:
     for way in ("write", "read"):
         speeds = {rank: one[way] for rank, one in good.items() if one[way]}
         for rank, share in slow(speeds, TOLERANCE).items():
@@ -117,7 +117,7 @@ def _slow(good: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
             yield PreflightFinding(WARN, what, "look at its network, and at who else uses it now", (rank,))
 
 
-def _summary(good: Mapping[int, Facts], site: Site, size: float | None) -> str:
+def _summary(good: Mapping[int, Facts], site: PreflightSite, size: float | None) -> str:
     if not good:
         return f"{site.options.checkpoint_dir}"
     free = min(one["free"] for one in good.values())

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from tachograph.humanize import duration
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding
-from tachograph.preflight.site import PreflightCheck, Site
+from tachograph.preflight.site import PreflightCheck, PreflightSite
 
 ROUNDS = 3
 CHEAP_SECONDS = 0.5
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return this clock's offset from rank 0's in seconds, and its uncertainty, as NTP finds them.
 
     Rank 0 answers each other rank a few times; the answer that came back fastest counts.
@@ -40,7 +40,7 @@ def measure(site: Site) -> Facts:
     return {"offset": best[1], "uncertainty": best[0]}
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name the ranks whose clock is further from the median than is tolerated, beyond what cannot be known."""
     middle = statistics.median_low(one["offset"] for one in facts.values())
     off: dict[str, list[int]] = {}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tachograph.preflight.devices import synchronize
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding, Untyped
 from tachograph.preflight.process_group import backend
-from tachograph.preflight.site import CPU, PreflightCheck, Site
+from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
 
 SIZES, CPU_SIZES = (2**13, 2**20, 2**25, 2**28), (2**13, 2**17, 2**22)
 REPEATS = 5
@@ -95,7 +95,7 @@ TESTS: tuple[CollectiveTest, ...] = (
 )
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return for each collective and size the median seconds, and which gave wrong numbers or cannot be had."""
     import torch
     from torch import distributed
@@ -139,7 +139,7 @@ def _median_seconds(call: Callable[[], Untyped], device: str) -> float:
     return sorted(times)[REPEATS // 2]
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name who got wrong numbers, and say the bandwidths; below --min-bus-bandwidth they are at fault."""
     findings = []
     for rank, one in facts.items():
@@ -163,7 +163,7 @@ def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
     return Conclusion(summary, findings, measured)
 
 
-def _bandwidths(facts: Mapping[int, Facts], site: Site) -> Iterator[Measurement]:
+def _bandwidths(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[Measurement]:
     for test in TESTS:
         sizes = {size for one in facts.values() for size in one["seconds"].get(test.name, {})}
         for size in sorted(sizes, key=int):

@@ -37,7 +37,7 @@ from tachograph.preflight.exchange import NoExchange, join
 from tachograph.preflight.finding import FAIL, WARN, CheckReport, Measurement
 from tachograph.preflight.options import PreflightOptions
 from tachograph.preflight.runner import Leader, follow
-from tachograph.preflight.site import CPU, PreflightCheck, Site, placed
+from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite, placed
 from tachograph.printable import printable
 
 CHECKS: tuple[PreflightCheck, ...] = (
@@ -88,19 +88,21 @@ def _refused(why: str, status: int) -> int:
     return status
 
 
-def _site(given: PreflightOptions, place: tuple[int, int, int, int] | None) -> Site:
+def _site(given: PreflightOptions, place: tuple[int, int, int, int] | None) -> PreflightSite:
     """Return where this process is; raise ValueError for what cannot be, OSError where the others cannot be met."""
     problem = "--no-torch is given" if not given.torch else devices.torch_problem()
     if problem or place is None:
         used = (CPU,) if problem else devices.devices(given.device, None)
-        return Site(given, NoExchange(), torch_problem=problem, devices=used)
+        return PreflightSite(given, NoExchange(), torch_problem=problem, devices=used)
     rank, world_size, local_rank, local_world_size = place
     used = devices.devices(given.device, local_rank)
     exchange = join(rank, world_size, given.join_limit)
-    return Site(given, exchange, rank, world_size, local_rank, local_world_size, under_launcher=True, devices=used)
+    return PreflightSite(
+        given, exchange, rank, world_size, local_rank, local_world_size, under_launcher=True, devices=used
+    )
 
 
-def _follow(site: Site, checks: Sequence[PreflightCheck]) -> int:
+def _follow(site: PreflightSite, checks: Sequence[PreflightCheck]) -> int:
     """Do what rank 0 asks for; the status of the whole is rank 0's, or another would end it before it has spoken."""
     try:
         end = follow(site, checks)
@@ -111,11 +113,11 @@ def _follow(site: Site, checks: Sequence[PreflightCheck]) -> int:
             Measurement(name, value, rank, tuple(map(tuple, labels))) for name, value, rank, labels in end["measured"]
         ]
         _write(site, measured, {int(rank): node for rank, node in end["nodes"].items()}, passed=end["passed"])
-    _leave(site, stuck=False)
+    _leave(site, 0)
     return 0
 
 
-def _lead(site: Site, checks: Sequence[PreflightCheck]) -> int:
+def _lead(site: PreflightSite, checks: Sequence[PreflightCheck]) -> int:
     given = site.options
     reports: list[CheckReport] = []
 
@@ -141,14 +143,11 @@ def _lead(site: Site, checks: Sequence[PreflightCheck]) -> int:
             print("\n".join(text.checklist(given.checklist, reports)))
         print(text.verdict(reports))
     status = 1 if failed else 0
-    if leader.left_behind:
-        sys.stdout.flush()
-        os._exit(status)  # what hangs in a thread would hold up the interpreter's end
-    _leave(site, stuck=failed)
+    _leave(site, status)
     return status
 
 
-def _write(site: Site, measured: Sequence[Measurement], nodes: Mapping[int, str], *, passed: bool) -> None:
+def _write(site: PreflightSite, measured: Sequence[Measurement], nodes: Mapping[int, str], *, passed: bool) -> None:
     """Write this node's figures, if a file is asked for; those of all ranks together are rank 0's."""
     if site.options.textfile is None:
         return
@@ -159,16 +158,19 @@ def _write(site: Site, measured: Sequence[Measurement], nodes: Mapping[int, str]
         _refused(f"{site.options.textfile} is not written: {error.strerror}", 1)
 
 
-def _leave(site: Site, *, stuck: bool) -> None:
-    """Take leave of the process group; with a rank that hangs in it, nobody waits."""
-    if site.group and not stuck:
+def _leave(site: PreflightSite, status: int) -> None:
+    """Take leave of the process group; if work still hangs in a thread, end at once, for it would hold up the end."""
+    if site.left_behind:
+        sys.stdout.flush()
+        os._exit(status)
+    if site.group:
         from torch import distributed
 
         with suppress(limited.Late, RuntimeError, ValueError):
             limited.in_thread(distributed.destroy_process_group, END_SECONDS)
 
 
-def as_object(site: Site, reports: Sequence[CheckReport], seconds: float) -> dict[str, Any]:
+def as_object(site: PreflightSite, reports: Sequence[CheckReport], seconds: float) -> dict[str, Any]:
     """Return the object that --json prints."""
     states = {report.check: report.state for report in reports}
     chosen = site.options.checklist

@@ -9,7 +9,7 @@ from tachograph.humanize import listed, percent, short
 from tachograph.node.peaks import achievable_of
 from tachograph.preflight.devices import device_name, fastest
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding, Untyped
-from tachograph.preflight.site import CPU, PreflightCheck, Site
+from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import slow, usual
 
 SIZE, CPU_SIZE = 8192, 1024
@@ -21,7 +21,7 @@ VECTORS = 8
 Multiply: TypeAlias = Callable[[Untyped, Untyped], Untyped]
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return for each device its name, FLOP/s, and the types in which its products are wrong or not repeatable."""
     return {"devices": {device: _device(device) for device in site.devices}}
 
@@ -71,7 +71,7 @@ def wrong_types(device: str, multiply: Multiply) -> list[str]:
     ]
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name the devices that are slower than their peers of the same kind, and those that compute wrongly."""
     found = {(rank, device): one for rank, of in facts.items() for device, one in of["devices"].items()}
     findings: list[PreflightFinding] = []
@@ -100,24 +100,24 @@ def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
 
 
 def slow_peers(
-    speeds: Mapping[tuple[int, str], float], kinds: Mapping[tuple[int, str], str], site: Site
+    speeds: Mapping[tuple[int, str], float], kinds: Mapping[tuple[int, str], str], site: PreflightSite
 ) -> dict[tuple[int, str], float]:
     """Return the devices slower than those of the same kind, each with its share of their speed."""
     late: dict[tuple[int, str], float] = {}
     for kind in sorted(set(kinds.values())):
         same = {key: speed for key, speed in speeds.items() if kinds[key] == kind and key[0] not in site.slow_ranks}
-        late |= slow(same, tolerance(site))
+        late |= slow(same, tolerance(site, next(iter(same), (0, CPU))[1]))
     return late
 
 
-def tolerance(site: Site) -> float:
+def tolerance(site: PreflightSite, device: str) -> float:
     """Return how much slower than its peers a device may be; CPUs are shared with whatever else runs."""
     if site.options.slower is not None:
         return site.options.slower
-    return CPU_TOLERANCE if site.device == CPU else TOLERANCE
+    return CPU_TOLERANCE if device == CPU else TOLERANCE
 
 
-def named(rank: int, device: str, site: Site) -> str:
+def named(rank: int, device: str, site: PreflightSite) -> str:
     """Return how a person names a device."""
     if not site.under_launcher:
         return device

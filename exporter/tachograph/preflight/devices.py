@@ -1,4 +1,4 @@
-"""What the checks ask of PyTorch's devices. PyTorch is imported where it is used: most checks do without."""
+"""PyTorch's devices, as the checks use them. PyTorch is imported where it is used: most checks do without."""
 
 from __future__ import annotations
 

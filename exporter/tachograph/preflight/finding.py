@@ -1,4 +1,4 @@
-"""What a check finds, and what it measured."""
+"""The results of a check: what is wrong, and what was measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Untyped: TypeAlias = Any
 """A tensor, a store, the user's loader or model, a value that travels as JSON: what has no types here."""
 
 Facts: TypeAlias = Mapping[str, Any]
-"""What one rank measured: plain JSON."""
+"""The measurements of one rank: plain JSON."""
 
 ERROR = "error"
 """The key of facts that are only the reason why a rank has none."""
@@ -43,7 +43,7 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a check says: a line for a person, what is wrong, and the numbers behind it; `skipped`: why it says nothing.
+    """The result of a check: a line for a person, what is wrong, the numbers; `skipped`: why there is none.
 
     `slow_ranks` are ranks that were found slow, so that later comparisons leave them out.
     """

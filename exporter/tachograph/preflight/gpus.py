@@ -12,7 +12,7 @@ from tachograph.catalog.gpu import RECOVERY_ACTIONS
 from tachograph.humanize import gibibytes, listed, plural
 from tachograph.preflight import limited
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, PreflightFinding, skip
-from tachograph.preflight.site import PreflightCheck, Site
+from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority
 
 Values: TypeAlias = Mapping[str, float]
@@ -31,7 +31,7 @@ LOOK = "nvidia-smi -q on the node, and docs/gpus.md"
 
 @dataclass(frozen=True)
 class GpuRule:
-    """What must not be: the text and what to do for a GPU whose readings make `broken` true.
+    """A state that must not be: the text and what to do for a GPU whose readings make `broken` true.
 
     A reading that is missing is no fault: `broken` is asked only if all of `needs` are there.
     """
@@ -130,7 +130,7 @@ Gpu: TypeAlias = tuple[int, int]
 """A GPU: the rank that read it, and its index."""
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return what one process of each node reads from NVML, in a process of its own."""
     if site.local_rank:
         return {}
@@ -159,7 +159,7 @@ def on_pci() -> int:
     return count
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name each GPU with what is wrong with it, and each node that lacks some."""
     nodes = {rank: one for rank, one in facts.items() if one}
     if site.options.gpus is None and all(one["absent"] and not one["on_pci"] for one in nodes.values()):
@@ -177,7 +177,7 @@ def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
     return Conclusion(summary, findings)
 
 
-def _node(rank: int, one: Facts, site: Site) -> Iterator[PreflightFinding]:
+def _node(rank: int, one: Facts, site: PreflightSite) -> Iterator[PreflightFinding]:
     where, ranks = _where(rank, site), (rank,)
     count, expected = len(one["gpus"]), site.options.gpus
     if one.get("late"):
@@ -208,11 +208,11 @@ def _node(rank: int, one: Facts, site: Site) -> Iterator[PreflightFinding]:
         yield PreflightFinding(FAIL, what, "start fewer ranks, or look at CUDA_VISIBLE_DEVICES", ranks)
 
 
-def _where(rank: int, site: Site) -> str:
+def _where(rank: int, site: PreflightSite) -> str:
     return f"node {site.node_of.get(rank, site.node)}"
 
 
-def _one(key: Gpu, gpu: Mapping[str, Any], site: Site) -> Iterator[PreflightFinding]:
+def _one(key: Gpu, gpu: Mapping[str, Any], site: PreflightSite) -> Iterator[PreflightFinding]:
     values: Values = gpu["values"]
     for rule in RULES:
         if all(name in values for name in rule.needs) and rule.broken(values):
@@ -222,7 +222,7 @@ def _one(key: Gpu, gpu: Mapping[str, Any], site: Site) -> Iterator[PreflightFind
             yield PreflightFinding(rule.severity, what, rule.then.replace("-i N", f"-i {key[1]}"), (key[0],))
 
 
-def _unlike(gpus: Mapping[Gpu, Mapping[str, Any]], site: Site) -> Iterator[PreflightFinding]:
+def _unlike(gpus: Mapping[Gpu, Mapping[str, Any]], site: PreflightSite) -> Iterator[PreflightFinding]:
     readings: Sequence[tuple[str, dict[Gpu, str]]] = [
         ("product", {key: gpu["name"] for key, gpu in gpus.items()}),
         ("VBIOS", {key: gpu["vbios"] for key, gpu in gpus.items() if gpu.get("vbios")}),

@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+KILL_SECONDS = 1.0
+"""How long a killed process is waited for; one that hangs in the kernel may never end."""
+
 
 class Late(Exception):  # noqa: N818 - a state of the work, not a fault of the caller
     """The work did not end in time; what does it is left alone."""
@@ -56,8 +59,12 @@ def in_process(module: str, asked: Mapping[str, Any], seconds: float) -> dict[st
     try:
         out, errors = process.communicate(json.dumps(asked), timeout=seconds)
     except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            process.kill()
+        process.kill()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_SECONDS)
         raise Late from None
     if process.returncode:
         raise RuntimeError((errors.strip().splitlines() or [f"{module} ended with status {process.returncode}"])[-1])

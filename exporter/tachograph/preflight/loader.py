@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from tachograph.humanize import duration, plural
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, Measurement, PreflightFinding, Untyped
 from tachograph.preflight.options import PreflightOptions
-from tachograph.preflight.site import PreflightCheck, Site
+from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority, slow
 from tachograph.preflight.user_code import UserCodeError, call, digest
 
@@ -17,13 +17,15 @@ BATCHES = 50
 SHARE_OF_LIMIT = 0.5
 FINGERPRINTS = 4
 SLOWER = 0.5
+QUICK_SECONDS = 0.02
+"""A loader that is quicker than this is not called slow because another one is quicker."""
 
 
 def _missing(options: PreflightOptions) -> str:
     return "" if options.loader else "give a function that returns it: --loader MODULE:FUNCTION"
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return how long batches take, how many there are for this rank, what deals them out, and hashes of the first."""
     try:
         loader = call(site.options.loader or "")
@@ -75,7 +77,7 @@ def _sampler(loader: Untyped) -> str:
     return next((name for name in names if "Distributed" in name), names[0] if names else "")
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name the ranks that load too slowly, and say whether the data is dealt out evenly."""
     findings = []
     broken: dict[str, list[int]] = {}
@@ -98,7 +100,7 @@ def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
     return Conclusion(summary, findings, measured)
 
 
-def _speed(good: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
+def _speed(good: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:
     then = "more workers (num_workers), a larger prefetch_factor, cheaper transforms, faster storage"
     step = site.options.step
     late = [rank for rank, one in good.items() if step is not None and one["seconds"] > step]
@@ -106,13 +108,13 @@ def _speed(good: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
         worst = max(good[rank]["seconds"] for rank in late)
         what = f"{site.who(late)} {'needs' if len(late) == 1 else 'need'} {duration(worst)} for a batch, a step takes"
         yield PreflightFinding(FAIL, f"{what} {duration(step)}: training waits for data", then, tuple(late))
-    speeds = {rank: 1 / max(one["seconds"], 1e-3) for rank, one in good.items()}  # below a millisecond nobody waits
-    for rank, part in slow({rank: speed for rank, speed in speeds.items() if rank not in late}, SLOWER).items():
+    speeds = {rank: 1 / max(one["seconds"], QUICK_SECONDS) for rank, one in good.items()}
+    for rank, part in ({} if step is not None else slow(speeds, SLOWER)).items():
         if rank not in site.slow_ranks:
             yield PreflightFinding(WARN, f"{site.who([rank])} loads at {part:.0%} of the others' speed", then, (rank,))
 
 
-def _shares(good: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
+def _shares(good: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:
     lengths = {
         rank: "unknown" if one["length"] is None else plural(one["length"], "batch", "batches")
         for rank, one in good.items()
@@ -145,7 +147,7 @@ def _shares(good: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]
         yield PreflightFinding(WARN, what, then, tuple(undealt))
 
 
-def _workers(good: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
+def _workers(good: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:
     most = max(good, key=lambda rank: good[rank]["workers"])
     one = good[most]
     processes = (one["workers"] + 1) * site.local_world_size

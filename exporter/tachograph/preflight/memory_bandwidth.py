@@ -9,14 +9,14 @@ from tachograph.humanize import percent
 from tachograph.preflight.compute import named, slow_peers
 from tachograph.preflight.devices import device_name, fastest
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding
-from tachograph.preflight.site import CPU, PreflightCheck, Site
+from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import usual
 
 SIZE, CPU_SIZE = 2**30, 2**26
 SAMPLE_SECONDS = 0.1
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return for each device its name and the bytes per second that a copy reads and writes."""
     import torch
 
@@ -30,7 +30,7 @@ def measure(site: Site) -> Facts:
     return {"devices": found}
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name the devices whose memory is slower than their peers', but for those that compute slowly anyway."""
     found = {(rank, device): one for rank, of in facts.items() for device, one in of["devices"].items()}
     speeds = {key: one["bandwidth"] for key, one in found.items()}

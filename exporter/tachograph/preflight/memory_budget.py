@@ -10,7 +10,7 @@ from tachograph.preflight import limited
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, PreflightFinding, skip
 from tachograph.preflight.model_memory import RESERVE, MemoryTerm, budget, planned_model
 from tachograph.preflight.options import PreflightOptions
-from tachograph.preflight.site import CPU, PreflightCheck, Site
+from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
 
 TIGHT = 0.9
 """Above this share fragmentation alone makes a run end sooner or later."""
@@ -23,7 +23,7 @@ def _missing(options: PreflightOptions) -> str:
     return "" if any(named) else "give the model: --model-config FILE, its shape, or --parameters"
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return the bytes of this rank's device, of all GPUs the smallest: a GPU's memory, or its share of the host's."""
     if site.options.device_memory is not None:
         return {"capacity": site.options.device_memory, "of": "as given"}
@@ -37,7 +37,7 @@ def measure(site: Site) -> Facts:
     return {"capacity": host_memory() / site.local_world_size, "of": "of the host, for each rank"}
 
 
-def _of_gpus(site: Site) -> list[float]:
+def _of_gpus(site: PreflightSite) -> list[float]:
     try:
         found = limited.in_process("gpu_readings", {}, site.options.limit / 2)
     except (limited.Late, RuntimeError):
@@ -74,7 +74,7 @@ def _left_by_cgroups() -> list[int]:
     return left
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Say whether the budget fits the smallest device, and if not which term is too much."""
     options = site.options
     smallest = min(facts, key=lambda rank: facts[rank]["capacity"])

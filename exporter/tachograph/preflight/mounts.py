@@ -1,4 +1,4 @@
-"""What filesystem a folder is on."""
+"""The filesystem that a folder is on."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tachograph.humanize import gibibytes
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, PreflightFinding
-from tachograph.preflight.site import PreflightCheck, Site
+from tachograph.preflight.site import PreflightCheck, PreflightSite
 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SHARED = 2**30
@@ -23,7 +23,7 @@ LIMITS = (("files", resource.RLIMIT_NOFILE), ("locked", resource.RLIMIT_MEMLOCK)
 INFINIBAND = Path("/sys/class/infiniband")
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return the soft limits of this process (None: unlimited), and the size and free bytes of /dev/shm."""
     del site
     limits: dict[str, int | None] = {}
@@ -38,7 +38,7 @@ def measure(site: Site) -> Facts:
     return {"limits": limits, "shared": shared, "rdma": INFINIBAND.is_dir() and any(INFINIBAND.iterdir())}
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name the limits that are too low, each once with its ranks."""
     wrong: dict[tuple[str, str, str], list[int]] = {}
     for rank, one in facts.items():

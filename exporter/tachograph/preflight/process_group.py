@@ -9,17 +9,17 @@ from datetime import timedelta
 from tachograph.humanize import duration
 from tachograph.preflight.exchange import open_store
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding
-from tachograph.preflight.site import CPU, PreflightCheck, Site
+from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
-def backend(site: Site) -> str:
+def backend(site: PreflightSite) -> str:
     """Return the backend for this rank's device."""
     return BACKENDS[site.device.partition(":")[0]]
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Form the group and sum a number over all ranks; return the seconds and the sum."""
     import torch
     from torch import distributed
@@ -42,7 +42,7 @@ def measure(site: Site) -> Facts:
     return {"seconds": time.monotonic() - began, "sum": total}
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Say how long it took, and who has a wrong sum."""
     expected = site.world_size * (site.world_size + 1) / 2
     wrong = [rank for rank, one in facts.items() if one["sum"] != expected]

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 
 from tachograph.humanize import suggestion
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, PreflightFinding
-from tachograph.preflight.site import PreflightCheck, Site
+from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority
 
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return MASTER_ADDR and what it resolves to here, MASTER_PORT, and the interfaces that are asked for and there."""
     del site
     address = os.environ.get("MASTER_ADDR", "")
@@ -37,7 +37,7 @@ def measure(site: Site) -> Facts:
     }
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name the ranks that look for the others in the wrong place."""
     findings = [*_unlike(facts, site), *_unresolved(facts, site), *_interfaces(facts, site)]
     one = next(iter(facts.values()))
@@ -46,7 +46,7 @@ def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
     return Conclusion(f"{one['address']}:{one['port']}", findings)
 
 
-def _unlike(facts: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
+def _unlike(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:
     for key, name in (("address", "MASTER_ADDR"), ("port", "MASTER_PORT")):
         values = {rank: one[key] for rank, one in facts.items()}
         for value, ranks in minority(values).items():
@@ -59,7 +59,7 @@ def _unlike(facts: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding
         yield PreflightFinding(FAIL, f"MASTER_PORT={port} is no port", "choose one from 1024 to 65535")
 
 
-def _unresolved(facts: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
+def _unresolved(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:
     lost: dict[str, list[int]] = {}
     for rank, one in facts.items():
         if one["problem"]:
@@ -77,7 +77,7 @@ def _loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def _interfaces(facts: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
+def _interfaces(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:
     wrong: dict[tuple[str, str], list[int]] = {}
     for rank, one in facts.items():
         for name, value in one["asked"].items():

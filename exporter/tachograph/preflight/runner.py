@@ -20,7 +20,7 @@ from tachograph.preflight.finding import (
     skip,
     state_of,
 )
-from tachograph.preflight.site import CPU, PreflightCheck, Site
+from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
 
 GRACE_SECONDS = 5.0
 """A rank that is late says so itself, a little later."""
@@ -32,11 +32,9 @@ END = "end"
 class Leader:
     """Rank 0, or a process that is alone: runs checks and concludes. `starting` is told of each check before it."""
 
-    site: Site
+    site: PreflightSite
     checks: Sequence[PreflightCheck]
     starting: Callable[[PreflightCheck, int], None]
-    left_behind: bool = False
-    """Whether work of this process that took too long still goes on."""
     _alive: list[int] = field(default_factory=list)
     _steps: int = 0
     _broken: str = ""
@@ -123,7 +121,6 @@ class Leader:
         facts: dict[int, Facts] = {}
         if self.site.rank in ranks:
             facts[self.site.rank] = measured(check, self.site)
-            self.left_behind |= facts[self.site.rank].get(ERROR) == LATE
         others = [rank for rank in ranks if rank != self.site.rank]
         left = self.site.options.limit + GRACE_SECONDS - (time.monotonic() - began)
         facts |= self.site.exchange.gather(f"facts/{name}", others, max(left, GRACE_SECONDS))
@@ -157,7 +154,7 @@ class Leader:
         return name
 
 
-def follow(site: Site, checks: Sequence[PreflightCheck]) -> Mapping[str, Any]:
+def follow(site: PreflightSite, checks: Sequence[PreflightCheck]) -> Mapping[str, Any]:
     """Measure what rank 0 asks for until it says the end, and return what it says then; raise TimeoutError."""
     by_name = {check.name: check for check in checks}
     site.exchange.publish(f"here/{site.rank}", [site.node, site.local_rank])
@@ -176,11 +173,12 @@ def follow(site: Site, checks: Sequence[PreflightCheck]) -> Mapping[str, Any]:
         number += 1
 
 
-def measured(check: PreflightCheck, site: Site) -> Facts:
+def measured(check: PreflightCheck, site: PreflightSite) -> Facts:
     """Return what a check measures here, or under ERROR why it does not."""
     try:
         return limited.in_thread(lambda: check.measure(site), site.options.limit)
     except limited.Late:
+        site.left_behind = True
         return {ERROR: LATE}
     except Exception as error:  # noqa: BLE001 - a driver, PyTorch, a library: what failed is the finding
         first = str(error).strip().partition("\n")[0]

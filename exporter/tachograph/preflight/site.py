@@ -15,8 +15,8 @@ CPU = "cpu"
 
 
 @dataclass
-class Site:
-    """What a check may know. `node_of` is complete on rank 0 alone, and so is `slow_ranks`, which grows."""
+class PreflightSite:
+    """Everything that a check may know. `node_of` is complete on rank 0 alone, and so is `slow_ranks`, which grows."""
 
     options: PreflightOptions
     exchange: Exchange
@@ -34,6 +34,8 @@ class Site:
     slow_ranks: frozenset[int] = frozenset()
     group: bool = False
     """Whether this process is in a process group with the others."""
+    left_behind: bool = False
+    """Whether work of this process that took too long still goes on in a thread."""
 
     @property
     def device(self) -> str:
@@ -55,7 +57,8 @@ class Site:
             there = chosen & members
             if not there:
                 continue
-            parts.append(f"node {node}" if there == members and len(by_node) > 1 else f"{numbered(there)} of {node}")
+            whole = there == members and len(by_node) > 1
+            parts.append(f"node {node}" if whole else numbered(there) + (f" of {node}" if len(by_node) > 1 else ""))
         return ", ".join(parts) or numbered(chosen)
 
 
@@ -69,8 +72,8 @@ class PreflightCheck:
 
     name: str
     title: str
-    measure: Callable[[Site], Facts]
-    conclude: Callable[[Mapping[int, Facts], Site], Conclusion]
+    measure: Callable[[PreflightSite], Facts]
+    conclude: Callable[[Mapping[int, Facts], PreflightSite], Conclusion]
     missing: Callable[[PreflightOptions], str] = lambda options: ""
     needs_torch: bool = False
     needs_ranks: bool = False

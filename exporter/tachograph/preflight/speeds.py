@@ -9,7 +9,7 @@ from typing import TypeVar
 K = TypeVar("K")
 
 QUANTILE = 0.75
-"""What a healthy peer does: with the median, one slow rank of three would be the measure of two of its three links."""
+"""A healthy peer is here: with the median, one slow rank of three would be the measure of two of its three links."""
 
 
 def usual(speeds: Mapping[K, float]) -> float:

@@ -1,4 +1,4 @@
-"""What the command prints for a person."""
+"""The lines that the command prints for a person."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from tachograph.humanize import listed, plural, short
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, PreflightFinding, Untyped
 from tachograph.preflight.options import PreflightOptions
-from tachograph.preflight.site import PreflightCheck, Site
+from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority
 from tachograph.preflight.user_code import UserCodeError, call, tensors
 
@@ -17,7 +17,7 @@ def _missing(options: PreflightOptions) -> str:
     return "" if options.model else "give a function that returns it: --model MODULE:FUNCTION"
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return the model's structure, its BatchNorm layers, and, with a loader, the parameters without a gradient."""
     import torch
 
@@ -48,7 +48,7 @@ def measure(site: Site) -> Facts:
     return facts
 
 
-def _gradients(model: Untyped, site: Site) -> dict[str, Untyped]:
+def _gradients(model: Untyped, site: PreflightSite) -> dict[str, Untyped]:
     """Return the parameters that one batch gives no gradient, or why none could be computed."""
     try:
         batch = next(iter(call(site.options.loader or "")))
@@ -92,7 +92,7 @@ def _loss(output: Untyped) -> Untyped:
     return output if loss is None else loss
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name what would hang a collective of gradients, or train something else than a single process does."""
     findings = []
     broken: dict[str, list[int]] = {}

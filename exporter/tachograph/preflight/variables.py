@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, PreflightFinding
 from tachograph.preflight.known_variables import DEPRECATED, KNOWN, LEFTOVER
-from tachograph.preflight.site import PreflightCheck, Site
+from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority
 
 OURS = re.compile(
@@ -31,7 +31,7 @@ SLIPS = frozenset(
 )
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return the variables that PyTorch, NCCL, gloo and their libraries read."""
     del site
     return {"variables": {name: value[:200] for name, value in sorted(os.environ.items()) if OURS.fullmatch(name)}}
@@ -52,7 +52,7 @@ def _numbered(name: str) -> str:
     return re.sub(r"\d+", "", name)
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name each such variable once, with its ranks."""
     holders: dict[tuple[str, str], list[int]] = {}
     for rank, one in facts.items():
@@ -63,7 +63,7 @@ def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
     return Conclusion(f"{len(names)} of PyTorch, NCCL and their libraries", findings)
 
 
-def _names(holders: Mapping[tuple[str, str], list[int]], site: Site) -> Iterator[PreflightFinding]:
+def _names(holders: Mapping[tuple[str, str], list[int]], site: PreflightSite) -> Iterator[PreflightFinding]:
     by_name: dict[str, list[int]] = {}
     for (name, _), ranks in holders.items():
         by_name.setdefault(name, []).extend(ranks)
@@ -77,7 +77,7 @@ def _names(holders: Mapping[tuple[str, str], list[int]], site: Site) -> Iterator
             yield PreflightFinding(WARN, what, f"set {new} instead" if new else "remove it", tuple(sorted(ranks)))
 
 
-def _values(holders: Mapping[tuple[str, str], list[int]], site: Site) -> Iterator[PreflightFinding]:
+def _values(holders: Mapping[tuple[str, str], list[int]], site: PreflightSite) -> Iterator[PreflightFinding]:
     for (name, value), ranks in sorted(holders.items()):
         pattern, why = LEFTOVER.get(name, ("(?!)", ""))
         if re.fullmatch(pattern, value, re.IGNORECASE):
@@ -85,7 +85,7 @@ def _values(holders: Mapping[tuple[str, str], list[int]], site: Site) -> Iterato
             yield PreflightFinding(WARN, what, "unset it for training", tuple(ranks))
 
 
-def _unlike(facts: Mapping[int, Facts], site: Site) -> Iterator[PreflightFinding]:
+def _unlike(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:
     names = {name for one in facts.values() for name in one["variables"] if not PER_RANK.fullmatch(name)}
     for name in sorted(names):
         if misspelt(name):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, PreflightFinding
-from tachograph.preflight.site import PreflightCheck, Site
+from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority
 
 LIBRARIES = (
@@ -23,7 +23,7 @@ MUST = ("Python", "torch", "CUDA of torch", "HIP of torch", "NCCL", "cuDNN")
 """Where a difference breaks or hangs a run; others may be harmless."""
 
 
-def measure(site: Site) -> Facts:
+def measure(site: PreflightSite) -> Facts:
     """Return name -> version of what is installed here."""
     found = {"Python": platform.python_version()} | torch_versions(installed_torch())
     for name in LIBRARIES:
@@ -67,7 +67,7 @@ def _of_cuda() -> dict[str, str]:
     return found
 
 
-def conclude(facts: Mapping[int, Facts], site: Site) -> Conclusion:
+def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name the ranks whose versions are not those of the others."""
     findings = []
     names = sorted(
