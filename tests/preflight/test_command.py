@@ -106,6 +106,13 @@ def test_a_launcher_that_cannot_be_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (2, "tachograph preflight: RANK=4 is not below WORLD_SIZE=4\n")
 
 
+def test_a_node_may_be_checked_alone_under_a_launcher() -> None:
+    """As in an init container, which has the variables of its pod and nobody to meet."""
+    done = preflight("--alone", "--no-torch", "--only", "clocks,versions", RANK="3", WORLD_SIZE="4", MASTER_ADDR="x")
+    assert done.returncode == 0
+    assert "start it under torchrun" in done.stdout
+
+
 def test_sizes_are_read() -> None:
     """In powers of 1,024, parameters in powers of 1,000."""
     given = options.parse(

@@ -39,7 +39,7 @@ def test_half_against_half_names_both(site: MakeSite) -> None:
     """Nobody can say which two are right; a whole node is named as such."""
     facts = {rank: {"versions": {"torch": "2.13.0" if rank < 2 else "2.12.0"}} for rank in range(4)}
     found = versions.conclude(facts, site(per_node=2)).findings
-    assert [one.what for one in found] == ["node b have torch 2.12.0", "node a have torch 2.13.0"]
+    assert [one.what for one in found] == ["node b has torch 2.12.0", "node a has torch 2.13.0"]
 
 
 def test_torch_versions_are_read_without_importing_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,9 +42,30 @@ def test_healthy_gpus_have_no_finding(fake: FakeNvml, site: MakeSite) -> None:
     assert found.summary.startswith("8 x NVIDIA H100 80GB HBM3, driver ")
 
 
+REPLAYED = """
+import json, sys
+from pathlib import Path
+from tachograph_lab.fake_nvml import capture_replay
+capture_replay.stand_in(Path(sys.argv[1]))
+from tachograph.preflight.gpu_readings import readings
+json.dump(readings(), sys.stdout)
+"""
+
+
+def test_a_real_gpu_that_idles_has_no_finding(site: MakeSite) -> None:
+    """What an H200 answered, with its driver."""
+    capture = Path(__file__).parents[1] / "captures/nvidia-h200__580.159.04.json"
+    command = [sys.executable, "-c", REPLAYED, capture]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = gpus.conclude({0: {"on_pci": 1, "visible": None, "ranks": 0, **json.loads(done.stdout)}}, site(1))
+    assert found.summary == "1 x NVIDIA H200, driver 580.159.04"
+    assert [(one.severity, one.what) for one in found.findings] == []
+
+
 def test_each_fault_is_named_on_its_gpu(fake: FakeNvml, site: MakeSite) -> None:
-    """One for each GPU; the last three are in order."""
+    """One for each GPU; the last two are in order."""
     idle(fake, 16)
+    fake.gpus[13].clock_events = 1 << 1
     texts = {
         0: "the driver asks for recovery: gpu_reset",
         1: "a memory row could not be replaced",
@@ -58,6 +80,7 @@ def test_each_fault_is_named_on_its_gpu(fake: FakeNvml, site: MakeSite) -> None:
         10: "its power limit is 400 W, by default 700 W",
         11: "40.0 GiB of its memory are in use already by 1 process: 4242",
         12: "GPU is lost",
+        13: "its clocks are limited by a setting",
     }
     fake.gpus[0].recovery_action = 1
     fake.field(1, 145, 1)
@@ -79,7 +102,7 @@ def test_each_fault_is_named_on_its_gpu(fake: FakeNvml, site: MakeSite) -> None:
         f"GPU {index} of node a": text for index, text in texts.items()
     }
     assert len(found.findings) == len(texts)
-    assert {gpu for gpu, one in named.items() if one.severity == "warn"} == {"GPU 10 of node a"}
+    assert {gpu for gpu, one in named.items() if one.severity == "warn"} == {"GPU 10 of node a", "GPU 13 of node a"}
     assert named["GPU 2 of node a"].then == "drain the node and reset the GPU: nvidia-smi --gpu-reset -i 2"
 
 
@@ -102,6 +125,7 @@ def test_a_gpu_that_is_not_like_the_others_is_named(fake: FakeNvml, site: MakeSi
     [
         ({"count": 7}, {"gpus": 8}, "node a has 7 of 8 GPUs"),
         ({"on_pci": 8, "count": 7}, {}, "the driver of node a shows 7 of 8 GPUs that are plugged in"),
+        ({"ranks": 8, "visible": 1, "count": 4}, {}, "node a has 8 ranks for 4 GPUs that they may use"),
         ({"ranks": 8, "visible": 4, "count": 8}, {}, "node a has 8 ranks for 4 GPUs that they may use"),
         ({"absent": "no NVIDIA driver", "count": 0, "on_pci": 8}, {}, "no driver on node a: no NVIDIA driver"),
         ({"absent": "no NVIDIA driver", "count": 0}, {"gpus": 8}, "no driver on node a: no NVIDIA driver"),

@@ -166,6 +166,25 @@ def test_ranks_of_a_node_take_turns_on_its_cpus() -> None:
     assert said(run(check("alone", alone, turns=True))["alone"]) == []
 
 
+@pytest.mark.parametrize(("second", "named"), [(5, [1]), (10, [])])
+def test_a_slow_rank_measures_once_more(second: int, named: list[int]) -> None:
+    """It is named if it is slow again; the others measure once."""
+    counts = [0] * WORLD
+
+    def speed(site: PreflightSite) -> Facts:
+        counts[site.rank] += 1
+        return {"speed": 10 if site.rank != 1 else 5 if counts[1] == 1 else second}
+
+    def named_slow(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
+        late = [rank for rank, one in facts.items() if one["speed"] < 10]
+        findings = [PreflightFinding("fail", "slow", ranks=(rank,)) for rank in late]
+        return Conclusion("", findings, slow_ranks=frozenset(late))
+
+    one = PreflightCheck("one", "one", speed, named_slow, better=lambda a, b: max(a, b, key=lambda each: each["speed"]))
+    assert [rank for _, (rank,) in said(run(one)["one"])] == named
+    assert counts == [1, 2, 1]
+
+
 def test_what_is_missing_is_the_reason_for_a_skip() -> None:
     """An option, PyTorch, a launcher, a second rank, a process group."""
     alone = PreflightSite(PreflightOptions(), SharedExchange(), torch_problem="PyTorch is not installed here", node="a")

@@ -89,9 +89,9 @@ def _refused(why: str, status: int) -> int:
 
 
 def _site(given: PreflightOptions, place: tuple[int, int, int, int] | None) -> PreflightSite:
-    """Return where this process is; raise ValueError for what cannot be, OSError where the others cannot be met."""
+    """Return where this process is; raise ValueError for what cannot be, OSError where others cannot be met."""
     problem = "--no-torch is given" if not given.torch else devices.torch_problem()
-    if problem or place is None:
+    if problem or place is None or given.alone:
         used = (CPU,) if problem else devices.devices(given.device, None)
         return PreflightSite(given, NoExchange(), torch_problem=problem, devices=used)
     rank, world_size, local_rank, local_world_size = place

@@ -33,9 +33,19 @@ def devices(kind: str | None, local_rank: int | None) -> Sequence[str]:
         return (CPU,)
     if local_rank is None:
         return tuple(f"cuda:{index}" for index in range(count))
+    if count == 1:  # as where the scheduler shows each rank its own
+        return ("cuda:0",)
     if local_rank >= count:
         raise ValueError(f"local rank {local_rank} has no GPU of its own: PyTorch sees {count}")
     return (f"cuda:{local_rank}",)
+
+
+def use(device: str) -> None:
+    """Make a GPU the current one of this thread; every thread begins with the first."""
+    if device != CPU:
+        import torch
+
+        torch.cuda.set_device(device)
 
 
 def synchronize(device: str) -> None:

@@ -100,6 +100,12 @@ RULES: tuple[GpuRule, ...] = (
         "nvidia-smi -pl, unless it is meant so",
         WARN,
     ),
+    _above(
+        "gpu_clock_event_active{applications_clocks_setting}",
+        "its clocks are limited by a setting",
+        "nvidia-smi -rac and -rgc, unless it is meant so",
+        severity=WARN,
+    ),
     GpuRule(
         ("gpu_mode_enabled{persistence}",),
         lambda values: values["gpu_mode_enabled{persistence}"] == 0,
@@ -202,7 +208,8 @@ def _node(rank: int, one: Facts, site: PreflightSite) -> Iterator[PreflightFindi
     elif expected is None and count < one["on_pci"]:
         what = f"the driver of {where} shows {count} of {one['on_pci']} GPUs that are plugged in"
         yield PreflightFinding(FAIL, what, "dmesg | grep -i nvrm there; one may have fallen off the bus", ranks)
-    shown = count if one["visible"] is None else min(count, one["visible"])
+    visible = one["visible"]
+    shown = count if visible in (None, 1) else min(count, visible)  # 1: the scheduler shows each rank its own
     if one["ranks"] > shown > 0:
         what = f"{where} has {plural(one['ranks'], 'rank')} for {plural(shown, 'GPU')} that they may use"
         yield PreflightFinding(FAIL, what, "start fewer ranks, or look at CUDA_VISIBLE_DEVICES", ranks)

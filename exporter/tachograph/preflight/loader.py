@@ -106,7 +106,7 @@ def _speed(good: Mapping[int, Facts], site: PreflightSite) -> Iterator[Preflight
     late = [rank for rank, one in good.items() if step is not None and one["seconds"] > step]
     if late:
         worst = max(good[rank]["seconds"] for rank in late)
-        what = f"{site.who(late)} {'needs' if len(late) == 1 else 'need'} {duration(worst)} for a batch, a step takes"
+        what = f"{site.who_does(late, 'needs', 'need')} {duration(worst)} for a batch, a step takes"
         yield PreflightFinding(FAIL, f"{what} {duration(step)}: training waits for data", then, tuple(late))
     speeds = {rank: 1 / max(one["seconds"], QUICK_SECONDS) for rank, one in good.items()}
     for rank, part in ({} if step is not None else slow(speeds, SLOWER)).items():
@@ -138,7 +138,7 @@ def _shares(good: Mapping[int, Facts], site: PreflightSite) -> Iterator[Prefligh
     same = sorted({rank for ranks in holders.values() if len(ranks) > 1 for rank in ranks})
     undealt = [rank for rank, one in good.items() if one["sampler"] and "Distributed" not in one["sampler"]]
     if same:
-        what = f"{site.who(same)} read the same batches"
+        what = f"{site.who_does(same, 'reads', 'read')} the same batches"
         then = "DistributedSampler, or split by rank in the data set; Lightning and Accelerate put one in by themselves"
         yield PreflightFinding(FAIL, what, then, tuple(same))
     elif undealt:

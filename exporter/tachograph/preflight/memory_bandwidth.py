@@ -30,6 +30,14 @@ def measure(site: PreflightSite) -> Facts:
     return {"devices": found}
 
 
+def better(first: Facts, second: Facts) -> Facts:
+    """Return the faster of two measurements for each device."""
+    devices = first["devices"], second["devices"]
+    return {
+        "devices": {name: max((of[name] for of in devices), key=lambda one: one["bandwidth"]) for name in devices[0]}
+    }
+
+
 def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name the devices whose memory is slower than their peers', but for those that compute slowly anyway."""
     found = {(rank, device): one for rank, of in facts.items() for device, one in of["devices"].items()}
@@ -53,5 +61,11 @@ def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
 
 
 CHECK = PreflightCheck(
-    "memory-bandwidth", "memory bandwidth of the devices", measure, conclude, needs_torch=True, turns=True
+    "memory-bandwidth",
+    "memory bandwidth of the devices",
+    measure,
+    conclude,
+    needs_torch=True,
+    turns=True,
+    better=better,
 )

@@ -43,6 +43,7 @@ class PreflightOptions:
     limit: float = 60.0
     join_limit: float = 300.0
     torch: bool = True
+    alone: bool = False
     device: str | None = None
     gpus: int | None = None
     textfile: str | None = None
@@ -166,6 +167,7 @@ def _parser(names: Sequence[str], quiet: bool) -> _Parser:
     add("--checklist", choices=CHECKLISTS, help="also list what to look at, checked or by hand")
     add("--limit", type=seconds, default=60.0, metavar="TIME", help="time for each check (default: 60s)")
     add("--join-limit", type=seconds, default=300.0, metavar="TIME", help="time for all ranks to come (default: 5m)")
+    add("--alone", action="store_true", help="check this node alone, although a launcher's variables are set")
     add("--no-torch", dest="torch", action="store_false", help="do without what needs PyTorch")
     add("--device", choices=("cpu", "cuda"), help="where to compute (default: on GPUs where PyTorch sees them)")
     add("--gpus", type=natural, metavar="N", help="how many GPUs each node must have")

@@ -21,8 +21,9 @@ Pair: TypeAlias = tuple[int, int]
 
 ALL_PAIRS = 8
 ROUNDS = 2
-PASSES = 3
-"""How often each pair has its turn: a slow link stays slow, what disturbed it once does not come back."""
+PASSES = 2
+"""How often each pair has its turn, and a slow one once more, alone."""
+MOST_AGAIN = 64
 PINGS, TRANSFERS = 10, 3
 SIZE, CPU_SIZE = 2**26, 2**21
 SLOWER = {"nccl": 2.0, "gloo": 4.0}
@@ -53,12 +54,48 @@ def measure(site: PreflightSite) -> Facts:
     found: dict[str, dict[str, Untyped]] = {}
     for _ in range(PASSES):
         for pair in partners:
-            now = _exchanged(pair[0] + pair[1] - site.rank, site)
-            best = found.setdefault("-".join(map(str, pair)), now)
-            best["latency"] = min(best["latency"], now["latency"])
-            best["bandwidth"] = max(best["bandwidth"], now["bandwidth"])
-            best["right"] &= now["right"]
+            _add(found, pair, _exchanged(pair[0] + pair[1] - site.rank, site))
+    site.exchange.publish(f"pairs/first/{site.rank}", found)
+    again = site.exchange.read("pairs/again", site.options.limit) if site.rank else _suspected(site)
+    for number, (first, second) in enumerate(again):
+        if site.rank in (first, second):
+            if number:
+                site.exchange.read(f"pairs/done/{number - 1}", site.options.limit)
+            for _ in range(PASSES):
+                _add(found, (first, second), _exchanged(first + second - site.rank, site))
+            site.exchange.publish(f"pairs/done/{number}", 1)
     return {"pairs": found}
+
+
+def _add(found: dict[str, dict[str, Untyped]], pair: Pair, now: dict[str, Untyped]) -> None:
+    """Keep the best of what was measured of a pair: a slow link stays slow, what disturbed it may be over."""
+    best = found.setdefault("-".join(map(str, pair)), now)
+    best["latency"] = min(best["latency"], now["latency"])
+    best["bandwidth"] = max(best["bandwidth"], now["bandwidth"])
+    best["right"] &= now["right"]
+
+
+def _suspected(site: PreflightSite) -> list[Pair]:
+    """Return the links that were slow while all measured, to be measured again one by one; tell the others."""
+    every = site.exchange.gather("pairs/first", sorted(site.node_of), site.options.limit / 2)
+    _, latency, bandwidth = _links({rank: {"pairs": one} for rank, one in every.items()})
+    again = slow_links(latency, bandwidth, backend(site))
+    site.exchange.publish("pairs/again", again if len(again) <= MOST_AGAIN else [])
+    return again if len(again) <= MOST_AGAIN else []
+
+
+def _links(facts: Mapping[int, Facts]) -> tuple[dict[Pair, bool], dict[Pair, float], dict[Pair, float]]:
+    """Return for each pair whether messages came right, the latency and the bandwidth, the worse of both ends'."""
+    ends: dict[Pair, list[Mapping[str, Untyped]]] = {}
+    for one in facts.values():
+        for text, figures in one["pairs"].items():
+            first, second = map(int, text.split("-"))
+            ends.setdefault((first, second), []).append(figures)
+    return (
+        {pair: all(one["right"] for one in figures) for pair, figures in ends.items()},
+        {pair: max(one["latency"] for one in figures) for pair, figures in ends.items()},
+        {pair: min(one["bandwidth"] for one in figures) for pair, figures in ends.items()},
+    )
 
 
 def _ordered(site: PreflightSite) -> list[int]:
@@ -118,21 +155,15 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name ranks that are slow with every partner, and pairs that are slow by themselves."""
-    links: dict[Pair, list[Mapping[str, Untyped]]] = {}
-    for one in facts.values():
-        for text, figures in one["pairs"].items():
-            first, second = map(int, text.split("-"))
-            links.setdefault((first, second), []).append(figures)
-    if not links:
+    right, latency, bandwidth = _links(facts)
+    if not right:
         return skip("there is one rank alone")
     findings = [
         PreflightFinding(FAIL, f"messages between {_both(pair, site)} came wrong", "leave the link's nodes out", pair)
-        for pair, figures in links.items()
-        if not all(one["right"] for one in figures)
+        for pair, came_right in right.items()
+        if not came_right
     ]
-    latency = {pair: max(one["latency"] for one in figures) for pair, figures in links.items()}
-    bandwidth = {pair: min(one["bandwidth"] for one in figures) for pair, figures in links.items()}
-    judged = [pair for pair in links if not site.slow_ranks & set(pair)]
+    judged = [pair for pair in right if not site.slow_ranks & set(pair)]
     bad = slow_links(
         {pair: latency[pair] for pair in judged}, {pair: bandwidth[pair] for pair in judged}, backend(site)
     )
@@ -142,7 +173,7 @@ def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
         findings.append(
             PreflightFinding(
                 FAIL,
-                f"{site.who(chosen)} {'is' if len(chosen) == 1 else 'are'} slow with every partner: "
+                f"{site.who_does(chosen, 'is', 'are')} slow with every partner: "
                 + _compared(own, judged, latency, bandwidth),
                 "look at its network card, cable and switch port, and its CPU",
                 tuple(chosen),
@@ -162,10 +193,10 @@ def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
         for what, of in (("latency_seconds", latency), ("bandwidth_bytes_per_second", bandwidth))
         for pair, value in of.items()
     ]
-    shown = judged or list(links)
+    shown = judged or list(right)
     message, speed = duration(_usual_latency(shown, latency)), usual({pair: bandwidth[pair] for pair in shown})
     turns = len(rounds(sorted(site.node_of)))
-    summary = f"{len(links)} pairs in {turns} rounds, usually {message} and {speed / 1e9:,.2f} GB/s"
+    summary = f"{len(right)} pairs in {turns} rounds, usually {message} and {speed / 1e9:,.2f} GB/s"
     return Conclusion(summary, findings, measured, slow_ranks=frozenset(ranks))
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from tachograph.humanize import duration
 from tachograph.preflight.exchange import open_store
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding
-from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
+from tachograph.preflight.site import PreflightCheck, PreflightSite
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
@@ -26,8 +26,6 @@ def measure(site: PreflightSite) -> Facts:
 
     began = time.monotonic()
     store = open_store(site.rank, site.world_size, site.options.limit, host=False)
-    if site.device != CPU:
-        torch.cuda.set_device(site.device)
     distributed.init_process_group(
         backend(site),
         store=distributed.PrefixStore("tachograph-preflight-group", store),

@@ -50,9 +50,7 @@ def _unlike(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[Preflig
     for key, name in (("address", "MASTER_ADDR"), ("port", "MASTER_PORT")):
         values = {rank: one[key] for rank, one in facts.items()}
         for value, ranks in minority(values).items():
-            what = (
-                f"{site.who(ranks)} {'has' if len(ranks) == 1 else 'have'} {name}={value or 'nothing'}, others do not"
-            )
+            what = f"{site.who_does(ranks, 'has', 'have')} {name}={value or 'nothing'}, others do not"
             yield PreflightFinding(FAIL, what, "start all nodes with one rendezvous address", tuple(ranks))
     port = next(iter(facts.values()))["port"]
     if port and not (port.isdecimal() and 0 < int(port) < 1 << 16):

@@ -9,6 +9,7 @@ from typing import Any
 
 from tachograph.humanize import duration, plural
 from tachograph.preflight import limited
+from tachograph.preflight.devices import use
 from tachograph.preflight.finding import (
     ERROR,
     FAIL,
@@ -102,6 +103,11 @@ class Leader:
         if not good:
             return Conclusion("", findings)
         conclusion = check.conclude(good, self.site)
+        if check.better is not None and conclusion.slow_ranks:
+            for ranks in self._waves(check):
+                for rank, one in self._wave(check, [rank for rank in ranks if rank in conclusion.slow_ranks]).items():
+                    good[rank] = good[rank] if ERROR in one else check.better(good[rank], one)
+            conclusion = check.conclude(good, self.site)
         return replace(
             conclusion, findings=[*findings, *conclusion.findings], skipped="" if findings else conclusion.skipped
         )
@@ -176,13 +182,19 @@ def follow(site: PreflightSite, checks: Sequence[PreflightCheck]) -> Mapping[str
 def measured(check: PreflightCheck, site: PreflightSite) -> Facts:
     """Return what a check measures here, or under ERROR why it does not."""
     try:
-        return limited.in_thread(lambda: check.measure(site), site.options.limit)
+        return limited.in_thread(lambda: _measured(check, site), site.options.limit)
     except limited.Late:
         site.left_behind = True
         return {ERROR: LATE}
     except Exception as error:  # noqa: BLE001 - a driver, PyTorch, a library: what failed is the finding
         first = str(error).strip().partition("\n")[0]
         return {ERROR: f"{type(error).__name__}: {first}"[:500]}
+
+
+def _measured(check: PreflightCheck, site: PreflightSite) -> Facts:
+    if check.needs_torch:
+        use(site.device)
+    return check.measure(site)
 
 
 def report(name: str, conclusion: Conclusion, seconds: float) -> CheckReport:

@@ -61,6 +61,11 @@ class PreflightSite:
             parts.append(f"node {node}" if whole else numbered(there) + (f" of {node}" if len(by_node) > 1 else ""))
         return ", ".join(parts) or numbered(chosen)
 
+    def who_does(self, ranks: Collection[int], one: str, several: str) -> str:
+        """Return these ranks as the subject of a sentence, with the form of its verb: `rank 2 has`."""
+        subject = self.who(ranks)
+        return f"{subject} {several if subject.startswith(('ranks', 'all')) or ', ' in subject else one}"
+
 
 @dataclass(frozen=True)
 class PreflightCheck:
@@ -68,6 +73,7 @@ class PreflightCheck:
 
     `missing` returns what the check lacks, such as an option that was not given; with it the check is skipped. `turns`:
     ranks that share the CPUs of a node measure one after another. `grouped`: it communicates in the process group.
+    `better` makes one of two measurements: ranks found slow measure once more, for what disturbed them may be over.
     """
 
     name: str
@@ -79,6 +85,7 @@ class PreflightCheck:
     needs_ranks: bool = False
     grouped: bool = False
     turns: bool = False
+    better: Callable[[Facts, Facts], Facts] | None = None
 
 
 def numbered(ranks: Collection[int]) -> str:

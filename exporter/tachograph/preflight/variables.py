@@ -96,7 +96,7 @@ def _unlike(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[Preflig
         for value, ranks in sorted(odd.items()):
             shown = f"{name}={value}" if value else f"no {name}"
             others = f"; the others have {usual[0] or 'none'}" if usual else ""
-            what = f"{site.who(ranks)} {'has' if len(ranks) == 1 else 'have'} {shown}{others}"
+            what = f"{site.who_does(ranks, 'has', 'have')} {shown}{others}"
             yield PreflightFinding(
                 FAIL if name.startswith(("NCCL_", "TORCH_NCCL_")) else WARN,
                 what,

@@ -79,11 +79,10 @@ def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
         usual = sorted(set(values.values()) - set(odd))
         for value, ranks in sorted(odd.items()):
             others = f"; the others have {usual[0]}" if usual else ""
-            has = f"has {name} {value}" if len(ranks) == 1 else f"have {name} {value}"
             findings.append(
                 PreflightFinding(
                     FAIL if name in MUST else WARN,
-                    f"{site.who(ranks)} {has}{others}",
+                    f"{site.who_does(ranks, 'has', 'have')} {name} {value}{others}",
                     f"install one version of {name} everywhere: one image, or one environment on shared storage",
                     tuple(ranks),
                 )
