@@ -223,6 +223,8 @@ class Net(torch.nn.Module):
         return self.line(self.norm(batch))
 
 def loader():
+    print("this is no JSON")
+    os.write(1, b"nor this")
     return DataLoader(Slow(36 if os.environ["RANK"] == "3" else 32, 0.02), batch_size=4)
 
 def good_loader():

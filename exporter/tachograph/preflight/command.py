@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TextIO
 
 from tachograph.preflight import (
     checkpoint_folder,
@@ -36,6 +36,7 @@ from tachograph.preflight.checklists import answered
 from tachograph.preflight.exchange import NoExchange, join
 from tachograph.preflight.finding import FAIL, WARN, CheckReport, Measurement
 from tachograph.preflight.options import PreflightOptions
+from tachograph.preflight.own_output import own_output
 from tachograph.preflight.runner import Leader, follow
 from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite, placed
 from tachograph.printable import printable
@@ -78,9 +79,8 @@ def main(arguments: Sequence[str]) -> int:
     checks = [
         check for check in CHECKS if (not given.only or check.name in given.only) and check.name not in given.skip
     ]
-    if site.rank:
-        return _follow(site, checks)
-    return _lead(site, checks)
+    with own_output() as out:
+        return _follow(site, checks) if site.rank else _lead(site, checks, out)
 
 
 def _refused(why: str, status: int) -> int:
@@ -117,7 +117,7 @@ def _follow(site: PreflightSite, checks: Sequence[PreflightCheck]) -> int:
     return 0
 
 
-def _lead(site: PreflightSite, checks: Sequence[PreflightCheck]) -> int:
+def _lead(site: PreflightSite, checks: Sequence[PreflightCheck], out: TextIO) -> int:
     given = site.options
     reports: list[CheckReport] = []
 
@@ -131,17 +131,18 @@ def _lead(site: PreflightSite, checks: Sequence[PreflightCheck]) -> int:
     for report in leader.run():
         reports.append(report)
         if not given.json:
-            print("\n".join(printable(line) for line in text.lines(report)), flush=True)
+            print("\n".join(printable(line) for line in text.lines(report)), file=out, flush=True)
     failed = any(report.state == FAIL for report in reports)
     measured = [one for report in reports for one in report.measured]
     leader.end({"measured": measured, "nodes": site.node_of, "passed": not failed})
     _write(site, measured, site.node_of, passed=not failed)
     if given.json:
-        print(json.dumps(as_object(site, reports, time.monotonic() - began), indent=2, allow_nan=False))
+        print(json.dumps(as_object(site, reports, time.monotonic() - began), indent=2, allow_nan=False), file=out)
     else:
         if given.checklist:
-            print("\n".join(text.checklist(given.checklist, reports)))
-        print(text.verdict(reports))
+            print("\n".join(text.checklist(given.checklist, reports)), file=out)
+        print(text.verdict(reports), file=out)
+    out.flush()
     status = 1 if failed else 0
     _leave(site, status)
     return status
@@ -161,7 +162,6 @@ def _write(site: PreflightSite, measured: Sequence[Measurement], nodes: Mapping[
 def _leave(site: PreflightSite, status: int) -> None:
     """Take leave of the process group; if work still hangs in a thread, end at once, for it would hold up the end."""
     if site.left_behind:
-        sys.stdout.flush()
         os._exit(status)
     if site.group:
         from torch import distributed

@@ -10,11 +10,15 @@ from typing import Any
 
 from tachograph.preflight.site import CPU
 
+LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
+"""PyTorch's own, which otherwise tells of each wait that is longer than usual."""
+
 
 def torch_problem() -> str:
     """Return why PyTorch cannot be used, empty where it can; this imports it."""
     if find_spec("torch") is None:
         return "PyTorch is not installed here"
+    os.environ.setdefault(LOG_LEVEL, "ERROR")
     try:
         import torch.distributed
     except (ImportError, OSError, AttributeError) as error:

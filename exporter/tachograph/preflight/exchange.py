@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Collection
 from datetime import timedelta
@@ -16,6 +17,7 @@ from tachograph.preflight.finding import Untyped
 
 PREFIX = "tachograph-preflight/"
 LEAST_SECONDS = 0.01
+RETRY_SECONDS = 0.5
 
 
 class Exchange(Protocol):
@@ -103,18 +105,41 @@ def open_store(rank: int, world_size: int, seconds: float, *, host: bool) -> Unt
     if missing:
         raise OSError(f"{' and '.join(missing)} not set: start it with torchrun, or set what torchrun sets")
     address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
-    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise OSError(f"MASTER_PORT={port!r} is no port")
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    opens = host and not agent and rank == 0
     try:
+        _await(address, int(port), seconds, listens=not opens)
         return TCPStore(
             address,
             int(port),
             world_size,
-            is_master=host and not agent and rank == 0,
+            is_master=opens,
             timeout=timedelta(seconds=seconds),
             wait_for_workers=False,
         )
-    except (RuntimeError, ValueError) as error:
-        first = str(error).partition("\n")[0]
+    except (OSError, RuntimeError, ValueError) as error:
+        first = str(getattr(error, "strerror", None) or error).partition("\n")[0]
         raise OSError(f"no store at {address}:{port} (MASTER_ADDR, MASTER_PORT): {first}") from None
+
+
+def _await(address: str, port: int, seconds: float, *, listens: bool) -> None:
+    """Return once an address can be resolved, and `listens` on a port, or raise OSError.
+
+    PyTorch would say every failed try, with a stack.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if not listens:
+                socket.getaddrinfo(address, port)
+                return
+            with socket.create_connection((address, port), max(deadline - time.monotonic(), LEAST_SECONDS)):
+                return
+        except (OSError, UnicodeError) as error:
+            if time.monotonic() + RETRY_SECONDS > deadline:
+                raise OSError(
+                    getattr(error, "errno", None) or 0, getattr(error, "strerror", None) or str(error)
+                ) from None
+        time.sleep(RETRY_SECONDS)

@@ -23,7 +23,7 @@ def call(named: str) -> Untyped:
         sys.path.insert(0, here)
     try:
         return getattr(importlib.import_module(module), function)()
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise UserCodeError(f"{named}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
 
 
