@@ -52,6 +52,9 @@ COMMANDS: Mapping[str, Command] = {
     "compare": Command(
         "tachograph.compare.command:main", "say whether a run is slower, larger or worse than another", "compare"
     ),
+    "preflight": Command(
+        "tachograph.preflight.command:main", "check nodes before a training run, by hand or under torchrun", "exporter"
+    ),
     "bundle": Command(
         "tachograph.bundle.command:main", "write rules, routes, dashboards and runbooks for Prometheus and Kubernetes"
     ),
