@@ -18,6 +18,7 @@ SHIPPED = (
     "prometheus/targets/*.yml",
     "alertmanager/*.yml",
     "alertmanager/examples/receivers.yml",
+    "alertmanager/examples/more-receivers.yml",
     "alertmanager/templates/*.tmpl",
     "grafana/dashboards/*.json",
     "runbooks/*.md",

@@ -16,6 +16,7 @@ from panels import (
     Json,
     at_end,
     bar_cells,
+    bars,
     coloured,
     lines,
     one_by_one,
@@ -190,12 +191,22 @@ def use() -> list[Json]:
     ]  # fmt: skip
 
 
+def culprits() -> Json:
+    """Return the nodes that were blamed for most incidents."""
+    most = f"sum by (instance) (count_over_time({of_cluster('node:blamed_timestamp_seconds:min')}[30d]))"
+    return bars(
+        "Nodes blamed most, 30 days", "none", "Incidents of the last 30 days of which a node, or a GPU or link of it, "
+        "was the culprit; the ten nodes with most. One each is chance. Of one that stands out: `tachograph history`.",
+        [query(f"sort_desc(topk(10, {most}))", "{{instance}}", instant=True)], "none was blamed", decimals=0, w=24,
+    )  # fmt: skip
+
+
 def dashboard() -> Json:
     """Return the whole dashboard."""
     return shell.dashboard(
         "fleet",
         "All runs of a cluster: are its GPUs doing useful work, which runs are in trouble, what does it cost?",
-        [*top(), worst_runs(), row("Use over time"), *use()],
+        [*top(), worst_runs(), row("Use over time"), *use(), culprits()],
         variables=(shell.FIND,),
         annotations=[],
         since="now-6h",

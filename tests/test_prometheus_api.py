@@ -151,8 +151,10 @@ def test_unreachable() -> None:
     """If nothing listens there, the text has the address, the reason, and how to give another address."""
     with pytest.raises(PrometheusError, match=r"no Prometheus at http://127\.0\.0\.1:1: .*refused; .*--prometheus"):
         Prometheus("http://127.0.0.1:1").check()
-    with pytest.raises(PrometheusError, match=r"no Prometheus at not-a-url"):
-        Prometheus("not-a-url").runs()
+    with pytest.raises(PrometheusError, match=r"'ftp://p' is not an address of Prometheus: expected HOST"):
+        Prometheus("ftp://p")
+    with pytest.raises(PrometheusError, match=r"no Prometheus at http://127\.0\.0\.1:1: "):
+        Prometheus("127.0.0.1:1").check()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`python -m tools.chart`: write what the Helm chart takes from the bundle's code, and the chart's default rendering.
 
-Rules, dashboards and parameters are links in the chart to the committed ones, so there is nothing to write for them.
+Rules, dashboards and parameters are links in the chart to the committed ones; of the rules, the lines
+with a threshold are written. What a site sets by the chart's values stands between @ here.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tachograph.bundle import kubernetes, routes
+from tachograph.bundle import kubernetes, routes, rules
 from tachograph_lab.checkout import root
 from tools import helm
 
@@ -25,7 +27,23 @@ def files() -> dict[Path, str]:
         CHART / "files/podmonitor.yml": routes.dumped(kubernetes.pod_monitor()),
         CHART / "files/alertmanagerconfig.yml": routes.dumped(_without("receivers", kubernetes.alertmanager(()))),
         CHART / "files/receivers.yml": routes.dumped(_receivers()),
+        CHART / "files/thresholds.yml": routes.dumped(_thresholds()),
     }
+
+
+def _thresholds() -> dict[str, list[dict[str, str]]]:
+    """Return the lines that have a threshold, by file of rules: as shipped, and with @ in its place."""
+    found: dict[str, list[dict[str, str]]] = {}
+    usual = rules.parameters()
+    for source in rules.sources():
+        shipped = rules.rendered(source, usual).splitlines()
+        for name in rules.thresholds():
+            made = rules.rendered(source, {**usual, name: "@"}).splitlines()
+            lines = {old: new for old, new in zip(shipped, made, strict=True) if old != new}
+            found.setdefault(source.name, []).extend(
+                {"threshold": name, "shipped": f"\n{old}", "made": f"\n{new}"} for old, new in lines.items()
+            )
+    return {name: lines for name, lines in found.items() if lines}
 
 
 def _receivers() -> list[dict[str, object]]:
@@ -35,10 +53,35 @@ def _receivers() -> list[dict[str, object]]:
         {
             "name": same[0]["name"],
             "servedBy": [kind for kind in of_kind if same[0]["name"] in routes.KINDS[kind]],
-            "ofKind": {kind: _without("name", receiver) for kind, receiver in zip(of_kind, same, strict=True)},
+            "ofKind": {
+                kind: _of_site(_without("name", receiver), same[0]["name"])
+                for kind, receiver in zip(of_kind, same, strict=True)
+            },
         }
         for same in zip(*of_kind.values(), strict=True)
     ]
+
+
+def _of_site(receiver: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a receiver without the example's addresses: each is a value of the chart, or in the Secret it names."""
+    channel = "@slack.devChannel@" if name == "chat" else "@slack.channel@"
+    made: dict[str, Any] = {}
+    for kind, configurations in receiver.items():
+        made[kind] = [dict(one) for one in configurations]
+        for one in made[kind]:
+            one.update((key, {**value, "name": "@secret@"}) for key, value in one.items() if _is_secret(value))
+            if kind == "slackConfigs":
+                one["channel"] = channel
+            if kind == "telegramConfigs":
+                one["chatID"] = "@telegram.chatId@"
+            if kind == "emailConfigs":
+                one.update({key: f"@email.{key}@" for key in ("to", "from", "smarthost")})
+                one["authUsername"] = "@email.username@"
+    return made
+
+
+def _is_secret(value: object) -> bool:
+    return isinstance(value, dict) and value.get("name") == kubernetes.SECRET
 
 
 def _without(key: str, document: Mapping[str, object]) -> dict[str, object]:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from tachograph._version import __version__
 from tachograph.closed_output import exit_status
+from tachograph.humanize import suggestion
+from tachograph.printable import printable
 
 
 class Command(NamedTuple):
@@ -31,8 +33,14 @@ COMMANDS: Mapping[str, Command] = {
     "silence": Command("tachograph.silence.command:main", "silence the alerts of a run for a while, with a reason"),
     "top": Command("tachograph.top.command:main", "watch this node or a run in a terminal, the worst first"),
     "dashboards": Command("tachograph.dashboards.command:main", "show the dashboards in a browser, without Grafana"),
+    "triage": Command(
+        "tachograph.triage.command:main", "say what is wrong with a run, why, and what to do next", "tools,logs"
+    ),
     "report": Command(
         "tachograph.report.command:main", "write a page about a run and a time window, for a post-mortem"
+    ),
+    "history": Command(
+        "tachograph.history.command:main", "show which nodes were culprits over weeks, and what precedes failures"
     ),
     "blackbox": Command(
         "tachograph.collect.command:main", "say from a stuck run's Flight Recorder dumps which rank holds it up"
@@ -56,12 +64,17 @@ LOCAL_RANK = ("--local_rank=", "--local-rank=")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = _asked_for_help(list(sys.argv[1:] if arguments is None else arguments))
     for_script = [given.pop(0)] if given[1:2] == ["run"] and given[0].startswith(LOCAL_RANK) else []
     if given and given[0] == "run":  # what it raises is the script's
         status = resolve_name(COMMANDS["run"].main)(given[1:], _watch, for_script)
         return int(status)
     return exit_status(_command, given)
+
+
+def _asked_for_help(given: list[str]) -> list[str]:
+    """Return the arguments with `help` and `help COMMAND` as `--help` and `COMMAND --help`."""
+    return [*given[1:2], "--help"] if given[:1] == ["help"] else given
 
 
 def _command(given: Sequence[str]) -> int:
@@ -71,11 +84,12 @@ def _command(given: Sequence[str]) -> int:
     if given and given[0] in ("-h", "--help"):
         print("usage: tachograph [--version] [--help] COMMAND ...\n\ncommands:")
         print("\n".join(f"  {name:10} {command.summary}" for name, command in COMMANDS.items()))
-        print("\nSee tachograph COMMAND --help for its options.")
+        print("\nSee tachograph help COMMAND for its options.")
         return 0
     if not given or given[0] not in COMMANDS:
+        hint = suggestion(given[0] if given else "", COMMANDS)
         what = f"unknown command {given[0]!r}" if given else "no command given"
-        print(f"tachograph: {what}: expected one of {', '.join(COMMANDS)}; see tachograph --help", file=sys.stderr)
+        print(printable(f"tachograph: {what}; {hint}; see tachograph help"), file=sys.stderr)
         return 2
     try:
         return _run(given[0], given[1:])

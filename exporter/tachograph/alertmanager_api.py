@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tachograph.http_client import HttpError, ask, without_password
+from tachograph.server_address import server_url
 from tachograph.unreadable import UNREADABLE
 
 T = TypeVar("T")
 
 ENVIRONMENT = "ALERTMANAGER_URL"
-DEFAULT_URL = "http://localhost:9093"
+DEFAULT_PORT = 9093
+DEFAULT_URL = f"http://localhost:{DEFAULT_PORT}"
 TIMEOUT_SECONDS = 10.0
 ERROR_BYTES = 500
 """How much of an error response is shown."""
@@ -33,10 +35,16 @@ class AlertmanagerRefusalError(AlertmanagerError):
 
 
 class Alertmanager:
-    """The Alertmanager at a URL."""
+    """The Alertmanager at HOST, HOST:PORT or a URL; raises AlertmanagerError for other texts."""
 
-    def __init__(self, url: str) -> None:
-        self._address = url.rstrip("/")
+    def __init__(self, address: str) -> None:
+        try:
+            self._address = server_url(address, DEFAULT_PORT)
+        except ValueError as error:
+            shown = address.rpartition("@")[2]
+            raise AlertmanagerError(
+                f"{shown!r} is not an address of Alertmanager: {error}; give it with --alertmanager or ${ENVIRONMENT}"
+            ) from error
         self.url = without_password(self._address)
 
     def ask(self, method: str, path: str, read: Callable[[Any], T], content: object = None) -> T:

@@ -34,8 +34,14 @@ def listed(names: Sequence[str], most: int = 4) -> str:
 
 def suggestion(wrong: str, known: Collection[str]) -> str:
     """Return a hint for a name that is unknown: the nearest known one, else all."""
-    near = difflib.get_close_matches(wrong, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+    return did_you_mean(wrong, known) or f"expected one of {', '.join(known)}"
+
+
+def did_you_mean(wrong: str, known: Collection[str], alike: float = 0.6) -> str:
+    """Return a hint for an option or a name that is unknown: the nearest known one, empty if none is so far `alike`."""
+    names = {name.lstrip("-"): name for name in known}  # the dashes that all options begin with make none alike
+    near = difflib.get_close_matches(wrong.lstrip("-"), names, n=1, cutoff=alike)
+    return f"did you mean {names[near[0]]}?" if near else ""
 
 
 def short(value: float | None) -> str:

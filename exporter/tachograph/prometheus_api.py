@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 
 from tachograph import duration
 from tachograph.http_client import HttpError, ask, without_password
+from tachograph.server_address import server_url
 from tachograph.unreadable import UNREADABLE
 
 T = TypeVar("T")
 
 ENVIRONMENT = "PROMETHEUS_URL"
-DEFAULT_URL = "http://localhost:9090"
+DEFAULT_PORT = 9090
+DEFAULT_URL = f"http://localhost:{DEFAULT_PORT}"
 OLDEST = (2, 42)
 """The first version that runs our rules: it has `keep_firing_for`."""
 
@@ -32,6 +34,10 @@ MARK = "run:ranks:count"
 
 class PrometheusError(Exception):
     """Prometheus did not respond, is too old or lacks our rules; the text says in one line what to do."""
+
+
+class QueryRefusedError(PrometheusError):
+    """Prometheus answered that it cannot evaluate a query; others it may."""
 
 
 class UnknownRunError(PrometheusError):
@@ -84,10 +90,16 @@ def quoted(text: str) -> str:
 
 
 class Prometheus:
-    """The Prometheus at a URL. Every method raises PrometheusError."""
+    """The Prometheus at HOST, HOST:PORT or a URL. Every method raises PrometheusError, as this does for other texts."""
 
-    def __init__(self, url: str, timeout: float = 10.0) -> None:
-        self._address = url.rstrip("/")
+    def __init__(self, address: str, timeout: float = 10.0) -> None:
+        try:
+            self._address = server_url(address, DEFAULT_PORT)
+        except ValueError as error:
+            shown = address.rpartition("@")[2]
+            raise PrometheusError(
+                f"{shown!r} is not an address of Prometheus: {error}; give it with --prometheus or ${ENVIRONMENT}"
+            ) from error
         self.url = without_password(self._address)
         self._timeout = timeout
 
@@ -101,11 +113,20 @@ class Prometheus:
         given = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
         return self._ask("query_range", given, lambda data: [_series(one, one["values"]) for one in data["result"]])
 
+    def samples(self, selector: str, seconds: float, end: float) -> list[TimeSeries]:
+        """Return the samples of a series as they were recorded, of so many seconds before a Unix time."""
+        given = {"query": f"{selector}[{round(seconds)}s]", "time": f"{end:.3f}"}
+        return self._ask("query", given, lambda data: [_series(one, one["values"]) for one in data["result"]])
+
     def runs(self, start: float | None = None, end: float | None = None) -> list[str]:
         """Return the sorted names of the runs between two Unix times, by default of all times."""
-        given = {"match[]": "tachograph_rank_info"}
+        return self.values("run", "tachograph_rank_info", start, end)
+
+    def values(self, label: str, selector: str, start: float | None = None, end: float | None = None) -> list[str]:
+        """Return the sorted values of a label of a series between two Unix times, by default of all times."""
+        given = {"match[]": selector}
         given |= {name: f"{at:.3f}" for name, at in (("start", start), ("end", end)) if at is not None}
-        return self._ask("label/run/values", given, _names, method="GET")
+        return self._ask(f"label/{label}/values", given, _names, method="GET")
 
     def alerting_rules(self) -> list[Mapping[str, Any]]:
         """Return all alerting rules in order; a page and a ticket may share a name."""
@@ -171,7 +192,7 @@ class Prometheus:
             if response.status != 200:
                 raise self._absent(f"it responded {response.status} {response.reason}") from error
             raise self._absent("the server there does not speak the Prometheus API") from error
-        raise PrometheusError(f"Prometheus at {self.url} refused the query: {' '.join(error_text.split())}")
+        raise QueryRefusedError(f"Prometheus at {self.url} refused the query: {' '.join(error_text.split())}")
 
     def _absent(self, reason: object) -> PrometheusError:
         return PrometheusError(

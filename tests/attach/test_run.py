@@ -96,7 +96,7 @@ def test_a_script_that_fails_is_a_rank_that_failed(failed: Any) -> None:
     assert done.status == 1
     assert "ValueError: mine" in done.errors
     assert os.fspath(Path("tachograph", "attach")) not in done.errors
-    assert done.value("failures_total", run="amp", rank=0, category="exception") == 1
+    assert done.value("failures_total", run="amp", rank=0, category="software") == 1
 
 
 @pytest.mark.slow  # test_exit_codes.py has it without PyTorch
@@ -105,4 +105,4 @@ def test_a_script_that_catches_its_error_and_exits_is_a_rank_that_failed(forked:
     done = forked(*RUN, "--run", "exits", SCRIPT, "exits")
     assert done.status == 1
     assert "training failed: mine" in done.errors
-    assert done.value("failures_total", run="exits", rank=0, category="exit_code") == 1
+    assert done.value("failures_total", run="exits", rank=0, category="software") == 1

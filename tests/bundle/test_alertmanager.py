@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ import pytest
 import yaml
 
 from tachograph.bundle import command, routes
+from tests.conftest import NEWEST
 
 Write = Callable[..., Path]
-CHOICES = [chosen for count in range(5) for chosen in combinations(command.RECEIVERS, count)]
+OLD = [kind for kind in command.RECEIVERS if kind not in routes.NEEDS]
+CHOICES = [chosen for count in (0, 1, 2, len(OLD)) for chosen in combinations(OLD, count)]
 
 
 def amtool(programs: Mapping[str, Path], *arguments: str | Path) -> str:
@@ -30,8 +32,18 @@ def test_the_kinds_are_those_of_the_flag() -> None:
 
 def test_alertmanager_accepts_every_choice_of_receivers(programs: Mapping[str, Path], tmp_path: Path) -> None:
     """Alone and as a sub-route; no receiver is empty except the one for alerts that are never sent."""
-    out = tmp_path / "out"
-    for chosen in CHOICES:
+    accepts(programs, tmp_path / "out", CHOICES)
+
+
+@pytest.mark.parametrize("programs", [NEWEST], indirect=True)
+def test_a_newer_alertmanager_accepts_the_newer_receivers(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """Each alone, and all together; the others' configurations are not changed by them."""
+    accepts(programs, tmp_path / "out", [*((kind,) for kind in routes.NEEDS), command.RECEIVERS])
+
+
+def accepts(programs: Mapping[str, Path], out: Path, choices: Iterable[Sequence[str]]) -> None:
+    """Fail unless amtool takes the configuration of each choice."""
+    for chosen in choices:
         flags = [word for kind in chosen for word in ("--receiver", kind)]
         assert command.main(["--out", str(out), "--force", *flags]) == 0
         for name in ("alertmanager.yml", "subroute.yml"):
@@ -107,7 +119,9 @@ def test_a_complete_configuration_lacks_nothing(write: Write, name: str, capsys:
     path = write() / "alertmanager" / name
     capsys.readouterr()
     assert command.main(["--check", str(path)]) == 0
-    assert capsys.readouterr().out.startswith(f"{path} has our route, inhibitions and templates. Next: amtool")
+    assert capsys.readouterr().out.startswith(
+        f"{path} has our route, inhibitions and templates, and delivers every alert.\nnext: amt"
+    )
 
 
 def _ours(document: dict[str, Any]) -> Any:

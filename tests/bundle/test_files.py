@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tachograph import duration
-from tachograph.bundle import command
+from tachograph.bundle import command, folder
 
 ROOT = Path(__file__).resolve().parents[2]
 Write = Callable[..., Path]
@@ -197,13 +197,56 @@ def test_a_bundle_replaces_an_earlier_one(tmp_path: Path, capsys: pytest.Capture
     kept = [out / "rules/mine.yml", tmp_path / "outside.yml"]
     for path in kept:
         path.touch()
-    with (out / command.WRITTEN).open("a", encoding="utf-8") as file:
+    with (out / folder.WRITTEN).open("a", encoding="utf-8") as file:
         file.write("../outside.yml\n")
     assert command.main(["--out", str(out), "--force"]) == 0
     assert all(path.exists() for path in kept)
     assert not (out / "podmonitor.yml").exists()
     assert not list((out / "dashboards").glob("*.yml"))
     capsys.readouterr()
+
+
+def test_the_nodes_of_a_site_and_its_edits_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """targets/ is a site's own from the first bundle on; an edited file is kept in a copy, and said."""
+    out = tmp_path / "out"
+    assert command.main(["--out", str(out), "--receiver", "slack"]) == 0
+    (out / "targets/tachograph.yml").write_text("- targets: [node-1:10024]\n", encoding="utf-8")
+    edited = (out / "alertmanager/alertmanager.yml").read_text(encoding="utf-8").replace("#training-dev", "#ours")
+    (out / "alertmanager/alertmanager.yml").write_text(edited, encoding="utf-8")
+    capsys.readouterr()
+    assert command.main(["--out", str(out), "--receiver", "email", "--force"]) == 0
+    assert (out / "targets/tachograph.yml").read_text(encoding="utf-8") == "- targets: [node-1:10024]\n"
+    assert (out / "alertmanager/alertmanager.yml.yours").read_text(encoding="utf-8") == edited
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1].startswith(f"{out}/alertmanager/alertmanager.yml had been edited: that is now alertmanager/alert")
+    assert [line for line in said if "edited" in line] == said[-1:]
+    assert command.main(["--out", str(out), "--format", "operator", "--force"]) == 0
+    assert (out / "targets/tachograph.yml").exists()
+    assert not (out / "alertmanager/alertmanager.yml").exists()
+    assert (out / "alertmanager/alertmanager.yml.yours").exists()
+
+
+def test_a_diff_says_what_would_change_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `diff --unified`, with its status: 1 for a difference; a site's own files are none."""
+    out = tmp_path / "out"
+    assert command.main(["--out", str(out), "--diff"]) == 1
+    assert not out.exists()
+    assert command.main(["--out", str(out)]) == 0
+    (out / "targets/node.yml").write_text("- targets: [node-1:9100]\n", encoding="utf-8")
+    capsys.readouterr()
+    assert command.main(["--out", str(out), "--diff"]) == 0
+    assert capsys.readouterr().out == ""
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert command.main(["--out", str(out), "--diff", "--node-job", "hosts"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "--- prometheus.yml" in lines
+    assert "+  - job_name: hosts" in lines
+    assert not any("targets/" in line for line in lines if line.startswith(("---", "+++")))
+    assert command.main(["--out", str(out), "--diff", "--format", "configmap"]) == 1
+    assert "--- rules/runs.yml" in (lines := capsys.readouterr().out.splitlines())
+    assert lines[lines.index("--- rules/runs.yml") + 1] == "+++ /dev/null"
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert command.main(["--check", "x.yml", "--diff"]) == 2
 
 
 def test_what_was_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ def test_prometheus_accepts_every_rule(programs: Mapping[str, Path], write: Writ
 
 def test_config_maps_hold_the_files(programs: Mapping[str, Path], write: Write, tmp_path: Path) -> None:
     """Rules and Alertmanager's configuration as in the plain format; below the limit of 1 MiB."""
-    found = objects(write("--format", "configmap", *EVERY_RECEIVER))
+    found = objects(write("--format", "configmap", "--receiver", "slack", "--receiver", "opsgenie"))
     for path in (ROOT / "prometheus/rules").glob("*.yml"):
         assert found["rules.yml"]["data"][path.name] == path.read_text(encoding="utf-8")
     (tmp_path / "templates").mkdir()

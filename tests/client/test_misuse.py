@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +17,9 @@ from tachograph.catalog.rank import OPERATIONS, PHASES, STEP_TAGS, THRESHOLDS, T
 from tachograph.client.core.misuse import WORDS
 from tachograph.client.recorder import Recorder
 from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
+
+SAYS = "tachograph: "
+"""What a line of ours in a log begins with."""
 
 
 class Undecided:
@@ -56,7 +58,7 @@ def test_misuse_is_said_once(
 
     def lines() -> list[str]:
         texts = (line.getMessage() for line in caplog.records)
-        return [text for text in texts if wrong in text and not text.startswith("not recorded:")]
+        return [text for text in texts if wrong in text and not text.startswith(f"{SAYS}not recorded:")]
 
     until(lines)
     recorder.close()
@@ -76,7 +78,8 @@ def test_a_wrong_name_of_a_scalar_is_said_once(
     until(lambda: len(caplog.records) >= 2)
     texts = sorted(line.getMessage() for line in caplog.records)
     assert texts == [
-        "step.log(los=…) is dropped: did you mean loss?", "step.log(loss=…) is dropped: the value is not a number",
+        f"{SAYS}step.log(los=…) is dropped: did you mean loss?",
+        f"{SAYS}step.log(loss=…) is dropped: the value is not a number",
     ]  # fmt: skip
 
 
@@ -153,12 +156,16 @@ def test_the_end_says_what_was_not_recorded(caplog: pytest.LogCaptureFixture, tm
         recorder.step().log(los=1.0)
     state = recorder._calls.state
     recorder.close()
-    (line,) = [text for text in map(logging.LogRecord.getMessage, caplog.records) if text.startswith("not recorded")]
+
+    def at_the_end() -> list[str]:
+        return [text for line in caplog.records if (text := line.getMessage()).startswith(f"{SAYS}not recorded")]
+
+    (line,) = at_the_end()
     read = state.misuse.metrics()["misuse_total"]["unknown_name"]
-    assert line == f"not recorded: {read:,} × step.log(los=…) is dropped: did you mean loss?"
+    assert line == f"{SAYS}not recorded: {read:,} × step.log(los=…) is dropped: did you mean loss?"
     caplog.clear()
     Recorder(socket=tmp_path / "none.sock").close()
-    assert not [text for text in map(logging.LogRecord.getMessage, caplog.records) if text.startswith("not recorded")]
+    assert not at_the_end()
 
 
 def test_micro_steps_and_steps_are_steps(exporter: Any, record: Callable[..., Recorder]) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from tachograph.bundle import merged
-from tachograph.doctor import prometheus_checks
+from tachograph.doctor import node_checks, prometheus_checks
 from tachograph.doctor.alertmanager_checks import TEST_PAGE, WATCHDOG
 from tachograph.doctor.command import main
-from tachograph.prometheus_api import Prometheus
+from tachograph.doctor.node_checks import is_here
+from tachograph.prometheus_api import LoadedRule, Prometheus
 from tachograph_lab import binaries
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.pager import FIRING, RESOLVED, Pager
@@ -278,6 +279,7 @@ def test_an_alertmanager_without_our_routes(
     first = f"it lacks {len(lacks)} parts of our configuration, first {lacks[0].what}".replace(str(tmp_path), "/")
     assert [line.partition(" – ")[0] for line in lines] == [
         f"FAIL {first}",
+        f"FAIL {merged.undelivered_by(path)[0].what}",
         "FAIL the watchdog, an alert that always fires, is not there",
         "FAIL the test page goes to empty, which notifies nobody",
     ]
@@ -290,8 +292,65 @@ def test_the_alerts_by_name(rules: list[dict[str, Any]]) -> None:
     assert TEST_PAGE not in names
 
 
+def test_the_socket_of_another_node_is_not_looked_for_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is wrong with this machine because an exporter elsewhere was asked; one that is here has its socket."""
+    monkeypatch.setenv("TACHOGRAPH_SOCKET", str(tmp_path / "rank.sock"))
+    monkeypatch.setattr(node_checks, "is_here", lambda address: "127.0.0.1" not in address)
+    with Children(tmp_path) as children:
+        url = f"http://127.0.0.1:{free_port()}"
+        flags = [
+            "--no-gpu",
+            "--web.listen-address",
+            url.removeprefix("http://"),
+            "--socket",
+            str(tmp_path / "other.sock"),
+        ]
+        child = children.start("exporter", [sys.executable, "-m", "tachograph", "exporter", *flags])
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 30)
+        assert main(["--exporter", url, "--json"]) == 0
+        checks = json.loads(capsys.readouterr().out)["checks"]
+        assert checks[0]["what"].startswith("socket: it is on 127.0.0.1, and this machine is ")
+        assert (checks[0]["verdict"], checks[0]["then"]) == ("not checked", "run tachograph doctor there")
+        assert "exporter" in checks[1]["what"]
+    assert main(["--exporter", url]) == 1
+    assert [line[:17] for line in wrong(capsys.readouterr().out.splitlines())] == ["FAIL no exporter "]
+
+
+def test_which_addresses_are_this_machine() -> None:
+    """Those that can be bound here; a name that nobody knows is elsewhere."""
+    assert is_here("http://localhost:10024/metrics")
+    assert is_here("127.0.0.1")
+    assert not is_here("192.0.2.1:10024")  # RFC 5737: of documents, nobody's
+    assert not is_here("https://no-such-host.invalid/metrics")
+
+
+@pytest.mark.parametrize(
+    ("job", "then"),
+    [
+        ("tachograph", "name a job of scrape_configs tachograph"),
+        ("node", "name a job of scrape_configs so, or render the rules for the name that it has: "
+         "tachograph bundle --out DIR --node-job NAME"),
+    ],
+)  # fmt: skip
+def test_the_advice_on_a_missing_job_can_be_followed(job: str, then: str) -> None:
+    """Only node_exporter's name is a flag of bundle, which wants a folder, too."""
+    rule = LoadedRule("g", "r", f'up{{job=~"{job}"}}', "ok", "")
+
+    class Without(Prometheus):
+        def targets(self) -> list[Any]:
+            return []
+
+        def instant(self, expression: str, at: float | None = None) -> list[Any]:
+            return []
+
+    (found,) = prometheus_checks._jobs(Without("p"), [rule])
+    assert found.then == then
+
+
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A test page needs somebody to send it."""
     monkeypatch.delenv("ALERTMANAGER_URL", raising=False)
     assert main(["--send-test-page"]) == 2
-    assert "--send-test-page needs --alertmanager URL" in capsys.readouterr().err
+    assert "--send-test-page needs --alertmanager ADDRESS" in capsys.readouterr().err

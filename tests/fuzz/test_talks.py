@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tachograph.catalog.rank import (
-    FAILURE_CATEGORIES,
+    FAILURE_REASONS,
     OPERATIONS,
     PHASES,
     RANK_JOB_INFO,
@@ -102,7 +102,7 @@ odd_texts = st.sampled_from([
 ])  # fmt: skip
 texts = odd_texts | st.text(max_size=12)
 names = st.sampled_from([
-    *TRAIN_METRICS, *PHASES, *OPERATIONS, *FAILURE_CATEGORIES, *TRAIN_CONFIG_INFO.labels, *RANK_JOB_INFO.labels, *TIERS,
+    *TRAIN_METRICS, *PHASES, *OPERATIONS, *FAILURE_REASONS, *TRAIN_CONFIG_INFO.labels, *RANK_JOB_INFO.labels, *TIERS,
     "peak_flops", "schema", "sum", "count", "buckets",
 ])  # fmt: skip
 

@@ -51,7 +51,7 @@ def test_what_was_wrapped_is_put_back(done: Any) -> None:
 def test_an_exception_goes_through_and_fails_the_run(done: Any) -> None:
     """The user's own exception leaves the `with`; its step is not counted, and the rank has failed."""
     assert done.value("steps_total", run="broken", rank=0) == 3
-    assert done.value("failures_total", run="broken", rank=0, category="exception") == 1
+    assert done.value("failures_total", run="broken", rank=0, category="software") == 1
 
 
 def test_a_step_that_break_leaves_counts_if_the_optimizer_stepped(done: Any) -> None:

@@ -30,7 +30,7 @@ def test_training_is_unchanged_and_its_exception_goes_through(done: Any) -> None
     assert done.status == 1
     assert "ValueError: mine" in done.errors
     assert "TachographCallback" not in done.errors.replace("run=", "")
-    assert done.value("failures_total", run="fails", rank=0, category="exception") == 1
+    assert done.value("failures_total", run="fails", rank=0, category="software") == 1
     assert done.value("steps_total", run="fails", rank=0) == 4  # the tenth micro-batch is the second of the fifth step
 
 

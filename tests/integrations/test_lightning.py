@@ -27,7 +27,7 @@ def test_training_is_unchanged_and_its_exception_goes_through(done: Any) -> None
     assert done.status == 1
     assert "ValueError: mine" in done.errors
     assert done.value("steps_total", run="fails", rank=0) == 9
-    assert done.value("failures_total", run="fails", rank=0, category="exception") == 1
+    assert done.value("failures_total", run="fails", rank=0, category="software") == 1
 
 
 def test_phases_are_the_trainers_own_actions(done: Any) -> None:

@@ -12,7 +12,9 @@ RANKS = 16
 START = datetime(2026, 11, 26, 3, 0, tzinfo=timezone.utc)
 TEXTS: list[dict[str, str]] = [
     json.loads(line)
-    for line in Path(__file__).with_name("failure_texts.jsonl").read_text(encoding="utf-8").splitlines()
+    for line in (Path(__file__).parents[1] / "signatures" / "failure_texts.jsonl")
+    .read_text(encoding="utf-8")
+    .splitlines()
 ]
 
 Writer = Callable[[int, datetime, str], str]

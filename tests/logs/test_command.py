@@ -185,7 +185,7 @@ def test_nothing_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ([], "expected a PATH, --journal or --loki"),
         (["--loki", "http://loki"], "--loki and --query go together"),
         (["--query", "{}"], "--loki and --query go together"),
-        (["--loki", "loki", "--query", "{}"], "expected http:// or https://"),
+        (["--loki", "ftp://loki", "--query", "{}"], "--loki ftp://loki: expected HOST, HOST:PORT or a URL"),
         (["x", "--since", "yesterday"], "is not a duration"),
     ],
 )

@@ -179,7 +179,7 @@ def test_numbers() -> None:
         f"| {given.retention / 60:g} min |", f"| {given.retention_finished / 60:g} min |",
         f"{wire.HISTOGRAM_INDEX_RANGE[1]}",
         f"at schema {wire.HISTOGRAM_SCHEMA}", wire.SYSTEM_SOCKET, *(f"`{phase}`" for phase in catalog.PHASES),
-        *(f"`{category}`" for category in catalog.FAILURE_CATEGORIES),
+        *(f"`{category}`" for category in catalog.FAILURE_REASONS),
         *(f"`{name}`" for name in (*catalog.RANK_JOB_INFO.labels[2:], *catalog.TRAIN_CONFIG_INFO.labels[2:])),
         *(f"`{row.key}`" for row in catalog.TRAIN_METRICS.values() if row.merged or row.concluded),
         f"up to {rank.MAX_FACT_BYTES} bytes",

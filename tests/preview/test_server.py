@@ -216,8 +216,8 @@ def test_without_a_viewer_the_next_step_is_said(tmp_path: Any) -> None:
     [
         (["--listen", "nonsense"], "HOST:PORT"),
         (["--listen", "127.0.0.1:99999"], "HOST:PORT"),
-        (["--prometheus", "localhost:9090"], "is not a URL such as"),
-        (["--prometheus", "file:///etc/passwd"], "is not a URL such as"),
+        (["--prometheus", "localhost:port"], "'localhost:port': "),
+        (["--prometheus", "file:///etc/passwd"], "'file:///etc/passwd': expected HOST, HOST:PORT or a URL"),
     ],
 )
 def test_wrong_arguments_are_told(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,24 @@ def report(incident: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str
     return html, Page(html)
 
 
+def test_the_report_as_json(incident: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it is, its window, and each alert, pages first; an address needs no scheme."""
+    out = tmp_path / "report.html"
+    since, until = iso(incident.start), iso(incident.end)
+    address = incident.url.removeprefix("http://")
+    flags = ["--since", since, "--until", until, "--out", str(out), "--prometheus", address, "--json"]
+    assert main([RUN, *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["run"], found["file"], found["bytes"]) == (RUN, str(out), out.stat().st_size)
+    assert [(each["alert"], each["severity"]) for each in found["alerts"][:2]] == [
+        ("GpuLost", "critical"),
+        ("RunHung", "critical"),
+    ]
+    assert found["alerts"][1]["named"] == "rank 21, node-2, GPU 5"
+    assert found["alerts_not_listed"] == {"GpuIdleInRun": 4}
+    assert main([RUN, *flags[:4], "--out", "-", "--json"]) == 2
+
+
 def at(incident: Any, age: float) -> str:
     return iso(incident.start + age)
 

@@ -13,13 +13,13 @@ import yaml
 
 RULES = Path(__file__).resolve().parents[2] / "prometheus"
 BUDGETS = {
-    "recorded series": 134,
+    "recorded series": 135,
     "of these, that read their own last value": 5,
     "circles of series that read each other": 0,
     "rules between the median alert and a metric": 2,
     "rules between the furthest alert and a metric": 5,
     "series behind the alert with most": 20,
-    "lines of source": 3300,
+    "lines of source": 3324,
 }
 """What there is today. The aim is 180 series, 10 that read themselves, no circle, 3, 5 and 3,300 lines."""
 

@@ -177,7 +177,7 @@ def test_every_command_may_be_pasted(name: str) -> None:
         ("tachograph frobnicate", "has no command"),
         ("tachograph silence <run> --until 20m", "has no option ['--until']"),
         ("tachograph bundle --format prometheus", "one of the arguments --out --check is required"),
-        ("tachograph bundle --out a --format yaml", "invalid choice"),
+        ("tachograph bundle --out a --format yaml", "'yaml': expected one of"),
         ("nvidia-smi --query-gpu=speed --format=csv", "['speed'] not in commands.yml"),
         ('all_reduce_perf -g "$(frobnicate)"', "frobnicate is not in commands.yml"),
         ("kubectl exec -it -n <namespace> <pod> -- frobnicate", "frobnicate is not in commands.yml"),

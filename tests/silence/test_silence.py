@@ -91,6 +91,26 @@ def test_a_planned_restart_leaves_real_faults_audible(running: Running, capsys: 
 
 
 @pytest.mark.e2e
+def test_everything_as_json(running: Running, capsys: Any) -> None:
+    """What was created, what there is and what was ended are objects with one form; the address needs no scheme."""
+    running.url = running.url.removeprefix("http://")
+
+    def said(*arguments: str) -> Any:
+        assert running.silence(*arguments, "--json") == 0
+        return json.loads(capsys.readouterr().out)
+
+    created = said("r", "--for", "20m", "--why", "new switch", "--by", "ada", "--planned-restart")
+    (one,) = created["silences"]
+    assert (one["by"], one["why"], one["state"]) == ("ada", "new switch", "active")
+    assert one["matchers"][0] == 'run="r"'
+    (listed,) = said("--list")["silences"]
+    assert {**listed, "starts": "", "ends": ""} == {**one, "starts": "", "ends": ""}
+    assert listed["ends"][:19] == one["ends"][:19]
+    assert said("--expire", one["id"]) == {"version": 1, "silences": [], "ended": one["id"]}
+    assert said("--list")["silences"] == []
+
+
+@pytest.mark.e2e
 def test_an_unknown_id_is_reported(running: Running, capsys: Any) -> None:
     """One line, status 1."""
     assert running.silence("--expire", "00000000-0000-0000-0000-000000000000") == 1
@@ -104,7 +124,8 @@ def test_no_alertmanager_is_reported_in_one_line(capsys: Any) -> None:
     assert said.startswith("tachograph silence: no Alertmanager at http://127.0.0.1:")
     assert said.count("\n") == 1
     assert "$ALERTMANAGER_URL" in said
-    assert main(["--list", "--alertmanager", "nonsense"]) == 1
+    assert main(["--list", "--alertmanager", "ftp://nonsense"]) == 1
+    assert capsys.readouterr().err.startswith("tachograph silence: 'ftp://nonsense' is not an address of Alertmanager")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ NEEDS = {
     "exporter": ["--no-gpu"],
     "silence": ["--list"],
     "top": ["--once"],
+    "triage": ["a-run"],
     "report": ["a-run", "--out", "-"],
     "bundle": ["--out", "/nonexistent/bundle"],
     "doctor": [],
@@ -67,7 +68,10 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
 
 def test_the_client_is_a_small_part(wheel: Path) -> None:
     """What a training process may import has at most 300 KB of the wheel; a package that is not named here counts."""
-    others = {"node", "shipped_files", "top", "report", "bundle", "dashboards", "doctor", "silence", "watch", "logs"}
+    others = {
+        "node", "shipped_files", "top", "report", "bundle", "dashboards", "doctor", "silence", "watch", "logs",
+        "triage",
+    }  # fmt: skip
     with zipfile.ZipFile(wheel) as archive:
         parts = [(one.filename.split("/"), one.compress_size) for one in archive.infolist()]
     assert (
@@ -139,7 +143,7 @@ def test_the_extra_exporter_is_enough_for_the_exporter(exporter: Path) -> None:
     assert done.stderr.startswith("tachograph exporter: 2 faults in the configuration\n")
 
 
-@pytest.mark.parametrize("package", ["silence", "top", "report", "dashboards", "bundle", "doctor"])
+@pytest.mark.parametrize("package", ["silence", "top", "triage", "report", "dashboards", "bundle", "doctor"])
 def test_the_extra_tools_is_enough_for_a_command(tools: Path, package: str) -> None:
     """Each of its modules can be imported, and its help is shown."""
     assert imports(tools, package) == ""

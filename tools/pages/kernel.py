@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tachograph.node.xid.counts import RESTART_SECONDS
-from tachograph.node.xid.kernel_events import LONGEST_TEXT, MOST_MESSAGES, MOST_OF_A_KIND, SHOWN_SECONDS
-from tachograph.node.xid.kernel_signatures import SIGNATURES
+from tachograph.node.xid.kernel_events import MOST_MESSAGES, MOST_OF_A_KIND, SHOWN_SECONDS
+from tachograph.node.xid.kernel_signatures import SIGNATURES, Signature
+from tachograph.printable import LONGEST_PLAIN
+from tachograph.signatures.table import table
 
 _PAGE = """\
 # The kernel's log: what it says, and what to do
@@ -25,11 +27,12 @@ Only the kernel writes these; a program that writes to `/dev/kmsg` is passed ove
 process in it, which any program chooses: every character but letters, digits and plain punctuation is shown as `?`,
 and so are addresses in memory.
 
-| kind | meaning | what to do |
-|---|---|---|
+| kind | category | meaning | what to do |
+|---|---|---|---|
 {rows}
 
-The table is in `exporter/tachograph/node/xid/kernel_signatures.py`. To change it, edit it, then run `make docs`.
+Which messages are of a kind says `exporter/tachograph/node/xid/kernel_signatures.py`, what they mean the table of
+[`tachograph logs`](logs.md), `exporter/tachograph/signatures/signatures.yaml`. Edit them, then run `make docs`.
 """
 
 
@@ -40,6 +43,14 @@ def kernel_page() -> str:
         shown=f"{SHOWN_SECONDS / 60:.0f} minutes",
         most=MOST_MESSAGES,
         of_a_kind=MOST_OF_A_KIND,
-        longest=LONGEST_TEXT,
-        rows="\n".join(f"| `{row.kind}` | {row.meaning} | {row.action} |" for row in SIGNATURES),
+        longest=LONGEST_PLAIN,
+        rows="\n".join(map(_row, SIGNATURES)),
     )
+
+
+def _row(kind: Signature) -> str:
+    explained = [row for row in table().rows if row.name in kind.rows]
+    categories = dict.fromkeys(row.category for row in explained)
+    steps = dict.fromkeys(step for row in explained for step in row.next)
+    cells = (f"`{kind.kind}`", ", ".join(categories), " ".join(row.cause for row in explained), "; ".join(steps))
+    return f"| {' | '.join(cells)} |"

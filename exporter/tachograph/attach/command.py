@@ -20,6 +20,7 @@ from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder, on_created
 from tachograph.client.torch.flight_recorder import enable_timing
 from tachograph.client.transport.shutdown import note_exit
+from tachograph.humanize import did_you_mean
 
 USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
        tachograph run [options] -m MODULE [argument ...]
@@ -40,6 +41,8 @@ options:
                         (default: TACHOGRAPH_HANG_SECONDS, or the limit of the alert rules)
   --watch               start an exporter for this program alone, and show what it measures
   --quiet               do not print a summary at the end
+
+exit status: the script's own; 2 for wrong options
 """
 
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -135,7 +138,8 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], set[str], tuple[str, str],
             except ValueError as error:
                 raise UsageError(f"{option} must be a number, not {value!r}") from error
         elif word.startswith("-") and word != "--":
-            raise UsageError(f"unknown option {word}")
+            hint = did_you_mean(option, (*OPTIONS, *FLAGS))
+            raise UsageError(f"unknown option {word}" + f"; {hint}" * bool(hint))
         else:
             if word == "--" and words:
                 word = words.pop(0)

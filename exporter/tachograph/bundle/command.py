@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tachograph import duration
+from tachograph.command_line import CommandParser
 from tachograph.printable import printable
 
 if TYPE_CHECKING:
     from tachograph.bundle.site import Site
 
-RECEIVERS = ("webhook", "slack", "pagerduty", "email")
+RECEIVERS = ("webhook", "slack", "pagerduty", "email", "opsgenie", "teams", "telegram", "discord")
 SCRAPE_SECONDS, LONGEST_SCRAPE_SECONDS = 5, 30
-WRITTEN = ".bundle"
-"""The list of a bundle's files, from which the next one knows which of them are obsolete."""
 PARAMETERS = {
     "node_job": ("REGEX", "the name of node_exporter's scrape job"),
     "runbook_url": ("URL", "the folder with <Alert>.md, to which alerts link"),
@@ -26,15 +26,23 @@ PARAMETERS = {
 }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph bundle",
         description="Write rules, Alertmanager's routes and templates, dashboards and runbooks to a folder.",
+        statuses={
+            0: "written; with --check: nothing is missing; with --diff: nothing would change",
+            1: "not written; with --check: something is missing; with --diff: this would change",
+            2: "wrong arguments, or no configuration of Alertmanager",
+        },
     )
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, metavar="DIR", help="the folder to write to: a new or an empty one")
     action.add_argument(
-        "--check", type=Path, metavar="ALERTMANAGER.yml", help="say what a configuration of Alertmanager lacks"
+        "--check",
+        type=Path,
+        metavar="ALERTMANAGER.yml",
+        help="say what a configuration of Alertmanager lacks, and which alerts would not arrive with it",
     )
     parser.add_argument(
         "--format",
@@ -60,39 +68,58 @@ def _parser() -> argparse.ArgumentParser:
         help="how people are notified (repeatable); secrets are files or Kubernetes secrets, named at the end",
     )
     parser.add_argument(
-        "--force", action="store_true", help="write to a folder that is not empty, in place of an earlier bundle"
+        "--force",
+        action="store_true",
+        help="write to a folder that is not empty, in place of an earlier bundle; targets/ stays as it is",
     )
+    parser.add_argument("--diff", action="store_true", help="print what --out --force would change, and write nothing")
+    parser.add_argument("--json", action="store_true", help="with --check: print an object, with the key undelivered")
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return its exit status: 0, 1 if something is missing or not written, 2 for wrong arguments."""
+    parser = _parser()
     try:
-        given = _parser().parse_args(arguments)
+        given = parser.parse_args(arguments)
+        if given.diff and given.check:
+            parser.error("--diff goes with --out")
+        if given.json and not given.check:
+            parser.error("--json goes with --check")
     except SystemExit as end:
         return int(end.code or 0)
-    return _check(given.check) if given.check else _write(given)
+    return _check(given.check, as_json=given.json) if given.check else _write(given)
 
 
-def _check(path: Path) -> int:
-    from tachograph.bundle.merged import MergeError, lacks  # YAML is in an extra
+def _check(path: Path, *, as_json: bool) -> int:
+    from tachograph.bundle.merged import MergeError, lacks, undelivered_by  # YAML is in an extra
 
     try:
-        found = lacks(path)
+        found, lost = lacks(path), undelivered_by(path)
     except MergeError as error:
         return _fail(str(error), 2)
     except OSError as error:
         return _fail(f"{path}: {error.strerror}", 2)
+    if as_json:
+        missing = [{"what": one.what, "lines": one.lines} for one in found]
+        content = {"version": 1, "missing": missing, "undelivered": [one._asdict() for one in lost]}
+        print(json.dumps(content, indent=2))
+        return 1 if found or lost else 0
     for lack in found:
         _print(f"# missing in {lack.what}:\n{lack.lines}")
+    for one in lost:
+        _print(f"# {one.what}\n#   {one.then}")
     if found:
         return _fail(f"{path} lacks what is listed above ({len(found)}); docs/deploy/alertmanager.md has the order", 1)
-    _print(f"{path} has our route, inhibitions and templates. Next: amtool check-config {path}")
+    if lost:
+        return _fail(f"{path} does not deliver all of our alerts: see above ({len(lost)})", 1)
+    _print(f"{path} has our route, inhibitions and templates, and delivers every alert.")
+    _print(f"next: amtool check-config {path}")
     return 0
 
 
 def _write(given: argparse.Namespace) -> int:
-    from tachograph.bundle import rules
+    from tachograph.bundle import folder, rules
     from tachograph.bundle.site import Site
 
     out: Path = given.out.resolve()  # Prometheus reads a relative path from its own folder
@@ -100,31 +127,30 @@ def _write(given: argparse.Namespace) -> int:
         site = Site(_values(given), tuple(dict.fromkeys(given.receiver)), _scrape_seconds(given.scrape_interval))
         if out.exists() and not out.is_dir():
             return _fail(f"{out} is not a folder", 2)
-        if not given.force and out.is_dir() and any(out.iterdir()):
+        if not (given.force or given.diff) and out.is_dir() and any(out.iterdir()):
             return _fail(f"{out} is not empty: choose another folder, or write into it with --force", 2)
         files, said = FORMATS[given.format](site, out)
-        _replace(out, files)
+        if given.diff:
+            return _show(folder.changes(out, files))
+        edited = folder.write(out, files)
     except rules.RuleSourceError as error:
         return _fail(str(error), 2)
     except OSError as error:
         return _fail(f"{error.filename or out}: {error.strerror}", 1)
     for line in said:
         _print(line)
+    for name in edited:
+        _print(f"{out}/{name} had been edited: that is now {name}{folder.KEPT}; move what you need")
     return 0
 
 
-def _replace(out: Path, files: Mapping[str, str]) -> None:
-    """Write the files, and remove those of an earlier bundle that are no longer part of it."""
-    written = out / WRITTEN
-    earlier = written.read_text(encoding="utf-8").splitlines() if written.exists() else []
-    for name in set(earlier) - set(files):
-        path = (out / name).resolve()
-        if path.is_relative_to(out) and path.is_file():
-            path.unlink()
-    for name, text in files.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_text(text, encoding="utf-8")
-    written.write_text("".join(f"{name}\n" for name in files), encoding="utf-8")
+def _show(lines: Iterator[str]) -> int:
+    """Print what would change; return 0 if nothing would."""
+    status = 0
+    for line in lines:
+        status = 1
+        _print(line)
+    return status
 
 
 def _values(given: argparse.Namespace) -> dict[str, str]:
@@ -182,11 +208,17 @@ def _plain(site: Site, out: Path) -> Written:
 
 def _secrets(site: Site, text: str) -> list[str]:
     """Return what is still to be filled in for the chosen receivers."""
+    from tachograph.bundle import routes  # YAML is in an extra
+
     if not site.receivers:
-        return ["receivers: webhooks on this machine; --receiver slack, pagerduty or email writes others"]
+        return ["receivers: webhooks on this machine; --receiver slack, pagerduty or another kind writes others"]
     files = sorted({line.split()[-1] for line in text.splitlines() if "_file: " in line})
     wanted = f"create {', '.join(files)}, and " if files else ""
-    return [f"receivers: {wanted}put your addresses into `receivers:` of both files, the watchdog's too"]
+    newer = [f"{kind} needs Alertmanager {routes.NEEDS[kind]}" for kind in site.receivers if kind in routes.NEEDS]
+    return [
+        f"receivers: {wanted}put your addresses into `receivers:` of both files, the watchdog's too",
+        *([f"receivers: {', '.join(newer)} or later"] if newer else []),
+    ]
 
 
 def _count(files: Mapping[str, str], folder: str) -> int:

@@ -162,6 +162,8 @@ def _integration(name: str, kind: str) -> dict[str, Any]:
         channel = "#training-dev" if name == "chat" else "#training-incidents"
         one = {"apiURL": _secret("slack-webhook-url"), "channel": channel, "title": TITLE, "text": TEXT}
         return {"slackConfigs": [{**one, "sendResolved": True}]}
+    if kind in ("opsgenie", "teams", "telegram", "discord"):
+        return _of_chat(name, kind)
     mail = {
         "to": "training-oncall@example.com",
         "from": "alertmanager@example.com",
@@ -173,6 +175,23 @@ def _integration(name: str, kind: str) -> dict[str, Any]:
         "sendResolved": True,
     }
     return {"emailConfigs": [mail]}
+
+
+def _of_chat(name: str, kind: str) -> dict[str, Any]:
+    """Return a receiver of the kinds that the shipped examples have in a file of their own."""
+    if kind == "opsgenie":
+        priority = '{{ if eq .CommonLabels.severity "critical" }}P1{{ else }}P3{{ end }}'
+        key = _secret("opsgenie-escalation-api-key" if name == "escalation" else "opsgenie-api-key")
+        texts = {"message": TITLE, "description": TEXT, "priority": priority, "source": "Tachograph"}
+        return {"opsgenieConfigs": [{"apiKey": key, **texts}]}
+    if kind == "teams":
+        one = {"webhookURL": _secret("teams-webhook-url"), "title": TITLE, "text": TEXT}
+        return {"msteamsv2Configs": [{**one, "sendResolved": True}]}
+    if kind == "telegram":
+        bot = {"botToken": _secret("telegram-bot-token"), "chatID": -1001234567890}
+        return {"telegramConfigs": [{**bot, "message": f"{TITLE}\n{TEXT}", "sendResolved": True}]}
+    one = {"apiURL": _secret("discord-webhook-url"), "title": TITLE, "message": TEXT}
+    return {"discordConfigs": [{**one, "sendResolved": True}]}
 
 
 def _secret(key: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from tachograph.bundle import routes
+from tachograph.bundle import delivery, routes
+from tachograph.bundle.delivery import Undelivered
 
 
 class MergeError(Exception):
@@ -26,11 +28,19 @@ class Lack:
 
 def lacks(path: Path) -> list[Lack]:
     """Return what is missing in a configuration, nothing if it is complete; raise MergeError or OSError."""
+    return lacks_in(_read(path), path, path.parent)
+
+
+def undelivered_by(path: Path) -> list[Undelivered]:
+    """Return which of our alerts a configuration does not deliver, and why; raise MergeError or OSError."""
+    return undelivered_in(_read(path), path)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
     try:
-        theirs = document(path.read_text(encoding="utf-8"), path)
+        return document(path.read_text(encoding="utf-8"), path)
     except UnicodeDecodeError as error:
         raise MergeError(f"{path}: not YAML: {error}") from error
-    return lacks_in(theirs, path, path.parent)
 
 
 def document(text: str, source: object) -> Mapping[str, Any]:
@@ -50,6 +60,14 @@ def lacks_in(theirs: Mapping[str, Any], source: object, folder: Path | None) -> 
         templates = [] if folder is None else _templates(folder, theirs)
         return [*templates, *_routes(theirs["route"]), *_inhibitions(theirs)]
     except (AttributeError, TypeError, ValueError) as error:
+        raise MergeError(f"{source}: not as Alertmanager wants it: {error}; see amtool check-config") from error
+
+
+def undelivered_in(theirs: Mapping[str, Any], source: object) -> list[Undelivered]:
+    """Return which of our alerts a configuration does not deliver, and why; raise MergeError."""
+    try:
+        return delivery.undelivered(theirs)
+    except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:
         raise MergeError(f"{source}: not as Alertmanager wants it: {error}; see amtool check-config") from error
 
 

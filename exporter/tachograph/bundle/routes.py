@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,9 +22,16 @@ KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
         "pagerduty": frozenset({"page", "escalation"}),
         "slack": frozenset({"page", "chat"}),
         "email": frozenset({"ticket"}),
+        "opsgenie": frozenset({"page", "escalation"}),
+        "teams": frozenset({"page", "chat"}),
+        "telegram": frozenset({"page", "chat"}),
+        "discord": frozenset({"page", "chat"}),
     }
 )
 """Kinds of receivers, and the receivers that each serves; one that no chosen kind serves gets them all."""
+
+NEEDS: Mapping[str, str] = MappingProxyType({"teams": "0.28", "discord": "0.28", "telegram": "0.26"})
+"""The first version of Alertmanager that takes our configuration of a kind, where that is not the oldest one, 0.25."""
 
 _HEADER = """\
 # For an Alertmanager that has other alerts, too: merge these four parts into its configuration, the route before all
@@ -69,17 +77,43 @@ def of_ours(inhibition: Mapping[str, Any]) -> dict[str, Any]:
     return {**inhibition, **{side: [COMPONENT, *inhibition[side]] for side in sides}}
 
 
+_ONE = r"""\s*([\w.:-]+)\s*(=~|!~|!=|=)\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",{}]*))\s*"""
+
+
 def parsed(matcher: str) -> tuple[str, str, str]:
     """Return name, operator and value of a matcher; raise ValueError."""
-    found = re.fullmatch(r"""\s*([\w.:-]+)\s*(=~|!~|!=|=)\s*(?:"((?:[^"\\]|\\.)*)"|([^\s"]*))\s*""", matcher)
+    found = re.fullmatch(_ONE, matcher)
     if not found:
         raise ValueError(f"{matcher!r} is not a matcher")
-    return found[1], found[2], found[3] if found[3] is not None else found[4]
+    quoted = None if found[3] is None else re.sub(r'\\(["\\])', r"\1", found[3])
+    return found[1], found[2], found[4] if quoted is None else quoted
+
+
+@cache
+def all_parsed(text: str) -> tuple[tuple[str, str, str], ...]:
+    """Return the matchers of a text, of which there may be several, as `{a="b", c=~"d|e"}`; raise ValueError."""
+    inside = text.strip()
+    if inside[:1] == "{" and inside[-1:] == "}":
+        inside = inside[1:-1]
+    found, place = [], 0
+    while place < len(inside.rstrip(", ")):
+        one = re.compile(_ONE).match(inside, place)
+        if one is None or inside[one.end() : one.end() + 1] not in ("", ","):
+            raise ValueError(f"{text!r} is not a matcher")
+        found.append(parsed(one[0]))
+        place = one.end() + 1
+    return tuple(found)
+
+
+_KEYS = {"teams": "msteamsv2_configs"}
 
 
 def _receivers(chosen: Sequence[str]) -> list[dict[str, Any]]:
     """Return a receiver of each name that the routes know; the watchdog's and the empty one as in the examples."""
-    examples = {one["name"]: one for one in shipped.read_yaml(_folder() / "examples/receivers.yml")["receivers"]}
+    examples: dict[str, dict[str, Any]] = {}
+    for file in ("receivers", "more-receivers"):
+        for one in shipped.read_yaml(_folder() / f"examples/{file}.yml")["receivers"]:
+            examples[one["name"]] = examples.get(one["name"], {}) | one
     plain = {one["name"]: one for one in shipped_configuration()["receivers"]}
     found = []
     for name in plain:
@@ -88,7 +122,7 @@ def _receivers(chosen: Sequence[str]) -> list[dict[str, Any]]:
             continue
         made: dict[str, Any] = {"name": name}
         for kind in kinds_of(name, chosen):
-            key = f"{kind}_configs"
+            key = _KEYS.get(kind, f"{kind}_configs")
             made[key] = plain[name][key] if kind == "webhook" else _example(examples, name, key)
         found.append(made)
     return found

@@ -109,10 +109,11 @@ def macros() -> dict[str, Macro]:
 def parameters() -> dict[str, str]:
     """Return the parameters and thresholds as shipped, by name."""
     found: dict[str, str] = dict(_content(_folder() / "parameters.yml"))
-    return found | {name: str(value) for name, value in _thresholds().items()}
+    return found | {name: str(value) for name, value in thresholds().items()}
 
 
-def _thresholds() -> Mapping[str, float]:
+def thresholds() -> Mapping[str, float]:
+    """Return the thresholds as shipped, by name."""
     return _content(_folder() / "thresholds.yml")
 
 
@@ -124,7 +125,7 @@ def read_thresholds(path: Path) -> dict[str, str]:
         raise RuleSourceError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(given, dict):
         raise RuleSourceError(f"{path}: expected lines such as `hang_seconds: 30`")
-    known, faults = _thresholds(), []
+    known, faults = thresholds(), []
     for name, value in given.items():
         if name not in known:
             faults.append(f"{path}: there is no threshold `{name}`; {suggestion(str(name), known)}")

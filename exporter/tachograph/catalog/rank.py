@@ -69,7 +69,7 @@ THRESHOLDS: tuple[str, ...] = get_args(ThresholdName)
 """Thresholds that a run may set in place of the rules' defaults (`run:…_threshold:…` in rules/runs.yml)."""
 
 EXIT_CODE = "exit_code"
-FAILURE_CATEGORIES = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", EXIT_CODE, "exception")
+FAILURE_REASONS = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", EXIT_CODE, "exception")
 """Reasons a rank gives for its failure: `terminated` by SIGTERM, SIGHUP or a warning of them, `interrupted` from the
 keyboard, `exit_code` if all that is known is an exit code other than 0, `exception` for any other."""
 
@@ -86,8 +86,13 @@ WARNING_SIGNALS: Mapping[int, str] = MappingProxyType(
 SIGNAL_EXIT_CODES: Mapping[int, str] = MappingProxyType({128 + number: end for number, end in END_SIGNALS.items()})
 """Exit codes by which a program that handles one of them says so, 128 plus the signal's number, as in a shell."""
 
-END_REASONS = ("finished", "died", *FAILURE_CATEGORIES)
-"""How the process of a rank ended: as it should, without a word, or as a failure of one of the categories."""
+END_REASONS = ("finished", "died", *FAILURE_REASONS)
+"""How the process of a rank ended: as it should, without a word, or as a failure for one of the reasons."""
+
+FAILURE_CATEGORIES = (
+    "out_of_memory", "network", "numerical", "hardware", "data", "storage", "software", "preemption", "configuration",
+)  # fmt: skip
+"""What a failure is by its words, as the table of signatures classifies them (docs/logs.md)."""
 
 MISUSES = (
     "unknown_name", "wrong_type", "unknown_phase", "unknown_tier", "unknown_threshold", "no_steps", "too_late",
@@ -145,7 +150,7 @@ RANK_START = _row(
 )  # fmt: skip
 RANK_ENDED = _row(
     "rank_ended_timestamp_seconds", GAUGE, "seconds", (*RANK, "reason"),
-    "Unix time at which the rank ended, and why: finished, died, or its failure's category; absent until then. It is "
+    "Unix time at which the rank ended, and why: finished, died, or its failure's reason; absent until then. It is "
     "that of the exception it raised, or of its bye, or of the end of its connection.",
     vocabulary=END_REASONS,
     few=True,
@@ -514,9 +519,9 @@ TRAIN_CHECKPOINT_FAILURES = _row(
 )
 TRAIN_FAILURES = _row(
     "train_failures_total", COUNTER, "", (*RANK, "category"),
-    "Failures of this rank's process, by the reason it reported; absent while it runs, and if it was killed.",
+    "Failures of this rank's process, by what its last words are, as `tachograph logs` classifies them, or else its "
+    "reason; absent while it runs, and if it was killed.",
     vocabulary=FAILURE_CATEGORIES,
-    unread="a total to look at; alerts read rank_ended_timestamp_seconds",
 )  # fmt: skip
 TRAIN_MEMORY_ALLOCATED = _row(
     "train_memory_allocated_bytes", GAUGE, "bytes", RANK,

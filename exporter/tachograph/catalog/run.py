@@ -160,6 +160,11 @@ RUN_FIRST_END = _row(
     "communication or told (to end). Absent once the run has made steps for a minute since.",
     vocabulary=END_KINDS,
 )  # fmt: skip
+RUN_LAST_WORDS = _row(
+    "run_last_words_age_seconds", GAUGE, "seconds", ("run", "rank", "category", "line"),
+    "Seconds since the rank of run_first_end_seconds failed, with its category by its last words; the line if "
+    "`tachograph logs` knows it, otherwise the exception's type.",
+)  # fmt: skip
 RUN_ENDED_TOGETHER = _row(
     "run_ended_together", GAUGE, "", ("run", "kind"),
     "Ranks of the run on this node that ended like the first of their kind, within half a second of it; within 3 s "

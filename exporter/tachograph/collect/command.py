@@ -16,9 +16,10 @@ from tachograph.blackbox import text
 from tachograph.blackbox.findings import Verdict
 from tachograph.blackbox.verdict import analyze
 from tachograph.blackbox.words import rank_list
-from tachograph.exporter_address import exporter_url
+from tachograph.command_line import CommandParser
 from tachograph.humanize import listed, plural
 from tachograph.printable import printable
+from tachograph.server_address import exporter_url
 
 if TYPE_CHECKING:
     from tachograph.collect.capture import Answer
@@ -63,8 +64,8 @@ or newer, of NCCL or gloo. Nothing in a file is executed.
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph blackbox",
         description="Get what a run's ranks leave behind when it stops, and read it.",
         epilog=EPILOG,
@@ -89,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--world-size", type=_size, metavar="N", help="ranks of the run, where the dumps do not say it")
     one.add_argument(
         "--prometheus",
-        metavar="URL",
+        metavar="ADDRESS",
         help="say of each culprit on which node and GPU it is, as this Prometheus knows it",
     )
     one.add_argument("--run", metavar="RUN", help="the run's name there, where the boxes do not say it")
@@ -98,8 +99,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, before: str, about: str
-) -> argparse.ArgumentParser:
+    commands: argparse._SubParsersAction[CommandParser], name: str, summary: str, before: str, about: str
+) -> CommandParser:
     """Add a command, whose help ends with its own exit statuses."""
     (own,) = (part for part in EPILOG.split("\n\n") if part.startswith(f"exit status of {name}:"))
     return commands.add_parser(
@@ -111,12 +112,12 @@ def _command(
     )
 
 
-def _add_exporters(parser: argparse.ArgumentParser) -> None:
+def _add_exporters(parser: CommandParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run, exactly as its alerts name it")
     parser.add_argument(
         "--prometheus",
-        metavar="URL",
-        help=f"default: ${PROMETHEUS_ENVIRONMENT}, or {_default_prometheus(None)}",
+        metavar="ADDRESS",
+        help=f"HOST, HOST:PORT or a URL; default: ${PROMETHEUS_ENVIRONMENT}, or {_default_prometheus(None)}",
     )
     parser.add_argument(
         "--exporter", action="append", default=[], type=_exporter, metavar="NODE|URL",
@@ -182,8 +183,8 @@ def _exporters(given: argparse.Namespace) -> list[str]:
 
     if given.exporter:
         return list(dict.fromkeys(given.exporter))
-    prometheus = Prometheus(_default_prometheus(given.prometheus))
     try:
+        prometheus = Prometheus(_default_prometheus(given.prometheus))
         found, gone = exporters.found(prometheus, given.run)
     except (PrometheusError, ValueError) as error:
         _say(f"{error}, or name exporters with --exporter")

@@ -7,29 +7,31 @@ import ipaddress
 import sys
 import webbrowser
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
+from tachograph.command_line import CommandParser
 from tachograph.dashboards.bundle import Bundle, BundleError, find
 from tachograph.dashboards.server import Viewer
 from tachograph.http_client import without_password
 from tachograph.printable import printable
-from tachograph.prometheus_api import DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
+from tachograph.prometheus_api import DEFAULT_PORT, DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
+from tachograph.server_address import server_url
 
 LISTEN = "127.0.0.1:3000"
 """The default address of Grafana, so that the links in alerts (`grafana_url`) lead here."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph dashboards",
         description="Show the dashboards in a browser with data from Prometheus. A viewer: nothing can be edited.",
+        statuses={0: "ended by Ctrl-C", 1: "nothing can be served: the text says why", 2: "wrong arguments"},
     )
     parser.add_argument(
         "--prometheus",
         default=default_url(),
         type=_url,
-        metavar="URL",
-        help=f"default: ${ENVIRONMENT}, or {DEFAULT_URL}",
+        metavar="ADDRESS",
+        help=f"HOST, HOST:PORT or a URL (default: ${ENVIRONMENT}, or {DEFAULT_URL})",
     )
     parser.add_argument("--listen", default=LISTEN, type=_address, metavar="HOST:PORT", help=f"default: {LISTEN}")
     parser.add_argument(
@@ -44,10 +46,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a URL such as {DEFAULT_URL}")
-    return text.rstrip("/")
+    try:
+        return server_url(text, DEFAULT_PORT)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text.rpartition('@')[2]!r}: {error}") from error
 
 
 def _address(text: str) -> tuple[str, int]:

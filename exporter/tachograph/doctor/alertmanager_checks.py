@@ -33,6 +33,8 @@ def checks(alertmanager: Alertmanager, *, send_test_page: bool) -> Iterator[Chec
         yield fail(f"it lacks {plural(len(found), 'part')} of our configuration, first {found[0].what}", _COMPARE)
     else:
         yield ok("it has our routes and inhibitions" + (", and our templates" if here else ""))
+    for lost in merged.undelivered_in(theirs, alertmanager.url):
+        yield fail(lost.what, lost.then)
     if not here:
         yield unknown("templates: those of its configuration are not on this machine", f"there, {_COMPARE}")
     alive = _alerts(alertmanager, WATCHDOG)

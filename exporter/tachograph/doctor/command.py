@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tachograph import alertmanager_api, prometheus_api
 from tachograph.alertmanager_api import Alertmanager, AlertmanagerError
+from tachograph.command_line import CommandParser
 from tachograph.doctor.check_result import FAIL, OK, UNKNOWN, CheckResult, fail, unknown
 from tachograph.printable import printable
 from tachograph.prometheus_api import Prometheus, PrometheusError
@@ -16,11 +18,12 @@ from tachograph.prometheus_api import Prometheus, PrometheusError
 WORDS = {OK: "right", FAIL: "wrong", UNKNOWN: "not checked"}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph doctor",
         description="Check an installation from the rank's socket to the page: a line for each check, with what to do.",
-        epilog="Status 1 if something is wrong. A line that begins with ? was not checked: docs/deploy/doctor.md.",
+        epilog="A line that begins with ? was not checked: docs/deploy/doctor.md.",
+        statuses={0: "nothing is wrong", 1: "something is wrong", 2: "wrong arguments"},
     )
     parser.add_argument("--exporter", metavar="NODE|URL", help="the exporter's address, as for `tachograph top`")
     for name, environment in (
@@ -30,12 +33,13 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(
             f"--{name}",
             default=os.environ.get(environment),
-            metavar="URL",
-            help=f"default: ${environment}; without it: not checked",
+            metavar="ADDRESS",
+            help=f"HOST, HOST:PORT or a URL (default: ${environment}; without it: not checked)",
         )
     parser.add_argument(
         "--send-test-page", action="store_true", help="send one page, marked as a test, which ends by itself"
     )
+    parser.add_argument("--json", action="store_true", help="print an object, with the key checks")
     return parser
 
 
@@ -45,14 +49,20 @@ def main(arguments: Sequence[str]) -> int:
     try:
         given = parser.parse_args(arguments)
         if given.send_test_page and not given.alertmanager:
-            parser.error("--send-test-page needs --alertmanager URL")
+            parser.error("--send-test-page needs --alertmanager ADDRESS")
     except SystemExit as end:
         return int(end.code or 0)
-    found: Counter[str] = Counter()
+    results = []
     for result in _results(given):
-        found[result.verdict] += 1
-        print(printable(str(result)), flush=True)
-    print(", ".join(f"{found[verdict]} {word}" for verdict, word in WORDS.items()))
+        results.append(result)
+        if not given.json:
+            print(printable(str(result)), flush=True)
+    found = Counter(result.verdict for result in results)
+    if given.json:
+        checks = [{**result._asdict(), "verdict": WORDS[result.verdict]} for result in results]
+        print(json.dumps({"version": 1, "checks": checks}, indent=2))
+    else:
+        print(", ".join(f"{found[verdict]} {word}" for verdict, word in WORDS.items()))
     return 1 if found[FAIL] else 0
 
 
@@ -66,7 +76,7 @@ def _results(given: argparse.Namespace) -> Iterator[CheckResult]:
         if given.prometheus:
             yield from prometheus_checks.checks(Prometheus(given.prometheus))
         else:
-            yield unknown("Prometheus", "give its address: --prometheus URL")
+            yield unknown("Prometheus", "give its address: --prometheus ADDRESS")
     except PrometheusError as error:
         yield fail(str(error))
     try:
@@ -74,6 +84,6 @@ def _results(given: argparse.Namespace) -> Iterator[CheckResult]:
             alertmanager = Alertmanager(given.alertmanager)
             yield from alertmanager_checks.checks(alertmanager, send_test_page=given.send_test_page)
         else:
-            yield unknown("Alertmanager", "give its address: --alertmanager URL")
+            yield unknown("Alertmanager", "give its address: --alertmanager ADDRESS")
     except (AlertmanagerError, MergeError) as error:
         yield fail(str(error))

@@ -11,15 +11,16 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tachograph import wire
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
 from tachograph.client.transport.exporter_socket import why_unreachable
 from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
-from tachograph.exporter_address import exporter_url
 from tachograph.http_client import without_password
 from tachograph.humanize import listed, plural
+from tachograph.server_address import exporter_url
 from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.node_source import default_exporter, exporter_page
 from tachograph.top.overview import SourceError
@@ -39,11 +40,41 @@ def checks(exporter: str | None, *, elsewhere: bool) -> Iterator[CheckResult]:
                 "node: this machine has neither an exporter nor its folder", "run tachograph doctor on a node"
             )
             return
-        yield from _socket(path)
+        if exporter is None or is_here(exporter):
+            yield from _socket(path)
         yield fail(str(error))
         return
-    yield from _socket(path)
+    yield from _socket_of(address, path)
     yield from _exporter(page, without_password(address).removesuffix("/metrics"))
+
+
+def _socket_of(address: str, path: str) -> Iterator[CheckResult]:
+    """Yield the results of the socket of the exporter at a URL, which only its own node can check."""
+    if is_here(address):
+        yield from _socket(path)
+    else:
+        host, here = urlsplit(address).hostname, socket.gethostname()
+        yield unknown(f"socket: it is on {host}, and this machine is {here}", "run tachograph doctor there")
+
+
+def is_here(address: str) -> bool:
+    """Return whether the host of an address is this machine; False for one whose name nobody knows."""
+    host = urlsplit(address if "://" in address else f"http://{address}").hostname or ""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_is_own(family, place) for family, *_, place in found)
+
+
+def _is_own(family: int, place: tuple[object, ...]) -> bool:
+    """Return whether an address is one of this machine's: only those can be bound."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(place)
+        except OSError:
+            return False
+    return True
 
 
 def _socket(path: str) -> Iterator[CheckResult]:

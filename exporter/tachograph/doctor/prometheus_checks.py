@@ -63,10 +63,11 @@ def _jobs(prometheus: Prometheus, loaded: Sequence[LoadedRule]) -> Iterator[Chec
         if not up and any(re.fullmatch(pattern, target.labels.get("job", "")) for target in targets):
             yield unknown(f"job {pattern}: not scraped yet", "run this again in a minute")
         elif not up:
-            yield fail(
-                f"rules read the job {pattern}, and nothing is scraped by that name",
-                "name a job of scrape_configs so, or render the rules: tachograph bundle --node-job NAME",
-            )
+            is_ours = usual["exporter_job"] in pattern.split("|")
+            then = f"name a job of scrape_configs {usual['exporter_job'] if is_ours else 'so'}"
+            if not is_ours:
+                then += ", or render the rules for the name that it has: tachograph bundle --out DIR --node-job NAME"
+            yield fail(f"rules read the job {pattern}, and nothing is scraped by that name", then)
         elif not any(series.value for series in up):
             yield fail(f"no target of the job {pattern} answers", f"see {prometheus.url}/targets")
         else:

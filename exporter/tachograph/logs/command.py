@@ -12,15 +12,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from tachograph import duration
+from tachograph.command_line import CommandParser
 from tachograph.logs import text
 from tachograph.logs.reading import Progress, Reading, read, read_stream
 from tachograph.logs.remote import RemoteError, journal, loki
 from tachograph.logs.scan import Context, prepare
-from tachograph.logs.signatures import table
 from tachograph.logs.sources import FilePart, Unread, files, parts, refused, standard_input, whole_lines
 from tachograph.logs.verdict import LogFinding, LogVerdict, conclude
 from tachograph.printable import printable
+from tachograph.server_address import server_url
+from tachograph.signatures.table import table
 
+LOKI_PORT = 3100
 EPILOG = """\
 examples:
   tachograph logs slurm-4711.out
@@ -37,12 +40,12 @@ exit status:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph logs",
-        description="Find the first cause of a failed run in what its ranks, launchers, schedulers and kernels "
-        "printed. Understands the prefixes of torchrun, Slurm, Kubernetes, systemd and NCCL; reads files packed with "
-        "gzip, bzip2 and xz.",
+        description="Find the first cause of a failed run in what its ranks, launchers, schedulers\n"
+        "and kernels printed. Understands the prefixes of torchrun, Slurm, Kubernetes,\n"
+        "systemd and NCCL; reads files packed with gzip, bzip2 and xz.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -50,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--journal", nargs="?", const="", metavar="UNIT", help="read systemd's journal of this machine, or of one unit"
     )
-    parser.add_argument("--loki", metavar="URL", help="read from Loki; needs --query")
+    parser.add_argument("--loki", metavar="ADDRESS", help="read from Loki at HOST, HOST:PORT or a URL; needs --query")
     parser.add_argument("--query", metavar="LOGQL", help='the lines to read from Loki, as {job="llama-70b"}')
     parser.add_argument(
         "--since", default="24h", metavar="TIME", help="for --journal and --loki (default: %(default)s)"
@@ -119,14 +122,17 @@ def _finding(finding: LogFinding) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(finding).items() if name != "weight"}
 
 
-def _checked(parser: argparse.ArgumentParser, given: argparse.Namespace) -> float:
+def _checked(parser: CommandParser, given: argparse.Namespace) -> float:
     """Return the Unix time of --since; exit with a usage error if the arguments do not fit."""
     if bool(given.loki) != bool(given.query):
         parser.error("--loki and --query go together")
     if not given.paths and given.journal is None and not given.loki:
         parser.error("expected a PATH, --journal or --loki")
-    if given.loki and not given.loki.startswith(("http://", "https://")):
-        parser.error(f"--loki {given.loki}: expected http:// or https://")
+    if given.loki:
+        try:
+            given.loki = server_url(given.loki, LOKI_PORT)
+        except ValueError as error:
+            parser.error(f"--loki {given.loki.rpartition('@')[2]}: {error}")
     try:
         return time.time() - duration.parse(given.since)
     except ValueError as error:

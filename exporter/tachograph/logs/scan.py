@@ -10,8 +10,8 @@ from typing import NamedTuple
 from tachograph.logs.line import LogLine, parse
 from tachograph.logs.nccl import CHANNEL, MARKS, NcclFacts
 from tachograph.logs.prefilter import Prefilter
-from tachograph.logs.signatures import LONGEST, LogSignature, table
 from tachograph.logs.tracebacks import Tracebacks
+from tachograph.signatures.table import LONGEST, LogSignature, table
 
 LONG_LINE = 64 << 10
 """Bytes; of a longer line only what is around a known text is read."""

@@ -5,7 +5,6 @@ All faults are found before anything starts, and reported together.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +13,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tachograph.catalog.metric import ALL, DASHBOARDS, SERIES_LEVELS
+from tachograph.command_line import CommandParser
 from tachograph.duration import parse
-from tachograph.exporter_address import DEFAULT_PORT
+from tachograph.humanize import did_you_mean
 from tachograph.node.config_file import ConfigError, Entry, read_file
 from tachograph.node.log import LEVELS
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_names import POLICIES
 from tachograph.node.web.web_config import read_web_config
+from tachograph.server_address import DEFAULT_PORT
 from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
 
 DEFAULT_RAS = "localhost:28028"
@@ -259,13 +260,14 @@ LIVE = frozenset(setting.name for setting in SETTINGS if setting.live)
 """The settings that a reload applies."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph exporter",
         description="Serve metrics of this node's GPUs and training ranks for Prometheus.",
         epilog="A --config file has the same names as keys, nested at the dots: gpu: {interval: 1s}. A flag takes "
         f"precedence over ${SOCKET_ENVIRONMENT}, which takes precedence over the file.",
         allow_abbrev=False,
+        statuses={0: "ended by a signal", 2: "it cannot start: each fault of the configuration is named"},
     )
     parser.add_argument("--config", nargs="?", const=_MISSING, metavar="FILE", help="YAML file of settings.")
     for setting in SETTINGS:
@@ -277,11 +279,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _nearest(flag: str) -> str:
+    known = [f"--{name}" for name in (*_BY_NAME, "config", "no-gpu")]
+    return did_you_mean(flag.partition("=")[0], known, alike=0.75) or "see tachograph exporter --help"
+
+
 def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Config:
     """Return the configuration; raise ConfigError with every fault of flags and file."""
     env = os.environ if environment is None else environment
     flags, unknown = _parser().parse_known_args(arguments)
-    faults = [f"{flag}: no such flag: see tachograph exporter --help" for flag in unknown]
+    faults = [f"{flag}: no such flag: {_nearest(flag)}" for flag in unknown]
     texts = {setting.name: Entry(setting.default, "default") for setting in SETTINGS}
     texts["socket"] = Entry(str(socket_path(env)), "default")
     if flags.config == _MISSING:

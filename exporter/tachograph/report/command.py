@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -11,26 +12,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph import humanize
+from tachograph.command_line import CommandParser
 from tachograph.printable import printable
-from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
+from tachograph.prometheus_api import DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
+from tachograph.report.alert_episodes import FiredAlerts
 from tachograph.report.page import in_words, page
 from tachograph.report.queries import TIMEOUT, matcher
 from tachograph.report.window import Window, iso, moment
 from tachograph.unreadable import UNREADABLE
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph report",
         description="Write one self-contained page about a run and a time window, to attach to a post-mortem.",
         epilog="Times are 2h or 1h30m (that long ago), now, or ISO: 2026-01-31T02:00:00Z. Without a zone they are UTC.",
+        statuses={0: "written", 1: "no report can be written: the text says why", 2: "wrong arguments"},
     )
     parser.add_argument("run", metavar="RUN", help="the run, exactly as its alerts name it")
     parser.add_argument("--since", default="2h", metavar="TIME", help="start of the window (default: %(default)s)")
     parser.add_argument("--until", default="now", metavar="TIME", help="end of the window (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="output file; - for standard output")
     parser.add_argument(
-        "--prometheus", default=default_url(), metavar="URL", help=f"default: ${ENVIRONMENT}, or %(default)s"
+        "--prometheus",
+        default=default_url(),
+        metavar="ADDRESS",
+        help=f"HOST, HOST:PORT or a URL (default: ${ENVIRONMENT}, or {DEFAULT_URL})",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print an object on the report, with the key alerts, in place of the line"
     )
     return parser
 
@@ -41,6 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         given = parser.parse_args(arguments)
         window = _window(parser, given, now)
+        if given.json and str(given.out) == "-":
+            parser.error("--json and --out - both write to standard output: give the report a file")
     except SystemExit as end:
         return int(end.code or 0)
     to_stdout = str(given.out) == "-"
@@ -66,6 +78,9 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"tachograph report: cannot write {given.out}: {error.strerror or error}\n")
         return 1
+    if given.json:
+        sys.stdout.write(json.dumps(_as_object(given, window, size, fired), indent=2) + "\n")
+        return 0
     first = fired.first()
     said = in_words(fired, first) if first else "no alert fired."
     what = f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {humanize.short(size)}B; {said}"
@@ -73,7 +88,33 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _window(parser: argparse.ArgumentParser, given: argparse.Namespace, now: float) -> Window:
+def _as_object(given: argparse.Namespace, window: Window, size: int, fired: FiredAlerts) -> dict[str, object]:
+    """Return what --json prints: where the report is, and the alerts that it has, pages first."""
+    alerts = [
+        {
+            "alert": each.alert,
+            "severity": each.severity,
+            "named": each.named,
+            "fired": iso(each.fired),
+            "ended": None if each.still else iso(each.ended),
+            "before_window": each.before,
+            "text": each.words,
+        }
+        for each in fired.found
+    ]
+    return {
+        "version": 1,
+        "run": given.run,
+        "file": str(given.out),
+        "bytes": size,
+        "start": iso(window.start),
+        "end": iso(window.end),
+        "alerts": alerts,
+        "alerts_not_listed": dict(fired.more),
+    }
+
+
+def _window(parser: CommandParser, given: argparse.Namespace, now: float) -> Window:
     """Return the window of the arguments; exit with a usage error if it is not valid."""
     try:
         since, until = moment(given.since, now), moment(given.until, now)

@@ -39,10 +39,10 @@ class Silence:
 
 
 class Silences:
-    """The silences of the Alertmanager at a URL. Every method raises AlertmanagerError."""
+    """The silences of the Alertmanager at an address. Every method raises AlertmanagerError, as this does."""
 
-    def __init__(self, url: str) -> None:
-        self._alertmanager = Alertmanager(url)
+    def __init__(self, address: str) -> None:
+        self._alertmanager = Alertmanager(address)
 
     def add(self, silence: Silence) -> str:
         """Create a silence; return its id."""

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import json
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from tachograph import duration, humanize
 from tachograph.alertmanager_api import DEFAULT_URL, ENVIRONMENT, AlertmanagerError, default_url
+from tachograph.command_line import CommandParser
 from tachograph.printable import printable
 from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
 
 LONGEST = 4 * 3600.0
 """Limit without --yes: a longer silence outlives the shift of the engineer who created it."""
+
+STATUSES = {0: "done", 1: "Alertmanager does not answer, or refuses", 2: "wrong arguments"}
 
 RESTART_ALERTS = (
     "RankDead", "RankFailed", "RankFrozen", "RunHung", "RunDown", "RestartLoop",
@@ -24,11 +29,12 @@ RESTART_ALERTS = (
 """Alerts that a planned restart may cause; a broken GPU, a NaN loss or a failed checkpoint are not among them."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph silence",
         description="Silence the alerts of one run for a while, through Alertmanager. Only notifications are affected.",
         epilog="For recurring quiet hours, configure Alertmanager: docs/pages.md.",
+        statuses=STATUSES,
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="name of the run, exactly as in its alerts")
     parser.add_argument("--for", dest="length", type=_length, metavar="20m", help="how long, starting now")
@@ -42,11 +48,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--yes", action="store_true", help=f"allow more than {humanize.span(LONGEST)}")
     parser.add_argument("--list", action="store_true", help="list the silences of RUN, or of all runs")
     parser.add_argument("--expire", metavar="ID", help="end a silence now")
+    parser.add_argument("--json", action="store_true", help="print an object, with the key silences")
     parser.add_argument(
         "--alertmanager",
         default=default_url(),
-        metavar="URL",
-        help=f"default: ${ENVIRONMENT}, or {DEFAULT_URL}",
+        metavar="ADDRESS",
+        help=f"HOST, HOST:PORT or a URL (default: ${ENVIRONMENT}, or {DEFAULT_URL})",
     )
     return parser
 
@@ -77,13 +84,16 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(wrong)
     except SystemExit as end:
         return int(end.code or 0)
-    silences = Silences(given.alertmanager)
     try:
+        silences = Silences(given.alertmanager)
         if given.list:
-            return _list(silences, given.run)
+            return _list(silences, given)
         if given.expire:
             silences.expire(given.expire)
-            print(f"Silence {given.expire} has ended.")
+            if given.json:
+                _print_json(ended=given.expire)
+            else:
+                print(printable(f"Silence {given.expire} has ended."))
             return 0
         return _add(silences, given)
     except AlertmanagerError as error:
@@ -123,6 +133,9 @@ def _add(silences: Silences, given: argparse.Namespace) -> int:
     now = datetime.now(timezone.utc)
     silence = Silence(tuple(matchers), now, now + timedelta(seconds=given.length), given.by.strip(), given.why)
     silence_id = silences.add(silence)
+    if given.json:
+        _print_json(replace(silence, id=silence_id, state="active"))
+        return 0
     what = "alerts that a restart causes" if given.planned_restart else "all alerts"
     until = f"{_clock(silence.ends)} ({humanize.span(given.length)})"
     print(printable(f"Run {given.run} is silenced until {until}: {what}."))
@@ -131,9 +144,12 @@ def _add(silences: Silences, given: argparse.Namespace) -> int:
     return 0
 
 
-def _list(silences: Silences, run: str | None) -> int:
-    now = datetime.now(timezone.utc)
+def _list(silences: Silences, given: argparse.Namespace) -> int:
+    now, run = datetime.now(timezone.utc), given.run
     found = [one for one in silences.current() if run is None or SilenceMatcher("run", run) in one.matchers]
+    if given.json:
+        _print_json(*found)
+        return 0
     if not found:
         print("There are no silences." if run is None else printable(f"Run {run} is not silenced."))
     for one in found:
@@ -144,6 +160,23 @@ def _list(silences: Silences, run: str | None) -> int:
         print(printable(f"    {', '.join(map(str, one.matchers))}"))
         print(printable(f"    {one.by}: {one.why}"))
     return 0
+
+
+def _print_json(*silences: Silence, ended: str | None = None) -> None:
+    """Print what was created or found, or the id of the silence that was ended."""
+    found = [
+        {
+            "id": one.id,
+            "state": one.state,
+            "matchers": list(map(str, one.matchers)),
+            "starts": one.starts.isoformat(),
+            "ends": one.ends.isoformat(),
+            "by": one.by,
+            "why": one.why,
+        }
+        for one in silences
+    ]
+    print(json.dumps({"version": 1, "silences": found, "ended": ended}, indent=2))
 
 
 def _clock(time: datetime) -> str:

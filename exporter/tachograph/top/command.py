@@ -12,8 +12,16 @@ from collections.abc import Sequence
 from rich.console import Console, Group
 from rich.rule import Rule
 
+from tachograph.command_line import CommandParser
 from tachograph.printable import printable
-from tachograph.prometheus_api import Prometheus, PrometheusError, default_url, nearest
+from tachograph.prometheus_api import (
+    DEFAULT_URL,
+    ENVIRONMENT,
+    Prometheus,
+    PrometheusError,
+    default_url,
+    nearest,
+)
 from tachograph.top import tables
 from tachograph.top.header import header
 from tachograph.top.node_source import DEFAULT_EXPORTER, EXPORTER_ENVIRONMENT, NodeSource, default_exporter
@@ -29,11 +37,12 @@ ASCII = str.maketrans("▁▂▃▄▅▆▇█░▌─·…°", "_.-=+*%#.!- ~
 """Replacements for the characters of a picture in an encoding that lacks them."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph top",
         description="Show a node or a run: ranks, GPUs and alerts, the worst first.",
         epilog="Press ? for the keys. Into a file or a pipe it prints one picture: docs/top.md.",
+        statuses={0: "shown", 1: "the exporter or Prometheus does not answer", 2: "wrong arguments"},
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run, through Prometheus; without it: a node")
     parser.add_argument(
@@ -41,7 +50,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NODE|URL",
         help=f"the node's exporter (default: ${EXPORTER_ENVIRONMENT}, or {DEFAULT_EXPORTER})",
     )
-    parser.add_argument("--prometheus", metavar="URL", help=f"default: $PROMETHEUS_URL, or {default_url()}")
+    parser.add_argument(
+        "--prometheus",
+        metavar="ADDRESS",
+        help=f"HOST, HOST:PORT or a URL (default: ${ENVIRONMENT}, or {DEFAULT_URL})",
+    )
     parser.add_argument(
         "--interval", type=_interval, metavar="SECONDS", help=f"default: {NODE_SECONDS:.0f}, of a run {RUN_SECONDS:.0f}"
     )

@@ -9,8 +9,8 @@ from collections import defaultdict, deque
 from dataclasses import replace
 
 from tachograph.catalog import index as c
-from tachograph.exporter_address import DEFAULT_PORT, exporter_url
 from tachograph.http_client import HttpError, ask, without_password
+from tachograph.server_address import DEFAULT_PORT, exporter_url
 from tachograph.top import node_rows
 from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.node_rows import Said

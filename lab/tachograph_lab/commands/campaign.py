@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tachograph.humanize import duration, plural, span
 from tachograph_lab import binaries
-from tachograph_lab.commands.parser import CommandParser, at_least_one
+from tachograph_lab.commands.parser import LabParser, at_least_one
 from tachograph_lab.replay.batch import Outcome, replay_all
 from tachograph_lab.replay.verdict import NOBODY
 from tachograph_lab.scenario import ScenarioError, random_scenario
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser("campaign", __doc__.splitlines()[0])
+    parser = LabParser("campaign", __doc__.splitlines()[0])
     parser.add_argument("--count", type=at_least_one, default=200, metavar="N", help="number of scenarios (200)")
     parser.add_argument(
         "--ranks", type=_ranks, default=MOST_RANKS, metavar="N", help=f"size of the largest fleet ({MOST_RANKS})"

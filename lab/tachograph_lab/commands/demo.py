@@ -23,7 +23,7 @@ from tachograph.humanize import duration, plural, span
 from tachograph.signals import signals_as_exit
 from tachograph_lab import binaries
 from tachograph_lab.checkout import root
-from tachograph_lab.commands.parser import CommandParser, seconds
+from tachograph_lab.commands.parser import LabParser, seconds
 from tachograph_lab.demo.demo_run import RANKS, DemoRun
 from tachograph_lab.demo.demo_scenarios import FIRST_RUN, SCENARIOS
 from tachograph_lab.demo.launch import launch
@@ -114,7 +114,7 @@ def _leave_running(stack: Stack, pager: Pager) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser("demo", "Run a real job, inject five faults, show the pages they cause.")
+    parser = LabParser("demo", "Run a real job, inject five faults, show the pages they cause.")
     parser.add_argument(
         "--keep", action="store_true", help="leave the stack and a fresh healthy job running at the end"
     )

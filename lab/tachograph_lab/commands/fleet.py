@@ -14,7 +14,7 @@ from tachograph.humanize import plural
 from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 from tachograph_lab import binaries
-from tachograph_lab.commands.parser import CommandParser
+from tachograph_lab.commands.parser import LabParser
 from tachograph_lab.commands.replay import find
 from tachograph_lab.live.live_fleet import ANNOUNCEMENT, Announcement
 from tachograph_lab.live.watched_fleet import WatchedFleet, start_fleet, wait
@@ -93,7 +93,7 @@ def _clock(unix: float) -> str:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser("fleet", "Run a scenario's fleet in real time: real exporters, simulated ranks.")
+    parser = LabParser("fleet", "Run a scenario's fleet in real time: real exporters, simulated ranks.")
     parser.add_argument("scenario", metavar="FILE|NUMBER", help="a scenario file, or an incident by number")
     parser.add_argument(
         "--for", dest="seconds", type=_seconds, metavar="TIME", help="stop this long after second 0, for example 10m"

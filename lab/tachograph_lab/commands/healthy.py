@@ -14,7 +14,7 @@ from random import Random
 
 from tachograph.humanize import duration, span
 from tachograph_lab import binaries
-from tachograph_lab.commands.parser import CommandParser
+from tachograph_lab.commands.parser import LabParser
 from tachograph_lab.replay.batch import replay_all
 from tachograph_lab.scenario import Fleet, Learning, Loss, Pause, Scenario, Work
 from tachograph_lab.scenario.faults import BatchChange, Finish, PlannedRestart, Rollout, ScrapeFailure
@@ -96,7 +96,7 @@ def _replay(days: Iterable[Scenario], options: argparse.Namespace) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser("healthy", __doc__.splitlines()[0])
+    parser = LabParser("healthy", __doc__.splitlines()[0])
     parser.add_argument(
         "--ranks", type=int, nargs="+", choices=FLEETS, default=USUAL, help="sizes of the fleets (2 8 64)"
     )

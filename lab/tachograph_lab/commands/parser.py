@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
 
+from tachograph.command_line import CommandParser
 from tachograph_lab import binaries
 from tachograph_lab.scenario.values import some_time
 
 
-class CommandParser(argparse.ArgumentParser):
-    """An argument parser for `tachograph-lab NAME` that reports a mistake in one line and exits with status 2."""
+class LabParser(CommandParser):
+    """The argument parser of `tachograph-lab NAME`."""
 
     def __init__(self, name: str, description: str) -> None:
         super().__init__(prog=f"tachograph-lab {name}", description=description)
@@ -39,10 +39,6 @@ class CommandParser(argparse.ArgumentParser):
         if options.scrape is not None or options.evaluation is not None:
             self.error("give --intervals, or --scrape and --evaluation")
         return [(each, each) for each in options.intervals]
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with status 2 and the message in one line."""
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def seconds(text: str) -> float:

@@ -21,7 +21,7 @@ from tachograph.humanize import duration, plural, span
 from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 from tachograph_lab import binaries
-from tachograph_lab.commands.parser import CommandParser
+from tachograph_lab.commands.parser import LabParser
 from tachograph_lab.processes import ProcessError
 from tachograph_lab.replay.batch import Outcome, replay_all, workers
 from tachograph_lab.scenario import INCIDENTS, Scenario, ScenarioError, load
@@ -208,7 +208,7 @@ def _show(console: Console, outcome: Outcome) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser("replay", "Replay incidents and compare the pages received with those expected.")
+    parser = LabParser("replay", "Replay incidents and compare the pages received with those expected.")
     parser.add_argument("scenarios", nargs="*", metavar="FILE|NUMBER", help="scenario files, or incidents by number")
     parser.add_argument("--all", action="store_true", help="all incidents; with --live those that can run live")
     parser.add_argument(

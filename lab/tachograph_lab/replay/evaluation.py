@@ -10,7 +10,8 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -53,7 +54,10 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="tachograph-replay-") as folder:
         path = Path(folder) / "test.yml"
         with path.open("w", encoding="utf-8") as file:
-            _write_test(file, recording, rules, evaluation_seconds, moments)
+            questions = (
+                {"eval_time": milliseconds(at), "alertname": alert} for at in moments for alert in rules.alerts
+            )
+            PromtoolTest(recording, rules, evaluation_seconds, "alert_rule_test", questions).write(file)
         return spans(_run(promtool_limit.raised(suite), path).alerts, moments)
 
 
@@ -81,7 +85,7 @@ def _run(program: Path, path: Path) -> PromtoolOutput:
     """Return promtool's answers; what a rule or template cannot do is an EvaluationError."""
     command = dying_with_parent([str(program), "test", "rules", str(path)])
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment(path.stat().st_size)
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=roomy(path.stat().st_size)
     ) as promtool:
         assert promtool.stdout is not None
         try:
@@ -96,7 +100,8 @@ def _run(program: Path, path: Path) -> PromtoolOutput:
     return output
 
 
-def _environment(file_bytes: int) -> dict[str, str]:
+def roomy(file_bytes: int) -> dict[str, str]:
+    """Return an environment that leaves promtool memory for a test file of so many bytes."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     room = min(max(LEAST_ROOM, ROOM_PER_BYTE * file_bytes), int(MOST_ROOM * memory))
     return {**FASTER, "GOMEMLIMIT": f"{room}B", **os.environ}
@@ -105,26 +110,34 @@ def _environment(file_bytes: int) -> dict[str, str]:
 _BROKEN = "<error expanding template"
 
 
-def _write_test(
-    file: TextIO, recording: Recording, rules: ShippedRules, evaluation_seconds: float, moments: Iterable[float]
-) -> None:
-    """Write a test that asks for each alert at each moment: JSON, which is YAML.
+@dataclass(frozen=True)
+class PromtoolTest:
+    """A test of promtool's: what was scraped, the rules, how often these are evaluated, and its questions.
 
-    The questions are cheap: 400,000 of them cost promtool 3 s and 500 MB.
+    `kind` is the key of its questions: `alert_rule_test` or `promql_expr_test`.
     """
-    suite = {
-        "rule_files": [str(path) for path in rules.files],
-        "evaluation_interval": _ms(evaluation_seconds),
-        "group_eval_order": rules.groups,
-    }
-    test = {"interval": _ms(recording.grid_seconds)}
-    file.write(f'{json.dumps(suite)[:-1]},"tests":[{json.dumps(test)[:-1]},"input_series":[')
-    input_series.write(recording, file)
-    file.write('],"alert_rule_test":[')
-    questions = ({"eval_time": _ms(at), "alertname": alert} for at in moments for alert in rules.alerts)
-    file.write(",\n".join(map(json.dumps, questions)))
-    file.write("]}]}\n")
+
+    recording: Recording
+    rules: ShippedRules
+    evaluation_seconds: float
+    kind: str
+    questions: Iterable[Mapping[str, str]]
+
+    def write(self, file: TextIO) -> None:
+        """Write it: JSON, which is YAML. Questions are cheap: 400,000 of them cost promtool 3 s and 500 MB."""
+        suite = {
+            "rule_files": [str(path) for path in self.rules.files],
+            "evaluation_interval": milliseconds(self.evaluation_seconds),
+            "group_eval_order": self.rules.groups,
+        }
+        test = {"interval": milliseconds(self.recording.grid_seconds)}
+        file.write(f'{json.dumps(suite)[:-1]},"tests":[{json.dumps(test)[:-1]},"input_series":[')
+        input_series.write(self.recording, file)
+        file.write(f'],"{self.kind}":[')
+        file.write(",\n".join(map(json.dumps, self.questions)))
+        file.write("]}]}\n")
 
 
-def _ms(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """Return a duration as promtool reads it."""
     return f"{round(seconds * 1000)}ms"

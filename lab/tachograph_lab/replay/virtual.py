@@ -130,7 +130,7 @@ def _firings(cluster: _Cluster, rules: ShippedRules, scenario: Scenario, suite: 
     found: list[Firing] = []
     starts = [0.0, *restarts(scenario)]
     for start, end in zip(starts, [*starts[1:], cluster.seconds], strict=True):
-        known = cluster if len(starts) == 1 else _KnownSince(cluster, start, end)
+        known = cluster if len(starts) == 1 else KnownSince(cluster, start, end)
         found = after_restart(found, evaluate(known, rules, interval(scenario), suite), start)
     return found
 
@@ -174,7 +174,7 @@ def _bare(texts: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {name: text.replace(prefix, "") for name, text in texts.items()}
 
 
-class _KnownSince(Recording):
+class KnownSince(Recording):
     """A recording of which Prometheus knows nothing from before second `start`, up to `end`."""
 
     def __init__(self, whole: Recording, start: float, end: float) -> None:

@@ -325,7 +325,8 @@ def test_what_cannot_be_had_is_said_once(
     assert len(lines) == (said is not None)
     if said:
         assert said in lines[0]
-        assert lines[0].startswith("how many collectives on nccl" if "nccl" in group.backends else "how many")
+        words = "how many collectives on nccl" if "nccl" in group.backends else "how many"
+        assert lines[0].startswith(f"tachograph: {words}")
 
 
 @pytest.mark.parametrize(

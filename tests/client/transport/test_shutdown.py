@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog.rank import FAILURE_CATEGORIES
+from tachograph.catalog.rank import FAILURE_REASONS
 from tachograph.client.core.notice import raised_by_signal
 from tachograph.client.transport.failure_reason import _CATEGORIES, LONGEST_CHAIN, describe
 from tests.client.conftest import BLOCKED_IN_C
@@ -361,7 +361,7 @@ def test_a_chain_is_followed_to_some_length_and_once() -> None:
 def test_the_client_says_what_the_catalog_knows() -> None:
     """A word that only one side has would be counted as `exception`, and page for a run that was told to end."""
     without_pattern = {"exit_code", "exception"}
-    assert {category for category, _ in _CATEGORIES} | without_pattern == set(FAILURE_CATEGORIES)
+    assert {category for category, _ in _CATEGORIES} | without_pattern == set(FAILURE_REASONS)
 
 
 def test_a_loaders_own_exception_is_a_data_failure() -> None:

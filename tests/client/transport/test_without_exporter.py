@@ -118,7 +118,7 @@ def test_where_there_is_no_exporter_it_says_how_to_start_one(
     until(lambda: caplog.records)
     recorder.close()
     (line,) = map(logging.LogRecord.getMessage, caplog.records)
-    assert line.startswith(f"no exporter at {tmp_path}/none.sock (")
+    assert line.startswith(f"tachograph: no exporter at {tmp_path}/none.sock (")
     assert "start `tachograph exporter` on this node, or set TACHOGRAPH_SOCKET" in line
 
 
@@ -159,7 +159,7 @@ def test_a_closed_socket_is_not_a_missing_exporter(open_folder: Path) -> None:
         path.chmod(0o400)
         line = said_as_a_stranger(path)
     uid, group = 65534 if os.geteuid() == 0 else os.geteuid(), path.stat().st_gid
-    assert line.startswith(f"permission denied for the exporter at {path}: {path} has mode 0400 and group ")
+    assert line.startswith(f"tachograph: permission denied for the exporter at {path}: {path} has mode 0400 and group ")
     assert f"({group}); add uid {uid} to that group, or start the exporter with --socket-mode 0666" in line
     assert "no exporter" not in line
 

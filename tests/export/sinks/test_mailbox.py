@@ -79,7 +79,7 @@ def test_a_failure_is_told_once_and_the_next_frame_is_tried(until: Until, caplog
     assert tried == [0, 1, 2, 3, 4]
     told = [record.getMessage() for record in caplog.records]
     ours = [text for text in told if "no exporter" not in text]  # which a recorder of an earlier test may still say
-    assert ours == ["metrics do not reach test: ConnectionError('refused')"]
+    assert ours == ["tachograph: metrics do not reach test: ConnectionError('refused')"]
 
 
 def test_no_frame_no_thread() -> None:

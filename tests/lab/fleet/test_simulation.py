@@ -217,7 +217,7 @@ def test_a_planned_restart_goes_on_from_the_checkpoint(play: Play) -> None:
     saved = int(played.rank("train_checkpoint_step", 0))
     at = played.rank("train_step", 0)
     assert 0 < saved < at
-    assert played.until(88).rank("train_failures_total", 1)["terminated",] == 1
+    assert played.until(88).rank("train_failures_total", 1)["preemption",] == 1
     played.until(115)
     assert played.rank("train_resume_step", 1) == saved
     assert saved < played.rank("train_step", 0)

@@ -214,7 +214,7 @@ def test_a_prometheus_that_is_new_has_a_past_of_its_own() -> None:
     """It knows nothing from before, so it is evaluated alone, and what fires on both sides has never ended."""
     story = scenario(PrometheusRestart(at=60), expect=())
     whole = record(story, shipped().words)
-    known = [*virtual._KnownSince(whole, 60.0, 120.0).series()]
+    known = [*virtual.KnownSince(whole, 60.0, 120.0).series()]
     assert {one.first for one in known} == {0, 1, 2, 3}
     for one in known:
         moments = one.first + 5.0 * np.arange(len(one.values))

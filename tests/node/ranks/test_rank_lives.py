@@ -199,7 +199,7 @@ def test_its_end_is_when_it_raised(table: Any, hand: Any, end: str) -> None:
         table.lost(link)
     assert table.states() == ["failed"]
     assert table.shown()["rank_ended_timestamp_seconds", "r", "0", "collective"] == 99.5
-    assert table.shown()["train_failures_total", "r", "0", "collective"] == 1
+    assert table.shown()["train_failures_total", "r", "0", "network"] == 1
 
 
 @pytest.mark.parametrize("given", [7, [], {}, {**RAISED, "time": "now"}, {**RAISED, "category": None}])

@@ -177,10 +177,10 @@ def test_the_exit_code_of_a_finished_rank_decides(table: Any, hand: Any) -> None
     shown = table.shown()
     assert table.states() == ["failed"]
     assert shown["rank_up", "r", "0"] == 0
-    assert shown["train_failures_total", "r", "0", "exit_code"] == 1
+    assert shown["train_failures_total", "r", "0", "software"] == 1
     assert shown["rank_ended_timestamp_seconds", "r", "0", "exit_code"] == hand.epoch
     table.exited(rank, 1 << 8, decides=True)
-    assert table.shown()["train_failures_total", "r", "0", "exit_code"] == 1
+    assert table.shown()["train_failures_total", "r", "0", "software"] == 1
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,13 @@ from tachograph.catalog.node import KERNEL_EVENT_KINDS, NODE_KERNEL_EVENTS, NODE
 from tachograph.node.samples import Row
 from tachograph.node.xid.counts import RESTART_SECONDS, XidWatch
 from tachograph.node.xid.kernel_events import (
-    LONGEST_TEXT,
     MOST_MESSAGES,
     MOST_OF_A_KIND,
     REPLACE_SECONDS,
     SHOWN_SECONDS,
     KernelEvents,
-    shown_text,
 )
+from tachograph.printable import LONGEST_PLAIN, plain
 
 NFS = "nfs: server fs01 not responding, still trying"
 OOM = "Memory cgroup out of memory: Killed process {} (python3) total-vm:1kB"
@@ -108,13 +107,13 @@ def test_no_more_than_eight_are_shown() -> None:
             "a[7]: segfault at 7f5e3a0012f8 ip 000000000046 sp 00007ffd11 error 4 in x.so[7f5e3a000000+1000]",
             "a[7]: segfault at ? ip ? sp 00007ffd11 error 4 in x.so[?+1000]",
         ),
-        ("x" * LONGEST_TEXT, "x" * LONGEST_TEXT),
-        ("x" * 9000, "x" * (LONGEST_TEXT - 3) + "..."),
+        ("x" * LONGEST_PLAIN, "x" * LONGEST_PLAIN),
+        ("x" * 9000, "x" * (LONGEST_PLAIN - 3) + "..."),
     ],
 )
 def test_a_text_is_plain_and_bounded(text: str, shown: str) -> None:
     """Nothing that a chat, a page, a template or a terminal would act on, whatever a process calls itself."""
-    assert shown_text(text) == shown
+    assert plain(text) == shown
 
 
 def test_events_come_from_the_log(kernel_watch: XidWatch, log: Any, until: Callable[..., Any]) -> None:

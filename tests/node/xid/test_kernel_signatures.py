@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tachograph.catalog.node import KERNEL_EVENT_KINDS
 from tachograph.node.xid.kernel_signatures import SIGNATURES, kind_of
 from tachograph.node.xid.kmsg import kernel_record
+from tachograph.signatures.table import classify
 
 TEXTS = [
     ("oom_kill", "Out of memory: Killed process 4242 (python3) total-vm:90000000kB, anon-rss:80000000kB, UID:1000"),
@@ -80,7 +81,14 @@ def test_every_kind_has_one_row_and_a_spelling() -> None:
     assert tuple(row.kind for row in SIGNATURES) == KERNEL_EVENT_KINDS
     assert {kind for kind, _ in TEXTS} == {"", *KERNEL_EVENT_KINDS}
     assert len(KERNEL_EVENT_KINDS) <= 12
-    assert all(row.meaning and row.action for row in SIGNATURES)
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, text in TEXTS if kind])
+def test_the_table_of_logs_explains_the_same_messages(kind: str, text: str) -> None:
+    """`tachograph logs` finds each in a log of the kernel, and its row says what the kind means."""
+    found = classify(text)
+    assert found is not None
+    assert found.name in next(row.rows for row in SIGNATURES if row.kind == kind)
 
 
 @pytest.mark.parametrize("kind", KERNEL_EVENT_KINDS)

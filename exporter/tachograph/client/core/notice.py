@@ -20,7 +20,9 @@ _logged: set[str] = set()
 
 
 def notice(subject: str, text: str, error: BaseException | None = None) -> None:
-    """Log `text`, and the error behind it, as a warning of the logger `tachograph`, once about each subject.
+    """Log `tachograph: text`, and the error behind it, as a warning of the logger `tachograph`, once on each subject.
+
+    The text has the prefix itself, since most programs' logs, and a program without any, do not show a logger's name.
 
     Never raises, whatever the program's log handlers do; if logging itself cannot be loaded, a later
     call tries again.
@@ -35,7 +37,7 @@ def notice(subject: str, text: str, error: BaseException | None = None) -> None:
         except Exception:  # noqa: BLE001 - no free file descriptor, no memory
             _logged.discard(subject)
             return
-        logging.getLogger("tachograph").warning(line)
+        logging.getLogger("tachograph").warning(f"tachograph: {line}")
     except Exception as fault:
         if raised_by_signal(fault):
             raise

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tachograph._version import __version__
+from tachograph.command_line import CommandParser
 from tachograph.node.driver.call_recorder import CallRecorder
 from tachograph.node.driver.nvml import Nvml, NvmlFailure, Untyped
 from tachograph.node.gpu.node_collector import NodeCollector
@@ -36,7 +37,11 @@ PATIENCE_SECONDS = 20.0  # without persistence mode the driver needs seconds for
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a capture; return the exit status."""
-    parser = argparse.ArgumentParser(prog="tachograph capture", description="Record what this machine's NVML answers.")
+    parser = CommandParser(
+        prog="tachograph capture",
+        description="Record what this machine's NVML answers.",
+        statuses={0: "written", 1: "no driver, no GPU, or no file", 2: "wrong arguments"},
+    )
     parser.add_argument("--out", metavar="FILE", help="where to write (default: GPU__DRIVER.json in this folder)")
     parser.add_argument(
         "--seconds", type=_seconds, default=DEFAULT_SECONDS, help=f"how long to record (default {DEFAULT_SECONDS:.0f})"

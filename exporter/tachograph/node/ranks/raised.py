@@ -14,6 +14,11 @@ SAME_SECONDS = 1.0
 """Two exceptions that are less apart are one, told by a clock that is being set right."""
 
 
+def known_reason(category: str) -> str:
+    """Return what a rank says that it failed by as one of catalog.FAILURE_REASONS; another word is `exception`."""
+    return category if category in catalog.FAILURE_REASONS else catalog.FAILURE_REASONS[-1]
+
+
 class Raised(NamedTuple):
     """Why a rank is held up, since when by the clock of the day, and seen since when by ours."""
 
@@ -37,7 +42,7 @@ def raised(given: object, before: Raised | None, now: float) -> Raised | None:
     category, message, at = map(given.get, ("category", "message", "time")) if isinstance(given, dict) else [None] * 3
     if not isinstance(category, str) or not isinstance(message, str) or not isinstance(at, float):
         raise ValueError("no exception")
-    known = category if category in catalog.FAILURE_CATEGORIES else catalog.FAILURE_CATEGORIES[-1]
+    known = known_reason(category)
     if before is not None and abs(before.at - at) < SAME_SECONDS:
         at, now = before.at, before.seen
     return Raised(known, cut(message, MAX_NOTICE_BYTES), at, now)

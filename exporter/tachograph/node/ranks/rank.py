@@ -14,8 +14,9 @@ from tachograph.catalog.metric import ALL, SERIES_LEVELS
 from tachograph.node.histograms import MOST, Buckets, parse
 from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
+from tachograph.node.ranks.last_words import SILENCE, LastWords, last_words
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.raised import Raised, raised
+from tachograph.node.ranks.raised import Raised, known_reason, raised
 from tachograph.node.ranks.recent_steps import RecentSteps
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.saved_totals import SavedProcess
@@ -71,6 +72,7 @@ class EarlierEnd(NamedTuple):
     restarts: int
     wall: float
     reason: str
+    said: LastWords
 
 
 class Rank:
@@ -116,6 +118,7 @@ class Rank:
         self.ended_at = 0.0
         self.lost: tuple[float, float] | None = None
         self.outcome = self.end_reason = self.failure_reason = self.end_note = ""
+        self._last_words = SILENCE
         self.key = (hello.run, str(hello.rank))
         self.restarts = max(self.restarts, hello.attempt)
         self.config, self.peak_flops, self.grant, self.job = config, peak_flops, grant, job
@@ -199,13 +202,14 @@ class Rank:
         self.link, self.outcome, self.ended, self.ended_at = None, outcome, now, wall
         self.end_reason = "died" if outcome == "dead" else outcome
         if failed is not None and outcome == "dead":
-            self.fail(failed.category)
+            self.fail(failed.category, failed.message)
             self.failure_reason = f"{failed.category}: {failed.message}"
 
-    def fail(self, category: str) -> None:
+    def fail(self, category: str, message: str = "") -> None:
         """Make the end of the rank a failure, since what it raised, if it did."""
-        self.outcome = "failed"
-        self.end_reason = self.series.fail(category)
+        self.outcome, self.end_reason = "failed", known_reason(category)
+        self._last_words = last_words(self.end_reason, message)
+        self.series.fail(self._last_words.category)
         last = self._last_raised
         if last is not None and (self.progress is None or self.progress <= last.at):
             self.ended_at = min(self.ended_at, last.at)
@@ -217,6 +221,11 @@ class Rank:
             return self.failure_reason
         return f"{failed.category}: {failed.message} (its process has not ended)"
 
+    def last_words(self, now: float) -> LastWords:
+        """Return what the rank said when it failed, also while its process lives."""
+        failed = self.failed_by(now)
+        return self._last_words if failed is None else last_words(failed.category, failed.message)
+
     def failed_by(self, now: float) -> Raised | None:
         """Return what a living rank has failed by: an exception that has held it up for long enough."""
         raised = self._raised
@@ -227,8 +236,9 @@ class Rank:
         self.states |= earlier.states
         if earlier.ended is not None and earlier.outcome != "finished":
             self.earlier_end = EarlierEnd(
-                earlier.ended, earlier.began, earlier.restarts, earlier.ended_at, earlier.end_reason
-            )
+                earlier.ended, earlier.began, earlier.restarts, earlier.ended_at, earlier.end_reason,
+                earlier.last_words(earlier.ended),
+            )  # fmt: skip
 
     def apply(self, state: State, now: float, most: int) -> list[CounterDelta]:
         """Apply a state, with at most `most` series; return what it adds to the run's merged families."""

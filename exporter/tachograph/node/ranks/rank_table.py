@@ -248,7 +248,7 @@ class RankTable:
         self._said_bye[link] = self._by_link.pop(link)
         rank.end("finished", self._clock.monotonic(), self._clock.wall())
         if bye.outcome == "failed":
-            rank.fail(bye.category)
+            rank.fail(bye.category, bye.message)
             rank.failure_reason = bye.reason
         elif bye.exit_code:
             _fail_by(rank, bye.exit_code)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from tachograph.catalog.metric import ALL, COUNTER, SERIES_LEVELS, Metric
-from tachograph.catalog.rank import FAILURE_CATEGORIES, TRAIN_FAILURES, TRAIN_METRICS
+from tachograph.catalog.rank import TRAIN_FAILURES, TRAIN_METRICS
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.samples import Sample
@@ -120,12 +120,10 @@ class RankSeries:
         """Return how many values the family's own label may have."""
         return self._limits.layers if row.own_label == "layer" else self._limits.label_values
 
-    def fail(self, category: str) -> str:
-        """Count a failure of the rank's process and return its category; an unknown one counts as `exception`."""
+    def fail(self, category: str) -> None:
+        """Count a failure of the rank's process by one of catalog.FAILURE_CATEGORIES."""
         counts = self.counters.setdefault(TRAIN_FAILURES.key, {})
-        known = category if category in FAILURE_CATEGORIES else FAILURE_CATEGORIES[-1]
-        counts[known] = counts.get(known, 0.0) + 1
-        return known
+        counts[category] = counts.get(category, 0.0) + 1
 
     def total(self, key: str) -> float | None:
         """Return a counter summed over its label, or None if the rank never sent it."""

@@ -9,13 +9,13 @@ how fast they change, and in their characters: none has a meaning in a chat or i
 
 from __future__ import annotations
 
-import re
 import threading
 from dataclasses import dataclass
 
 from tachograph.catalog.node import KERNEL_EVENT_KINDS, NODE_KERNEL_EVENTS, NODE_KERNEL_MESSAGE
 from tachograph.node.samples import Row
 from tachograph.node.xid.kernel_signatures import kind_of
+from tachograph.printable import plain
 
 SHOWN_SECONDS = 120.0
 """How long a message is shown: Prometheus has it from then on."""
@@ -24,13 +24,6 @@ MOST_MESSAGES, MOST_OF_A_KIND = 8, 2
 
 REPLACE_SECONDS = 30.0
 """How long a message keeps its place from newer ones of its kind: each new text is a new series in Prometheus."""
-
-LONGEST_TEXT = 160
-
-_ADDRESS = re.compile(r"\b(?:0x)?[0-9a-f]{12,}\b")
-"""Where a process or the kernel has its memory is for nobody who may not read the log itself."""
-
-_UNSAFE = re.compile(r"\\x[0-9a-f]{2}|[^A-Za-z0-9 .,:;/()\[\]#=+!%'_-]")
 
 
 @dataclass
@@ -57,7 +50,7 @@ class KernelEvents:
         with self._lock:
             self._counts[kind] += counts
             self._forget(now)
-            self._keep((kind, shown_text(text)), at)
+            self._keep((kind, plain(text)), at)
 
     def rows(self, now: float) -> list[Row]:
         """Return the count of every kind, and the age of each message that is shown."""
@@ -84,9 +77,3 @@ class KernelEvents:
                 return
             del self._messages[oldest]
         self._messages[key] = _Message(at, at)
-
-
-def shown_text(text: str) -> str:
-    """Return a message as it may be shown to anybody: plain characters, no addresses, LONGEST_TEXT at most."""
-    plain = _UNSAFE.sub("?", _ADDRESS.sub("?", text[: 4 * LONGEST_TEXT])).rstrip(" .")
-    return plain if len(plain) <= LONGEST_TEXT else plain[: LONGEST_TEXT - 3] + "..."

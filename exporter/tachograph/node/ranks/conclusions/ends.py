@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
+from tachograph.node.ranks.last_words import LastWords
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
 
@@ -41,6 +42,7 @@ class RankEnd:
     restarts: int
     wall: float
     reason: str
+    said: LastWords
 
     @property
     def kind(self) -> str:
@@ -55,7 +57,8 @@ def ends_of(rank: Rank, view: RunView) -> Iterator[RankEnd]:
     found = rank.end_at(view.now)
     if found is not None and found[1] != "finished":
         wall, reason = found
-        yield RankEnd(rank, rank.hello.rank, view.now - (view.wall - wall), rank.began, rank.restarts, wall, reason)
+        at, said = view.now - (view.wall - wall), rank.last_words(view.now)
+        yield RankEnd(rank, rank.hello.rank, at, rank.began, rank.restarts, wall, reason, said)
 
 
 class Ends:
@@ -133,6 +136,9 @@ class Ends:
             if not (ends := self._of((kind,))):
                 continue
             first = ends[0]
+            if first.said.category and kind != "told":
+                words = (view.run, str(first.number), *first.said)
+                yield Sample(catalog.RUN_LAST_WORDS, words, view.now - first.at)
             apart = TOGETHER_BY_COMMUNICATION_SECONDS if kind == "communication" else TOGETHER_SECONDS
             labels = (view.run, kind, first.reason, *seat(first.rank))
             yield Sample(catalog.RUN_FIRST_END, labels, view.now - first.at)

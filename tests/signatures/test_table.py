@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.logs.signatures import CATEGORIES, ROLES, SignatureError, classify, parse, table
+from tachograph.signatures.table import CATEGORIES, ROLES, SignatureError, classify, parse, table
 from tests.logs.composed import TEXTS
 
 FURTHER = Path(__file__).with_name("further_texts.txt")

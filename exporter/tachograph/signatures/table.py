@@ -8,17 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-CATEGORIES = (
-    "out_of_memory",
-    "network",
-    "numerical",
-    "hardware",
-    "data",
-    "storage",
-    "software",
-    "preemption",
-    "configuration",
-)
+from tachograph.catalog.rank import FAILURE_CATEGORIES as CATEGORIES
+
 ROLES = ("root", "confirmation", "cascade", "advice")
 """How much a line says about the cause, the most first; a line of an earlier role is preferred whenever it came."""
 

@@ -1,0 +1,1 @@
+"""`tachograph history`: which nodes, GPUs and links were culprits over weeks, and what precedes failures."""

@@ -1,0 +1,61 @@
+"""The last words of a rank that failed: their category, by the table of signatures, and the line, if it may be shown.
+
+`/metrics` and pages are read by people who may not read the rank's log. So a line is shown only if a row of the table
+knows it, without what looks like a secret, and in plain characters; of any other exception its type alone is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tachograph.printable import plain
+from tachograph.redact import redact
+from tachograph.signatures import table as signatures
+
+CATEGORY_OF_REASON: Mapping[str, str] = MappingProxyType(
+    {
+        "oom": "out_of_memory",
+        "nonfinite": "numerical",
+        "collective": "network",
+        "data": "data",
+        "terminated": "preemption",
+        "interrupted": "preemption",
+        "exit_code": "software",
+        "exception": "software",
+    }
+)
+"""The category of a failure of which the words say nothing, by its reason."""
+
+_TOLD = ("terminated", "interrupted")
+_UNSPECIFIC = ("exit_code", "exception")
+_EXIT_CODE = re.compile(r"exit code -?\d{1,10}(?: after |: |$)")
+_EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,63}(?=:|$)")
+
+
+class LastWords(NamedTuple):
+    """One of catalog.FAILURE_CATEGORIES, and a line that anybody may read or ""; both are "" where nobody failed."""
+
+    category: str = ""
+    line: str = ""
+
+
+SILENCE = LastWords()
+
+
+@lru_cache(maxsize=64)
+def last_words(reason: str, message: str) -> LastWords:
+    """Return the last words of a rank that failed for one of catalog.FAILURE_REASONS, with the message it left."""
+    usual = CATEGORY_OF_REASON[reason]
+    message = _EXIT_CODE.sub("", message, count=1).strip()
+    if reason in _TOLD or not message:
+        return LastWords(usual)
+    row = signatures.classify(message)
+    if row is None or row.role == "advice" or row.weak:
+        kind = _EXCEPTION.match(message)
+        is_better = row is not None and row.role != "advice" and reason in _UNSPECIFIC
+        return LastWords(row.category if row and is_better else usual, kind[0] if kind else "")
+    return LastWords(row.category, plain(redact(message.splitlines()[0])))

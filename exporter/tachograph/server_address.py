@@ -1,0 +1,33 @@
+"""Where a server is: the address of an exporter, of Prometheus or of another, as a person types it."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, urlsplit
+
+DEFAULT_PORT = 10024
+"""Where an exporter listens by default."""
+
+
+def exporter_url(text: str) -> str:
+    """Return the URL of a page from what a person types: a node, node:port, or a URL; raise ValueError."""
+    given = _parts(text)
+    port = "" if given.port or given.scheme == "https" else f":{DEFAULT_PORT}"
+    return f"{given.scheme}://{given.netloc}{port}{given.path.rstrip('/') or '/metrics'}"
+
+
+def server_url(text: str, port: int) -> str:
+    """Return the URL of a server from a host, host:port or a URL, without a / at its end; raise ValueError.
+
+    `port` is the server's usual one, for an address that has neither a port nor a scheme.
+    """
+    given = _parts(text)
+    usual = "" if "://" in text or given.port else f":{port}"
+    return f"{given.scheme}://{given.netloc}{usual}{given.path}".rstrip("/")
+
+
+def _parts(text: str) -> SplitResult:
+    given = urlsplit(text if "://" in text else f"http://{text}")
+    if given.scheme not in ("http", "https") or not given.hostname:
+        raise ValueError("expected HOST, HOST:PORT or a URL with http:// or https://")
+    given.port  # noqa: B018 - raises ValueError for what is no port
+    return given

@@ -1,0 +1,68 @@
+"""Commands as a person mistypes them: one line, what to do, status 2; and `tachograph help`."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+from tachograph.__main__ import COMMANDS, main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["docter"], "tachograph: unknown command 'docter'; did you mean doctor?; see tachograph help"),
+        (["reports"], "tachograph: unknown command 'reports'; did you mean report?; see tachograph help"),
+        (["help", "tpo"], "tachograph: unknown command 'tpo'; did you mean top?; see tachograph help"),
+        ([], "tachograph: no command given; expected one of run, exporter, "),
+        (["top", "--promtheus", "x"], "tachograph top: unknown option --promtheus; did you mean --prometheus?; see "),
+        (["top", "--zzz"], "tachograph top: unknown option --zzz; see tachograph top --help"),
+        (["top", "a", "b"], "tachograph top: 'b' is one argument too many; see tachograph top --help"),
+        (["report", "r"], "tachograph report: the following arguments are required: --out; see tachograph report"),
+        (["blackbox", "analyse"], "tachograph blackbox: COMMAND: 'analyse': did you mean analyze?; see tachograph"),
+        (["blackbox", "analyze", "d", "--jsn"], "tachograph blackbox: unknown option --jsn; did you mean --json?; "),
+        (["bundle", "--out", "d", "--receiver", "slak"], "tachograph bundle: --receiver: 'slak': did you mean slack?"),
+        (["silence", "r", "--for", "20"], "tachograph silence: --for: '20' is not a duration: write 20m, 90s or "),
+        (["doctor", "\x1b[31m"], "tachograph doctor: '\\x1b[31m' is one argument too many"),
+        (["run", "--sampels-per-step", "3", "x.py"], "tachograph run: unknown option --sampels-per-step; did you mean"),
+    ],
+)
+def test_a_mistake_is_one_line_that_helps(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error alone, with the command's name first and status 2."""
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(said)
+    assert output.err.count("\n") == 1
+
+
+def test_help_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone it lists the commands, with one it is that command's --help."""
+    assert main(["help"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == listed
+    assert all(f"\n  {name} " in listed for name in COMMANDS)
+    assert main(["help", "doctor"]) == 0
+    assert capsys.readouterr().out.startswith("usage: tachograph doctor ")
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_help_ends_with_the_exit_statuses(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of `run` are the script's, which its help says."""
+    with contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    text = capsys.readouterr().out
+    last = text.rpartition("exit status")[2]
+    assert "\n  0  " in last or "the script's" in last
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_what_a_program_without_a_log_prints_names_us() -> None:
+    """A warning on standard error, where nothing else says whose it is."""
+    program = "from tachograph.client.core.notice import notice; notice('a', 'no exporter', OSError('gone'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stderr == "tachograph: no exporter: OSError('gone')\n"
