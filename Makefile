@@ -9,11 +9,12 @@ CHECK_BIN := .venv-check/bin
 CHECK_READY := .venv-check/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
+DOCS_READY := .venv-docs/.ready
 FRAMEWORKS_READY := .venv-frameworks/.ready
 VISION_READY := .venv-vision/.ready
 KUBERNETES_READY := $(VENV)/.kubernetes-ready
 
-.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
+.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -51,6 +52,12 @@ $(VISION_READY): pyproject.toml lab/pyproject.toml | python
 	$(PYTHON) -m venv .venv-vision
 	.venv-vision/bin/pip install --quiet --disable-pip-version-check --upgrade pip
 	.venv-vision/bin/pip install --quiet --disable-pip-version-check -e '.[exporter,tools]' -e lab --group vision
+	@touch $@
+
+$(DOCS_READY): pyproject.toml | python
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check --group site
 	@touch $@
 
 $(BENCH_READY): $(READY)
@@ -197,6 +204,11 @@ screenshots: binaries preview ## play incidents 3 and 2 and write docs/img (need
 docs: $(READY)   ## render what is made from the catalog, the tables, the rules and the import contracts
 	$(BIN)/python -m tools.pages
 
+docs-site: $(DOCS_READY)   ## the documents as a site with a search: dist/docs/site; every link is checked
+	@.venv-docs/bin/python -m tools.site dist/docs
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict --config-file dist/docs/mkdocs.yml
+	@echo "dist/docs/site/index.html"
+
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
   --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
@@ -228,4 +240,4 @@ format: $(CHECK_READY) ## format and fix what can be fixed
 	$(CHECK_BIN)/ruff check --fix --quiet .
 
 clean:           ## remove everything the targets above made
-	rm -rf $(VENV) .venv-check .venv-torch .venv-frameworks .venv-vision .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules
+	rm -rf $(VENV) .venv-check .venv-docs .venv-torch .venv-frameworks .venv-vision .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules
