@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -167,9 +168,9 @@ def _by_prometheus(prometheus: Prometheus, run: str, at: float) -> Triage:
 def _commands(found: Triage) -> tuple[NextCommand, ...]:
     finding = found.finding
     gpu = next((one.rpartition("/")[2] for one in finding.gpus), "")
+    node = re.sub(r":\d+$", "", next(iter(finding.nodes), ""))  # where `instance` has the port, too
     known = {
-        "run": found.run, "rank": next(iter(finding.ranks), ""), "node": next(iter(finding.nodes), ""), "gpu": gpu,
-        "pid": finding.pid,
+        "run": found.run, "rank": next(iter(finding.ranks), ""), "node": node, "gpu": gpu, "pid": finding.pid,
     }  # fmt: skip
     return next_commands(finding.mode, known)
 

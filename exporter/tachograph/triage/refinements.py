@@ -110,7 +110,8 @@ def _stalled(facts: Facts, firing: FiringSign, finding: TriageFinding) -> Triage
         detail = next((one.labels for one in facts.rows("stalled") if one.labels.get("rank") in finding.ranks), {})
         phase, where = detail.get("phase", ""), detail.get("where", "")
         category = STALLED_IN.get(phase, "software")
-        place = f"in phase {phase}" if phase else "which has left"
+        gone = "which has left" if facts.by("states", "state").get("finished") else "of which nothing is known"
+        place = f"in phase {phase}" if phase else gone
         what = "communication stall" if sum(phases.values()) > 1 else "stands still"
         words = f"{what}: {all_named(firing.labels)}, {place}{f', at {where}' if where else ''}; {waiting}"
         return replace(finding, category=category, words=words, pid=detail.get("pid", ""))
