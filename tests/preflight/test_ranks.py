@@ -171,6 +171,17 @@ def test_a_rank_that_hangs_is_named(launcher: Launcher) -> None:
     assert [(one["check"], one["severity"]) for one in report["findings"]][-1] == ("model", "fail")
 
 
+def test_a_rank_that_stops_in_a_collective_is_named(launcher: Launcher) -> None:
+    """Those that wait for it are not; what needs all ranks is left out from then on."""
+    stop = f"(until grep -q 'collectives by size' {launcher.folder}/errors; do sleep 0.02; done; kill -STOP $$) &\n"
+    arguments = ["--limit", "5s", "--only", "group,collectives,pairs"]
+    report = launcher.run(*arguments, scripts={2: stop})
+    assert [(one["check"], one["ranks"]) for one in report["findings"]] in (
+        [("collectives", [2])], [("pairs", [2])],
+    )  # fmt: skip
+    assert "rank 2 stopped answering during" in report["findings"][0]["what"]
+
+
 def test_what_is_wrong_on_one_of_two_nodes(launcher: Launcher) -> None:
     """Its folder is missing and its version another one: the node is named, and each node writes its own figures."""
     scripts = {}

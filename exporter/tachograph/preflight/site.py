@@ -34,6 +34,8 @@ class PreflightSite:
     slow_ranks: frozenset[int] = frozenset()
     group: bool = False
     """Whether this process is in a process group with the others."""
+    progress: int = 0
+    """How far this process has come in the check that it makes, in exchanges with others."""
     left_behind: bool = False
     """Whether work of this process that took too long still goes on in a thread."""
 
