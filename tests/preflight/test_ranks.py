@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,6 +169,39 @@ def test_a_rank_that_hangs_is_named(launcher: Launcher) -> None:
     report = launcher.run(*arguments, around=around)
     assert report["findings"][0]["what"] == "loader did not end within 3.00 s on rank 2"
     assert [(one["check"], one["severity"]) for one in report["findings"]][-1] == ("model", "fail")
+
+
+def test_a_rank_that_stops_in_a_collective_is_named(launcher: Launcher) -> None:
+    """Those that wait for it are not; what needs all ranks is left out from then on."""
+    stop = f"(until grep -q 'collectives by size' {launcher.folder}/errors; do sleep 0.02; done; kill -STOP $$) &\n"
+    arguments = ["--limit", "5s", "--only", "group,collectives,pairs"]
+    report = launcher.run(*arguments, scripts={2: stop})
+    assert [(one["check"], one["ranks"]) for one in report["findings"]] in (
+        [("collectives", [2])], [("pairs", [2])],
+    )  # fmt: skip
+    assert "rank 2 stopped answering during" in report["findings"][0]["what"]
+
+
+def test_what_is_wrong_on_one_of_two_nodes(launcher: Launcher) -> None:
+    """Its folder is missing and its version another one: the node is named, and each node writes its own figures."""
+    scripts = {}
+    for rank in range(RANKS):
+        node = launcher.folder / ("first" if rank < 2 else "second")
+        node.mkdir(exist_ok=True)
+        scripts[rank] = f"export NODE_NAME={node.name} LOCAL_RANK={rank % 2} LOCAL_WORLD_SIZE=2\ncd {node}\n"
+    (launcher.folder / "first/checkpoints").mkdir()
+    for rank in (2, 3):
+        scripts[rank] += "export NCCL_ALGO=Tree\n"
+    only = ["--only", "variables,checkpoints,memory-bandwidth,pairs,group"]
+    report = launcher.run(*only, "--checkpoint-dir", "checkpoints", "--textfile", "preflight.prom", scripts=scripts)
+    assert [one["what"] for one in report["findings"]] == [
+        "node first has no NCCL_ALGO", "node second has NCCL_ALGO=Tree", "checkpoints does not exist on node second",
+    ]  # fmt: skip
+    assert report["findings"][2]["nodes"] == ["second"]
+    for node, ranks in (("first", {"0", "1"}), ("second", {"2", "3"})):
+        lines = (launcher.folder / node / "preflight.prom").read_text().splitlines()
+        assert set(re.findall(r'memory_bandwidth\S+{rank="(\d)"', "\n".join(lines))) == ranks
+        assert "tachograph_preflight_passed 0.0" in lines
 
 
 def test_the_users_code_is_checked(launcher: Launcher) -> None:

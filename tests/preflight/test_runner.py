@@ -114,6 +114,27 @@ def test_a_late_rank_is_named_and_the_next_check_is_made() -> None:
     assert found["next"].summary == "[0, 1, 2]"
 
 
+@pytest.mark.parametrize(
+    ("grouped", "what", "ranks"),
+    [(True, "ranks 0-1; rank 2 waits for it", (0, 1)), (False, "all ranks", (0, 1, 2))],
+)
+def test_of_ranks_that_wait_for_each_other_those_behind_are_named(
+    grouped: bool, what: str, ranks: tuple[int, ...]
+) -> None:
+    """By how many exchanges they have begun, if it is a check in which ranks wait."""
+    release = threading.Event()
+
+    def stuck(site: PreflightSite) -> Facts:
+        site.progress = 7 if site.rank == 2 else 3
+        release.wait(20)
+        return {}
+
+    one = check("group", stuck, grouped=grouped)
+    found = run(one)
+    release.set()
+    assert said(found["group"]) == [(f"group did not end within 300 ms on {what}", ranks)]
+
+
 def test_a_failure_is_a_finding() -> None:
     """With its reason, once for all ranks that have it."""
 

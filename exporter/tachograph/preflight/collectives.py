@@ -114,6 +114,7 @@ def measure(site: PreflightSite) -> Facts:
         for test in TESTS:
             if test.name in absent:
                 continue
+            site.progress += 1
             call, out = test.make(data, site.world_size)
             try:
                 call()

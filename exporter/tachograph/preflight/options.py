@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -17,6 +18,10 @@ PRECISIONS = ("bf16-mixed", "fp16-mixed", "bf16", "fp32")
 OPTIMIZERS = ("adamw", "adamw-8bit", "sgd-momentum", "sgd", "adafactor")
 RECOMPUTE = ("none", "selective", "full")
 
+DESCRIPTION = (
+    "Check nodes before a training run: by hand or in a prolog on each node, or under torchrun, where ranks are "
+    "compared and what needs ranks is measured. Whatever needs an option that is not given is skipped, and named."
+)
 EPILOG = """\
 examples:
   tachograph preflight
@@ -152,9 +157,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser(names: Sequence[str], quiet: bool) -> _Parser:
     parser = _Parser(
         prog="tachograph preflight",
-        description="Check nodes before a training run: by hand or in a prolog on each node, or under torchrun, where "
-        "ranks are compared and what needs ranks is measured. Whatever needs an option that is not given is skipped, "
-        f"and named. Checks: {', '.join(names)}.",
+        description=textwrap.fill(f"{DESCRIPTION} Checks: {', '.join(names)}.", 80, break_on_hyphens=False),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -13,6 +13,9 @@ from tachograph.preflight.site import PreflightCheck, PreflightSite
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
+PATIENCE = 20
+"""Limits that NCCL waits for a collective: at its own timeout it ends the process, before that could say anything."""
+
 
 def backend(site: PreflightSite) -> str:
     """Return the backend for this rank's device."""
@@ -31,7 +34,7 @@ def measure(site: PreflightSite) -> Facts:
         store=distributed.PrefixStore("tachograph-preflight-group", store),
         rank=site.rank,
         world_size=site.world_size,
-        timeout=timedelta(seconds=site.options.limit),
+        timeout=timedelta(seconds=site.options.limit * PATIENCE),
     )
     number = torch.tensor([float(site.rank + 1)], device=site.device)
     distributed.all_reduce(number)

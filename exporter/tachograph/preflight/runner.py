@@ -26,6 +26,7 @@ from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
 GRACE_SECONDS = 5.0
 """A rank that is late says so itself, a little later."""
 LATE = "late"
+PROGRESS = "progress"
 END = "end"
 
 
@@ -133,25 +134,33 @@ class Leader:
         return facts
 
     def _failures(self, check: PreflightCheck, facts: Mapping[int, Facts]) -> Iterator[PreflightFinding]:
-        problems: dict[str, list[int]] = {}
-        for rank, one in facts.items():
-            if ERROR in one:
-                problems.setdefault(one[ERROR], []).append(rank)
-        for problem, ranks in sorted(problems.items()):
-            if problem == LATE:
-                what = f"{check.name} did not end within {duration(self.site.options.limit)} on {self.site.who(ranks)}"
-                yield PreflightFinding(FAIL, what, "look at that rank, or give it more time: --limit", tuple(ranks))
-            else:
-                yield PreflightFinding(
-                    FAIL, f"{check.name} failed on {self.site.who(ranks)}: {problem}", "", tuple(ranks)
-                )
-        if silent := [rank for rank in self._alive if rank not in facts]:
+        silent = [rank for rank in self._alive if rank not in facts]
+        if silent:
             what = f"{self.site.who(silent)} stopped answering during {check.name}"
             yield PreflightFinding(
                 FAIL, what, "its process may have died: look at its log and the kernel's", tuple(silent)
             )
             self._alive = [rank for rank in self._alive if rank not in silent]
             self._broken = f"{self.site.who(silent)} stopped answering"
+        problems: dict[str, list[int]] = {}
+        for rank, one in facts.items():
+            if ERROR in one:
+                problems.setdefault(one[ERROR], []).append(rank)
+        late = problems.pop(LATE, [])
+        if late and not (check.grouped and silent):  # who waits for a rank that is gone is not at fault
+            yield self._late(check, late, facts)
+        for problem, ranks in sorted(problems.items()):
+            yield PreflightFinding(FAIL, f"{check.name} failed on {self.site.who(ranks)}: {problem}", "", tuple(ranks))
+
+    def _late(self, check: PreflightCheck, late: list[int], facts: Mapping[int, Facts]) -> PreflightFinding:
+        """Return the finding about ranks that took too long: of those that wait for each other, the furthest behind."""
+        least = min(facts[rank].get(PROGRESS, 0) for rank in late)
+        behind = [rank for rank in late if facts[rank].get(PROGRESS, 0) == least] if check.grouped else late
+        waiting = f"; {self.site.who_does(set(late) - set(behind), 'waits', 'wait')} for it" if behind != late else ""
+        what = (
+            f"{check.name} did not end within {duration(self.site.options.limit)} on {self.site.who(behind)}{waiting}"
+        )
+        return PreflightFinding(FAIL, what, "look at that rank, or give it more time: --limit", tuple(behind))
 
     def _publish(self, step: Mapping[str, Any]) -> str:
         name = str(self._steps)
@@ -185,13 +194,14 @@ def measured(check: PreflightCheck, site: PreflightSite) -> Facts:
         return limited.in_thread(lambda: _measured(check, site), site.options.limit)
     except limited.Late:
         site.left_behind = True
-        return {ERROR: LATE}
+        return {ERROR: LATE, PROGRESS: site.progress}
     except Exception as error:  # noqa: BLE001 - a driver, PyTorch, a library: what failed is the finding
         first = str(error).strip().partition("\n")[0]
         return {ERROR: f"{type(error).__name__}: {first}"[:500]}
 
 
 def _measured(check: PreflightCheck, site: PreflightSite) -> Facts:
+    site.progress = 0
     if check.needs_torch:
         use(site.device)
     return check.measure(site)

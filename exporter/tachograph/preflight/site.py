@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tachograph.node.node_name import node_name
 from tachograph.preflight.exchange import Exchange
 from tachograph.preflight.finding import Conclusion, Facts
 from tachograph.preflight.options import PreflightOptions
@@ -29,11 +29,13 @@ class PreflightSite:
     """Why no check can use PyTorch here; empty where they can."""
     devices: Sequence[str] = (CPU,)
     """Where this process computes: its rank's device, or without ranks every GPU of the node."""
-    node: str = field(default_factory=socket.gethostname)
+    node: str = field(default_factory=node_name)
     node_of: dict[int, str] = field(default_factory=dict)
     slow_ranks: frozenset[int] = frozenset()
     group: bool = False
     """Whether this process is in a process group with the others."""
+    progress: int = 0
+    """How far this process has come in the check that it makes, in exchanges with others."""
     left_behind: bool = False
     """Whether work of this process that took too long still goes on in a thread."""
 
