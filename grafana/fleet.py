@@ -193,7 +193,7 @@ def use() -> list[Json]:
 
 def culprits() -> Json:
     """Return the nodes that were blamed for most incidents."""
-    most = f"sum by (instance) (count_over_time({of_cluster('node:blamed_timestamp_seconds:min')}[30d]))"
+    most = f"sum by (instance) (1 + changes({of_cluster('node:blamed_timestamp_seconds:min')}[30d]))"
     return bars(
         "Nodes blamed most, 30 days", "none", "Incidents of the last 30 days of which a node, or a GPU or link of it, "
         "was the culprit; the ten nodes with most. One each is chance. Of one that stands out: `tachograph history`.",

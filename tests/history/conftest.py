@@ -109,7 +109,8 @@ def of_nodes(page: Exposition, start: int, chance: random.Random) -> None:
             labels = {"alertname": name, "instance": node, "run": f"run-{place % 3}", "severity": "critical"}
             if name == "GpuXidFatal":
                 labels |= {"gpu": "3", "uuid": f"GPU-{node}"}
-            page.add("node:blamed_timestamp_seconds:min", at + 120, at, **labels)
+            for seconds in (120, 180):  # as rules do that are evaluated every minute
+                page.add("node:blamed_timestamp_seconds:min", at + seconds, at, **labels)
             if name == "NicLinkDown":
                 for seconds in (0, 60, 120):
                     page.add(

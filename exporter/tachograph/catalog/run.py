@@ -163,7 +163,7 @@ RUN_FIRST_END = _row(
 RUN_LAST_WORDS = _row(
     "run_last_words_age_seconds", GAUGE, "seconds", ("run", "rank", "category", "line"),
     "Seconds since the rank of run_first_end_seconds failed, with its category by its last words; the line if "
-    "`tachograph logs` knows it, otherwise the exception's type.",
+    "`tachograph logs` knows it, or the exception's type or exit code.",
 )  # fmt: skip
 RUN_ENDED_TOGETHER = _row(
     "run_ended_together", GAUGE, "", ("run", "kind"),

@@ -16,6 +16,8 @@ CHUNK = 3 * 86_400
 all, enough for 2,000 nodes."""
 SAME_FAILURE = 900.0
 """Alerts of a run that follow each other within so many seconds are one failure."""
+SAME_INCIDENT = 3600.0
+"""An incident of a node is recorded for its first minutes, and the next one an hour after it at the earliest."""
 SAME_EVENT = 180.0
 JUMP = 1.2
 """A learning rate that changes by this factor within a minute changes by more than a schedule does."""
@@ -89,11 +91,16 @@ def read(prometheus: Prometheus, start: float, end: float, run: str = "") -> Rec
 
 
 def _incidents(prometheus: Prometheus, start: float, end: float, selector: str) -> Iterator[NodeIncident]:
-    for series in prometheus.samples(f"{BLAMED}{{{selector}}}", end - start, end):
+    last: dict[str, float] = {}
+    found = prometheus.samples(f"{BLAMED}{{{selector}}}", end - start, end)
+    for at, began, labels in sorted(
+        ((at, began, series.labels) for series in found for at, began in series.samples), key=lambda one: one[:2]
+    ):
         alert, node, *others = (
-            series.labels.get(name, "") for name in ("alertname", "instance", "gpu", "uuid", "run", "rank")
+            labels.get(name, "") for name in ("alertname", "instance", "gpu", "uuid", "run", "rank")
         )
-        for _, began in series.samples:
+        if at - last.get(node, float("-inf")) >= SAME_INCIDENT:
+            last[node] = at
             yield NodeIncident(began, alert, node, *others)
 
 

@@ -1,7 +1,8 @@
 """The last words of a rank that failed: their category, by the table of signatures, and the line, if it may be shown.
 
 `/metrics` and pages are read by people who may not read the rank's log. So a line is shown only if a row of the table
-knows it, without what looks like a secret, and in plain characters; of any other exception its type alone is shown.
+knows it, without what looks like a secret, and in plain characters; of any other exception its type alone is shown, or
+the exit code.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LONGEST = 256
 
 _TOLD = ("terminated", "interrupted")
 _UNSPECIFIC = ("exit_code", "exception")
-_EXIT_CODE = re.compile(r"exit code -?\d{1,10}(?: after |: |$)")
+_EXIT_CODE = re.compile(r"(exit code -?\d{1,10})(?: after |: |$)")
 _EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,63}(?=:|$)")
 
 
@@ -53,12 +54,14 @@ SILENCE = LastWords()
 def last_words(reason: str, message: str) -> LastWords:
     """Return the last words of a rank that failed for one of catalog.FAILURE_REASONS, with the message it left."""
     usual = CATEGORY_OF_REASON[reason]
-    message = _EXIT_CODE.sub("", message[:LONGEST], count=1).strip()
+    code = _EXIT_CODE.match(message)
+    message = message[code.end() if code else 0 :][:LONGEST].strip()
+    left = code[1] if code else ""
     if reason in _TOLD or not message:
-        return LastWords(usual)
+        return LastWords(usual, "" if reason in _TOLD else left)
     row = signatures.classify(message)
     if row is None or row.role == "advice" or row.weak:
         kind = _EXCEPTION.match(message)
         is_better = row is not None and row.role != "advice" and reason in _UNSPECIFIC
-        return LastWords(row.category if row and is_better else usual, kind[0] if kind else "")
+        return LastWords(row.category if row and is_better else usual, kind[0] if kind else left)
     return LastWords(row.category, plain(redact(message.splitlines()[0])))

@@ -471,5 +471,5 @@ class RankTable:
 
 
 def _fail_by(rank: Rank, code: int) -> None:
-    rank.fail(catalog.SIGNAL_EXIT_CODES.get(code, catalog.EXIT_CODE))
     rank.end_note = f"exit code {code}"
+    rank.fail(catalog.SIGNAL_EXIT_CODES.get(code, catalog.EXIT_CODE), rank.end_note)
