@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph import duration
+from tachograph.http_client import UNREADABLE
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.report.window import moment
@@ -88,6 +89,8 @@ def main(arguments: Sequence[str]) -> int:
     except (PrometheusError, RecordingError) as error:
         print(printable(f"tachograph compare: {error}"), file=sys.stderr)
         return 4
+    except KeyboardInterrupt:
+        return 130
 
 
 def as_object(comparison: Comparison, fix: FixVerdict | None) -> dict[str, Any]:
@@ -218,18 +221,25 @@ def _recording(given: argparse.Namespace, name: str) -> RecordedRun:
 
 def _of_run(given: argparse.Namespace, prometheus: Prometheus, name: str, start: float, end: float) -> RecordedRun:
     from tachograph.compare import fix, prometheus_run
+    from tachograph.compare.recording import RecordingError
 
-    recording = prometheus_run.recording(prometheus, name, start, end)
-    if not given.fixes:
-        return recording
-    asked = fix.conditions(prometheus, given.fixes, name, start, end)
+    try:
+        recording = prometheus_run.recording(prometheus, name, start, end)
+        if not given.fixes:
+            return recording
+        asked = fix.conditions(prometheus, given.fixes, name, start, end)
+    except UNREADABLE as error:
+        raise RecordingError(f"cannot read the answers of Prometheus at {prometheus.url}: {error!r:.200}") from error
     return replace(recording, conditions={given.fixes: asked})
 
 
 def _file(name: str) -> Path | None:
     """Return the file that an argument names, None for a run: a run's name may have a slash."""
     path = Path(name)
-    return path if path.exists() or path.suffix in (".json", ".jsonl") else None
+    try:
+        return path if path.exists() or path.suffix in (".json", ".jsonl") else None
+    except OSError:  # a name longer than that of a file can be
+        return None
 
 
 def _time(text: str, now: float) -> float:
