@@ -29,7 +29,7 @@ A and B are runs that Prometheus knows, files that --save wrote, or files that `
 examples:
   tachograph compare llama-70b-monday llama-70b-tuesday
   tachograph compare llama-70b --moment 2026-01-31T14:00:00Z --window 30m
-  tachograph compare llama-70b --moment 3h --fixes RunSlow
+  tachograph compare llama-70b --moment 3h --fixes DataStall
   tachograph compare --save main.json llama-70b --since 2h
   tachograph compare main.json steps.jsonl --limit 5 --limit loss=1
 
@@ -45,12 +45,15 @@ exit status:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tachograph compare",
+        usage="tachograph compare [options] A B\n"
+        "       tachograph compare [options] --moment TIME RUN\n"
+        "       tachograph compare [options] --save FILE RUN",
         description="Compare two runs, or one before and after a moment: step time, phases, waits, throughput, MFU, "
         "memory, and loss at equal steps, with confidence intervals.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="+", metavar="A B", help="a run, or a file; one with --moment or --save")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a file: two, or one with --moment or --save")
     parser.add_argument("--moment", metavar="TIME", help="compare one run before and after this: 2h (ago), or ISO")
     parser.add_argument(
         "--window", metavar="TIME", help="of a run in Prometheus: how much of it, at most (default: 2h)"
