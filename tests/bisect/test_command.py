@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tachograph.bisect.command import main
+from tachograph.bisect.trial import run
 
 DEADLINE = 30.0
 BISECT = (sys.executable, "-m", "tachograph", "bisect")
@@ -169,6 +170,12 @@ def test_a_hung_command_has_failed_and_is_ended(place: Path, fleeing: str) -> No
     assert "fails: not done after" in done.stderr
     assert {(one["value"], one["status"]) for one in json.loads(done.stdout)["trials"]} == {("1", 0), ("2", None)}
     assert not any(running(place).values())
+
+
+def test_what_was_there_before_is_not_ended(place: Path, bystander: int) -> None:
+    """A child of the same process that is none of the run's."""
+    assert run("1", ["sh", "-c", "exit 3"], place / "log", None, 0.1).status == 3
+    assert is_running(bystander)
 
 
 def test_what_a_command_leaves_behind_is_ended(place: Path) -> None:

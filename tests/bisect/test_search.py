@@ -98,6 +98,24 @@ def test_the_bad_node_among_flaky_runs() -> None:
     assert [culprit({node}, NODES, wrong=0.1, lead=lead_for(0.1)).node for node in NODES[::4]] == NODES[::4]
 
 
+def test_one_of_two_bad_nodes_is_named_rightly() -> None:
+    """A run is filled up with nodes that were found to be good, before those that are only thought so."""
+    trials: list[Trial] = []
+    while not isinstance(found := next_set(NODES, (), 2, trials, 1), BadNode):
+        trials.append(trial(",".join(found), not {"node10", "node33"} & set(found)))
+    assert (found.node, trials[-1].value) == ("node10", "node10,node01")
+
+
+@pytest.mark.parametrize("wrong", range(6))
+def test_one_wrong_run_on_the_way_is_found(wrong: int) -> None:
+    """The node that is left works alone: the runs on the way are repeated, and the right one is named."""
+    trials: list[Trial] = []
+    while not isinstance(found := next_set(NODES, (), 1, trials, 1), BadNode):
+        works = "node23" not in found
+        trials.append(trial(",".join(found), works is not (len(trials) == wrong)))
+    assert found.node == "node23"
+
+
 def test_a_pair_is_no_single_node() -> None:
     """Two nodes that fail together only, in different halves: no node is blamed."""
     found = culprit({"node03", "node60"}, NODES)

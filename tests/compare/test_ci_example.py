@@ -18,7 +18,7 @@ TRAIN = """
 import time, torch
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for _ in range(150):
+for _ in range(70):
     loss = model(torch.ones(8, 4)).square().mean()
     loss.backward()
     optimizer.step()
@@ -43,10 +43,10 @@ def job(folder: Path, head: float) -> tuple[int, str]:
         "TRAIN": "train.py",
     }
     for step in steps:
-        if step["name"] in ("Train both", "Compare"):
+        if step["name"].startswith(("Train", "Compare")):
             done = subprocess.run(
                 ["bash", "-e", "-c", step["run"]], cwd=folder, env=inherited | own, capture_output=True, text=True,
-                timeout=120, check=False,
+                timeout=250, check=False,
             )  # fmt: skip
             if step["name"] == "Compare":
                 return done.returncode, done.stdout
@@ -55,14 +55,15 @@ def job(folder: Path, head: float) -> tuple[int, str]:
 
 
 def test_a_slower_step_fails_the_job(tmp_path: Path) -> None:
-    """Status 1, and the table says what became slower."""
+    """Status 1, and the tables say what became slower."""
     status, shown = job(tmp_path, 0.03)
     assert status == 1, shown
     assert "verdict: regression" in shown
+    assert shown.splitlines()[-1] in ("worse in 2 of 3 rounds", "worse in 3 of 3 rounds")
 
 
 def test_a_faster_step_passes(tmp_path: Path) -> None:
     """Status 0."""
     status, shown = job(tmp_path, 0.015)
     assert status == 0, shown
-    assert "verdict: improvement" in shown
+    assert shown.count("verdict: ") == 3

@@ -101,6 +101,7 @@ def test_a_saved_file_says_the_same(write: Write, tmp_path: Path, capsys: Any) -
         (b'{"tachograph_steps": 7}', "has version 7"),
         (b'{"tachograph_steps": 1, "run": "r", "world_size": 1, "time": 0}', "has no ordinary step"),
         (b'{"tachograph_steps": 1}\n{"step": 1, "seconds": "NaN", "wait": 0, "phases": {}}', "is damaged"),
+        (b'{"tachograph_steps": 1}\n{"step": 1, "seconds": 1e300, "wait": 0, "phases": {}}', "is damaged"),
         (b'{"tachograph_steps": 1}\nnonsense\n{}', ":2: "),
         (b"[" * 100_000, "is damaged"),
     ],

@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--flaky", type=float, default=0.0, metavar="PERCENT",
-        help="how many runs have the wrong outcome: values that matter are repeated until it does not",
+        help="share of runs with the wrong outcome: values that decide are repeated until that cannot mislead",
     )  # fmt: skip
     parser.add_argument(
         "--ranks-per-node", type=int, default=8, metavar="N", help="for what changes at a scale (default: 8)"

@@ -35,20 +35,23 @@ def next_set(
     """Return the nodes to run the command on next, or the culprit if it is known.
 
     Of one culprit among n it takes log2 n runs, and one more to see it fail alone. A set of suspects is filled up to
-    `fewest` with nodes that are good, or were found so. If the one that is left does not fail, all runs on the way are
-    repeated until one outcome leads by `lead`; if it still does not, no single node is the culprit.
+    `fewest` with nodes that are good, were found so, or are thought so. If the one that is left does not fail, all runs
+    on the way are repeated until one outcome leads by `lead`; if it still does not, no single node is the culprit.
     """
     tally = Tally(trials, lead)
     for needed in dict.fromkeys((lead, max(lead, TWICE), max(tally.lead, TWICE))):
-        left, fine = list(suspects), list(good)
+        left, proven, presumed = list(suspects), list(good), list[str]()
         while len(left) > 1:
             half, rest = left[: (len(left) + 1) // 2], left[(len(left) + 1) // 2 :]
-            chosen = _filled(half, [*fine, *rest], fewest)
+            chosen = _filled(half, [*proven, *presumed, *rest], fewest)
             works = tally.works(",".join(chosen))
             if works is None or not tally.sure(",".join(chosen), needed):
                 return chosen
-            left, fine = (rest, fine + half) if works else (half, fine + rest)
-        alone = _filled(left, fine, fewest)
+            if works:
+                left, proven = rest, proven + half
+            else:
+                left, presumed = half, presumed + rest  # good, if there is one bad node
+        alone = _filled(left, [*proven, *presumed], fewest)
         works = tally.works(",".join(alone))
         if works is None or not tally.sure(",".join(alone), max(needed, tally.lead)):
             return alone

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph import duration
+from tachograph.http_client import UNREADABLE
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.report.window import moment
@@ -28,7 +29,7 @@ A and B are runs that Prometheus knows, files that --save wrote, or files that `
 examples:
   tachograph compare llama-70b-monday llama-70b-tuesday
   tachograph compare llama-70b --moment 2026-01-31T14:00:00Z --window 30m
-  tachograph compare llama-70b --moment 3h --fixes RunSlow
+  tachograph compare llama-70b --moment 3h --fixes DataStall
   tachograph compare --save main.json llama-70b --since 2h
   tachograph compare main.json steps.jsonl --limit 5 --limit loss=1
 
@@ -44,12 +45,15 @@ exit status:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tachograph compare",
+        usage="tachograph compare [options] A B\n"
+        "       tachograph compare [options] --moment TIME RUN\n"
+        "       tachograph compare [options] --save FILE RUN",
         description="Compare two runs, or one before and after a moment: step time, phases, waits, throughput, MFU, "
         "memory, and loss at equal steps, with confidence intervals.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="+", metavar="A B", help="a run, or a file; one with --moment or --save")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a file: two, or one with --moment or --save")
     parser.add_argument("--moment", metavar="TIME", help="compare one run before and after this: 2h (ago), or ISO")
     parser.add_argument(
         "--window", metavar="TIME", help="of a run in Prometheus: how much of it, at most (default: 2h)"
@@ -88,6 +92,8 @@ def main(arguments: Sequence[str]) -> int:
     except (PrometheusError, RecordingError) as error:
         print(printable(f"tachograph compare: {error}"), file=sys.stderr)
         return 4
+    except KeyboardInterrupt:
+        return 130
 
 
 def as_object(comparison: Comparison, fix: FixVerdict | None) -> dict[str, Any]:
@@ -218,18 +224,25 @@ def _recording(given: argparse.Namespace, name: str) -> RecordedRun:
 
 def _of_run(given: argparse.Namespace, prometheus: Prometheus, name: str, start: float, end: float) -> RecordedRun:
     from tachograph.compare import fix, prometheus_run
+    from tachograph.compare.recording import RecordingError
 
-    recording = prometheus_run.recording(prometheus, name, start, end)
-    if not given.fixes:
-        return recording
-    asked = fix.conditions(prometheus, given.fixes, name, start, end)
+    try:
+        recording = prometheus_run.recording(prometheus, name, start, end)
+        if not given.fixes:
+            return recording
+        asked = fix.conditions(prometheus, given.fixes, name, start, end)
+    except UNREADABLE as error:
+        raise RecordingError(f"cannot read the answers of Prometheus at {prometheus.url}: {error!r:.200}") from error
     return replace(recording, conditions={given.fixes: asked})
 
 
 def _file(name: str) -> Path | None:
     """Return the file that an argument names, None for a run: a run's name may have a slash."""
     path = Path(name)
-    return path if path.exists() or path.suffix in (".json", ".jsonl") else None
+    try:
+        return path if path.exists() or path.suffix in (".json", ".jsonl") else None
+    except OSError:  # a name longer than that of a file can be
+        return None
 
 
 def _time(text: str, now: float) -> float:

@@ -157,9 +157,12 @@ def _undecided(
 
 
 def _paired(measure: Measure, first: RecordedRun, second: RecordedRun, limit: float, *, judged: bool) -> Row | None:
-    """Return the row of the loss at the steps that both runs made: the later half of them, past the steep beginning."""
+    """Return the row of the loss at the steps that both runs made: the later half of them, past the steep beginning.
+
+    Of few steps, as many as an interval needs.
+    """
     pairs = list(equal_steps(first.loss, second.loss))
-    pairs = pairs[len(pairs) // 2 :]
+    pairs = pairs[max(0, min(len(pairs) // 2, len(pairs) - interval.FEWEST)) :]
     if not pairs:
         return None
     a, b = [one for one, _ in pairs], [other for _, other in pairs]

@@ -20,7 +20,7 @@ from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries, q
 POINTS = 720
 """Samples of a series at most: two hours at 10 s."""
 
-SCRAPES = 4
+SCRAPES = 3
 """Scrapes that one sample of the step time rests on."""
 
 SHORTEST = 60.0
@@ -48,6 +48,9 @@ LEVELS: Mapping[str, str] = {
 """Read at a tenth of the points: each is a series of every rank."""
 
 PHASES = 'max by (phase) (run:phase_seconds:median{$run,phase!="collective"})'
+ALONE = "avg by (phase) (tachograph_train_recent_phase_seconds{$run})"
+"""Where ranks have nobody to wait for, and nodes conclude nothing of phases: one rank, as a rule."""
+
 PER_STEP: Mapping[str, str] = {
     f"{unit}_per_step": f"{SERIES[series]} / (max(rate(tachograph_run_steps_total{{$run}}[$rated])) > 0)"
     for unit, series in (("tokens", TOKENS), ("samples", SAMPLES))
@@ -106,7 +109,8 @@ class _Queries:
 
 def window(prometheus: Prometheus, run: str, now: float) -> tuple[float, float]:
     """Return when a run was there last: the time since its last gap of half an hour. Raise PrometheusError."""
-    expression = f"count(last_over_time(run:ranks:count{{run={quoted(run)}}}[{LOOK_STEP:.0f}s]))"
+    ranks = f"run:ranks:count{{run={quoted(run)}}}"
+    expression = f"count(last_over_time({ranks}[{LOOK_STEP:.0f}s]))"
     found = prometheus.range(expression, now - LOOK_BACK, now, LOOK_STEP)
     times = [at for one in found for at, _ in one.samples]
     if not times:
@@ -116,7 +120,9 @@ def window(prometheus: Prometheus, run: str, now: float) -> tuple[float, float]:
     for earlier, later in pairwise(times):
         if later - earlier > GAP:
             begin = later
-    return begin - LOOK_STEP, min(times[-1] + LOOK_STEP, now)
+    end = min(times[-1] + LOOK_STEP, now)
+    last = prometheus.instant(f"max(max_over_time(timestamp({ranks})[{2 * LOOK_STEP:.0f}s:15s]))", end)
+    return begin - LOOK_STEP, last[0].value if last else end
 
 
 def recording(prometheus: Prometheus, run: str, start: float, end: float) -> RecordedRun:
@@ -132,12 +138,14 @@ def recording(prometheus: Prometheus, run: str, start: float, end: float) -> Rec
         form = "%Y-%m-%dT%H:%M:%SZ"
         raise RecordingError(f"run {run!r} has no data from {utc(start, form)} to {utc(end, form)}")
     losses, steps = dict(lines.pop("loss")), dict(lines.pop("step"))
-    for one in queries.range(PHASES):
+    for one in queries.range(PHASES) or queries.range(ALONE):
         lines[PHASE + one.labels["phase"]] = tuple(filter(_is_number, one.samples))
     lines |= {name: queries.line(template, 10) for name, template in LEVELS.items()}
     loss = tuple((steps[at], value) for at, value in losses.items() if at in steps)
     measures = {name: samples for name, samples in lines.items() if samples}
-    return RecordedRun(run, "Prometheus", start, end, dict(_facts(queries)), measures, loss)
+    times = [at for at, _ in measures.get(STEP, ())] or [start, end]
+    seen = max(start, min(times) - queries.step), min(end, max(times) + queries.step)
+    return RecordedRun(run, "Prometheus", *seen, dict(_facts(queries)), measures, loss)
 
 
 def _facts(queries: _Queries) -> Iterator[tuple[str, float | str]]:

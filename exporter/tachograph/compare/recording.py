@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,8 @@ from tachograph.unreadable import UNREADABLE
 VERSION = 1
 KEY = "tachograph_compare"
 LARGEST_FILE = 256 << 20
+LARGEST_NUMBER = 1e30
+"""Of FLOPs a run makes less."""
 
 Sample = tuple[float, float]
 """Where it was taken, and its value: a Unix time, or a step; in one recording always the same of them."""
@@ -126,8 +127,8 @@ def load(path: Path, text: str) -> RecordedRun:
 
 
 def number(value: object) -> float:
-    """Return a finite number; raise ValueError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    """Return a number that others can be multiplied with; raise ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
         raise ValueError(f"{value!r:.40} is not a number")
     return float(value)
 
