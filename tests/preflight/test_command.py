@@ -48,7 +48,7 @@ def test_a_healthy_node_passes_without_torch(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[0] == f"preflight: 1 of {len(NAMES)}, software alike on all ranks"
     assert {one["state"] for one in found["checklist"]} == {"ok", "skipped", BY_HAND}
     text = file.read_text()
-    assert '\ntachograph_preflight_checkpoint_write_bytes_per_second{rank="0"} ' in text
+    assert '\ntachograph_preflight_checkpoint_write_bytes_per_second{local_rank="0"} ' in text
     assert "\ntachograph_preflight_passed 1.0\n" in text
 
 
@@ -113,6 +113,19 @@ def test_a_node_may_be_checked_alone_under_a_launcher() -> None:
     assert "start it under torchrun" in done.stdout
 
 
+def test_a_rank_without_torch_says_so_under_a_launcher(tmp_path: Path) -> None:
+    """It cannot meet the others; where PyTorch is not wanted, the first rank of a node checks it."""
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
+    done = preflight("--only", "versions", RANK="3", WORLD_SIZE="4", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        "tachograph preflight: rank 3 cannot meet the others: PyTorch cannot be imported: libc"
+    )
+    assert done.stderr.count("\n") == 1
+    done = preflight("--only", "versions", "--no-torch", RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_sizes_are_read() -> None:
     """In powers of 1,024, parameters in powers of 1,000."""
     given = options.parse(
@@ -155,8 +168,8 @@ def test_the_textfile_is_one_that_promtool_would_take(tmp_path: Path) -> None:
     textfile.write(str(tmp_path / "p.prom"), measured, passed=False, now=5.0)
     lines = (tmp_path / "p.prom").read_text().splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
-        'tachograph_preflight_compute_flops{rank="0",device="c\\"u\\\\da"} 1000000000000.0',
-        'tachograph_preflight_bus_bandwidth_bytes_per_second{rank="0",op="all_reduce",bytes="8192"} 5000000000.0',
+        'tachograph_preflight_compute_flops{local_rank="0",device="c\\"u\\\\da"} 1000000000000.0',
+        'tachograph_preflight_bus_bandwidth_bytes_per_second{local_rank="0",op="all_reduce",bytes="8192"} 5000000000.0',
         "tachograph_preflight_passed 0.0",
         "tachograph_preflight_timestamp_seconds 5.0",
     ]

@@ -72,7 +72,7 @@ def test_each_fault_is_named_on_its_gpu(fake: FakeNvml, site: MakeSite) -> None:
         2: "a memory repair is pending",
         3: "its SRAM has had more errors than the vendor allows",
         4: "3 uncorrected memory errors since it started",
-        5: "17 of 18 NVLinks are up",
+        5: "NVLinks up 17, the others 18",
         6: "PCIe x8 instead of x16",
         7: "its clocks are held down by heat (hardware slowdown)",
         8: "its clocks are held down by the power brake of the node",
@@ -124,7 +124,6 @@ def test_a_gpu_that_is_not_like_the_others_is_named(fake: FakeNvml, site: MakeSi
     ("given", "options", "what"),
     [
         ({"count": 7}, {"gpus": 8}, "node a has 7 of 8 GPUs"),
-        ({"on_pci": 8, "count": 7}, {}, "the driver of node a shows 7 of 8 GPUs that are plugged in"),
         ({"ranks": 8, "visible": 1, "count": 4}, {}, "node a has 8 ranks for 4 GPUs that they may use"),
         ({"ranks": 8, "visible": 4, "count": 8}, {}, "node a has 8 ranks for 4 GPUs that they may use"),
         ({"absent": "no NVIDIA driver", "count": 0, "on_pci": 8}, {}, "no driver on node a: no NVIDIA driver"),
@@ -138,6 +137,16 @@ def test_what_is_wrong_with_the_node(site: MakeSite, given: dict[str, Any], opti
     facts = {"absent": "", "driver": "580", "on_pci": 0, "visible": None, "ranks": 0, **given}
     facts["gpus"] = [one | {"index": index} for index in range(facts.pop("count"))]
     assert [finding.what for finding in gpus.conclude({0: facts}, site(1, **options)).findings] == [what]
+
+
+def test_gpus_of_the_machine_that_a_container_was_not_given_are_no_fault(site: MakeSite) -> None:
+    """PCI shows them all; where there is no driver at all it is worth a warning."""
+    one = {"index": 0, "name": "H100", "failure": "", "values": {}, "pids": []}
+    facts = {"absent": "", "driver": "580", "gpus": [one], "on_pci": 8, "visible": None, "ranks": 0}
+    found = gpus.conclude({0: facts}, site(1))
+    assert (found.findings, found.summary) == ([], "1 x H100, driver 580 (8 are plugged in)")
+    found = gpus.conclude({0: facts | {"absent": "no NVIDIA driver", "gpus": []}}, site(1))
+    assert [one.severity for one in found.findings] == ["warn"]
 
 
 def test_a_machine_without_gpus_is_skipped(site: MakeSite) -> None:

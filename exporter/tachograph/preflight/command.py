@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -70,6 +70,8 @@ def main(arguments: Sequence[str]) -> int:
         return int(end.code or 0)
     except ValueError as error:
         return _refused(str(error), 2)
+    if place and place[2] and not given.torch and not given.alone:
+        return 0  # the node's first rank checks it; without PyTorch there is nothing to do together
     try:
         site = _site(given, place)
     except ValueError as error:
@@ -91,6 +93,8 @@ def _refused(why: str, status: int) -> int:
 def _site(given: PreflightOptions, place: tuple[int, int, int, int] | None) -> PreflightSite:
     """Return where this process is; raise ValueError for what cannot be, OSError where others cannot be met."""
     problem = "--no-torch is given" if not given.torch else devices.torch_problem()
+    if problem and given.torch and place is not None and not given.alone:
+        raise OSError(f"rank {place[0]} cannot meet the others: {problem}; --alone checks this node without them")
     if problem or place is None or given.alone:
         used = (CPU,) if problem else devices.devices(given.device, None)
         return PreflightSite(given, NoExchange(), torch_problem=problem, devices=used)
@@ -109,10 +113,10 @@ def _follow(site: PreflightSite, checks: Sequence[PreflightCheck]) -> int:
     except (TimeoutError, ConnectionError, RuntimeError):
         return _refused(f"rank {site.rank} has not heard of rank 0 any more", 1)
     if site.local_rank == 0:
-        measured = [
-            Measurement(name, value, rank, tuple(map(tuple, labels))) for name, value, rank, labels in end["measured"]
-        ]
-        _write(site, measured, {int(rank): node for rank, node in end["nodes"].items()}, passed=end["passed"])
+        site.node_of = {int(rank): node for rank, node in end["nodes"].items()}
+        site.local_rank_of = {int(rank): local for rank, local in end["local_ranks"].items()}
+        measured = [Measurement(one[0], one[1], one[2], tuple(map(tuple, one[3]))) for one in end["measured"]]
+        _write(site, measured, passed=end["passed"])
     _leave(site, 0)
     return 0
 
@@ -134,8 +138,9 @@ def _lead(site: PreflightSite, checks: Sequence[PreflightCheck], out: TextIO) ->
             print("\n".join(printable(line) for line in text.lines(report)), file=out, flush=True)
     failed = any(report.state == FAIL for report in reports)
     measured = [one for report in reports for one in report.measured]
-    leader.end({"measured": measured, "nodes": site.node_of, "passed": not failed})
-    _write(site, measured, site.node_of, passed=not failed)
+    known = {"nodes": site.node_of, "local_ranks": site.local_rank_of}
+    leader.end({"measured": measured, "passed": not failed, **known})
+    _write(site, measured, passed=not failed)
     if given.json:
         print(json.dumps(as_object(site, reports, time.monotonic() - began), indent=2, allow_nan=False), file=out)
     else:
@@ -148,11 +153,13 @@ def _lead(site: PreflightSite, checks: Sequence[PreflightCheck], out: TextIO) ->
     return status
 
 
-def _write(site: PreflightSite, measured: Sequence[Measurement], nodes: Mapping[int, str], *, passed: bool) -> None:
+def _write(site: PreflightSite, measured: Sequence[Measurement], *, passed: bool) -> None:
     """Write this node's figures, if a file is asked for; those of all ranks together are rank 0's."""
     if site.options.textfile is None:
         return
-    own = [one for one in measured if nodes.get(one.rank) == site.node]
+    own = [
+        one._replace(rank=site.local_rank_of[one.rank]) for one in measured if site.node_of.get(one.rank) == site.node
+    ]
     try:
         textfile.write(site.options.textfile, own, passed=passed, now=time.time())
     except OSError as error:

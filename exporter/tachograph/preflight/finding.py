@@ -33,7 +33,7 @@ class PreflightFinding:
 
 
 class Measurement(NamedTuple):
-    """One number in base units, under a name of the table in `textfile.py`; `labels` tell it from its siblings."""
+    """One number in base units; `labels` tell it from its siblings."""
 
     name: str
     value: float

@@ -40,14 +40,13 @@ class Leader:
     _alive: list[int] = field(default_factory=list)
     _steps: int = 0
     _broken: str = ""
-    _local_rank: dict[int, int] = field(default_factory=dict)
 
     def run(self) -> Iterator[CheckReport]:
         """Yield the report of each check as it is done."""
         if self.site.under_launcher:
             yield self._arrivals()
         else:
-            self.site.node_of = {0: self.site.node}
+            self.site.node_of, self.site.local_rank_of = {0: self.site.node}, {0: 0}
             self._alive = [0]
         for number, check in enumerate(self.checks, 1):
             self.starting(check, number)
@@ -68,7 +67,7 @@ class Leader:
         site.exchange.publish("here/0", [site.node, site.local_rank])
         here = site.exchange.gather("here", range(site.world_size), site.options.join_limit)
         site.node_of = {rank: node for rank, (node, _) in here.items()}
-        self._local_rank = {rank: local for rank, (_, local) in here.items()}
+        site.local_rank_of = {rank: local for rank, (_, local) in here.items()}
         self._alive = sorted(here)
         missing = sorted(set(range(site.world_size)) - set(here))
         findings = []
@@ -119,7 +118,7 @@ class Leader:
             return [list(self._alive)]
         waves: dict[int, list[int]] = {}
         for rank in self._alive:
-            waves.setdefault(self._local_rank[rank], []).append(rank)
+            waves.setdefault(self.site.local_rank_of[rank], []).append(rank)
         return [waves[local] for local in sorted(waves)]
 
     def _wave(self, check: PreflightCheck, ranks: Sequence[int]) -> dict[int, Facts]:

@@ -16,7 +16,7 @@ CPU = "cpu"
 
 @dataclass
 class PreflightSite:
-    """Everything that a check may know. `node_of` is complete on rank 0 alone, and so is `slow_ranks`, which grows."""
+    """Everything that a check may know; of other ranks only rank 0 knows, whose `slow_ranks` grow."""
 
     options: PreflightOptions
     exchange: Exchange
@@ -31,6 +31,7 @@ class PreflightSite:
     """Where this process computes: its rank's device, or without ranks every GPU of the node."""
     node: str = field(default_factory=node_name)
     node_of: dict[int, str] = field(default_factory=dict)
+    local_rank_of: dict[int, int] = field(default_factory=dict)
     slow_ranks: frozenset[int] = frozenset()
     group: bool = False
     """Whether this process is in a process group with the others."""

@@ -18,17 +18,18 @@ FIGURES = {
     "compute_flops": "Floating-point operations per second of a matrix multiplication.",
     "memory_bandwidth_bytes_per_second": "Bytes read and written per second by a copy in a device's memory.",
     "bus_bandwidth_bytes_per_second": "Bus bandwidth of a collective over all ranks, as nccl-tests defines it.",
-    "pair_latency_seconds": "Time of a small message to another rank, one way.",
-    "pair_bandwidth_bytes_per_second": "Bytes per second to another rank while it sent as many.",
     "loader_batch_seconds": "Time between two batches of the data loader.",
 }
-"""Name -> help. Every one is a gauge, prefixed with tachograph_preflight_."""
+"""Name -> help. Every one is a gauge, prefixed with tachograph_preflight_.
+
+Those of pairs are not among them: a node meets other partners in each run, so they have no history.
+"""
 
 PREFIX = "tachograph_preflight_"
 
 
 def write(path: str, measured: Collection[Measurement], *, passed: bool, now: float) -> None:
-    """Write the figures, replacing the file at once, as the collector may read it at any time; raise OSError."""
+    """Write the figures, whose ranks are local ones, replacing the file at once, for it may be read; raise OSError."""
     target = Path(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
@@ -61,7 +62,7 @@ def _family(name: str, text: str, rows: Sequence[tuple[tuple[tuple[str, str], ..
     yield f"# HELP {PREFIX}{name} {text}"
     yield f"# TYPE {PREFIX}{name} gauge"
     for labels, rank, value in rows:
-        written = ",".join(f'{key}="{_escaped(word)}"' for key, word in (("rank", str(rank)), *labels))
+        written = ",".join(f'{key}="{_escaped(word)}"' for key, word in (("local_rank", str(rank)), *labels))
         yield f"{PREFIX}{name}{{{written}}} {value!r}"
 
 

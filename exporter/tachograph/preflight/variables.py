@@ -26,6 +26,12 @@ PER_RANK = re.compile(
 LIKENESS = 0.86
 """How alike two names must be for one to be a slip of the other (difflib); one letter of ten is 0.9 and more."""
 
+MANY = re.compile(
+    r"TORCHINDUCTOR_.*|TORCH_COMPILE_.*|PYTORCH_TUNABLEOP_.*|PYTORCH_TEST_.*|CUDNN_.*|UCX_.*|KMP_.*|MKL_.*"
+)
+"""Families of which the table has few: a name that resembles one of them may well be another."""
+SURE = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "MASTER_")
+
 SLIPS = frozenset(
     {"MASTER_ADRESS", "MASTER_ADDRESS", "MASTER_IP", "NCCL_SOCKET_IFACE", "NCCL_IFNAME", "NCCL_IB_DEVICE"}
 )
@@ -39,7 +45,7 @@ def measure(site: PreflightSite) -> Facts:
 
 def misspelt(name: str) -> str:
     """Return the known variable that a name is a slip of; empty for a known name and one that resembles none."""
-    if name in KNOWN or name in DEPRECATED:
+    if name in KNOWN or name in DEPRECATED or MANY.fullmatch(name):
         return ""
     near = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.7 if name in SLIPS else LIKENESS)
     if not near or _numbered(name) == _numbered(near[0]):
@@ -70,7 +76,8 @@ def _names(holders: Mapping[tuple[str, str], list[int]], site: PreflightSite) ->
     for name, ranks in sorted(by_name.items()):
         if right := misspelt(name):
             what = f"{name} on {site.who(ranks)} is read by nothing; {right} is"
-            yield PreflightFinding(FAIL, what, f"rename it to {right}", tuple(sorted(ranks)))
+            severity = FAIL if name.startswith(SURE) else WARN
+            yield PreflightFinding(severity, what, f"rename it to {right}", tuple(sorted(ranks)))
         elif name in DEPRECATED:
             new, since = DEPRECATED[name]
             what = f"{name} on {site.who(ranks)} is deprecated in {since}"
