@@ -195,7 +195,7 @@ wheel: $(READY)  ## dist/tachograph-*.whl, with the viewer of the dashboards if 
 	rm -rf build  # or what an earlier build left goes in, too
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-deb: $(READY)    ## dist/tachograph_*.deb, on Debian, for its own Python: exporter and commands, nothing to download
+deb: $(SUPPLY_READY)    ## dist/tachograph_*.deb for Debian 12, 13 and Ubuntu 22.04, 24.04: exporter, commands, manual; nothing to download
 	$(BIN)/python -m tools.debian
 
 screenshots: binaries preview ## play incidents 3 and 2 and write docs/img (needs Chromium): half an hour
@@ -214,6 +214,7 @@ LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generat
 
 lock: $(SUPPLY_READY)   ## what the image installs, pinned with hashes; UPGRADE=1 takes the newest versions
 	$(LOCK) --extra exporter --extra tools --output-file exporter/requirements.lock pyproject.toml
+	$(subst --universal --python-version 3.11,--python-version 3.10,$(LOCK)) --extra exporter --extra tools --output-file deploy/debian/python3.10.lock pyproject.toml
 	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(LOCK) --output-file exporter/build.lock -
 
 pin-base:        ## write the digest that the image's base has today (needs Docker and its registry)

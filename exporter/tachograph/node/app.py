@@ -233,14 +233,14 @@ class Exporter:
 
 
 def run_exporter(config: Config, arguments: Sequence[str]) -> int:
-    """Run the exporter until SIGTERM or SIGINT; return its exit status: 0, or 2 if it cannot start."""
+    """Run the exporter until SIGTERM or SIGINT; return its exit status: 0, or 1 if it cannot start."""
     log.set_up(config.log_level)
     raise_descriptor_limit()
     try:
         asyncio.run(_serve(config, arguments))
     except StartError as error:
         sys.stderr.write(f"tachograph exporter: {error}\n")
-        return 2
+        return 1
     return 0
 
 

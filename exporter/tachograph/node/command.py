@@ -11,7 +11,10 @@ from tachograph.node.config_file import ConfigError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the exporter until SIGTERM or SIGINT; return its exit status: 0, or 2 if it cannot start."""
+    """Run the exporter until SIGTERM or SIGINT; return its exit status.
+
+    It is 0, 1 if an address or a socket is taken, which may pass, or 2 if the configuration is faulty.
+    """
     try:
         config = read_config(arguments)
     except ConfigError as error:
