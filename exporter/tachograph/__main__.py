@@ -46,6 +46,15 @@ COMMANDS: Mapping[str, Command] = {
         "tachograph.collect.command:main", "say from a stuck run's Flight Recorder dumps which rank holds it up"
     ),
     "logs": Command("tachograph.logs.command:main", "find the first cause of a failed run in its logs", "logs"),
+    "bisect": Command(
+        "tachograph.bisect.command:main", "find the scale at which a command begins to fail, or the node that makes it"
+    ),
+    "compare": Command(
+        "tachograph.compare.command:main", "say whether a run is slower, larger or worse than another", "compare"
+    ),
+    "preflight": Command(
+        "tachograph.preflight.command:main", "check nodes before a training run, by hand or under torchrun", "exporter"
+    ),
     "bundle": Command(
         "tachograph.bundle.command:main", "write rules, routes, dashboards and runbooks for Prometheus and Kubernetes"
     ),

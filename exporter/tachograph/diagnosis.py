@@ -14,6 +14,9 @@ UNKNOWN_STEP_SECONDS = 240.0
 """A run is overdue after this while its usual step is not known: tachograph_run_hang_limit_seconds."""
 PAUSE_SECONDS = 300.0
 """The same, with the three steps, where ranks pause: run:hang_grace_seconds:max."""
+STALL_SECONDS, STALL_STEPS = 10.0, 10
+"""A screen says that there is no step after this, and so many usual steps, where nobody pauses: sooner than it is a
+hang, for whoever looks already. No rule has it."""
 QUIET_PHASES = frozenset({"init", "checkpoint", "eval"})
 """Phases in which a rank makes no step for good reason: run:hang_grace_seconds:max."""
 WAITING_PHASES = frozenset({"backward", "collective"})
@@ -32,6 +35,9 @@ THROUGHPUT_DROP_RATIO = 0.15
 """Share of its usual speed that a run may lose: ThroughputDropped."""
 DATA_STALL_RATIO = 0.2
 """Share of its steps that the median rank may wait for data: DataStall."""
+
+MEMORY_FULL_RATIO = 0.95
+"""Share of a GPU's memory that tensors took at most, from which on a larger batch may not fit. No rule has it."""
 
 THERMAL, POWER_BRAKE, POWER_CAP = "thermal", "power brake", "power cap"
 SLOWDOWN_RATIO = 0.05

@@ -109,7 +109,7 @@ def test_a_crash_before_the_first_batch_is_a_run_that_failed(scraped: Any, tmp_p
     script.write_text("import sys\nsys.excepthook = lambda *_: print('theirs')\nraise FileNotFoundError('no data')\n")
     done = scraped.run(*RUN, "--name", "early", script)
     assert (done.status, done.out) == (1, "theirs\n")
-    assert done.value("failures_total", run="early", rank=0, category="software") == 1
+    assert done.value("failures_total", run="early", rank=0, category="configuration") == 1
 
 
 def test_the_limit_of_a_hang_can_be_given(scraped: Any, tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_alert_episodes(report: tuple[str, Page], incident: Any) -> None:
     assert page_row[4] == "Run llama-70b is hanging."
     assert rows["GpuLostpage"][1] == "node-2, GPU 5"
     assert f"2 pages; the first was GpuLost at {at(incident, 2400)}, naming node-2, GPU 5." in seen.words
+    assert re.search(r"the first was GpuLost at .+?, naming node-2, GPU 5\. .*What usually helps", seen.words)
     assert "elsewhere" not in seen.words
     assert sum(row[0] == "GpuIdleInRunticket" for row in seen.rows) == 8
     assert "4 more of GpuIdleInRun" in seen.words

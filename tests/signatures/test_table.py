@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,10 @@ def test_a_name_given_twice() -> None:
     """Two rows of one name are refused."""
     with pytest.raises(SignatureError, match="given twice: one"):
         parse(ROW + ROW.partition("signatures:\n")[2])
+
+
+def test_no_pattern_reads_its_words_again_and_again() -> None:
+    """Any letters before anything at all: each length of them would be tried, and a hostile line take long."""
+    rows = table().rows
+    patterns = [pattern for row in rows for pattern in (row.pattern, row.pattern_not) if pattern is not None]
+    assert not [pattern.pattern for pattern in patterns if re.search(r"\\w[*+]\)?\.\*|\.\*\.\*", pattern.pattern)]

@@ -98,15 +98,18 @@ def test_the_page_is_read_as_prometheus_reads_it() -> None:
     assert runs == {"llama-7b", '"quoted\\'}
 
 
-def test_problems_of_runs_are_noted(played: Any) -> None:
-    """In the words of the status page, the worst first."""
+def test_what_is_wrong_comes_first(played: Any, top: Top) -> None:
+    """In the words of the status page, the worst first, each with what usually helps."""
     played.table.greet("a", run="llama-7b")
     played.table.tell("a", metrics={"loss": "NaN"}, notices=["step.log(los=…) is dropped: did you mean loss?"])
     played.serve()
-    assert NodeSource(played.pages.url).fetch().notes == (
-        "Rank 0 of run llama-7b: the loss is NaN.",
-        "Rank 0 of run llama-7b: step.log(los=…) is dropped: did you mean loss?",
-    )
+    first, second = NodeSource(played.pages.url).fetch().problems
+    assert (first.text, first.kind, first.urgent) == ("Rank 0 of run llama-7b: the loss is NaN.", "Loss", True)
+    assert second.text == "Rank 0 of run llama-7b: step.log(los=…) is dropped: did you mean loss?"
+    lines = top("--exporter", played.pages.url, "--once", "--interval", "0.2")[1].splitlines()
+    assert lines[0] == f" LOSS  {first.text}"
+    assert lines[1] == f"   → {first.remedy}"
+    assert lines[2] == f" MISUSE  {second.text}"
 
 
 def test_one_rank_that_has_been_in_its_loader_for_40_seconds(played: Any, top: Top) -> None:
@@ -114,7 +117,9 @@ def test_one_rank_that_has_been_in_its_loader_for_40_seconds(played: Any, top: T
     played.one_slow_load(40.0)
     text = top("--exporter", played.pages.url, "--once", "--interval", "0.2")[1]
     assert " OVERDUE 40 s  r  1 of 1 rank up" in text
-    assert "\n Run r: no step for 40 s, usually 50 ms; rank 0 in data for 40 s.\n" in text
+    assert text.startswith(
+        " NO STEP  Run r: no step for 40 s, usually 50 ms; rank 0 in data for 40 s.\n   → py-spy dump"
+    )
     (run,) = NodeSource(played.pages.url).fetch().runs
     assert (run.step_seconds, run.progress_seconds, run.state_seconds) == (None, 40.0, 40.0)
 

@@ -37,6 +37,13 @@ def test_a_hang(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     status, text, error = top(HUNG, "--prometheus", crowd.url, "--once")
     assert (status, error) == (0, "")
     lines = text.splitlines()
+    assert lines[0].startswith(" NO STEP  Run llama-70b: no step for 34 s")
+    assert (
+        "; rank 43 on node-05 is 1 collective behind, in data for 42 s, at data.py:88 load_shard (pid 4242)."
+        in lines[0]
+    )
+    assert lines[1].startswith("   → on node-05: py-spy dump --pid 4242; RunHung.md; ")
+    del lines[:2]
     assert lines[0].startswith(" HUNG 34 s  llama-70b  64 of 64 ranks up ")
     assert lines[1].startswith(" step 48,201 · last step ")
     assert re.match(r" critical RunHung  rank 43 node-05 GPU 3 .* for \d+ (s|min)", lines[3])
@@ -64,7 +71,8 @@ def test_a_sick_run(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("COLUMNS", "150")
     status, text, _ = top(SICK, "--prometheus", crowd.url, "--once")
     assert status == 0
-    assert text.startswith(" DEAD  mixtral  7 of 8 ranks up, 1 dead")
+    assert text.startswith(" RANK DEAD  Run mixtral: 1 rank died, rank 5 on node-20 first.\n   → ")
+    assert "\n DEAD  mixtral  7 of 8 ranks up, 1 dead" in text
     assert "COORDINATES" not in text
     assert [row[:3] for row in rows(text, "RANK STATE")[:3]] == [["5", "died", "first"], ["2", "NaN", "first"],
                                                                 ["3", "straggler", "node-20"]]  # fmt: skip

@@ -144,7 +144,7 @@ def test_without_prometheus_the_exporters_answer(
     node.eventually(lambda: len(json.loads(node.get("/api/blackbox/alice%2Fr")[2])["boxes"]) == 4)
     dark = ("--prometheus", f"http://127.0.0.1:{free_port()}", "--exporter", node.url)
     out, _ = asked(capsys, *dark, status=0, run="alice/r")
-    assert "not asked: Prometheus at http://127.0.0.1:" in out
+    assert "not asked: Prometheus: no Prometheus at http://127.0.0.1:" in out
     assert "by exporters alone" in out
     assert "rank 1: " in out
     assert "/home/u/data.py:88 load_shard" in out

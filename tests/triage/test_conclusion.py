@@ -160,6 +160,19 @@ def test_a_frozen_rank_in_the_kernel_waits_for_a_disk() -> None:
     assert said(alert("RankFrozen"))[1:] == ("preemption", "suspended")
 
 
+def test_a_message_of_another_nodes_kernel_does_not_count() -> None:
+    """The node of the rank that died is known."""
+    kernel = [({"kind": "oom_kill", "instance": "node-1", "text": "the message"}, 12.0)]
+    assert said(alert("RankDead", **RANK), kernel=kernel) == ("page", "software", "rank_died")
+
+
+def test_late_ranks_of_which_none_is_named() -> None:
+    """In turns, by the phase in which they are late; or a crowd, which shares something."""
+    turns = [({"phase": "forward"}, 0.02)]
+    assert said(alert("StragglerRank", "warning"), turns=turns) == ("ticket", "compute", "uneven_work")
+    assert said(alert("StragglerRank")) == ("page", "compute", "straggler")
+
+
 def test_a_plateau_has_its_usual_reasons() -> None:
     """A loss that stands still is no fault by itself: the evidence says so, and where the rate is."""
     figures = [*HEALTHY["figures"], ({"__name__": "run:learning_rate:max"}, 3e-6)]

@@ -101,13 +101,18 @@ def test_a_training_script_ends_with_what_was_measured(tmp_path: Path) -> None:
     assert re.fullmatch(r"-?\d+\.\d{9}\n", done.stdout)
     said = [line.removeprefix("tachograph run: ") for line in done.stderr.splitlines()]
     (url,) = re.findall(r"^(http://127\.0\.0\.1:\d+/) shows this run", said[0])
-    assert said[1].startswith("recorded 60 steps: 120 batches and the wait for them, ")
-    assert re.fullmatch(r"seen: 60 steps on 1 rank, .+ each, pauses included, .+ samples/s", said[3])
-    assert said[4].startswith("where a step's time went: data ")
+    table = said[next(i for i, line in enumerate(said) if line.startswith("seen: 60 steps on 1 rank, ")) :]
+    assert table[0].endswith(" each, pauses included")
+    assert re.fullmatch(r"  speed      .+ samples/s", table[1])
+    assert re.match(r"  step       .+: own .+ \(\d+%\), waits for data .+ \(\d+%\)", table[2])
+    assert table[3].startswith("  own time   ")
+    rest = {line[2:12].strip(): line[13:] for line in table[4:]}
     # on a busy machine the start may be all that is left of a hundred percent
-    assert re.match(r"of the run's whole time \d+% was training; lost: ", said[5])
-    assert "GiB of host memory" in said[6]
-    assert said[7].startswith("not measured: MFU (no FLOPs given")
+    assert re.match(r"\d+% was training; lost: ", rest["whole time"])
+    assert "GiB of host memory" in rest["memory"]
+    assert rest["recorded"].startswith("60 steps: 120 batches and the wait for them, ")
+    assert "; MFU (no FLOPs given" in rest["not seen"]
+    assert table[-1].startswith("  not seen   ")
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url, timeout=5)
     assert not list(tmp_path.glob("tachograph-*"))
@@ -132,8 +137,49 @@ def test_one_rank_that_has_been_in_its_loader_for_40_seconds(pages: Any, played:
     overview = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc)).read()
     assert overview is not None
     assert lines(overview) == [
-        "r overdue: step 100 · last step 40 s ago · 0 tok/s · no step for 40 s, usually 50 ms; rank 0 in data for 40 s"
+        "Run r: no step for 40 s, usually 50 ms; rank 0 in data for 40 s. → py-spy dump --pid 4242 shows where rank 0 "
+        "stands: RunHung.md",
+        "r overdue: step 100 · last step 40 s ago · 0 tok/s",
     ]
+
+
+def test_what_was_wrong_begins_the_summary(pages: Any, played: Any) -> None:
+    """As it stood while ranks last ran, and at the end; a missing step is no news where the program ended well."""
+    watched = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc))
+    played.one_slow_load(40.0)
+    watched.read()
+    assert [one.kind for one in watched.wrong(ended_well=False)] == ["No step"]
+    assert watched.wrong(ended_well=True) == []
+    (rank,) = played.table.ranks()
+    played.table.lost(rank.link)
+    played.serve()
+    watched.read()
+    assert [one.kind for one in watched.wrong(ended_well=False)] == ["Rank dead", "No step"]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_crash_ends_with_its_cause(tmp_path: Path) -> None:
+    """The summary begins with the exception, and a loss that had become NaN, before the figures."""
+    training = script(
+        tmp_path,
+        "import torch, time\n"
+        "model = torch.nn.Linear(8, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "for number in range(100):\n"
+        "    if number == 90:\n"
+        "        raise OSError('shard 7 is gone')\n"
+        "    loss = model(torch.randn(4, 8)).square().mean() * (float('nan') if number >= 61 else 1.0)\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+        "    time.sleep(0.02)\n",
+    )
+    done = watched(tmp_path, "--name", "seen", training)
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if line.startswith("tachograph run: ")][1:]
+    assert re.match(r"tachograph run: Rank 0 of run seen failed .+ ago: .*OSError: shard 7 is gone", said[0])
+    assert said[1].startswith("tachograph run: Rank 0 of run seen: the loss was NaN since step 61.")
+    assert said[2].startswith("tachograph run: seen: 90 steps on 1 rank, ")
 
 
 @pytest.mark.torch
@@ -156,8 +202,8 @@ def test_the_slowest_of_two_ranks_is_named(tmp_path: Path) -> None:
     done = watched(tmp_path, *launcher, "-m", "tachograph", "run", "--name", "pair", training)
     assert done.returncode == 0, done.stderr
     assert "pair: 100 steps on 2 ranks" in done.stderr
-    assert "slowest rank: rank 1, which the others waited" in done.stderr
-    assert done.stderr.count("tachograph run: recorded") == 1
+    assert "  slowest    rank 1, which the others waited" in done.stderr
+    assert done.stderr.count("tachograph run:   recorded") == 1
     assert "no training step" not in done.stderr
 
 

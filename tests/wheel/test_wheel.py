@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import zipfile
@@ -25,6 +26,7 @@ NEEDS = {
     "bundle": ["--out", "/nonexistent/bundle"],
     "doctor": [],
     "logs": [__file__],
+    "compare": ["a-run", "another"],
 }
 """Arguments with which a command cannot do without its extra."""
 
@@ -69,9 +71,21 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
 def test_the_client_is_a_small_part(wheel: Path) -> None:
     """What a training process may import has at most 300 KB of the wheel; a package that is not named here counts."""
     others = {
-        "node", "shipped_files", "top", "report", "bundle", "dashboards", "doctor", "silence", "watch", "logs",
+        "node",
+        "shipped_files",
+        "top",
+        "report",
+        "bundle",
+        "dashboards",
+        "doctor",
+        "silence",
+        "watch",
+        "logs",
         "triage",
-    }  # fmt: skip
+        "compare",
+        "bisect",
+        "preflight",
+    }
     with zipfile.ZipFile(wheel) as archive:
         parts = [(one.filename.split("/"), one.compress_size) for one in archive.infolist()]
     assert (
@@ -141,6 +155,15 @@ def test_the_extra_exporter_is_enough_for_the_exporter(exporter: Path) -> None:
     done = run(exporter, "exporter", "--web.listen-address=nowhere", "--web.config.file=/nonexistent")
     assert done.returncode == 2
     assert done.stderr.startswith("tachograph exporter: 2 faults in the configuration\n")
+
+
+def test_preflight_needs_no_extra(empty: Path) -> None:
+    """On a node with neither PyTorch nor a driver; what cannot be checked without them is skipped."""
+    assert imports(empty, "preflight") == ""
+    done = run(empty, "preflight", "--json")
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(done.stdout)
+    assert {one["check"]: one["summary"] for one in found["checks"]}["compute"] == "PyTorch is not installed here"
 
 
 @pytest.mark.parametrize("package", ["silence", "top", "triage", "report", "dashboards", "bundle", "doctor"])

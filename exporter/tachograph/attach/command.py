@@ -14,7 +14,7 @@ from tachograph.attach import program
 from tachograph.attach.observer import Observer
 from tachograph.attach.on_import import when_imported
 from tachograph.attach.script_recording import ScriptRecording
-from tachograph.attach.summary import Summary
+from tachograph.attach.summary import SUMMARY_ENVIRONMENT, Summary
 from tachograph.attach.torch_hooks import attach
 from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder, on_created
@@ -39,6 +39,8 @@ options:
   --precision NAME      number format of the matrix products: bf16, fp16, tf32, fp8, ...
   --hang-seconds N      report a hang once the run has made no step for N seconds
                         (default: TACHOGRAPH_HANG_SECONDS, or the limit of the alert rules)
+  --steps FILE          write the steps of rank 0 to a file, for tachograph compare; with {rank} in its
+                        name, those of every rank
   --watch               start an exporter for this program alone, and show what it measures
   --quiet               do not print a summary at the end
 
@@ -54,8 +56,9 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--flops-per-step": ("flops_per_step", float),
     "--precision": ("precision", str),
     "--hang-seconds": ("hang_seconds", float),
+    "--steps": ("steps", str),
 }
-"""Options with a value: the argument of `Recorder` or the threshold that it is, and how its text is read."""
+"""Options with a value: the argument of `Recorder`, the threshold or the file that it is, and how its text is read."""
 
 FLAGS = {"--watch", "--quiet"}
 BEFORE_LAUNCHER = "tachograph run --watch -m torch.distributed.run [options] -m tachograph run SCRIPT"
@@ -149,6 +152,15 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], set[str], tuple[str, str],
     raise UsageError("no script was given")
 
 
+def _leave(text: str) -> None:
+    """Print the summary; beside `--watch`, which puts its figures before it, leave it in its file."""
+    if path := os.environ.get(SUMMARY_ENVIRONMENT):
+        with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs 3 ms and 0.7 MB to import
+            file.write(text)
+    else:
+        sys.stderr.write(text)
+
+
 def _record(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
     """Have PyTorch observed once the script imports it, and the summary printed by rank 0.
 
@@ -158,6 +170,11 @@ def _record(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
         return
     enable_timing()
     hang_seconds = given.pop("hang_seconds", None)
+    if (steps := given.pop("steps", None)) is not None:
+        from tachograph.export.step_file import StepFile
+
+        file = StepFile(steps)
+        given |= {"trace": file, "sinks": [file]}
 
     def make() -> Recorder:
         recorder = Recorder(**given)
@@ -179,7 +196,7 @@ def _record(given: dict[str, Any], quiet: bool, *, at_once: bool) -> None:
             return
         if observer.finish() == 0 and not quiet:
             with contextlib.suppress(OSError, ValueError):  # stderr may be closed by now
-                sys.stderr.write(summary.text(given=bool(AMOUNTS & given.keys())))
+                _leave(summary.text(given=bool(AMOUNTS & given.keys())))
 
     atexit.register(finish)
     if at_once:

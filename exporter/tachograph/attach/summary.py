@@ -6,7 +6,7 @@ With `--watch` what was measured follows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tachograph import humanize
@@ -25,6 +25,7 @@ UNSEEN = {
 }
 """What has no value at the end, and why, or which page that may cause."""
 
+NOT_SEEN = "not seen: "
 NEVER = "tokens and FLOPs unless given (--tokens-per-step, --flops-per-token)"
 
 
@@ -79,7 +80,7 @@ class Summary:
         return (
             f"tachograph run: recorded {humanize.plural(self.steps, 'step')}{trainings}{to_nobody}: "
             f"{', '.join(self._recorded())}\n"
-            f"tachograph run: not seen: {'; '.join(unseen) or 'nothing'}\n"
+            f"tachograph run: {NOT_SEEN}{'; '.join(unseen) or 'nothing'}\n"
         )
 
     def _recorded(self) -> Iterator[str]:
@@ -113,6 +114,13 @@ class Summary:
 LAG_SHARE = 0.02
 """Of a step: what ranks differ by anyway."""
 
+SUMMARY_ENVIRONMENT = "TACHOGRAPH_SUMMARY_FILE"
+"""Where a script under `tachograph run --watch` leaves its summary, for the watch to print it after the figures."""
+
+SAYS = "tachograph run: "
+LABEL = 10
+"""Columns of the first column of the table."""
+
 NO_RANK = "no rank connected: nothing was measured (a script that trains without PyTorch needs a Recorder)"
 
 
@@ -121,7 +129,8 @@ class Figures:
     """The measurements of a run. Times are in seconds; by rank, or added up over the ranks.
 
     `seconds` is how long it trained, start-up left out; `phases` are shares of it; `lags` are by how much later than
-    the median rank each came to its collectives, in each step.
+    the median rank each came to its collectives, in each step. Of a rank's mean ordinary step `step` is the length,
+    `own` its own time by phase, `wait` its wait for others, None where that is not measured.
     """
 
     run: str
@@ -129,6 +138,9 @@ class Figures:
     steps: float
     seconds: float
     phases: Mapping[str, float]
+    step: float | None
+    own: Mapping[str, float]
+    wait: float | None
     tokens: float
     samples: float
     flops: float
@@ -140,34 +152,52 @@ class Figures:
     lost: Mapping[str, float]
 
 
-def figures_text(runs: Iterable[Figures]) -> str:
-    """Return a few lines for a person on each run."""
-    found = [f"tachograph run: {printable(line)}\n" for one in runs for line in _lines(one)]
-    return "".join(found) or f"tachograph run: {NO_RANK}\n"
+def figures_text(runs: Iterable[Figures], wrong: Sequence[str] = (), seen: str = "") -> str:
+    """Return what is wrong, then a short table on each run, for a person; `seen` is what the script's own summary says.
+
+    Its last line is what was not measured or not seen.
+    """
+    runs = list(runs)
+    lines = [*wrong, *(line for one in runs for line in _lines(one))] or [NO_RANK]
+    unseen = [word for one in runs for word in _unmeasured(one)]
+    for text in seen.splitlines():
+        said = text.removeprefix(SAYS)
+        if said.startswith(NOT_SEEN):
+            unseen = [*(word for word in said.removeprefix(NOT_SEEN).split("; ") if word != NEVER), *unseen]
+        else:
+            lines.append(_row("recorded", said.removeprefix("recorded ")) if said.startswith("recorded ") else said)
+    if unseen:
+        lines.append(_row("not seen", "; ".join(dict.fromkeys(unseen))))
+    return "".join(f"{SAYS}{printable(line)}\n" for line in lines)
+
+
+def _row(name: str, text: str) -> str:
+    return f"  {name:<{LABEL}} {text}"
 
 
 def _lines(one: Figures) -> Iterator[str]:
     """Yield a line for each question: how fast, where the time went, who was slow, how much memory, what is missing."""
+    ranks = humanize.plural(one.ranks, "rank")
     if not one.steps or not one.seconds:
-        yield f"{one.run}: no step was completed"
+        yield f"{one.run}: no step was completed on {ranks}"
         return
-    step = one.seconds / one.steps
-    speed = [f"{humanize.plural(one.steps, 'step')} on {humanize.plural(one.ranks, 'rank')}"]
-    speed.append(f"{humanize.duration(step)} each, pauses included")
-    for amount, unit in ((one.tokens, "tokens/s"), (one.samples, "samples/s")):
-        speed += [f"{humanize.short(amount / one.seconds)} {unit}"] if amount else []
+    mean = one.seconds / one.steps
+    yield f"{one.run}: {humanize.plural(one.steps, 'step')} on {ranks}, {humanize.duration(mean)} each, pauses included"
+    speed = [f"{humanize.short(amount / one.seconds)} {unit}" for amount, unit in (
+        (one.tokens, "tokens/s"), (one.samples, "samples/s")) if amount]  # fmt: skip
     speed += [] if one.mfu is None else [f"MFU {humanize.percent(one.mfu, 1)}"]
-    yield f"{one.run}: {', '.join(speed)}"
-    yield "where a step's time went: " + _shares(one.phases)
+    if speed:
+        yield _row("speed", ", ".join(speed))
+    yield from _step(one)
     known = one.productive + sum(one.lost.values())
     if one.lost and known:
         causes = _shares({cause: seconds / known for cause, seconds in one.lost.items()})
-        yield f"of the run's whole time {humanize.percent(one.productive / known)} was training; lost: {causes}"
+        yield _row("whole time", f"{humanize.percent(one.productive / known)} was training; lost: {causes}")
     if one.ranks > 1 and one.lags:
         slowest = max(one.lags, key=lambda rank: one.lags[rank])
         lag = one.lags[slowest]
         said = f"rank {slowest}, which the others waited {humanize.duration(lag)} for in each step"
-        yield f"slowest rank: {said if lag > LAG_SHARE * step else 'none: they are equally fast'}"
+        yield _row("slowest", said if lag > LAG_SHARE * mean else "none: the ranks are equally fast")
     memory = [
         f"{humanize.gibibytes(sizes[most])} GiB {what}" + f" (rank {most})" * (one.ranks > 1)
         for sizes, what in (
@@ -178,7 +208,11 @@ def _lines(one: Figures) -> Iterator[str]:
         for most in [max(sizes, key=lambda rank: sizes[rank])]
     ]
     if memory:
-        yield f"memory: {', '.join(memory)}"
+        yield _row("memory", ", ".join(memory))
+
+
+def _unmeasured(one: Figures) -> Iterator[str]:
+    """Yield what was not measured, with the reason; nothing of a run without a step."""
     missing = {
         "MFU (no FLOPs given: --tokens-per-step with --flops-per-token, or --flops-per-step)": not one.flops,
         "MFU (the device's peak FLOP/s are not known)": one.flops and one.mfu is None,
@@ -186,8 +220,28 @@ def _lines(one: Figures) -> Iterator[str]:
         "GPU memory (no CUDA device was used)": not one.gpu_memory,
         "the slowest rank (no waits for collectives were seen)": one.ranks > 1 and not one.lags,
     }
-    if words := [word for word, is_missing in missing.items() if is_missing]:
-        yield f"not measured: {'; '.join(words)}"
+    if one.steps and one.seconds:
+        yield from (word for word, is_missing in missing.items() if is_missing)
+
+
+def _step(one: Figures) -> Iterator[str]:
+    """Yield where a step's time goes: own work, and the waits for data and for others, which are nobody's work."""
+    if not one.step:
+        yield _row("phases", _shares(one.phases))
+        return
+    own = {phase: seconds for phase, seconds in one.own.items() if phase != "data"}
+    parts = {"own": sum(own.values()), "waits for data": one.own.get("data", 0.0), "for other ranks": one.wait or 0.0}
+    told = [
+        f"{name} {humanize.duration(seconds)} ({humanize.percent(min(seconds / one.step, 1.0))})"
+        for name, seconds in parts.items()
+        if seconds >= 0.01 * one.step
+    ]
+    yield _row("step", f"{humanize.duration(one.step)}: {', '.join(told) or 'nothing of note'}")
+    if own:
+        yield _row("own time", _shares({phase: seconds / sum(own.values()) for phase, seconds in own.items()}))
+    elsewhere = {phase: share for phase, share in one.phases.items() if phase in ("checkpoint", "eval")}
+    if any(share >= 0.01 for share in elsewhere.values()):
+        yield _row("besides", f"{_shares(elsewhere)} of all time since start-up")
 
 
 def _shares(shares: Mapping[str, float]) -> str:

@@ -103,7 +103,6 @@ set before the process group."""
 
 ROWS = Rows()
 _row = ROWS.add
-_CONCLUDED = "the exporter derives the recent values from it; shown to check a client"
 
 # Known to the exporter itself.
 RANK_INFO = _row(
@@ -219,23 +218,19 @@ TRAIN_ORDINARY_STEPS = _row(
     "train_ordinary_steps_total", COUNTER, "", RANK,
     "Ordinary steps: not tagged, and neither after a gap in the numbers nor after a pause for a save or an evaluation.",
     detail=True,
-    unread=_CONCLUDED,
 )  # fmt: skip
 TRAIN_ORDINARY_SECONDS = _row(
     "train_ordinary_step_seconds_total", COUNTER, "seconds", RANK,
     "Wall seconds of ordinary steps, each from the end of the step before to its own.", detail=True,
-    unread=_CONCLUDED,
 )  # fmt: skip
 TRAIN_ORDINARY_WAIT = _row(
     "train_ordinary_wait_seconds_total", COUNTER, "seconds", RANK,
     "Exposed wait for collectives in ordinary steps; absent for a rank whose waits are not measured.", detail=True,
-    unread=_CONCLUDED,
 )  # fmt: skip
 TRAIN_ORDINARY_PHASES = _row(
     "train_ordinary_phase_seconds_total", COUNTER, "seconds", (*RANK, "phase"),
     "The rank's own seconds by phase in ordinary steps, measured waits for collectives left out.",
     vocabulary=OWN_PHASES, detail=True,
-    unread=_CONCLUDED,
 )  # fmt: skip
 TRAIN_RECENT_STEP = _row(
     "train_recent_step_seconds", GAUGE, "seconds", RANK,
@@ -330,6 +325,11 @@ TRAIN_DATA_QUEUE = _row(
     "Batches that the loader workers have ready; if it is 0 most of the time, training waits for data. Absent without "
     "workers.",
     loggable=True,
+)  # fmt: skip
+TRAIN_DATA_WORKERS = _row(
+    "train_data_workers", GAUGE, "", RANK,
+    "Worker processes of the PyTorch loader that training draws from. With 0, training itself makes each batch. Absent "
+    "for other loaders.", detail=True,
 )  # fmt: skip
 TRAIN_DATA_WORKER_RESTARTS = _row(
     "train_data_worker_restarts_total", COUNTER, "", RANK,

@@ -80,7 +80,9 @@ def _sentence(fired: FiredAlerts) -> str:
     first = fired.first()
     if first is None:
         return "No alert fired on this run in this window."
-    return safe(in_words(fired, first))
+    words = f" {safe(first.words)}" if first.words else ""
+    book = f' <a href="{safe(first.runbook)}" rel="noreferrer">What usually helps</a>.' if first.runbook else ""
+    return safe(in_words(fired, first)) + words + book
 
 
 def in_words(fired: FiredAlerts, first: AlertEpisode) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tachograph import humanize
-from tachograph.top.overview import FiringAlert, Overview, RunSummary
+from tachograph.diagnosis import DATA_STALL_RATIO
+from tachograph.top.overview import FiringAlert, Overview, RunSummary, Trouble
 from tachograph.top.sparkline import sparkline
 
 BADGES = {
@@ -20,15 +21,18 @@ BADGES = {
 }  # fmt: skip
 SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "blue"}
 RUNS_IN_FULL = 1
+PROBLEMS_SHOWN = 4
+LATE_STEPS, LATE_SECONDS = 3, 3.0
+"""The last step is worth a word once it is older than so many steps and seconds: a node is read once a second."""
 ROOM_FOR_SOURCE = 60
 """Columns from which on the first line has the source and the time."""
 
 
 def header(overview: Overview, width: int, alert_lines: int) -> Group:
-    """Return the lines above the tables, none wider than the width."""
+    """Return the lines above the tables, none wider than the width: what is wrong first, and what usually helps."""
     source = f"{overview.source.split('://')[-1].removesuffix('/metrics')}  {humanize.utc(overview.at)}Z"
     source *= width >= ROOM_FOR_SOURCE
-    lines: list[RenderableType] = []
+    lines: list[RenderableType] = list(_problems(overview.problems))
     for place, run in enumerate(overview.runs):
         lines += [_line(_title(run), Text(source if place == 0 else "", "dim")), figures_of(run, width)]
         lines += [_sparklines(run, width)] if place < RUNS_IN_FULL else []
@@ -37,6 +41,17 @@ def header(overview: Overview, width: int, alert_lines: int) -> Group:
     if overview.alerts is not None:
         lines += _alerts(overview.alerts, alert_lines)
     return Group(*lines, *(_cut(Text(f" {note}", "yellow")) for note in overview.notes))
+
+
+def _problems(problems: Sequence[Trouble]) -> Iterator[Text]:
+    """Yield a line for each problem, and one for its remedy under it."""
+    for one in problems[:PROBLEMS_SHOWN]:
+        look = "bold white on red" if one.urgent else "bold black on yellow"
+        yield _cut(Text.assemble((f" {one.kind.upper()} ", look), " ", (one.text, "bold")))
+        if one.remedy:
+            yield _cut(Text(f"   → {one.remedy}", "dim"))
+    if (more := len(problems) - PROBLEMS_SHOWN) > 0:
+        yield Text(f" and {humanize.plural(more, 'problem')} more", "yellow")
 
 
 def _cut(text: Text) -> Text:
@@ -69,11 +84,16 @@ def _title(run: RunSummary) -> Text:
 def figures_of(run: RunSummary, width: int) -> Text:
     """Return a run's step, speed, last checkpoint, goodput and restarts in one line, as far as the width goes."""
     parts: list[tuple[str, str, str]] = [("step", humanize.count(run.step), "bold")]
-    if run.progress_seconds is not None and run.state != "finished":
-        late = run.state in ("hung", "overdue")
-        parts.append(("last step", f"{humanize.age(run.progress_seconds)} ago", "bold yellow" if late else ""))
+    late = run.progress_seconds is not None and run.progress_seconds > max(
+        LATE_SECONDS, LATE_STEPS * (run.step_seconds or 0.0)
+    )
+    if late and run.state != "finished":
+        parts.append(("last step", f"{humanize.age(run.progress_seconds)} ago", "bold yellow"))
     if run.step_seconds is not None:
         parts.append(("", f"{humanize.duration(run.step_seconds)}/step", ""))
+        parts += _where_it_goes(run, run.step_seconds)
+    if run.saving_seconds is not None:
+        parts.append(("saving for", humanize.age(run.saving_seconds), "bold"))
     if run.tokens_per_second is not None:
         parts.append(("", f"{humanize.short(run.tokens_per_second)} tok/s", ""))
     if run.checkpoint_seconds is not None:
@@ -89,6 +109,21 @@ def figures_of(run: RunSummary, width: int) -> Text:
         if text.cell_len + len(lead) + piece.cell_len <= width:
             text.append(lead, "dim").append_text(piece)
     return text
+
+
+def _where_it_goes(run: RunSummary, step: float) -> Iterator[tuple[str, str, str]]:
+    """Yield what a rank works in a step, and what it waits for data and for the others, as far as that is measured."""
+    waits = [(name, seconds) for name, seconds in (("data", run.data_seconds), ("others", run.wait_seconds)) if seconds]
+    if waits:
+        own = max(step - sum(seconds for _, seconds in waits), 0.0)
+        yield "own", humanize.duration(own), ""
+    for name, seconds in waits:
+        share = seconds / step
+        yield (
+            f"waits for {name}",
+            f"{humanize.duration(seconds)} ({humanize.percent(min(share, 1.0))})",
+            ("bold yellow" if name == "data" and share > DATA_STALL_RATIO else ""),
+        )
 
 
 def _sparklines(run: RunSummary, width: int) -> Text:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tachograph.catalog.rank import ALIVE
 from tachograph.diagnosis import slowdown_cause
-from tachograph.top.overview import GpuRow, RankRow, RunSummary, in_order
+from tachograph.top.overview import GpuRow, RankRow, RunSummary, Trouble, in_order
 from tachograph.wire import decode_number
 
 Said = Mapping[str, Any]
@@ -31,6 +31,18 @@ def rank(run: str, said: Said) -> RankRow:
     """Return a rank as the exporter judges it."""
     coordinates = {name: int(place) for name, place in said["coordinates"].items()}
     return RankRow(run=run, coordinates=coordinates, marks=in_order(said["marks"]), **_plain(RankRow, said))
+
+
+def trouble(said: Said) -> Trouble:
+    """Return a problem as the exporter says it; one of an older version says no remedy."""
+    return Trouble(
+        kind=str(said["kind"]),
+        text=str(said["text"]),
+        run=str(said["run"]),
+        urgent=bool(said["urgent"]),
+        seconds=number(said.get("seconds")),
+        remedy=str(said.get("remedy", "")),
+    )
 
 
 def gpu(said: Said, ranks: Iterable[RankRow], before: Said, seconds: float) -> GpuRow:
@@ -82,6 +94,9 @@ def run(said: Said, before: Said) -> RunSummary:
         restarts=max(_numbers(ranks, "restarts"), default=None),
         step=max(_numbers(ranks, "step"), default=None),
         step_seconds=None if why else number(said["step_seconds"]),
+        wait_seconds=None if why else number(said.get("wait_seconds")),
+        data_seconds=None if why else number(said.get("data_seconds")),
+        saving_seconds=number(said.get("saving_seconds")),
         tokens_per_second=None if not tokens else 0.0 if why else sum(tokens),
         mfu=None if why or not flops else sum(speed for speed, _ in flops) / sum(peak for _, peak in flops),
         loss=statistics.median(finite) if finite else None,

@@ -27,7 +27,6 @@ HISTORY, KEPT = 300, 10
 """Answers that a sparkline reaches back, and that a rate is taken over: 20 s, where one is read every 2 s."""
 
 JUDGEMENT_PATH, JUDGEMENT_VERSION = "/api/node", 1
-PROBLEMS_NOTED = 6
 
 
 def default_exporter() -> str:
@@ -103,7 +102,6 @@ class NodeSource:
         ranks = [node_rows.rank(run["run"], each) for run in judged["runs"] for each in run["ranks"]]
         gpus = [node_rows.gpu(each, ranks, before, seconds) for each in judged["gpus"]]
         blind = judged["unreadable"]
-        problems = [str(each["text"]) for each in judged["problems"] if each["run"]]  # those of GPUs are in their table
         self._answers.append(judged)
         return Overview(
             view=self.view,
@@ -113,7 +111,8 @@ class NodeSource:
             ranks=tuple(sorted(ranks, key=lambda rank: rank.badness, reverse=True)),
             gpus=tuple(sorted(gpus, key=lambda gpu: gpu.badness, reverse=True)),
             ranks_in_all=len(ranks),
-            notes=(*([f"GPUs cannot be read: {blind}"] if blind else []), *problems[:PROBLEMS_NOTED]),
+            problems=tuple(node_rows.trouble(each) for each in judged["problems"]),
+            notes=(f"GPUs cannot be read: {blind}",) if blind else (),
         )
 
     def _with_history(self, run: RunSummary) -> RunSummary:

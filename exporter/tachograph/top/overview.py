@@ -53,6 +53,21 @@ class FiringAlert:
 
 
 @dataclass(frozen=True)
+class Trouble:
+    """One thing that is wrong, in a sentence: of a run, or of a GPU where `run` is empty; and what usually helps.
+
+    `urgent` is whether something does not work, `seconds` for how long, None where that is not known.
+    """
+
+    kind: str
+    text: str
+    run: str = ""
+    urgent: bool = False
+    seconds: float | None = None
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
 class RankRow:
     """One rank; `marks` say what is wrong with it, `lag_ratio` is its lag as a share of a step.
 
@@ -76,6 +91,7 @@ class RankRow:
     lag_ratio: float | None = None
     mean_lag_seconds: float | None = None
     wait_seconds: float | None = None
+    data_seconds: float | None = None
     progress_seconds: float | None = None
     loss: float | None = None
     marks: tuple[str, ...] = ()
@@ -166,7 +182,11 @@ class GpuRow:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run as a whole, or the part of it that a node sees; `why` is what a node says of one without a step."""
+    """One run as a whole, or the part of it that a node sees; `why` is what a node says of one without a step.
+
+    `wait_seconds` and `data_seconds` are what a rank waits in each step for the others and for data; `saving_seconds`
+    is for how long a save has been under way.
+    """
 
     name: str
     state: str
@@ -176,6 +196,9 @@ class RunSummary:
     restarts: float | None = None
     step: float | None = None
     step_seconds: float | None = None
+    wait_seconds: float | None = None
+    data_seconds: float | None = None
+    saving_seconds: float | None = None
     tokens_per_second: float | None = None
     mfu: float | None = None
     mfu_baseline: float | None = None
@@ -191,7 +214,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class Overview:
-    """All of it; `at` is Unix time, `ranks` and `gpus` have the worst first, and perhaps only the worst."""
+    """All of it; `at` is Unix time; `ranks`, `gpus` and `problems` have the worst first, and perhaps only the worst."""
 
     view: str
     source: str
@@ -202,6 +225,7 @@ class Overview:
     alerts: tuple[FiringAlert, ...] | None = None
     ranks_in_all: int = 0
     notes: tuple[str, ...] = ()
+    problems: tuple[Trouble, ...] = ()
 
     def as_json(self) -> str:
         """Return it as one JSON object; NaN and infinities are strings, as in the frames of a rank."""

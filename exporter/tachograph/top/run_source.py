@@ -25,6 +25,7 @@ from tachograph.top.overview import (
     misuse_note,
 )
 from tachograph.top.run_gpus import run_gpus
+from tachograph.top.run_problems import run_problems
 from tachograph.unreadable import UNREADABLE
 
 HISTORY_SECONDS = 1800.0
@@ -81,17 +82,20 @@ class RunSource:
         alerts = sorted((_alert(one) for one in ask(queries.alerts(run))), key=_severity)
         usual = figures.get(queries.USUAL_WAIT)
         ranks = self._ranks(wanted, alerts, now, None if usual is None else usual.value)
+        summary = self._run(figures, states, now)
+        worst = tuple(sorted(ranks, key=lambda rank: rank.badness, reverse=True))
         misused = misuse_note(run, {one.labels.get("kind", ""): one.value for one in ask(queries.misuses(run))})
         return Overview(
             view=self.view,
             source=self.url,
             at=now,
-            runs=(self._run(figures, states, now),),
-            ranks=tuple(sorted(ranks, key=lambda rank: rank.badness, reverse=True)),
+            runs=(summary,),
+            ranks=worst,
             gpus=run_gpus(self._prometheus, run, self._most, ranks, alerts),
             alerts=tuple(alerts),
             ranks_in_all=sum(states.values()),
             notes=(misused,) if misused else (),
+            problems=tuple(run_problems(summary, worst)),
         )
 
     def _ranks(self, wanted: str, alerts: Iterable[FiringAlert], now: float, usual_wait: float | None) -> list[RankRow]:
@@ -168,6 +172,7 @@ class RunSource:
         step = HISTORY_SECONDS / HISTORY_POINTS
         pasts = self._prometheus.range(queries.histories(self._run_name), now - HISTORY_SECONDS, now, step)
         history = {one.labels["__name__"]: _even(one, now, step) for one in pasts}
+        whole, share = values.get("run:step_interval_seconds:mean2m"), values.get("run:data_wait:median")
         state = condition({**states, "hung": int(hung is not None)})
         return RunSummary(
             name=self._run_name,
@@ -177,7 +182,9 @@ class RunSource:
             world_size=int(size) if size.isdigit() else None,
             restarts=values.get("run:restarts:max"),
             step=values.get("run:train_step:max"),
-            step_seconds=values.get("run:step_interval_seconds:mean2m"),
+            step_seconds=whole,
+            wait_seconds=None if state == "hung" else values.get("run:collective_wait_per_step_seconds:median"),
+            data_seconds=None if share is None or whole is None or state == "hung" else share * whole,
             tokens_per_second=values.get("run:tokens:rate1m"),
             mfu=values.get("run:step_mfu:ratio"),
             mfu_baseline=values.get("run:step_mfu:baseline"),

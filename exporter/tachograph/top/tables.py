@@ -85,6 +85,8 @@ RANK_COLUMNS: Sequence[TableColumn[RankRow]] = (
     TableColumn("STEP", 8, lambda r: humanize.count(r.step), lambda r: _number(r.step), descending=False),
     TableColumn("LAG", 7, _lag, lambda r: _number(r.lag_seconds)),
     TableColumn("WAIT", 7, lambda r: humanize.duration(r.wait_seconds), lambda r: _number(r.wait_seconds), spare=3),
+    TableColumn("DATA", 7, lambda r: humanize.duration(r.data_seconds), lambda r: _number(r.data_seconds), spare=8),
+    TableColumn("PID", 8, lambda r: r.pid or humanize.ABSENT, lambda r: r.pid, descending=False, spare=7),
     TableColumn("LOSS", 8, _loss, lambda r: _number(r.loss), spare=6),
     TableColumn(
         "LAST STEP", 9, lambda r: humanize.age(r.progress_seconds), lambda r: _number(r.progress_seconds), spare=5
@@ -141,8 +143,11 @@ GPU_COLUMNS: Sequence[TableColumn[GpuRow]] = (
 
 
 def rank_columns(overview: Overview) -> list[TableColumn[RankRow]]:
-    """Return the columns that tell the ranks apart; that of coordinates only where some are known."""
-    without = {"NODE"} if overview.view == "node" else {"RUN"}
+    """Return the columns that tell the ranks apart; that of coordinates only where some are known.
+
+    Of a run Prometheus has the process of a rank that stands still alone, which WHY has.
+    """
+    without = {"NODE"} if overview.view == "node" else {"RUN", "DATA", "PID"}
     if len(overview.runs) <= 1:
         without.add("RUN")
     if not any(rank.coordinates for rank in overview.ranks):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if given.incident:
             incident.check(given.incident)
-        found, prometheus = _asked(given, at, now)
+        found, prometheus = _asked(given, at)
     except (UnknownRunError, incident.RecordError) as error:
         for line in str(error).splitlines():
             print(printable(line if line.startswith(" ") else f"tachograph triage: {line}"), file=sys.stderr)
@@ -118,31 +119,31 @@ def _moment(parser: argparse.ArgumentParser, given: argparse.Namespace, now: flo
     return at
 
 
-def _asked(given: argparse.Namespace, at: float, now: float) -> tuple[Triage, Prometheus | None]:
-    """Return what all sources say; raise UnknownRunError."""
+def _asked(given: argparse.Namespace, at: float) -> tuple[Triage, Prometheus | None]:
+    """Return what all sources say, and Prometheus if it answers; raise UnknownRunError."""
     from tachograph.triage import elsewhere  # it needs what is in an extra, and --help does not
 
-    prometheus: Prometheus | None = Prometheus(given.prometheus, QUERY_SECONDS)
-    assert prometheus is not None
+    prometheus = Prometheus(given.prometheus, QUERY_SECONDS)
+    answering: Prometheus | None = prometheus
     try:
+        Prometheus(given.prometheus).check()  # with a short timeout: no answer to this, no answer at all
         found = _by_prometheus(prometheus, given.run, at)
     except UnknownRunError:
         raise
     except PrometheusError as error:
         asked = given.exporter or [elsewhere.own()]
         found = elsewhere.of_exporters(given.run, asked) if given.at == "now" else elsewhere.nothing(given.run, at)
-        found.sources.insert(0, AskedSource(f"Prometheus at {prometheus.url}", False, str(error)))
-        prometheus = None
-    if given.at == "now" and (prometheus is None or found.finding.mode in ("communication_stall", "frozen")):
-        addresses = given.exporter or (elsewhere.addresses_of(given.run, prometheus) if prometheus else [])
+        found.sources.insert(0, AskedSource("Prometheus", False, str(error)))
+        answering = None
+    if given.at == "now" and (answering is None or found.finding.mode in ("communication_stall", "frozen")):
+        addresses = given.exporter or (elsewhere.addresses_of(given.run, answering) if answering else [])
         elsewhere.add_boxes(found, addresses)
     if given.logs:
         elsewhere.add_logs(found, given.logs)
-    return found, prometheus
+    return found, answering
 
 
 def _by_prometheus(prometheus: Prometheus, run: str, at: float) -> Triage:
-    Prometheus(prometheus.url).check()  # with a short timeout: no answer to this, no answer at all
     try:
         prometheus.known(run)
     except UnknownRunError as error:
@@ -167,9 +168,9 @@ def _by_prometheus(prometheus: Prometheus, run: str, at: float) -> Triage:
 def _commands(found: Triage) -> tuple[NextCommand, ...]:
     finding = found.finding
     gpu = next((one.rpartition("/")[2] for one in finding.gpus), "")
+    node = re.sub(r":\d+$", "", next(iter(finding.nodes), ""))  # where `instance` has the port, too
     known = {
-        "run": found.run, "rank": next(iter(finding.ranks), ""), "node": next(iter(finding.nodes), ""), "gpu": gpu,
-        "pid": finding.pid,
+        "run": found.run, "rank": next(iter(finding.ranks), ""), "node": node, "gpu": gpu, "pid": finding.pid,
     }  # fmt: skip
     return next_commands(finding.mode, known)
 

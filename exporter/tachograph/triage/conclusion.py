@@ -9,6 +9,9 @@ from tachograph.triage.modes import MODES, WASTED
 from tachograph.triage.questions import answered
 from tachograph.triage.refinements import refined
 
+LEAST_SHARE = 0.01
+"""A smaller loss of speed is noise, and costs nothing worth a line."""
+
 
 def conclude(facts: Facts) -> Triage:
     """Return what is wrong with a run, and the evidence for it."""
@@ -34,7 +37,7 @@ def _lost_share(facts: Facts, finding: TriageFinding) -> float | None:
         return None
     if finding.severity == "page" and (not facts.steps or finding.mode in WASTED):
         return 1.0
-    losses = [one.value for one in facts.rows("speed_loss") if one.value > 0]
+    losses = [one.value for one in facts.rows("speed_loss") if one.value > LEAST_SHARE]
     return max(losses, default=None)
 
 

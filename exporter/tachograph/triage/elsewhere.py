@@ -71,17 +71,17 @@ def of_exporters(run: str, addresses: Sequence[str]) -> Triage:
         except SourceError as error:
             found.sources.append(AskedSource(name, False, str(error)))
             continue
-        own = next((one for one in seen.runs if one.name == run), None)
-        if own is None:
+        here = next((one for one in seen.runs if one.name == run), None)
+        if here is None:
             runs = humanize.listed([one.name for one in seen.runs], 8)
             found.sources.append(AskedSource(name, False, f"it has no rank of this run; it has {runs or 'no run'}"))
             continue
-        found.sources.append(AskedSource(name, True, f"{own.state}, step {humanize.count(own.step)}"))
-        found.ranks = max(found.ranks, own.world_size or 0)
+        found.sources.append(AskedSource(name, True, f"{here.state}, step {humanize.count(here.step)}"))
+        found.ranks = max(found.ranks, here.world_size or 0)
         evidence += _evidence(run, seen)
-        place = list(STATES).index(own.state) if own.state in STATES else worst
+        place = list(STATES).index(here.state) if here.state in STATES else worst
         if place < worst:
-            worst, found.finding = place, _finding(run, seen, own.state)
+            worst, found.finding = place, _finding(run, seen, here.state)
     if evidence:
         wrong = found.finding.wrong
         found.answers = (

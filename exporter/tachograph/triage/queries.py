@@ -51,7 +51,9 @@ TEMPLATES: Mapping[str, str] = {
     "kernel": "topk(3, tachograph_node_kernel_message_age_seconds and on (instance) $nodes)",
     "phase_ranks": "run:phase_ranks:count{$run}",
     "suspects": "topk(8, rank:hang_suspect:behind{$run})",
-    "stalled": "topk(8, max by (rank, instance, phase, pid, where) (tachograph_run_hang_suspect_seconds{$run}))",
+    "stalled": "topk(8, max by (rank, instance, phase, pid, where) "
+    "(tachograph_run_hang_suspect_seconds{$run} and on (rank, instance) rank:hang_suspect:behind{$run})) "
+    "or topk(3, max by (rank, instance, phase, pid, where) (tachograph_run_hang_suspect_seconds{$run}))",
     "frozen": "topk(8, tachograph_run_frozen_seconds{$run})",
     "not_finite": "topk(8, rank:loss_nonfinite_first:step{$run})",
     "differing": "topk(8, rank:invariant_culprit:info{$run})",

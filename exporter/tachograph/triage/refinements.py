@@ -73,7 +73,8 @@ def _ended(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFi
     if reason := next((one for one in reasons if one in REASONS), ""):
         category, other = REASONS[reason]
         mode = other if other and mode != "restart_loop" else mode
-    for message in facts.rows("kernel") if firing.sign.alert != "RankFailed" else ():
+    said_there = [one for one in facts.rows("kernel") if not nodes or one.labels.get("instance") in nodes]
+    for message in said_there if firing.sign.alert != "RankFailed" else ():
         category, other = KERNEL_KINDS.get(message.labels.get("kind", ""), (category, ""))
         mode, said = other or mode, f"; kernel of {message.labels.get('instance')}: {message.labels.get('text')}"
     if not ranks and firing.sign.alert == "RankDead":
@@ -109,7 +110,8 @@ def _stalled(facts: Facts, firing: FiringSign, finding: TriageFinding) -> Triage
         detail = next((one.labels for one in facts.rows("stalled") if one.labels.get("rank") in finding.ranks), {})
         phase, where = detail.get("phase", ""), detail.get("where", "")
         category = STALLED_IN.get(phase, "software")
-        place = f"in phase {phase}" if phase else "which has left"
+        gone = "which has left" if facts.by("states", "state").get("finished") else "of which nothing is known"
+        place = f"in phase {phase}" if phase else gone
         what = "communication stall" if sum(phases.values()) > 1 else "stands still"
         words = f"{what}: {all_named(firing.labels)}, {place}{f', at {where}' if where else ''}; {waiting}"
         return replace(finding, category=category, words=words, pid=detail.get("pid", ""))
@@ -127,9 +129,10 @@ def _straggler(facts: Facts, firing: FiringSign, finding: TriageFinding) -> Tria
     """Somebody is late: because its GPU is held back, its loader is slow, or it computes for longer; or all in turn."""
     if not finding.nodes:
         phase = next(iter(facts.by("turns", "phase")), "")
-        category = "data" if phase == "data" else "compute"
-        words = f"{MODES['uneven_work'].title}" + (f", in phase {phase}" if phase else "")
-        return replace(finding, category=category, mode="uneven_work", words=words)
+        if not phase:
+            return replace(finding, words="straggler: more than eight ranks are late; look for what they share")
+        words = f"{MODES['uneven_work'].title}, in phase {phase}"
+        return replace(finding, category="data" if phase == "data" else "compute", mode="uneven_work", words=words)
     gpus = set(firing.named("uuid"))
     held = [
         one for one in facts.rows("of_gpus")

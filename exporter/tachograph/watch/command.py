@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tachograph.attach.summary import figures_text
+from tachograph.attach.summary import SUMMARY_ENVIRONMENT, figures_text
 from tachograph.catalog.rank import ALIVE
 from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 from tachograph.top.header import figures_of
 from tachograph.top.node_source import NodeSource, exporter_page
-from tachograph.top.overview import Overview, SourceError, harmless
+from tachograph.top.overview import Overview, SourceError, Trouble, harmless
 from tachograph.watch.figures import LastValues
 from tachograph.watch.private_exporter import NotServingError, PrivateExporter, private_exporter
 from tachograph.watch.program import end_as, run_watched
@@ -27,6 +27,8 @@ SETTLE_SECONDS = 3.0
 """How long the exporter may take to show the end of ranks whose program has ended."""
 
 WIDTH = 200
+NO_STEP = "No step"
+"""The kind of a problem that a program which goes on after its training has at its good end."""
 
 
 def main(arguments: Sequence[str], quiet: bool) -> int:
@@ -37,15 +39,19 @@ def main(arguments: Sequence[str], quiet: bool) -> int:
             if not quiet:
                 address = exporter.url.removeprefix("http://")
                 _say(f"{exporter.url}/ shows this run until it ends; so does tachograph top --exporter {address}")
-            status = run_watched(arguments, str(exporter.socket), watched.tick, PAGE_SECONDS)
+            left = exporter.socket.with_name("summary")
+            more = {"TACHOGRAPH_SOCKET": str(exporter.socket), SUMMARY_ENVIRONMENT: str(left)}
+            status = run_watched(arguments, more, watched.tick, PAGE_SECONDS)
             watched.settle()
+            seen = left.read_text(encoding="utf-8", errors="replace") if left.exists() else ""
     except NotServingError as error:
         _say(printable(str(error)))
         return 1
     except KeyboardInterrupt:  # before there was a program to pass it on to
         return 130
     if not quiet:
-        sys.stderr.write(figures_text(watched.record.figures()))
+        wrong = [in_words(one) for one in watched.wrong(ended_well=status == 0)]
+        sys.stderr.write(figures_text(watched.record.figures(), wrong, seen))
     return end_as(status)
 
 
@@ -56,11 +62,17 @@ class Watched:
         self.record = LastValues()
         self._source, self._metrics = NodeSource(exporter.url, PAGE_SECONDS), f"{exporter.url}/metrics"
         self._next_line = time.monotonic() + LINE_SECONDS
+        self._said: frozenset[tuple[str, str]] = frozenset()
+        self._while_it_ran: tuple[Trouble, ...] = ()
+        self._last: tuple[Trouble, ...] = ()
 
     def tick(self) -> None:
-        """Read the exporter's answer; on a terminal, say now and then how the run goes."""
+        """Read the exporter's answer; on a terminal, say at once what goes wrong, and now and then how the run goes."""
         overview = self.read()
-        if overview is not None and time.monotonic() >= self._next_line and sys.stderr.isatty():
+        if overview is None or not sys.stderr.isatty():
+            return
+        before, self._said = self._said, frozenset((one.kind, one.run) for one in overview.problems)
+        if self._said - before or time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE_SECONDS
             for line in lines(overview):
                 sys.stderr.write(f"\r\x1b[K{line}\n")  # over a progress bar, which draws itself again below
@@ -75,6 +87,11 @@ class Watched:
                 return
             time.sleep(0.1)
 
+    def wrong(self, *, ended_well: bool) -> list[Trouble]:
+        """Return what was wrong at the end, then while ranks last ran; a missing step is no news of a good end."""
+        found = {(one.kind, one.run): one for one in (*self._last, *self._while_it_ran)}
+        return [one for one in found.values() if not (ended_well and one.kind == NO_STEP)]
+
     def read(self) -> Overview | None:
         """Return the node as it is now, None if there is no answer: the program goes on all the same."""
         try:
@@ -82,15 +99,24 @@ class Watched:
             self.record.add(exporter_page(self._metrics, PAGE_SECONDS), overview.ranks)
         except SourceError:
             return None
+        self._last = overview.problems
+        if any(rank.state in ALIVE for rank in overview.ranks):
+            self._while_it_ran = overview.problems
         return overview
 
 
 def lines(overview: Overview) -> list[str]:
-    """Return a line on each run: how it goes, and what holds it up."""
+    """Return what is wrong, with what usually helps, and then a line on each run: how it goes."""
+    shown = harmless(overview)
     return [
-        f"{run.name} {run.state}:{figures_of(run, WIDTH).plain}" + f" · {run.why}" * bool(run.why)
-        for run in harmless(overview).runs
+        *map(in_words, shown.problems),
+        *(f"{run.name} {run.state}:{figures_of(run, WIDTH).plain}" for run in shown.runs),
     ]
+
+
+def in_words(one: Trouble) -> str:
+    """Return a problem and what usually helps, in one line."""
+    return one.text + f" → {one.remedy}" * bool(one.remedy)
 
 
 def _say(text: str) -> None:

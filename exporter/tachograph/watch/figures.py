@@ -14,6 +14,7 @@ from tachograph.top.overview import RankRow
 KEPT = (
     c.RANK_INFO, c.RANK_PEAK_FLOPS, c.TRAIN_STEPS, c.TRAIN_PHASE_SECONDS, c.TRAIN_TOKENS,
     c.TRAIN_SAMPLES, c.TRAIN_FLOPS, c.TRAIN_MEMORY_PEAK, c.TRAIN_HOST_MEMORY, c.TRAIN_PRODUCTIVE, c.TRAIN_LOST,
+    c.TRAIN_ORDINARY_STEPS, c.TRAIN_ORDINARY_SECONDS, c.TRAIN_ORDINARY_WAIT, c.TRAIN_ORDINARY_PHASES,
 )  # fmt: skip
 
 Labels = Mapping[str, str]
@@ -54,6 +55,13 @@ class LastValues:
         spent = sum(training.values())
         flops = self._by_rank(run, c.TRAIN_FLOPS)
         attainable = sum(peak * training.get(rank, 0.0) for rank, peak in peaks.items())
+        ordinary = sum(self._by_rank(run, c.TRAIN_ORDINARY_STEPS).values())
+        own: dict[str, float] = defaultdict(float)
+        for labels, seconds in self._of(c.TRAIN_ORDINARY_PHASES):
+            if labels["run"] == run and ordinary:
+                own[labels["phase"]] += seconds / ordinary
+        waits = self._by_rank(run, c.TRAIN_ORDINARY_WAIT)
+        whole = sum(self._by_rank(run, c.TRAIN_ORDINARY_SECONDS).values())
         lost = {labels["cause"]: value for labels, value in self._of(c.TRAIN_LOST) if labels["run"] == run and value}
         return Figures(
             run=run,
@@ -61,6 +69,9 @@ class LastValues:
             steps=max(steps.values(), default=0.0),
             seconds=max(training.values(), default=0.0),
             phases={phase: seconds / spent for phase, seconds in phases.items() if seconds},
+            step=whole / ordinary if ordinary else None,
+            own={phase: seconds for phase, seconds in own.items() if seconds},
+            wait=sum(waits.values()) / ordinary if waits and ordinary else None,
             tokens=sum(self._by_rank(run, c.TRAIN_TOKENS).values()),
             samples=sum(self._by_rank(run, c.TRAIN_SAMPLES).values()),
             flops=sum(flops.values()),

@@ -7,7 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tachograph.die_with_parent import dying_with_parent
@@ -16,13 +16,15 @@ PASSED_ON = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQ
 """Signals that the program gets, too. The terminal's own (Ctrl-C) reach it without us."""
 
 
-def run_watched(arguments: Sequence[str], socket: str, tick: Callable[[], None], tick_seconds: float) -> int:
-    """Run `tachograph run ARGUMENTS`, recorded through a socket; return its status, negative for a signal's number.
+def run_watched(
+    arguments: Sequence[str], environment: Mapping[str, str], tick: Callable[[], None], tick_seconds: float
+) -> int:
+    """Run `tachograph run ARGUMENTS` with more environment; return its status, negative for a signal's number.
 
     `tick` is called every so many seconds meanwhile.
     """
     command = [sys.executable, *_interpreter_flags(), "-m", "tachograph", "run", *arguments]
-    with subprocess.Popen(dying_with_parent(command), env=os.environ | {"TACHOGRAPH_SOCKET": socket}) as program:
+    with subprocess.Popen(dying_with_parent(command), env=os.environ | environment) as program:
         with _held_back(PASSED_ON | {signal.SIGCHLD}) as signals:
             while program.poll() is None:
                 arrived = signal.sigtimedwait(signals, tick_seconds)

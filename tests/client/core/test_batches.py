@@ -159,6 +159,20 @@ def test_queues_that_cannot_be_asked() -> None:
     assert dict(watch.metrics()) == {"data_worker_restarts_total": 0}
 
 
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("loader", ["plain", "wrapped"])
+def test_a_loader_without_workers_says_so(clock: PhaseClock, loader: str) -> None:
+    """tachograph_train_data_workers is 0: training itself makes the batches. Nothing is said of other loaders."""
+    torch = pytest.importorskip("torch")
+    batches = torch.utils.data.DataLoader(list(range(4)), num_workers=0)
+    watch = LoaderWatch()
+    list(Batches(batches if loader == "plain" else iter(batches), clock.phases["data"], clock, Counter(), watch))
+    assert dict(watch.metrics()) == {"data_workers": 0}
+    list(Batches([1, 2], clock.phases["data"], clock, Counter(), watch))
+    assert dict(watch.metrics()) == {}
+
+
 def test_loaders_without_workers_and_odd_ones() -> None:
     """A plain list has no queue depth; a loader without weak references, or that fails when asked, is left alone."""
     watch = LoaderWatch()
@@ -198,7 +212,7 @@ def test_real_workers(clock: PhaseClock) -> None:
                     time.sleep(0.01)
                 assert dict(watch.metrics())["data_queue_size"] in (2, 3, 4)
                 assert dict(watch.metrics())["data_worker_restarts_total"] == epoch
-    assert (counter.count, dict(watch.metrics())) == (16, {"data_worker_restarts_total": 1})
+    assert (counter.count, dict(watch.metrics())) == (16, {"data_workers": 2, "data_worker_restarts_total": 1})
 
 
 class Corrupt:

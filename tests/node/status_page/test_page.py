@@ -91,8 +91,8 @@ def test_ranks(table: RankTable, hand: Any) -> None:
     rows = Page(html).rows[1:]
     assert "<caption>Run <bdi>llama-7b</bdi>" in html
     assert rows[0] == {
-        "Rank": "0", "State": "running", "Phase": "data for 106 s", "Step": "48,201", "Loss": "2.312", "Waits": "25%",
-        "Lags": "–", "GPU": "1",
+        "Rank": "0", "State": "runningpid 1", "Phase": "data for 106 s", "Step": "48,201", "Loss": "2.312",
+        "Data": "–", "Waits": "25%", "Lags": "–", "GPU": "1",
     }  # fmt: skip
     assert rows[1]["State"] == "dead90 s ago"
     assert rows[1]["Loss"] == "–"
@@ -115,7 +115,7 @@ def test_not_a_number_is_seen(table: RankTable, hand: Any) -> None:
     hand.turn(12.0, table.tick)
     (row,) = Page(page(table, hand)).rows[1:]
     assert row["Loss"] == "NaN"
-    assert row["State"] == "frozensilent for 12 s"
+    assert row["State"] == "frozensilent for 12 spid 1"
 
 
 def test_gpus(table: RankTable, hand: Any, two_gpus: Any) -> None:

@@ -31,7 +31,7 @@ GPUS = [GpuIdentity(str(i), f"GPU-{i:08d}-1111-2222-3333-444444444444", "NVIDIA 
 
 
 class Text(HTMLParser):
-    """The text of a page, its list items and headings apart."""
+    """The text of a page, its list items without their remedies, and headings apart."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -46,6 +46,8 @@ class Text(HTMLParser):
         if tag == "li":
             self.items.append("")
             self._in = "li"
+        if tag == "span" and dict(attrs).get("class") == "why":
+            self._in = ""  # the last of its item
         if re.fullmatch("h[1-6]", tag):
             self.headings.append(tag)
 
@@ -241,7 +243,9 @@ def test_who_waits_least_arrives_last(node: Node) -> None:
     for _ in range(5):
         node.second(r0=0.4, r1=0.02, r2=0.41, r3=0.4)
     (line,) = node.problems()
-    assert line == ("Late rank Rank 1 of run llama-7b arrives last: it waits 2% of the time, the others here 40%.")
+    assert (
+        line == "Late rank Rank 1 of run llama-7b arrives last: it waits 2% of the time, the others here 40% (pid 2)."
+    )
     assert 'data-name="Lags">38%<' in node.page()
 
 
@@ -263,7 +267,7 @@ def test_a_stall_names_the_rank_that_is_behind(node: Node) -> None:
     node.hand.turn(9.0)
     assert stand("data") == []
     node.hand.turn(7.0)
-    assert stand("data") == []
+    assert stand("data")[0].startswith("No step Run llama-7b: no step for 16 s, usually 500 ms; rank 1 is not where")
     node.hand.turn(26.0)
     assert stand("data", seen=True) == [
         "No step Run llama-7b: no step for 42 s, usually 500 ms; rank 1 is 1 collective behind the others here, in "
@@ -281,21 +285,34 @@ def test_a_run_sets_its_own_thresholds(node: Node) -> None:
     for _ in range(3):
         node.second(r0=0.4, r1=0.02)
     assert node.problems() == [
-        "Late rank Rank 1 of run llama-7b arrives last: it waits 2% of the time, the others here 40%."
+        "Late rank Rank 1 of run llama-7b arrives last: it waits 2% of the time, the others here 40% (pid 2)."
     ]
     node.hand.turn(70.0)
     assert node.problems()[0].startswith("Rank frozen")
 
-    def say(**thresholds: float) -> list[str]:
+    def say(ago: float, **thresholds: float) -> list[str]:
         for rank, wait in enumerate((0.4, 0.02)):
             limits = thresholds if rank else {}
-            node.say(rank, wait=wait, progress=node.hand.clock.wall() - 73, threshold=limits)
+            node.say(rank, wait=wait, progress=node.hand.clock.wall() - ago, threshold=limits)
             node.table.heard(("llama-7b", rank))
         return node.problems()
 
-    assert say()[0].startswith("No step Run llama-7b: no step for 73 s, usually 1.00 s;")
-    assert say(hang_seconds=90.0)[0].startswith("Late rank Rank 1")
-    assert say(hang_seconds=90.0, straggler_ratio=0.5) == []
+    assert say(73.0)[0].startswith("No step Run llama-7b: no step for 73 s, usually 1.00 s;")
+    assert say(73.0, hang_seconds=90.0)[0].startswith("No step Run llama-7b: no step for 73 s")  # no page, but a fact
+    assert say(9.0, hang_seconds=90.0)[0].startswith("Late rank Rank 1")
+    assert say(9.0, hang_seconds=90.0, straggler_ratio=0.5) == []
+
+
+def test_the_usual_remedy_stands_under_a_problem(node: Node) -> None:
+    """What to do, or where to look, for a person who has the page alone."""
+    node.hello(0)
+    node.say(0, loss="NaN", nonfinite_step={"loss": 61}, checkpoint_step=65)
+    node.table.heard(("llama-7b", 0))
+    said = (
+        "Loss Rank 0 of run llama-7b: the loss is NaN since step 61; the last checkpoint, of step 65, is from after it."
+    )
+    assert node.problems() == [said]
+    assert '<span class="why">restart from a checkpoint of before it, ' in node.page()
 
 
 def test_values_that_are_not_finite(node: Node) -> None:

@@ -21,9 +21,10 @@ LOADER_LIMIT = 16
 
 
 class LoaderWatch:
-    """Queue depth and worker restarts of a PyTorch loader with worker processes; for any other loader nothing."""
+    """The number of workers of a PyTorch loader, their queue and their restarts; for any other loader nothing."""
 
     def __init__(self) -> None:
+        self._workers: int | None = None
         self._iterator: ref[Any] | None = None
         self._loaders: list[tuple[ref[Any], ref[Any]]] = []
         self._restarts = 0
@@ -31,6 +32,8 @@ class LoaderWatch:
     def began(self, loader: object, batches: object) -> None:
         """Note an iterator that training begins to draw from; called once an epoch, never raises."""
         try:
+            workers = getattr(batches, "_num_workers", None)
+            self._workers = workers if type(workers) is int else None
             if not getattr(batches, "_workers", None):
                 return
             before = [entry for entry in self._loaders if entry[0]() is loader]
@@ -45,7 +48,9 @@ class LoaderWatch:
                 raise
 
     def metrics(self) -> Iterator[tuple[str, object]]:
-        """Yield queue depth and worker restarts by wire key; nothing without workers."""
+        """Yield the workers of the loader, queue depth and worker restarts by wire key; without workers the first."""
+        if self._workers is not None:
+            yield "data_workers", self._workers
         if self._loaders:
             yield "data_worker_restarts_total", self._restarts
         batches = self._iterator() if self._iterator is not None else None

@@ -27,7 +27,7 @@ class Logged:
 
     `refused` counts values that are not numbers or have a name that cannot be logged. `optimizer` gives the learning
     rate of its first parameter group if the loop logs none; `resumed` is set once after a resume. `own` are the names
-    that the run declared itself; `work` takes what steps are worth.
+    that the run declared itself; `work` takes what steps are worth. `follow`, if set, gets each step's values, too.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Logged:
         self.refused = 0
         self.optimizer: ref[object] | None = None
         self.resumed = False
+        self.follow: Callable[[int, Mapping[str, float]], None] | None = None
         self._step = step
         self._misuse = misuse
         self._own = own
@@ -73,6 +74,8 @@ class Logged:
                 continue
             values = self._take(step, readings)
             self._values.update(values)
+            if self.follow is not None:
+                self.follow(step, values)
             self._nonfinite.observe(step, values)
             for key, observe in self._watches:
                 if key in values:

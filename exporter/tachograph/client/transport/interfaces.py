@@ -43,7 +43,10 @@ class Sink(Protocol):
 
 
 class Trace(Protocol):
-    """A step observer that also sees phases begin and end (`tachograph.export.traces`)."""
+    """A step observer that also sees phases begin and end (`tachograph.export.traces`).
+
+    One that has a method `logged(step, values)` also gets what the loop logged with each step.
+    """
 
     def start(self, identity: Identity) -> None:
         """Begin; called once, when the recorder is made."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from tachograph.client.core.notice import notice, raised_by_signal
+from tachograph.client.transport.guarded import Guarded
 from tachograph.client.transport.rank_state import RankState
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ class Outputs:
         clock: dict[str, Phase] = state.clock.phases
         self.phases = {name: trace.phase(phase, name) for name, phase in clock.items()}
         state.observers.add(trace)
+        if (logged := getattr(trace, "logged", None)) is not None:
+            followers = Guarded(state.dropped, logged)
+
+            def follow(step: int, values: Mapping[str, float]) -> None:
+                followers.each(lambda take: take(step, values))
+
+            state.logged.follow = follow
         self.trace = trace
 
     def close(self) -> None:

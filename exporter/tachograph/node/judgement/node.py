@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from tachograph._version import __version__
+from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
 from tachograph.node.judgement.gpus import GpuStatus, of_gpus
-from tachograph.node.judgement.problems import Problem, of_run
+from tachograph.node.judgement.problems import Problem, of_memory, of_run
 from tachograph.node.judgement.runs import RunJudgement, judge_runs
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
@@ -51,7 +52,8 @@ class NodeJudgement:
     @cached_property
     def problems(self) -> list[Problem]:
         """The problems of ranks and GPUs, worst first."""
-        of_ranks = [problem for run in self.runs for problem in of_run(run)]
+        sizes = {gpu.identity.uuid: gpu.value(catalog.GPU_MEMORY_TOTAL) or 0.0 for gpu in self.gpus}
+        of_ranks = [problem for run in self.runs for problem in (*of_run(run), *of_memory(run, sizes))]
         return sorted((*of_ranks, *of_gpus(self.gpus, self.snapshot, self.now)), key=lambda problem: problem.order)
 
     def as_json(self) -> str:
@@ -66,7 +68,14 @@ class NodeJudgement:
             "gpus": [gpu.facts() for gpu in self.gpus],
             "unreadable": snapshot.reason if snapshot is not None and not snapshot.ok else "",
             "problems": [
-                {"kind": each.kind, "urgent": each.urgent, "run": each.run, "text": each.sentence}
+                {
+                    "kind": each.kind,
+                    "urgent": each.urgent,
+                    "run": each.run,
+                    "seconds": each.seconds,
+                    "text": each.sentence,
+                    "remedy": each.remedy,
+                }
                 for each in self.problems
             ],
         }

@@ -7,24 +7,29 @@ which see the whole run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tachograph.humanize import age, listed, percent
+from tachograph.diagnosis import MEMORY_FULL_RATIO
+from tachograph.humanize import age, count, duration, gibibytes, listed, percent
 from tachograph.node.judgement.runs import RankJudgement, RunJudgement
 from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
 
 REASON_LENGTH = 160
 RANKS_NAMED = 6
 
-BROKEN_GPU, ENDED, SILENT, NOT_FINITE, HUNG, WARNING, OVERDUE, BLIND, SLOWED, LATE_RANK, WORN, MISUSED = range(12)
+(
+    BROKEN_GPU, ENDED, SILENT, NOT_FINITE, HUNG, WARNING, OVERDUE, BLIND, SLOWED, LATE_RANK, DATA, MEMORY, WORN,
+    MISUSED,
+) = range(14)  # fmt: skip
 """The order of problems. What broke others comes before what it broke; from WARNING on nobody need hurry."""
 
 
 class Problem(NamedTuple):
     """One thing that is wrong: its place in the order, a word for its kind, and a sentence.
 
-    The sentence is `who`, the name of the run that it is about, if it is, and `text`.
+    The sentence is `who`, the name of the run that it is about, if it is, and `text`. `remedy` is what usually helps,
+    or where to look; `seconds` is for how long it has been so, None where that is not known.
     """
 
     order: int
@@ -32,6 +37,8 @@ class Problem(NamedTuple):
     text: str
     run: str = ""
     who: str = ""
+    remedy: str = ""
+    seconds: float | None = None
 
     @property
     def urgent(self) -> bool:
@@ -53,18 +60,83 @@ def of_run(run: RunJudgement) -> Iterator[Problem]:
     """Yield the problems of one run's ranks on this node."""
     yield from _not_running(run)
     yield from _misused(run)
-    if lost := [rank for rank in run.ranks if rank.state == "running" and "NaN loss" in rank.marks]:
-        values = sorted({"NaN" if math.isnan(rank.loss or 0.0) else "infinite" for rank in lost})
-        yield _problem(NOT_FINITE, "Loss", f": the loss is {' or '.join(values)}.", run, lost)
+    yield from _lost(run)
     if run.sentence:
         is_hung = run.state == "hung"
-        yield _problem(HUNG if is_hung else OVERDUE, "No step", f": {run.sentence}.", run)
+        yield _problem(HUNG if is_hung else OVERDUE, "No step", f": {run.sentence}.", run)._replace(
+            remedy=_look_at(run), seconds=run.seconds_without_step
+        )
         return
     for rank in run.ranks:
         if "straggler" in rank.marks:
             wait, lag = rank.wait_ratio or 0.0, rank.lag_ratio or 0.0
-            text = f" arrives last: it waits {percent(wait)} of the time, the others here {percent(wait + lag)}."
-            yield _problem(LATE_RANK, "Late rank", text, run, [rank])
+            text = f" arrives last: it waits {percent(wait)} of the time, the others here {percent(wait + lag)}"
+            if rank.late_seconds is not None:
+                text += f"; it spends {duration(rank.late_seconds)} more in {rank.late_phase} in each step"
+            text += f" (pid {rank.pid})." if rank.pid else "."
+            remedy = "compare its phase, and the clocks and temperature of its GPU, with the others': StragglerRank.md"
+            yield _problem(LATE_RANK, "Late rank", text, run, [rank])._replace(remedy=remedy)
+    yield from _waits_for_data(run)
+
+
+def _lost(run: RunJudgement) -> Iterator[Problem]:
+    """Yield that the loss is not finite: since which step, on which rank first, and whether the last save has it."""
+    ranks = [rank for rank in run.ranks if rank.lost]
+    lost = [rank for rank in ranks if rank.state == "running"] or ranks
+    if not lost:
+        return
+    values = sorted({"infinite" if rank.loss is not None and math.isinf(rank.loss) else "NaN" for rank in lost})
+    text, seconds = f": the loss {'is' if lost[0].state == 'running' else 'was'} {' or '.join(values)}", None
+    known = [rank for rank in lost if rank.nonfinite_step is not None]
+    if known:
+        first = min(known, key=lambda rank: rank.nonfinite_step or 0.0)
+        step = first.nonfinite_step or 0.0
+        text += f" since step {count(step)}" + (f", on rank {first.rank} first" if len(lost) > 1 else "")
+        if run.step_seconds is not None and first.step is not None:
+            seconds = max(first.step - step, 0.0) * run.step_seconds
+        if run.checkpoint_step is not None:
+            saved, when = count(run.checkpoint_step), "after" if run.checkpoint_step >= step else "before"
+            text += f"; the last checkpoint, of step {saved}, is from {when} it"
+    remedy = "restart from a checkpoint of before it, without that batch or with a lower rate: LossNotFinite.md"
+    yield _problem(NOT_FINITE, "Loss", f"{text}.", run, lost)._replace(remedy=remedy, seconds=seconds)
+
+
+def _look_at(run: RunJudgement) -> str:
+    """Return how to see where a run without a step stands: the process of the rank that holds it up, else of one."""
+    running = [rank for rank in run.ranks if rank.state == "running" and rank.pid]
+    named = [rank for rank in running if rank.rank == run.culprit] or running[:1]
+    return "".join(f"py-spy dump --pid {rank.pid} shows where rank {rank.rank} stands: RunHung.md" for rank in named)
+
+
+def _waits_for_data(run: RunJudgement) -> Iterator[Problem]:
+    """Yield that much of each step is a wait for data, and whether the loader has no workers."""
+    if run.data_seconds is None or not run.step_seconds:
+        return
+    share = min(run.data_seconds / run.step_seconds, 1.0)
+    if share <= run.data_limit:
+        return
+    whole = duration(run.step_seconds)
+    text = f": {percent(share)} of each step is a wait for data, {duration(run.data_seconds)} of {whole}"
+    workers = {rank.data_workers for rank in run.ranks if rank.state == "running"}
+    if workers == {0.0}:
+        text, remedy = f"{text}, with num_workers=0", "give the DataLoader worker processes: num_workers=4, or more"
+    else:
+        remedy = "more workers in the DataLoader, or faster storage: DataStall.md"
+    yield _problem(DATA, "Data", f"{text}.", run)._replace(remedy=remedy)
+
+
+def of_memory(run: RunJudgement, sizes: Mapping[str, float]) -> Iterator[Problem]:
+    """Yield the rank whose tensors took nearly all of its GPU's memory, given the bytes of each GPU by uuid."""
+    shares = [
+        (rank.memory_peak_bytes / sizes[rank.uuid], rank)
+        for rank in run.ranks
+        if rank.state == "running" and rank.memory_peak_bytes is not None and sizes.get(rank.uuid)
+    ]
+    share, fullest = max(shares, key=lambda one: one[0], default=(0.0, None))
+    if fullest is not None and share >= MEMORY_FULL_RATIO:
+        text = f": tensors took {percent(share)} of its GPU's {gibibytes(sizes[fullest.uuid])} GiB at most."
+        remedy = "a longer sequence or a larger batch runs out of memory: lower one, or recompute activations"
+        yield _problem(MEMORY, "Memory", text, run, [fullest])._replace(remedy=remedy)
 
 
 def _not_running(run: RunJudgement) -> Iterator[Problem]:
@@ -74,17 +146,23 @@ def _not_running(run: RunJudgement) -> Iterator[Problem]:
             continue
         first, seconds = found[0], age(seconds_in_state(found[0]))
         if state == "frozen":
+            remedy = f"py-spy dump --pid {first.pid} shows where it stands: RankFrozen.md" if first.pid else ""
             text = (
                 f" {'has' if len(found) == 1 else 'have'} sent nothing for {seconds} over an open connection: "
                 f"{_stuck(found)}."
             )
         else:
+            remedy = "its log, and `tachograph logs` on all of them, have the cause: " + (
+                "RankDead.md" if state == "dead" else "RankFailed.md"
+            )
             text = f" {verb}{f', rank {first.rank} first,' * (len(found) > 1)} {seconds} ago"
             if first.message:
                 text += f": {shortened(first.message, REASON_LENGTH)}"
             else:
                 text += " without giving a reason: see the kernel log." if state == "dead" else "."
-        yield _problem(order, f"Rank {state}", text, run, found)
+        yield _problem(order, f"Rank {state}", text, run, found)._replace(
+            remedy=remedy, seconds=seconds_in_state(found[0])
+        )
 
 
 def _stuck(ranks: Sequence[RankJudgement]) -> str:

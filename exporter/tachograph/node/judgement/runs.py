@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median, median_low
 
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import QUIET_PHASES, STATES
+from tachograph.diagnosis import DATA_STALL_RATIO, LAG_SECONDS, QUIET_PHASES, STALL_SECONDS, STALL_STEPS, STATES
 from tachograph.humanize import age, duration, plural
 from tachograph.node.ranks.conclusions.hangs import entered, hang_suspects, hangs_after, is_crowd
 from tachograph.node.ranks.conclusions.lags import is_late, is_straggler, lags
@@ -26,7 +27,10 @@ class RankJudgement:
 
     `marks` say what is wrong with it, in the words of `tachograph top`. `mean_lag_seconds` is over all its steps.
     `message` and `notices` are withheld where the reader may not see them. `where` is the line at which it stands
-    still, `process` the state of one that is frozen.
+    still, `process` the state of one that is frozen. `data_seconds` is its wait for data per step, `data_workers` the
+    number of its loader's processes. `lost` is whether its last loss was NaN or infinite, also of one that has
+    ended, `nonfinite_step` the first step at which it was; `late_phase` is where a rank that is late spends more time
+    than the median rank, by `late_seconds` per step.
     """
 
     rank: int
@@ -49,7 +53,14 @@ class RankJudgement:
     lag_seconds: float | None
     lag_ratio: float | None
     mean_lag_seconds: float | None
+    late_phase: str
+    late_seconds: float | None
+    data_seconds: float | None
+    data_workers: float | None
+    memory_peak_bytes: float | None
     loss: float | None
+    lost: bool
+    nonfinite_step: float | None
     steps: float | None
     tokens: float | None
     flops: float | None
@@ -67,7 +78,9 @@ class RunJudgement:
     """The part of a run that is on this node; `state` is one of `diagnosis.STATES`.
 
     It is overdue without a step for longer than a hang takes where nobody pauses, and hung after `hang_limit_seconds`.
-    `culprit` is the rank that holds it up then, `behind` by how many collectives; `sentence` says that in words.
+    `culprit` is the rank that holds it up then, `behind` by how many collectives; `sentence` says that in words, from
+    10 s and ten usual steps on. `wait_seconds` and `data_seconds` are what the median rank waits for the others and for
+    data in each step, `saving_seconds` is for how long a save has been under way, `checkpoint_step` that of the last.
     """
 
     run: str
@@ -75,7 +88,12 @@ class RunJudgement:
     world_size: int
     step_seconds: float | None
     seconds_without_step: float | None
+    wait_seconds: float | None
+    data_seconds: float | None
+    data_limit: float
+    saving_seconds: float | None
     checkpoint_seconds: float | None
+    checkpoint_step: float | None
     hang_limit_seconds: float
     culprit: int | None
     behind: float
@@ -97,6 +115,7 @@ class _Run:
         self.view = RunView(run, {rank: table.state_of(rank) for rank in ranks}, now, wall)
         self.states, self.steps, self.waits = self.view.states, self.view.steps, self.view.waits
         self.running, self.step_seconds = self.view.running, self.view.step_seconds
+        self.phases = {rank: rank.series.gauges.get(catalog.TRAIN_RECENT_PHASE.key, {}) for rank in self.running}
         made = [rank.progress for rank in self.running if rank.progress is not None]
         self.without_step = max(0.0, wall - max(made)) if made else None
 
@@ -107,21 +126,47 @@ class _Run:
         is_overdue = is_hung or (seconds > self.view.hang_limit and not is_quiet)
         states = {*self.states.values(), *["hung"] * is_hung, *["overdue"] * is_overdue}
         saved = [at for rank in self.ranks if (at := gauge(rank, catalog.TRAIN_CHECKPOINT_TIMESTAMP.key)) is not None]
-        culprit, behind = self._culprit() if is_overdue else (None, 0.0)
-        mark = {} if culprit is None else {culprit: "culprit" if is_hung else "behind"}
+        of_saves = [at for rank in self.ranks if (at := gauge(rank, catalog.TRAIN_CHECKPOINT_STEP.key)) is not None]
+        saving = [rank.phase_seconds(self.now) or 0.0 for rank in self.running if rank.phase == "checkpoint"]
+        is_stalled = is_overdue or (not is_quiet and self._is_stalled(seconds))
+        culprit, behind = self._culprit() if is_stalled else (None, 0.0)
+        mark = {culprit: "culprit" if is_hung else "behind"} if culprit is not None and is_overdue else {}
         return RunJudgement(
             run=self.run,
             state=min(states, key=STATES.index),
             world_size=max(rank.hello.world_size for rank in self.ranks),
             step_seconds=self.step_seconds,
             seconds_without_step=self.without_step,
+            wait_seconds=median(self.waits.values()) if self.waits else None,
+            data_seconds=self._data_seconds(),
+            data_limit=max(self.view.thresholds("data_stall_ratio"), default=0.0) or DATA_STALL_RATIO,
+            saving_seconds=max(saving, default=None),
             checkpoint_seconds=None if not saved else max(0.0, self.wall - max(saved)),
+            checkpoint_step=max(of_saves, default=None),
             hang_limit_seconds=limit,
             culprit=None if culprit is None else culprit.hello.rank,
             behind=behind,
-            sentence=self._sentence(culprit, behind) if is_overdue else "",
+            sentence=self._sentence(culprit, behind) if is_stalled else "",
             ranks=tuple(self._ranks(mark, behind, is_trusted=is_trusted)),
         )
+
+    def _is_stalled(self, seconds: float) -> bool:
+        """Return whether a step is missing that whoever looks should hear of, though it is no hang yet."""
+        return self.step_seconds is not None and seconds > max(STALL_SECONDS, STALL_STEPS * self.step_seconds)
+
+    def _data_seconds(self) -> float | None:
+        """Return what the median rank waits for data in each step; None where no rank loads data."""
+        waits = [phases["data"] for phases in self.phases.values() if "data" in phases]
+        return median_low(waits) if waits else None
+
+    def _late_in(self, rank: Rank) -> tuple[str, float | None]:
+        """Return the phase in which a rank is busy longer than the median rank here, and by how many seconds."""
+        longer = {
+            phase: seconds - median(each.get(phase, 0.0) for each in self.phases.values())
+            for phase, seconds in self.phases.get(rank, {}).items()
+        }
+        phase = max(longer, key=longer.__getitem__, default="")
+        return (phase, longer[phase]) if phase and longer[phase] > LAG_SECONDS else ("", None)
 
     def _ranks(self, marked: Mapping[Rank, str], behind: float, *, is_trusted: bool) -> Iterator[RankJudgement]:
         lag, mean_lag = lags(self.waits), lags(_mean_waits(self.ranks))
@@ -129,14 +174,17 @@ class _Run:
         for rank in self.ranks:
             texts = (rank.why_failed(self.now), *rank.notices)
             reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in texts)
-            loss = None if rank.outcome else rank.series.gauge(catalog.TRAIN_LOSS.key)
+            last_loss = rank.series.gauge(catalog.TRAIN_LOSS.key)
+            loss = None if rank.outcome else last_loss
             late, wait, usual = lag.get(rank), self.waits.get(rank), self.steps.get(rank)
             ratio = late / usual if late is not None and usual else None
             share = wait / usual if wait is not None and usual else None
+            is_slow = ratio is not None and share is not None and is_straggler(ratio, share, tolerated)
+            late_in = self._late_in(rank) if is_slow else ("", None)
             marks = {
                 marked.get(rank, ""): True,
                 "NaN loss": loss is not None and not math.isfinite(loss),
-                "straggler": ratio is not None and share is not None and is_straggler(ratio, share, tolerated),
+                "straggler": is_slow,
                 "late": ratio is not None and late is not None and is_late(late, ratio),
             }
             yield RankJudgement(
@@ -160,7 +208,14 @@ class _Run:
                 lag_seconds=late,
                 lag_ratio=ratio,
                 mean_lag_seconds=mean_lag.get(rank),
+                late_phase=late_in[0],
+                late_seconds=late_in[1],
+                data_seconds=self.phases.get(rank, {}).get("data"),
+                data_workers=gauge(rank, catalog.TRAIN_DATA_WORKERS.key),
+                memory_peak_bytes=gauge(rank, catalog.TRAIN_MEMORY_PEAK.key),
                 loss=loss,
+                lost=last_loss is not None and not math.isfinite(last_loss),
+                nonfinite_step=rank.series.gauges.get(catalog.TRAIN_NONFINITE_STEP.key, {}).get("loss"),
                 steps=rank.series.total(catalog.TRAIN_STEPS.key),
                 tokens=rank.series.total(catalog.TRAIN_TOKENS.key),
                 flops=rank.series.total(catalog.TRAIN_FLOPS.key),

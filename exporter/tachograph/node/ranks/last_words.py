@@ -30,6 +30,9 @@ CATEGORY_OF_REASON: Mapping[str, str] = MappingProxyType(
 )
 """The category of a failure of which the words say nothing, by its reason."""
 
+LONGEST = 256
+"""Characters of a message that are looked at: the patterns take 2 ms at most for so many, whatever they are."""
+
 _TOLD = ("terminated", "interrupted")
 _UNSPECIFIC = ("exit_code", "exception")
 _EXIT_CODE = re.compile(r"exit code -?\d{1,10}(?: after |: |$)")
@@ -50,7 +53,7 @@ SILENCE = LastWords()
 def last_words(reason: str, message: str) -> LastWords:
     """Return the last words of a rank that failed for one of catalog.FAILURE_REASONS, with the message it left."""
     usual = CATEGORY_OF_REASON[reason]
-    message = _EXIT_CODE.sub("", message, count=1).strip()
+    message = _EXIT_CODE.sub("", message[:LONGEST], count=1).strip()
     if reason in _TOLD or not message:
         return LastWords(usual)
     row = signatures.classify(message)

@@ -38,8 +38,8 @@ GPUS_SHOWN = 32
 UNSEEN = '<span class="unseen">{}</span>'
 """A caption for screen readers; the heading above says the same."""
 WAITS_AND_LAGS = (
-    '<p class="soft">Waits: share of its latest steps that a rank spent waiting for the others. Lags: how much less '
-    "that is than for the median rank here; the rank that waits least arrives last.</p>"
+    '<p class="soft">Data, waits: the shares of its latest steps that a rank waited for data and for the others. Lags: '
+    "how much less it waits for them than the median rank here; the rank that waits least arrives last.</p>"
 )
 SENTENCE_LENGTH = 512
 ROW_REASON_LENGTH = 96
@@ -118,7 +118,8 @@ def _problems(judged: NodeJudgement) -> str:
 def _problem(problem: Problem) -> str:
     who = escape(problem.who) + name(problem.run) if problem.run else ""
     text = plain(problem.text, SENTENCE_LENGTH)
-    return f"<li>{state('bad' if problem.urgent else 'warn', problem.kind)} {who}{text}</li>"
+    remedy = note(plain(problem.remedy, SENTENCE_LENGTH)) if problem.remedy else ""
+    return f"<li>{state('bad' if problem.urgent else 'warn', problem.kind)} {who}{text}{remedy}</li>"
 
 
 def _runs(runs: Sequence[RunJudgement], table: RankTable) -> str:
@@ -166,6 +167,8 @@ def _rank(rank: RankJudgement) -> list[Cell]:
         classes = "wide"
         place = f" at {rank.where}" if rank.where else f", {rank.process}"
         look += note(plain(f"pid {rank.pid}{place}", ROW_REASON_LENGTH))
+    elif rank.pid:
+        look += note(plain(f"pid {rank.pid}"))
     phase = ABSENT
     if rank.phase_seconds is not None:
         phase = f'{escape(rank.phase)} <span class="soft">for {age(rank.phase_seconds)}</span>'
@@ -176,10 +179,15 @@ def _rank(rank: RankJudgement) -> list[Cell]:
         Cell("Phase", "", phase),
         Cell("Step", "n", shown(rank.step, count)),
         Cell("Loss", "n", shown(rank.loss, significant)),
+        Cell("Data", "n", shown(_share(rank.data_seconds, rank.step_seconds), percent)),
         Cell("Waits", "n", shown(rank.wait_ratio, percent)),
         Cell("Lags", "n", shown(late, percent)),
         Cell("GPU", "n", escape(rank.gpu) or ABSENT),
     ]
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return min(part / whole, 1.0) if part is not None and whole else None
 
 
 def _own_metrics(ranks: Sequence[Rank]) -> str:

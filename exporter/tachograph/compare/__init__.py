@@ -1,0 +1,1 @@
+"""`tachograph compare`: two runs, or one before and after a moment, and whether the second is worse."""

@@ -1,0 +1,250 @@
+"""`tachograph compare A B`: whether a run is slower, larger or worse than another, and whether a fix is one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tachograph import duration
+from tachograph.printable import printable
+from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
+from tachograph.report.window import moment
+
+if TYPE_CHECKING:
+    from tachograph.compare.comparison import Comparison, Row
+    from tachograph.compare.fix import FixVerdict
+    from tachograph.compare.recording import RecordedRun
+
+EPILOG = """\
+A and B are runs that Prometheus knows, files that --save wrote, or files that `tachograph run --steps` wrote.
+
+examples:
+  tachograph compare llama-70b-monday llama-70b-tuesday
+  tachograph compare llama-70b --moment 2026-01-31T14:00:00Z --window 30m
+  tachograph compare llama-70b --moment 3h --fixes RunSlow
+  tachograph compare --save main.json llama-70b --since 2h
+  tachograph compare main.json steps.jsonl --limit 5 --limit loss=1
+
+exit status:
+  0  nothing is worse by the limit; with --fixes: fixed
+  1  a regression; with --fixes: not fixed, or a regression
+  2  wrong arguments
+  3  inconclusive: too few steps, too much noise, or not long enough
+  4  a run or a file is not available
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tachograph compare",
+        description="Compare two runs, or one before and after a moment: step time, phases, waits, throughput, MFU, "
+        "memory, and loss at equal steps, with confidence intervals.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="+", metavar="A B", help="a run, or a file; one with --moment or --save")
+    parser.add_argument("--moment", metavar="TIME", help="compare one run before and after this: 2h (ago), or ISO")
+    parser.add_argument(
+        "--window", metavar="TIME", help="of a run in Prometheus: how much of it, at most (default: 2h)"
+    )
+    parser.add_argument("--since", metavar="TIME", help="start of the window, for runs in Prometheus")
+    parser.add_argument("--until", metavar="TIME", help="end of the window")
+    parser.add_argument(
+        "--limit", action="append", default=[], metavar="PERCENT|NAME=PERCENT",
+        help="what is a regression (default: 5), of all measures or of one; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--fixes", metavar="ALERT", help="say whether what this alert is about is gone in the second")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write what is known of one run to a file")
+    parser.add_argument("--json", action="store_true", help="print an object")
+    parser.add_argument(
+        "--prometheus", default=default_url(), metavar="URL", help=f"default: ${ENVIRONMENT}, or %(default)s"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    parser = _parser()
+    try:
+        given = parser.parse_args(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    from tachograph.compare.recording import RecordingError  # these are in an extra
+
+    try:
+        limits = _checked(parser, given)
+        if given.save is not None:
+            return _save(given)
+        return _compare(given, limits)
+    except SystemExit as end:
+        return int(end.code or 0)
+    except (PrometheusError, RecordingError) as error:
+        print(printable(f"tachograph compare: {error}"), file=sys.stderr)
+        return 4
+
+
+def as_object(comparison: Comparison, fix: FixVerdict | None) -> dict[str, Any]:
+    """Return the object that --json prints."""
+    found: dict[str, Any] = {
+        "version": 1,
+        "verdict": comparison.verdict,
+        "first": _run_object(comparison.first),
+        "second": _run_object(comparison.second),
+        "measures": [_row_object(row) for row in comparison.rows],
+        "notes": list(comparison.notes),
+    }
+    return found if fix is None else {**found, "fix": vars(fix)}
+
+
+def _run_object(recording: RecordedRun) -> dict[str, Any]:
+    return {
+        "run": recording.run, "source": recording.source, "start": recording.start, "end": recording.end,
+        "facts": dict(recording.facts),
+    }  # fmt: skip
+
+
+def _row_object(row: Row) -> dict[str, Any]:
+    interval = None if row.low is None else [row.low, row.high]
+    return {
+        "name": row.measure.name, "title": row.measure.title.strip(), "first": row.first, "second": row.second,
+        "change": row.change, "interval": interval, "of_step": row.measure.of_step, "limit": row.limit,
+        "verdict": row.verdict, "why": row.why,
+    }  # fmt: skip
+
+
+def _checked(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, float]:
+    """Return the limits as shares; exit with a usage error if the arguments do not fit."""
+    wanted = 1 if given.moment or given.save else 2
+    if given.moment and given.save:
+        parser.error("--moment compares, --save does not: give one of them")
+    if len(given.runs) != wanted:
+        names = "one run" if wanted == 1 else "two runs or files"
+        parser.error(f"expected {names}, not {len(given.runs)}")
+    if given.moment and (given.since or given.until):
+        parser.error("--moment goes with --window, not with --since and --until")
+    return {name: share for text in given.limit for name, share in [_limit(parser, text)]}
+
+
+def _limit(parser: argparse.ArgumentParser, text: str) -> tuple[str, float]:
+    from tachograph.compare.measures import NAMES
+
+    name, equals, percent = text.rpartition("=")
+    if equals and name not in NAMES:
+        parser.error(f"--limit {text}: no measure {name!r}; expected one of {', '.join(NAMES)}")
+    try:
+        share = float(percent.removesuffix("%")) / 100
+    except ValueError:
+        share = math.nan
+    if not 0 < share < 10:
+        parser.error(f"--limit {text}: expected a percentage above 0, such as 5 or loss=1")
+    return name, share
+
+
+def _save(given: argparse.Namespace) -> int:
+    from tachograph.compare.recording import save
+
+    recording = _recordings(given)[0]
+    size = save(recording, given.save)
+    what = f"{given.save}: {recording.run}, {duration_text(recording)} from {recording.source}, {size:,} bytes"
+    if given.json:
+        print(json.dumps({"version": 1, "file": str(given.save), **_run_object(recording)}, indent=2))
+    else:
+        print(printable(what))
+    return 0
+
+
+def duration_text(recording: RecordedRun) -> str:
+    """Return how long a recording is."""
+    from tachograph.humanize import span
+
+    return span(recording.seconds)
+
+
+def _compare(given: argparse.Namespace, limits: dict[str, float]) -> int:
+    from tachograph.compare import fix as fixes
+    from tachograph.compare import text
+    from tachograph.compare.comparison import INCONCLUSIVE, REGRESSION, compare
+
+    first, second = _recordings(given)
+    comparison = compare(first, second, limits)
+    fix = fixes.judge(given.fixes, comparison) if given.fixes else None
+    if given.json:
+        print(json.dumps(as_object(comparison, fix), indent=2, allow_nan=False))
+    else:
+        print("\n".join(map(printable, text.lines(comparison, fix))))
+    verdict = comparison.verdict if fix is None else fix.verdict
+    return {REGRESSION: 1, fixes.NOT_FIXED: 1, INCONCLUSIVE: 3}.get(verdict, 0)
+
+
+def _recordings(given: argparse.Namespace) -> list[RecordedRun]:
+    """Return the recordings that the arguments name, two for a moment."""
+    if not given.moment:
+        return [_recording(given, name) for name in given.runs]
+    (name,) = given.runs
+    from tachograph.compare.recording import RecordingError
+
+    if _file(name) is not None:
+        raise RecordingError(f"{name} is a file: --moment asks Prometheus")
+    now = time.time()
+    prometheus, at, length = Prometheus(given.prometheus, 60.0), _time(given.moment, now), _length(given.window)
+    return [_of_run(given, prometheus, name, *part) for part in ((at - length, at), (at, min(at + length, now)))]
+
+
+def _recording(given: argparse.Namespace, name: str) -> RecordedRun:
+    """Return the recording of a file, or of a run in Prometheus."""
+    from tachograph.compare import prometheus_run, rank_steps
+    from tachograph.compare.recording import load, read_text
+
+    if (path := _file(name)) is not None:
+        text = read_text(path)
+        return rank_steps.recording(path, text) if rank_steps.is_one(text) else load(path, text)
+    now = time.time()
+    prometheus = Prometheus(given.prometheus, 60.0)
+    if given.since:
+        start, end = _time(given.since, now), _time(given.until or "now", now)
+    else:
+        start, end = prometheus_run.window(prometheus, name, now)
+        end = min(end, _time(given.until, now)) if given.until else end
+        start = max(start, end - _length(given.window))
+    return _of_run(given, prometheus, name, start, end)
+
+
+def _of_run(given: argparse.Namespace, prometheus: Prometheus, name: str, start: float, end: float) -> RecordedRun:
+    from tachograph.compare import fix, prometheus_run
+
+    recording = prometheus_run.recording(prometheus, name, start, end)
+    if not given.fixes:
+        return recording
+    asked = fix.conditions(prometheus, given.fixes, name, start, end)
+    return replace(recording, conditions={given.fixes: asked})
+
+
+def _file(name: str) -> Path | None:
+    """Return the file that an argument names, None for a run: a run's name may have a slash."""
+    path = Path(name)
+    return path if path.exists() or path.suffix in (".json", ".jsonl") else None
+
+
+def _time(text: str, now: float) -> float:
+    from tachograph.compare.recording import RecordingError
+
+    try:
+        return moment(text, now)
+    except ValueError as error:
+        raise RecordingError(str(error)) from error
+
+
+def _length(text: str | None) -> float:
+    from tachograph.compare.recording import RecordingError
+
+    try:
+        return duration.parse(text or "2h")
+    except ValueError as error:
+        raise RecordingError(f"--window: {error}") from error

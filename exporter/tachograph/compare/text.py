@@ -1,0 +1,44 @@
+"""A comparison as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tachograph import humanize
+from tachograph.compare.comparison import NOT_JUDGED, Comparison, Row
+from tachograph.compare.fix import FixVerdict
+from tachograph.compare.recording import RecordedRun
+
+COLUMNS = ("", "first", "second", "change", "99% interval", "")
+TIME = "%Y-%m-%d %H:%M:%S"
+
+
+def lines(comparison: Comparison, fix: FixVerdict | None) -> Iterator[str]:
+    """Yield the lines: both runs, a row for each measure, what makes them hard to compare, and the verdict."""
+    yield f"first   {_run(comparison.first)}"
+    yield f"second  {_run(comparison.second)}"
+    yield ""
+    cells = [COLUMNS, *(_cells(row) for row in comparison.rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
+    for first, *middle, last in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(middle, widths[1:-1], strict=True))
+        yield "  ".join([first.ljust(widths[0]), *aligned, last]).rstrip()
+    yield ""
+    yield from (f"note: {note}" for note in comparison.notes)
+    if fix is not None:
+        yield f"{fix.alert}: {fix.verdict}: {fix.why}"
+    yield f"verdict: {comparison.verdict}"
+
+
+def _run(recording: RecordedRun) -> str:
+    when = f"{humanize.utc(recording.start, TIME)} to {humanize.utc(recording.end, '%H:%M:%S')} UTC"
+    return f"{recording.run}, {when}, {humanize.span(recording.seconds)}, from {recording.source}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    shown = row.measure.shown
+    bounds = "" if row.low is None or row.high is None else f"{row.low:+.1%} to {row.high:+.1%}"
+    verdict = "" if row.verdict == NOT_JUDGED else row.verdict
+    why = f"{verdict}: {row.why}" if verdict and row.why else verdict or row.why
+    change = f"{row.change:+.1%}" + (" of a step" if row.measure.of_step else "")
+    return row.measure.title, shown(row.first), shown(row.second), change, bounds, why

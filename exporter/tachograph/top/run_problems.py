@@ -1,0 +1,69 @@
+"""The problems of a run as a whole, in the words of its nodes, from what Prometheus has recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tachograph.diagnosis import DATA_STALL_RATIO
+from tachograph.humanize import age, duration, percent, plural
+from tachograph.top.overview import RankRow, RunSummary, Trouble
+
+NO_STEP = "RunHung.md; top --exporter NODE and /blackbox/RUN of its exporter have more"
+
+
+def run_problems(run: RunSummary, ranks: Sequence[RankRow]) -> Iterator[Trouble]:
+    """Yield what is wrong with a run, the worst first, given its worst ranks."""
+    yield from _ended(run, ranks)
+    if run.nonfinite_ranks:
+        first = next((f", {_who(rank)} first" for rank in ranks if "NaN first" in rank.marks), "")
+        text = f"Run {run.name}: the loss is NaN or infinite on {plural(run.nonfinite_ranks, 'rank')}{first}."
+        remedy = "restart from a checkpoint of before it, without that batch or with a lower rate: LossNotFinite.md"
+        yield Trouble("Loss", text, run.name, urgent=True, remedy=remedy)
+    if run.state == "hung":
+        yield _hung(run, ranks)
+        return
+    for rank in ranks:
+        if "straggler" in rank.marks:
+            by = "" if rank.lag_seconds is None else f", {duration(rank.lag_seconds)} after the others in each step"
+            where = f"; it is busy longest in {rank.cause}" if rank.cause else ""
+            remedy = "compare its phase, and the clocks and temperature of its GPU, with the others': StragglerRank.md"
+            text = f"{_who(rank, 'Rank')} of run {run.name} arrives last{by}{where}."
+            yield Trouble("Late rank", text, run.name, remedy=remedy)
+    if run.data_seconds is not None and run.step_seconds:
+        share = run.data_seconds / run.step_seconds
+        if share > DATA_STALL_RATIO:
+            text = f"Run {run.name}: {percent(share)} of each step is a wait for data, {duration(run.data_seconds)}."
+            remedy = "more workers in the DataLoader, or faster storage: DataStall.md"
+            yield Trouble("Data", text, run.name, remedy=remedy)
+
+
+def _ended(run: RunSummary, ranks: Sequence[RankRow]) -> Iterator[Trouble]:
+    for state, verb, book in (("dead", "died", "RankDead.md"), ("failed", "failed", "RankFailed.md")):
+        count = run.ranks.get(state, 0)
+        if not count:
+            continue
+        first = next((f", {_who(rank)} first" for rank in ranks if f"{verb} first" in rank.marks), "")
+        remedy = f"its log, and `tachograph logs` on all of them, have the cause: {book}"
+        text = f"Run {run.name}: {plural(count, 'rank')} {verb}{first}."
+        yield Trouble(f"Rank {state}", text, run.name, urgent=True, remedy=remedy)
+
+
+def _hung(run: RunSummary, ranks: Sequence[RankRow]) -> Trouble:
+    usually = "" if run.step_seconds is None else f", usually {duration(run.step_seconds)}"
+    text, remedy = f"Run {run.name}: no step for {age(run.state_seconds)}{usually}", NO_STEP
+    culprit = next((rank for rank in ranks if "culprit" in rank.marks or "behind" in rank.marks), None)
+    if culprit is None:
+        text += "; no rank stands out"
+    else:
+        doing = f", in {culprit.phase} for {age(culprit.phase_seconds)}" if culprit.phase else ""
+        at = f", at {culprit.where}" if culprit.where else ""
+        pid = f" (pid {culprit.pid})" if culprit.pid else ""
+        cause = f" is {culprit.cause}" if culprit.cause else ""
+        text += f"; {_who(culprit)}{cause}{doing}{at}{pid}"
+        if culprit.pid:
+            remedy = f"on {culprit.node or 'its node'}: py-spy dump --pid {culprit.pid}; {NO_STEP}"
+    return Trouble("No step", f"{text}.", run.name, urgent=True, seconds=run.state_seconds, remedy=remedy)
+
+
+def _who(rank: RankRow, word: str = "rank") -> str:
+    return f"{word} {rank.rank}" + (f" on {rank.node}" if rank.node else "")

@@ -1,0 +1,114 @@
+"""What a screen says of a run that goes on: since when, on which rank, and what usually helps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tachograph.node.judgement.node import NodeJudgement
+from tachograph.node.judgement.problems import of_memory
+
+
+def judged(table: Any, hand: Any, *ranks: dict[str, Any], **metrics: Any) -> NodeJudgement:
+    """Return what is concluded about ranks at step 90, in steps of 0.1 s, given what each says of a step."""
+    wall = hand.clock.wall()
+    for number, said in enumerate(ranks):
+        table.greet(number, rank=number, world_size=len(ranks))
+        phase = said.get("phase", "backward")
+        table.tell(number, metrics={"steps_total": 90} | metrics | said.get("metrics", {}), time=wall,
+                   progress_time=wall, phase=phase, phase_since=wall, step=90)  # fmt: skip
+    for rank, said in zip(table.ranks(), ranks, strict=True):
+        rank.series.gauges |= {"recent_step_seconds": {"": 0.1}, "recent_phase_seconds": said.get("phases", {})}
+        if "wait" in said:
+            rank.series.gauges["recent_wait_seconds"] = {"": said["wait"]}
+    return NodeJudgement("n", table, (), None, hand.clock)
+
+
+@pytest.mark.parametrize(
+    ("data", "metrics", "said"),
+    [
+        (0.06, {}, "60% of each step is a wait for data, 60 ms of 100 ms. → more workers in the DataLoader"),
+        (0.06, {"data_workers": 0}, "60% of each step is a wait for data, 60 ms of 100 ms, with num_workers=0. → give"),
+        (0.06, {"data_workers": 4}, "60% of each step is a wait for data, 60 ms of 100 ms. → more workers"),
+        (0.5, {}, "100% of each step is a wait for data, 500 ms of 100 ms. → more workers"),
+        (0.02, {"data_workers": 0}, ""),
+        (0.06, {"threshold": {"data_stall_ratio": 0.7}}, ""),
+    ],
+)  # fmt: skip
+def test_a_wait_for_data(table: Any, hand: Any, data: float, metrics: dict[str, Any], said: str) -> None:
+    """Above DataStall's limit or the run's own; a loader without workers is said, which is the usual cause."""
+    ranks = [{"phases": {"data": seconds, "forward": 0.03}} for seconds in (data, data, 0.0)]
+    found = judged(table, hand, *ranks, **metrics)
+    assert found.runs[0].data_seconds == data
+    text = "".join(f"{one.sentence.removeprefix('Run r: ')} → {one.remedy}" for one in found.problems)
+    assert text.startswith(said)
+    assert bool(text) == bool(said)
+    assert not any(one.urgent for one in found.problems)
+
+
+def test_a_rank_that_is_late_and_in_what(table: Any, hand: Any) -> None:
+    """The phase in which it is busy longer than the others, by how much in each step, and its process."""
+    well = {"wait": 0.04, "phases": {"forward": 0.02, "backward": 0.03}}
+    found = judged(table, hand, well, {"wait": 0.0, "phases": {"forward": 0.06, "backward": 0.031}}, well)
+    (problem,) = found.problems
+    assert problem.sentence.startswith("Rank 1 of run r arrives last: it waits 0% of the time, the others here 40%; ")
+    assert problem.sentence.endswith("; it spends 40 ms more in forward in each step (pid 4242).")
+    assert problem.remedy.endswith("StragglerRank.md")
+    assert (found.runs[0].wait_seconds, found.runs[0].ranks[1].late_phase) == (0.04, "forward")
+
+
+@pytest.mark.parametrize(
+    ("saved", "said"),
+    [
+        ({}, "the loss is NaN since step 61, on rank 1 first."),
+        ({"checkpoint_step": 60}, "on rank 1 first; the last checkpoint, of step 60, is from before it."),
+        ({"checkpoint_step": 61}, "on rank 1 first; the last checkpoint, of step 61, is from after it."),
+    ],
+)
+def test_a_loss_that_is_lost(table: Any, hand: Any, saved: dict[str, float], said: str) -> None:
+    """Since which step, where first, and whether the last checkpoint holds it."""
+    ranks = [{"metrics": {"loss": "NaN", "nonfinite_step": {"loss": step}}} for step in (63, 61)]
+    (problem,) = judged(table, hand, *ranks, **saved).problems
+    assert problem.sentence.endswith(said)
+    assert problem.seconds == pytest.approx(2.9)
+    assert problem.urgent
+    assert "restart from a checkpoint of before it" in problem.remedy
+
+
+def test_a_save_under_way_is_no_problem(table: Any, hand: Any) -> None:
+    """It is said for how long it has been so."""
+    found = judged(table, hand, {"phase": "checkpoint"}, {"phase": "backward"})
+    assert (found.runs[0].saving_seconds, found.problems) == (0.0, [])
+    hand.turn(12.0)
+    for rank in range(2):
+        table.heard(rank)
+    later = NodeJudgement("n", table, (), None, hand.clock)
+    assert (later.runs[0].saving_seconds, later.problems) == (12.0, [])
+    assert judged(table, hand, {}, {}).runs[0].saving_seconds is None
+
+
+def test_a_gpu_whose_memory_is_nearly_full(table: Any, hand: Any) -> None:
+    """By what tensors took at most, of the fullest GPU; a GPU of unknown size is left out."""
+    ranks = [{"metrics": {"memory_peak_bytes": 2**30 * gib}} for gib in (70, 77, 79)]
+    (run,) = judged(table, hand, *ranks).runs
+    run = replace(run, ranks=tuple(replace(rank, uuid=f"GPU-{rank.rank}") for rank in run.ranks))
+    sizes = {"GPU-0": 80 * 2.0**30, "GPU-1": 80 * 2.0**30, "GPU-2": 0.0}
+    (problem,) = of_memory(run, sizes)
+    assert problem.sentence == "Rank 1 of run r: tensors took 96% of its GPU's 80.0 GiB at most."
+    assert list(of_memory(run, {**sizes, "GPU-1": 82 * 2.0**30})) == []
+
+
+def test_before_a_hang_a_missing_step_is_said(table: Any, hand: Any) -> None:
+    """After ten seconds and ten usual steps, as a fact for whoever looks; its process can be looked at."""
+    judged(table, hand, {"phase": "data"})
+    for seconds, count in ((10.0, 0), (0.1, 1)):
+        hand.turn(seconds)
+        table.heard(0)
+        found = NodeJudgement("n", table, (), None, hand.clock)
+        assert (len(found.problems), found.runs[0].state) == (count, "running")
+    (problem,) = found.problems
+    assert problem.sentence.startswith("Run r: no step for 10 s, usually 100 ms; rank 0 in data for 10 s")
+    assert problem.remedy == "py-spy dump --pid 4242 shows where rank 0 stands: RunHung.md"
+    assert (problem.seconds, problem.urgent) == (pytest.approx(10.1), False)
