@@ -99,3 +99,14 @@ def test_a_compiler_is_known_by_its_functions(stand: Stand, file: str, function:
     thread = stand(f"{Path('/usr/lib/python3/dist-packages') / file}", function)
     assert is_compiling(thread.ident or 0) is compiles
     assert is_compiling(0) is False
+
+
+@pytest.mark.parametrize(
+    ("file", "compiles"), [("torch/_inductor/ops_handler.py", True), ("torch/optim/adam.py", False)]
+)
+def test_the_first_compilation_imports_its_compiler(file: str, compiles: bool) -> None:
+    """That is part of it, and takes seconds in a step."""
+    seen: list[bool] = []
+    module = compile("seen.append(is_compiling(thread))", f"/usr/lib/python3/dist-packages/{file}", "exec")
+    exec(module, {"seen": seen, "is_compiling": is_compiling, "thread": threading.get_ident()})
+    assert seen == [compiles]

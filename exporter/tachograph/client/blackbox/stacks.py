@@ -27,6 +27,9 @@ _COMPILES = (
 )
 """File and part of a function's name that are on the stack while a compiler runs, and not while its product does."""
 
+_COMPILERS = ("/torch/_dynamo/", "/torch/_inductor/")
+"""Packages that the first compilation imports, within a step: seconds of a busy machine, more from a shared disk."""
+
 
 def stacks(training: int) -> list[dict[str, object]]:
     """Return the stack of each thread but the one that asks, innermost line first; that of `training` comes first."""
@@ -52,11 +55,13 @@ def stacks(training: int) -> list[dict[str, object]]:
 
 
 def is_compiling(thread: int) -> bool:
-    """Return whether a thread is inside of a compiler of PyTorch's: a step may then take minutes."""
+    """Return whether a thread is inside of a compiler of PyTorch's, or imports one: a step may then take minutes."""
     frame = sys._current_frames().get(thread)
     while frame is not None:
         code = frame.f_code
         if any(code.co_filename.endswith(file) and part in code.co_name for file, part in _COMPILES):
+            return True
+        if code.co_name == "<module>" and any(package in code.co_filename for package in _COMPILERS):
             return True
         frame = frame.f_back
     return False
