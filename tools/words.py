@@ -43,6 +43,7 @@ PHRASES: Mapping[str, str] = {
     r"\bholds? for (?:critical|fatal|dead)\b": "considers",
     r"\bthat (?:is|was) none\b|\bthat it was none\b": "say what it was instead",
     r"\b(?:first|last|true) word\b": "name the thing: loss, message, verdict",
+    r"\b(?:is|are|was|were) (?:then )?no (?:climb|fault|hang|node|number|part|pause|replicas?|wait)\b": "is not a",
     r"\bunder run\b": "with run",
     r"\bwherein\b|\bwhereof\b|\bthereof\b|\bwherefrom\b": "in which, of which",
 }

@@ -1,4 +1,4 @@
-"""docs/security.md: each number on it is the one that the code keeps."""
+"""docs/security.md, and the limits of docs/web.md: each number on them is the one that the code keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tachograph.node.ranks import (
 from tachograph.node.ranks.limits import USERS, Limits
 from tachograph.node.web import http_connections, web_access
 
-PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text(encoding="utf-8")
+PAGE, WEB = (
+    (Path(__file__).parents[2] / "docs" / name).read_text(encoding="utf-8") for name in ("security.md", "web.md")
+)
 
 
 def test_numbers() -> None:
@@ -41,10 +43,15 @@ def test_numbers() -> None:
         f"at most {run_names.MAX_SHOWN_BYTES} bytes. An owner's name longer than {run_names.MAX_OWNER_BYTES} bytes",
         f"{series.MOST_FAMILIES}; {2 * given.label_values}, of layers {2 * given.layers} |",
         f"at most {state_file.MAX_BYTES // 2**20} MiB",
-        f"{http_connections.HEADER_SECONDS:g} s, {http_connections.REQUEST_BYTES // 1024} KiB",
-        f"{http_connections.ANSWER_SECONDS:g} s; {http_connections.KEEP_ALIVE_SECONDS:g} s",
-        f"{web_access.MOST_CHECKS} in all",
         f"{log.BURST} lines of one message",
     ):
         assert words in PAGE, words
+    for words in (
+        f"TLS handshake included | {http_connections.HEADER_SECONDS:g} s",
+        f"headers and body | {http_connections.REQUEST_BYTES // 1024} KiB",
+        f"taking an answer | {http_connections.ANSWER_SECONDS:g} s",
+        f"requests of a connection | {http_connections.KEEP_ALIVE_SECONDS:g} s",
+        f"{web_access.MOST_CHECKS} in all",
+    ):
+        assert words in WEB, words
     assert USERS == 4, "the page says that four users can fill a node"

@@ -12,7 +12,7 @@ _PAGE = """\
 # The kernel's log: what it says, and what to do
 
 Where the exporter may read the kernel's log (`--gpu.kmsg`, by default `/dev/kmsg`; where `kernel.dmesg_restrict` is 1
-that takes `CAP_SYSLOG`), it looks for the messages below, beside [Xids](xids.md). Each is counted in
+that takes `CAP_SYSLOG`), it looks for the messages below, besides [Xids](xids.md). Each is counted in
 `tachograph_node_kernel_events_total{{kind}}`; of what the log holds when the exporter starts, the last {restart} are
 counted. Where the log cannot be read, as in a container without it, these series are absent, and the exporter logs why.
 

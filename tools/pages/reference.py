@@ -35,6 +35,10 @@ Made by `make docs` from the code: do not edit.
 |---|---|
 {calls}
 
+`watch` takes, besides the model and its optimizer:
+
+{options}
+
 `step.log(…)` inside `with recorder.step() as step:` takes these names, and those that `metrics` declares:
 {loggable}.
 
@@ -70,6 +74,7 @@ def reference_page() -> str:
         commands="\n".join(("| command | |", "|---|---|", *(f"| `{n}` | {c.summary} |" for n, c in COMMANDS.items()))),
         arguments="\n".join(_arguments()),
         calls="\n".join(_calls()),
+        options="\n".join(_items(inspect.getdoc(Recorder.watch) or "")),
         loggable=", ".join(f"`{row.key.removesuffix('_total')}`" for row in TRAIN_METRICS.values() if row.loggable),
         settings=", ".join(f"`--{one.name}`{' (*live*)' if one.live else ''}" for one in _IN_USE),
         variables="\n".join(f"| `{one.name}` | {one.reader} | {one.meaning} |" for one in VARIABLES),
@@ -78,10 +83,12 @@ def reference_page() -> str:
 
 def _arguments() -> Iterator[str]:
     """Yield the arguments of the constructor as the class describes them; variables have a table of their own."""
-    text = inspect.getdoc(Recorder) or ""
-    for item in re.findall(r"^- .*(?:\n  .*)*", text, re.MULTILINE):
-        if not item.startswith("- `$"):
-            yield item
+    yield from (item for item in _items(inspect.getdoc(Recorder) or "") if not item.startswith("- `$"))
+
+
+def _items(text: str) -> list[str]:
+    """Return the items of the list in a docstring."""
+    return re.findall(r"^- .*(?:\n  .*)*", text, re.MULTILINE)
 
 
 def _calls() -> Iterator[str]:

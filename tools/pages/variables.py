@@ -8,7 +8,7 @@ RANK, EXPORTER, COMMANDS = "a rank", "the exporter", "commands"
 
 
 class Variable(NamedTuple):
-    """A variable, who reads it, and what it does."""
+    """A variable, its reader, and what it does."""
 
     name: str
     reader: str
@@ -29,6 +29,8 @@ VARIABLES = (
     Variable("TACHOGRAPH_DISABLED", RANK, "Anything except empty or `0`: record nothing."),
     Variable("TACHOGRAPH_STACKS", RANK, "`0`: never look at lines of code ([blackbox.md](blackbox.md))."),
     Variable("TACHOGRAPH_BLACKBOX", RANK, "The folder of the rank's boxes; `0`: none."),
+    Variable("TACHOGRAPH_SUMMARY_FILE", "`tachograph run`", "Set by `--watch`: the file for the script's summary."),
+    Variable("TACHOGRAPH_BISECT_VALUE", "the program", "Set by `tachograph bisect`: the value that is tried."),
     Variable("TORCH_NCCL_ENABLE_TIMING", RANK, "`1`: NCCL times its collectives ([collectives.md](collectives.md))."),
     Variable("TACHOGRAPH_SOCKET", "both", "The socket between ranks and the exporter."),
     Variable("XDG_RUNTIME_DIR", "both", "Where the socket is if `/run/tachograph` cannot be used."),

@@ -40,8 +40,8 @@ EXPORTER_TIME = _row(
 )  # fmt: skip
 COLLECTOR_SUCCESS = _row(
     "exporter_collector_success", GAUGE, "", ("collector",),
-    "1 if the collector's last collection succeeded, 0 if it failed or there is nothing it could read. gpu: NVML; gpm: "
-    "activity of SMs and tensor cores; xid: driver errors; ranks: training processes.",
+    "1 if the collector's last collection succeeded, 0 if it failed or could read nothing. gpu: NVML; "
+    "gpm: SM and tensor activity; xid: driver errors; ranks: processes.",
     COLLECTORS,
 )  # fmt: skip
 COLLECTOR_UNAVAILABLE = _row(

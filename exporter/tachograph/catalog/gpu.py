@@ -312,13 +312,13 @@ GPU_RECOVERY_ACTION = _row(
 )  # fmt: skip
 GPU_XID_ERRORS = _row(
     "gpu_xid_errors_total", COUNTER, "", (*GPU, "xid"),
-    "Xid errors that the driver reported for this GPU, from NVML events and the kernel log; a burst of one counts "
-    "once. Absent until there is one.",
+    "Xid errors of this GPU, from NVML events and the kernel log; a burst of one counts once. Absent "
+    "until there is one.",
 )  # fmt: skip
 GPU_XID_NONFATAL = _row(
     "gpu_xid_nonfatal_total", COUNTER, "", (*GPU, "xid"),
-    "Xid errors that the driver itself called nonfatal, or that were injected for a test, from the kernel log; none of "
-    "them is in gpu_xid_errors_total. Absent until there is one.",
+    "Xid errors that the driver called nonfatal, or that were injected for a test; not in "
+    "gpu_xid_errors_total. Absent until there is one.",
 )  # fmt: skip
 GPU_XID_TIMESTAMP = _row(
     "gpu_xid_timestamp_seconds", GAUGE, "seconds", (*GPU, "xid"),

@@ -108,8 +108,8 @@ _row = ROWS.add
 RANK_INFO = _row(
     "rank_info", INFO, "",
     (*RANK, "local_rank", "world_size", "attempt", "gpu", "uuid", "owner"),
-    "A rank, its placement, and the uid of its process as reported by the kernel: always 1. gpu and uuid are empty if "
-    "its GPU is not known on this node.",
+    "A rank, where it is placed, and the uid of its process by the kernel: always 1. gpu and uuid are "
+    "empty if its GPU is not known on this node.",
     few=True,
 )  # fmt: skip
 RANK_COORDINATES = _row(
@@ -174,8 +174,8 @@ RANK_PEAK_FLOPS = _row(
 )  # fmt: skip
 RANK_ON_GPU = _row(
     "rank_on_gpu", GAUGE, "", (*RANK, *GPU, "name"),
-    "The rank on a GPU, one for each: 1 while its process lives, 0 once it has ended. Of several the first that lives, "
-    "or the one that ended last.",
+    "The rank on a GPU: 1 while its process lives, 0 once it has ended. Of several ranks the first that "
+    "lives, or the one that ended last.",
     few=True,
 )  # fmt: skip
 
@@ -234,8 +234,8 @@ TRAIN_ORDINARY_PHASES = _row(
 )  # fmt: skip
 TRAIN_RECENT_STEP = _row(
     "train_recent_step_seconds", GAUGE, "seconds", RANK,
-    "Median time from one ordinary step's end to the next, over the last 20 s and 3 such steps at least; absent before "
-    "there are 3, and once the last is older than that and 2 steps (docs/protocol.md).",
+    "Median time of ordinary steps over the last 20 s, of at least 3; absent before there are 3, and when "
+    "the last is too long ago (docs/protocol.md).",
 )  # fmt: skip
 TRAIN_RECENT_STEPS = _row(
     "train_recent_steps", GAUGE, "", RANK,
@@ -244,14 +244,14 @@ TRAIN_RECENT_STEPS = _row(
 )  # fmt: skip
 TRAIN_RECENT_PHASE = _row(
     "train_recent_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
-    "The rank's own time in a phase per ordinary step, measured waits for collectives left out: mean over "
-    "train_recent_steps; absent where that is, and for phases without time.",
+    "The rank's own time in a phase per ordinary step, measured waits for collectives left out: a mean "
+    "over train_recent_steps, absent where that is.",
     vocabulary=PHASES,
 )  # fmt: skip
 TRAIN_RECENT_WAIT = _row(
     "train_recent_wait_seconds", GAUGE, "seconds", RANK,
-    "Exposed wait for collectives per ordinary step: mean over train_recent_steps; absent where that is, and for a "
-    "rank whose waits are not measured. The rank that waits least arrived last.",
+    "Exposed wait for collectives per ordinary step: a mean over train_recent_steps, absent where waits "
+    "are not measured. The rank that waits least arrived last.",
 )  # fmt: skip
 TRAIN_COLLECTIVE_WAIT = _row(
     "train_collective_wait_seconds_total", COUNTER, "seconds", (*RANK, "op"),
@@ -286,8 +286,8 @@ TRAIN_COLLECTIVE_BUS_BYTES = _row(
 )  # fmt: skip
 TRAIN_COLLECTIVE_ENQUEUED = _row(
     "train_collective_enqueued", GAUGE, "", (*RANK, "group"),
-    "Sequence number of the last collective that this rank entered in a process group: 0 for all ranks, otherwise its "
-    "members. In a hang, the rank with the lowest number is the culprit.", detail=True,
+    "Sequence number of the last collective that this rank entered in a process group (0: all ranks). In "
+    "a hang, the rank with the lowest number is the culprit.", detail=True,
 )  # fmt: skip
 TRAIN_COLLECTIVE_COMPLETED = _row(
     "train_collective_completed", GAUGE, "", (*RANK, "group"),

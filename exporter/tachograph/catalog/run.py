@@ -60,13 +60,13 @@ RUN_PROGRESS = _row(
 )  # fmt: skip
 RUN_RESTARTS = _row(
     "run_restarts", GAUGE, "", ("run", "attempt"),
-    "Restarts of the rank of the run on this node that was restarted most often: processes after its first; and the "
-    "newest attempt that a rank there said it is.",
+    "Restarts of the rank of the run on this node that was restarted most often, by the newest attempt of "
+    "any rank there.",
 )  # fmt: skip
 RUN_RANK_STEP = _row(
     "run_rank_step", GAUGE, "", ("run", "rank", "gpu", "uuid"),
-    "Step that the median rank of the run on this node is at, of those that train; and by name the eight at most that "
-    "are furthest from it, where that is more than 3 steps.",
+    "Step of the median rank of the run on this node that trains; and by name of up to eight ranks that "
+    "are more than 3 steps from it.",
     few=True,
 )  # fmt: skip
 RUN_STEP_SECONDS = _row(
@@ -80,33 +80,33 @@ RUN_PROGRESS_AGE = _row(
 )  # fmt: skip
 RUN_HANG_LIMIT = _row(
     "run_hang_limit_seconds", GAUGE, "seconds", ("run",),
-    "Seconds that the run may go without a step: 15, or its own threshold, and three of its usual steps; 240 while its "
-    "usual step is not known, absent before the first.",
+    "Seconds that the run may go without a step: three usual steps and 15, or its own threshold; 240 "
+    "while its usual step is not known. Absent before the first.",
 )  # fmt: skip
 RUN_EXCUSED = _row(
     "run_excused_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since a rank of the run on this node was last in init, checkpoint or eval for more than 2 s, except ranks "
-    "that the run makes its steps without; absent if none was.",
+    "Seconds since a rank of the run on this node was last in init, checkpoint or eval for more than 2 s, "
+    "ranks that take no part in steps left out.",
 )  # fmt: skip
 RUN_PAUSED = _row(
     "run_paused_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since the run last paused on this node: it was excused, without a step for 15 s beyond its usual one, or "
-    "had not made one yet.",
+    "Seconds since the run last paused on this node: excused, or without a step for 15 s beyond its usual "
+    "one, or before its first.",
 )  # fmt: skip
 RUN_STARTED = _row(
     "run_started_timestamp_seconds", GAUGE, "seconds", ("run",),
-    "Unix time at which a process of the run last started on this node, of those that run: what came before belongs to "
-    "another attempt, which may be of another size or configuration.",
+    "Unix time at which the youngest running process of the run on this node started. What came before "
+    "belongs to another attempt.",
 )  # fmt: skip
 RUN_BATCH_CHANGED = _row(
     "run_batch_changed_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since the run's batch last changed while it ran, as its ranks say or by a quarter of a step's tokens or "
-    "samples; absent until it does.",
+    "Seconds since the run's batch last changed while it ran: as its ranks report, or by a quarter of a "
+    "step's tokens or samples.",
 )  # fmt: skip
 RUN_WORK = _row(
     "run_work_per_second", GAUGE, "", ("run", "unit"),
-    "What the run's ranks on this node made within a minute, over that minute: tokens and samples; model FLOPs, and "
-    "those of the hardware, of ranks whose device is known.", vocabulary=WORK_UNITS,
+    "What the run's ranks on this node made over the last minute: tokens, samples, model FLOPs, and FLOPs "
+    "of the hardware of ranks whose device is known.", vocabulary=WORK_UNITS,
 )  # fmt: skip
 RUN_PEAK_FLOPS = _row(
     "run_peak_flops", GAUGE, "", ("run",),
@@ -119,14 +119,14 @@ RUN_ACHIEVABLE_FLOPS = _row(
 )  # fmt: skip
 RUN_SPEED = _row(
     "run_speed", GAUGE, "", ("run", "unit"),
-    "How fast the run makes ordinary steps (no saves, evaluations, pauses): the median of two minutes of them. MFU "
-    "where it is known, otherwise tokens, samples or steps per second of a mean rank.",
+    "Speed of the run in ordinary steps: the median of two minutes. MFU if it is known, otherwise tokens, "
+    "samples or steps per second of a mean rank.",
     vocabulary=SPEED_UNITS,
 )  # fmt: skip
 RUN_USUAL_SPEED = _row(
     "run_usual_speed", GAUGE, "", ("run", "unit"),
-    "Usual speed of the run: the median of the hour that ended 5 minutes ago, known after 10 minutes; held for a day "
-    "while the run is slower than that, and for an hour after.",
+    "Usual speed of the run: the median of the hour that ended 5 minutes ago. It is held for up to a day "
+    "while the run is slower, and for an hour after.",
     vocabulary=SPEED_UNITS,
 )  # fmt: skip
 RUN_BEST_SPEED = _row(
@@ -136,13 +136,12 @@ RUN_BEST_SPEED = _row(
 )  # fmt: skip
 RUN_SLOW = _row(
     "run_slow_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since the run became slower than usual by more than its threshold; 0 while it is not. It is compared with "
-    "what was usual before for two days.",
+    "Seconds since the run became slower than usual by more than its threshold; 0 while it is not.",
 )  # fmt: skip
 RUN_DATA_WAIT = _row(
     "run_data_wait_ratio", GAUGE, "ratio", ("run",),
-    "Share of its steps that the median rank waits for data, of those on this node that load any: three fifths of the "
-    "last two minutes of steps show this or more.",
+    "Share of its steps that the median rank on this node that loads data waits for it: reached in three "
+    "fifths of the last two minutes of steps.",
 )  # fmt: skip
 RUN_USUAL_DATA_WAIT = _row(
     "run_usual_data_wait_ratio", GAUGE, "ratio", ("run",),
@@ -150,14 +149,14 @@ RUN_USUAL_DATA_WAIT = _row(
 )  # fmt: skip
 RUN_DATA_STALL = _row(
     "run_data_stall_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since the run's ranks on this node began to wait for data: beyond their threshold and three times as much "
-    "as usual, or standing still, half of them in phase data; 0 while they do not.",
+    "Seconds for which the run's ranks on this node have waited for data, beyond their threshold and "
+    "three times the usual, or stood still in phase data.",
 )  # fmt: skip
 
 RUN_FIRST_END = _row(
     "run_first_end_seconds", GAUGE, "seconds", ("run", "kind", "reason", "rank", "gpu", "uuid"),
-    "Seconds since the first rank of the run on this node ended in the newest attempt, by kind: died, failed, "
-    "communication or told (to end). Absent once the run has made steps for a minute since.",
+    "Seconds since the first rank of the run on this node ended in the newest attempt, by kind: died, "
+    "failed, communication, or told to end.",
     vocabulary=END_KINDS,
 )  # fmt: skip
 RUN_LAST_WORDS = _row(
@@ -167,33 +166,33 @@ RUN_LAST_WORDS = _row(
 )  # fmt: skip
 RUN_ENDED_TOGETHER = _row(
     "run_ended_together", GAUGE, "", ("run", "kind"),
-    "Ranks of the run on this node that ended like the first of their kind, within half a second of it; within 3 s "
-    "where communication failed.",
+    "Ranks of the run on this node that ended within half a second of the first of their kind; within 3 s "
+    "if communication failed.",
 )  # fmt: skip
 RUN_ENDED_ATTEMPT = _row(
     "run_ended_attempt_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since ranks of the run on this node were restarted that have ended again: ends on other nodes before that "
-    "belong to an earlier attempt.",
+    "Seconds since the ranks of the run on this node that have ended were last restarted: earlier ends "
+    "elsewhere belong to an earlier attempt.",
 )  # fmt: skip
 RUN_ENDED = _row(
     "run_ended_seconds", GAUGE, "seconds", ("run", "outcome"),
-    "Seconds since a rank of the run on this node last finished; or, of those that are all gone, since they were asked "
-    "to end: terminated or interrupted.",
+    "Seconds since a rank of the run on this node last finished; or, once all are gone, since they were "
+    "asked to end.",
 )  # fmt: skip
 RUN_STEPS_SHORT = _row(
     "run_steps_short", GAUGE, "", ("run",),
-    "Steps that the run still had to make when all of its ranks on this node had finished, where those are more than a "
-    "hundredth of its plan, otherwise 0; absent without a plan.",
+    "Steps missing from the run's plan when all of its ranks on this node had finished; 0 if less than a "
+    "hundredth. Absent without a plan.",
 )  # fmt: skip
 RUN_FRUITLESS_ATTEMPTS = _row(
     "run_fruitless_attempts", GAUGE, "", ("run",),
-    "Attempts of the run in a row that failed on this node without a step beyond all before, each within 15 minutes of "
-    "the one before; absent without one.",
+    "Attempts of the run in a row that failed on this node without a new step, each within 15 minutes of "
+    "the one before.",
 )  # fmt: skip
 RUN_FROZEN = _row(
     "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process"),
-    "Seconds for which a rank that holds its connection has sent nothing, once that is 25 s, or 60 s in init, "
-    "checkpoint and eval, with its line, if it left its stacks; the longest eight.",
+    "Seconds for which a connected rank has sent nothing, after 25 s, or 60 s in init, checkpoint and "
+    "eval, with its line if it left its stacks; the longest eight.",
     few=True,
 )  # fmt: skip
 
@@ -218,13 +217,13 @@ RUN_LOSS_SPIKED = _row(
 )  # fmt: skip
 RUN_LOSS_NONFINITE_STEP = _row(
     "run_loss_nonfinite_step", GAUGE, "", ("run", "rank", "gpu", "uuid"),
-    "Step at which the loss of a rank on this node was first NaN or infinite, and the first such rank; absent where it "
-    "was not within 70 s.",
+    "Step at which the loss of a rank on this node was first NaN or infinite within the last 70 s, and "
+    "the first such rank.",
 )  # fmt: skip
 RUN_LOSS_NONFINITE_RANKS = _row(
     "run_loss_nonfinite_ranks", GAUGE, "", ("run", "when"),
-    "Ranks on this node whose loss is not finite (now), was not within 70 s (lately), or was first not so at "
-    "run_loss_nonfinite_step (first); absent where none is or was.",
+    "Ranks on this node whose loss is not finite (now), was not within 70 s (lately), or became so at "
+    "run_loss_nonfinite_step (first).",
     vocabulary=("first", "lately", "now"),
 )  # fmt: skip
 RUN_LOSS_NONFINITE_SECONDS = _row(
@@ -282,8 +281,8 @@ RUN_SCHEDULE_IDLE_SECONDS = _row(
 )  # fmt: skip
 RUN_INVARIANT = _row(
     "run_invariant", GAUGE, "", ("run", "name", "held", "rank", "gpu", "uuid"),
-    "A number that must be equal on all ranks of the run: what most of them on this node hold at "
-    "run_invariant_step, and the least and the greatest where they differ; by the first rank that holds it.",
+    "A number that all ranks of the run must share: that of most ranks on this node at "
+    "run_invariant_step, and the least and the greatest where they differ.",
 )  # fmt: skip
 RUN_INVARIANT_STEP = _row(
     "run_invariant_step", GAUGE, "", ("run", "name"),
@@ -295,8 +294,8 @@ RUN_GLOBAL_BATCH_WRONG_STEPS = _row(
 )  # fmt: skip
 RUN_BATCHES_PER_STEP = _row(
     "run_batches_per_step", GAUGE, "", ("run", "held", "rank", "gpu", "uuid"),
-    "Batches that a rank drew for each step, over the last 100 steps or more: the median rank's on this node, and the "
-    "least and the greatest where they are too far from it.",
+    "Batches per step over the last 100 steps or more: of the median rank on this node, and the least and "
+    "the greatest where they are too far from it.",
 )  # fmt: skip
 
 RUN_WAITING_RANKS = _row(
@@ -306,13 +305,13 @@ RUN_WAITING_RANKS = _row(
 )  # fmt: skip
 RUN_WAIT = _row(
     "run_wait_seconds", GAUGE, "seconds", ("run", "pp"),
-    "Seconds per ordinary step that the median rank on this node waits for the others, of two the one that waits "
-    "longer: the least of the last 20 s and 4 steps.",
+    "Seconds per ordinary step that the median rank on this node (of two the longer) waits for the "
+    "others: the least of the last 20 s and 4 steps.",
 )  # fmt: skip
 RUN_WAIT_PAST = _row(
     "run_wait_past_seconds", GAUGE, "seconds", ("run", "pp"),
-    "The same as it was within the hour before, for steps of today's length; absent for 5 minutes. Nothing is learnt "
-    "while a rank waits less, or the median rank more, than it did by 6 % of the step.",
+    "The same within the hour before, scaled to today's steps; known after 5 minutes. Nothing is learnt "
+    "while a rank is late by 6 % of the step.",
 )  # fmt: skip
 RUN_WAIT_SPREAD = _row(
     "run_wait_spread_seconds", GAUGE, "seconds", ("run", "pp"),
@@ -320,8 +319,8 @@ RUN_WAIT_SPREAD = _row(
 )  # fmt: skip
 RUN_LEAST_WAIT = _row(
     "run_least_wait_seconds", GAUGE, "seconds", (*RANK, "pp", "gpu", "uuid"),
-    "Seconds per ordinary step that a rank waits for the others, of the one to 8 that wait least on the node: the most "
-    "of the last 20 s and 4 steps.",
+    "Seconds per ordinary step that each of up to 8 ranks that wait least on this node waits for the "
+    "others: the most of the last 20 s and 4 steps.",
 )  # fmt: skip
 RUN_LEAST_WAIT_PAST = _row(
     "run_least_wait_past_seconds", GAUGE, "seconds", (*RANK, "pp", "gpu", "uuid"),
@@ -334,8 +333,8 @@ RUN_PHASE = _row(
 )  # fmt: skip
 RUN_COLLECTIVE_BANDWIDTH = _row(
     "run_collective_bus_bandwidth_bytes", GAUGE, "bytes", ("run", "op"),
-    "Bytes a second that the collectives of the run move over the bus of the best rank on this node, over 2 minutes; "
-    "absent for a minute after its ranks saved, evaluated or stood still.", vocabulary=OPERATIONS,
+    "Bytes a second over the bus of the best rank on this node, over 2 minutes; absent for a minute after "
+    "a save, an evaluation or a standstill.", vocabulary=OPERATIONS,
 )  # fmt: skip
 RUN_COLLECTIVE_SECONDS = _row(
     "run_collective_seconds", GAUGE, "seconds", ("run",),
@@ -346,8 +345,8 @@ RUN_COLLECTIVE_SECONDS = _row(
 _NAMED = (*RANK, *GPU)
 RUN_MEMORY_LEAK = _row(
     "run_memory_leak_bytes_per_second", GAUGE, "bytes_per_second", (*_NAMED, "memory"),
-    "How fast memory grows that has grown for an hour: what the allocator of the fastest rank of the run on this node "
-    "holds; host memory of all its ranks there, by the fastest one's name.",
+    "Growth of memory that has grown for an hour: of the allocator of the fastest-growing rank on this "
+    "node, or of the host memory of all.",
     vocabulary=("gpu", "host"),
     few=True,
 )  # fmt: skip
@@ -357,20 +356,20 @@ RUN_MEMORY_LEAKING = _row(
 )  # fmt: skip
 RUN_MEMORY_RETRIES = _row(
     "run_memory_retries", GAUGE, "", _NAMED,
-    "Allocations within 10 minutes that succeeded only after the allocator had emptied its cache, of the rank of the "
-    "run on this node with most; absent while there is none.",
+    "Allocations within 10 minutes that succeeded only after the allocator emptied its cache, of the rank "
+    "on this node with most.",
     few=True,
 )  # fmt: skip
 RUN_MEMORY_FRAGMENTED = _row(
     "run_memory_fragmented_ratio", GAUGE, "ratio", _NAMED,
-    "Share of the GPU memory held by the allocator that lies in unused split blocks, of the rank of the run on this "
-    "node where it is highest; absent below 0.05.",
+    "Share of the allocator's GPU memory in unused split blocks, of the rank on this node where it is "
+    "highest; absent below 0.05.",
     few=True,
 )  # fmt: skip
 RUN_MEMORY_PEAK = _row(
     "run_memory_peak_ratio", GAUGE, "ratio", ("run",),
-    "Highest GPU memory in live tensors as a share of what the allocator holds, of the run's rank on this node with "
-    "the least room.",
+    "Highest GPU memory in live tensors as a share of the allocator's, of the rank on this node with the "
+    "least room.",
 )  # fmt: skip
 RUN_CHECKPOINT_SECONDS = _row(
     "run_checkpoint_duration_seconds", GAUGE, "seconds", ("run",),
@@ -401,13 +400,13 @@ RUN_CHECKPOINT_FAILED = _row(
 
 RUN_START_STALLED = _row(
     "run_start_stalled_seconds", GAUGE, "seconds", ("run",),
-    "Before the first step of the run on this node: seconds for which no rank has moved on to another phase; 0 up to "
-    "the run's own hang threshold.",
+    "Seconds before the first step of the run for which no rank on this node has changed its phase; 0 up "
+    "to the hang threshold.",
 )  # fmt: skip
 RUN_OVERDUE = _row(
     "run_overdue_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since the run's last step on this node, once they are more than its hang limit and so many have passed "
-    "since a pause; otherwise 0.",
+    "Seconds since the run's last step on this node, once beyond its hang limit, also counted from the "
+    "last pause; otherwise 0.",
 )  # fmt: skip
 # These exist only while the run is overdue on the node, or has not started for three minutes.
 RUN_OVERDUE_RANKS = _row(
@@ -432,13 +431,13 @@ RUN_HANG_STILL = _row(
 )  # fmt: skip
 RUN_HANG_ENQUEUED = _row(
     "run_hang_enqueued", GAUGE, "", ("run", "group", "figure"),
-    "Sequence number of the last collective that the furthest and the least rank of an overdue run entered in a "
-    "process group, and how many come on a step.",
+    "Sequence number of the last collective that the furthest and the least rank of an overdue run "
+    "entered in a process group, and how many a step has.",
 )  # fmt: skip
 RUN_HANG_SUSPECT = _row(
     "run_hang_suspect_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "why", "pid", "where"),
-    "Seconds in its phase of a rank that may hold an overdue run up: elsewhere than waiting for others, behind, or an "
-    "example where nobody stands out; with the line at which it stands still. Of 9 ranks.",
+    "Seconds in its phase of up to 9 ranks that may hold an overdue run up (behind, or not waiting for "
+    "others), with the line; or of an example if none stands out.",
 )  # fmt: skip
 RUN_HANG_SUSPECT_ENQUEUED = _row(
     "run_hang_suspect_enqueued", GAUGE, "", ("run", "rank", "gpu", "uuid", "group"),

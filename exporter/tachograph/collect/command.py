@@ -154,7 +154,7 @@ def _size(given: str) -> int:
     except ValueError:
         size = 0
     if not 0 < size <= 1 << 20:
-        raise argparse.ArgumentTypeError(f"{given!r} is no number of ranks")
+        raise argparse.ArgumentTypeError(f"{given!r} is not a number of ranks")
     return size
 
 
