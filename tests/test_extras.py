@@ -47,6 +47,9 @@ def test_it_is_installed_from_where_it_came(
         (folder / "direct_url.json").write_text(json.dumps(noted), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     assert extras.command("tools") == said
+    local = noted is not None and "dir_info" in noted
+    assert extras.checkout() == (Path("/src/t") if local else None)
+    assert extras.repository() == "https://example.com/tachograph"
 
 
 def test_modules_on_a_path_are_those_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:

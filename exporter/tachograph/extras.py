@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote
 
 
 def command(extra: str) -> str:
@@ -23,6 +25,25 @@ def command(extra: str) -> str:
     else:
         source = noted.get("url") or f"git+{_repository(package)}@v{package.version}"
     return f"pip install 'tachograph[{extra}] @ {source}'"
+
+
+def checkout() -> Path | None:
+    """Return the folder on this machine from which pip has installed this package, None for a wheel or a repository."""
+    try:
+        noted = json.loads(distribution("tachograph").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return None
+    url = str(noted.get("url", ""))
+    is_folder = "dir_info" in noted and url.startswith("file://")
+    return Path(unquote(url.removeprefix("file://"))) if is_folder else None
+
+
+def repository() -> str:
+    """Return the address of the project's repository, its name alone for modules that are not installed."""
+    try:
+        return _repository(distribution("tachograph"))
+    except PackageNotFoundError:
+        return "tachograph"
 
 
 def _repository(package: Distribution) -> str:

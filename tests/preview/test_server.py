@@ -15,6 +15,7 @@ import pytest
 
 from tachograph.dashboards import command, server
 from tachograph.dashboards.bundle import Bundle, BundleError, find
+from tachograph.server_address import DEFAULT_PORT
 
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens
 
@@ -200,15 +201,21 @@ def test_a_check_without_times_is_refused(viewer: Callable[..., Any]) -> None:
 def test_without_a_viewer_the_next_step_is_said(tmp_path: Any) -> None:
     """The viewer of a wheel comes first, then that of a checkout; the error says whether it is unbuilt or missing."""
     with pytest.raises(BundleError, match="no viewer"):
-        find(tmp_path / "viewer", tmp_path / "grafana")
+        find(tmp_path / "viewer", [tmp_path / "grafana"])
     (tmp_path / "grafana" / "preview" / "out").mkdir(parents=True)
-    with pytest.raises(BundleError, match="make preview"):
-        find(tmp_path / "viewer", tmp_path / "grafana")
+    with pytest.raises(BundleError, match=f"make -C {tmp_path} preview builds it, once"):
+        find(tmp_path / "viewer", [tmp_path / "none", tmp_path / "grafana"])
     (tmp_path / "grafana" / "preview" / "out" / "index.html").touch()
-    assert find(tmp_path / "viewer", tmp_path / "grafana").dashboards == tmp_path / "grafana" / "dashboards"
+    found = find(tmp_path / "viewer", [tmp_path / "none", tmp_path / "grafana"])
+    assert found.dashboards == tmp_path / "grafana" / "dashboards"
     (tmp_path / "viewer").mkdir()
     (tmp_path / "viewer" / "index.html").touch()
-    assert find(tmp_path / "viewer", tmp_path / "grafana").viewer == tmp_path / "viewer"
+    assert find(tmp_path / "viewer", [tmp_path / "grafana"]).viewer == tmp_path / "viewer"
+
+
+def test_its_port_is_neither_grafanas_nor_the_exporters() -> None:
+    """Whoever has a Grafana, and an exporter, starts it as well."""
+    assert command.LISTEN.rpartition(":")[2] not in ("3000", str(DEFAULT_PORT))
 
 
 @pytest.mark.parametrize(

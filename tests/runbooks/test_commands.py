@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 
 from tachograph import shipped
 from tachograph.__main__ import COMMANDS as OURS
+from tachograph_lab.processes import Children, answers, free_port
 from tests.runbooks import shell
 from tests.runbooks.page import INDEX, PAGES, ROOT, blocks, fenced, prose, rows, sections, text_of
 
@@ -253,13 +253,14 @@ def test_nothing_is_reviewed_that_nobody_uses() -> None:
     assert all(REVIEWED_FILE["units"].values())
 
 
-FINDS_THE_RANK = next(line for line in blocks(sections(text_of("RunHung"))["First minute"], "sh") if "environ" in line)
+FINDS_THE_RANK = next(line for line in blocks(sections(text_of("RunHung"))["First minute"], "sh") if "pid" in line)
 
 
-def test_the_rank_is_found_by_one_line() -> None:
-    """The line that finds a rank's process is the same wherever it stands."""
-    lines = {line for name in NAMES for line in blocks(text_of(name), "sh") if "/environ" in line}
+def test_a_rank_is_found_by_its_run_and_not_by_its_number() -> None:
+    """The line that finds a rank's process is the same wherever it stands; RANK=1 is in every job's environment."""
+    lines = {line for name in NAMES for line in blocks(text_of(name), "sh") if "--exporter <node> --json" in line}
     assert lines == {FINDS_THE_RANK}
+    assert not [name for name in NAMES if "/environ" in text_of(name)]
 
 
 def test_a_hung_run_has_a_way_in_on_every_platform() -> None:
@@ -269,20 +270,28 @@ def test_a_hung_run_has_a_way_in_on_every_platform() -> None:
     assert [mark for mark in marks if mark in ("Kubernetes", "Slurm", "bare metal")] == marks[2:5]
 
 
-def test_the_line_finds_the_rank_and_not_its_children(tmp_path: Path) -> None:
-    """Run as it stands, on a process that has loader workers with the same environment."""
-    child = "import os, sys; os.fork(); os.fork(); os.write(1, b'ready\\n'); sys.stdin.read()"
-    environment = os.environ | {"RANK": "90217"}
-    with subprocess.Popen(
-        [sys.executable, "-c", child], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as rank:
-        assert rank.stdout is not None
-        assert [rank.stdout.readline() for _ in range(4)] == ["ready\n"] * 4
-        line = FINDS_THE_RANK.replace("<rank>", "90217")
-        done = subprocess.run(["bash", "-c", f"{line}; echo $pid"], capture_output=True, text=True, check=True)
-        assert rank.stdin is not None
-        rank.stdin.close()
-    assert done.stdout == f"{rank.pid}\n"
+def test_the_line_finds_the_rank_of_the_run(tmp_path: Path) -> None:
+    """Run as it stands, on a node with two jobs: the run, the rank and the process of each, one below the other."""
+    command = f"{sys.executable} -m tachograph"
+    loop = (
+        "import sys, time, tachograph; r = tachograph.Recorder(run=sys.argv[1], rank=1, world_size=2); time.sleep(600)"
+    )
+    with Children(tmp_path) as children:
+        address, socket = f"127.0.0.1:{free_port()}", tmp_path / "rank.sock"
+        flags = ["--no-gpu", f"--web.listen-address={address}", f"--socket={socket}"]
+        exporter = children.start("exporter", [sys.executable, "-m", "tachograph", "exporter", *flags])
+        exporter.wait_until(lambda: answers(f"http://{address}/-/ready"), 30)
+        environment = {"TACHOGRAPH_SOCKET": str(socket)}
+        jobs = {run: children.start(run, [sys.executable, "-c", loop, run], environment) for run in ("mine", "theirs")}
+        line = FINDS_THE_RANK.replace("<node>", address).replace("tachograph top", f"{command} top --interval 0.2")
+
+        def said() -> str:
+            return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False).stdout
+
+        def named(run: str) -> bool:
+            return bool(re.search(rf'"run": "[^"]*{run}",\s+"rank": 1,\s+"pid": "{jobs[run].pid}"', said()))
+
+        exporter.wait_until(lambda: all(map(named, jobs)), 60)
 
 
 def _run_python_line(page: str, part: str, **files: Path) -> str:

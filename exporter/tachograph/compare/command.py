@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph import duration
-from tachograph.http_client import UNREADABLE
+from tachograph.unreadable import UNREADABLE
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.report.window import moment

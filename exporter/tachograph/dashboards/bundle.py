@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tachograph import shipped
+from tachograph import extras, shipped
 
 INSTALLED = Path(__file__).parent / "viewer"
 CHECKOUT = Path(__file__).parents[3] / "grafana"
@@ -42,12 +45,27 @@ class Bundle:
         return [{key: one.get(key, "") for key in ("uid", "title", "description", "tags")} for one in every]
 
 
-def find(installed: Path = INSTALLED, checkout: Path = CHECKOUT) -> Bundle:
-    """Return the viewer of the wheel, else of the checkout. Raises BundleError."""
+def find(installed: Path = INSTALLED, checkouts: Sequence[Path] | None = None) -> Bundle:
+    """Return the viewer of the wheel, else of the checkout: this one, or that from which pip has installed this.
+
+    Raises BundleError with the command that makes one.
+    """
     if (installed / "index.html").is_file():
         return Bundle(installed, shipped.folder() / "grafana/dashboards")
-    if (built := checkout / "preview" / "out") and (built / "index.html").is_file():
-        return Bundle(built, checkout / "dashboards")
-    if (checkout / "preview").is_dir():
-        raise BundleError("the viewer is not built: run make preview (needs Node.js 20)")
-    raise BundleError("this installation has no viewer: install a wheel that includes it, or run from a checkout")
+    if checkouts is None:
+        noted = extras.checkout()
+        checkouts = (CHECKOUT, *([noted / "grafana"] if noted is not None else []))
+    for checkout in checkouts:
+        if (checkout / "preview/out/index.html").is_file():
+            return Bundle(checkout / "preview/out", checkout / "dashboards")
+    needs = (
+        "Node.js 20, and a few minutes" if shutil.which("npm") else "Node.js 20, which is not here: https://nodejs.org"
+    )
+    for checkout in checkouts:
+        if (checkout / "preview").is_dir():
+            folder = shlex.quote(str(checkout.parent))
+            raise BundleError(f"the viewer is not built: make -C {folder} preview builds it, once ({needs})")
+    raise BundleError(
+        "this installation has no viewer: "
+        f"git clone {extras.repository()} src && make -C src wheel && pip install src/dist/*.whl ({needs})"
+    )

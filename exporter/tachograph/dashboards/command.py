@@ -16,8 +16,8 @@ from tachograph.printable import printable
 from tachograph.prometheus_api import DEFAULT_PORT, DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.server_address import server_url
 
-LISTEN = "127.0.0.1:3000"
-"""The default address of Grafana, so that the links in alerts (`grafana_url`) lead here."""
+LISTEN = "127.0.0.1:10025"
+"""Its own, beside the exporter's: 3000 is Grafana's."""
 
 
 def _parser() -> CommandParser:

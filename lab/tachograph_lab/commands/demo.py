@@ -101,6 +101,8 @@ def _play(folder: Path, options: argparse.Namespace) -> int:
     if options.keep:
         stop = f"{shlex.quote(os.path.relpath(sys.executable))} -m tachograph_lab demo --stop"
         stop += f" --folder {shlex.quote(str(options.folder))}" if options.folder else ""
+        address = stack.url("prometheus").removeprefix("http://")
+        screen.note(f"dashboards: {Path(sys.executable).parent}/tachograph dashboards --prometheus {address}")
         screen.left_running({part: stack.url(part) for part in stack.ports}, folder / PAGES_FILE, stop)
     return 0 if good else 1
 
