@@ -213,7 +213,7 @@ def test_a_command_that_cannot_be_run_is_no_failure(command: list[str], says: st
         (["ranks", "--good", "1", "--bad", "8", "--time-limit", "5", "--", "echo", "{}"], "is not a duration"),
         (["nodes", "--good", "a", "--bad", "a,b", "--", "echo", "{}"], "a is in --good and in --bad"),
         (["nodes", "--bad", "a[", "--", "echo", "{}"], "is not a list of nodes"),
-        (["speed", "--bad", "8", "--", "echo", "{}"], "invalid choice"),
+        (["speed", "--bad", "8", "--", "echo", "{}"], "expected one of ranks, nodes, batch, layers"),
         (["ranks", "--good", "1", "--bad", "8", "--flaky", "60", "--", "echo", "{}"], "below 45"),
     ],
 )

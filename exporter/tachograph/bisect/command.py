@@ -18,6 +18,7 @@ from tachograph.bisect.scale import changes
 from tachograph.bisect.state import BisectState, StateError, asked_for, load, save
 from tachograph.bisect.tally import Tally, Trial, lead_for
 from tachograph.bisect.trial import CannotRunError, fill, run
+from tachograph.command_line import CommandParser
 from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 
@@ -49,8 +50,8 @@ class _Plan:
     words: Callable[[str], Mapping[str, str]]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph bisect",
         usage="tachograph bisect {ranks,nodes,batch,layers} [--good A] --bad B [options] -- command {}",
         description="Find the largest value that works beside the smallest that fails, or the one node that makes a "

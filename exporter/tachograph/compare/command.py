@@ -10,13 +10,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from tachograph import duration
-from tachograph.unreadable import UNREADABLE
+from tachograph.command_line import WIDTH, CommandParser
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.report.window import moment
+from tachograph.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     from tachograph.compare.comparison import Comparison, Row
@@ -42,14 +44,17 @@ exit status:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph compare",
         usage="tachograph compare [options] A B\n"
         "       tachograph compare [options] --moment TIME RUN\n"
         "       tachograph compare [options] --save FILE RUN",
-        description="Compare two runs, or one before and after a moment: step time, phases, waits, throughput, MFU, "
-        "memory, and loss at equal steps, with confidence intervals.",
+        description=fill(
+            "Compare two runs, or one before and after a moment: step time, phases, waits, throughput, MFU, "
+            "memory, and loss at equal steps, with confidence intervals.",
+            WIDTH,
+        ),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

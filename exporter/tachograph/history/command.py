@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from tachograph import duration
+from tachograph.command_line import CommandParser
 from tachograph.history.causes import failures, periodicities, precedences
 from tachograph.history.culprits import gpus, links, nodes
 from tachograph.history.recorded import read
@@ -22,14 +23,14 @@ TIMEOUT = 120.0
 SHORTEST, LONGEST = 3600.0, 366 * 86_400.0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph history",
         description="Show which nodes, GPUs and links were culprits of incidents, over all runs or of one, and which "
         "events (a save, an evaluation, a jump of the learning rate, a change of the batch, a restart, a hardware "
         "event) precede failures: how many times as often runs fail soon after one, with a confidence interval.",
-        epilog="Exit status: 0; 1 if Prometheus does not respond or has no such run; 2 for wrong arguments. "
-        "docs/history.md says how it counts.",
+        epilog="docs/history.md says how it counts.",
+        statuses={0: "done", 1: "Prometheus does not respond, or has no such run", 2: "wrong arguments"},
     )
     parser.add_argument("run", nargs="?", default="", metavar="RUN", help="one run alone (default: all)")
     parser.add_argument(

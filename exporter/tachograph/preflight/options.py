@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tachograph import duration
+from tachograph.command_line import CommandParser
 
 _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _COUNTS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -145,13 +146,15 @@ def importable(text: str) -> str:
     return text
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(CommandParser):
     """Says a usage error in one line, on rank 0 alone, for every rank is given the same arguments."""
 
     quiet = False
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, "" if self.quiet else f"tachograph preflight: {message}; see tachograph preflight --help\n")
+        if self.quiet:
+            self.exit(2)
+        super().error(message)
 
 
 def _parser(names: Sequence[str], quiet: bool) -> _Parser:

@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
+from tachograph.command_line import WIDTH, CommandParser
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, UnknownRunError, default_url, quoted
 from tachograph.report.window import iso, moment
@@ -42,11 +44,14 @@ exit status:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tachograph triage",
-        description="Say what is wrong with a run: how bad it is, where the cause lies, the likely failure mode, the "
-        "evidence for each step of the way, and the next three commands.",
+        description=fill(
+            "Say what is wrong with a run: how bad it is, where the cause lies, the likely failure mode, the "
+            "evidence for each step of the way, and the next three commands.",
+            WIDTH,
+        ),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

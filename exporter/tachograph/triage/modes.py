@@ -32,7 +32,7 @@ BOXES = NextCommand(
     "tachograph blackbox capture {run}; tachograph blackbox collect {run} --out b; tachograph blackbox analyze b",
     "who holds the run up, and at which line, before a timeout ends it",
 )
-STACK = NextCommand("ssh {node} py-spy dump --pid {pid}", "the whole stack of rank {rank}, before anyone kills it")
+STACK = NextCommand("ssh {node} tachograph top --once", "pid and line of rank {rank}, before anyone kills it")
 LOGS = NextCommand(
     "tachograph logs <folder of the run's logs>", "the first error of all ranks, and what followed from it"
 )
@@ -140,6 +140,10 @@ MODES: Mapping[str, FailureMode] = {
     "gpu_link": _mode(
         "a link of a GPU is down or slow", NextCommand("ssh {node} nvidia-smi nvlink -s -i {gpu}", "its links"),
         SMI, KERNEL,
+    ),
+    "repeated": _mode(
+        "a node keeps breaking runs", NextCommand("tachograph history", "its incidents of 30 days, over all runs"),
+        KERNEL, SMI_ALL,
     ),
     "gpu_missing": _mode(
         "a node has fewer GPUs than it should", SMI_ALL,
