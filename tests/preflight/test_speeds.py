@@ -97,7 +97,7 @@ def test_pairs_of_a_slow_rank_are_not_judged(site: MakeSite) -> None:
 
 def device(name: str = "NVIDIA H100 80GB HBM3", **given: Any) -> dict[str, Any]:
     usual = {"name": name, "flops": 700e12, "dtype": "bfloat16", "unstable": False, "wrong": [], "bandwidth": 2e12}
-    return {**usual, **given}
+    return {**usual, **given, "compared": given.get("bandwidth", 2e12)}
 
 
 def test_devices_are_compared_with_their_kind(site: MakeSite) -> None:
