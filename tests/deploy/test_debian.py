@@ -170,7 +170,7 @@ def test_its_life_in_a_fresh_debian(built: Path, fresh: Path) -> None:
     (wants / "life.service").symlink_to("../life.service")
     booted = subprocess.run(
         ["systemd-nspawn", "--quiet", "-D", fresh, "--boot", "--register=no", "--keep-unit", "--private-network"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     if not (fresh / "root/answers").exists():
         pytest.skip(f"systemd-nspawn cannot boot here: {(booted.stderr or booted.stdout)[-300:]}")

@@ -56,6 +56,13 @@ See elsewhere.
     assert made.sections[2].entries == [("0", "done")]
 
 
+def test_only_commands_are_taken_for_commands() -> None:
+    """Not the choices of an argument, nor an argument with a small name."""
+    listed = "\n\npositional arguments:\n  COMMAND\n    get  gets it\n  {a,b}  one of them\n"
+    assert parsed("x", "does it", "usage: tachograph x [-h] {a,b} kind" + listed).commands() == {}
+    assert "get" in parsed("x", "does it", "usage: tachograph x [-h] COMMAND ..." + listed).commands()
+
+
 def test_every_command_and_option_has_its_place(found: Sequence[Help]) -> None:
     """In a page and in each completion."""
     assert {one.name for one in found if " " not in one.name} == set(COMMANDS)
@@ -82,7 +89,7 @@ def test_troff_prints_what_is_written() -> None:
 def test_groff_has_nothing_to_say(found: Sequence[Help]) -> None:
     """About any page, with all its warnings on; the text of the help arrives."""
     for path, page in manual.pages(found, "1.2", 0).items():
-        done = run("groff", "-man", "-Tutf8", "-P-cbou", "-ww", given=page.decode())
+        done = run("groff", "-Kutf8", "-man", "-Tutf8", "-P-cbou", "-ww", given=page.decode())
         assert done.stderr == "", path
         printed = re.sub(r".\x08", "", done.stdout)  # bold is a letter over itself
         assert "NAME" in printed

@@ -47,6 +47,8 @@ class Help:
 
     def commands(self) -> Mapping[str, str]:
         """Return the names of the commands below this one, with what each does."""
+        if not any(" COMMAND " in line for line in self.usage):
+            return {}
         listed = (section for section in self.sections if section.title.lower() == "positional arguments")
         return {entry: text for section in listed for entry, text in section.entries if entry.islower() and text}
 
