@@ -181,6 +181,9 @@ def test_another_alertmanager_lacks_it_all(tmp_path: Path, capsys: pytest.Captur
         ("groups: []\n", "expected Alertmanager's configuration"),
         ("route: {routes: [3]}\n", "not as Alertmanager wants it"),
         ("route: {routes: [{matchers: [a]}]}\n", "'a' is not a matcher"),
+        ("route: &a {routes: [*a]}\n", "not as Alertmanager wants it"),
+        ("route: {routes: [{match_re: {a: '('}}]}\n", "not as Alertmanager wants it"),
+        ("route: {}\nreceivers: [{webhook_configs: [1]}]\n", "not as Alertmanager wants it"),
     ],
 )
 def test_what_is_no_configuration_is_refused(

@@ -21,7 +21,6 @@ COMMITTED = {
     "targets": "prometheus/targets",
     "alertmanager/templates": "alertmanager/templates",
     "dashboards": "grafana/dashboards",
-    "runbooks": "runbooks",
 }
 COUNTED = re.compile(r"count_over_time\((\w+:[\w:]+)(?:{[^}]*})?\[(\w+)\][^)]*\)\s*>=? (\d+)")
 """A number of samples that a rule wants of a recorded series: its name, the window, how many."""
@@ -45,6 +44,23 @@ def test_without_flags_the_files_are_the_committed_ones(write: Write) -> None:
         assert files(out / there) == files(ROOT / here)
     for name in ("prometheus/prometheus.yml", "alertmanager/alertmanager.yml"):
         assert (out / name.removeprefix("prometheus/")).read_bytes() == (ROOT / name).read_bytes()
+
+
+def test_no_link_of_a_runbook_is_dead(write: Write) -> None:
+    """They are the committed ones, except that documents, which a bundle lacks, are those of the repository."""
+    out = write() / "runbooks"
+    made, committed = files(out), files(ROOT / "runbooks")
+    assert made.keys() == {name for name in committed if name.endswith(".md")}
+    repository = "https://github.com/tachograph/tachograph/blob/main/"
+    linked = set()
+    for name, content in made.items():
+        text = content.decode()
+        assert text.replace(f"]({repository}", "](../").encode() == committed[name]
+        links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text)]
+        assert not [link for link in links if link and "://" not in link and not (out / link).exists()], name
+        linked |= {link.removeprefix(repository) for link in links if link.startswith(repository)}
+    assert linked
+    assert not [path for path in linked if not (ROOT / path).exists()]
 
 
 def test_no_rule_is_evaluated_more_often_than_targets_are_scraped(write: Write) -> None:

@@ -125,6 +125,19 @@ def test_one_rank_that_has_been_in_its_loader_for_40_seconds(played: Any, top: T
     assert (run.step_seconds, run.progress_seconds, run.state_seconds) == (None, 40.0, 40.0)
 
 
+def test_on_a_narrow_terminal_a_problem_is_wrapped(played: Any, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end has the process and the line: it is not cut."""
+    played.one_slow_load(40.0)
+    monkeypatch.setenv("COLUMNS", "50")
+    lines = top("--exporter", played.pages.url, "--once", "--interval", "0.2")[1].splitlines()
+    assert lines[:4] == [
+        " NO STEP  Run r: no step for 40 s, usually 50 ms;",
+        "   rank 0 in data for 40 s.",
+        "   → py-spy dump --pid 4242 shows where rank 0",
+        "     stands: RunHung.md",
+    ]
+
+
 def test_several_runs(played: Any) -> None:
     """They come worst first; a rank that holds its run up comes before its victims; what is absent stays unknown."""
     wall = played.hand.clock.wall()

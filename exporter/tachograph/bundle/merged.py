@@ -59,7 +59,7 @@ def lacks_in(theirs: Mapping[str, Any], source: object, folder: Path | None) -> 
     try:
         templates = [] if folder is None else _templates(folder, theirs)
         return [*templates, *_routes(theirs["route"]), *_inhibitions(theirs)]
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise MergeError(f"{source}: not as Alertmanager wants it: {error}; see amtool check-config") from error
 
 
@@ -67,7 +67,7 @@ def undelivered_in(theirs: Mapping[str, Any], source: object) -> list[Undelivere
     """Return which of our alerts a configuration does not deliver, and why; raise MergeError."""
     try:
         return delivery.undelivered(theirs)
-    except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError, re.error) as error:
         raise MergeError(f"{source}: not as Alertmanager wants it: {error}; see amtool check-config") from error
 
 

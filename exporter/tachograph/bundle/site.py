@@ -82,8 +82,10 @@ def templates() -> dict[str, str]:
 
 
 def runbooks() -> dict[str, str]:
-    """Return the runbooks by path."""
-    return {f"runbooks/{name}": text for name, text in _read("runbooks/*.md").items()}
+    """Return the runbooks by path; documents that they link to are the repository's, as a bundle lacks them."""
+    repository = rules.parameters()["runbook_url"].rpartition("/")[0]
+    pages = _read("runbooks/*.md").items()
+    return {f"runbooks/{name}": text.replace("](../", f"]({repository}/") for name, text in pages}
 
 
 def _read(pattern: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
@@ -32,7 +33,7 @@ def header(overview: Overview, width: int, alert_lines: int) -> Group:
     """Return the lines above the tables, none wider than the width: what is wrong first, and what usually helps."""
     source = f"{overview.source.split('://')[-1].removesuffix('/metrics')}  {humanize.utc(overview.at)}Z"
     source *= width >= ROOM_FOR_SOURCE
-    lines: list[RenderableType] = list(_problems(overview.problems))
+    lines: list[RenderableType] = list(_problems(overview.problems, width))
     for place, run in enumerate(overview.runs):
         lines += [_line(_title(run), Text(source if place == 0 else "", "dim")), figures_of(run, width)]
         lines += [_sparklines(run, width)] if place < RUNS_IN_FULL else []
@@ -43,13 +44,17 @@ def header(overview: Overview, width: int, alert_lines: int) -> Group:
     return Group(*lines, *(_cut(Text(f" {note}", "yellow")) for note in overview.notes))
 
 
-def _problems(problems: Sequence[Trouble]) -> Iterator[Text]:
-    """Yield a line for each problem, and one for its remedy under it."""
+def _problems(problems: Sequence[Trouble], width: int) -> Iterator[Text]:
+    """Yield each problem in as many lines as it takes, as its end has the process and the line; its remedy below it."""
     for one in problems[:PROBLEMS_SHOWN]:
         look = "bold white on red" if one.urgent else "bold black on yellow"
-        yield _cut(Text.assemble((f" {one.kind.upper()} ", look), " ", (one.text, "bold")))
-        if one.remedy:
-            yield _cut(Text(f"   → {one.remedy}", "dim"))
+        badge = f" {one.kind.upper()} "
+        room, indent = max(width - 1, 2 * len(badge)), " " * (len(badge) + 1)
+        first, *rest = textwrap.wrap(one.text, room, initial_indent=indent, subsequent_indent="   ") or [""]
+        yield _cut(Text.assemble((badge, look), (first[len(badge) :], "bold")))
+        yield from (_cut(Text(line, "bold")) for line in rest)
+        remedy = textwrap.wrap(one.remedy, room, initial_indent="   → ", subsequent_indent="     ")
+        yield from (_cut(Text(line, "dim")) for line in remedy)
     if (more := len(problems) - PROBLEMS_SHOWN) > 0:
         yield Text(f" and {humanize.plural(more, 'problem')} more", "yellow")
 

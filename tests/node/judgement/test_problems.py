@@ -59,6 +59,12 @@ def test_a_rank_that_is_late_and_in_what(table: Any, hand: Any) -> None:
     assert (found.runs[0].wait_seconds, found.runs[0].ranks[1].late_phase) == (0.04, "forward")
 
 
+def test_of_two_ranks_the_difference_is_the_whole_one(table: Any, hand: Any) -> None:
+    """The rank that is late is not among those it is compared with."""
+    found = judged(table, hand, {"wait": 0.05, "phases": {"forward": 0.01}}, {"wait": 0.0, "phases": {"forward": 0.06}})
+    assert "; it spends 50 ms more in forward in each step" in found.problems[0].sentence
+
+
 @pytest.mark.parametrize(
     ("saved", "said"),
     [

@@ -30,7 +30,7 @@ class RankJudgement:
     still, `process` the state of one that is frozen. `data_seconds` is its wait for data per step, `data_workers` the
     number of its loader's processes. `lost` is whether its last loss was NaN or infinite, also of one that has
     ended, `nonfinite_step` the first step at which it was; `late_phase` is where a rank that is late spends more time
-    than the median rank, by `late_seconds` per step.
+    than the others, by `late_seconds` per step.
     """
 
     rank: int
@@ -160,10 +160,12 @@ class _Run:
         return median_low(waits) if waits else None
 
     def _late_in(self, rank: Rank) -> tuple[str, float | None]:
-        """Return the phase in which a rank is busy longer than the median rank here, and by how many seconds."""
+        """Return the phase in which a rank is busy longer than the others here, by their median, and by how much."""
+        others = [phases for other, phases in self.phases.items() if other is not rank]
         longer = {
-            phase: seconds - median(each.get(phase, 0.0) for each in self.phases.values())
+            phase: seconds - median(each.get(phase, 0.0) for each in others)
             for phase, seconds in self.phases.get(rank, {}).items()
+            if others
         }
         phase = max(longer, key=longer.__getitem__, default="")
         return (phase, longer[phase]) if phase and longer[phase] > LAG_SECONDS else ("", None)
