@@ -176,7 +176,7 @@ def test_what_may_be_logged() -> None:
         "checkpoint_timestamp_seconds", "checkpoint_step", "checkpoint_bytes", "checkpoint_duration_seconds",
         "checkpoint_load_duration_seconds", "recent_step_seconds", "recent_steps", "recent_wait_seconds",
         "step_unmarked_seconds", "val_loss_spike_evaluations", "checkpoint_free_ratio",
-        "loss_nonfinite_timestamp_seconds", "grad_norm_nonfinite_steps",
+        "loss_nonfinite_timestamp_seconds", "grad_norm_nonfinite_steps", "data_workers",
     }  # fmt: skip
     plain = {key for key, row in TRAIN_METRICS.items() if row.kind == "gauge" and row.own_label is None}
     assert plain == LOGGABLE | worked_out
