@@ -108,9 +108,8 @@ def test_what_is_wrong_comes_first(played: Any, top: Top) -> None:
     assert second.text == "Rank 0 of run llama-7b: step.log(los=…) is dropped: did you mean loss?"
     lines = top("--exporter", played.pages.url, "--once", "--interval", "0.2")[1].splitlines()
     assert lines[0] == f" LOSS  {first.text}"
-    assert lines[1].startswith("   → restart")
-    assert first.remedy.startswith(lines[1].removeprefix("   → ").rstrip("…"))
-    assert lines[2] == f" MISUSE  {second.text}"
+    shown = " ".join(" ".join(lines).split())  # a narrow terminal wraps them
+    assert shown.startswith(f"LOSS {first.text} → {first.remedy} MISUSE {second.text}")
 
 
 def test_one_rank_that_has_been_in_its_loader_for_40_seconds(played: Any, top: Top) -> None:
