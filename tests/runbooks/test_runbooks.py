@@ -14,7 +14,7 @@ from tachograph.catalog import rank as training_catalog
 from tests.runbooks.page import INDEX, PAGES, ROOT, RUNBOOKS, blocks, prose, rows, sections, text_of
 
 HEADINGS = [
-    "Meaning", "Cost of delay", "First minute", "Decide", "Commands", "Safe and destructive", "False alarms", "Tune",
+    "First minute", "Meaning", "Cost of delay", "Decide", "Commands", "Safe and destructive", "False alarms", "Tune",
 ]  # fmt: skip
 PLATFORMS = ["Kubernetes", "Slurm", "Bare metal"]
 SEVERITIES = {"critical": "Page", "warning": "Ticket", "info": "Info", "none": "Heartbeat"}
