@@ -11,9 +11,12 @@ import pwd
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tachograph.node.ranks.frames import Hello, Peer
 from tachograph.wire import MAX_NAME_BYTES, fits
+
+if TYPE_CHECKING:
+    from tachograph.node.ranks.frames import Hello, Peer  # an extra that --help does without
 
 POLICIES = ("auto", "always", "never")
 MAX_USERS = 1024
