@@ -27,7 +27,11 @@ BLOCKED_IN_C = """
 import ctypes
 library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 library.pthread_mutex_lock(mutex)
-say("ready")
+line = sys._getframe().f_lineno + 5
+def tell(main):
+    while sys._current_frames()[main].f_lineno != line: time.sleep(0.01)
+    say("ready")
+threading.Thread(target=tell, args=[threading.get_ident()]).start()
 library.pthread_mutex_lock(mutex)
 """
 """A program whose main thread runs no Python, and never will, as in a hung collective."""

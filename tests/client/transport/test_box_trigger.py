@@ -394,7 +394,7 @@ def test_sigusr2_reaches_a_rank_that_runs_no_python(exporter: Any, start: Start)
     process.hear("ready")
     exporter.wait_for()
     process.popen.send_signal(signal.SIGUSR2)
-    assert received(exporter)["where"] == "<string>:10 <module>"
+    assert received(exporter)["where"] == "<string>:14 <module>"
 
 
 def test_a_users_own_handler_of_sigusr2_is_left_alone(exporter: Any, start: Start) -> None:
