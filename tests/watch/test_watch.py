@@ -178,7 +178,7 @@ def test_a_crash_ends_with_its_cause(tmp_path: Path) -> None:
     assert done.returncode == 1
     said = [line for line in done.stderr.splitlines() if line.startswith("tachograph run: ")][1:]
     assert re.match(r"tachograph run: Rank 0 of run seen failed .+ ago: .*OSError: shard 7 is gone", said[0])
-    assert said[1].startswith("tachograph run: Rank 0 of run seen: the loss was NaN since step 61.")
+    assert said[1].startswith("tachograph run: Rank 0 of run seen: the loss has been NaN since step 61.")
     assert said[2].startswith("tachograph run: seen: 90 steps on 1 rank, ")
 
 

@@ -17,7 +17,7 @@ def run_problems(run: RunSummary, ranks: Sequence[RankRow]) -> Iterator[Trouble]
     if run.nonfinite_ranks:
         first = next((f", {_who(rank)} first" for rank in ranks if "NaN first" in rank.marks), "")
         text = f"Run {run.name}: the loss is NaN or infinite on {plural(run.nonfinite_ranks, 'rank')}{first}."
-        remedy = "restart from a checkpoint of before it, without that batch or with a lower rate: LossNotFinite.md"
+        remedy = "restart from a checkpoint from before it, without that batch or with a lower rate: LossNotFinite.md"
         yield Trouble("Loss", text, run.name, urgent=True, remedy=remedy)
     if run.state == "hung":
         yield _hung(run, ranks)

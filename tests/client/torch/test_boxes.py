@@ -167,7 +167,7 @@ def test_a_healthy_run_leaves_none(torch_program: Any, exporter: Any, tmp_path: 
 @pytest.fixture
 def job(torch_program: Any, exporter: Any, tmp_path: Path) -> Callable[..., Job]:
     """Starts the job with a case; its boxes are in the folder `boxes`."""
-    place = {"TACHOGRAPH_BLACKBOX": str(tmp_path / "boxes"), "STANDSTILL": "1"}
+    place = {"TACHOGRAPH_BLACKBOX": str(tmp_path / "boxes"), "STANDSTILL": "2"}
 
     def start(code: str, **more: str) -> Any:
         return torch_program(code, str(tmp_path / "disk"), **more)

@@ -68,7 +68,7 @@ def test_of_two_ranks_the_difference_is_the_whole_one(table: Any, hand: Any) -> 
 @pytest.mark.parametrize(
     ("saved", "said"),
     [
-        ({}, "the loss is NaN since step 61, on rank 1 first."),
+        ({}, "the loss has been NaN since step 61, on rank 1 first."),
         ({"checkpoint_step": 60}, "on rank 1 first; the last checkpoint, of step 60, is from before it."),
         ({"checkpoint_step": 61}, "on rank 1 first; the last checkpoint, of step 61, is from after it."),
     ],
@@ -80,7 +80,7 @@ def test_a_loss_that_is_lost(table: Any, hand: Any, saved: dict[str, float], sai
     assert problem.sentence.endswith(said)
     assert problem.seconds == pytest.approx(2.9)
     assert problem.urgent
-    assert "restart from a checkpoint of before it" in problem.remedy
+    assert "restart from a checkpoint from before it" in problem.remedy
 
 
 def test_a_save_under_way_is_no_problem(table: Any, hand: Any) -> None:

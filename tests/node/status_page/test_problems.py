@@ -308,11 +308,10 @@ def test_the_usual_remedy_stands_under_a_problem(node: Node) -> None:
     node.hello(0)
     node.say(0, loss="NaN", nonfinite_step={"loss": 61}, checkpoint_step=65)
     node.table.heard(("llama-7b", 0))
-    said = (
-        "Loss Rank 0 of run llama-7b: the loss is NaN since step 61; the last checkpoint, of step 65, is from after it."
-    )
+    said = "Loss Rank 0 of run llama-7b: the loss has been NaN since step 61; the last checkpoint, of step 65, is from "
+    said += "after it."
     assert node.problems() == [said]
-    assert '<span class="why">restart from a checkpoint of before it, ' in node.page()
+    assert '<span class="why">restart from a checkpoint from before it, ' in node.page()
 
 
 def test_values_that_are_not_finite(node: Node) -> None:

@@ -86,8 +86,9 @@ def _lost(run: RunJudgement) -> Iterator[Problem]:
     if not lost:
         return
     values = sorted({"infinite" if rank.loss is not None and math.isinf(rank.loss) else "NaN" for rank in lost})
-    text, seconds = f": the loss {'is' if lost[0].state == 'running' else 'was'} {' or '.join(values)}", None
     known = [rank for rank in lost if rank.nonfinite_step is not None]
+    verb = "has been" if known else "is" if lost[0].state == "running" else "was"
+    text, seconds = f": the loss {verb} {' or '.join(values)}", None
     if known:
         first = min(known, key=lambda rank: rank.nonfinite_step or 0.0)
         step = first.nonfinite_step or 0.0
@@ -97,7 +98,7 @@ def _lost(run: RunJudgement) -> Iterator[Problem]:
         if run.checkpoint_step is not None:
             saved, when = count(run.checkpoint_step), "after" if run.checkpoint_step >= step else "before"
             text += f"; the last checkpoint, of step {saved}, is from {when} it"
-    remedy = "restart from a checkpoint of before it, without that batch or with a lower rate: LossNotFinite.md"
+    remedy = "restart from a checkpoint from before it, without that batch or with a lower rate: LossNotFinite.md"
     yield _problem(NOT_FINITE, "Loss", f"{text}.", run, lost)._replace(remedy=remedy, seconds=seconds)
 
 
