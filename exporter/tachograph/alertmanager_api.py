@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tachograph.http_client import HttpError, ask, without_password
-from tachograph.server_address import server_url
+from tachograph.server_address import known_server_url
 from tachograph.unreadable import UNREADABLE
 
 T = TypeVar("T")
@@ -39,12 +39,9 @@ class Alertmanager:
 
     def __init__(self, address: str) -> None:
         try:
-            self._address = server_url(address, DEFAULT_PORT)
+            self._address = known_server_url("Alertmanager", address, DEFAULT_PORT, f"--alertmanager or ${ENVIRONMENT}")
         except ValueError as error:
-            shown = address.rpartition("@")[2]
-            raise AlertmanagerError(
-                f"{shown!r} is not an address of Alertmanager: {error}; give it with --alertmanager or ${ENVIRONMENT}"
-            ) from error
+            raise AlertmanagerError(str(error)) from error
         self.url = without_password(self._address)
 
     def ask(self, method: str, path: str, read: Callable[[Any], T], content: object = None) -> T:

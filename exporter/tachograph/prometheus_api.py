@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from tachograph import duration
 from tachograph.http_client import HttpError, ask, without_password
-from tachograph.server_address import server_url
+from tachograph.server_address import known_server_url
 from tachograph.unreadable import UNREADABLE
 
 T = TypeVar("T")
@@ -94,12 +94,9 @@ class Prometheus:
 
     def __init__(self, address: str, timeout: float = 10.0) -> None:
         try:
-            self._address = server_url(address, DEFAULT_PORT)
+            self._address = known_server_url("Prometheus", address, DEFAULT_PORT, f"--prometheus or ${ENVIRONMENT}")
         except ValueError as error:
-            shown = address.rpartition("@")[2]
-            raise PrometheusError(
-                f"{shown!r} is not an address of Prometheus: {error}; give it with --prometheus or ${ENVIRONMENT}"
-            ) from error
+            raise PrometheusError(str(error)) from error
         self.url = without_password(self._address)
         self._timeout = timeout
 

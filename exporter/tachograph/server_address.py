@@ -25,6 +25,15 @@ def server_url(text: str, port: int) -> str:
     return f"{given.scheme}://{given.netloc}{usual}{given.path}".rstrip("/")
 
 
+def known_server_url(name: str, text: str, port: int, ways: str) -> str:
+    """Return the same for a server with a name, such as Prometheus; the ValueError says where to give its address."""
+    try:
+        return server_url(text, port)
+    except ValueError as error:
+        shown = text.rpartition("@")[2]
+        raise ValueError(f"{shown!r} is not an address of {name}: {error}; give it with {ways}") from error
+
+
 def _parts(text: str) -> SplitResult:
     given = urlsplit(text if "://" in text else f"http://{text}")
     if given.scheme not in ("http", "https") or not given.hostname:

@@ -11,7 +11,7 @@ from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, Measurem
 from tachograph.preflight.options import PreflightOptions
 from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority, slow
-from tachograph.preflight.user_code import UserCodeError, call, digest
+from tachograph.preflight.user_code import UserCodeError, call, digest, without_problems
 
 BATCHES = 50
 SHARE_OF_LIMIT = 0.5
@@ -79,14 +79,7 @@ def _sampler(loader: Untyped) -> str:
 
 def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name the ranks that load too slowly, and say whether the data is dealt out evenly."""
-    findings = []
-    broken: dict[str, list[int]] = {}
-    for rank, one in facts.items():
-        if one["problem"]:
-            broken.setdefault(one["problem"], []).append(rank)
-    for problem, ranks in broken.items():
-        findings.append(PreflightFinding(FAIL, f"on {site.who(ranks)} {problem}", "", tuple(ranks)))
-    good = {rank: one for rank, one in facts.items() if not one["problem"]}
+    good, findings = without_problems(facts, site)
     if not good:
         return Conclusion("", findings)
     findings += [*_speed(good, site), *_shares(good, site), *_workers(good, site)]

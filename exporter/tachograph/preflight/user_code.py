@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tachograph.preflight.finding import Untyped
+from tachograph.preflight.finding import FAIL, Facts, PreflightFinding, Untyped
+from tachograph.preflight.site import PreflightSite
 
 
 class UserCodeError(Exception):
@@ -25,6 +26,20 @@ def call(named: str) -> Untyped:
         return getattr(importlib.import_module(module), function)()
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise UserCodeError(f"{named}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+
+
+def without_problems(
+    facts: Mapping[int, Facts], site: PreflightSite
+) -> tuple[dict[int, Facts], list[PreflightFinding]]:
+    """Return the facts of the ranks whose `problem` is empty, and a finding for each problem with its ranks."""
+    broken: dict[str, list[int]] = {}
+    for rank, one in facts.items():
+        if one["problem"]:
+            broken.setdefault(one["problem"], []).append(rank)
+    findings = [
+        PreflightFinding(FAIL, f"on {site.who(ranks)} {problem}", "", tuple(ranks)) for problem, ranks in broken.items()
+    ]
+    return {rank: one for rank, one in facts.items() if not one["problem"]}, findings
 
 
 def tensors(value: Untyped, depth: int = 0) -> Iterator[Untyped]:

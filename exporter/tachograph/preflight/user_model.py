@@ -10,7 +10,7 @@ from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, Prefligh
 from tachograph.preflight.options import PreflightOptions
 from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority
-from tachograph.preflight.user_code import UserCodeError, call, tensors
+from tachograph.preflight.user_code import UserCodeError, call, tensors, without_problems
 
 
 def _missing(options: PreflightOptions) -> str:
@@ -94,14 +94,7 @@ def _loss(output: Untyped) -> Untyped:
 
 def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     """Name what would hang a collective of gradients, or train something else than a single process does."""
-    findings = []
-    broken: dict[str, list[int]] = {}
-    for rank, one in facts.items():
-        if one["problem"]:
-            broken.setdefault(one["problem"], []).append(rank)
-    for problem, ranks in broken.items():
-        findings.append(PreflightFinding(FAIL, f"on {site.who(ranks)} {problem}", "", tuple(ranks)))
-    good = {rank: one for rank, one in facts.items() if not one["problem"]}
+    good, findings = without_problems(facts, site)
     if not good:
         return Conclusion("", findings)
     for ranks in minority({rank: one["structure"] for rank, one in good.items()}).values():
