@@ -385,7 +385,7 @@ RUN_HANG_STILL = _row(
 )  # fmt: skip
 RUN_HANG_ENQUEUED = _row(
     "run_hang_enqueued", GAUGE, "", ("run", "group", "figure"),
-    "Last collective's sequence number of an overdue run's furthest and least rank, and collectives per step.",
+    "Sequence number of an overdue run's last collective, on its furthest and its last rank, and collectives per step.",
 )  # fmt: skip
 RUN_HANG_SUSPECT = _row(
     "run_hang_suspect_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "why", "pid", "where"),
