@@ -212,7 +212,7 @@ def timeline(title: str, unit: str, text: str, queries: list[Json], absent: str,
 
 
 def heat(title: str, unit: str, text: str, queries: list[Json], absent: str, *, full: float, **more: object) -> Json:
-    """Return one row for each series, from pale to red as its value rises to `full`: who stands out, and since when."""
+    """Return one row for each series, yellow to red as its value rises to `full`: who stands out, and since when."""
     colour = {"mode": "continuous-YlRd"}
     more = {"color": colour, "merge": False, "show": "never", "min": 0, "max": full, **more}
     return timeline(title, unit, text, queries, absent, **more)
