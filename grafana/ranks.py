@@ -27,7 +27,6 @@ from panels import (
     UNITS,
     Json,
     bar_cells,
-    bars,
     coloured,
     lines,
     one_by_one,
@@ -104,15 +103,27 @@ def by_coordinate() -> list[Json]:
         place = f"max by (run, rank, instance, {dimension}) ({of_ranks(c.RANK_COORDINATES, **{dimension: '.+'})})"
         return f"avg by ({dimension}) ({figure} * on (run, rank, instance) group_left ({dimension}) {place})"
 
-    def waits(dimension: str) -> Json:
-        return query(average(of_a_step(WAIT), dimension), f"{dimension} {{{{{dimension}}}}}", instant=True)
+    def waits(dimension: str) -> str:
+        return f'label_replace({average(of_a_step(WAIT), dimension)}, "place", "{dimension} $1", "{dimension}", "(.+)")'
 
     step = f"max by (run, rank, instance) ({of_ranks(c.TRAIN_RECENT_STEP)})"
     return [
-        bars("Waits by place in the parallelism", UNITS["ratio"], "Share of a step that the ranks of a pipeline stage "
-             "(pp), a tensor part (tp) or an expert part (ep) wait for others, on average. Alike is good, or how the "
-             "stages are cut. The one that waits least is the one the others wait for.",
-             [waits("pp"), waits("tp"), waits("ep")], NO_COORDINATES, full=WHOLE, decimals=1, w=10),
+        table(
+            "Waits by place in the parallelism",
+            "Share of a step that the ranks of a pipeline stage (pp), a tensor part (tp) or an expert part (ep) wait "
+            "for others, on average. Alike is good, or how the stages are cut. The one that waits least is the one the "
+            "others wait for.",
+            [query(f"max by (place) ({' or '.join(map(waits, ('pp', 'tp', 'ep')))})", table=True)],
+            NO_COORDINATES,
+            {"place": "Place", "Value": "Waits"},
+            overrides=[
+                override("Place", custom__width=80),
+                bar_cells("Waits", WHOLE, unit=UNITS["ratio"], decimals=1),
+            ],
+            sort=[{"displayName": "Place", "desc": False}],
+            w=10,
+            h=8,
+        ),
         lines("Pipeline bubble", UNITS["ratio"], "Share of a step in which a pipeline's stages wait. With p stages, m "
               "micro-batches and 1F1B, (p − 1) / (m + p − 1) is good. More: uneven stages, a late rank, the network.",
               [query(f"avg({average(f'{WAIT} / on (run, rank, instance) {step}', 'pp')})", "waits")],

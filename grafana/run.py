@@ -96,9 +96,10 @@ def first_look() -> list[Json]:
               [named({"usual": f"quantile(0.5, {own(of_run(c.TRAIN_RECENT_STEP))})", "mean": mean} | day_before(mean))],
               "no step completed in this range", overrides=[DAY_BEFORE], min=0),
         lines("MFU", UNITS["ratio"], "Model FLOP/s of completed steps as a share of the dense peak of all devices, "
-              "against the hour before and the same hour yesterday. On the dashed line is good. Below it: see which "
-              "phase grew, then who lags.",
-              [named({"of completed steps": mfu, "baseline": of_run("run:step_mfu:baseline")} | day_before(mfu))],
+              "against the hour before and the same hour yesterday; by the clock, a pause counts. On the "
+              "dashed line is good. Below it: see which phase grew, then who lags.",
+              [named({"of completed steps": mfu, "by the clock": of_run("run:mfu:ratio"),
+                      "baseline": of_run("run:step_mfu:baseline")} | day_before(mfu))],
               NO_MFU, overrides=[BASELINE, DAY_BEFORE], min=0),
         lines("Where the time goes", UNITS["ratio"], "Share of the median rank's step by phase; collective is its "
               "wait for other ranks. Forward and backward should fill it. A growing data share starves the GPUs: look "

@@ -171,6 +171,16 @@ CASES = {
         {'{what="node came",is="c"}': 300_000, '{what="attempt",is="1"}': 300_000, '{what="batch"}': 300_000,
          '{what="node left",is="b"}': 180_000},
     ),
+    **{
+        f"{title} has the same hour yesterday beside it": Case(
+            "run", title, {f'{series}{{run="r"}}': "1x100 2x17290"},
+            {f'{series}{{run="r",line="{now}"}}': 2, f'{series}{{run="r",line="a day before"}}': 1}, at=86_880,
+        )
+        for title, series, now in (
+            ("Step time", "run:step_seconds:mean1m", "mean"), ("MFU", "run:step_mfu:ratio", "of completed steps"),
+            ("Tokens per second", "run:tokens:rate1m", "tokens"),
+        )
+    },
     "the time left does not wait for a step": Case(
         "run", "Progress",
         {'run:train_step:max{run="r"}': "90x99", 'run:step_interval_seconds:p50{run="r"}': "200x99",
