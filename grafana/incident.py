@@ -101,18 +101,16 @@ def what_happened() -> list[Json]:
     """Return the run's state, its alerts, attempts and pauses, and what the machines had, one above the other."""
     attempts = f"count by (attempt) (group by (attempt, rank) ({own(of_run(c.RANK_INFO))}))"
     apart = f"count by (phase) ({of_run(c.RANK_PHASE, phase='init|checkpoint|eval')})"
-    subjects = "alertname, rank, instance"
     return [
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
                  "Where it turns: the alerts below show why, from that moment on.", [query(CONDITION, "run")],
                  NO_RANK, mappings=CONDITION_WORDS, h=3, **WIDE),
-        timeline("Alerts, one by one", "none", "What fired, and from when to when: red is critical, orange a "
-                 "warning, blue for information. Nothing is good. Start with the row that begins first.",
-                 [query(graded("alertname"), "{{alertname}}")], "nothing fired", mappings=GRADE_WORDS, h=6, **WIDE),
-        timeline("Nodes and ranks they name", "none", "The same for each node and rank that an alert names. Nobody is "
-                 "good. The rank or node that stays longest is the one to take out.",
-                 [query(f"topk({ROWS}, {graded(subjects, instance='.+')})", "{{alertname}} {{instance}} {{rank}}")],
-                 "nobody is named", mappings=GRADE_WORDS, h=8, show="never", **WIDE),
+        timeline("Alerts, and whom they name", "none", "What fired for the run or its nodes, which node and rank it "
+                 "named, and from when to when: red is critical, orange a warning, blue for information. Nothing is "
+                 "good. Start with the row that begins first; who stays longest is the one to take out.",
+                 [query(f"topk({ROWS}, {graded('alertname, rank, instance')})",
+                        "{{alertname}} {{instance}} {{rank}}")],
+                 "nothing fired", mappings=GRADE_WORDS, h=8, **WIDE),
         timeline("Attempts, saves, evaluations", "none", "How many ranks an attempt has, and how many start up, save "
                  "or evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
                  [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], NO_RANK,

@@ -227,7 +227,7 @@ def power() -> list[Json]:
               overrides=BAND),
         lines("SM clock", UNITS["hertz"], "Clock of the compute units. All alike is good. One below its peers slows "
               "the whole run: the timeline below says why it is held. By name: the lowest.",
-              spread(of_gpus(c.GPU_CLOCK, domain="sm"), "bottomk", WHO), UNREAD, overrides=BAND),
+              spread(of_gpus(c.GPU_CLOCK, domain="sm"), "bottomk", WHO), UNREAD, overrides=BAND, min=0),
         throttling(),
         lines("GPUs held down", "none", "GPUs whose clocks the driver holds down, by reason. 0 is good; a power cap on "
               "all alike is normal at full load. The timeline next to it names them.",
