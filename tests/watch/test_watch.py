@@ -144,7 +144,6 @@ def test_one_rank_that_has_been_in_its_loader_for_40_seconds(pages: Any, played:
     ]
 
 
-<<<<<<< HEAD
 def test_advice_is_given_once(pages: Any, played: Any) -> None:
     """A problem that stands is repeated where no step is made, without its remedy; a wait for data is not."""
     played.one_slow_load(40.0)
@@ -155,7 +154,8 @@ def test_advice_is_given_once(pages: Any, played: Any) -> None:
     assert lines(overview, said) == [one.text, *lines(overview)[1:]]
     data = replace(one, kind="Data")
     assert lines(replace(overview, problems=(data,)), {("Data", one.run)}) == lines(overview)[1:]
-=======
+
+
 def test_a_loss_that_is_nan_is_said_at_once_and_begins_the_summary(pages: Any, played: Any) -> None:
     """While it trains, in the first line, since which step and what the last checkpoint holds; and at its end."""
     watched = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc))
@@ -171,7 +171,6 @@ def test_a_loss_that_is_nan_is_said_at_once_and_begins_the_summary(pages: Any, p
     watched.settle()
     (one,) = watched.wrong(ended_well=True)
     assert said in one.text
->>>>>>> 36945f9838da675a6828899a018227904697d95e
 
 
 def test_what_was_wrong_begins_the_summary(pages: Any, played: Any) -> None:
