@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tools.release.programs import BuildError, run
+from tools.programs import BuildError, run
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 """Of Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13."""

@@ -12,10 +12,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tools.commit import Commit
 from tools.debian import completion, environment, manual
 from tools.debian.help_texts import helps
-from tools.release.programs import BuildError, run
-from tools.release.state import Commit
+from tools.programs import BuildError, run
 
 HOME = "opt/tachograph"
 DOCS = "usr/share/doc/tachograph"

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from tachograph.humanize import span
 from tachograph_lab.checkout import root
+from tools.commit import git, head
+from tools.programs import BuildError
 from tools.release.artefacts import build, left_out
-from tools.release.programs import BuildError
-from tools.release.state import faults, git, head
+from tools.release.state import faults
 
 
 def main(arguments: Sequence[str]) -> int:

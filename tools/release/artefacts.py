@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from tools import helm, site
+from tools.commit import Commit
 from tools.debian import package
+from tools.programs import BuildError, run
 from tools.release import archive, sbom
-from tools.release.programs import BuildError, run
-from tools.release.state import Commit
 
 SDIST = "import setuptools.build_meta as build; build.build_sdist('dist')"
 
