@@ -55,3 +55,20 @@ def test_what_is_wrong(summary: dict[str, Any], ranks: list[RankRow], said: list
     found = list(run_problems(RunSummary("r", **summary), ranks))
     assert [one.text for one in found] == said
     assert all(one.remedy and one.run == "r" for one in found)
+
+
+@pytest.mark.parametrize(
+    ("rank", "remedy"),
+    [
+        (
+            CULPRIT,
+            "py-spy dump --pid 7 on n1 shows where it stands; `tachograph top --exporter n1` has more: RunHung.md",
+        ),
+        (RankRow("r", 3, "n1", marks=("behind",)), "`tachograph top --exporter n1` has more: RunHung.md"),
+        (RankRow("r", 0), "RunHung.md"),
+    ],
+)
+def test_where_to_look_at_a_run_without_a_step(rank: RankRow, remedy: str) -> None:
+    """Commands with their own node and process, ready to be copied."""
+    (found,) = run_problems(RunSummary("r", state="hung", state_seconds=34.0), [rank])
+    assert found.remedy == remedy

@@ -8,7 +8,7 @@ from tachograph.diagnosis import DATA_STALL_RATIO
 from tachograph.humanize import age, duration, percent, plural
 from tachograph.top.overview import RankRow, RunSummary, Trouble
 
-NO_STEP = "RunHung.md; top --exporter NODE and /blackbox/RUN of its exporter have more"
+NO_STEP = "RunHung.md"
 
 
 def run_problems(run: RunSummary, ranks: Sequence[RankRow]) -> Iterator[Trouble]:
@@ -60,8 +60,10 @@ def _hung(run: RunSummary, ranks: Sequence[RankRow]) -> Trouble:
         pid = f" (pid {culprit.pid})" if culprit.pid else ""
         cause = f" is {culprit.cause}" if culprit.cause else ""
         text += f"; {_who(culprit)}{cause}{doing}{at}{pid}"
-        if culprit.pid:
-            remedy = f"on {culprit.node or 'its node'}: py-spy dump --pid {culprit.pid}; {NO_STEP}"
+        node = culprit.node or "its node"
+        looks = [f"py-spy dump --pid {culprit.pid} on {node} shows where it stands"] if culprit.pid else []
+        looks += [f"`tachograph top --exporter {culprit.node}` has more"] if culprit.node else []
+        remedy = ": ".join(filter(None, ["; ".join(looks), NO_STEP]))
     return Trouble("No step", f"{text}.", run.name, urgent=True, seconds=run.state_seconds, remedy=remedy)
 
 

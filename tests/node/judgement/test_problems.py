@@ -54,7 +54,7 @@ def test_a_rank_that_is_late_and_in_what(table: Any, hand: Any) -> None:
     found = judged(table, hand, well, {"wait": 0.0, "phases": {"forward": 0.06, "backward": 0.031}}, well)
     (problem,) = found.problems
     assert problem.sentence.startswith("Rank 1 of run r arrives last: it waits 0% of the time, the others here 40%; ")
-    assert problem.sentence.endswith("; it spends 40 ms more in forward in each step (pid 4242).")
+    assert problem.sentence.endswith("; it spends 40 ms more per step in phase forward (pid 4242).")
     assert problem.remedy.endswith("StragglerRank.md")
     assert (found.runs[0].wait_seconds, found.runs[0].ranks[1].late_phase) == (0.04, "forward")
 
@@ -62,7 +62,7 @@ def test_a_rank_that_is_late_and_in_what(table: Any, hand: Any) -> None:
 def test_of_two_ranks_the_difference_is_the_whole_one(table: Any, hand: Any) -> None:
     """The rank that is late is not among those it is compared with."""
     found = judged(table, hand, {"wait": 0.05, "phases": {"forward": 0.01}}, {"wait": 0.0, "phases": {"forward": 0.06}})
-    assert "; it spends 50 ms more in forward in each step" in found.problems[0].sentence
+    assert "; it spends 50 ms more per step in phase forward" in found.problems[0].sentence
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def of_run(run: RunJudgement) -> Iterator[Problem]:
             wait, lag = rank.wait_ratio or 0.0, rank.lag_ratio or 0.0
             text = f" arrives last: it waits {percent(wait)} of the time, the others here {percent(wait + lag)}"
             if rank.late_seconds is not None:
-                text += f"; it spends {duration(rank.late_seconds)} more in {rank.late_phase} in each step"
+                text += f"; it spends {duration(rank.late_seconds)} more per step in phase {rank.late_phase}"
             text += f" (pid {rank.pid})." if rank.pid else "."
             remedy = "compare its phase, and the clocks and temperature of its GPU, with the others': StragglerRank.md"
             yield _problem(LATE_RANK, "Late rank", text, run, [rank])._replace(remedy=remedy)
