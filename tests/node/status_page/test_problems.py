@@ -320,7 +320,7 @@ def test_the_usual_remedy_stands_under_a_problem(node: Node) -> None:
     said = "Loss Rank 0 of run llama-7b: the loss has been NaN since step 61; the last checkpoint, of step 65, is from "
     said += "after it."
     assert node.problems() == [said]
-    assert '<span class="why">restart from a checkpoint from before it, ' in node.page()
+    assert '<span class="why">→ restart from a checkpoint from before it, ' in node.page()
 
 
 def test_values_that_are_not_finite(node: Node) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -123,7 +124,8 @@ def _problems(judged: NodeJudgement) -> str:
 def _problem(problem: Problem) -> str:
     who = escape(problem.who) + name(problem.run) if problem.run else ""
     text = plain(problem.text, SENTENCE_LENGTH)
-    remedy = note(plain(problem.remedy, SENTENCE_LENGTH)) if problem.remedy else ""
+    advice = re.sub("`([^`]+)`", r"<code>\1</code>", plain(problem.remedy, SENTENCE_LENGTH))
+    remedy = note(f"→ {advice}") if advice else ""
     return f"<li>{state('bad' if problem.urgent else 'warn', problem.kind)} {who}{text}{remedy}</li>"
 
 
