@@ -31,7 +31,7 @@ from series import of_cluster, of_nodes
 from shell import MANY, field, link
 from tachograph.catalog import index as c
 
-GROUPS = 8  # rule groups that are drawn, of some forty
+GROUPS = 5  # rule groups that are drawn, of some forty
 ABOUT = (
     "NodeDown|NodesUnreachable|TelemetryLost|ExporterDown|NvmlCollectorStale|ExporterOverloaded|RunBlind|RanksMissing"
     "|NodeClockSkewed|RuleEvaluationFailing"
@@ -80,7 +80,8 @@ def top() -> list[Json]:
              "dead exporter.", [query(f"sum({host})", "answer", instant=True),
                            query(f"count({host})", "known", instant=True)], "no node_exporter is scraped",
              show="value_and_name"),
-        firing_table(firing, "Alerts about what cannot be seen: nodes, ranks, clocks and rules.", ON_HOSTS, w=9),
+        firing_table("Firing about monitoring", firing, "Alerts about what cannot be seen: nodes, ranks, clocks and "
+                     "rules.", "No alert about monitoring fires; Fleet has the others.", ON_HOSTS, w=9),
         stat("Evaluations missed", "none", "Times in the range a rule group began late because the last time took too "
              "long. 0 is good. Above: the row Prometheus names the group; give Prometheus more CPU.",
              [query(since_start("prometheus_rule_group_iterations_missed_total"), instant=True)], NO_SELF, decimals=0),
@@ -184,7 +185,8 @@ def exporters() -> list[Json]:
                      "refused, {{reason}}")], NO_EXPORTER, min=0),
         lines("Dropped", "cpm", "Series that exporters left out of frames by reason, and values that ranks dropped "
               "themselves, a minute. 0 is good. series_limit or label_limit: a loop logs too many names.",
-              [query(per_minute(c.SERIES_DROPPED, "reason"), "{{reason}}"),
+              [query(f"60 * sum(rate({of_nodes(c.SERIES_DROPPED)}[$__rate_interval]))", "all reasons"),
+               query(f"{per_minute(c.SERIES_DROPPED, 'reason')} > 0", "{{reason}}"),
                query(f"60 * sum(rate({of_nodes(c.CLIENT_DROPPED)}[$__rate_interval]))", "by ranks")], NO_EXPORTER,
               min=0, soft_max=4),
         lines("GPU readers that ended", "cpm", "Ends of the process that reads a node's GPUs, a minute: crashed, "
@@ -194,11 +196,11 @@ def exporters() -> list[Json]:
         lines("Exporter CPU", UNITS["ratio"], "Share of one core that an exporter takes. 1 % is the budget with 8 GPUs "
               "and 8 ranks, scraped every 5 s. By name: the most.",
               [*spread(f"rate({cpu}[$__rate_interval])"), query(f"rate({cpu}[$__rate_interval]) and {busiest}", WHO)],
-              NO_EXPORTER, overrides=BAND, min=0),
+              NO_EXPORTER, overrides=BAND, min=0, w=12),
         lines("Exporter memory", UNITS["bytes"], "Resident memory of an exporter, without the process that reads GPUs. "
               "Flat is good; 80 MB is the budget of both. By name: the most.",
               spread(of_nodes("process_resident_memory_bytes", job="tachograph"), "topk", WHO), NO_EXPORTER,
-              overrides=BAND, min=0),
+              overrides=BAND, min=0, w=12),
     ]  # fmt: skip
 
 
@@ -221,9 +223,10 @@ def prometheus() -> list[Json]:
               "not be evaluated, a minute. 0 is good.",
               [query(f"60 * sum({missed})", "missed"), query(f"60 * sum({failed})", "failed")], NO_SELF, min=0,
               soft_max=1),
-        lines("Samples a second", "none", "Samples that Prometheus takes in. Steady is good; it falls with nodes that "
-              "do not answer.", [query(f"sum(rate({of_cluster('prometheus_tsdb_head_samples_appended_total')}"
-              "[$__rate_interval]))", "samples")], NO_SELF, min=0),
+        lines("Samples scraped a second", "none", "Samples that Prometheus takes in. Steady is good; it falls "
+              "with nodes that do not answer.",
+              [query(f"sum(rate({of_cluster('prometheus_tsdb_head_samples_appended_total')}[$__rate_interval]))",
+                     "samples")], NO_SELF, min=0),
         lines("Series", "none", "Series that Prometheus holds in memory. It grows with nodes and ranks, and with each "
               "restart of a run for up to two hours. Growing without end: some label is unbounded.",
               [query(f"sum({of_cluster('prometheus_tsdb_head_series')})", "series")], NO_SELF, min=0),
@@ -257,6 +260,7 @@ def alerts() -> list[Json]:
         f"(rate({of_cluster(f'alertmanager_notifications_{name}total')}[$__rate_interval])) > 0"
         for name in ("", "failed_")
     )
+    none = f'label_replace(0 * sum({of_cluster("alertmanager_alerts")}), "integration", "none", "", "")'
     return [
         lines("Prometheus to Alertmanager", "cpm", "Alerts a minute that Prometheus sent, that no Alertmanager took, "
               "and that it dropped. Sent above 0, the Watchdog is always among them, and the others 0 is good. Errors: "
@@ -271,7 +275,7 @@ def alerts() -> list[Json]:
         lines("Alertmanager to people", "cpm", "Messages a minute by integration, and those that failed. The "
               "Watchdog's each minute, and nothing failed, is good. Failed: the receiver is down or its secret is "
               "wrong; Alertmanager's log says which.",
-              [query(f"{told} or 0 * sum(alertmanager_alerts)", "{{integration}}"),
+              [query(f"({told}) or on () {none}", "{{integration}}"),
                query(failed, "failed, {{integration}}")], NO_ALERTMANAGER, min=0, soft_max=1),
         lines("Alerts and silences", "none", "Alerts that Alertmanager holds, active or suppressed, and active "
               "silences. Suppressed while something is down is good: the cause pages, symptoms do not. A silence "

@@ -156,6 +156,23 @@ def test_advice_is_given_once(pages: Any, played: Any) -> None:
     assert lines(replace(overview, problems=(data,)), {("Data", one.run)}) == lines(overview)[1:]
 
 
+def test_a_loss_that_is_nan_is_said_at_once_and_begins_the_summary(pages: Any, played: Any) -> None:
+    """While it trains, in the first line, since which step and what the last checkpoint holds; and at its end."""
+    watched = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc))
+    played.table.greet("a")
+    played.table.tell("a", step=70, metrics={"loss": "NaN", "nonfinite_step": {"loss": 61}, "checkpoint_step": 65})
+    played.serve()
+    overview = watched.read()
+    assert overview is not None
+    said = "the loss has been NaN since step 61; the last checkpoint, of step 65, is from after it."
+    assert said in lines(overview)[0]
+    played.table.bye("a", Bye(v=1, outcome="finished"))
+    played.serve()
+    watched.settle()
+    (one,) = watched.wrong(ended_well=True)
+    assert said in one.text
+
+
 def test_what_was_wrong_begins_the_summary(pages: Any, played: Any) -> None:
     """As it stood while ranks last ran, and at the end; a missing step is no news where the program ended well."""
     watched = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc))

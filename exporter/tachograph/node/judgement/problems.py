@@ -73,7 +73,8 @@ def of_run(run: RunJudgement) -> Iterator[Problem]:
         if "straggler" in rank.marks:
             wait, lag = rank.wait_ratio or 0.0, rank.lag_ratio or 0.0
             held = _for(rank.late_for_seconds)
-            text = f" {f'has arrived last{held}' if held else 'arrives last'}: it waits {percent(wait)} of the time, the others here {percent(wait + lag)}"
+            last = f"has arrived last{held}" if held else "arrives last"
+            text = f" {last}: it waits {percent(wait)} of the time, the others here {percent(wait + lag)}"
             if rank.late_seconds is not None:
                 text += f"; it spends {duration(rank.late_seconds)} more per step in phase {rank.late_phase}"
             text += f" (pid {rank.pid})." if rank.pid else "."
