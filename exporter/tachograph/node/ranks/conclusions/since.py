@@ -58,7 +58,10 @@ class Since:
         now = view.now
         if any(now - seen > FORGIVEN_SECONDS for _, seen in self._found.values()):
             self._found = {each: at for each, at in self._found.items() if now - at[1] <= FORGIVEN_SECONDS}
-        for each in (*stragglers(view), *[DATA] * waits_for_data(view)):
+        present: set[Rank | str] = {*stragglers(view)}
+        if waits_for_data(view):
+            present.add(DATA)
+        for each in present:
             begun, _ = self._found.get(each, (now, now))
             self._found[each] = begun, now
 
