@@ -411,7 +411,8 @@ RUN_OVERDUE = _row(
 # These exist only while the run is overdue on the node, or has not started for three minutes.
 RUN_OVERDUE_RANKS = _row(
     "run_overdue_ranks", GAUGE, "", ("run", "phase"),
-    "Ranks of an overdue run by phase; unmarked is outside all phases within a step, unknown does not say.",
+    "Ranks of an overdue run by phase; unmarked is outside all phases within a step, unknown does not say, stuck_save "
+    "is in a save in which nothing moves any more.",
 )  # fmt: skip
 RUN_OVERDUE_LINE = _row(
     "run_overdue_line_ranks", GAUGE, "", ("run", "where"),
