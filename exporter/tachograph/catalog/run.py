@@ -365,7 +365,7 @@ RUN_OVERDUE = _row(
 # These exist only while the run is overdue on the node, or has not started for three minutes.
 RUN_OVERDUE_RANKS = _row(
     "run_overdue_ranks", GAUGE, "", ("run", "phase"),
-    "Ranks of an overdue run by phase; unmarked: outside all, unknown: not given.",
+    "Ranks of an overdue run by phase; unmarked: outside all, unknown: not given, stuck_save: in a stalled save.",
 )  # fmt: skip
 RUN_OVERDUE_LINE = _row(
     "run_overdue_line_ranks", GAUGE, "", ("run", "where"),
