@@ -74,6 +74,7 @@ def _built(root: Path, commit: Commit, folder: Path, python: Path) -> dict[str, 
     exported = _exported(root, commit)
     with tarfile.open(fileobj=io.BytesIO(exported)) as tar:
         tar.extractall(folder, filter="tar")
+        files = tar.getnames()
     found, dist, name = programs(root), folder / "dist", f"tachograph-{commit.version}"
     environment = {"SOURCE_DATE_EPOCH": str(commit.time)}
     if "npm" in found:
@@ -92,6 +93,7 @@ def _built(root: Path, commit: Commit, folder: Path, python: Path) -> dict[str, 
         (chart,) = dist.glob("*.tgz")
         chart.write_bytes(archive.normalised(chart, commit.time))
     if "mkdocs" in found:
+        site.stage(folder / "site", folder, files)
         (dist / f"{name}-docs.tar.gz").write_bytes(_site(found["mkdocs"], folder / "site", commit))
     recipe = folder / "recipe.tar"
     recipe.write_bytes(_exported(root, commit, *image_files(folder)))
@@ -113,8 +115,7 @@ def image_files(checkout: Path) -> Iterator[str]:
 
 
 def _site(mkdocs: Path, folder: Path, commit: Commit) -> bytes:
-    """Return the documents as a site, packed, every link of it checked."""
-    site.stage(folder)
+    """Return the staged documents as a site, packed, every link of it checked."""
     environment = {"SOURCE_DATE_EPOCH": str(commit.time), "NO_MKDOCS_2_WARNING": "1"}
     run([mkdocs, "build", "--quiet", "--strict", "--config-file", folder / "mkdocs.yml"], folder, environment)
     return archive.folder(folder / "site", f"tachograph-{commit.version}-docs", commit.time)
