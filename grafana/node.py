@@ -309,7 +309,7 @@ def links() -> list[Json]:
               "that rise: the same, before it fails. By name: most errors.",
               [query(f"count({of_hosts('node:nic_down_seconds:max')})", "ports down"),
                query(f"count({of_hosts('node:nic_speed:ratio')})", "ports slower than usual"),
-               query(f"{errors} and topk(8, {at_end(errors)})", "{{instance}} {{device}}")],
+               query(f"{errors} and topk(3, {at_end(errors)})", "{{instance}} {{device}}")],
               "no port is down, slow or has errors; or no node_exporter", min=0, decimals=0, soft_max=4),
         lines("Congestion", "cps", "Congestion notifications that nodes sent, and packets whose acknowledgement never "
               "came, a second. Near 0 is good. Both up on many nodes: the fabric is overloaded or misrouted; on one: "

@@ -47,7 +47,7 @@ PARTS = {"compute": BLUE, "communication": PURPLE, "data": ORANGE}
 def stalled(**more: object) -> Json:
     """Return who is behind in which process group while the run hangs."""
     behind = of_run("rank:collectives_behind:max")
-    groups = f"sort_desc(topk({ROWS // 2}, max by (group, rank, instance) ({behind})))"
+    groups = f"sort_desc(topk({ROWS // 2}, max by (group, rank, instance) ({behind}) > 0))"
     return table(
         "Stalled process groups",
         "While the run hangs: who is behind in which process group, and by how many collectives. Empty is good. Start "
@@ -60,13 +60,14 @@ def stalled(**more: object) -> Json:
     )
 
 
-def parts_table() -> Json:
+def parts_table(**more: object) -> Json:
     """Return where the step of each conspicuous rank goes: its own work, waiting for others, waiting for data."""
     chosen = conspicuous(ROWS)
     late = f"{of_ranks(c.TRAIN_RECENT_PHASE)} and on (run, rank) {of_ranks('rank:straggler:level')}"
     longer = f"({late}) - on (run, phase) group_left () {of_run('run:phase_seconds:median')} > 0"
     asked = (
-        f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({own(of_ranks(c.RANK_INFO))})",
+        f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({own(of_ranks(c.RANK_INFO))})"
+        f" and on () group({of_run(c.TRAIN_RECENT_STEP)})",
         of_a_step(f"sum by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase=WORK))})"),
         of_a_step(f"max by (rank) ({WAIT})"),
         of_a_step(f"max by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase='data'))})"),
@@ -80,19 +81,19 @@ def parts_table() -> Json:
         "for other ranks, waits for data. Alike on all is good. The late rank computes longer and waits less: its "
         "phase stands at the end.",
         one_by_one(asked, "rank", chosen),
-        "No step lately.",
+        "No step is being made.",
         columns,
         join="rank",
         overrides=[
             override("Rank", custom__width=60),
+            override("Node", custom__width=110),
             override("GPU", custom__width=50),
             *(
                 bar_cells(name, WHOLE, unit=UNITS["ratio"], decimals=0)
                 for name in ("Compute", "Waits for others", "Waits for data")
             ),
         ],
-        w=24,
-        h=10,
+        **more,
     )
 
 
@@ -121,13 +122,13 @@ def by_coordinate() -> list[Json]:
                 bar_cells("Waits", WHOLE, unit=UNITS["ratio"], decimals=1),
             ],
             sort=[{"displayName": "Place", "desc": False}],
-            w=10,
+            w=16,
             h=8,
         ),
         lines("Pipeline bubble", UNITS["ratio"], "Share of a step in which a pipeline's stages wait. With p stages, m "
               "micro-batches and 1F1B, (p − 1) / (m + p − 1) is good. More: uneven stages, a late rank, the network.",
               [query(f"avg({average(f'{WAIT} / on (run, rank, instance) {step}', 'pp')})", "waits")],
-              NO_COORDINATES, min=0),
+              NO_COORDINATES, min=0, w=8),
     ]  # fmt: skip
 
 
@@ -182,8 +183,8 @@ def dashboard() -> Json:
             rank_table(w=14, h=10),
             node_table(w=10, h=10),
             row("Who waits for whom"),
-            parts_table(),
-            stalled(w=8),
+            stalled(w=8, h=10),
+            parts_table(w=16, h=10),
             *by_coordinate(),
             row("Collectives"),
             *collectives(),
