@@ -28,9 +28,9 @@ WITHOUT_TOP = {
         "ExporterDown", "NodesUnreachable", "NvmlCollectorStale", "RunBlind", "StorageSlow",
     },
     "nothing is left of the run": {"RunDown", "RunEndedEarly", "RunNotRequeued"},
-    "top does not show that: links, rows and ports of hardware": {
+    "top does not show that: links, rows, ports and programs' own Xids": {
         "GpuEccCorrectedRising", "GpuFabricNotReady", "GpuNvlinkErrors", "GpuPcieDegraded", "GpuRowRemapFailed",
-        "GpuRowRemapPending", "NicErrorsRising", "NicLinkDown",
+        "GpuRowRemapPending", "GpuXidRepeated", "NicErrorsRising", "NicLinkDown",
     },
     "nor gradients, rates and checksums": {
         "AmpSkippingSteps", "GradientNormNotFinite", "GradientNormSpike", "GradientNormVanished", "LearningRateStuck",
