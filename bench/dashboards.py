@@ -1,7 +1,8 @@
 """The cost of the dashboards: every query of every dashboard against a real Prometheus that watches 1,024 ranks.
 
 The fleet, its Prometheus, configuration and rules are those of bench/rules.py; one rank is late and an alert fires.
-Once the samples have been collected, scraping and rules stop; then each query is sent as Grafana would send it.
+Once the samples have been collected, scraping and rules stop; then each query is sent as Grafana would send it, and
+each dashboard is opened as a browser opens it, six requests at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,12 @@ BUDGET = 0.5
 TIMES, CHEAP = 3, 0.25
 """How often a query is repeated, unless it took less CPU seconds than this."""
 LISTED = 8
+AT_ONCE = 6
+"""Requests that a browser has open to one server."""
+SCREEN_REQUESTS, SCREEN_SECONDS = 30, 2.0
+"""The limits for what Run asks before anybody scrolls or opens a row."""
+OPENED = 5
+"""How often a dashboard is opened; the median counts."""
 
 
 def ask(url: str, one: expressions.Asked, text: str, began: float, end: float) -> int:
@@ -81,6 +89,30 @@ def measure(pid: int, url: str, run: str, began: float, end: float) -> Iterator[
             }  # fmt: skip
 
 
+def screens(url: str, run: str, began: float, end: float) -> Iterator[dict[str, Any]]:
+    """Yield each dashboard as it opens, and each of its closed rows, with its requests and its seconds."""
+    for name, dashboard in expressions.load().items():
+        values = expressions.defaults(dashboard, run) | {"__range": f"{end - began:.0f}s"}
+        everything = [one for one in expressions.asked(dashboard) if one.on]
+        for row in dict.fromkeys(one.row for one in everything):
+            of = [one for one in everything if one.row == row]
+            seconds = statistics.median(opened(url, of, values, began, end) for _ in range(OPENED))
+            yield {"dashboard": name, "row": row, "requests": len(of), "seconds": seconds}
+
+
+def opened(url: str, asked: Sequence[expressions.Asked], values: dict[str, str], began: float, end: float) -> float:
+    """Return the seconds that all of it takes: variables one after the other, the rest as a browser sends it."""
+    start = time.monotonic()
+    rest_of_it = [one for one in asked if one.kind != "variable"]
+    for one in asked:
+        if one.kind == "variable":
+            ask(url, one, expressions.filled(one.expression, values), began, end)
+    with ThreadPoolExecutor(AT_ONCE) as browser:
+        texts = [expressions.filled(one.expression, values) for one in rest_of_it]
+        list(browser.map(lambda one, text: ask(url, one, text, began, end), rest_of_it, texts))
+    return time.monotonic() - start
+
+
 def document(text: str, result: dict[str, Any]) -> str:
     """Return the document with the new measurements after its marker."""
     found = result["queries"]
@@ -95,6 +127,10 @@ def document(text: str, result: dict[str, Any]) -> str:
         of = [one for one in found if one["dashboard"] == name]
         cpu, wall = [one["cpu"] for one in of], [one["seconds"] for one in of]
         lines.append(f"| {name} | {len(of)} | {sum(cpu):.2f} | {1e3 * max(cpu):.0f} | {1e3 * max(wall):.0f} |")
+    lines += ["", f"Opened as a browser does, {AT_ONCE} requests at a time; a row is one that is closed at first:", ""]
+    lines += ["| dashboard | row | requests | s |", "|---|---|---|---|"]
+    for one in result["screens"]:
+        lines.append(f"| {one['dashboard']} | {one['row']} | {one['requests']} | {one['seconds']:.2f} |")
     lines += ["", f"The {LISTED} most expensive:", "", "| CPU ms | ms | series | dashboard | panel, mark or variable |"]
     lines.append("|---|---|---|---|---|")
     for one in most_expensive(found):
@@ -111,7 +147,7 @@ def most_expensive(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Measure, print the most expensive queries, write the document if asked; return 1 if one exceeds its budget."""
+    """Measure, print what is expensive, write the document if asked; return 1 if something exceeds its budget."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
@@ -133,9 +169,11 @@ def main() -> int:
             with urllib.request.urlopen(f"{bench.url}/api/v1/label/run/values", timeout=PATIENCE_SECONDS) as answer:
                 run = json.load(answer)["data"][0]
             found = list(measure(bench.prometheus.pid, bench.url, run, began, end))
+            seen = list(screens(bench.url, run, began, end))
     version = ".".join(map(str, binaries.version(programs["prometheus"])))
     result = {"prometheus": version, "ranks": options.ranks, "series": round(series), "minutes": options.minutes,
-              "load": os.getloadavg()[0], "firing": firing, "queries": found}  # fmt: skip
+              "load": os.getloadavg()[0], "firing": firing, "queries": found,
+              "screens": seen}  # fmt: skip
     save(f"dashboards-{options.suite}", result)
     listed = [{"panel": f"{one['dashboard']}: {one['place']}", "CPU ms": 1e3 * one["cpu"], "ms": 1e3 * one["seconds"],
                "series": one["series"]} for one in most_expensive(found)]  # fmt: skip
@@ -144,12 +182,17 @@ def main() -> int:
         listed,
         f"firing: {', '.join(firing)}",
     )
+    show("opened, six requests at a time", seen, f"load of the machine {result['load']:.1f}")
     if options.doc:
         DOCUMENT.write_text(document(DOCUMENT.read_text(), result))
     over = [one for one in found if one["cpu"] > BUDGET]
     for one in over:
         print(f"over {BUDGET} s: {one['dashboard']}: {one['place']}: {one['query'][:200]}", file=sys.stderr)
-    return bool(over)
+    slow = [one for one in seen if (one["dashboard"], one["row"]) == ("run", "")
+            and (one["requests"] > SCREEN_REQUESTS or one["seconds"] > SCREEN_SECONDS)]  # fmt: skip
+    for one in slow:
+        print(f"run: {one['requests']} requests, {one['seconds']:.2f} s until the first screen stands", file=sys.stderr)
+    return bool(over or slow)
 
 
 if __name__ == "__main__":

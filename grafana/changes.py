@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from panels import Json, override, query, table
 from series import HERE, of_cluster, of_run
 from shell import SAME, link
@@ -19,13 +17,11 @@ def _seen(what: str, label: str, vector: str) -> str:
     return f'label_replace({valued}, "what", "{what}", "", "")'
 
 
-def _before(expression: str) -> str:
-    """Return the expression as of the left edge of the range."""
-    return re.sub(r"\}(?:\[[^]]*\])?", lambda found: f"{found[0]} offset $__range", expression)
-
-
 def what_changed(**more: object) -> Json:
-    """Return the table of what began or left within the range, the newest first."""
+    """Return the table of what began or left within the range, the newest first.
+
+    What was there when the range, or the run in it, began is no change: a minute is what its nodes may be apart.
+    """
     facts = f"group by ({', '.join(FACTS)}) ({of_run(c.TRAIN_CONFIG_INFO)})"
     labels = ", ".join(f'"{name}"' for name in FACTS)
     nodes = _seen("node came", "instance", of_run("node:run:info"))
@@ -38,7 +34,8 @@ def what_changed(**more: object) -> Json:
         nodes,
     )
     now = f"max by (what, is) ({' or '.join(kinds)})"
-    began = f"min_over_time(timestamp({now})[$__range:1m]) unless on (what, is) {_before(now)}"
+    run = f"min_over_time(timestamp(group({of_run('node:run:info')}))[$__range:1m])"
+    began = f"(min_over_time(timestamp({now})[$__range:1m]) > on () group_left () ({run} + 60))"
     left = f"max_over_time(timestamp({nodes})[$__range:1m]) unless on (is) {nodes}"
     gone = f'label_replace(max by (is) ({left}), "what", "node left", "", "")'
     batch = f'label_replace(time() - max({of_run(c.RUN_BATCH_CHANGED)}), "what", "batch", "", "")'

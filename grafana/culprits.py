@@ -187,7 +187,7 @@ def node_table(**more: object) -> Json:
             override("Node", links=shown, custom__width=85),
             marked("Named as", custom__width=155),
             override("Ranks", custom__width=60),
-            override("Collectives × median", decimals=2, custom__width=145),
+            override("Collectives × median", decimals=2, custom__width=165),
             bar_cells("Net errors, 1 h", NET_ERRORS, unit="locale", decimals=0, custom__minWidth=105),
         ],
         **{"w": 24, "h": 8, **more},
@@ -257,7 +257,7 @@ def lag_heat(rows: int = 30, **more: object) -> Json:
         "Lag per step, rank by rank",
         UNITS["ratio"],
         f"How much later than the median rank a rank arrives, of a step: the {rows} ranks that lagged most within the "
-        "range; what pages is full red. All pale is good. One red row: that rank; rows in turns: what differs "
+        "range; what pages is full red. All yellow is good. One red row: that rank; rows in turns: what differs "
         "from step to step.",
         [query(in_order(f"max by (rank) ({LAG}) and on (rank) {worst}", "rank"), "rank {{rank}}")],
         NO_WAITS,
@@ -277,7 +277,7 @@ def node_heat(rows: int = 40, **more: object) -> Json:
         "Collectives of a step × median, node by node",
         "none",
         f"Seconds of collectives in a step on the slowest rank of the node, over those of the median node: the {rows} "
-        "nodes with the longest within the range; twice as long is full red. All pale is good. A few red rows: what "
+        "nodes with the longest within the range; twice as long is full red. All yellow is good. A few red rows: what "
         "these nodes share, a switch or a rail, is slow.",
         [query(in_order(over, "instance"), "{{instance}}")],
         NO_WAITS,

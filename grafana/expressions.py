@@ -31,6 +31,10 @@ class Asked:
     """How many points a line has at most; None: as many as the panel is wide."""
     kind: str = "panel"
     """panel, annotation, or variable"""
+    row: str = ""
+    """The closed row it stands in, which has to be opened first."""
+    on: bool = True
+    """Whether it is asked without a click; some marks are not."""
 
 
 def load() -> dict[str, Json]:
@@ -46,12 +50,14 @@ def panels(dashboard: Json) -> list[Json]:
 def asked(dashboard: Json) -> Iterator[Asked]:
     """Yield all that a dashboard asks: panels, annotations and variables."""
     name = dashboard["uid"].removeprefix("tachograph-")
+    inside = {inner["id"]: outer["title"] for outer in dashboard["panels"] for inner in outer.get("panels", [])}
     for panel in panels(dashboard):
         for target in panel.get("targets", []):
-            points = panel.get("maxDataPoints")
-            yield Asked(name, panel["title"], target["expr"], target["instant"], target["legendFormat"], points)
+            points, row = panel.get("maxDataPoints"), inside.get(panel["id"], "")
+            asked_once = target["instant"]
+            yield Asked(name, panel["title"], target["expr"], asked_once, target["legendFormat"], points, row=row)
     for mark in dashboard["annotations"]["list"]:
-        yield Asked(name, mark["name"], mark["expr"], False, kind="annotation")
+        yield Asked(name, mark["name"], mark["expr"], False, kind="annotation", on=mark["enable"])
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query" and (found := _VALUES.fullmatch(variable["query"]["query"])):
             yield Asked(name, variable["name"], found[1] or "up", True, found[2], kind="variable")

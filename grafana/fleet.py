@@ -17,7 +17,6 @@ from panels import (
     Json,
     at_end,
     bar_cells,
-    bars,
     coloured,
     lines,
     one_by_one,
@@ -181,9 +180,7 @@ def use() -> list[Json]:
               "before: the ten that are furthest below it now. Lines near 100 % are good. One that falls: open it.",
               [query(f"{OF_BASELINE} and on (run) {worst}", "{{run}}")], "no run has a baseline yet", min=0,
               soft_max=WHOLE, w=8),
-        lines("Alerts", "none", "Alerts that fire anywhere, by severity. None is good. Many at once: one cause; look "
-              "at the earliest.", [query(f"count by (severity) ({EVERYWHERE})", "{{severity}}")], "none fired",
-              overrides=coloured(SEVERITIES), min=0, decimals=0, soft_max=4, w=8),
+        culprits(w=8, h=8),
         lines("Power", UNITS["watts"], "Mean board power of all GPUs. It should follow the productive GPUs. Full power "
               "with few productive: ranks wait in collectives, which burn nearly as much as work.",
               [query(f"sum({POWER})", "all GPUs"), query(f"sum({OF_RUNS})", "held by runs")],
@@ -194,15 +191,22 @@ def use() -> list[Json]:
     ]  # fmt: skip
 
 
-def culprits() -> Json:
+def culprits(**more: object) -> Json:
     """Return the nodes that were blamed for most incidents."""
     most = f"sum by (instance) (1 + changes({of_cluster('node:blamed_timestamp_seconds:min')}[30d]))"
-    return bars(
-        "Nodes blamed most, 30 days", "none", "Incidents of the last 30 days of which a node, or a GPU or link of it, "
-        "was the culprit; the ten nodes with most. One each is chance. Of one that stands out: `tachograph history`.",
-        [query(f"sort_desc(topk(10, {most}))", "{{instance}}", instant=True)], "none was blamed", full=EVER_AGAIN,
-        decimals=0, w=24,
-    )  # fmt: skip
+    return table(
+        "Nodes blamed most, 30 days",
+        "Incidents of the last 30 days of which a node, or a GPU or link of it, was the culprit; the ten nodes with "
+        "most. One each is chance. Of one that stands out: `tachograph history`.",
+        [query(f"sort_desc(topk(10, {most}))", table=True)],
+        "No node was blamed.",
+        {"instance": "Node", "Value": "Incidents"},
+        overrides=[
+            override("Node", links=[link("Open this node", "node", instance=field("Node"))]),
+            bar_cells("Incidents", EVER_AGAIN, decimals=0),
+        ],
+        **more,
+    )
 
 
 def dashboard() -> Json:
@@ -210,7 +214,7 @@ def dashboard() -> Json:
     return shell.dashboard(
         "fleet",
         "All runs of a cluster: are its GPUs doing useful work, which runs are in trouble, what does it cost?",
-        [*top(), worst_runs(), row("Use over time"), *use(), culprits()],
+        [*top(), worst_runs(), row("Use over time"), *use()],
         variables=(shell.FIND,),
         annotations=[],
         since="now-6h",

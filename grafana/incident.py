@@ -59,10 +59,10 @@ EVENTS = (
 """What the rules see of a machine, present only while it is so -> how its count is named; the worst first."""
 
 
-def graded(labels: str, **matchers: str) -> str:
+def graded(labels: str) -> str:
     """Return what fires by these labels: 3 critical, 2 warning, 1 info."""
     return f" or on ({labels}) ".join(
-        f"group by ({labels}) ({firing(severity=word, **matchers)}) * {code}" for code, word in reversed(GRADES.items())
+        f"group by ({labels}) ({firing(severity=word)}) * {code}" for code, word in reversed(GRADES.items())
     )
 
 
@@ -101,18 +101,16 @@ def what_happened() -> list[Json]:
     """Return the run's state, its alerts, attempts and pauses, and what the machines had, one above the other."""
     attempts = f"count by (attempt) (group by (attempt, rank) ({own(of_run(c.RANK_INFO))}))"
     apart = f"count by (phase) ({of_run(c.RANK_PHASE, phase='init|checkpoint|eval')})"
-    subjects = "alertname, rank, instance"
     return [
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
                  "Where it turns: the alerts below show why, from that moment on.", [query(CONDITION, "run")],
                  NO_RANK, mappings=CONDITION_WORDS, h=3, **WIDE),
-        timeline("Alerts, one by one", "none", "What fired, and from when to when: red is critical, orange a "
-                 "warning, blue for information. Nothing is good. Start with the row that begins first.",
-                 [query(graded("alertname"), "{{alertname}}")], "nothing fired", mappings=GRADE_WORDS, h=6, **WIDE),
-        timeline("Nodes and ranks they name", "none", "The same for each node and rank that an alert names. Nobody is "
-                 "good. The rank or node that stays longest is the one to take out.",
-                 [query(f"topk({ROWS}, {graded(subjects, instance='.+')})", "{{alertname}} {{instance}} {{rank}}")],
-                 "nobody is named", mappings=GRADE_WORDS, h=8, show="never", **WIDE),
+        timeline("Alerts, and whom they name", "none", "What fired for the run or its nodes, which node and rank it "
+                 "named, and from when to when: red is critical, orange a warning, blue for information. Nothing is "
+                 "good. Start with the row that begins first; who stays longest is the one to take out.",
+                 [query(f"topk({ROWS}, {graded('alertname, rank, instance')})",
+                        "{{alertname}} {{instance}} {{rank}}")],
+                 "nothing fired", mappings=GRADE_WORDS, h=7, **WIDE),
         timeline("Attempts, saves, evaluations", "none", "How many ranks an attempt has, and how many start up, save "
                  "or evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
                  [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], NO_RANK,
@@ -120,7 +118,7 @@ def what_happened() -> list[Json]:
         timeline("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. Nothing is "
                  "good. What begins before the run slows down or stops is the likely cause: the tables name it.",
                  [named({text: f"count({of_cluster(name)} and {HERE}) > 0" for text, name in EVENTS})],
-                 "no hardware event in this window", h=7, color={"mode": "fixed", "fixedColor": ORANGE}, **WIDE),
+                 "no hardware event in this window", h=5, color={"mode": "fixed", "fixedColor": ORANGE}, **WIDE),
     ]  # fmt: skip
 
 

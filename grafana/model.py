@@ -39,7 +39,8 @@ def memory() -> list[Json]:
         lines("Allocation failures", "none", "Since the attempt began, over all ranks. Flat is good. A retry frees the "
               "cache and stalls the step: leave the allocator more room.",
               [query(f"sum({of_ranks(c.TRAIN_MEMORY_RETRIES)})", "retries"),
-               query(f"sum({of_ranks(c.TRAIN_MEMORY_OOMS)})", "out of memory")], NO_DEVICE, min=0, decimals=0,
+               query(f"sum({of_ranks(c.TRAIN_MEMORY_OOMS)})", "out of memory")],
+              "none failed, or no rank uses a CUDA device", min=0, decimals=0,
               soft_max=4, w=12),
         stat("Memory lasts", "s", "Time until the first rank that leaks has filled its GPU or its node, at the pace of "
              "the last 20 minutes. No leak is good.", lasts, "no leak", show="value_and_name", decimals=1, h=8, w=12),

@@ -31,7 +31,7 @@ from series import of_cluster, of_nodes
 from shell import MANY, field, link
 from tachograph.catalog import index as c
 
-GROUPS = 8  # rule groups that are drawn, of some forty
+GROUPS = 5  # rule groups that are drawn, of some forty
 ABOUT = (
     "NodeDown|NodesUnreachable|TelemetryLost|ExporterDown|NvmlCollectorStale|ExporterOverloaded|RunBlind|RanksMissing"
     "|NodeClockSkewed|RuleEvaluationFailing"
@@ -185,7 +185,8 @@ def exporters() -> list[Json]:
                      "refused, {{reason}}")], NO_EXPORTER, min=0),
         lines("Dropped", "cpm", "Series that exporters left out of frames by reason, and values that ranks dropped "
               "themselves, a minute. 0 is good. series_limit or label_limit: a loop logs too many names.",
-              [query(per_minute(c.SERIES_DROPPED, "reason"), "{{reason}}"),
+              [query(f"60 * sum(rate({of_nodes(c.SERIES_DROPPED)}[$__rate_interval]))", "all reasons"),
+               query(f"{per_minute(c.SERIES_DROPPED, 'reason')} > 0", "{{reason}}"),
                query(f"60 * sum(rate({of_nodes(c.CLIENT_DROPPED)}[$__rate_interval]))", "by ranks")], NO_EXPORTER,
               min=0, soft_max=4),
         lines("GPU readers that ended", "cpm", "Ends of the process that reads a node's GPUs, a minute: crashed, "
@@ -195,11 +196,11 @@ def exporters() -> list[Json]:
         lines("Exporter CPU", UNITS["ratio"], "Share of one core that an exporter takes. 1 % is the budget with 8 GPUs "
               "and 8 ranks, scraped every 5 s. By name: the most.",
               [*spread(f"rate({cpu}[$__rate_interval])"), query(f"rate({cpu}[$__rate_interval]) and {busiest}", WHO)],
-              NO_EXPORTER, overrides=BAND, min=0),
+              NO_EXPORTER, overrides=BAND, min=0, w=12),
         lines("Exporter memory", UNITS["bytes"], "Resident memory of an exporter, without the process that reads GPUs. "
               "Flat is good; 80 MB is the budget of both. By name: the most.",
               spread(of_nodes("process_resident_memory_bytes", job="tachograph"), "topk", WHO), NO_EXPORTER,
-              overrides=BAND, min=0),
+              overrides=BAND, min=0, w=12),
     ]  # fmt: skip
 
 

@@ -227,7 +227,7 @@ def power() -> list[Json]:
               overrides=BAND),
         lines("SM clock", UNITS["hertz"], "Clock of the compute units. All alike is good. One below its peers slows "
               "the whole run: the timeline below says why it is held. By name: the lowest.",
-              spread(of_gpus(c.GPU_CLOCK, domain="sm"), "bottomk", WHO), UNREAD, overrides=BAND),
+              spread(of_gpus(c.GPU_CLOCK, domain="sm"), "bottomk", WHO), UNREAD, overrides=BAND, min=0),
         throttling(),
         lines("GPUs held down", "none", "GPUs whose clocks the driver holds down, by reason. 0 is good; a power cap on "
               "all alike is normal at full load. The timeline next to it names them.",
@@ -309,7 +309,7 @@ def links() -> list[Json]:
               "that rise: the same, before it fails. By name: most errors.",
               [query(f"count({of_hosts('node:nic_down_seconds:max')})", "ports down"),
                query(f"count({of_hosts('node:nic_speed:ratio')})", "ports slower than usual"),
-               query(f"{errors} and topk(8, {at_end(errors)})", "{{instance}} {{device}}")],
+               query(f"{errors} and topk(3, {at_end(errors)})", "{{instance}} {{device}}")],
               "no port is down, slow or has errors; or no node_exporter", min=0, decimals=0, soft_max=4),
         lines("Congestion", "cps", "Congestion notifications that nodes sent, and packets whose acknowledgement never "
               "came, a second. Near 0 is good. Both up on many nodes: the fabric is overloaded or misrouted; on one: "

@@ -167,29 +167,6 @@ def stat(title: str, unit: str, text: str, queries: list[Json], absent: str, **m
     return panel("stat", title, text, unit, queries, absent=absent, options=options, **more)
 
 
-def bars(title: str, unit: str, text: str, queries: list[Json], absent: str, *, full: float, **more: object) -> Json:
-    """Return one horizontal bar for each series, in the order in which the queries return them.
-
-    `full`: the value that fills a bar, however long the others are; and all are of one colour: the longest is not bad
-    because it is the longest.
-    """
-    options = {
-        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-        "orientation": "horizontal",
-        "displayMode": "basic",
-        "valueMode": "text",
-        "namePlacement": "left",
-        "showUnfilled": True,
-        "sizing": "auto",
-        "minVizWidth": 8,
-        "minVizHeight": 16,
-        "maxVizHeight": 36,
-        "text": {"titleSize": 13, "valueSize": 13},
-    }
-    more = {"color": {"mode": "fixed", "fixedColor": BLUE}, "min": 0, "max": full, **more}
-    return panel("bargauge", title, text, unit, queries, absent=absent, options=options, **more)
-
-
 REACH = {"percentunit": 0.1, "s": 0.1, "Bps": 1e3, "bytes": 1e3, "watt": 10, "cps": 4, "cpm": 4, "locale": 4}
 """Unit -> how far an axis reaches at least, unless a panel says it."""
 
@@ -212,7 +189,7 @@ def timeline(title: str, unit: str, text: str, queries: list[Json], absent: str,
 
 
 def heat(title: str, unit: str, text: str, queries: list[Json], absent: str, *, full: float, **more: object) -> Json:
-    """Return one row for each series, from pale to red as its value rises to `full`: who stands out, and since when."""
+    """Return one row for each series, yellow to red as its value rises to `full`: who stands out, and since when."""
     colour = {"mode": "continuous-YlRd"}
     more = {"color": colour, "merge": False, "show": "never", "min": 0, "max": full, **more}
     return timeline(title, unit, text, queries, absent, **more)

@@ -18,7 +18,7 @@ from culprits import (
     rank_table,
     sequence_spread,
 )
-from limits import LATE, WHOLE
+from limits import WHOLE
 from panels import (
     BAND,
     BLUE,
@@ -27,7 +27,6 @@ from panels import (
     UNITS,
     Json,
     bar_cells,
-    bars,
     coloured,
     lines,
     one_by_one,
@@ -38,47 +37,37 @@ from panels import (
     table,
 )
 from series import not_over, of_ranks, of_run, own
-from shell import SAME, field, label, link
+from shell import SAME, field, link
 from tachograph.catalog import index as c
-
-MOST = 12  # bars: as many as stand beside each other without scrolling
 
 WORK = "copy|forward|backward|optimizer|other"
 PARTS = {"compute": BLUE, "communication": PURPLE, "data": ORANGE}
 
 
-def waiting() -> list[Json]:
-    """Return who waits for whom."""
-    here = link("This rank and its others", "run", run=SAME, rank=label("rank"))
-    who, behind = "{{rank}}, {{instance}}", of_run("rank:collectives_behind:max")
-    share = UNITS["ratio"]
-    groups = f"sort_desc(topk({ROWS // 2}, max by (group, rank, instance) ({behind})))"
-    return [
-        bars("Waited for", share, "Share of a step by which a rank arrives later than the median rank: all others wait "
-             "that long for it. Near 0 for all is good; a full bar pages. One long bar: the table names its phase and "
-             "its node.", [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({LAG})))", who, instant=True)],
-             "no steps now, or no waits measured", full=LATE, links=[here], decimals=1, w=8, h=9),
-        bars("Waits longest", share, "Share of a step in which a rank can only wait for others. What the longest bar "
-             "loses, it loses to those on the left. Alike on all is good, and is how a run is built.",
-             [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({of_a_step(WAIT)})))", who, instant=True)],
-             "no steps now, or no waits measured", full=WHOLE, links=[here], decimals=0, w=8, h=9),
-        table("Stalled process groups", "While the run hangs: who is behind in which process group, and by "
-              "how many collectives. Empty is good. Start with the rank that is behind most: the others of its group "
-              "wait for it, other groups wait for them.", [query(groups, table=True)],
-              "No process group is stalled, or none reports sequence numbers.",
-              {"group": "Group", "rank": "Rank", "instance": "Node", "Value": "Behind"},
-              overrides=[override("Rank", links=[link("Only this rank", "ranks", run=SAME, rank=field("Rank"))])],
-              w=8, h=9),
-    ]  # fmt: skip
+def stalled(**more: object) -> Json:
+    """Return who is behind in which process group while the run hangs."""
+    behind = of_run("rank:collectives_behind:max")
+    groups = f"sort_desc(topk({ROWS // 2}, max by (group, rank, instance) ({behind}) > 0))"
+    return table(
+        "Stalled process groups",
+        "While the run hangs: who is behind in which process group, and by how many collectives. Empty is good. Start "
+        "with the rank that is behind most: the others of its group wait for it, other groups wait for them.",
+        [query(groups, table=True)],
+        "No process group is stalled, or none reports sequence numbers.",
+        {"group": "Group", "rank": "Rank", "instance": "Node", "Value": "Behind"},
+        overrides=[override("Rank", links=[link("Only this rank", "ranks", run=SAME, rank=field("Rank"))])],
+        **more,
+    )
 
 
-def parts_table() -> Json:
+def parts_table(**more: object) -> Json:
     """Return where the step of each conspicuous rank goes: its own work, waiting for others, waiting for data."""
     chosen = conspicuous(ROWS)
     late = f"{of_ranks(c.TRAIN_RECENT_PHASE)} and on (run, rank) {of_ranks('rank:straggler:level')}"
     longer = f"({late}) - on (run, phase) group_left () {of_run('run:phase_seconds:median')} > 0"
     asked = (
-        f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({own(of_ranks(c.RANK_INFO))})",
+        f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({own(of_ranks(c.RANK_INFO))})"
+        f" and on () group({of_run(c.TRAIN_RECENT_STEP)})",
         of_a_step(f"sum by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase=WORK))})"),
         of_a_step(f"max by (rank) ({WAIT})"),
         of_a_step(f"max by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase='data'))})"),
@@ -92,19 +81,19 @@ def parts_table() -> Json:
         "for other ranks, waits for data. Alike on all is good. The late rank computes longer and waits less: its "
         "phase stands at the end.",
         one_by_one(asked, "rank", chosen),
-        "No step lately.",
+        "No step is being made.",
         columns,
         join="rank",
         overrides=[
             override("Rank", custom__width=60),
+            override("Node", custom__width=110),
             override("GPU", custom__width=50),
             *(
                 bar_cells(name, WHOLE, unit=UNITS["ratio"], decimals=0)
                 for name in ("Compute", "Waits for others", "Waits for data")
             ),
         ],
-        w=24,
-        h=10,
+        **more,
     )
 
 
@@ -115,15 +104,27 @@ def by_coordinate() -> list[Json]:
         place = f"max by (run, rank, instance, {dimension}) ({of_ranks(c.RANK_COORDINATES, **{dimension: '.+'})})"
         return f"avg by ({dimension}) ({figure} * on (run, rank, instance) group_left ({dimension}) {place})"
 
-    def waits(dimension: str) -> Json:
-        return query(average(of_a_step(WAIT), dimension), f"{dimension} {{{{{dimension}}}}}", instant=True)
+    def waits(dimension: str) -> str:
+        return f'label_replace({average(of_a_step(WAIT), dimension)}, "place", "{dimension} $1", "{dimension}", "(.+)")'
 
     step = f"max by (run, rank, instance) ({of_ranks(c.TRAIN_RECENT_STEP)})"
     return [
-        bars("Waits by place in the parallelism", UNITS["ratio"], "Share of a step that the ranks of a pipeline stage "
-             "(pp), a tensor part (tp) or an expert part (ep) wait for others, on average. Alike is good, or how the "
-             "stages are cut. The one that waits least is the one the others wait for.",
-             [waits("pp"), waits("tp"), waits("ep")], NO_COORDINATES, full=WHOLE, decimals=1, w=16, h=8),
+        table(
+            "Waits by place in the parallelism",
+            "Share of a step that the ranks of a pipeline stage (pp), a tensor part (tp) or an expert part (ep) wait "
+            "for others, on average. Alike is good, or how the stages are cut. The one that waits least is the one the "
+            "others wait for.",
+            [query(f"max by (place) ({' or '.join(map(waits, ('pp', 'tp', 'ep')))})", table=True)],
+            NO_COORDINATES,
+            {"place": "Place", "Value": "Waits"},
+            overrides=[
+                override("Place", custom__width=80),
+                bar_cells("Waits", WHOLE, unit=UNITS["ratio"], decimals=1),
+            ],
+            sort=[{"displayName": "Place", "desc": False}],
+            w=16,
+            h=8,
+        ),
         lines("Pipeline bubble", UNITS["ratio"], "Share of a step in which a pipeline's stages wait. With p stages, m "
               "micro-batches and 1F1B, (p − 1) / (m + p − 1) is good. More: uneven stages, a late rank, the network.",
               [query(f"avg({average(f'{WAIT} / on (run, rank, instance) {step}', 'pp')})", "waits")],
@@ -182,8 +183,8 @@ def dashboard() -> Json:
             rank_table(w=14, h=10),
             node_table(w=10, h=10),
             row("Who waits for whom"),
-            *waiting(),
-            parts_table(),
+            stalled(w=8, h=10),
+            parts_table(w=16, h=10),
             *by_coordinate(),
             row("Collectives"),
             *collectives(),

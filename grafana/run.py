@@ -50,7 +50,7 @@ def top() -> list[Json]:
     pace = f"(max({of_run('run:step_interval_seconds:mean2m')}) or max({of_run('run:step_interval_seconds:p50')}))"
     progress = {
         "step": step,
-        "speed, of its own": f"1 - max({of_run('run:speed_loss:ratio')})",
+        "speed": f"1 - max({of_run('run:speed_loss:ratio')})",
         "since step": f"time() - max({of_run('run:progress_timestamp_seconds:max')})",
         "since checkpoint": f"max({of_run('run:checkpoint_age_seconds:min')})",
         "time left": f"({ahead}) * {pace}",
@@ -65,13 +65,13 @@ def top() -> list[Json]:
              NO_RANK, show="name", w=5),
         firing_of_run(w=8),
         what_changed(w=6, h=6),
-        stat("Progress", "s", "The furthest step of any rank, which climbs; speed over the hour before, 100 % is good; "
+        stat("Progress", "s", "The furthest step of any rank, which climbs; speed of its usual one, 100 % is good; "
              "time since a step, which stays near the step time; age of the last checkpoint, what a failure would "
              "lose; time left at the pace of two minutes, which needs `Recorder(total_steps=…)`.",
              [named({name: or_not_known(number) for name, number in progress.items()}, instant=True)], "–",
              show="value_and_name", decimals=1, w=10,
              overrides=[override("step", unit="locale", decimals=0),
-                        override("speed, of its own", unit=UNITS["ratio"], decimals=0)]),
+                        override("speed", unit=UNITS["ratio"], decimals=0)]),
     ]  # fmt: skip
 
 
@@ -96,9 +96,10 @@ def first_look() -> list[Json]:
               [named({"usual": f"quantile(0.5, {own(of_run(c.TRAIN_RECENT_STEP))})", "mean": mean} | day_before(mean))],
               "no step completed in this range", overrides=[DAY_BEFORE], min=0),
         lines("MFU", UNITS["ratio"], "Model FLOP/s of completed steps as a share of the dense peak of all devices, "
-              "against the hour before and the same hour yesterday. On the dashed line is good. Below it: see which "
-              "phase grew, then who lags.",
-              [named({"of completed steps": mfu, "baseline": of_run("run:step_mfu:baseline")} | day_before(mfu))],
+              "against the hour before and the same hour yesterday; by the clock, a pause counts. On the "
+              "dashed line is good. Below it: see which phase grew, then who lags.",
+              [named({"of completed steps": mfu, "by the clock": of_run("run:mfu:ratio"),
+                      "baseline": of_run("run:step_mfu:baseline")} | day_before(mfu))],
               NO_MFU, overrides=[BASELINE, DAY_BEFORE], min=0),
         lines("Where the time goes", UNITS["ratio"], "Share of the median rank's step by phase; collective is its "
               "wait for other ranks. Forward and backward should fill it. A growing data share starves the GPUs: look "

@@ -73,8 +73,16 @@ export async function settled(page, timeout = PATIENCE_MS) {
   );
 }
 
-/** Make the window as high as the dashboard, so that every panel is drawn: panels out of sight wait. */
+/** Open every row and make the window as high as the dashboard, so that every panel is drawn: those out of sight wait. */
 export async function unfold(page) {
+  await heighten(page);
+  for (const closed = page.getByRole('button', { name: 'Expand row' }); await closed.count(); ) {
+    await closed.last().click(); // from below: what an open row pushes down is still in sight
+  }
+  await heighten(page);
+}
+
+async function heighten(page) {
   const { width, height } = page.viewportSize();
   const full = await page.evaluate(() => document.documentElement.scrollHeight);
   await page.setViewportSize({ width, height: Math.max(height, full) });

@@ -64,8 +64,8 @@ fs.copyFileSync(path.join(here, 'index.html'), path.join(out, 'index.html'));
 fs.copyFileSync(path.join(here, 'src/boot.js'), path.join(out, 'assets/boot.js'));
 fs.cpSync(path.join(grafana, 'ui/dist/public/img/icons'), path.join(out, 'public/build/img/icons'), { recursive: true });
 fs.cpSync(path.join(here, 'icons'), path.join(out, 'public/build/img/icons/unicons'), { recursive: true }); // unpublished ones
-for (const [weight, name] of [[400, 'Regular'], [500, 'Medium']]) {
-  const file = path.join(here, `node_modules/@fontsource/inter/files/inter-latin-${weight}-normal.woff2`);
+for (const [kind, name] of [['400-normal', 'Regular'], ['500-normal', 'Medium'], ['400-italic', 'Italic']]) {
+  const file = path.join(here, `node_modules/@fontsource/inter/files/inter-latin-${kind}.woff2`);
   fs.cpSync(file, path.join(out, `public/fonts/inter/Inter-${name}.woff2`));
 }
 fs.cpSync(path.join(here, '../dashboards'), path.join(out, 'dashboards'), { recursive: true });

@@ -65,12 +65,12 @@ SUBJECTS = {
         "3",
         "MfuDropped",
         (
-            Picture("incident-3", "tachograph-incident", 1500),
+            Picture("incident-3", "tachograph-incident", 1200),
             Picture("fleet", "tachograph-fleet", 1000, mode="light"),
-            Picture("incident-3-run", "tachograph-run", 1100),
-            Picture("ranks", "tachograph-ranks", 1300),
-            Picture("node", "tachograph-node", 1100, chosen={"var-instance": "node-09"}),
-            Picture("storage", "tachograph-storage", 900, mode="light"),
+            Picture("incident-3-run", "tachograph-run", 1080),
+            Picture("ranks", "tachograph-ranks", 1100),
+            Picture("node", "tachograph-node", 950, chosen={"var-instance": "node-09"}),
+            Picture("storage", "tachograph-storage", 800, mode="light"),
             Picture("monitoring", "tachograph-monitoring", 900),
         ),
     ),
@@ -78,8 +78,8 @@ SUBJECTS = {
         "2",
         "RunHung",
         (
-            Picture("incident-2", "tachograph-incident", 1300),
-            Picture("incident-2-ranks", "tachograph-ranks", 1100),
+            Picture("incident-2-run", "tachograph-run", 1080, mode="light"),
+            Picture("incident-2-ranks", "tachograph-ranks", 950),
         ),
     ),
 }

@@ -161,13 +161,33 @@ CASES = {
         )
         for dashboard, title in (("run", "Firing now"), ("storage", "Firing now"), ("node", "Firing on these nodes"))
     },
+    "what changed is what began after the run, or left": Case(
+        "run", "What changed",
+        {'node:run:info{run="r",instance="a"}': "1x99", 'node:run:info{run="r",instance="b"}': "1x40 stale",
+         'node:run:info{run="r",instance="c"}': "_x50 1x49", 'tachograph_run_world_size{run="r",instance="a"}': "2x99",
+         'tachograph_run_restarts{run="r",instance="a",attempt="0"}': "1x48 stale",
+         'tachograph_run_restarts{run="r",instance="a",attempt="1"}': "_x50 1x49",
+         'tachograph_run_batch_changed_seconds{run="r",instance="a"}': "_x60 0+5x39"},
+        {'{what="node came",is="c"}': 300_000, '{what="attempt",is="1"}': 300_000, '{what="batch"}': 300_000,
+         '{what="node left",is="b"}': 180_000},
+    ),
+    **{
+        f"{title} has the same hour yesterday beside it": Case(
+            "run", title, {f'{series}{{run="r"}}': "1x100 2x17290"},
+            {f'{series}{{run="r",line="{now}"}}': 2, f'{series}{{run="r",line="a day before"}}': 1}, at=86_880,
+        )
+        for title, series, now in (
+            ("Step time", "run:step_seconds:mean1m", "mean"), ("MFU", "run:step_mfu:ratio", "of completed steps"),
+            ("Tokens per second", "run:tokens:rate1m", "tokens"),
+        )
+    },
     "the time left does not wait for a step": Case(
         "run", "Progress",
         {'run:train_step:max{run="r"}': "90x99", 'run:step_interval_seconds:p50{run="r"}': "200x99",
          'tachograph_train_total_steps{run="r",rank="0",instance="a"}': "100x99",
          'run:speed_loss:ratio{run="r",unit="mfu"}': "0.25x99", 'run:checkpoint_age_seconds:min{run="r"}': "60x99",
          'run:progress_timestamp_seconds:max{run="r"}': "470x99"},
-        {'{line="step"}': 90, '{line="time left"}': 2000, '{line="speed, of its own"}': 0.75,
+        {'{line="step"}': 90, '{line="time left"}': 2000, '{line="speed"}': 0.75,
          '{line="since step"}': 10, '{line="since checkpoint"}': 60},
     ),
 }  # fmt: skip

@@ -108,7 +108,6 @@ def test_a_title_means_one_thing(dashboards: dict[str, Json], expressions: Modul
 
 ALIKE = {
     "Loss": "of a run; Run draws it with the band over nodes, Incident the median alone",
-    "Alerts": "all that fire, as a number and over time",
     "GPUs lost, by cause": "of all runs, or of the one that is looked at",
 }
 """Titles of panels that differ and mean one thing, and why."""

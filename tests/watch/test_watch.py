@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -141,6 +142,18 @@ def test_one_rank_that_has_been_in_its_loader_for_40_seconds(pages: Any, played:
         "stands: RunHung.md",
         "r overdue: step 100 · last step 40 s ago · 0 tok/s",
     ]
+
+
+def test_advice_is_given_once(pages: Any, played: Any) -> None:
+    """A problem that stands is repeated where no step is made, without its remedy; a wait for data is not."""
+    played.one_slow_load(40.0)
+    overview = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc)).read()
+    assert overview is not None
+    (one,) = overview.problems
+    said = {(one.kind, one.run)}
+    assert lines(overview, said) == [one.text, *lines(overview)[1:]]
+    data = replace(one, kind="Data")
+    assert lines(replace(overview, problems=(data,)), {("Data", one.run)}) == lines(overview)[1:]
 
 
 def test_a_loss_that_is_nan_is_said_at_once_and_begins_the_summary(pages: Any, played: Any) -> None:

@@ -14,7 +14,6 @@ NUMBER = r"\d+\.\d+\.\d+\b"
 PLACES: Mapping[str, str] = {
     "deploy/helm/tachograph/Chart.yaml": r"^(?:version|appVersion): (NUMBER)",
     "docker-compose.yml": r"localhost/tachograph:(NUMBER)",
-    "docs/deploy/doctor.md": r"(?:exporter|the client here is) (NUMBER)",
     "docs/deploy/kubernetes.md": r"registry\.example\.com/tachograph:(NUMBER)",
 }
 """File -> what stands before the version there; the manifest of Kubernetes has the chart's."""

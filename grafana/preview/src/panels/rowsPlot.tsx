@@ -30,6 +30,7 @@ export interface RowOfCells {
 
 interface RowsPlotProps extends Pick<PanelProps, 'width' | 'height' | 'timeRange' | 'timeZone' | 'onChangeTimeRange'> {
   rows: RowOfCells[];
+  axis?: number; // pixels left of the plot, for labels; else as many as they need
   share: number; // of a row's height that is filled
   write: 'always' | 'auto' | 'never';
   annotations: DataFrame[];
@@ -39,9 +40,11 @@ interface RowsPlotProps extends Pick<PanelProps, 'width' | 'height' | 'timeRange
 const TICK_HEIGHT = 14; // px that a label needs
 const LETTER = 7;
 const WIDEST_LABEL = 34;
+const BESIDE_LABEL = 14;
 
-function shortened(label: string): string {
-  return label.length > WIDEST_LABEL ? `${label.slice(0, WIDEST_LABEL - 1)}…` : label;
+function shortened(label: string, axis?: number): string {
+  const most = axis ? Math.floor((axis - BESIDE_LABEL) / LETTER) : WIDEST_LABEL;
+  return label.length > most ? `${label.slice(0, most - 1)}…` : label;
 }
 
 function paint(u: uPlot, { rows, share, write }: RowsPlotProps): void {
@@ -75,7 +78,7 @@ function paint(u: uPlot, { rows, share, write }: RowsPlotProps): void {
 
 function configured(props: () => RowsPlotProps, theme: ReturnType<typeof useTheme2>, zoom: (range: AbsoluteTimeRange) => void) {
   const builder = new UPlotConfigBuilder(props().timeZone);
-  const { rows } = props();
+  const { rows, axis } = props();
   const widest = Math.max(...rows.map(({ label }) => shortened(label).length));
   builder.addScale({
     scaleKey: 'x',
@@ -95,7 +98,7 @@ function configured(props: () => RowsPlotProps, theme: ReturnType<typeof useThem
     scaleKey: 'y',
     placement: AxisPlacement.Left,
     theme,
-    size: widest * LETTER + 14,
+    size: axis ?? widest * LETTER + BESIDE_LABEL,
     grid: { show: false },
     ticks: { show: false },
     splits: (u) => {
@@ -103,7 +106,7 @@ function configured(props: () => RowsPlotProps, theme: ReturnType<typeof useThem
       const every = Math.ceil(props().rows.length / most);
       return props().rows.flatMap((_, i) => (i % every ? [] : [i + 0.5]));
     },
-    values: (_, splits) => splits.map((at) => shortened(props().rows[Math.floor(at)]?.label ?? '')),
+    values: (_, splits) => splits.map((at) => shortened(props().rows[Math.floor(at)]?.label ?? '', axis)),
   });
   builder.addSeries({ scaleKey: 'y', theme, pathBuilder: () => null, show: true } as any);
   builder.setCursor({

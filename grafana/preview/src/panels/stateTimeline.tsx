@@ -1,5 +1,5 @@
 // Grafana does not publish its state timeline: rows of our own, over the same values, colours, mappings and names.
-import { dateTimeFormat, formattedValueToString, getFieldDisplayName, PanelPlugin, PanelProps } from '@grafana/data';
+import { dateTimeFormat, FieldType, formattedValueToString, getFieldDisplayName, PanelPlugin, PanelProps } from '@grafana/data';
 import { useMemo } from 'react';
 import { BY_THRESHOLDS, filled, own } from './parts';
 import { Cell, RowOfCells, RowsPlot } from './rowsPlot';
@@ -36,10 +36,12 @@ function Timeline(props: PanelProps<any>) {
     () => sampled(data.series).map((one) => row(one, data.series, options.mergeValues !== false)),
     [data.series, options.mergeValues],
   );
+  const numbers = data.series[0]?.fields.find(({ type }) => type !== FieldType.time);
   return (
     <RowsPlot
       {...props}
       rows={rows}
+      axis={numbers?.config.custom?.axisWidth}
       share={options.rowHeight ?? 0.9}
       write={options.showValue ?? 'auto'}
       annotations={data.annotations ?? []}
@@ -57,5 +59,5 @@ function Timeline(props: PanelProps<any>) {
 
 export const stateTimeline = new PanelPlugin<any>(filled(Timeline)).useFieldConfig({
   ...BY_THRESHOLDS,
-  useCustomConfig: own({ lineWidth: 1, fillOpacity: 70, hideFrom: undefined }),
+  useCustomConfig: own({ lineWidth: 1, fillOpacity: 70, hideFrom: undefined, axisWidth: undefined }),
 });
