@@ -28,7 +28,7 @@ def test_a_bar_is_full_at_a_fixed_value(panels: list[Json]) -> None:
     """Scaled to the highest of them, 2.6 ms of lag would fill a bar or be drawn in full red."""
     for panel in panels:
         defaults = panel["fieldConfig"]["defaults"]
-        if panel["type"] == "bargauge" or "continuous" in defaults.get("color", {}).get("mode", ""):
+        if "continuous" in defaults.get("color", {}).get("mode", ""):
             assert defaults["max"] > defaults["min"] >= 0, panel["title"]
         for one in properties(panel):
             if one.get("custom.cellOptions", {}).get("type") == "gauge":
