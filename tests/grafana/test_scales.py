@@ -134,7 +134,7 @@ def test_an_incident_has_one_time_axis(dashboards: dict[str, Json]) -> None:
     assert len(timed) > 10
     for panel in timed:
         assert panel["gridPos"]["w"] == 24, panel["title"]
-    assert {panel["fieldConfig"]["defaults"]["custom"].get("axisWidth") for panel in timed} == {200}
+    assert {panel["fieldConfig"]["defaults"]["custom"].get("axisWidth") for panel in timed} == {240}
 
 
 def test_no_figure_comes_from_coarse_buckets(dashboards: dict[str, Json], expressions: ModuleType) -> None:
