@@ -14,8 +14,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 
 Json = dict[str, Any]
-PIXELS = {"s": 76, "locale": 60}
-"""Width of a column for the widest number of that unit with one digit behind the point, as "270.6 ms"."""
+PIXELS = {"s": 76, "locale": 60, "dateTimeAsIso": 145, "dateTimeAsIsoNoDateIfToday": 145}
+"""Width of a column for the widest text of that unit with one digit behind the point, as "270.6 ms", or a day."""
 
 
 def properties(panel: Json) -> Iterator[dict[str, Any]]:
