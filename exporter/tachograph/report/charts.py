@@ -9,11 +9,11 @@ from itertools import pairwise
 
 from tachograph import humanize
 from tachograph.catalog.rank import LOST_CAUSES
+from tachograph.moments import iso
 from tachograph.report.alert_episodes import AlertEpisode
 from tachograph.report.figure import HEIGHT, LEFT, Figure, Line, Mark, chart
 from tachograph.report.queries import SectionQueries
 from tachograph.report.svg import PlotArea, Point, stacked
-from tachograph.report.window import iso
 
 LOSS_ALERTS = frozenset({"LossSpike", "LossSpikeNotRecovering", "LossDiverging", "LossNotFinite",
                          "GradientNormSpike", "GradientNormVanished", "GradientNormNotFinite"})  # fmt: skip
