@@ -190,7 +190,8 @@ rules: $(READY)        ## render prometheus/rules/ from prometheus/src/, its mac
 dashboards: $(READY)   ## render grafana/dashboards/ from grafana/build.py
 	$(BIN)/python grafana/build.py
 
-chart: $(READY)   ## what the Helm chart takes from code, and deploy/kubernetes/, its default rendering
+chart: $(READY)   ## what the Helm chart takes from code, deploy/kubernetes/, its default rendering, and the version in all files
+	$(BIN)/python -m tools.release.versions
 	$(BIN)/python -m tools.chart
 
 preview:         ## build the viewer of the dashboards (needs Node.js 20)
@@ -233,7 +234,8 @@ sbom: $(SUPPLY_READY)   ## what the image's Python environment holds, as Cyclone
 	@mkdir -p dist
 	@$(BIN)/python -m tools.release.sbom dist/tachograph.cdx.json
 
-release: $(SUPPLY_READY)   ## wheel, source distribution and SBOM into dist/, built twice and compared; TAG=1 tags the commit
+release: $(SUPPLY_READY) $(DOCS_READY)   ## all files of a release into dist/, built twice and compared (needs Node.js 20); TAG=1 tags the commit
+	-@$(BIN)/python -m tools.helm >/dev/null
 	@$(BIN)/python -m tools.release $(if $(TAG),--tag)
 
 audit: $(SUPPLY_READY)  ## known vulnerabilities of what the image installs (asks pypi.org)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tachograph._version import __version__
 from tachograph.catalog import index as catalog
 from tachograph.node.exposition import TEXT, render
 from tachograph.node.judgement.node import NodeJudgement
@@ -22,7 +23,7 @@ class Played:
 
     def serve(self, gpus: Sequence[GpuIdentity] = (), samples: Iterable[Sample] = ()) -> None:
         """Answer with the node as it is now, and with readings of GPUs."""
-        about = Sample(catalog.EXPORTER_INFO, ("0.1.0", "3.11"), 1)
+        about = Sample(catalog.EXPORTER_INFO, (__version__, "3.11"), 1)
         self.pages.text = render([about, *self.table.samples()], TEXT).decode()
         snapshot = GpuSnapshot(tuple(samples), 0.01, self.hand.now, True, "")
         self.pages.judged = NodeJudgement("n", self.table, gpus, snapshot, self.hand.clock).as_json()

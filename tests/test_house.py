@@ -50,3 +50,15 @@ def test_a_docstring_says_what_the_thing_is() -> None:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and (ast.get_docstring(node) or "").startswith("What ")
     ]
+
+
+def test_a_training_process_is_warned_in_one_way() -> None:
+    """By `notice`, whose lines begin with "tachograph:" whatever the program's log shows; once on each subject."""
+    inside = tuple(f"exporter/tachograph/{part}/" for part in ("client", "integrations", "attach"))
+    assert [
+        path
+        for path, tree in modules()
+        if path.startswith(inside)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".warning", ".warn", ".error"))
+    ] == ["exporter/tachograph/client/core/notice.py"]

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ PAGES = re.compile(r"(?:README|CONTRIBUTING|SECURITY|docs/.*|runbooks/.*|prometh
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 
-def page(path: str, text: str, staged: Collection[str]) -> str:
+def page(path: str, text: str, staged: Collection[str], root: Path = ROOT) -> str:
     """Return a page as Python-Markdown reads it: lists begin after an empty line, links lead to pages or to GitHub."""
     lines: list[str] = []
     code = False
@@ -31,18 +31,18 @@ def page(path: str, text: str, staged: Collection[str]) -> str:
         starts_list = re.match(r"(?:[-*]|\d+\.) ", line)
         if starts_list and not code and lines and re.match(r"[^\s\-*\d|#<]", lines[-1]):
             lines.append("")
-        lines.append(line if code else _LINK.sub(lambda link: _target(path, link, staged), line))
+        lines.append(line if code else _LINK.sub(lambda link: _target(path, link, staged, root), line))
     return "\n".join(lines) + "\n"
 
 
-def _target(path: str, link: re.Match[str], staged: Collection[str]) -> str:
+def _target(path: str, link: re.Match[str], staged: Collection[str], root: Path) -> str:
     """Return where a link leads: unchanged to a page, to the README of a folder, or to the repository."""
     where = posixpath.normpath(posixpath.join(posixpath.dirname(path), link[1]))
     if where in staged:
         return link[0]
     if f"{where}/README.md" in staged:
         return f"{link[1].rstrip('/')}/README.md{link[2] or ''}"
-    kind = "tree" if (ROOT / where).is_dir() else "blob"
+    kind = "tree" if (root / where).is_dir() else "blob"
     return f"{REPOSITORY}/{kind}/main/{where}{link[2] or ''}"
 
 
@@ -74,24 +74,24 @@ def configuration(index: str, folder: Path) -> Mapping[str, Any]:
     }
 
 
-def stage(folder: Path) -> None:
-    """Write pages and mkdocs.yml to a folder, which is emptied first."""
+def stage(folder: Path, root: Path = ROOT, files: Iterable[str] | None = None) -> None:
+    """Write pages and mkdocs.yml to a folder, which is emptied first, from the files of a checkout or of an export."""
     shutil.rmtree(folder, ignore_errors=True)
-    staged = set(_staged())
+    staged = {path for path in (_tracked() if files is None else files) if PAGES.match(path)}
     for path in sorted(staged):
         target = folder / "pages" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.endswith(".md"):
-            target.write_text(page(path, (ROOT / path).read_text(encoding="utf-8"), staged), encoding="utf-8")
+            text = (root / path).read_text(encoding="utf-8")
+            target.write_text(page(path, text, staged, root), encoding="utf-8")
         else:
-            shutil.copyfile(ROOT / path, target)
-    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+            shutil.copyfile(root / path, target)
+    index = (root / "docs/README.md").read_text(encoding="utf-8")
     (folder / "mkdocs.yml").write_text(json.dumps(configuration(index, folder.absolute()), indent=1), encoding="utf-8")
 
 
-def _staged() -> Iterator[str]:
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    yield from (path for path in files if PAGES.match(path))
+def _tracked() -> list[str]:
+    return subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 
 
 if __name__ == "__main__":

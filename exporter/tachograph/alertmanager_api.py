@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,6 +20,10 @@ DEFAULT_URL = f"http://localhost:{DEFAULT_PORT}"
 TIMEOUT_SECONDS = 10.0
 ERROR_BYTES = 500
 """How much of an error response is shown."""
+
+_ATTEMPTS = re.compile(
+    r'^alertmanager_notification_requests_(failed_)?total\{(?:[^}]*,)?integration="([^"]*)"[^}]*\} (\d[\d.e+]*)$', re.M
+)
 
 
 class AlertmanagerError(Exception):
@@ -62,6 +67,21 @@ class Alertmanager:
             return read(json.loads(response.body or b"null"))
         except UNREADABLE as error:
             raise self._absent("the server there does not speak the Alertmanager API") from error
+
+    def attempts(self) -> dict[str, tuple[float, float]]:
+        """Return by integration how often it tried to notify since its start, and how often in vain.
+
+        Raise AlertmanagerError; empty where it shows no metrics.
+        """
+        try:
+            response = ask(f"{self._address}/metrics", TIMEOUT_SECONDS)
+        except HttpError as error:
+            raise self._absent(error) from error
+        found: dict[str, list[float]] = {}
+        text = response.body.decode(errors="replace") if response.status < 400 else ""
+        for failed, integration, number in _ATTEMPTS.findall(text):
+            found.setdefault(integration, [0.0, 0.0])[bool(failed)] += float(number)
+        return {integration: (tried, in_vain) for integration, (tried, in_vain) in found.items()}
 
     def _absent(self, reason: object) -> AlertmanagerError:
         return AlertmanagerError(

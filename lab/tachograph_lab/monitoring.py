@@ -25,7 +25,7 @@ from tachograph_lab.processes import Children, ProcessError, answers, free_port
 M = TypeVar("M", bound="Monitoring")
 
 START_SECONDS = 30.0
-SHIPPED_PAGER = "http://localhost:9094"
+SHIPPED_PAGER = "http://localhost:5001"
 """The address to which the receivers of the shipped `alertmanager.yml` send, each with a path of its own."""
 
 MAX_SCRATCH_PATH = 60

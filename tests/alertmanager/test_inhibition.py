@@ -16,7 +16,7 @@ from tachograph_lab import binaries
 from tachograph_lab.pager import PagedAlert, Pager
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGER = "http://localhost:9094"
+PAGER = "http://localhost:5001"
 CAUSES_AFTER = 2.0  # an evaluation of the slowest group that raises a cause
 TOO_LONG = ("group_wait: 30s", "group_wait: 5m")
 """How long tickets and the second person wait: here 12 s."""

@@ -13,7 +13,7 @@ from tachograph_lab.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = (ROOT / "alertmanager/alertmanager.yml").read_text(encoding="utf-8")
-PAGER = "http://localhost:9094"
+PAGER = "http://localhost:5001"
 CAUSE = {"alertname": "StragglerRank", "run": "r", "rank": "3", "instance": "node-1"}
 SYMPTOM = {"alertname": "MfuDropped", "run": "r"}
 

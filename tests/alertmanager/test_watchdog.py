@@ -22,7 +22,7 @@ def test_every_turn_sends_it(
     programs: Mapping[str, Path], alertmanager: Callable[..., Any], receiver: Any, tmp_path: Path
 ) -> None:
     """With a sixtieth of the time: as many notifications as Alertmanager looked whether one is due."""
-    configuration = yaml.safe_load(SHIPPED.replace("http://localhost:9094", "PAGER"))
+    configuration = yaml.safe_load(SHIPPED.replace("http://localhost:5001", "PAGER"))
     (route,) = [one for one in configuration["route"]["routes"] if one.get("receiver") == "watchdog"]
     assert (route["group_interval"], route["repeat_interval"]) == ("1m", "30s")
     route |= {"group_interval": "1s", "repeat_interval": "500ms"}

@@ -202,6 +202,18 @@ def test_tables_count_what_was_judged(scores: ModuleType, outcome: Callable[...,
     ]  # fmt: skip
 
 
+def test_the_document_says_nothing_twice(scores: ModuleType) -> None:
+    """Rows that are alike beside their first cell share one; of a row of counts, those that are empty are left out."""
+    import faults
+
+    rows = [
+        {"parallelism": name, "hangs": hangs} for name, hangs in (("ddp", "5/5"), ("tensor", "4/5"), ("hsdp", "5/5"))
+    ]
+    assert faults.markdown(rows).splitlines()[2:] == ["| ddp, hsdp | 5/5 |", "| tensor | 4/5 |"]
+    counts = [{"delayed": "copy", "copy": 2, "data": scores.EMPTY, "nothing": 1}]
+    assert faults.markdown(counts).splitlines()[::2] == ["| delayed | named |", "| copy | copy 2, nothing 1 |"]
+
+
 def test_a_slow_node_must_be_named(scores: ModuleType, outcome: Callable[..., Any]) -> None:
     """Another node, or a rank of the slow one, is a wrong answer."""
     run = "basic-ddp-backward-50-node-0"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tachograph._version import __version__
+from tools.commit import head
 from tools.debian import environment, package
-from tools.release.state import head
 
 ROOT = Path(__file__).parents[2]
 DEBOOTSTRAP = ["--variant=minbase", "--include=systemd,systemd-sysv,dbus,python3,curl"]

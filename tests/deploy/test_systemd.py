@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,15 @@ def test_the_unit_loads(tmp_path: Path) -> None:
 def test_its_hardening_does_not_get_weaker() -> None:
     done = run("systemd-analyze", "security", "--offline=yes", f"--threshold={EXPOSURE}", UNIT)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_faulty_configuration_is_not_started_again(tmp_path: Path) -> None:
+    """The exporter ends with a status after which the unit rests: it would be faulty two seconds later, too."""
+    (tmp_path / "exporter.yml").write_text("web:\n  listen-adress: :1\n")
+    done = run(sys.executable, "-m", "tachograph", "exporter", "--config", tmp_path / "exporter.yml")
+    resting = re.search(r"^RestartPreventExitStatus=(.+)$", UNIT.read_text(), re.MULTILINE)
+    assert resting is not None
+    assert str(done.returncode) in resting[1].split(), done.stderr
 
 
 @pytest.mark.parametrize("blinding", ["PrivateUsers", "PrivateDevices", "ProtectClock", "DeviceAllow", "ProtectProc"])

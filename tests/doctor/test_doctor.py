@@ -285,6 +285,31 @@ def test_an_alertmanager_without_our_routes(
     ]
 
 
+@pytest.mark.e2e
+def test_a_receiver_that_nobody_answers_for(
+    programs: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An Alertmanager that cannot reach whom it notifies is not right, although all of its configuration is."""
+    monkeypatch.setenv("TACHOGRAPH_SOCKET", str(tmp_path / "none/rank.sock"))
+    path, address = tmp_path / "alertmanager.yml", f"127.0.0.1:{free_port()}"
+    receiver = f"{{name: page, webhook_configs: [{{url: 'http://127.0.0.1:{free_port()}/'}}]}}"
+    path.write_text(f"route: {{receiver: page, group_wait: 0s}}\nreceivers: [{receiver}]\n", encoding="utf-8")
+    asked = ["--exporter", "http://127.0.0.1:1", "--alertmanager", f"http://{address}", "--send-test-page"]
+    with Children(tmp_path) as children:
+        child = children.start("alertmanager", [
+            programs["alertmanager"], f"--config.file={path}", f"--storage.path={tmp_path / 'data'}",
+            f"--web.listen-address={address}", "--cluster.listen-address=",
+        ])  # fmt: skip
+        child.wait_until(lambda: answers(f"http://{address}/-/ready"), 30)
+
+        def run() -> tuple[int, list[str]]:
+            return main(asked), capsys.readouterr().out.splitlines()
+
+        lines = until(run, lambda lines: any("do not arrive" in line for line in lines), 30)
+    (said,) = (line for line in lines if "by webhook" in line)
+    assert said.startswith("FAIL notifications by webhook do not arrive: ")
+
+
 def test_the_alerts_by_name(rules: list[dict[str, Any]]) -> None:
     """The watchdog is an alert of the rules; the test page is none."""
     names = {rule.get("alert") for rule in rules}

@@ -18,9 +18,16 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.slow, pytest.mark.
 CULPRIT, SAVER = 2, 0
 ONSET_SECONDS = 40
 """By then the run has made steps for long enough to have a usual one, and saved three times."""
+BEGAN = "began"
+"""The file in which the rank says when it got stuck, in Unix seconds."""
 FAULTS = """
 import ctypes, re, signal
 fault, culprit, onset = os.environ["FAULT"], int(os.environ["CULPRIT"]), float(os.environ["ONSET"])
+
+def get_stuck():
+    with open(f"{os.environ['FOLDER']}/began", "w") as file:
+        file.write(str(time.time()))
+    globals()[fault]()
 
 def fifo():
     name = f"{os.environ['FOLDER']}/{fault}"
@@ -53,7 +60,7 @@ for step in range(10**6):
         with recorder.phase("data"):
             time.sleep(0.3)
             if is_late and fault != "write_a_shard":
-                globals()[fault]()
+                get_stuck()
         with recorder.phase("forward"):
             loss = model(torch.ones(8, 64)).square().mean()
         with recorder.phase("backward"):
@@ -64,7 +71,7 @@ for step in range(10**6):
         with recorder.phase("checkpoint"):
             time.sleep(1.2)
             if is_late:
-                write_a_shard()
+                get_stuck()
         recorder.checkpoint_saved(step=step)
 """
 
@@ -88,14 +95,25 @@ STUCK = (
         "RunHung",
         r"3 of 4 ranks wait in \w+ [\d,]+, 3 at program:\d+ <module>; rank 2 .* phase data for \d+ s, at LINE\.",
     ),
-    Stuck("write_a_shard", "CheckpointSlow", r"Rank 0 \(.*, pid \d+\) is in it at LINE\.", SAVER),
+    Stuck(
+        "write_a_shard",
+        "RunHung",
+        r"3 of 4 ranks wait in \w+ [\d,]+, 3 at program:\d+ <module>; rank 0 .* phase checkpoint for \d+ s "
+        r"\(a save in which nothing moves\), at LINE\.",
+        SAVER,
+    ),
 )
 PROGRAM = JOB + FAULTS
 
 
 @pytest.mark.parametrize("stuck", STUCK, ids=lambda stuck: stuck.fault)
-def test_the_page_names_the_line(stack: Stack, pager: Pager, torch_programs: Any, tmp_path: Path, stuck: Stuck) -> None:
-    """With the rank and its process: what holds Python's lock, a loader, a save; of a stopped process its state."""
+def test_the_page_names_the_line(
+    stack: Stack, pager: Pager, torch_programs: Any, tmp_path: Path, *, stuck: Stuck, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the rank and its process: what holds Python's lock, a loader, a save; of a stopped process its state.
+
+    How long after the fault the page came is printed, beside what a hang may take: 30 s and three steps.
+    """
     program = torch_programs(
         PROGRAM, TACHOGRAPH_SOCKET=str(stack.socket), TACHOGRAPH_RUN=stuck.fault, MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(free_port()), WORLD_SIZE="4", FAULT=stuck.fault, CULPRIT=str(stuck.rank), FOLDER=str(tmp_path),
@@ -113,7 +131,10 @@ def test_the_page_names_the_line(stack: Stack, pager: Pager, torch_programs: Any
         line = next(n for n, code in enumerate(PROGRAM.splitlines(), 2) if code == f"def {stuck.fault}():")
         text = page.annotations["description"]
         assert re.search(stuck.text.replace("LINE", f"program:{line} {stuck.fault}"), text), text
-        if stuck.alert != "CheckpointSlow":
-            assert (page.labels["rank"], told()) == (str(stuck.rank), [stuck.alert])
+        assert (page.labels["rank"], told()) == (str(stuck.rank), [stuck.alert])
+        (step,) = stack.query(f'run:step_interval_seconds:p50{{run="{stuck.fault}"}}')
+        late = page.time - float((tmp_path / BEGAN).read_text())
+        with capsys.disabled():
+            print(f"\n{stuck.fault}: {stuck.alert} {late:.1f} s after the fault, of {30 + 3 * step.value:.1f} s")
     finally:
         program.stop()

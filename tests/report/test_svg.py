@@ -86,6 +86,12 @@ def test_values_are_labelled_at_round_ones(values: list[float], zero: bool, tick
     assert found == pytest.approx(ticks)
 
 
+def test_things_are_counted_in_whole_numbers() -> None:
+    """A run of two ranks has no half of one on its axis, nor a label twice."""
+    assert Scale.over(AREA, [0.0, 2.0], zero=True, whole=True).ticks == (0, 1, 2)
+    assert Scale.over(AREA, [0.0, 1024.0], zero=True, whole=True).ticks == (0, 500, 1000, 1500)
+
+
 def test_a_span_is_seen_and_says_what_it_is() -> None:
     """A second of an hour is still visible; a label is shown only if there is room for it; titles are escaped."""
     short = span(AREA, (NOON, NOON + 1), 0, 10, style="data", title='<b>"x"')

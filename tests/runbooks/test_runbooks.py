@@ -102,6 +102,12 @@ def test_the_first_minute_comes_first_and_names_top(name: str) -> None:
     assert bool(views) != (name in set().union(*WITHOUT_TOP.values())), f"{name}: {views}"
 
 
+def test_the_end_of_a_page_is_said_as_it_comes(rules: Rules) -> None:
+    """RankDead outlasts the return of its rank by as long as its runbook says."""
+    (kept,) = {rule["keep_firing_for"] for rule in rules if rule.get("alert") == "RankDead"}
+    assert f"ends\n   {kept.removesuffix('m')} minutes after the rank is back" in PAGES["RankDead"]
+
+
 def test_runbooks_get_no_longer() -> None:
     """In sum, the index included."""
     assert sum(len(text_of(name).split()) for name in [*PAGES, "README"]) <= WORDS

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tachograph import __version__
+from tools import helm
+from tools.chart import HEADER, MANIFEST
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -52,19 +56,23 @@ def checkout(ready: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def release(checkout: Path, tmp_path: Path) -> Release:
-    """Runs the command in the clone, with git and without Node.js on the PATH."""
+    """Runs the command in the clone, with git and no other program on the PATH, unless it is given."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/git").symlink_to(shutil.which("git") or "")
     identity = {f"GIT_{who}_{what}": "test" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     packages = os.pathsep.join(str(checkout / name) for name in ("exporter", "lab", "."))
     environment = {**os.environ, **identity, "PATH": str(tmp_path / "bin"), "PYTHONPATH": packages,
                    "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, **programs: str | Path | None) -> subprocess.CompletedProcess[str]:
+        for name, path in {"git": shutil.which("git"), **programs}.items():
+            (tmp_path / "bin" / name.replace("_", "-")).symlink_to(path or "")
         command = [sys.executable, "-m", "tools.release", *arguments]
-        return subprocess.run(
-            command, cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=280
+        done = subprocess.run(
+            command, cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=1100
         )
+        shutil.rmtree(tmp_path / "bin")
+        (tmp_path / "bin").mkdir()
+        return done
 
     return run
 
@@ -102,25 +110,54 @@ def test_what_is_not_in_the_changelog_of_the_version_is_not_released(checkout: P
         assert reason in said
 
 
-def test_a_wheel_without_the_viewer_is_not_tagged(checkout: Path, release: Release) -> None:
-    """The dry run builds without Node.js; a release does not."""
-    assert refused(release("--tag")) == ["no Node.js: the wheel would lack the viewer of `tachograph dashboards`"]
+LACKING = [
+    "no Node.js: the wheel would lack the viewer of `tachograph dashboards`",
+    "no dpkg-deb: there would be no Debian package; release on Debian or Ubuntu",
+    "no Helm: there would be no chart; run `make binaries`, or put helm on the PATH",
+    "no MkDocs: there would be no site of documents; `make release` installs it",
+]
+
+
+def test_what_lacks_a_part_is_not_tagged(checkout: Path, release: Release) -> None:
+    """The dry run builds without Node.js, Helm, MkDocs and Debian's tools; a release does not."""
+    pytest.importorskip("uv", reason="`make test-all` installs it")
+    assert refused(release("--tag")) == LACKING
     assert git(checkout, "tag") == ""
 
 
+@pytest.mark.timeout(1200)
 def test_the_files_of_a_release_are_the_same_bit_for_bit(checkout: Path, release: Release) -> None:
-    """In two folders; the SBOM names the version and what is locked. A dry run makes no tag."""
+    """In two folders; the SBOM names the version and what is locked. A dry run makes no tag, and says what it lacks."""
     pytest.importorskip("cyclonedx", reason="`make test-all` installs it")
-    done = release()
+    mkdocs = shutil.which("mkdocs", path=ROOT / ".venv-docs/bin")
+    debian = {"dpkg_deb": shutil.which("dpkg-deb"), "dpkg": shutil.which("dpkg"), "tar": shutil.which("tar")}
+    here = {name: path for name, path in {**debian, "helm": helm.find(), "mkdocs": mkdocs}.items() if path}
+    done = release(**here)
     assert done.returncode == 0, done.stderr
-    assert "The two builds are equal.\nDry run" in done.stdout
-    wheel, source, bill = (f"tachograph-{__version__}{end}" for end in ("-py3-none-any.whl", ".tar.gz", ".cdx.json"))
-    assert {path.name for path in (checkout / "dist").iterdir()} == {wheel, source, bill}
+    said = done.stdout.splitlines()
+    lacking = [text for text in LACKING if not any(name.replace("_", "-") in text.lower() for name in here)]
+    assert [line for line in said if line.startswith("Left out: ")] == [f"Left out: {text}" for text in lacking]
+    assert re.search(r"^The two builds are equal; they took .+\.\nDry run", done.stdout, re.MULTILINE)
+    name = f"tachograph-{__version__}"
+    bill, recipe = f"{name}.cdx.json", f"{name}-image.tar.gz"
+    files = {f"{name}-py3-none-any.whl", f"{name}.tar.gz", f"{name}.tgz", bill, recipe}
+    if mkdocs:
+        files.add(f"{name}-docs.tar.gz")
+    made = {path.name for path in (checkout / "dist").iterdir()}
+    assert {each for each in made if not each.endswith(".deb")} == files
+    assert len(made - files) == bool(debian["dpkg_deb"])
     held = json.loads((checkout / "dist" / bill).read_text(encoding="utf-8"))
     assert held["metadata"]["component"]["version"] == __version__
     lock = (ROOT / "exporter/requirements.lock").read_text(encoding="utf-8")
     assert {f"{one['name']}=={one['version']}" for one in held["components"]} == {x for x in lock.split() if "==" in x}
     assert git(checkout, "tag") == ""
+    chart = [str(here["helm"]), "template", "tachograph", str(checkout / "dist" / f"{name}.tgz")]
+    rendered = subprocess.run(chart, check=True, capture_output=True, text=True).stdout
+    assert rendered == (ROOT / MANIFEST).read_text(encoding="utf-8").removeprefix(HEADER)
+    with tarfile.open(checkout / "dist" / recipe) as tar:
+        packed = set(tar.getnames())
+    assert {"exporter/Dockerfile", "exporter/requirements.lock", "setup.py", ".dockerignore"} <= packed
+    assert not [each for each in packed if each.startswith(("tests", "lab", "docs"))]
 
 
 def test_a_build_that_depends_on_its_folder_is_refused(checkout: Path, release: Release) -> None:

@@ -124,6 +124,15 @@ def test_one_rank_that_has_been_in_its_loader_for_40_seconds(played: Any, top: T
     assert (run.step_seconds, run.progress_seconds, run.state_seconds) == (None, 40.0, 40.0)
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(1.0, False), (2.9, False), (3.5, True)])
+def test_a_step_that_is_not_late_has_no_age(seconds: float, said: bool, played: Any, top: Top) -> None:
+    """A node is read once a second: of steps of 50 ms, "last step 1 s ago" would say nothing."""
+    played.one_slow_load(seconds)
+    text = top("--exporter", played.pages.url, "--once", "--interval", "0.2")[1]
+    assert "step 100" in text
+    assert ("last step" in text) == said
+
+
 def test_on_a_narrow_terminal_a_problem_is_wrapped(played: Any, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end has the process and the line: it is not cut."""
     played.one_slow_load(40.0)

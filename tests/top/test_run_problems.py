@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.top.overview import RankRow, RunSummary
+from tachograph.top.overview import FiringAlert, RankRow, RunSummary
 from tachograph.top.run_problems import run_problems
 
 CULPRIT = RankRow(
@@ -21,7 +21,7 @@ CULPRIT = RankRow(
         (
             {"state": "running", "step_seconds": 0.1, "data_seconds": 0.06},
             [],
-            ["Run r: 60% of each step is a wait for data, 60 ms."],
+            ["Run r: 60% of each step is a wait for data, 60 ms of 100 ms."],
         ),
         (
             {"state": "running", "nonfinite_ranks": 2},
@@ -55,3 +55,35 @@ def test_what_is_wrong(summary: dict[str, Any], ranks: list[RankRow], said: list
     found = list(run_problems(RunSummary("r", **summary), ranks))
     assert [one.text for one in found] == said
     assert all(one.remedy and one.run == "r" for one in found)
+
+
+@pytest.mark.parametrize(
+    ("rank", "remedy"),
+    [
+        (
+            CULPRIT,
+            "py-spy dump --pid 7 on n1 shows where it stands; `tachograph top --exporter n1` has more: RunHung.md",
+        ),
+        (RankRow("r", 3, "n1", marks=("behind",)), "`tachograph top --exporter n1` has more: RunHung.md"),
+        (RankRow("r", 0), "RunHung.md"),
+    ],
+)
+def test_where_to_look_at_a_run_without_a_step(rank: RankRow, remedy: str) -> None:
+    """Commands with their own node and process, ready to be copied."""
+    (found,) = run_problems(RunSummary("r", state="hung", state_seconds=34.0), [rank])
+    assert found.remedy == remedy
+
+
+def test_since_when_is_what_the_alerts_say() -> None:
+    """A late rank by the alert that names it, a wait for data by the run's; other alerts say nothing of either."""
+    summary = RunSummary("r", state="running", step_seconds=0.1, data_seconds=0.06)
+    late = RankRow("r", 5, "n2", lag_seconds=0.05, marks=("straggler",))
+    alerts = [
+        FiringAlert("StragglerRank", "critical", 40.0, "5", "n2"),
+        FiringAlert("StragglerRank", "critical", 90.0, "6", "n2"),
+        FiringAlert("DataStall", "critical", 150.0),
+    ]
+    assert [(one.text, one.seconds) for one in run_problems(summary, [late], alerts)] == [
+        ("Rank 5 on n2 of run r has arrived last for 40 s, 50 ms after the others in each step.", 40.0),
+        ("Run r: 60% of each step is a wait for data, 60 ms of 100 ms, for 2 min.", 150.0),
+    ]

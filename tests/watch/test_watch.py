@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -141,6 +142,35 @@ def test_one_rank_that_has_been_in_its_loader_for_40_seconds(pages: Any, played:
         "stands: RunHung.md",
         "r overdue: step 100 · last step 40 s ago · 0 tok/s",
     ]
+
+
+def test_advice_is_given_once(pages: Any, played: Any) -> None:
+    """A problem that stands is repeated where no step is made, without its remedy; a wait for data is not."""
+    played.one_slow_load(40.0)
+    overview = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc)).read()
+    assert overview is not None
+    (one,) = overview.problems
+    said = {(one.kind, one.run)}
+    assert lines(overview, said) == [one.text, *lines(overview)[1:]]
+    data = replace(one, kind="Data")
+    assert lines(replace(overview, problems=(data,)), {("Data", one.run)}) == lines(overview)[1:]
+
+
+def test_a_loss_that_is_nan_is_said_at_once_and_begins_the_summary(pages: Any, played: Any) -> None:
+    """While it trains, in the first line, since which step and what the last checkpoint holds; and at its end."""
+    watched = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc))
+    played.table.greet("a")
+    played.table.tell("a", step=70, metrics={"loss": "NaN", "nonfinite_step": {"loss": 61}, "checkpoint_step": 65})
+    played.serve()
+    overview = watched.read()
+    assert overview is not None
+    said = "the loss has been NaN since step 61; the last checkpoint, of step 65, is from after it."
+    assert said in lines(overview)[0]
+    played.table.bye("a", Bye(v=1, outcome="finished"))
+    played.serve()
+    watched.settle()
+    (one,) = watched.wrong(ended_well=True)
+    assert said in one.text
 
 
 def test_what_was_wrong_begins_the_summary(pages: Any, played: Any) -> None:

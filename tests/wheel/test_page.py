@@ -56,7 +56,7 @@ class Site:
             targets = [{"targets": [f"127.0.0.1:{self.ports[name]}"], "labels": {"instance": NODE}}]
             (self.bundle / f"targets/{name}.yml").write_text(json.dumps(targets), encoding="utf-8")
         path = self.bundle / "alertmanager/alertmanager.yml"
-        text = path.read_text(encoding="utf-8").replace("http://localhost:9094", pager)
+        text = path.read_text(encoding="utf-8").replace("http://localhost:5001", pager)
         path.write_text(text.replace("https://hc-ping.com/", f"{pager}/watchdog/"), encoding="utf-8")
 
     def check(self) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph_lab.checkout import root
+from tools.commit import head
 from tools.debian import package
-from tools.release.programs import BuildError
-from tools.release.state import head
+from tools.programs import BuildError
 
 
 def main(arguments: Sequence[str]) -> int:

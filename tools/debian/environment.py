@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tools.release.programs import BuildError, run
+from tools.programs import BuildError, run
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 """Of Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13."""
@@ -40,14 +40,16 @@ sys.exit(main())
 """
 
 
-def make(checkout: Path, home: Path, place: Path, architecture: str, epoch: Mapping[str, str]) -> None:
+def make(
+    checkout: Path, home: Path, place: Path, architecture: str, epoch: Mapping[str, str], *, wheel: Path | None
+) -> None:
     """Make in `home` the environment that is found at `place` once it is installed; raise BuildError."""
     if architecture not in PLATFORMS:
         raise BuildError(f"there are no wheels for {architecture}: only for {', '.join(PLATFORMS)}")
     trees = home / "trees"
     for version in VERSIONS:
         _install(checkout, trees / version, version, PLATFORMS[architecture])
-    _ours(checkout, trees, epoch)
+    _ours(checkout, trees, epoch, wheel)
     _share(trees, home / "lib")
     shutil.rmtree(trees)
     (home / "pyvenv.cfg").write_text(SETTINGS)
@@ -65,13 +67,15 @@ def _install(checkout: Path, tree: Path, version: str, platform: str) -> None:
     run([*uv, "--requirement", LOCKS.get(version, LOCK)], checkout)
 
 
-def _ours(checkout: Path, trees: Path, epoch: Mapping[str, str]) -> None:
-    """Add this project's own package to each tree."""
-    shutil.rmtree(checkout / "build", ignore_errors=True)  # or what an earlier build left goes in, too
+def _ours(checkout: Path, trees: Path, epoch: Mapping[str, str], wheel: Path | None) -> None:
+    """Add this project's own package to each tree, from its wheel, which is made if there is none yet."""
     pip: list[str | Path] = [sys.executable, "-m", "pip"]
-    run([*pip, "wheel", "--no-deps", "--wheel-dir", trees / "wheels", checkout], checkout, epoch)
+    if wheel is None:
+        shutil.rmtree(checkout / "build", ignore_errors=True)  # or what an earlier build left goes in, too
+        run([*pip, "wheel", "--no-deps", "--wheel-dir", trees / "wheels", checkout], checkout, epoch)
+        (wheel,) = (trees / "wheels").glob("*.whl")
     own = trees / "own"
-    run([*pip, "install", "--no-deps", "--no-compile", "--target", own, *(trees / "wheels").glob("*.whl")], checkout)
+    run([*pip, "install", "--no-deps", "--no-compile", "--target", own, wheel], checkout)
     for version in VERSIONS:
         shutil.copytree(own, trees / version, dirs_exist_ok=True)
 

@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 from tachograph.__main__ import COMMANDS, main
 
-_WIDE = {"COLUMNS": "10000", "NO_COLOR": "1"}
-"""So that argparse breaks no line and colours none."""
+_WIDE = {"COLUMNS": "10000", "NO_COLOR": "1", "LOGNAME": "$USER"}
+"""So that argparse breaks no line and colours none, and no default is who builds."""
 
 _ENTRY = re.compile(r" {2,4}(?! )(\S.*?)(?: {2,}(.*))?$")
 _OPTION = re.compile(r"--[a-zA-Z][\w.-]*")

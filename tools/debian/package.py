@@ -12,10 +12,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tools.commit import Commit
 from tools.debian import completion, environment, manual
 from tools.debian.help_texts import helps
-from tools.release.programs import BuildError, run
-from tools.release.state import Commit
+from tools.programs import BuildError, run
 
 HOME = "opt/tachograph"
 DOCS = "usr/share/doc/tachograph"
@@ -38,8 +38,8 @@ PROGRAMS = ("bin", "slurm")
 """The folders whose files can be run."""
 
 
-def build(checkout: Path, commit: Commit, target: Path) -> Path:
-    """Build the package of a checkout into a folder and return its path; raise BuildError."""
+def build(checkout: Path, commit: Commit, target: Path, wheel: Path | None = None) -> Path:
+    """Build the package of a checkout, or of its wheel, into a folder and return its path; raise BuildError."""
     if shutil.which("dpkg-deb") is None:
         raise BuildError("a Debian package is built where dpkg-deb is: on Debian or Ubuntu")
     epoch = {"SOURCE_DATE_EPOCH": str(commit.time)}
@@ -49,7 +49,7 @@ def build(checkout: Path, commit: Commit, target: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix="tachograph-deb-") as folder:
         tree = Path(folder) / "tree"
         (tree / HOME).mkdir(parents=True)
-        environment.make(checkout, tree / HOME, Path("/") / HOME, architecture, epoch)
+        environment.make(checkout, tree / HOME, Path("/") / HOME, architecture, epoch, wheel=wheel)
         for source, place in FILES.items():
             (tree / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(checkout / source, tree / place)

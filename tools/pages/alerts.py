@@ -53,7 +53,7 @@ def pages_page() -> str:
     rows.pop((_YES,) * len(WAYS))
     return with_sections(
         "docs/pages.md",
-        {"ways": "\n".join(f"- {', '.join(alerts)}: {'; '.join(_takes(cells))}" for cells, alerts in rows.items())},
+        {"ways": "\n".join(f"- {', '.join(alerts)}: {', '.join(_takes(cells))}" for cells, alerts in rows.items())},
     )
 
 
@@ -64,7 +64,7 @@ def _takes(cells: tuple[str, ...]) -> Iterator[str]:
         if cell != _YES:
             needed.setdefault(cell, []).append(way)
     for cell, ways in needed.items():
-        yield f"{', '.join(ways) if len(ways) < len(WAYS) else 'all'} {cell}"
+        yield f"{cell} ({', '.join(ways) if len(ways) < len(WAYS) else 'all'})"
 
 
 def _cell(alert: str, way: str) -> str:

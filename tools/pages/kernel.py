@@ -22,8 +22,6 @@ letters, digits and plain punctuation, and addresses in memory, are shown as `?`
 | kind | meaning | what to do |
 |---|---|---|
 {rows}
-
-The table is made from `exporter/tachograph/signatures/signatures.yaml`.
 """
 
 

@@ -16,7 +16,7 @@ Every family of the exporter, made by `make docs` from `exporter/tachograph/cata
 - Units are base units. A name ending in `_total` is a counter, which starts again with its process; one ending in
   `_info` is always 1; the others are gauges, except for one *histogram*.
 - A reading of 0 is a sample of 0. What a device or run does not have, or not yet, has no sample. Nor has what could not
-  be read: then `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
+  be read: `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
 - `phase` is one of `{"|".join(PHASES)}`, `op` one of
   `{"|".join(OPERATIONS)}`.
 - Families that nothing of ours reads are listed by name; `/metrics` explains them.

@@ -14,19 +14,17 @@ _LAST_WORD = re.compile(r"(?:(?<=engine)|(?<=coder)) \d+$| in unit \w+$")
 _PAGE = """\
 # Xids
 
-Xids are errors that the NVIDIA driver reports. `tachograph_gpu_xid_errors_total{{gpu,uuid,xid}}` counts them;
-`tachograph_gpu_xid_info{{action,meaning}}` says what to do.
+Xids are errors that the NVIDIA driver reports. `tachograph_gpu_xid_errors_total{{gpu,uuid,xid}}` counts them,
+`tachograph_gpu_xid_info{{action,meaning}}` says what to do. They come from NVML, which has only critical ones, and from
+the [kernel's log](kernel.md) if the exporter may read it. The same Xid on the same GPU counts once in {window}. What
+was logged more than {restart} before the exporter's start shows only its time.
 
-They come from NVML, which has only what it considers critical, and from the [kernel's log](kernel.md) if the exporter
-may read it. The same Xid on the same GPU counts once in {window}. Xids logged in the {restart} before the exporter's
-start count; older ones show only their time.
+Only the log says whether an Xid of NVLink 5 (144 to 150) is nonfatal (`145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (…)`) or
+injected for a test (`i1`). Then `tachograph_gpu_xid_nonfatal_total{{gpu,uuid,xid}}` counts it, and it pages nobody.
+Without the log it counts as fatal.
 
-Only the log says whether an Xid of NVLink 5 (144 to 150) is nonfatal
-(`145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (…)`) or injected for a test (`i1`). Such Xids page nobody;
-`tachograph_gpu_xid_nonfatal_total{{gpu,uuid,xid}}` counts them. Without the log they count as fatal.
-
-**Bold** Xids page. Others than these are counted as `unknown` and page nobody. The sources are in
-`exporter/tachograph/node/xid/{file}`, version {version}.
+**Bold** Xids page. Others than these are `unknown` and page nobody. Version {version} of
+`exporter/tachograph/node/xid/{file}`.
 
 {actions}
 """

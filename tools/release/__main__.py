@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import shutil
 import sys
+import time
 from collections.abc import Sequence
 
+from tachograph.humanize import span
 from tachograph_lab.checkout import root
-from tools.release.artefacts import build
-from tools.release.programs import BuildError
-from tools.release.state import faults, git, head
+from tools.commit import git, head
+from tools.programs import BuildError
+from tools.release.artefacts import build, left_out
+from tools.release.state import faults
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -20,13 +22,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--tag", action="store_true", help="tag the commit, too; nothing is pushed or uploaded")
     tag = parser.parse_args(arguments).tag
     commit = head(root())
-    found = list(faults(root(), commit))
-    if tag and not shutil.which("npm"):
-        found.append("no Node.js: the wheel would lack the viewer of `tachograph dashboards`")
+    found, lacking = list(faults(root(), commit)), left_out(root())
+    if tag:
+        found += lacking
     if found:
         print(f"{commit.version} cannot be released:", *found, sep="\n  ", file=sys.stderr)
         return 1
-    print(f"Tachograph {commit.version}, commit {commit.sha[:12]}, built twice; a minute or two")
+    print(f"Tachograph {commit.version}, commit {commit.sha[:12]}, built twice; a few minutes")
+    print(*(f"Left out: {text}" for text in lacking), sep="\n", end="\n" * bool(lacking), flush=True)
+    began = time.monotonic()
     try:
         files = build(root(), commit)
     except BuildError as error:
@@ -37,18 +41,19 @@ def main(arguments: Sequence[str]) -> int:
     for name, content in sorted(files.items()):
         (target / name).write_bytes(content)
         print(f"{hashlib.sha256(content).hexdigest()}  dist/{name}  {len(content) / 1e6:.2f} MB")
-    print("The two builds are equal.")
+    print(f"The two builds are equal; they took {span(time.monotonic() - began)}.")
     if tag:
         git(root(), "tag", "--annotate", "--message", f"Tachograph {commit.version}", commit.tag, commit.sha)
         print(f"Tagged {commit.tag}; nothing is published yet:")
     else:
         print(f"Dry run; `make release TAG=1` tags {commit.tag}, and then follow:")
-    image = f"registry.example.com/tachograph:{commit.version}"
+    name, image = f"dist/tachograph-{commit.version}", f"registry.example.com/tachograph:{commit.version}"
     print(
         f"  git push origin {commit.tag}",
-        f"  twine upload dist/tachograph-{commit.version}*.whl dist/tachograph-{commit.version}.tar.gz",
-        f"  git archive {commit.tag} | docker build --file exporter/Dockerfile --tag {image} -",
+        f"  twine upload {name}-*.whl {name}.tar.gz",
+        f"  docker build --file exporter/Dockerfile --tag {image} - <{name}-image.tar.gz",
         f"  docker push {image}",
+        f"  helm push {name}.tgz oci://registry.example.com/charts",
         sep="\n",
     )
     return 0

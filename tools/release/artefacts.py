@@ -1,21 +1,38 @@
-"""The files of a release: wheel, source distribution and SBOM, each the same, bit for bit, wherever it is built."""
+"""The files of a release, each the same, bit for bit, wherever it is built.
+
+They are the wheel with the viewer of the dashboards, the source distribution, the Debian package, the Helm chart, what
+an image is built from, the site of documents, and the SBOM.
+"""
 
 from __future__ import annotations
 
-import gzip
 import io
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from tools.release import sbom
-from tools.release.programs import BuildError, run
-from tools.release.state import Commit
+from tools import helm, site
+from tools.commit import Commit
+from tools.debian import package
+from tools.programs import BuildError, run
+from tools.release import archive, sbom
 
 SDIST = "import setuptools.build_meta as build; build.build_sdist('dist')"
+
+NEEDED = {
+    "npm": "no Node.js: the wheel would lack the viewer of `tachograph dashboards`",
+    "dpkg-deb": "no dpkg-deb: there would be no Debian package; release on Debian or Ubuntu",
+    "uv": "no uv: there would be no Debian package; `make release` installs it",
+    "helm": "no Helm: there would be no chart; run `make binaries`, or put helm on the PATH",
+    "mkdocs": "no MkDocs: there would be no site of documents; `make release` installs it",
+}
+"""Program -> what a release lacks without it."""
 
 
 def build(root: Path, commit: Commit) -> dict[str, bytes]:
@@ -29,6 +46,21 @@ def build(root: Path, commit: Commit) -> dict[str, bytes]:
     return first
 
 
+def left_out(root: Path) -> list[str]:
+    """Return what would be missing of a release that is built here, and why."""
+    found = programs(root)
+    return [text for program, text in NEEDED.items() if program not in found]
+
+
+def programs(root: Path) -> Mapping[str, Path]:
+    """Return the programs of `NEEDED` that are here."""
+    own = {"uv": Path(sys.executable).parent, "mkdocs": root / ".venv-docs/bin"}
+    paths = {name: shutil.which(name, path=own.get(name)) or shutil.which(name) for name in NEEDED if name != "helm"}
+    with suppress(helm.HelmUnavailableError):
+        paths["helm"] = str(helm.find())
+    return {name: Path(path) for name, path in paths.items() if path is not None}
+
+
 def _build_environment(root: Path, folder: Path) -> Path:
     """Return the Python of an environment with the locked build requirements alone, as the image has."""
     run([sys.executable, "-m", "venv", folder], root)
@@ -38,37 +70,52 @@ def _build_environment(root: Path, folder: Path) -> Path:
 
 
 def _built(root: Path, commit: Commit, folder: Path, python: Path) -> dict[str, bytes]:
-    """Export the commit to a new folder and build it there."""
-    # Without git's own umask: modes are 0644 and 0755, whoever builds.
-    archive = subprocess.run(
-        ["git", "-c", "tar.umask=0022", "archive", commit.sha], cwd=root, check=True, capture_output=True
-    )
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+    """Export the commit to a new folder and build there what the programs that are here can build."""
+    exported = _exported(root, commit)
+    with tarfile.open(fileobj=io.BytesIO(exported)) as tar:
         tar.extractall(folder, filter="tar")
+        files = tar.getnames()
+    found, dist, name = programs(root), folder / "dist", f"tachograph-{commit.version}"
     environment = {"SOURCE_DATE_EPOCH": str(commit.time)}
-    if shutil.which("npm"):
+    if "npm" in found:
         for command in (["ci", "--ignore-scripts", "--no-audit", "--no-fund"], ["run", "build"]):
-            run(["npm", *command], folder / "grafana/preview", environment)
+            run([found["npm"], *command], folder / "grafana/preview", environment)
     run([python, "-c", SDIST], folder, environment)
-    (source,) = (folder / "dist").glob("*.tar.gz")
-    _normalise(source, commit.time)
+    (source,) = dist.glob("*.tar.gz")
+    source.write_bytes(archive.normalised(source, commit.time))
     wheel: list[str | Path] = [python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]
     run([*wheel, "--wheel-dir", "dist", source], folder, environment)
-    sbom.write(folder, commit.version, folder / f"dist/tachograph-{commit.version}.cdx.json")
-    return {path.name: path.read_bytes() for path in (folder / "dist").iterdir()}
+    sbom.write(folder, commit.version, dist / f"{name}.cdx.json")
+    if {"dpkg-deb", "uv"} <= found.keys():
+        package.build(folder, commit, dist, next(dist.glob("*.whl")))
+    if "helm" in found:
+        run([found["helm"], "package", "deploy/helm/tachograph", "--destination", "dist"], folder)
+        (chart,) = dist.glob("*.tgz")
+        chart.write_bytes(archive.normalised(chart, commit.time))
+    if "mkdocs" in found:
+        site.stage(folder / "site", folder, files)
+        (dist / f"{name}-docs.tar.gz").write_bytes(_site(found["mkdocs"], folder / "site", commit))
+    recipe = folder / "recipe.tar"
+    recipe.write_bytes(_exported(root, commit, *image_files(folder)))
+    (dist / f"{name}-image.tar.gz").write_bytes(archive.normalised(recipe, commit.time))
+    return {path.name: path.read_bytes() for path in dist.iterdir()}
 
 
-def _normalise(source: Path, time: int) -> None:
-    """Rewrite a source distribution without what differs from build to build: times, owner and order."""
-    packed = io.BytesIO()
-    with (
-        tarfile.open(source) as old,
-        gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=time) as stream,
-        tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as new,
-    ):
-        for member in sorted(old.getmembers(), key=lambda each: each.name):
-            plain = tarfile.TarInfo(member.name)
-            plain.type, plain.size, plain.mtime = member.type, member.size, time
-            plain.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
-            new.addfile(plain, old.extractfile(member))
-    source.write_bytes(packed.getvalue())
+def _exported(root: Path, commit: Commit, *paths: str) -> bytes:
+    """Return the commit, or these paths of it, as a tar; without git's own umask: modes are those of any builder."""
+    command = ["git", "-c", "tar.umask=0022", "archive", commit.sha, *paths]
+    return subprocess.run(command, cwd=root, check=True, capture_output=True).stdout
+
+
+def image_files(checkout: Path) -> Iterator[str]:
+    """Yield what `docker build` needs of a checkout: the files and folders that the Dockerfile copies, and itself."""
+    recipe = "exporter/Dockerfile"
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (checkout / recipe).read_text(encoding="utf-8"), re.MULTILINE)
+    yield from sorted({recipe, ".dockerignore", *(path for line in copied for path in line.split())})
+
+
+def _site(mkdocs: Path, folder: Path, commit: Commit) -> bytes:
+    """Return the staged documents as a site, packed, every link of it checked."""
+    environment = {"SOURCE_DATE_EPOCH": str(commit.time), "NO_MKDOCS_2_WARNING": "1"}
+    run([mkdocs, "build", "--quiet", "--strict", "--config-file", folder / "mkdocs.yml"], folder, environment)
+    return archive.folder(folder / "site", f"tachograph-{commit.version}-docs", commit.time)

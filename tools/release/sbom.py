@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tachograph import __version__
 from tachograph_lab.checkout import root
-from tools.release.programs import BuildError, run
+from tools.programs import BuildError, run
 
 DYNAMIC = 'dynamic = ["version", "readme"]'
 """The line of pyproject.toml in whose place cyclonedx-py finds the version."""

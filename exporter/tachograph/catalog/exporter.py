@@ -97,6 +97,6 @@ CONNECTIONS = _row(
 )  # fmt: skip
 CONNECTIONS_REFUSED = _row(
     "exporter_connections_refused_total", COUNTER, "", ("kind", "reason"),
-    "Connections refused, or closed to make room; auth: requests.",
+    "Connections refused, or closed to make room; with reason auth, requests.",
     vocabulary=CONNECTION_REFUSALS,
 )  # fmt: skip

@@ -111,7 +111,7 @@ GPU_SM_OCCUPANCY = _row(
     unread=_TUNING,
 )  # fmt: skip
 GPU_TENSOR_ACTIVE = _row(
-    "gpu_tensor_active_ratio", GAUGE, "ratio", GPU, "Sampled share of cycles in which the tensor cores worked.",
+    "gpu_tensor_active_ratio", GAUGE, "ratio", GPU, "Sampled share of cycles in which tensor cores worked.",
     dcgm=(Dcgm("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"),),
 )  # fmt: skip
 GPU_DRAM_ACTIVE = _row(

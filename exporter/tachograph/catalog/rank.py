@@ -510,7 +510,7 @@ TRAIN_MEMORY_RESERVED = _row(
 )  # fmt: skip
 TRAIN_MEMORY_PEAK = _row(
     "train_memory_peak_bytes", GAUGE, "bytes", RANK,
-    "Highest GPU memory in live tensors since the start.", loggable=True,
+    "Highest GPU memory in live tensors.", loggable=True,
     detail=True,
 )  # fmt: skip
 TRAIN_MEMORY_INACTIVE = _row(

@@ -365,7 +365,7 @@ RUN_OVERDUE = _row(
 # These exist only while the run is overdue on the node, or has not started for three minutes.
 RUN_OVERDUE_RANKS = _row(
     "run_overdue_ranks", GAUGE, "", ("run", "phase"),
-    "Ranks of an overdue run by phase; unmarked: outside all, unknown: not given.",
+    "Ranks of an overdue run by phase; unmarked: outside all, unknown: not given, stuck_save: in a stalled save.",
 )  # fmt: skip
 RUN_OVERDUE_LINE = _row(
     "run_overdue_line_ranks", GAUGE, "", ("run", "where"),
@@ -385,7 +385,7 @@ RUN_HANG_STILL = _row(
 )  # fmt: skip
 RUN_HANG_ENQUEUED = _row(
     "run_hang_enqueued", GAUGE, "", ("run", "group", "figure"),
-    "Last collective's sequence number of an overdue run's furthest and least rank, and collectives per step.",
+    "Sequence number of an overdue run's last collective, on its furthest and its last rank, and collectives per step.",
 )  # fmt: skip
 RUN_HANG_SUSPECT = _row(
     "run_hang_suspect_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "why", "pid", "where"),

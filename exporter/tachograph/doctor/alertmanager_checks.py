@@ -12,7 +12,7 @@ from typing import Any
 from tachograph.alertmanager_api import Alertmanager
 from tachograph.bundle import merged
 from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
-from tachograph.humanize import listed, plural
+from tachograph.humanize import count, listed, plural
 
 WATCHDOG = "TachographWatchdog"
 TEST_PAGE = "TachographTestPage"
@@ -43,8 +43,22 @@ def checks(alertmanager: Alertmanager, *, send_test_page: bool) -> Iterator[Chec
     else:
         then = "see the line on where Prometheus sends alerts; it repeats one within a minute"
         yield fail("the watchdog, an alert that always fires, is not there", then)
+    yield from _arriving(alertmanager)
     if send_test_page:
         yield _test_page(alertmanager, theirs)
+
+
+def _arriving(alertmanager: Alertmanager) -> Iterator[CheckResult]:
+    """Yield whether notifications arrive, by each integration that has tried to send any."""
+    for integration, (tried, in_vain) in sorted(alertmanager.attempts().items()):
+        if not tried:
+            continue
+        attempts = f"{plural(tried, 'attempt')} since it started, {count(in_vain)} failed"
+        if in_vain < tried:
+            yield ok(f"notifications by {integration} arrive: {attempts}")
+        else:
+            then = "Alertmanager's log has the reason; compare the addresses of its receivers"
+            yield fail(f"notifications by {integration} do not arrive: {attempts}", then)
 
 
 def _status(data: Mapping[str, Any]) -> tuple[str, str]:

@@ -121,7 +121,7 @@ def _row(alike: Sequence[AlertEpisode], window: Window) -> Sequence[str]:
     if first.since is not None and first.since < first.fired - 1:
         when += f'<span class="why">true since {humanize.utc(first.since)}</span>'
     lasted = humanize.span(sum(max(each.ended - each.fired, 0) for each in alike))
-    lasted = ("at least " if first.before or last.still else "") + lasted
+    lasted = f'<span class="time">{"at least " if first.before or last.still else ""}{lasted}</span>'
     lasted += f'<span class="why">{len(alike)} times</span>' if len(alike) > 1 else ""
     lasted += f'<span class="why">still firing at {humanize.utc(window.end)}</span>' if last.still else ""
     return (

@@ -82,8 +82,13 @@ class Scale:
     log: bool = False
 
     @classmethod
-    def over(cls, area: PlotArea, values: Iterable[float], *, zero: bool, most: float | None = None) -> Scale:
-        """Return a scale over the values that are finite; `zero`: it includes 0; `most`: the highest possible value."""
+    def over(
+        cls, area: PlotArea, values: Iterable[float], *, zero: bool, most: float | None = None, whole: bool = False
+    ) -> Scale:
+        """Return a scale over the values that are finite.
+
+        `zero`: it includes 0; `most`: the highest possible value; `whole`: labels are whole numbers, as of things.
+        """
         found = [min(max(value, -LARGEST), LARGEST) for value in values if math.isfinite(value)] or [0.0, 1.0]
         low, high = min(found), max(found)
         if not zero and low > 1 / LARGEST and high / 1000 > low:
@@ -94,7 +99,7 @@ class Scale:
         if high - low < 1e-9 * max(abs(low), abs(high), 1 / LARGEST):
             room = 1.0 if zero and not high else 0.1 * abs(low) or 1.0
             low, high = low - (0.0 if zero else room), high + room
-        gap = _round_gap((high - low) / 4)
+        gap = max(_round_gap((high - low) / 4), 1.0 if whole else 0.0)
         first, last = math.floor(low / gap + 1e-9), math.ceil(high / gap - 1e-9)
         if most is not None:
             last = min(last, math.ceil(most / gap - 1e-9))
@@ -170,16 +175,21 @@ def band(scale: Scale, low: Sequence[Point], high: Sequence[Point], step: float,
 
 
 def stacked(
-    area: PlotArea, layers: Sequence[tuple[str, Mapping[float, float]]], form: Callable[[float], str], step: float
+    area: PlotArea,
+    layers: Sequence[tuple[str, Mapping[float, float]]],
+    form: Callable[[float], str],
+    step: float,
+    *,
+    whole: bool = False,
 ) -> list[str]:
-    """Return areas of styles and samples, stacked in this order, with the labels of their axis."""
+    """Return areas of styles and samples, stacked in this order, with the labels of their axis, perhaps whole ones."""
     times = sorted(set().union(*(samples for _, samples in layers)))
     floor, edges = dict.fromkeys(times, 0.0), []
     for style, samples in layers:
         top = {time: floor[time] + max(samples.get(time, 0.0), 0.0) for time in times}
         edges.append((style, list(floor.items()), list(top.items())))
         floor = top
-    scale = Scale.over(area, floor.values(), zero=True)
+    scale = Scale.over(area, floor.values(), zero=True, whole=whole)
     return [*scale.axis(form), *(band(scale, low, high, step, f"fill-{style}") for style, low, high in edges)]
 
 

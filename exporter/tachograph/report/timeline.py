@@ -152,7 +152,7 @@ def ranks_by_phase(queries: SectionQueries) -> Figure:
     if not layers:
         return figure
     area = PlotArea(queries.window, LEFT, 8, BANDS)
-    parts = stacked(area, layers, humanize.count, queries.window.coarse)
+    parts = stacked(area, layers, humanize.count, queries.window.coarse, whole=True)
     figure.picture = area.picture("Ranks in each phase over time", parts)
     figure.legend = [(each, each) for each, _ in layers]
     return figure

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from tachograph.diagnosis import DATA_STALL_RATIO
 from tachograph.humanize import age, duration, percent, plural
-from tachograph.top.overview import RankRow, RunSummary, Trouble
+from tachograph.top.overview import FiringAlert, RankRow, RunSummary, Trouble
 
-NO_STEP = "RunHung.md; top --exporter NODE and /blackbox/RUN of its exporter have more"
+NO_STEP = "RunHung.md"
 
 
-def run_problems(run: RunSummary, ranks: Sequence[RankRow]) -> Iterator[Trouble]:
-    """Yield what is wrong with a run, the worst first, given its worst ranks."""
+def run_problems(run: RunSummary, ranks: Sequence[RankRow], alerts: Sequence[FiringAlert] = ()) -> Iterator[Trouble]:
+    """Yield what is wrong with a run, the worst first, given its worst ranks, and the alerts that say since when."""
     yield from _ended(run, ranks)
     if run.nonfinite_ranks:
         first = next((f", {_who(rank)} first" for rank in ranks if "NaN first" in rank.marks), "")
@@ -27,14 +27,23 @@ def run_problems(run: RunSummary, ranks: Sequence[RankRow]) -> Iterator[Trouble]
             by = "" if rank.lag_seconds is None else f", {duration(rank.lag_seconds)} after the others in each step"
             where = f"; it is busy longest in {rank.cause}" if rank.cause else ""
             remedy = "compare its phase, and the clocks and temperature of its GPU, with the others': StragglerRank.md"
-            text = f"{_who(rank, 'Rank')} of run {run.name} arrives last{by}{where}."
-            yield Trouble("Late rank", text, run.name, remedy=remedy)
+            seconds = max((one.seconds for one in alerts if _is_of(one, rank)), default=None)
+            last = "arrives last" if seconds is None else f"has arrived last for {age(seconds)}"
+            text = f"{_who(rank, 'Rank')} of run {run.name} {last}{by}{where}."
+            yield Trouble("Late rank", text, run.name, seconds=seconds, remedy=remedy)
     if run.data_seconds is not None and run.step_seconds:
         share = run.data_seconds / run.step_seconds
         if share > DATA_STALL_RATIO:
-            text = f"Run {run.name}: {percent(share)} of each step is a wait for data, {duration(run.data_seconds)}."
+            seconds = max((one.seconds for one in alerts if one.name == "DataStall"), default=None)
+            lasts = "" if seconds is None else f", for {age(seconds)}"
+            of = f"{duration(run.data_seconds)} of {duration(run.step_seconds)}"
+            text = f"Run {run.name}: {percent(share)} of each step is a wait for data, {of}{lasts}."
             remedy = "more workers in the DataLoader, or faster storage: DataStall.md"
-            yield Trouble("Data", text, run.name, remedy=remedy)
+            yield Trouble("Data", text, run.name, seconds=seconds, remedy=remedy)
+
+
+def _is_of(alert: FiringAlert, rank: RankRow) -> bool:
+    return alert.name == "StragglerRank" and alert.rank == str(rank.rank) and alert.node in {"", rank.node}
 
 
 def _ended(run: RunSummary, ranks: Sequence[RankRow]) -> Iterator[Trouble]:
@@ -60,8 +69,10 @@ def _hung(run: RunSummary, ranks: Sequence[RankRow]) -> Trouble:
         pid = f" (pid {culprit.pid})" if culprit.pid else ""
         cause = f" is {culprit.cause}" if culprit.cause else ""
         text += f"; {_who(culprit)}{cause}{doing}{at}{pid}"
-        if culprit.pid:
-            remedy = f"on {culprit.node or 'its node'}: py-spy dump --pid {culprit.pid}; {NO_STEP}"
+        node = culprit.node or "its node"
+        looks = [f"py-spy dump --pid {culprit.pid} on {node} shows where it stands"] if culprit.pid else []
+        looks += [f"`tachograph top --exporter {culprit.node}` has more"] if culprit.node else []
+        remedy = ": ".join(filter(None, ["; ".join(looks), NO_STEP]))
     return Trouble("No step", f"{text}.", run.name, urgent=True, seconds=run.state_seconds, remedy=remedy)
 
 

@@ -95,7 +95,7 @@ class RunSource:
             alerts=tuple(alerts),
             ranks_in_all=sum(states.values()),
             notes=(misused,) if misused else (),
-            problems=tuple(run_problems(summary, worst)),
+            problems=tuple(run_problems(summary, worst, alerts)),
         )
 
     def _ranks(self, wanted: str, alerts: Iterable[FiringAlert], now: float, usual_wait: float | None) -> list[RankRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tachograph.attach.summary import SUMMARY_ENVIRONMENT, figures_text
 from tachograph.catalog.rank import ALIVE
@@ -22,6 +22,9 @@ PAGE_SECONDS = 1.0
 
 LINE_SECONDS = 5.0
 """How often a line on the run appears on a terminal."""
+
+FORGET_SECONDS = 60.0
+"""A problem that has been absent for so long is said in full again when it comes back."""
 
 SETTLE_SECONDS = 3.0
 """How long the exporter may take to show the end of ranks whose program has ended."""
@@ -62,7 +65,7 @@ class Watched:
         self.record = LastValues()
         self._source, self._metrics = NodeSource(exporter.url, PAGE_SECONDS), f"{exporter.url}/metrics"
         self._next_line = time.monotonic() + LINE_SECONDS
-        self._said: frozenset[tuple[str, str]] = frozenset()
+        self._last_seen: dict[tuple[str, str], float] = {}
         self._while_it_ran: tuple[Trouble, ...] = ()
         self._last: tuple[Trouble, ...] = ()
 
@@ -71,10 +74,13 @@ class Watched:
         overview = self.read()
         if overview is None or not sys.stderr.isatty():
             return
-        before, self._said = self._said, frozenset((one.kind, one.run) for one in overview.problems)
-        if self._said - before or time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + LINE_SECONDS
-            for line in lines(overview):
+        now = time.monotonic()
+        said = {key for key, at in self._last_seen.items() if now - at < FORGET_SECONDS}
+        present = {(one.kind, one.run) for one in overview.problems}
+        self._last_seen.update(dict.fromkeys(present, now))
+        if present - said or now >= self._next_line:
+            self._next_line = now + LINE_SECONDS
+            for line in lines(overview, said):
                 sys.stderr.write(f"\r\x1b[K{line}\n")  # over a progress bar, which draws itself again below
             sys.stderr.flush()
 
@@ -105,11 +111,17 @@ class Watched:
         return overview
 
 
-def lines(overview: Overview) -> list[str]:
-    """Return what is wrong, with what usually helps, and then a line on each run: how it goes."""
+def lines(overview: Overview, said: Collection[tuple[str, str]] = ()) -> list[str]:
+    """Return what is wrong, with what usually helps, and then a line on each run: how it goes.
+
+    Of the problems that have been `said` already, by kind and run, only a missing step and what is urgent are repeated,
+    without advice.
+    """
     shown = harmless(overview)
+    new = [one for one in shown.problems if (one.kind, one.run) not in said]
     return [
-        *map(in_words, shown.problems),
+        *map(in_words, new),
+        *(one.text for one in shown.problems if one not in new and (one.urgent or one.kind == NO_STEP)),
         *(f"{run.name} {run.state}:{figures_of(run, WIDTH).plain}" for run in shown.runs),
     ]
 

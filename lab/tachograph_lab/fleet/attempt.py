@@ -63,6 +63,7 @@ class Attempt:
         self.aside = RanksAside([each for each in pauses if each.alone], _PAUSED_IN)
         self._stuck_saves = [each for each in stuck_saves if each.until > began]
         self._hung = False
+        self._written: Seconds | None = None
         self.begin(began, init=init)
 
     @property
@@ -74,7 +75,7 @@ class Attempt:
         self, at: float, *, init: float = 0.0, checkpoint: Seconds | float = 0.0, evaluation: float = 0.0
     ) -> None:
         """Plan the cycle that begins at `at`."""
-        self.at = at
+        self.at, self._written = at, None
         spent = np.zeros_like(self.seconds)
         spent[OPTIMIZER] = self._optimizer
         spent[CHECKPOINT], spent[EVAL], spent[INIT] = checkpoint, evaluation, init
@@ -100,6 +101,10 @@ class Attempt:
                 self._hung = True
         if self._hung:
             self.completion = math.inf
+
+    def still_seconds(self, rank: int, now: float) -> float:
+        """Return for how long a rank that is in a save has written nothing, where one of the ranks is stuck in it."""
+        return 0.0 if self._written is None else max(0.0, now - float(self._written[rank]))
 
     def hang(self, at: float) -> None:
         """Make every all-reduce from now on hang: one of the ranks is gone."""
@@ -171,6 +176,8 @@ class Attempt:
         for stuck in self._stuck_saves:
             if stuck.at <= at < stuck.until:
                 written: Seconds = at + spent[: CHECKPOINT + 1].sum(0)
+                self._written = written.copy()
+                self._written[stuck.rank] = at + spent[:CHECKPOINT, stuck.rank].sum()
                 spent[CHECKPOINT] = stuck.until - at - spent[OPTIMIZER]
                 if math.isinf(stuck.until):
                     written[stuck.rank] = math.inf

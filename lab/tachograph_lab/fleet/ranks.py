@@ -215,6 +215,8 @@ class AttemptRanks:
                 "histograms": {"step_seconds": histogram},
                 "events": list(self._savers[rank > 0].events), "dropped": 0,
             }  # fmt: skip
+            if frame["phase"] == "checkpoint" and (still := attempt.still_seconds(rank, now)) >= 1.0:
+                frame["still"] = still
             if completed:
                 frame["progress_time"] = self._epoch + position.ended[rank]
             yield rank, frame

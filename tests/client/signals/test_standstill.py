@@ -26,16 +26,18 @@ class Watched:
         monkeypatch.setattr(standstill, "perf_counter", lambda: self.now)
         monkeypatch.setattr(standstill, "whereabouts", self._look)
         self.standstill = Standstill()
+        self.still = 0.0
+        monkeypatch.setattr(self.standstill._activity, "still_seconds", lambda now, since: self.still)
 
     def _look(self, thread: int) -> str:
         assert thread == threading.get_ident()
         self.looks += 1
         return f"look {self.looks}"
 
-    def steps(self, count: int) -> None:
+    def steps(self, count: int, *, saved: float = 0.0) -> None:
         for number in range(count):
             self.now += 1.0
-            seconds = tuple(self.now if name == "forward" else 0.0 for name in PHASES)
+            seconds = tuple({"forward": self.now, "checkpoint": saved}.get(name, 0.0) for name in PHASES)
             self.standstill.observe(StepRecord(number, self.now - 1.0, self.now, None, seconds, 0.0))
             assert self.standstill.where("forward", self.now) == ""
 
@@ -93,6 +95,37 @@ def test_one_that_usually_takes_seconds_is_long_after_half_a_minute(rank: Watche
     since = rank.now
     assert rank.after(30.0, "checkpoint", since) == ""
     assert rank.after(0.5, "checkpoint", since) == "look 1"
+
+
+def test_a_save_in_which_nothing_is_done_has_the_time_of_a_step(rank: Watched) -> None:
+    """How long saves take is known from steps, too: one of less than a second is rarely seen."""
+    rank.steps(10, saved=1.5)
+    since, rank.still = rank.now, 10.1
+    assert rank.after(12.9, "checkpoint", since) == ""
+    assert rank.standstill.still == 10.1
+    assert rank.after(0.2, "checkpoint", since) == "look 1"
+    assert rank.standstill.stall == (since, False)
+    rank.still = 0.0
+    assert rank.after(1.0, "checkpoint", since) == "", "it goes on"
+    assert rank.after(16.0, "checkpoint", since) == "look 2"
+    assert rank.standstill.stall == (since, True)
+    assert rank.after(1.0, "data", rank.now) == ""
+    assert rank.standstill.still == 0.0
+
+
+def test_a_save_in_which_nothing_is_done_may_take_twice_the_longest(rank: Watched) -> None:
+    """Where that is more; as any other."""
+    rank.steps(10, saved=8.0)
+    since, rank.still = rank.now, 15.0
+    assert rank.after(15.9, "checkpoint", since) == ""
+    assert rank.after(0.2, "checkpoint", since) == "look 1"
+
+
+def test_a_first_save_has_its_minute_however_still(rank: Watched) -> None:
+    """Nobody knows how long it takes."""
+    rank.steps(10)
+    since, rank.still = rank.now, 50.0
+    assert rank.after(59.0, "checkpoint", since) == ""
 
 
 def test_before_the_first_step_a_phase_may_take_a_minute(rank: Watched) -> None:

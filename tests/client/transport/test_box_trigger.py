@@ -105,6 +105,13 @@ def test_a_rank_that_often_stands_still_and_goes_on(rank: Rank) -> None:
     assert rank.stands(rank.now - 299, 5) == 1
 
 
+def test_a_save_in_which_nothing_is_done_is_a_standstill(rank: Rank) -> None:
+    """Its box says that it is a save."""
+    with rank.state.clock.phases["checkpoint"]:
+        assert rank.stands(rank.now - 11, 20) == 1
+    assert rank.reasons == ["in checkpoint for 12 s"]
+
+
 def test_a_long_start_save_or_evaluation_is_none(rank: Rank) -> None:
     """Up to five minutes, however often: a healthy run has those."""
     for _ in range(10):

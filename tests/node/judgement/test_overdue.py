@@ -22,7 +22,9 @@ class Stalled:
         self.table, self.hand = table, hand
         self.seq = 0
 
-    def stand(self, seconds: float, *phases: str | None, step: bool = False, **metrics: Any) -> RunJudgement:
+    def stand(
+        self, seconds: float, *phases: str | None, step: bool = False, still: float = 0.0, **metrics: Any
+    ) -> RunJudgement:
         """Let time pass, have every rank say its phase, and return what is concluded."""
         before = self.hand.clock.wall() if step else None
         self.hand.turn(seconds)
@@ -32,7 +34,7 @@ class Stalled:
             if self.seq == 1:
                 self.table.greet(rank, rank=rank, world_size=len(phases))
             self.progress = before or self.progress
-            said = {"phase": phase, "phase_since": self.progress if phase else None, "time": wall}
+            said = {"phase": phase, "phase_since": self.progress if phase else None, "time": wall, "still": still}
             self.table.tell(rank, self.seq, metrics=STEPS | metrics, progress_time=self.progress, **said)
         (run,) = self.judged().runs
         return run
@@ -154,6 +156,18 @@ def test_most_in_a_pause_have_half_an_hour(run: Stalled) -> None:
     assert run.stand(1799.0, "checkpoint", "checkpoint", "backward", step=True).state == "running"
     found = run.stand(2.0, "checkpoint", "checkpoint", "backward")
     assert (found.state, found.hang_limit_seconds) == ("hung", pytest.approx(1800.15))
+
+
+def test_a_save_that_is_stuck_is_no_excuse(run: Stalled) -> None:
+    """Three have taken at most 4 s: beyond five times as long it is a hang if nothing moves."""
+    for saved in range(4):
+        last = {"phase_seconds_total": STEPS["phase_seconds_total"] | {"checkpoint": 4.0 * saved}}
+        run.stand(1.0, "backward", "backward", step=True, **last)
+    assert run.stand(19.0, "checkpoint", "backward", still=19.0, **last).state == "running"
+    found = run.stand(1.0, "checkpoint", "backward", still=0.0, **last)
+    assert (found.state, found.hang_limit_seconds) == ("running", pytest.approx(300.15))
+    found = run.stand(1.0, "checkpoint", "backward", still=22.0, **last)
+    assert (found.state, found.culprit, found.hang_limit_seconds) == ("hung", 0, pytest.approx(15.15))
 
 
 def test_a_rank_that_is_frozen_is_the_one_that_is_behind(run: Stalled) -> None:

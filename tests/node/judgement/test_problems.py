@@ -54,7 +54,7 @@ def test_a_rank_that_is_late_and_in_what(table: Any, hand: Any) -> None:
     found = judged(table, hand, well, {"wait": 0.0, "phases": {"forward": 0.06, "backward": 0.031}}, well)
     (problem,) = found.problems
     assert problem.sentence.startswith("Rank 1 of run r arrives last: it waits 0% of the time, the others here 40%; ")
-    assert problem.sentence.endswith("; it spends 40 ms more in forward in each step (pid 4242).")
+    assert problem.sentence.endswith("; it spends 40 ms more per step in phase forward (pid 4242).")
     assert problem.remedy.endswith("StragglerRank.md")
     assert (found.runs[0].wait_seconds, found.runs[0].ranks[1].late_phase) == (0.04, "forward")
 
@@ -62,7 +62,27 @@ def test_a_rank_that_is_late_and_in_what(table: Any, hand: Any) -> None:
 def test_of_two_ranks_the_difference_is_the_whole_one(table: Any, hand: Any) -> None:
     """The rank that is late is not among those it is compared with."""
     found = judged(table, hand, {"wait": 0.05, "phases": {"forward": 0.01}}, {"wait": 0.0, "phases": {"forward": 0.06}})
-    assert "; it spends 50 ms more in forward in each step" in found.problems[0].sentence
+    assert "; it spends 50 ms more per step in phase forward" in found.problems[0].sentence
+
+
+def test_since_when(table: Any, hand: Any) -> None:
+    """From ten seconds on; a pause of half a minute is forgiven, after a longer one it starts from 0."""
+    late = [{"wait": wait, "phases": {"data": 0.03}} for wait in (0.04, 0.0, 0.04)]
+    seconds = []
+    for pause in (0, 5, 5, 20, 40):
+        hand.turn(pause)
+        found = judged(table, hand, *late)
+        table.tick()
+        found = NodeJudgement("n", table, (), None, hand.clock)
+        seconds.append((found.runs[0].ranks[1].late_for_seconds, found.runs[0].data_for_seconds))
+        assert [one.seconds for one in found.problems] == list(seconds[-1])
+        texts = [one.sentence for one in found.problems]
+        if pause == 20:
+            assert texts[0].startswith("Rank 1 of run r has arrived last for 30 s: it waits 0% of the time")
+            assert texts[1].endswith("30 ms of 100 ms, for 30 s.")
+    assert [late_for for late_for, _ in seconds] == [data_for for _, data_for in seconds] == [0, 5, 10, 30, 0]
+    well = judged(table, hand, *[{"wait": 0.04, "phases": {"data": 0.01}}] * 3)
+    assert (well.runs[0].ranks[1].late_for_seconds, well.runs[0].data_for_seconds, well.problems) == (None, None, [])
 
 
 @pytest.mark.parametrize(

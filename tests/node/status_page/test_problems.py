@@ -236,6 +236,11 @@ def test_an_exit_code_is_a_reason(node: Node) -> None:
     assert node.problems()[0].startswith("Rank failed Ranks 0, 1 of run llama-7b failed, rank 0 first, 3.0 s ago")
 
 
+def states(node: Node) -> list[str]:
+    """Return look and word of each rank's state."""
+    return [" ".join(found) for found in re.findall(r'"State"><span class="state (\w+)">([^<]+)<', node.page())]
+
+
 def test_who_waits_least_arrives_last(node: Node) -> None:
     """The rank that the others wait for is named, and its lag stands in its row."""
     for rank in range(4):
@@ -247,6 +252,8 @@ def test_who_waits_least_arrives_last(node: Node) -> None:
         line == "Late rank Rank 1 of run llama-7b arrives last: it waits 2% of the time, the others here 40% (pid 2)."
     )
     assert 'data-name="Lags">38%<' in node.page()
+    assert states(node) == ["good running", "warn straggler", "good running", "good running"]
+    assert " here, 1.00 s a step</span></caption>" in node.page()
 
 
 def test_a_stall_names_the_rank_that_is_behind(node: Node) -> None:
@@ -273,6 +280,8 @@ def test_a_stall_names_the_rank_that_is_behind(node: Node) -> None:
         "No step Run llama-7b: no step for 42 s, usually 500 ms; rank 1 is 1 collective behind the others here, in "
         "data for 0.2 s."
     ]
+    assert states(node) == ["good running", "bad culprit", "good running"]
+    assert '<a href="/blackbox/llama-7b">Black box</a></caption>' in node.page()
     assert "rank 1 is not where the others are, in data for" in stand("data")[0]
     assert "no rank here stands out, all are in collective; the cause may be on another node." in stand("collective")[0]
     assert stand("checkpoint") == []
@@ -311,7 +320,7 @@ def test_the_usual_remedy_stands_under_a_problem(node: Node) -> None:
     said = "Loss Rank 0 of run llama-7b: the loss has been NaN since step 61; the last checkpoint, of step 65, is from "
     said += "after it."
     assert node.problems() == [said]
-    assert '<span class="why">restart from a checkpoint from before it, ' in node.page()
+    assert '<span class="why">→ restart from a checkpoint from before it, ' in node.page()
 
 
 def test_values_that_are_not_finite(node: Node) -> None:

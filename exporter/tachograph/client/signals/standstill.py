@@ -14,15 +14,20 @@ from time import perf_counter
 from typing import NamedTuple
 
 from tachograph import code_line
+from tachograph.catalog.rank import PHASES
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.ordinary_steps import OrdinarySteps
+from tachograph.client.signals.process_activity import ProcessActivity
 from tachograph.wire import MAX_WHERE_BYTES, cut
 
 STANDSTILL_SECONDS, STANDSTILL_STEPS = 10.0, 3
 """A step is overdue after so long and so many usual ones: earlier than a hang is."""
 
 PAUSE_SECONDS, KNOWN_PAUSE_SECONDS, PAUSE_FACTOR = 60.0, 30.0, 2.0
-"""Start-up, a save or an evaluation is long after so long, the first and later ones, and twice the longest so far."""
+"""Start-up, a save or an evaluation is long after so long, the first and later ones, and twice the longest so far.
+
+A save in which the process has done nothing for ten seconds has the time of a step, or twice the longest, unless it is
+the first."""
 
 EVERY_SECONDS = 10.0
 """How often a rank that stands still is looked at again."""
@@ -32,9 +37,14 @@ SWITCH = "TACHOGRAPH_STACKS"
 
 PAUSES = frozenset({"init", "checkpoint", "eval"})
 
+_SAVE = PHASES.index("checkpoint")
+
 
 class Stall(NamedTuple):
-    """A rank stands still since that `time.perf_counter`: in a pause or its first step, or else after a step."""
+    """A rank stands still since that `time.perf_counter`: in a pause or its first step, or else after a step.
+
+    A save in which nothing is done is not a pause.
+    """
 
     since: float
     is_pause: bool
@@ -43,24 +53,31 @@ class Stall(NamedTuple):
 class Standstill:
     """Knows how long steps and pauses usually take, and so when to look at the thread that it was made on.
 
-    `stall` is what `where` found when it was last asked.
+    `stall` and `still` are what `where` found when it was last asked: `still` are the seconds for which the process has
+    done nothing in the save that is under way.
     """
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.stall: Stall | None = None
+        self.still = 0.0
         self.is_off = os.environ.get(SWITCH, "").strip().lower() in ("0", "off", "false")
         self._ordinary = OrdinarySteps()
         self._usual = 0.0
         self._moved: float | None = None
         self._phase = "", 0.0
         self._longest = dict.fromkeys(PAUSES, 0.0)
+        self._saved = 0.0
+        self._activity = ProcessActivity()
         self._looked: float | None = None
         self._where = ""
 
     def observe(self, record: StepRecord) -> None:
         """Take a completed step."""
         self._moved = record.ended
+        if (saved := record.seconds[_SAVE]) > self._saved:  # looked at once a second, a short one is not seen
+            self._longest["checkpoint"] = max(self._longest["checkpoint"], saved - self._saved)
+            self._saved = saved
         if (step := self._ordinary.cost(record)) is not None:
             self._usual += (step.seconds - self._usual) / (8 if self._usual else 1)
 
@@ -73,6 +90,7 @@ class Standstill:
             self._longest[before] = max(self._longest[before], since - began)
         if phase in self._longest and self._moved is not None:
             self._moved = now  # a step may take its time again after a pause
+        self.still = self._activity.still_seconds(now, since) if phase == "checkpoint" else 0.0
         self.stall = self._stall(now, phase, since)
         if self.is_off or self.stall is None:
             self._looked, self._where = None, ""
@@ -91,11 +109,17 @@ class Standstill:
             longest = self._longest[phase]
             least = KNOWN_PAUSE_SECONDS if longest else PAUSE_SECONDS
             limit, began, is_pause = max(least, PAUSE_FACTOR * longest), since, True
+            if longest and self.still > STANDSTILL_SECONDS:
+                limit, is_pause = max(self._overdue, PAUSE_FACTOR * longest), False
         elif self._moved is None:
             limit, began, is_pause = PAUSE_SECONDS, since, True
         else:
-            limit, began, is_pause = STANDSTILL_SECONDS + STANDSTILL_STEPS * self._usual, self._moved, False
+            limit, began, is_pause = self._overdue, self._moved, False
         return Stall(began, is_pause) if now - began > limit else None
+
+    @property
+    def _overdue(self) -> float:
+        return STANDSTILL_SECONDS + STANDSTILL_STEPS * self._usual
 
 
 def whereabouts(thread: int) -> str:

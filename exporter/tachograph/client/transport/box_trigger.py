@@ -35,7 +35,8 @@ GAP_SECONDS = 10.0
 PATIENCE_SECONDS = 300.0
 """A start, a save, an evaluation or a compilation has taken too long after so much, half of NCCL's usual timeout.
 
-After a step a box is due once the rank stands still, unless it has stood still for half as long before and gone on."""
+After a step, or in a save in which nothing is done, a box is due once the rank stands still, unless it has stood still
+for half as long before and gone on."""
 
 FAILURE_SECONDS = 1.0
 """The longest that the box of a failure delays the end of the process."""
@@ -160,7 +161,7 @@ class BoxTrigger:
     def _in_words(self, stall: Stall, now: float) -> str:
         stood = f"for {now - stall.since:.0f} s"
         phase = self._state.clock.current.name
-        return f"in {phase} {stood}" if stall.is_pause else f"no step {stood}"
+        return f"in {phase} {stood}" if stall.is_pause or phase == "checkpoint" else f"no step {stood}"
 
     def _make(self, reason: str, now: float, *, connected: bool, end: End | None = None) -> None:
         self._made_at = now

@@ -185,6 +185,8 @@ class RankState:
             frame["raised"] = {"category": failure.category, "message": failure.message, "time": at}
         if where := self.standstill.where(phase, since):
             frame["where"] = where
+        if self.standstill.still >= 1.0:
+            frame["still"] = self.standstill.still
         if notices := self.misuse.notices():
             frame["notices"] = notices
         return frame

@@ -17,6 +17,8 @@ from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
 
 REASON_LENGTH = 160
 RANKS_NAMED = 6
+SAID_SECONDS = 10.0
+"""A late rank and a wait for data have their time beside them from then on."""
 
 (
     BROKEN_GPU, ENDED, SILENT, NOT_FINITE, HUNG, WARNING, OVERDUE, BLIND, SLOWED, LATE_RANK, DATA, MEMORY, WORN,
@@ -70,12 +72,16 @@ def of_run(run: RunJudgement) -> Iterator[Problem]:
     for rank in run.ranks:
         if "straggler" in rank.marks:
             wait, lag = rank.wait_ratio or 0.0, rank.lag_ratio or 0.0
-            text = f" arrives last: it waits {percent(wait)} of the time, the others here {percent(wait + lag)}"
+            held = _for(rank.late_for_seconds)
+            last = f"has arrived last{held}" if held else "arrives last"
+            text = f" {last}: it waits {percent(wait)} of the time, the others here {percent(wait + lag)}"
             if rank.late_seconds is not None:
-                text += f"; it spends {duration(rank.late_seconds)} more in {rank.late_phase} in each step"
+                text += f"; it spends {duration(rank.late_seconds)} more per step in phase {rank.late_phase}"
             text += f" (pid {rank.pid})." if rank.pid else "."
             remedy = "compare its phase, and the clocks and temperature of its GPU, with the others': StragglerRank.md"
-            yield _problem(LATE_RANK, "Late rank", text, run, [rank])._replace(remedy=remedy)
+            yield _problem(LATE_RANK, "Late rank", text, run, [rank])._replace(
+                remedy=remedy, seconds=rank.late_for_seconds
+            )
     yield from _waits_for_data(run)
 
 
@@ -123,7 +129,13 @@ def _waits_for_data(run: RunJudgement) -> Iterator[Problem]:
         text, remedy = f"{text}, with num_workers=0", "give the DataLoader worker processes: num_workers=4, or more"
     else:
         remedy = "more workers in the DataLoader, or faster storage: DataStall.md"
-    yield _problem(DATA, "Data", f"{text}.", run)._replace(remedy=remedy)
+    text = f"{text}{_for(run.data_for_seconds, comma=',')}."
+    yield _problem(DATA, "Data", text, run)._replace(remedy=remedy, seconds=run.data_for_seconds)
+
+
+def _for(seconds: float | None, comma: str = "") -> str:
+    """Return for how long something has been so, once that is news."""
+    return f"{comma} for {age(seconds)}" if seconds is not None and seconds >= SAID_SECONDS else ""
 
 
 def of_memory(run: RunJudgement, sizes: Mapping[str, float]) -> Iterator[Problem]:

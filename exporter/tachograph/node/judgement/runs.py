@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import median, median_low
+from statistics import median
 
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import DATA_STALL_RATIO, LAG_SECONDS, QUIET_PHASES, STALL_SECONDS, STALL_STEPS, STATES
+from tachograph.diagnosis import LAG_SECONDS, QUIET_PHASES, STALL_SECONDS, STALL_STEPS, STATES
 from tachograph.humanize import age, duration, plural
 from tachograph.node.ranks.conclusions.hangs import entered, hang_suspects, hangs_after, is_crowd
-from tachograph.node.ranks.conclusions.lags import is_late, is_straggler, lags
+from tachograph.node.ranks.conclusions.lags import is_late, lags
+from tachograph.node.ranks.conclusions.since import DATA, data_limit, data_seconds, stragglers, waits_for_data
 from tachograph.node.ranks.conclusions.view import RunView, gauge
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
@@ -30,7 +31,7 @@ class RankJudgement:
     still, `process` the state of one that is frozen. `data_seconds` is its wait for data per step, `data_workers` the
     number of its loader's processes. `lost` is whether its last loss was NaN or infinite, also of one that has
     ended, `nonfinite_step` the first step at which it was; `late_phase` is where a rank that is late spends more time
-    than the others, by `late_seconds` per step.
+    than the others, by `late_seconds` per step, and `late_for_seconds` for how long it has held the run up.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class RankJudgement:
     mean_lag_seconds: float | None
     late_phase: str
     late_seconds: float | None
+    late_for_seconds: float | None
     data_seconds: float | None
     data_workers: float | None
     memory_peak_bytes: float | None
@@ -80,7 +82,8 @@ class RunJudgement:
     It is overdue without a step for longer than a hang takes where nobody pauses, and hung after `hang_limit_seconds`.
     `culprit` is the rank that holds it up then, `behind` by how many collectives; `sentence` says that in words, from
     10 s and ten usual steps on. `wait_seconds` and `data_seconds` are what the median rank waits for the others and for
-    data in each step, `saving_seconds` is for how long a save has been under way, `checkpoint_step` that of the last.
+    data in each step, `data_for_seconds` is for how long that has been too much, `saving_seconds` for how long a save
+    has been under way, `checkpoint_step` that of the last.
     """
 
     run: str
@@ -91,6 +94,7 @@ class RunJudgement:
     wait_seconds: float | None
     data_seconds: float | None
     data_limit: float
+    data_for_seconds: float | None
     saving_seconds: float | None
     checkpoint_seconds: float | None
     checkpoint_step: float | None
@@ -113,6 +117,7 @@ class _Run:
     def __init__(self, run: str, ranks: Sequence[Rank], table: RankTable, now: float, wall: float) -> None:
         self.run, self.ranks, self.table, self.now, self.wall = run, ranks, table, now, wall
         self.view = RunView(run, {rank: table.state_of(rank) for rank in ranks}, now, wall)
+        self.since = table.since(run)
         self.states, self.steps, self.waits = self.view.states, self.view.steps, self.view.waits
         self.running, self.step_seconds = self.view.running, self.view.step_seconds
         self.phases = {rank: rank.series.gauges.get(catalog.TRAIN_RECENT_PHASE.key, {}) for rank in self.running}
@@ -138,8 +143,9 @@ class _Run:
             step_seconds=self.step_seconds,
             seconds_without_step=self.without_step,
             wait_seconds=median(self.waits.values()) if self.waits else None,
-            data_seconds=self._data_seconds(),
-            data_limit=max(self.view.thresholds("data_stall_ratio"), default=0.0) or DATA_STALL_RATIO,
+            data_seconds=data_seconds(self.view),
+            data_limit=data_limit(self.view),
+            data_for_seconds=self.since.seconds(DATA, self.now) if waits_for_data(self.view) else None,
             saving_seconds=max(saving, default=None),
             checkpoint_seconds=None if not saved else max(0.0, self.wall - max(saved)),
             checkpoint_step=max(of_saves, default=None),
@@ -154,11 +160,6 @@ class _Run:
         """Return whether a step is missing that whoever looks should hear of, though it is no hang yet."""
         return self.step_seconds is not None and seconds > max(STALL_SECONDS, STALL_STEPS * self.step_seconds)
 
-    def _data_seconds(self) -> float | None:
-        """Return what the median rank waits for data in each step; None where no rank loads data."""
-        waits = [phases["data"] for phases in self.phases.values() if "data" in phases]
-        return median_low(waits) if waits else None
-
     def _late_in(self, rank: Rank) -> tuple[str, float | None]:
         """Return the phase in which a rank is busy longer than the others here, by their median, and by how much."""
         others = [phases for other, phases in self.phases.items() if other is not rank]
@@ -172,7 +173,7 @@ class _Run:
 
     def _ranks(self, marked: Mapping[Rank, str], behind: float, *, is_trusted: bool) -> Iterator[RankJudgement]:
         lag, mean_lag = lags(self.waits), lags(_mean_waits(self.ranks))
-        tolerated = self.view.thresholds("straggler_ratio")
+        slow = stragglers(self.view)
         for rank in self.ranks:
             texts = (rank.why_failed(self.now), *rank.notices)
             reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in texts)
@@ -181,12 +182,11 @@ class _Run:
             late, wait, usual = lag.get(rank), self.waits.get(rank), self.steps.get(rank)
             ratio = late / usual if late is not None and usual else None
             share = wait / usual if wait is not None and usual else None
-            is_slow = ratio is not None and share is not None and is_straggler(ratio, share, tolerated)
-            late_in = self._late_in(rank) if is_slow else ("", None)
+            late_in = self._late_in(rank) if rank in slow else ("", None)
             marks = {
                 marked.get(rank, ""): True,
                 "NaN loss": loss is not None and not math.isfinite(loss),
-                "straggler": is_slow,
+                "straggler": rank in slow,
                 "late": ratio is not None and late is not None and is_late(late, ratio),
             }
             yield RankJudgement(
@@ -212,6 +212,7 @@ class _Run:
                 mean_lag_seconds=mean_lag.get(rank),
                 late_phase=late_in[0],
                 late_seconds=late_in[1],
+                late_for_seconds=self.since.seconds(rank, self.now) if rank in slow else None,
                 data_seconds=self.phases.get(rank, {}).get("data"),
                 data_workers=gauge(rank, catalog.TRAIN_DATA_WORKERS.key),
                 memory_peak_bytes=gauge(rank, catalog.TRAIN_MEMORY_PEAK.key),

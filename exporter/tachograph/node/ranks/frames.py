@@ -89,7 +89,8 @@ class State(msgspec.Struct, tag="state", frozen=True):
     """The current state of a rank; totals are cumulative, so the next frame makes up for a lost one.
 
     `raised`: the exception that the rank is held up by, as `category`, `message` and `time`; absent once it goes on.
-    `where`: the line at which a rank that makes no step is. Of these and `notices`, what is wrong is left out.
+    `where`: the line at which a rank that makes no step is. `still`: for how many seconds a rank in a save has done
+    nothing. Of these and `notices`, what is wrong is left out.
     """
 
     v: int
@@ -106,6 +107,7 @@ class State(msgspec.Struct, tag="state", frozen=True):
     notices: Any = None
     raised: Any = None
     where: Any = None
+    still: Any = None
 
 
 class BoxPart(msgspec.Struct, tag="box", frozen=True):

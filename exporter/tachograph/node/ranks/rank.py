@@ -19,6 +19,7 @@ from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.raised import Raised, known_reason, raised
 from tachograph.node.ranks.recent_steps import RecentSteps
 from tachograph.node.ranks.run_totals import CounterDelta
+from tachograph.node.ranks.save_times import SaveTimes
 from tachograph.node.ranks.saved_totals import SavedProcess
 from tachograph.node.ranks.series import MAX_LABEL_BYTES, RankSeries
 from tachograph.node.ranks.stack_memory import RankThreads, StackMemory, StuckProcess
@@ -131,6 +132,7 @@ class Rank:
         self.placement = GpuPlacement()
         self.series = RankSeries(self._limits, self._drops)
         self._recent = RecentSteps()
+        self.saves = SaveTimes()
         self._counted = 0.0
         self.seq = -1
         self._catching_up = False
@@ -142,6 +144,7 @@ class Rank:
         self._dropped = 0
         self.notices: tuple[str, ...] = ()
         self.where = ""
+        self.still = 0.0
         self._raised: Raised | None = None
         self._last_raised: Raised | None = None
         self._last_event = -1
@@ -261,6 +264,7 @@ class Rank:
         self._dropped = max(self._dropped, state.dropped)
         self.notices = self._texts(state.notices)
         self.where = self._text(state.where, MAX_WHERE_BYTES)
+        self.still = self._seconds(state.still)
         if self._process is not None:
             self._process.go_on()
         try:
@@ -274,6 +278,7 @@ class Rank:
             deltas = [delta._replace(number=0.0) for delta in deltas]
         self._note_progress(state)
         self._recent.take(self.series, state.time, self.progress)
+        self.saves.take(self.series, self.phase)
         if self._started is None:
             self._started = state.time - (self.series.total(_PHASES) or 0.0)
         if state.step is not None:
@@ -468,6 +473,14 @@ class Rank:
             return value
         self._drops["wrong_type"] += 1
         return ""
+
+    def _seconds(self, value: object) -> float:
+        if value is None:
+            return 0.0
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
+            return float(value)
+        self._drops["wrong_type"] += 1
+        return 0.0
 
     def _peak_fact(self, facts: Mapping[str, object]) -> float | None:
         if facts.get("peak_flops") is None:

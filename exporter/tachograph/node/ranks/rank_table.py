@@ -14,6 +14,7 @@ from tachograph.node.clock import Clock
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
 from tachograph.node.peaks import dtype_of, peaks_of
 from tachograph.node.ranks.boxes import Boxes
+from tachograph.node.ranks.conclusions.since import Since
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import GpuResolver
@@ -445,6 +446,10 @@ class RankTable:
             sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])
             if of_run := [*(run.conclusions.samples(view) if view.states else ()), *sums]:
                 yield run.owner, of_run
+
+    def since(self, run: str) -> Since:
+        """Return what is remembered of a run that has ranks here."""
+        return self._runs[run].conclusions.since
 
     def _view(self, name: str, run: Run) -> RunView:
         states = {rank: self.state_of(rank) for _, rank in sorted(run.ranks.items())}

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from html import escape
 from string import Template
+from urllib.parse import quote
 
 from tachograph import diagnosis
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
-from tachograph.humanize import age, coordinates, count, percent, plural, significant, utc
+from tachograph.humanize import age, coordinates, count, duration, percent, plural, significant, utc
 from tachograph.node.clock import Clock
 from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.judgement.problems import REASON_LENGTH, Problem
@@ -45,7 +47,11 @@ SENTENCE_LENGTH = 512
 ROW_REASON_LENGTH = 96
 FAILED = '<p class="soft">This part could not be drawn: see the log of this exporter.</p>'
 REFRESH_SECONDS = 5
-LOOKS = {"running": "good", "frozen": "bad", "dead": "bad", "failed": "bad", "finished": "idle"}
+LOOKS = {
+    "running": "good", "frozen": "bad", "dead": "bad", "failed": "bad", "finished": "idle",
+    "culprit": "bad", "NaN loss": "bad", "behind": "warn", "straggler": "warn", "late": "warn",
+}  # fmt: skip
+"""Of a rank's state; what one that runs is marked with takes the place of it, as in `tachograph top`."""
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +124,8 @@ def _problems(judged: NodeJudgement) -> str:
 def _problem(problem: Problem) -> str:
     who = escape(problem.who) + name(problem.run) if problem.run else ""
     text = plain(problem.text, SENTENCE_LENGTH)
-    remedy = note(plain(problem.remedy, SENTENCE_LENGTH)) if problem.remedy else ""
+    advice = re.sub("`([^`]+)`", r"<code>\1</code>", plain(problem.remedy, SENTENCE_LENGTH))
+    remedy = note(f"→ {advice}") if advice else ""
     return f"<li>{state('bad' if problem.urgent else 'warn', problem.kind)} {who}{text}{remedy}</li>"
 
 
@@ -137,7 +144,9 @@ def _runs(runs: Sequence[RunJudgement], table: RankTable) -> str:
         here = f"{len(run.ranks):,} of {plural(run.world_size, 'rank')} here"
         if left := len(run.ranks) - len(chosen):
             here += f", {left:,} not shown"
-        caption = f'Run {name(run.run)} <span class="soft">{here}</span>'
+        if run.step_seconds is not None and run.seconds_without_step is not None and not run.sentence:
+            here += f", {duration(run.step_seconds)} a step"
+        caption = f'Run {name(run.run)} <span class="soft">{here}</span>{_box_link(run)}'
         rows = [_rank(rank) for rank in chosen]
         if any(rank.coordinates for rank in chosen):
             placed = [coordinates(rank.coordinates) if rank.coordinates else ABSENT for rank in chosen]
@@ -149,13 +158,22 @@ def _runs(runs: Sequence[RunJudgement], table: RankTable) -> str:
     return "\n".join((*tables, WAITS_AND_LAGS))
 
 
+def _box_link(run: RunJudgement) -> str:
+    """Return a link to what the ranks of a run without a step left behind."""
+    path = quote(run.run, safe="")
+    return f' <a href="/blackbox/{path}">Black box</a>' if run.sentence else ""
+
+
 def _urgency(rank: RankJudgement) -> int:
     """Return what is shown first where there is no room for all."""
     return diagnosis.STATES.index(rank.state)
 
 
 def _rank(rank: RankJudgement) -> list[Cell]:
-    look, classes = state(LOOKS[rank.state], rank.state), ""
+    word = rank.marks[0] if rank.marks and rank.state == "running" else rank.state
+    look, classes = state(LOOKS[word], word), ""
+    if rank.cause:
+        look += note(plain(rank.cause))
     if rank.ended_seconds is not None:
         look += note(f"{age(rank.ended_seconds)} ago")
     elif rank.state == "frozen":

@@ -27,18 +27,18 @@ class RunOnNode:
     def says(self, rank: int, phase: str | None = None, since: float = 0.0, **facts: Any) -> None:
         """Send a frame: in `phase` for so many seconds; `made` is how long ago it made a step.
 
-        `where` is the line at which it stands still; the rest are metrics.
+        `where` is the line at which it stands still, `still` for how long it does nothing in a save, the rest metrics.
         """
         if rank not in self._seq:
             self.table.hello(rank, Hello(v=1, run="r", rank=rank, world_size=16, pid=10 + rank), Peer(1000, rank + 1))
         self._seq[rank] = self._seq.get(rank, 0) + 1
         self.table.heard(rank)
-        made, where = facts.pop("made", None), facts.pop("where", None)
+        made, where, still = facts.pop("made", None), facts.pop("where", None), facts.pop("still", None)
         told = {
             "phase_since": None if phase is None else self.wall - since,
             "progress_time": None if made is None else self.wall - made,
         }
-        moment = {"seq": self._seq[rank], "time": self.wall, "phase": phase, "where": where, **told}
+        moment = {"seq": self._seq[rank], "time": self.wall, "phase": phase, "where": where, "still": still, **told}
         self.table.state(rank, State(v=1, metrics=facts, **moment))
 
     def turn(self, seconds: float, *talkers: int) -> None:

@@ -86,7 +86,10 @@ COUNTABLE = 2.0**53
 START_SECONDS = 180.0
 """Before the first step, evidence is shown once no rank has moved on for so long."""
 PAUSE_MEMORY_SECONDS = 6 * 3600.0
-UNMARKED, UNKNOWN = "unmarked", "unknown"
+UNMARKED, UNKNOWN, STUCK_SAVE = "unmarked", "unknown", "stuck_save"
+KNOWN_SAVES, SAVE_FACTOR = 3, 5.0
+"""Once so many saves are known, one is stuck beyond so many times the longest. NVIDIA's resiliency extension has that
+factor: its timeouts are 5 times the longest interval that it has seen (`safety_factor`)."""
 
 
 def is_pause(phases: Collection[str]) -> bool:
@@ -101,10 +104,10 @@ def hangs_after(view: RunView) -> float:
     Its limit; beside three steps half an hour where most start, save or evaluate, or the usual step is not known, and
     five minutes where ranks may pause. The rules know more: run:hang_grace_seconds:max.
     """
-    phases = [doing(rank) for rank in members(view)]
-    is_quiet = 2 * sum(phase in diagnosis.QUIET_PHASES for phase in phases) > len(phases)
+    phases = [stands_in(rank, view) for rank in members(view)]
+    is_quiet = 2 * sum(phase in (*diagnosis.QUIET_PHASES, STUCK_SAVE) for phase in phases) > len(phases)
     grace = diagnosis.PAUSE_SECONDS if is_pause(phases) else 0.0
-    if view.step_seconds is None or is_quiet:
+    if view.step_seconds is None or (grace and is_quiet):
         grace = diagnosis.FIRST_STEPS_SECONDS
     return max(view.hang_limit, grace + diagnosis.HANG_STEPS * (view.step_seconds or 0.0))
 
@@ -120,6 +123,21 @@ def doing(rank: Rank) -> str:
     if rank.phase == "other" and gauge(rank, catalog.TRAIN_STEP_UNMARKED.key) is not None:
         return UNMARKED
     return rank.phase or UNKNOWN
+
+
+def stands_in(rank: Rank, view: RunView) -> str:
+    """Return the same of a run that makes no step: `stuck_save` in a save that is known to be none any more.
+
+    It takes far longer than the longest so far, and for as long as a hang takes the rank's process has done nothing:
+    larger saves and slow storage move. Three that this process has made tell how long one takes; the first after a
+    restart may be another matter.
+    """
+    phase = doing(rank)
+    if phase != "checkpoint" or rank.saves.count < KNOWN_SAVES or rank.still < diagnosis.HANG_SECONDS:
+        return phase
+    longest = max(each.saves.longest for each in view.alive)
+    has_time = (rank.phase_seconds(view.now) or 0.0) <= max(view.hang_limit, SAVE_FACTOR * longest)
+    return phase if has_time else STUCK_SAVE
 
 
 class Hang:
@@ -188,7 +206,7 @@ class Hang:
         return seconds
 
     def _evidence(self, ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
-        for phase, count in sorted(Counter(doing(rank) for rank in ranks).items()):
+        for phase, count in sorted(Counter(stands_in(rank, view) for rank in ranks).items()):
             yield Sample(catalog.RUN_OVERDUE_RANKS, (view.run, phase), count)
         lines = Counter(rank.where.partition(", in ")[0] for rank in ranks if rank.where)
         if lines:

@@ -22,6 +22,7 @@ from tachograph.node.ranks.conclusions.pace import RunPace
 from tachograph.node.ranks.conclusions.presence import presence
 from tachograph.node.ranks.conclusions.saves import RunSaves
 from tachograph.node.ranks.conclusions.settings import settings
+from tachograph.node.ranks.conclusions.since import Since
 from tachograph.node.ranks.conclusions.speed import Speed
 from tachograph.node.ranks.conclusions.steps import steps
 from tachograph.node.ranks.conclusions.stragglers import Stragglers
@@ -50,6 +51,7 @@ class RunConclusions:
 
     def __init__(self) -> None:
         makeup = Makeup()
+        self.since = Since()
         self._subjects: tuple[Subject, ...] = (
             RunPace(),
             Hang(),
@@ -68,6 +70,7 @@ class RunConclusions:
             RunCollectives(),
             Memory(),
             RunCheckpoints(),
+            self.since,
         )
 
     def look(self, view: RunView) -> None:

@@ -1,0 +1,29 @@
+"""How long the saves of a rank's process took, from what its frames count in phase `checkpoint`."""
+
+from __future__ import annotations
+
+import math
+
+from tachograph.catalog import index as catalog
+from tachograph.node.ranks.series import RankSeries
+
+_PHASES = catalog.TRAIN_PHASE_SECONDS.key
+
+
+class SaveTimes:
+    """The saves that were seen to end: their number, and the seconds of the longest. Two between two frames are one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.longest = 0.0
+        self._total: float | None = None
+
+    def take(self, series: RankSeries, phase: str | None) -> None:
+        """Take a frame of a rank that is in a phase; what it had saved before the first one is not known apart."""
+        if phase == "checkpoint":
+            return
+        total = series.counters.get(_PHASES, {}).get("checkpoint", 0.0)
+        if self._total is not None and self._total < total < math.inf:
+            self.count += 1
+            self.longest = max(self.longest, total - self._total)
+        self._total = total
