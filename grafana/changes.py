@@ -48,7 +48,7 @@ def what_changed(**more: object) -> Json:
         "Nothing changed in this time range.",
         {"Value": "At", "what": "What", "is": "Now"},
         overrides=[
-            override("At", unit="dateTimeAsIsoNoDateIfToday", custom__width=90),
+            override("At", unit="dateTimeAsIsoNoDateIfToday", custom__width=145),
             override("What", custom__width=90),
             override("Now", links=[link("What happened then", "incident", run=SAME)]),
         ],

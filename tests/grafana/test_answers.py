@@ -171,6 +171,11 @@ CASES = {
         {'{what="node came",is="c"}': 300_000, '{what="attempt",is="1"}': 300_000, '{what="batch"}': 300_000,
          '{what="node left",is="b"}': 180_000},
     ),
+    "steps of 1.02 s that become a quarter slower are drawn as that": Case(
+        "run", "Step time",
+        {'tachograph_train_recent_step_seconds{run="r",rank="0",instance="a"}': "1.02x50 1.265x50"},
+        {'{line="usual"}': 1.265},
+    ),
     **{
         f"{title} has the same hour yesterday beside it": Case(
             "run", title, {f'{series}{{run="r"}}': "1x100 2x17290"},
