@@ -109,6 +109,7 @@ def test_a_save_in_which_nothing_is_done_has_the_time_of_a_step(rank: Watched) -
     assert rank.after(1.0, "checkpoint", since) == "", "it goes on"
     assert rank.after(16.0, "checkpoint", since) == "look 2"
     assert rank.standstill.stall == (since, True)
+    rank.still = 31.1
     assert rank.after(1.0, "data", rank.now) == ""
     assert rank.standstill.still == 0.0
 
