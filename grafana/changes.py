@@ -38,7 +38,8 @@ def what_changed(**more: object) -> Json:
     began = f"(min_over_time(timestamp({now})[$__range:1m]) > on () group_left () ({run} + 60))"
     left = f"max_over_time(timestamp({nodes})[$__range:1m]) unless on (is) {nodes}"
     gone = f'label_replace(max by (is) ({left}), "what", "node left", "", "")'
-    batch = f'label_replace(time() - max({of_run(c.RUN_BATCH_CHANGED)}), "what", "batch", "", "")'
+    age = of_run(c.RUN_BATCH_CHANGED)  # told from then on for as long as the run is known
+    batch = f'label_replace(max(timestamp({age}) - {age}) > on () {run}, "what", "batch", "", "")'
     return table(
         "What changed",
         f"What began within the time range and what nodes left, the newest {SHOWN}: attempts (restarts), number of "

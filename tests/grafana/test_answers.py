@@ -171,6 +171,11 @@ CASES = {
         {'{what="node came",is="c"}': 300_000, '{what="attempt",is="1"}': 300_000, '{what="batch"}': 300_000,
          '{what="node left",is="b"}': 180_000},
     ),
+    "a batch that changed before the range is no change in it": Case(
+        "run", "What changed",
+        {'node:run:info{run="r",instance="a"}': "1x999",
+         'tachograph_run_batch_changed_seconds{run="r",instance="a"}': "_x60 0+5x939"}, {}, at=4800,
+    ),
     **{
         f"{title} has the same hour yesterday beside it": Case(
             "run", title, {f'{series}{{run="r"}}': "1x100 2x17290"},
