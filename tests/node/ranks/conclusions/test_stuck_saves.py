@@ -77,6 +77,11 @@ def test_before_three_saves_nobody_knows_how_long_one_takes(save: Save, earlier:
     assert save(*earlier, lasts=280.0) == "checkpoint"
 
 
+def test_a_phase_around_nothing_is_no_save(save: Save) -> None:
+    """As where each step asks, in the phase, whether it is time to save: the first that does is the first."""
+    assert save(*(10 * [0.001]), lasts=280.0) == "checkpoint"
+
+
 def test_only_its_own_saves_tell(save: Save) -> None:
     """Those of another rank do not: a rank that saves for the first time may write more."""
     assert save(*THREE, saver=1, lasts=280.0) == "checkpoint"
