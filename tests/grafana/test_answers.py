@@ -171,6 +171,11 @@ CASES = {
         {'{what="node came",is="c"}': 300_000, '{what="attempt",is="1"}': 300_000, '{what="batch"}': 300_000,
          '{what="node left",is="b"}': 180_000},
     ),
+    "the end of a run is no change in it": Case(
+        "run", "What changed",
+        {'node:run:info{run="r",instance="a"}': "1x60 stale", 'node:run:info{run="r",instance="b"}': "1x60 stale",
+         'node:run:info{run="r",instance="c"}': "_x50 1x10 stale"}, {'{what="node came",is="c"}': 300_000},
+    ),
     "a batch that changed before the range is no change in it": Case(
         "run", "What changed",
         {'node:run:info{run="r",instance="a"}': "1x999",
