@@ -91,9 +91,9 @@ def first_look() -> list[Json]:
     mfu, mean = of_run("run:step_mfu:ratio"), of_run("run:step_seconds:mean1m")
     return [
         lines("Step time", UNITS["seconds"], "Wall time of an ordinary step. Usual is the median rank's, the mean is "
-              "that of all steps of a minute. Flat, and as a day before, is good. Mean above usual: some steps stall, "
+              "that of all steps of a minute. Flat, and as a day before, is good. Mean above median: some steps stall, "
               "for data or a late rank. Both up: see which phase grew.",
-              [named({"usual": f"quantile(0.5, {own(of_run(c.TRAIN_RECENT_STEP))})", "mean": mean} | day_before(mean))],
+              [named({"median": f"quantile(0.5, {own(of_run(c.TRAIN_RECENT_STEP))})", "mean": mean} | day_before(mean))],
               "no step completed in this range", overrides=[DAY_BEFORE], min=0),
         lines("MFU", UNITS["ratio"], "Model FLOP/s of completed steps as a share of the dense peak of all devices, "
               "against the hour before and the same hour yesterday; by the clock, a pause counts. On the "

@@ -132,6 +132,14 @@ def test_a_first_save_has_its_time_however_still(rank: Watched, asked: float, se
     assert rank.standstill.stall == (since, True)
 
 
+def test_a_phase_around_nothing_is_no_save(rank: Watched) -> None:
+    """As where each step asks, in the phase, whether it is time to save: the first that does is the first."""
+    for number in range(10):
+        rank.steps(1, saved=0.01 * number)
+    since, rank.still = rank.now, 50.0
+    assert rank.after(59.0, "checkpoint", since) == ""
+
+
 def test_before_the_first_step_a_phase_may_take_a_minute(rank: Watched) -> None:
     """Whatever it is: a first step compiles."""
     since = rank.now

@@ -30,6 +30,9 @@ A save in which the process has done nothing for ten seconds has the time of a s
 the first. What is shorter than a tenth of a second was none: a loop may ask inside of the phase whether to save."""
 SHORTEST_SAVE_SECONDS = 0.1
 
+SHORTEST_SAVE_SECONDS = 0.05
+"""Less is no save: a script may ask at each step, in the phase, whether it is time for one."""
+
 EVERY_SECONDS = 10.0
 """How often a rank that stands still is looked at again."""
 
@@ -76,9 +79,9 @@ class Standstill:
     def observe(self, record: StepRecord) -> None:
         """Take a completed step."""
         self._moved = record.ended
-        if (saved := record.seconds[_SAVE]) > self._saved:  # looked at once a second, a short one is not seen
-            self._longest["checkpoint"] = max(self._longest["checkpoint"], saved - self._saved)
-            self._saved = saved
+        saved, self._saved = record.seconds[_SAVE] - self._saved, record.seconds[_SAVE]
+        if saved >= SHORTEST_SAVE_SECONDS:  # looked at once a second, a short one is not seen
+            self._longest["checkpoint"] = max(self._longest["checkpoint"], saved)
         if (step := self._ordinary.cost(record)) is not None:
             self._usual += (step.seconds - self._usual) / (8 if self._usual else 1)
 

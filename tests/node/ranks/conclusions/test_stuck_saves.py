@@ -72,7 +72,7 @@ def test_the_longest_counts_and_not_the_last(save: Save, lasts: float, phase: st
     assert save(SAVE_SECONDS, 20.0, SAVE_SECONDS, SAVE_SECONDS, lasts=lasts) == phase
 
 
-@pytest.mark.parametrize("still", [None, 0.0, 14.9, float("nan"), float("inf"), -20.0, "20", True, [20.0]])
+@pytest.mark.parametrize("still", [None, 0.0, 14.9, float("nan"), float("inf"), 10**400, -20.0, "20", True, [20.0]])
 def test_one_that_moves_takes_as_long_as_it_takes(save: Save, still: object) -> None:
     """As on slow storage; and where the rank does not say, or says nonsense, it may."""
     assert save(*THREE, lasts=280.0, still=still) == "checkpoint"
@@ -82,6 +82,11 @@ def test_one_that_moves_takes_as_long_as_it_takes(save: Save, still: object) -> 
 def test_before_three_saves_nobody_knows_how_long_one_takes(save: Save, earlier: tuple[float, ...]) -> None:
     """Of which the exporter saw the end: one that is restarted begins anew. A tenth of a second is none."""
     assert save(*earlier, lasts=280.0) == "checkpoint"
+
+
+def test_a_phase_around_nothing_is_no_save(save: Save) -> None:
+    """As where each step asks, in the phase, whether it is time to save: the first that does is the first."""
+    assert save(*(10 * [0.001]), lasts=280.0) == "checkpoint"
 
 
 def test_only_its_own_saves_tell(save: Save) -> None:
