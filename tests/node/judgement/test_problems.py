@@ -48,6 +48,13 @@ def test_a_wait_for_data(table: Any, hand: Any, data: float, metrics: dict[str, 
     assert not any(one.urgent for one in found.problems)
 
 
+def test_a_standstill_is_no_wait_of_each_step(table: Any, hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rank waited for once does not become the wait of every step that follows."""
+    monkeypatch.setattr("tachograph.node.ranks.rank.Rank.stood_still", True)
+    (run,) = judged(table, hand, {"phases": {"data": 15.1}, "wait": 15.0}, {"phases": {"data": 15.1}}).runs
+    assert (run.data_seconds, run.wait_seconds, run.ranks[0].data_seconds) == (None, None, None)
+
+
 def test_a_rank_that_is_late_and_in_what(table: Any, hand: Any) -> None:
     """The phase in which it is busy longer than the others, by how much in each step, and its process."""
     well = {"wait": 0.04, "phases": {"forward": 0.02, "backward": 0.03}}

@@ -153,6 +153,23 @@ def test_a_long_pause_among_short_steps_does_not_move_the_usual_one(length: floa
     assert rank.sends()["recent_step_seconds"] == pytest.approx(length, rel=0.05)
 
 
+@pytest.mark.parametrize("length", [0.02, 0.2, 6.0])
+def test_one_wait_that_outweighs_all_others_is_known(length: float) -> None:
+    """A mean of it says nothing of the usual step, until it has left the window; waits of a second each do."""
+    rank = Rank(length)
+    rank.steps(math.ceil(30 / length))
+    for _ in range(12):
+        rank.step(data=1.0)
+        assert not rank.node.recent.stood_still
+    rank.step(data=45.0)
+    rank.steps(math.ceil(3 / length))
+    assert rank.sends()["recent_phase_seconds"]["data"] > length / 2
+    assert rank.node.recent.stood_still
+    rank.steps(math.ceil(25 / length))
+    assert rank.sends()["recent_phase_seconds"]["data"] == pytest.approx(0.05 * length)
+    assert not rank.node.recent.stood_still
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_pauses_and_tagged_steps_are_left_out(plain: bool) -> None:
     """Checkpoints and evaluations between steps, tagged steps, and gaps in the numbers are no ordinary step."""

@@ -133,6 +133,7 @@ class _Run:
         saved = [at for rank in self.ranks if (at := gauge(rank, catalog.TRAIN_CHECKPOINT_TIMESTAMP.key)) is not None]
         of_saves = [at for rank in self.ranks if (at := gauge(rank, catalog.TRAIN_CHECKPOINT_STEP.key)) is not None]
         saving = [rank.phase_seconds(self.now) or 0.0 for rank in self.running if rank.phase == "checkpoint"]
+        has_stood = any(rank.stood_still for rank in self.running)
         is_stalled = is_overdue or (not is_quiet and self._is_stalled(seconds))
         culprit, behind = self._culprit() if is_stalled else (None, 0.0)
         mark = {culprit: "culprit" if is_hung else "behind"} if culprit is not None and is_overdue else {}
@@ -142,7 +143,7 @@ class _Run:
             world_size=max(rank.hello.world_size for rank in self.ranks),
             step_seconds=self.step_seconds,
             seconds_without_step=self.without_step,
-            wait_seconds=median(self.waits.values()) if self.waits else None,
+            wait_seconds=median(self.waits.values()) if self.waits and not has_stood else None,
             data_seconds=data_seconds(self.view),
             data_limit=data_limit(self.view),
             data_for_seconds=self.since.seconds(DATA, self.now) if waits_for_data(self.view) else None,
@@ -213,7 +214,7 @@ class _Run:
                 late_phase=late_in[0],
                 late_seconds=late_in[1],
                 late_for_seconds=self.since.seconds(rank, self.now) if rank in slow else None,
-                data_seconds=self.phases.get(rank, {}).get("data"),
+                data_seconds=None if rank.stood_still else self.phases.get(rank, {}).get("data"),
                 data_workers=gauge(rank, catalog.TRAIN_DATA_WORKERS.key),
                 memory_peak_bytes=gauge(rank, catalog.TRAIN_MEMORY_PEAK.key),
                 loss=loss,

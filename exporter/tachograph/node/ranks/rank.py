@@ -336,6 +336,11 @@ class Rank:
         return self._recent.step_seconds
 
     @property
+    def stood_still(self) -> bool:
+        """Whether its recent means are those of a standstill, not of its steps."""
+        return self._recent.stood_still
+
+    @property
     def rates(self) -> Mapping[str, float]:
         """The worth of a second of its recent ordinary steps: steps, tokens, samples and FLOPs."""
         return self._recent.rates

@@ -60,7 +60,7 @@ NONE_YET = Ordinary(-math.inf, 0.0, 0.0, None, {})
 class RecentSteps:
     """The window over one process: takes what each frame counts, and puts the figures beside its gauges."""
 
-    __slots__ = ("_holds_until", "_plain", "_recent", "_window", "rates")
+    __slots__ = ("_holds_until", "_plain", "_recent", "_window", "rates", "stood_still")
 
     def __init__(self) -> None:
         self._window: deque[Ordinary] = deque([NONE_YET])
@@ -68,6 +68,8 @@ class RecentSteps:
         self._recent: dict[str, dict[str, float]] = {}
         self.rates: dict[str, float] = {}
         """What a second of ordinary steps is worth, by unit: of their mean, without those that stood still."""
+        self.stood_still = False
+        """Whether one of the steps took so much longer than usual that a mean of the others is lost in it."""
         self._holds_until = -math.inf
 
     def take(self, series: RankSeries, now: float, ended: float | None) -> None:
@@ -98,6 +100,7 @@ class RecentSteps:
             return
         lengths = _lengths(window)
         usual = _median_step(lengths)
+        self.stood_still = any((length - usual) * steps > diagnosis.STALL_SECONDS for length, steps in lengths)
         self.rates = _rates(lengths, usual, first.work, counted.work)
         own = {phase: (seconds - first.own.get(phase, 0.0)) / steps for phase, seconds in counted.own.items()}
         self._recent = {
