@@ -64,7 +64,7 @@ def programs(root: Path) -> Mapping[str, Path]:
 
 @dataclass(frozen=True)
 class _Builders:
-    """What both builds use: a Python with the locked build requirements alone, as the image has, and programs."""
+    """The tools of both builds: a Python with the locked build requirements alone, as the image has, and programs."""
 
     python: Path
     programs: Mapping[str, Path]
