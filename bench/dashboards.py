@@ -85,6 +85,7 @@ def measure(pid: int, url: str, run: str, began: float, end: float) -> Iterator[
                 cpu.append(process_seconds(pid) - spent)
             yield {
                 "dashboard": name, "place": one.place, "legend": one.legend, "kind": one.kind, "series": series,
+                "row": one.row, "on": one.on,
                 "seconds": statistics.median(wall), "cpu": statistics.median(cpu), "query": text,
             }  # fmt: skip
 
@@ -128,9 +129,11 @@ def document(text: str, result: dict[str, Any]) -> str:
         cpu, wall = [one["cpu"] for one in of], [one["seconds"] for one in of]
         lines.append(f"| {name} | {len(of)} | {sum(cpu):.2f} | {1e3 * max(cpu):.0f} | {1e3 * max(wall):.0f} |")
     lines += ["", f"Opened as a browser does, {AT_ONCE} requests at a time; a row is one that is closed at first:", ""]
-    lines += ["| dashboard | row | requests | s |", "|---|---|---|---|"]
+    lines += ["| dashboard | row | requests | CPU of its queries, s | s |", "|---|---|---|---|---|"]
     for one in result["screens"]:
-        lines.append(f"| {one['dashboard']} | {one['row']} | {one['requests']} | {one['seconds']:.2f} |")
+        of = [each for each in found if each["on"] and all(each[key] == one[key] for key in ("dashboard", "row"))]
+        cpu = sum(each["cpu"] for each in of)
+        lines.append(f"| {one['dashboard']} | {one['row']} | {one['requests']} | {cpu:.2f} | {one['seconds']:.2f} |")
     lines += ["", f"The {LISTED} most expensive:", "", "| CPU ms | ms | series | dashboard | panel, mark or variable |"]
     lines.append("|---|---|---|---|---|")
     for one in most_expensive(found):

@@ -41,6 +41,11 @@ def of_a_step(seconds: str) -> str:
 _USUAL = f"max by (run) ({_WAITS}) and count by (run) ({_WAITS}) == 2 or quantile by (run) (0.5, {_WAITS})"
 LAG = f"({of_a_step(f'({_USUAL}) - on (run) group_right () {WAIT}')})"
 """By how much less a rank waits now than the median one, of two than the other: a share of the run's usual step."""
+LAG_BAND = {
+    name: of_a_step(f"({_USUAL}) - on () {wait}")
+    for name, wait in (("max", f"min({WAIT})"), ("median", f"quantile(0.5, {WAIT})"), ("min", f"max({WAIT})"))
+}
+"""Its highest, median and lowest over the chosen ranks: who waits least lags most."""
 EARLIER = f"({of_run('run:collective_wait_per_step_seconds:median')} - on (run) group_right () {WAIT})"
 """The same in order, by what the rules measure from, the least of some steps: short, for it stands in every column."""
 BEHIND = f"max by (rank) ({of_ranks('rank:collectives_behind:max')})"
@@ -234,16 +239,14 @@ def phases_over_time(rows: int, **more: object) -> Json:
     chosen = at_end(conspicuous(rows))
     # Each `or` looks at all that stands before it, so what most ranks are in comes last.
     rare_first = sorted(c.PHASES, key=("data", "forward", "collective", "backward").count)
-    coded = " or ".join(
-        f"{own(of_ranks(c.RANK_PHASE, phase=phase))} * 0 + {c.PHASES.index(phase)}" for phase in rare_first
-    )
+    coded = " or ".join(f"{of_ranks(c.RANK_PHASE, phase=phase)} * 0 + {c.PHASES.index(phase)}" for phase in rare_first)
     words_of = {str(code): {"text": phase, "color": PHASES[phase]} for code, phase in enumerate(c.PHASES)}
     return timeline(
         "What the ranks that stand out do",
         "none",
         f"The phase of the {rows} ranks that deserve a look most at the end of the range, at each scrape. Rows that "
         "look alike are good. One row in another colour than the rest is the rank the others wait for.",
-        [query(in_order(f"max by (rank) (({coded}) and on (rank) {chosen})", "rank"), "rank {{rank}}")],
+        [query(in_order(f"max by (rank) ({own(f'({coded})')} and on (rank) {chosen})", "rank"), "rank {{rank}}")],
         "no rank is running",
         mappings=[{"type": "value", "options": words_of}],
         **{"w": 24, "h": 9, **more},

@@ -6,6 +6,7 @@ import shell
 from absences import DETAIL, NO_COORDINATES, NO_WAITS
 from culprits import (
     LAG,
+    LAG_BAND,
     ROWS,
     WAIT,
     conspicuous,
@@ -29,6 +30,7 @@ from panels import (
     bar_cells,
     coloured,
     lines,
+    named,
     one_by_one,
     override,
     query,
@@ -158,7 +160,7 @@ def over_time() -> list[Json]:
         lines("Lag per step", UNITS["ratio"], "How much later than the median rank a rank arrives, of a step: band "
               "over all ranks, and the three that are latest now. Near 0 is good. One that stays above: see its row "
               "above.",
-              spread(LAG, "topk", "rank {{rank}}"), NO_WAITS, overrides=BAND, w=8),
+              [named(LAG_BAND), *spread(LAG, "topk", "rank {{rank}}")[1:]], NO_WAITS, overrides=BAND, w=8),
         lines("Collective wait per step", UNITS["seconds"], "Time per step in which a rank can only wait for the "
               "others. A narrow band is good. The ranks named wait least: they arrive last and hold up the others.",
               spread(WAIT, "bottomk", "rank {{rank}}"), NO_WAITS, overrides=BAND, min=0, w=8),
