@@ -57,7 +57,7 @@ def test_a_threshold_is_that_of_its_rule(name: str) -> None:
     assert {float(number) for number in re.findall(pattern, rules()[rule])} == {float(getattr(d, name))}
 
 
-OF_THE_NODE = {"HANG_STEPS", "UNKNOWN_STEP_SECONDS", "STALL_SECONDS", "STALL_STEPS", "MEMORY_FULL_RATIO"}
+OF_THE_NODE = {"HANG_STEPS", "UNKNOWN_STEP_SECONDS", "STALL_SECONDS", "STALL_STEPS", "OLD_SECONDS", "MEMORY_FULL_RATIO"}
 """What the node alone uses: tachograph_run_hang_limit_seconds, and what a screen says before anybody is paged."""
 
 
