@@ -126,14 +126,12 @@ class Bench:
         pid = [self.prometheus.pid]
         return Figures(get(f"{self.url}/metrics"), cpu_seconds(pid), resident_mb(pid), time.monotonic())
 
-    def rest(self) -> float:
-        """Stop scraping and evaluating; return the time of the last samples."""
-        moment = time.time() - 1
+    def rest(self) -> None:
+        """Stop scraping and evaluating."""
         configuration = self._folder / "prometheus" / "prometheus.yml"
         configuration.write_text("global: {scrape_interval: 1h}\n")
         self.prometheus.process.send_signal(signal.SIGHUP)
         self.prometheus.wait_until(lambda: "prometheus_rule_group_interval_seconds{" not in self.figures().page, 60)
-        return moment
 
     def rule_seconds(self) -> dict[str, float]:
         """Return the duration of each rule's last evaluation, by group and name."""
@@ -168,6 +166,7 @@ class Bench:
 def measure(ranks: int, options: argparse.Namespace, programs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
     """Measure one size: warm up, then healthy, straggler and hang."""
     result: dict[str, Any] = {"ranks": ranks}
+    moments = {}
     seconds = int(duration.parse(options.scrape_interval or "0"))
     with Bench(folder, programs, ranks, options.rules, seconds) as bench:
         time.sleep(options.warm_up)
@@ -176,13 +175,15 @@ def measure(ranks: int, options: argparse.Namespace, programs: Mapping[str, Path
                 bench.enter(state)
                 time.sleep(options.onset)
             result[state] = bench.watch(options.seconds)
+            moments[state] = time.time() - 1
             slowest = sorted(bench.rule_seconds().items(), key=lambda item: -item[1])[: options.slowest]
             result[state]["slowest rules"] = dict(slowest)
             report(ranks, state, result[state])
         if options.cpu:
-            moment = bench.rest()
-            result["cpu"] = costs(bench.prometheus.pid, bench.url, moment, options.rules)
-            report_cpu(ranks, result["cpu"], options.slowest)
+            bench.rest()
+            for state, moment in moments.items():  # the document shows the last one
+                result["cpu"] = costs(bench.prometheus.pid, bench.url, moment, folder / "prometheus" / "rules")
+                report_cpu(ranks, state, result["cpu"], options.slowest)
     return result
 
 
@@ -200,15 +201,15 @@ def report(ranks: int, state: str, found: Mapping[str, Any]) -> None:
         print(f"  {seconds * 1e3:9.1f} ms  {name}")
 
 
-def report_cpu(ranks: int, groups: Mapping[str, Any], slowest: int) -> None:
-    """Print the CPU time of groups and rules in the state that was measured last."""
+def report_cpu(ranks: int, state: str, groups: Mapping[str, Any], slowest: int) -> None:
+    """Print the CPU time of groups and rules in a state."""
     most_expensive = sorted(groups.items(), key=lambda item: -item[1]["cpu"] / item[1]["interval"])
     rows = [
         {"group": name, "interval": one["interval"], "CPU ms": one["cpu"] * 1e3,
          "% of interval": 100 * one["cpu"] / one["interval"]}
         for name, one in most_expensive[:LISTED]
     ]  # fmt: skip
-    show(f"{ranks} ranks: CPU of each group's evaluation, {cores(groups):.2f} cores in all", rows)
+    show(f"{ranks} ranks, {state}: CPU of each group's evaluation, {cores(groups):.2f} cores in all", rows)
     rules = {f"{name} {rule}": spent for name, one in groups.items() for rule, spent in one["rules"].items()}
     for rule, spent in sorted(rules.items(), key=lambda item: -item[1])[:slowest]:
         print(f"  {spent * 1e3:9.1f} ms  {rule}")

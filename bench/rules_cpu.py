@@ -1,7 +1,7 @@
 """The CPU seconds of each rule, independent of the machine's load: scraping stops, then every expression is queried.
 
 A duration grows with the machine's load, the CPU time of a process hardly does. The rules' own expressions are queried
-at the time of the last scrape, in a Prometheus that does nothing else. The cost of storing a rule's result is not
+at a time in each state, in a Prometheus that does nothing else. The cost of storing a rule's result is not
 included; results are small compared with the samples read for them. Neither is garbage collection: it reads the whole
 heap, which takes a second or more if that is large, and falls into an arbitrary expression.
 """

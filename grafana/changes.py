@@ -34,11 +34,13 @@ def what_changed(**more: object) -> Json:
         nodes,
     )
     now = f"max by (what, is) ({' or '.join(kinds)})"
-    run = f"min_over_time(timestamp(group({of_run('node:run:info')}))[$__range:1m])"
+    goes_on = f"group({of_run('node:run:info')})"  # at its end all nodes leave: no change in it
+    run = f"min_over_time(timestamp({goes_on})[$__range:1m])"
     began = f"(min_over_time(timestamp({now})[$__range:1m]) > on () group_left () ({run} + 60))"
-    left = f"max_over_time(timestamp({nodes})[$__range:1m]) unless on (is) {nodes}"
+    left = f"max_over_time(timestamp({nodes})[$__range:1m]) unless on (is) {nodes} and on () {goes_on}"
     gone = f'label_replace(max by (is) ({left}), "what", "node left", "", "")'
-    batch = f'label_replace(time() - max({of_run(c.RUN_BATCH_CHANGED)}), "what", "batch", "", "")'
+    age = of_run(c.RUN_BATCH_CHANGED)  # told from then on for as long as the run is known
+    batch = f'label_replace(max(timestamp({age}) - {age}) > on () {run}, "what", "batch", "", "")'
     return table(
         "What changed",
         f"What began within the time range and what nodes left, the newest {SHOWN}: attempts (restarts), number of "
@@ -48,7 +50,7 @@ def what_changed(**more: object) -> Json:
         "Nothing changed in this time range.",
         {"Value": "At", "what": "What", "is": "Now"},
         overrides=[
-            override("At", unit="dateTimeAsIsoNoDateIfToday", custom__width=90),
+            override("At", unit="dateTimeAsIsoNoDateIfToday", custom__width=145),
             override("What", custom__width=90),
             override("Now", links=[link("What happened then", "incident", run=SAME)]),
         ],

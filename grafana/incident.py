@@ -30,7 +30,7 @@ from shell import RUNBOOK_LINK, SAME, field, link
 from tachograph.catalog import index as c
 
 ROWS = 25  # of a timeline: more than that nobody reads
-WIDE = {"w": 24, "axis": 200}
+WIDE = {"w": 24, "axis": 240}
 """Where a panel over time stands: with as many pixels left of each, one moment stands above the other."""
 
 GRADES = dict(enumerate(reversed(SEVERITIES), start=1))  # 1 info, 2 warning, 3 critical

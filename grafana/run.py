@@ -89,11 +89,12 @@ def first_look() -> list[Json]:
     phases = f"sum by (phase) ({of_run('run:phase_seconds:median')})"
     spiking = f"{of_run('run:loss:median')} and on (run) {of_run('run:loss_spike_steps:median')} > 0"
     mfu, mean = of_run("run:step_mfu:ratio"), of_run("run:step_seconds:mean1m")
+    median = f"quantile(0.5, {own(of_run(c.TRAIN_RECENT_STEP))})"
     return [
-        lines("Step time", UNITS["seconds"], "Wall time of an ordinary step. Usual is the median rank's, the mean is "
-              "that of all steps of a minute. Flat, and as a day before, is good. Mean above usual: some steps stall, "
+        lines("Step time", UNITS["seconds"], "Wall time of an ordinary step: the median rank's, and the mean "
+              "of all steps of a minute. Flat, and as a day before, is good. Mean above median: some steps stall, "
               "for data or a late rank. Both up: see which phase grew.",
-              [named({"usual": f"quantile(0.5, {own(of_run(c.TRAIN_RECENT_STEP))})", "mean": mean} | day_before(mean))],
+              [named({"median": median, "mean": mean} | day_before(mean))],
               "no step completed in this range", overrides=[DAY_BEFORE], min=0),
         lines("MFU", UNITS["ratio"], "Model FLOP/s of completed steps as a share of the dense peak of all devices, "
               "against the hour before and the same hour yesterday; by the clock, a pause counts. On the "

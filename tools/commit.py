@@ -7,6 +7,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.programs import BuildError
+
 
 @dataclass(frozen=True)
 class Commit:
@@ -24,7 +26,7 @@ class Commit:
 
 
 def head(root: Path) -> Commit:
-    """Return the checked-out commit, with the version that its tree states."""
+    """Return the checked-out commit, with the version that its tree states; raise BuildError."""
     sha, time = git(root, "log", "-1", "--format=%H %ct").split()
     text = (root / "exporter/tachograph/_version.py").read_text(encoding="utf-8")
     version = re.search(r'^__version__ = "(.+)"$', text, re.M)
@@ -33,6 +35,11 @@ def head(root: Path) -> Commit:
 
 
 def git(root: Path, *arguments: str) -> str:
-    """Return what git answers in a checkout; raise CalledProcessError."""
-    done = subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True)
+    """Return what git answers in a checkout; raise BuildError with what it says."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=root, check=False, capture_output=True, text=True)
+    except OSError as error:
+        raise BuildError(f"git cannot be run: {error}") from error
+    if done.returncode:
+        raise BuildError(f"git {arguments[0]} failed in {root}: {done.stderr.strip()}")
     return done.stdout.rstrip()

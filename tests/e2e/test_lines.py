@@ -46,6 +46,15 @@ def read_a_shard():
 def write_a_shard():
     os.write(fifo(), bytes(10**7))
 
+def is_written(disk):
+    try:
+        return os.write(disk, bytes(10**6))
+    except OSError:
+        return 0
+
+def try_a_full_disk(disk=os.open("/dev/full", os.O_WRONLY)):
+    while not is_written(disk): time.sleep(0.2)
+
 def stop():
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -54,12 +63,13 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 recorder = Recorder()
 recorder.watch(model, optimizer)
 began = None
+in_save = fault in ("write_a_shard", "try_a_full_disk")
 for step in range(10**6):
     is_late = rank == culprit and began is not None and time.monotonic() - began > onset
     with recorder.step():
         with recorder.phase("data"):
             time.sleep(0.3)
-            if is_late and fault != "write_a_shard":
+            if is_late and not in_save:
                 get_stuck()
         with recorder.phase("forward"):
             loss = model(torch.ones(8, 64)).square().mean()
@@ -67,7 +77,7 @@ for step in range(10**6):
             loss.backward()
         optimizer.step()
     began = began or time.monotonic()
-    if fault == "write_a_shard" and rank == 0 and step % 20 == 10:
+    if in_save and rank == 0 and step % 20 == 10:
         with recorder.phase("checkpoint"):
             time.sleep(1.2)
             if is_late:
@@ -86,6 +96,10 @@ class Stuck(NamedTuple):
 
 
 HELD = r"pid \d+, state \w \(\w+\), at LINE: what it calls there holds Python's lock"
+IN_SAVE = (
+    r"3 of 4 ranks wait in \w+ [\d,]+, 3 at program:\d+ <module>; rank 0 .* phase checkpoint for \d+ s "
+    r"\(a save in which nothing moves\), at LINE\."
+)
 STUCK = (
     Stuck("sleep_with_the_lock", "RankFrozen", HELD),
     Stuck("match_for_ever", "RankFrozen", HELD.replace("LINE", r"LINE, in \S+:\d+ match")),
@@ -95,13 +109,8 @@ STUCK = (
         "RunHung",
         r"3 of 4 ranks wait in \w+ [\d,]+, 3 at program:\d+ <module>; rank 2 .* phase data for \d+ s, at LINE\.",
     ),
-    Stuck(
-        "write_a_shard",
-        "RunHung",
-        r"3 of 4 ranks wait in \w+ [\d,]+, 3 at program:\d+ <module>; rank 0 .* phase checkpoint for \d+ s "
-        r"\(a save in which nothing moves\), at LINE\.",
-        SAVER,
-    ),
+    Stuck("write_a_shard", "RunHung", IN_SAVE, SAVER),
+    Stuck("try_a_full_disk", "RunHung", IN_SAVE, SAVER),
 )
 PROGRAM = JOB + FAULTS
 
@@ -128,7 +137,7 @@ def test_the_page_names_the_line(
             lambda page: (page.labels.get("run"), page.alert, page.status) == (stuck.fault, stuck.alert, FIRING), 300
         )
         assert page is not None, told()
-        line = next(n for n, code in enumerate(PROGRAM.splitlines(), 2) if code == f"def {stuck.fault}():")
+        line = next(n for n, code in enumerate(PROGRAM.splitlines(), 2) if code.startswith(f"def {stuck.fault}("))
         text = page.annotations["description"]
         assert re.search(stuck.text.replace("LINE", f"program:{line} {stuck.fault}"), text), text
         assert (page.labels["rank"], told()) == (str(stuck.rank), [stuck.alert])

@@ -171,6 +171,21 @@ CASES = {
         {'{what="node came",is="c"}': 300_000, '{what="attempt",is="1"}': 300_000, '{what="batch"}': 300_000,
          '{what="node left",is="b"}': 180_000},
     ),
+    "steps of 1.02 s that become a quarter slower are drawn as that": Case(
+        "run", "Step time",
+        {'tachograph_train_recent_step_seconds{run="r",rank="0",instance="a"}': "1.02x50 1.265x50"},
+        {'{line="median"}': 1.265},
+    ),
+    "the end of a run is no change in it": Case(
+        "run", "What changed",
+        {'node:run:info{run="r",instance="a"}': "1x60 stale", 'node:run:info{run="r",instance="b"}': "1x60 stale",
+         'node:run:info{run="r",instance="c"}': "_x50 1x10 stale"}, {'{what="node came",is="c"}': 300_000},
+    ),
+    "a batch that changed before the range is no change in it": Case(
+        "run", "What changed",
+        {'node:run:info{run="r",instance="a"}': "1x999",
+         'tachograph_run_batch_changed_seconds{run="r",instance="a"}': "_x60 0+5x939"}, {}, at=4800,
+    ),
     **{
         f"{title} has the same hour yesterday beside it": Case(
             "run", title, {f'{series}{{run="r"}}': "1x100 2x17290"},

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = sorted((ROOT / "tests/grafana/schema").glob("grafana-*.json"))
 Json = dict[str, Any]
-CORE = {"timeseries", "stat", "bargauge", "table", "state-timeline"}
+CORE = {"timeseries", "stat", "table", "state-timeline"}
 """Panels that Grafana 11, 12 and 13 bring: no Angular, no plugin to install."""
 UNITS = set((ROOT / "tests/grafana/schema/units.txt").read_text(encoding="utf-8").split())
 """Ids of all units that Grafana knows, from @grafana/data 12.4; it shows an unknown one as a suffix."""

@@ -19,7 +19,7 @@ BUDGETS = {
     "rules between the median alert and a metric": 2,
     "rules between the furthest alert and a metric": 5,
     "series behind the alert with most": 20,
-    "lines of source": 3324,
+    "lines of source": 3296,
 }
 """What there is today. The aim is 180 series, 10 that read themselves, no circle, 3, 5 and 3,300 lines."""
 

@@ -25,7 +25,8 @@ import pytest
 
 from tachograph import extras
 from tachograph.node.ranks.frames import Bye
-from tachograph.watch.command import Watched, lines
+from tachograph.top.overview import Trouble
+from tachograph.watch.command import Watched, identity, lines
 from tachograph.watch.private_exporter import PrivateExporter
 
 LOOP = Path(__file__).parents[1] / "attach/loop_script.py"
@@ -150,10 +151,28 @@ def test_advice_is_given_once(pages: Any, played: Any) -> None:
     overview = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc)).read()
     assert overview is not None
     (one,) = overview.problems
-    said = {(one.kind, one.run)}
+    said = {identity(one)}
     assert lines(overview, said) == [one.text, *lines(overview)[1:]]
     data = replace(one, kind="Data")
-    assert lines(replace(overview, problems=(data,)), {("Data", one.run)}) == lines(overview)[1:]
+    assert lines(replace(overview, problems=(data,)), {identity(data)}) == lines(overview)[1:]
+
+
+def test_another_rank_and_another_misuse_are_news(pages: Any, played: Any) -> None:
+    """What changes in the sentence is none; and each is in the summary."""
+    played.table.greet("a")
+    played.table.tell("a", step=70, notices=["step.log(los=…) is dropped", "phase lo is unknown"])
+    played.serve()
+    watched = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc))
+    overview = watched.read()
+    assert overview is not None
+    first, second = overview.problems
+    assert lines(overview, {identity(first)})[0] == second.text
+    assert watched.wrong(ended_well=True) == [first, second]
+    late = [
+        Trouble("Late rank", f"Rank {rank} of run r has arrived last for {ago}: it waits 3%.", "r", remedy="compare")
+        for rank, ago in ((3, "20 s"), (3, "1 min"), (7, "20 s"))
+    ]
+    assert identity(late[0]) == identity(late[1]) != identity(late[2])
 
 
 def test_a_loss_that_is_nan_is_said_at_once_and_begins_the_summary(pages: Any, played: Any) -> None:

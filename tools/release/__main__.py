@@ -21,8 +21,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make release", description="Check, build and compare a release.")
     parser.add_argument("--tag", action="store_true", help="tag the commit, too; nothing is pushed or uploaded")
     tag = parser.parse_args(arguments).tag
-    commit = head(root())
-    found, lacking = list(faults(root(), commit)), left_out(root())
+    try:
+        commit = head(root())
+        found, lacking = list(faults(root(), commit)), left_out(root())
+    except BuildError as error:
+        print(f"make release: {error}", file=sys.stderr)
+        return 1
     if tag:
         found += lacking
     if found:
@@ -43,7 +47,11 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{hashlib.sha256(content).hexdigest()}  dist/{name}  {len(content) / 1e6:.2f} MB")
     print(f"The two builds are equal; they took {span(time.monotonic() - began)}.")
     if tag:
-        git(root(), "tag", "--annotate", "--message", f"Tachograph {commit.version}", commit.tag, commit.sha)
+        try:
+            git(root(), "tag", "--annotate", "--message", f"Tachograph {commit.version}", commit.tag, commit.sha)
+        except BuildError as error:
+            print(f"{commit.version} is built, but not tagged: {error}", file=sys.stderr)
+            return 1
         print(f"Tagged {commit.tag}; nothing is published yet:")
     else:
         print(f"Dry run; `make release TAG=1` tags {commit.tag}, and then follow:")

@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools import helm, site
@@ -38,8 +39,8 @@ NEEDED = {
 def build(root: Path, commit: Commit) -> dict[str, bytes]:
     """Return the release's files by name, built twice in different folders; raise BuildError if they differ."""
     with tempfile.TemporaryDirectory(prefix="tachograph-release-") as folder:
-        python = _build_environment(root, Path(folder) / "environment")
-        first, second = (_built(root, commit, Path(folder) / place, python) for place in ("a", "another/place"))
+        builders = _Builders.install(root, Path(folder) / "builders")
+        first, second = (_built(root, commit, Path(folder) / place, builders) for place in ("a", "another/place"))
     differing = [name for name in sorted({*first, *second}) if first.get(name) != second.get(name)]
     if differing:
         raise BuildError(f"two builds of one commit differ in {', '.join(differing)}")
@@ -61,25 +62,45 @@ def programs(root: Path) -> Mapping[str, Path]:
     return {name: Path(path) for name, path in paths.items() if path is not None}
 
 
-def _build_environment(root: Path, folder: Path) -> Path:
-    """Return the Python of an environment with the locked build requirements alone, as the image has."""
-    run([sys.executable, "-m", "venv", folder], root)
-    python = folder / "bin/python"
-    run([python, "-m", "pip", "install", "--require-hashes", "-r", "exporter/build.lock"], root)
-    return python
+@dataclass(frozen=True)
+class _Builders:
+    """What both builds use: a Python with the locked build requirements alone, as the image has, and programs."""
+
+    python: Path
+    programs: Mapping[str, Path]
+    node_modules: Path
+
+    @classmethod
+    def install(cls, root: Path, folder: Path) -> _Builders:
+        """Install what is locked into a folder; raise BuildError."""
+        run([sys.executable, "-m", "venv", folder / "python"], root)
+        python, found, viewer = folder / "python/bin/python", programs(root), folder / "viewer"
+        run([python, "-m", "pip", "install", "--require-hashes", "-r", "exporter/build.lock"], root)
+        if "npm" in found:
+            viewer.mkdir()
+            for name in ("package.json", "package-lock.json", ".npmrc"):
+                shutil.copyfile(root / "grafana/preview" / name, viewer / name)
+            run([found["npm"], "ci", "--ignore-scripts", "--no-audit", "--no-fund"], viewer)
+        return cls(python, found, viewer / "node_modules")
+
+    def viewer(self, place: Path, environment: Mapping[str, str]) -> None:
+        """Build the viewer; its libraries are moved there and back, for they are 45,000 files."""
+        self.node_modules.rename(place / "node_modules")
+        run([self.programs["npm"], "run", "build"], place, environment)
+        (place / "node_modules").rename(self.node_modules)
 
 
-def _built(root: Path, commit: Commit, folder: Path, python: Path) -> dict[str, bytes]:
+def _built(root: Path, commit: Commit, folder: Path, builders: _Builders) -> dict[str, bytes]:
     """Export the commit to a new folder and build there what the programs that are here can build."""
     exported = _exported(root, commit)
     with tarfile.open(fileobj=io.BytesIO(exported)) as tar:
         tar.extractall(folder, filter="tar")
         files = tar.getnames()
-    found, dist, name = programs(root), folder / "dist", f"tachograph-{commit.version}"
+    found, python = builders.programs, builders.python
+    dist, name = folder / "dist", f"tachograph-{commit.version}"
     environment = {"SOURCE_DATE_EPOCH": str(commit.time)}
     if "npm" in found:
-        for command in (["ci", "--ignore-scripts", "--no-audit", "--no-fund"], ["run", "build"]):
-            run([found["npm"], *command], folder / "grafana/preview", environment)
+        builders.viewer(folder / "grafana/preview", environment)
     run([python, "-c", SDIST], folder, environment)
     (source,) = dist.glob("*.tar.gz")
     source.write_bytes(archive.normalised(source, commit.time))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Collection, Sequence
@@ -32,6 +33,10 @@ SETTLE_SECONDS = 3.0
 WIDTH = 200
 NO_STEP = "No step"
 """The kind of a problem that a program which goes on after its training has at its good end."""
+MISUSE = "Misuse"
+
+Identity = tuple[str, str, str]
+_RANK = re.compile(r"(?:Rank \d+ )?")
 
 
 def main(arguments: Sequence[str], quiet: bool) -> int:
@@ -65,7 +70,7 @@ class Watched:
         self.record = LastValues()
         self._source, self._metrics = NodeSource(exporter.url, PAGE_SECONDS), f"{exporter.url}/metrics"
         self._next_line = time.monotonic() + LINE_SECONDS
-        self._last_seen: dict[tuple[str, str], float] = {}
+        self._last_seen: dict[Identity, float] = {}
         self._while_it_ran: tuple[Trouble, ...] = ()
         self._last: tuple[Trouble, ...] = ()
 
@@ -75,8 +80,9 @@ class Watched:
         if overview is None or not sys.stderr.isatty():
             return
         now = time.monotonic()
-        said = {key for key, at in self._last_seen.items() if now - at < FORGET_SECONDS}
-        present = {(one.kind, one.run) for one in overview.problems}
+        self._last_seen = {key: at for key, at in self._last_seen.items() if now - at < FORGET_SECONDS}
+        said = set(self._last_seen)
+        present = {identity(one) for one in harmless(overview).problems}
         self._last_seen.update(dict.fromkeys(present, now))
         if present - said or now >= self._next_line:
             self._next_line = now + LINE_SECONDS
@@ -95,7 +101,7 @@ class Watched:
 
     def wrong(self, *, ended_well: bool) -> list[Trouble]:
         """Return what was wrong at the end, then while ranks last ran; a missing step is no news of a good end."""
-        found = {(one.kind, one.run): one for one in (*self._last, *self._while_it_ran)}
+        found = {identity(one): one for one in (*self._last, *self._while_it_ran)}
         return [one for one in found.values() if not (ended_well and one.kind == NO_STEP)]
 
     def read(self) -> Overview | None:
@@ -111,14 +117,19 @@ class Watched:
         return overview
 
 
-def lines(overview: Overview, said: Collection[tuple[str, str]] = ()) -> list[str]:
+def identity(one: Trouble) -> Identity:
+    """Return what stays while a problem's figures change: its kind, its run, and the single rank or the misuse."""
+    which = one.text.partition(": ")[2] if one.kind == MISUSE else _RANK.findall(one.text)[0]
+    return one.kind, one.run, which
+
+
+def lines(overview: Overview, said: Collection[Identity] = ()) -> list[str]:
     """Return what is wrong, with what usually helps, and then a line on each run: how it goes.
 
-    Of the problems that have been `said` already, by kind and run, only a missing step and what is urgent are repeated,
-    without advice.
+    Of the problems that have been `said` already, only a missing step and what is urgent are repeated, without advice.
     """
     shown = harmless(overview)
-    new = [one for one in shown.problems if (one.kind, one.run) not in said]
+    new = [one for one in shown.problems if identity(one) not in said]
     return [
         *map(in_words, new),
         *(one.text for one in shown.problems if one not in new and (one.urgent or one.kind == NO_STEP)),

@@ -22,11 +22,16 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "_COUNTERS", str(path))
     monkeypatch.setattr(module, "process_time", lambda: 5.0)
 
-    def write(count: object) -> None:
-        path.write_text(f"rchar: 77\nwchar: {count}\nsyscr: 9\n")
+    def write(count: object, dirtied: int = 0) -> None:
+        path.write_text(f"rchar: 77\nwchar: {count}\nsyscr: 9\nwrite_bytes: {dirtied}\ncancelled_write_bytes: 0\n")
 
     write(10_000_000)
     return write
+
+
+def look(activity: ProcessActivity, until: float, since: float = 99.5) -> float:
+    """What it says at the end of twenty looks, one a second, of a save that began at `since`."""
+    return [activity.still_seconds(until - ago, since) for ago in range(20, -1, -1) if until - ago >= 100.0][-1]
 
 
 def test_it_stands_still_until_it_has_written_a_mebibyte(written: Any) -> None:
@@ -34,10 +39,35 @@ def test_it_stands_still_until_it_has_written_a_mebibyte(written: Any) -> None:
     activity = ProcessActivity()
     assert activity.still_seconds(100.0, since=99.5) == 0.0
     written(10_000_000 + 2**20 - 1)
-    assert activity.still_seconds(112.0, since=99.5) == 12.0
+    assert look(activity, 112.0) == 12.0
     written(10_000_000 + 2**20)
     assert activity.still_seconds(113.0, since=99.5) == 0.0
-    assert activity.still_seconds(120.0, since=99.5) == 7.0
+    assert look(activity, 120.0) == 7.0
+
+
+def test_a_large_write_counts_before_it_is_over(written: Any) -> None:
+    """The kernel counts a call when it returns, which a gigabyte on slow storage does after half a minute."""
+    activity = ProcessActivity()
+    look(activity, 110.0)
+    written(10_000_000, dirtied=2**20)
+    assert activity.still_seconds(111.0, since=99.5) == 0.0
+
+
+def test_time_in_which_nobody_looked_does_not_count(written: Any) -> None:
+    """A process that was stopped for a minute in a save has not stood still for a minute when it goes on."""
+    activity = ProcessActivity()
+    assert look(activity, 103.0) == 3.0
+    assert activity.still_seconds(163.0, since=99.5) == 3.0 + module.MOST_APART
+    assert activity.still_seconds(164.0, since=99.5) == 4.0 + module.MOST_APART
+
+
+def test_counters_that_come_late_begin_then(written: Any) -> None:
+    """As where the kernel lets one read them again."""
+    activity = ProcessActivity()
+    written("")
+    activity.still_seconds(100.0, since=99.5)
+    written(10_000_000)
+    assert [activity.still_seconds(now, since=99.5) for now in (101.0, 102.0)] == [0.0, 1.0]
 
 
 def test_a_second_of_computing_counts_as_well(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +75,7 @@ def test_a_second_of_computing_counts_as_well(written: Any, monkeypatch: pytest.
     activity = ProcessActivity()
     activity.still_seconds(100.0, since=99.5)
     monkeypatch.setattr(module, "process_time", lambda: 5.9)
-    assert activity.still_seconds(110.0, since=99.5) == 10.0
+    assert look(activity, 110.0) == 10.0
     monkeypatch.setattr(module, "process_time", lambda: 6.0)
     assert activity.still_seconds(111.0, since=99.5) == 0.0
 
@@ -92,7 +122,7 @@ def test_the_kernel_counts_what_was_written_and_no_attempt(full_disk: int, tmp_p
         for _ in range(100):
             with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
                 os.write(full_disk, bytes(2**20))
-        still = activity.still_seconds(120.0, since=99.5)
+        still = look(activity, 120.0)
         if process_time() - computed < module.COMPUTED_SECONDS:
             assert still == 20.0
         file.write(bytes(2**21))

@@ -109,6 +109,7 @@ def test_a_save_in_which_nothing_is_done_has_the_time_of_a_step(rank: Watched) -
     assert rank.after(1.0, "checkpoint", since) == "", "it goes on"
     assert rank.after(16.0, "checkpoint", since) == "look 2"
     assert rank.standstill.stall == (since, True)
+    rank.still = 31.1
     assert rank.after(1.0, "data", rank.now) == ""
     assert rank.standstill.still == 0.0
 
@@ -121,9 +122,20 @@ def test_a_save_in_which_nothing_is_done_may_take_twice_the_longest(rank: Watche
     assert rank.after(0.2, "checkpoint", since) == "look 1"
 
 
-def test_a_first_save_has_its_minute_however_still(rank: Watched) -> None:
-    """Nobody knows how long it takes."""
-    rank.steps(10)
+@pytest.mark.parametrize(("asked", "seconds"), [(0.0, 60.0), (0.05, 30.0)])
+def test_a_first_save_has_its_time_however_still(rank: Watched, asked: float, seconds: float) -> None:
+    """Nobody knows how long it takes; nor where a loop only asked so far, in phase `checkpoint`, whether to save."""
+    rank.steps(10, saved=asked)
+    since, rank.still = rank.now, 50.0
+    assert rank.after(seconds - 1.0, "checkpoint", since) == ""
+    assert rank.after(2.0, "checkpoint", since) == "look 1"
+    assert rank.standstill.stall == (since, True)
+
+
+def test_a_phase_around_nothing_is_no_save(rank: Watched) -> None:
+    """As where each step asks, in the phase, whether it is time to save: the first that does is the first."""
+    for number in range(10):
+        rank.steps(1, saved=0.01 * number)
     since, rank.still = rank.now, 50.0
     assert rank.after(59.0, "checkpoint", since) == ""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
+import pytest
+
 from tachograph.client.hello.identity import discover
 from tachograph.client.hello.workload import Workload
 from tachograph.client.transport.rank_state import RankState
@@ -81,3 +83,15 @@ def test_standing_in_the_middle_of_a_step_outside_every_phase_is_reported() -> N
     with state.step:
         assert stands(10) is not None
     assert stands(10) is None  # between micro-steps
+
+
+def test_for_how_long_nothing_is_done_in_a_save_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a second on, and in no other phase."""
+    state = RankState(discover({"run": "test", "rank": 0}, {}), Workload(1))
+    still = [0.0]
+    monkeypatch.setattr(state.standstill._activity, "still_seconds", lambda now, since: still[0])
+    with state.clock.phases["checkpoint"]:
+        assert "still" not in state.frame()
+        still[0] = 7.5
+        assert state.frame()["still"] == 7.5
+    assert "still" not in state.frame()

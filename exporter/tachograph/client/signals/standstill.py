@@ -27,7 +27,11 @@ PAUSE_SECONDS, KNOWN_PAUSE_SECONDS, PAUSE_FACTOR = 60.0, 30.0, 2.0
 """Start-up, a save or an evaluation is long after so long, the first and later ones, and twice the longest so far.
 
 A save in which the process has done nothing for ten seconds has the time of a step, or twice the longest, unless it is
-the first."""
+the first. What is shorter than a tenth of a second was none: a loop may ask inside of the phase whether to save."""
+SHORTEST_SAVE_SECONDS = 0.1
+
+SHORTEST_SAVE_SECONDS = 0.05
+"""Less is no save: a script may ask at each step, in the phase, whether it is time for one."""
 
 EVERY_SECONDS = 10.0
 """How often a rank that stands still is looked at again."""
@@ -75,9 +79,9 @@ class Standstill:
     def observe(self, record: StepRecord) -> None:
         """Take a completed step."""
         self._moved = record.ended
-        if (saved := record.seconds[_SAVE]) > self._saved:  # looked at once a second, a short one is not seen
-            self._longest["checkpoint"] = max(self._longest["checkpoint"], saved - self._saved)
-            self._saved = saved
+        saved, self._saved = record.seconds[_SAVE] - self._saved, record.seconds[_SAVE]
+        if saved >= SHORTEST_SAVE_SECONDS:  # looked at once a second, a short one is not seen
+            self._longest["checkpoint"] = max(self._longest["checkpoint"], saved)
         if (step := self._ordinary.cost(record)) is not None:
             self._usual += (step.seconds - self._usual) / (8 if self._usual else 1)
 
@@ -109,7 +113,7 @@ class Standstill:
             longest = self._longest[phase]
             least = KNOWN_PAUSE_SECONDS if longest else PAUSE_SECONDS
             limit, began, is_pause = max(least, PAUSE_FACTOR * longest), since, True
-            if longest and self.still > STANDSTILL_SECONDS:
+            if longest >= SHORTEST_SAVE_SECONDS and self.still > STANDSTILL_SECONDS:
                 limit, is_pause = max(self._overdue, PAUSE_FACTOR * longest), False
         elif self._moved is None:
             limit, began, is_pause = PAUSE_SECONDS, since, True

@@ -482,7 +482,7 @@ class Rank:
     def _seconds(self, value: object) -> float:
         if value is None:
             return 0.0
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MOST:
             return float(value)
         self._drops["wrong_type"] += 1
         return 0.0

@@ -1,7 +1,6 @@
 // The panel types our dashboards name. Grafana publishes their parts, not the panels: each file here puts one together.
 import { PanelPlugin } from '@grafana/data';
 import { sceneUtils } from '@grafana/scenes';
-import { bargauge } from './bargauge';
 import { stat } from './stat';
 import { stateTimeline } from './stateTimeline';
 import { table } from './table';
@@ -10,7 +9,6 @@ import { timeseries } from './timeseries';
 const PANELS: Record<string, PanelPlugin<any, any>> = {
   timeseries,
   stat,
-  bargauge,
   table,
   'state-timeline': stateTimeline,
 };

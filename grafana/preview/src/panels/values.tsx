@@ -1,4 +1,4 @@
-// The values that stat and bar gauge show: one per series, or all of them.
+// The values that a stat shows: one per series, or all of them.
 import { FieldDisplay, getFieldDisplayValues, PanelProps } from '@grafana/data';
 import { DataLinksContextMenu, useTheme2 } from '@grafana/ui';
 import { MouseEventHandler, ReactElement } from 'react';
