@@ -29,7 +29,7 @@ def what_changed(**more: object) -> Json:
         _seen("attempt", "attempt", of_run(c.RUN_RESTARTS)),
         f'label_replace(count_values("is", max({of_run(c.RUN_WORLD_SIZE)})), "what", "ranks", "", "")',
         f'label_replace(label_join({facts}, "is", " ", {labels}), "what", "settings", "", "")',
-        _seen("driver", "driver_version", f"{of_cluster(c.GPU_INFO)} and {HERE}"),
+        _seen("driver", "driver_version", f"{of_cluster(c.GPU_INFO, gpu='0')} and {HERE}"),  # of a node's one driver
         _seen("exporter", "version", f"{of_cluster(c.EXPORTER_INFO)} and {HERE}"),
         nodes,
     )

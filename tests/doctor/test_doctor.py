@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from tachograph.alertmanager_api import Alertmanager
 from tachograph.bundle import merged
 from tachograph.doctor import node_checks, prometheus_checks
-from tachograph.doctor.alertmanager_checks import TEST_PAGE, WATCHDOG
+from tachograph.doctor.alertmanager_checks import TEST_PAGE, WATCHDOG, _arriving
 from tachograph.doctor.command import main
 from tachograph.doctor.node_checks import is_here
 from tachograph.prometheus_api import LoadedRule, Prometheus
@@ -308,6 +309,28 @@ def test_a_receiver_that_nobody_answers_for(
         lines = until(run, lambda lines: any("do not arrive" in line for line in lines), 30)
     (said,) = (line for line in lines if "by webhook" in line)
     assert said.startswith("FAIL notifications by webhook do not arrive: ")
+
+
+@pytest.mark.parametrize(
+    ("tried", "in_vain", "said"),
+    [
+        (9, 0, "ok arrive"),
+        (9, 4, "ok arrive"),
+        (9, 8, "FAIL often do not arrive"),
+        (9, 9, "FAIL do not arrive"),
+    ],
+)
+def test_a_receiver_that_mostly_fails_is_not_right(
+    tried: int, in_vain: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page cannot count on one success among many attempts; of what was never used nothing is said."""
+    alertmanager = Alertmanager("http://127.0.0.1:1")
+    attempts = {"slack": (float(tried), float(in_vain)), "email": (0.0, 0.0)}
+    monkeypatch.setattr(Alertmanager, "attempts", lambda _: attempts)
+    (one,) = _arriving(alertmanager)
+    verdict, _, rest = said.partition(" ")
+    assert one.verdict == verdict
+    assert one.what.startswith(f"notifications by slack {rest}: {tried} attempts")
 
 
 def test_the_alerts_by_name(rules: list[dict[str, Any]]) -> None:
