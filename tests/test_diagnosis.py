@@ -36,7 +36,7 @@ LIMITS = {
     "PAUSE_SECONDS": ("run:hang_grace_seconds:max", rf"or on \(run\) {NUMBER} \+ 0 \* run:overdue_seconds:min"),
     "CROWD": ("RunHung", rf"count by \(run\) \(rank:hang_suspect:behind\) <= {NUMBER}\)"),
     "LAG_SECONDS": ("rank:late_ratio:mean", rf"rank:lag(?:_growth)?_seconds:mean > {NUMBER}\)"),
-    "LAG_RATIO": ("rank:late_ratio:mean", rf"tachograph_run_step_seconds\[5m\]\)\) > {NUMBER} "),
+    "LAG_RATIO": ("rank:late_ratio:mean", rf"run:step_interval_seconds:p50\[5m\]\) > {NUMBER}"),
     "THROUGHPUT_DROP_RATIO": ("ThroughputDropped", rf"or on \(run\) {NUMBER} \+ 0 \*"),
     "DATA_STALL_RATIO": ("DataStall", rf"or on \(run\) {NUMBER} \+ 0 \*"),
     "STRAGGLER_RATIO": ("run:straggler_threshold:ratio", rf"or on \(run\) {NUMBER} \+ 0 \*"),
@@ -57,7 +57,7 @@ def test_a_threshold_is_that_of_its_rule(name: str) -> None:
     assert {float(number) for number in re.findall(pattern, rules()[rule])} == {float(getattr(d, name))}
 
 
-OF_THE_NODE = {"HANG_STEPS", "UNKNOWN_STEP_SECONDS", "STALL_SECONDS", "STALL_STEPS", "MEMORY_FULL_RATIO"}
+OF_THE_NODE = {"HANG_STEPS", "UNKNOWN_STEP_SECONDS", "STALL_SECONDS", "STALL_STEPS", "OLD_SECONDS", "MEMORY_FULL_RATIO"}
 """What the node alone uses: tachograph_run_hang_limit_seconds, and what a screen says before anybody is paged."""
 
 

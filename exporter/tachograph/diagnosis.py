@@ -17,6 +17,8 @@ PAUSE_SECONDS = 300.0
 STALL_SECONDS, STALL_STEPS = 10.0, 10
 """A screen says that there is no step after this, and so many usual steps, where nobody pauses: sooner than it is a
 hang, for whoever looks already. No rule has it."""
+OLD_SECONDS = 300.0
+"""A screen shows what runs before runs that ended this long ago. No rule has it."""
 QUIET_PHASES = frozenset({"init", "checkpoint", "eval"})
 """Phases in which a rank makes no step for good reason: run:hang_grace_seconds:max."""
 WAITING_PHASES = frozenset({"backward", "collective"})

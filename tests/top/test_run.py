@@ -39,7 +39,9 @@ def test_a_hang(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = text.splitlines()
     assert lines[0].startswith(" NO STEP  Run llama-70b: no step for 34 s")
     assert lines[0].endswith("at data.py:88 load_shard (pid 4242).")
-    assert lines[1].startswith("   → on node-05: py-spy dump --pid 4242; RunHung.md; ")
+    assert lines[1].startswith(
+        "   → py-spy dump --pid 4242 on node-05 shows where it stands; `tachograph top --exporter node-05` has "
+    )
     del lines[:2]
     assert lines[0].startswith(" HUNG 34 s  llama-70b  64 of 64 ranks up ")
     assert lines[1].startswith(" step 48,201 · last step ")

@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from dataclasses import replace
 
 from tachograph.catalog import index as c
+from tachograph.diagnosis import OLD_SECONDS
 from tachograph.http_client import HttpError, ask, without_password
 from tachograph.server_address import DEFAULT_PORT, exporter_url
 from tachograph.top import node_rows
@@ -69,6 +70,12 @@ def _not_ours(address: str, error: Exception) -> SourceError:
     )
 
 
+def _urgency(run: RunSummary) -> tuple[bool, int]:
+    """Return the place of a run: those that ended a while ago come after what runs here now."""
+    lives = any(run.ranks.get(state) for state in c.ALIVE)
+    return not lives and (run.progress_seconds or 0.0) > OLD_SECONDS, CONDITIONS.index(run.state)
+
+
 class NodeSource:
     """The exporter at a URL; `fetch` raises SourceError."""
 
@@ -107,7 +114,7 @@ class NodeSource:
             view=self.view,
             source=_shown(self._address),
             at=float(judged["time"]),
-            runs=tuple(sorted(map(self._with_history, runs), key=lambda run: CONDITIONS.index(run.state))),
+            runs=tuple(sorted(map(self._with_history, runs), key=_urgency)),
             ranks=tuple(sorted(ranks, key=lambda rank: rank.badness, reverse=True)),
             gpus=tuple(sorted(gpus, key=lambda gpu: gpu.badness, reverse=True)),
             ranks_in_all=len(ranks),

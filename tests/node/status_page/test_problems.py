@@ -198,6 +198,22 @@ def test_ends_and_silence_are_told_once_for_all_ranks(node: Node) -> None:
     assert "<title>3 problems – node-27</title>" in node.page()
 
 
+def test_what_ended_a_while_ago_comes_last(node: Node) -> None:
+    """For five minutes a death comes before what is late in another run, then after it."""
+    for rank in range(3):
+        node.hello(rank)
+    node.hello(0, run="old")
+    for _ in range(5):
+        node.second(r0=0.4, r1=0.02, r2=0.4)
+    (dead,) = (rank for rank in node.table.ranks() if rank.key[0] == "old")
+    node.table.lost(dead.link)
+    node.second(r0=0.4, r1=0.02, r2=0.4)
+    assert [line[:9] for line in node.problems()] == ["Rank dead", "Late rank"]
+    for _ in range(305):
+        node.second(r0=0.4, r1=0.02, r2=0.4)
+    assert [line[:9] for line in node.problems()] == ["Late rank", "Rank dead"]
+
+
 @pytest.mark.parametrize(
     ("lines", "states", "text"),
     [

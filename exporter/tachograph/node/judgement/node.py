@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
+from tachograph.diagnosis import OLD_SECONDS
 from tachograph.node.clock import Clock
 from tachograph.node.judgement.gpus import GpuStatus, of_gpus
 from tachograph.node.judgement.problems import Problem, of_memory, of_run
@@ -51,10 +52,12 @@ class NodeJudgement:
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """The problems of ranks and GPUs, worst first."""
+        """The problems of ranks and GPUs, worst first, but after them those of a run that ended a while ago."""
         sizes = {gpu.identity.uuid: gpu.value(catalog.GPU_MEMORY_TOTAL) or 0.0 for gpu in self.gpus}
         of_ranks = [problem for run in self.runs for problem in (*of_run(run), *of_memory(run, sizes))]
-        return sorted((*of_ranks, *of_gpus(self.gpus, self.snapshot, self.now)), key=lambda problem: problem.order)
+        found = (*of_ranks, *of_gpus(self.gpus, self.snapshot, self.now))
+        over = {run.run for run in self.runs if not any(rank.state in catalog.ALIVE for rank in run.ranks)}
+        return sorted(found, key=lambda each: (each.run in over and (each.seconds or 0) > OLD_SECONDS, each.order))
 
     def as_json(self) -> str:
         """Return all of it as JSON; NaN and infinities are strings, as in the frames of a rank."""

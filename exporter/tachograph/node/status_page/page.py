@@ -189,7 +189,7 @@ def _rank(rank: RankJudgement) -> list[Cell]:
         look += note(plain(f"pid {rank.pid}"))
     phase = ABSENT
     if rank.phase_seconds is not None:
-        phase = f'{escape(rank.phase)} <span class="soft">for {age(rank.phase_seconds)}</span>'
+        phase = f'{escape(rank.phase)} <span class="soft whole">for {age(rank.phase_seconds)}</span>'
     late = None if rank.lag_ratio is None else max(0.0, rank.lag_ratio)
     return [
         Cell("Rank", "n", str(rank.rank)),
