@@ -13,6 +13,7 @@ DOCS_READY := .venv-docs/.ready
 FRAMEWORKS_READY := .venv-frameworks/.ready
 VISION_READY := .venv-vision/.ready
 KUBERNETES_READY := $(VENV)/.kubernetes-ready
+DEB_READY := .venv-deb/.ready
 
 .PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
@@ -66,6 +67,12 @@ $(BENCH_READY): $(READY)
 
 $(SUPPLY_READY): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --group supply
+	@touch $@
+
+$(DEB_READY): pyproject.toml lab/pyproject.toml | python
+	$(PYTHON) -m venv .venv-deb
+	.venv-deb/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	.venv-deb/bin/pip install --quiet --disable-pip-version-check -e '.[exporter,tools]' -e lab --group deb
 	@touch $@
 
 $(KUBERNETES_READY): $(READY)
@@ -195,8 +202,8 @@ wheel: $(READY)  ## dist/tachograph-*.whl, with the viewer of the dashboards if 
 	rm -rf build  # or what an earlier build left goes in, too
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-deb: $(SUPPLY_READY)    ## dist/tachograph_*.deb for Debian 12, 13 and Ubuntu 22.04, 24.04: exporter, commands, manual; nothing to download
-	$(BIN)/python -m tools.debian
+deb: $(DEB_READY)    ## dist/tachograph_*.deb for Debian 12, 13 and Ubuntu 22.04, 24.04, in a small environment of its own, without PyTorch
+	.venv-deb/bin/python -m tools.debian
 
 screenshots: binaries preview ## play incidents 3 and 2 and write docs/img (needs Chromium): half an hour
 	$(BIN)/python grafana/preview/screenshots.py incident-3 incident-2
@@ -241,4 +248,4 @@ format: $(CHECK_READY) ## format and fix what can be fixed
 	$(CHECK_BIN)/ruff check --fix --quiet .
 
 clean:           ## remove everything the targets above made
-	rm -rf $(VENV) .venv-check .venv-docs .venv-torch .venv-frameworks .venv-vision .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules
+	rm -rf $(VENV) .venv-check .venv-deb .venv-docs .venv-torch .venv-frameworks .venv-vision .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules

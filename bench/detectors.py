@@ -125,6 +125,9 @@ GRADIENT_RULES: Mapping[str, Rule] = {
 }
 """KillLossSpike looks at the loss alone."""
 
+LEFT_OUT = ("found", "false", "F1", "median delay, steps", "its client alone", "KillLossSpike, each outlier")
+"""Columns of the tables that are printed and not in the document."""
+
 
 @dataclass
 class Score:
@@ -277,8 +280,9 @@ def measure(seeds: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return `rows` as a Markdown table."""
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(map(_cell, row.values())) for row in rows)]
+    """Return `rows` as a Markdown table, without the columns that the document leaves out."""
+    columns = [column for column in rows[0] if column not in LEFT_OUT]
+    lines = [columns, ["---"] * len(columns), *([_cell(row[column]) for column in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from fault_scenarios import Scenario, campaign
-from fault_scores import judge, tables
+from fault_scores import EMPTY, judge, tables
 from fault_stack import FaultStack, Outcome, Told
 from tachograph_lab import binaries
 from tachograph_lab.table import OUT, show
@@ -125,10 +125,22 @@ def write_document(found: Mapping[str, Sequence[Mapping[str, Any]]], machine: st
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as a table."""
-    columns = list(rows[0])
-    lines = [columns, ["---"] * len(columns), *([str(row[column]) for column in columns] for row in rows)]
+    """Return rows as a table: those that are alike beside their first cell share one, a sparse one lists its counts."""
+    if any(EMPTY in row.values() for row in rows):
+        rows = [counts(row) for row in rows]
+    first, *others = rows[0]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        alike.setdefault(tuple(str(row[column]) for column in others), []).append(str(row[first]))
+    body = ([", ".join(names), *cells] for cells, names in alike.items())
+    lines = [[first, *others], ["---"] * (1 + len(others)), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def counts(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of counts as its first cell and a list of the columns that have any."""
+    (first, name), *cells = row.items()
+    return {first: name, "named": ", ".join(f"{column} {count}" for column, count in cells if count != EMPTY)}
 
 
 def leave(number: int, frame: FrameType | None) -> None:

@@ -217,19 +217,31 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def tables(results: Sequence[Result], load: str) -> list[str]:
-    """Return the table as Markdown."""
-    heads = ["attack", "achieved", *results[0].cells()]
+    """Return the table as Markdown, with units in the row of limits, without what is not held to one."""
+    limits = {
+        "late, p100": f"{LATE_SECONDS * 1e3:,.0f} ms",
+        "scrape p99": f"{SCRAPE_SECONDS * 1e3:.0f} ms",
+        "RSS": f"{RESIDENT_MB:.0f} MB",
+        "log": f"{LOG_BYTES / 1024:.0f} KB/s",
+        "others' ranks": "kept",
+        "samples": f"{SAMPLES:,}",
+        "as before": f"{RECOVERY_SECONDS:.0f} s",
+    }
+    found = [{head: _mark(cell) for head, cell in one.cells().items()} for one in results]
+    for head in [head for head in limits if all(cells[head] == limits[head] for cells in found)]:
+        load = f"In every row, {head}: {limits.pop(head)}. {load}"
     lines = [
-        f"Limits: heard at most {LATE_SECONDS:g} s late (p100), scrape p99 at most {SCRAPE_SECONDS * 1e3:.0f} ms, RSS "
-        f"of exporter and GPU worker at most {RESIDENT_MB:.0f} MB, log at most {LOG_BYTES / 1024:.0f} KB/s, no rank of "
-        f"others refused or forgotten, at most {SAMPLES:,} samples that Prometheus accepts, as before within "
-        f"{RECOVERY_SECONDS:.0f} s. ✗: missed. {load}",
+        f"✗: limit missed. {load}",
         "",
-        "| " + " | ".join(heads) + " |",
-        "|---" * len(heads) + "|",
+        f"| attack, as tried | {' | '.join(limits)} |",
+        "|---" * (1 + len(limits)) + "|",
+        f"| limit | {' | '.join(limits.values())} |",
     ]
-    for one in results:
-        cells = [f"`{one.name}`: {ATTACKS[one.name].words}", _achieved(one), *map(_mark, one.cells().values())]
+    for one, figures in zip(results, found, strict=True):
+        cells = [f"`{one.name}`: {ATTACKS[one.name].words}"]
+        for head, limit in limits.items():
+            unit = limit.rpartition(" ")[2]
+            cells.append(figures[head].removesuffix(f" {unit}").replace(f" {unit} ✗", " ✗"))
         lines.append("| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |")
     return lines
 

@@ -350,7 +350,7 @@ def http_garbage(target: Target) -> Achieved:
 
 SEVERAL = tuple(range(20_001, 20_005))
 ATTACKS = {
-    "none": Attack("nothing: what is measured without an attack", none),
+    "none": Attack("no attack", none),
     "idle": Attack("512 unix + 1,100 TCP connections that say nothing", idle),
     "wide": Attack("62 clients, frames of 56 KB with 6,300 labels", wide),
     "malformed": Attack("60 clients, malformed frames", malformed),

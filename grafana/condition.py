@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from culprits import ROWS
 from panels import BLUE, GREEN, ORANGE, RED, SEVERITIES, Json, override, query, table, words
-from series import of_run, own
+from series import FIRING, of_run, own
 from shell import RUNBOOK_LINK, SAME, field, link
 from tachograph.catalog import index as c
 
@@ -40,17 +40,20 @@ ON_HOSTS = {"instance": "Node", "gpu": "GPU", "run": "Run"}
 """Whom the table of alerts names, by label, where one run is looked at and where nodes are."""
 
 
-def firing_table(firing: str, text: str, named: dict[str, str], **more: object) -> Json:
-    """Return the table of what fires; however many warnings there are, they never crowd out what pages."""
+def firing_table(title: str, firing: str, text: str, absent: str, named: dict[str, str], **more: object) -> Json:
+    """Return the table of what fires; however many warnings there are, they never crowd out what pages.
+
+    `absent` says of what nothing fires: the reader looks at one dashboard while an alert fires about something else.
+    """
     since = " or ".join(
         f'topk({ROWS // 2}, time() - ALERTS_FOR_STATE{{severity{which}"critical"}} and ignoring (alertstate) {firing})'
         for which in ("=", "!=")
     )
     return table(
-        "Firing now",
+        title,
         f"{text} Empty is good. Each alert has a runbook of its name: start there.",
         [query(since, table=True)],
-        "Nothing fires.",
+        absent,
         {"severity": "Severity", "alertname": "Alert", **named, "Value": "For"},
         overrides=[
             words("Severity", SEVERITIES, custom__width=86),
@@ -59,6 +62,18 @@ def firing_table(firing: str, text: str, named: dict[str, str], **more: object) 
         ],
         sort=[{"displayName": "Severity", "desc": False}],
         h=6,
+        **more,
+    )
+
+
+def firing_of_run(**more: object) -> Json:
+    """Return the table of all that fires for the run or its nodes: the same wherever one run is looked at."""
+    return firing_table(
+        "Firing now",
+        FIRING,
+        "What fires for this run or its nodes, and whom it names.",
+        "No alert fires for this run or its nodes.",
+        ON_A_RUN,
         **more,
     )
 

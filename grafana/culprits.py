@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from absences import NO_RANK, NO_WAITS
+from limits import EACH_SECOND, LATE, NET_ERRORS, TWICE
 from panels import (
     PHASES,
     STATES,
+    UNITS,
     Json,
     at_end,
     bar_cells,
     coloured,
     heat,
+    in_order,
     lines,
     marked,
     one_by_one,
@@ -28,11 +31,16 @@ ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16
 
 WAIT = of_ranks(c.TRAIN_RECENT_WAIT)
 _WAITS = of_run(c.TRAIN_RECENT_WAIT)
-LAG = (
-    f"((max by (run) ({_WAITS}) and count by (run) ({_WAITS}) == 2 or quantile by (run) (0.5, {_WAITS}))"
-    f" - on (run) group_right () {WAIT})"
-)
-"""By how much less a rank waits now than the median one; of two, than the other."""
+
+
+def of_a_step(seconds: str) -> str:
+    """Return seconds of a rank of the run as a share of the run's usual step."""
+    return f"({seconds}) / on () group_left () quantile(0.5, {of_run(c.RUN_STEP_SECONDS)})"
+
+
+_USUAL = f"max by (run) ({_WAITS}) and count by (run) ({_WAITS}) == 2 or quantile by (run) (0.5, {_WAITS})"
+LAG = f"({of_a_step(f'({_USUAL}) - on (run) group_right () {WAIT}')})"
+"""By how much less a rank waits now than the median one, of two than the other: a share of the run's usual step."""
 EARLIER = f"({of_run('run:collective_wait_per_step_seconds:median')} - on (run) group_right () {WAIT})"
 """The same in order, by what the rules measure from, the least of some steps: short, for it stands in every column."""
 BEHIND = f"max by (rank) ({of_ranks('rank:collectives_behind:max')})"
@@ -88,14 +96,13 @@ def rank_table(**more: object) -> Json:
         f"max by (rank, state) ({own(of_ranks(c.RANK_STATE))} == 1)",
         f"max by (rank, phase) ({own(of_ranks(c.RANK_PHASE))})",
         f"max by (rank) ({own(of_ranks(c.TRAIN_STEP))})",
-        f"max by (rank) ({WAIT})",
         f"max by (rank) ({LAG})",
         BEHIND,
         verdicts(),
     )
     columns = {"rank": "Rank", "verdict": "Named as", "instance": "Node", "gpu": "GPU", "state": "State"}
-    columns |= {"phase": "Phase", "Value #C": "For", "Value #D": "Step", "Value #E": "Wait"}
-    columns |= {"Value #F": "Lag per step", "Value #G": "Behind"}
+    columns |= {"phase": "Phase", "Value #C": "For", "Value #D": "Step", "Value #E": "Lag per step"}
+    columns |= {"Value #F": "Behind"}
     here = {"instance": field("Node"), "rank": field("Rank")}
     links = [
         link("Only this rank, here", "run", run=SAME, **here),
@@ -107,8 +114,9 @@ def rank_table(**more: object) -> Json:
     return table(
         "Ranks, the worst first",
         f"The {ROWS} ranks that most deserve a look: named by a rule, gone, behind in a collective, lagging, long in "
-        "one phase. Wait and lag are seconds of a step, Behind counts collectives. Nobody named and all alike is good. "
-        "In a hang the culprit is the one behind, or in another phase. A click shows only that rank, or its node.",
+        "one phase. Lag: how much later than the median rank it arrives, of a step; a full bar pages. Behind "
+        "counts collectives. Nobody named and all alike is good. In a hang the culprit is the one behind, or in "
+        "another phase. A click shows only that rank, or its node.",
         one_by_one(asked, "rank", chosen),
         "No rank of this run has been seen.",
         columns,
@@ -117,13 +125,12 @@ def rank_table(**more: object) -> Json:
             override("Rank", links=links, custom__width=60),
             marked("Named as", custom__width=145),
             override("Node", links=node, custom__width=85),
-            override("GPU", custom__width=45),
-            words("State", STATES, custom__width=75),
-            words("Phase", PHASES, custom__width=85),
-            override("For", unit="s", decimals=1, custom__width=76),
-            override("Step", unit="locale", custom__width=75),
-            override("Wait", unit="s", decimals=1, custom__width=60),
-            bar_cells("Lag per step", unit="s", decimals=1, custom__minWidth=100),
+            override("GPU", custom__width=50),
+            words("State", STATES, custom__width=80),
+            words("Phase", PHASES, custom__width=95),
+            override("For", unit="s", decimals=1, custom__width=85),
+            override("Step", unit="locale", custom__width=85),
+            bar_cells("Lag per step", LATE, unit=UNITS["ratio"], decimals=1, custom__minWidth=100),
             override("Behind", custom__width=65),
         ],
         **{"w": 24, "h": 10, **more},
@@ -162,16 +169,16 @@ def node_table(**more: object) -> Json:
     weighed = (f"group by (instance) ({node_verdicts()}) * 1e6", ratio, f"abs({lag})")
     score = " + on (instance) ".join(f"({part} or on (instance) 0 * {ranks})" for part in weighed)
     chosen = f"topk({NODE_ROWS}, {score})"
-    asked = (chosen, node_verdicts(), ranks, inside, ratio, errors)
-    columns = {"instance": "Node", "verdict": "Named as", "Value #C": "Ranks", "Value #D": "Collectives"}
-    columns |= {"Value #E": "× median", "Value #F": "Net errors, 1 h"}
+    asked = (chosen, node_verdicts(), ranks, ratio, errors)
+    columns = {"instance": "Node", "verdict": "Named as", "Value #C": "Ranks", "Value #D": "Collectives × median"}
+    columns |= {"Value #E": "Net errors, 1 h"}
     shown = [link("Its node and GPUs", "node", run=SAME, instance=field("Node")),
              link("Only its ranks, here", "run", run=SAME, instance=field("Node")), BLACK_BOX]  # fmt: skip
     return table(
         "Nodes, the worst first",
         f"The {NODE_ROWS} nodes of the run that most deserve a look: named by a rule, then those on which collectives "
-        "take longest: seconds of collectives in a step, and over the median node's. Nobody named, × median near 1 is "
-        "good. Several named slow, with network errors: look at the switch they share. One named late: drain it.",
+        "take longest: over those of the median node. Nobody named, × median near 1 is good. Several named slow, with "
+        "network errors (a full bar is a ticket): look at the switch they share. One named late: drain it.",
         one_by_one(asked, "instance", chosen),
         "No node of this run has been seen.",
         columns,
@@ -180,9 +187,8 @@ def node_table(**more: object) -> Json:
             override("Node", links=shown, custom__width=85),
             marked("Named as", custom__width=155),
             override("Ranks", custom__width=60),
-            override("Collectives", unit="s", decimals=1, custom__width=88),
-            override("× median", decimals=2, custom__width=73),
-            bar_cells("Net errors, 1 h", unit="locale", decimals=0, custom__minWidth=105),
+            override("Collectives × median", decimals=2, custom__width=145),
+            bar_cells("Net errors, 1 h", NET_ERRORS, unit="locale", decimals=0, custom__minWidth=105),
         ],
         **{"w": 24, "h": 8, **more},
     )
@@ -237,11 +243,11 @@ def phases_over_time(rows: int, **more: object) -> Json:
         "none",
         f"The phase of the {rows} ranks that deserve a look most at the end of the range, at each scrape. Rows that "
         "look alike are good. One row in another colour than the rest is the rank the others wait for.",
-        [query(f"max by (rank) (({coded}) and on (rank) {chosen})", "rank {{rank}}")],
+        [query(in_order(f"max by (rank) (({coded}) and on (rank) {chosen})", "rank"), "rank {{rank}}")],
         "no rank is running",
         mappings=[{"type": "value", "options": words_of}],
         **{"w": 24, "h": 9, **more},
-    ) | {"maxDataPoints": 120}
+    )
 
 
 def lag_heat(rows: int = 30, **more: object) -> Json:
@@ -249,11 +255,14 @@ def lag_heat(rows: int = 30, **more: object) -> Json:
     worst = f"topk({rows}, max by (rank) (max_over_time({LAG}[$__range:1m] @ end())))"
     return heat(
         "Lag per step, rank by rank",
-        "s",
-        f"How much later than the median rank a rank arrives at each step: the {rows} ranks that lagged most within "
-        "the range. All pale is good. One red row: that rank; rows in turns: what differs from step to step.",
-        [query(f"max by (rank) ({LAG}) and on (rank) {worst}", "rank {{rank}}")],
+        UNITS["ratio"],
+        f"How much later than the median rank a rank arrives, of a step: the {rows} ranks that lagged most within the "
+        "range; what pages is full red. All pale is good. One red row: that rank; rows in turns: what differs "
+        "from step to step.",
+        [query(in_order(f"max by (rank) ({LAG}) and on (rank) {worst}", "rank"), "rank {{rank}}")],
         NO_WAITS,
+        full=LATE,
+        decimals=1,
         **{"w": 12, "h": 12, **more},
     )
 
@@ -262,14 +271,19 @@ def node_heat(rows: int = 40, **more: object) -> Json:
     """Return the panel of the nodes whose collectives took longest within the range."""
     took = of_run(c.RUN_COLLECTIVE_SECONDS)
     worst = f"topk({rows}, max by (instance) (max_over_time({took}[$__range] @ end())))"
+    slowest = f"max by (instance) ({took}) and on (instance) {worst}"
+    over = f"({slowest}) / on () group_left () quantile(0.5, {took})"
     return heat(
-        "Collectives of a step, node by node",
-        "s",
-        f"Seconds of collectives in a step, from start to end, on the slowest rank of the node: the {rows} nodes with "
-        "the longest within the range. All of one colour is good. A few red rows: what these nodes share, a switch or "
-        "a rail, is slow.",
-        [query(f"max by (instance) ({took}) and on (instance) {worst}", "{{instance}}")],
+        "Collectives of a step × median, node by node",
+        "none",
+        f"Seconds of collectives in a step on the slowest rank of the node, over those of the median node: the {rows} "
+        "nodes with the longest within the range; twice as long is full red. All pale is good. A few red rows: what "
+        "these nodes share, a switch or a rail, is slow.",
+        [query(in_order(over, "instance"), "{{instance}}")],
         NO_WAITS,
+        full=TWICE,
+        min=1,
+        decimals=2,
         **{"w": 12, "h": 12, **more},
     )
 
@@ -284,8 +298,13 @@ def error_heat(rows: int = 40, **more: object) -> Json:
         "none",
         f"Corrupted packets a second at the worst port of a node: the {rows} nodes with most. No row is good. Several "
         "rows that begin at once: what these nodes share, a switch or a rail; a single one: its cable or transceiver.",
-        [query(f"max by (instance) ({rate} and {here}) and on (instance) {worst}", "{{instance}}")],
+        [
+            query(
+                in_order(f"max by (instance) ({rate} and {here}) and on (instance) {worst}", "instance"), "{{instance}}"
+            )
+        ],
         "no port corrupts packets, or node_exporter is not scraped",
+        full=EACH_SECOND,
         decimals=1,
         **{"w": 12, "h": 12, **more},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shell
 from culprits import ROWS
+from limits import EVER_AGAIN, WHOLE
 from panels import (
     BLUE,
     CAUSES,
@@ -70,9 +71,9 @@ def top() -> list[Json]:
         stat("GPUs productive", "locale", "GPUs' worth of new training work: what is left of those allocated when "
              "waits, restarts, saves and repeated steps are taken away. Near those allocated is good.",
              [query(f"sum({WORTH})", instant=True)], "not yet", decimals=0, w=4),
-        stat("MFU", UNITS["ratio"], "Model FLOP/s of all runs over the peak of their devices, by the clock; it needs "
-             "flops_per_token. What a run should have is its own past: see the table.", [query(mfu, instant=True)],
-             "not collected", decimals=1, w=4),
+        stat("MFU by the clock", UNITS["ratio"], "Model FLOP/s of all runs over the peak of their devices, pauses "
+             "included; it needs flops_per_token. What a run should have is its own past: see the table.",
+             [query(mfu, instant=True)], "not collected", decimals=1, w=4),
         stat("Goodput", UNITS["ratio"], "Share of all rank-time that is new training work. Near what the runs are "
              "built for is good: waits in collectives count as lost.",
              [query(f"sum({WORTH}) / (sum({WORTH}) + sum({LOST}))", instant=True)], "not yet", decimals=1,
@@ -109,7 +110,7 @@ def worst_runs() -> Json:
     other = f"sum by (run) ({of_runs('run:lost_seconds:rate2m', cause='!collective')})"
     slower = f"clamp_min(1 - {OF_BASELINE}, 0) * on (run) {gpus}"
     nought = f"0 * {gpus}"
-    lost = f"(({other} or {nought}) + on (run) ({slower} or {nought}))"
+    lost = f"(({other} or {nought}) + on (run) ({slower} or {nought}))"  # GPUs
     score = f"({critical} * 1e9 or {nought}) + on (run) ({warning} * 1e6 or {nought}) + on (run) {lost}"
     chosen = f"topk({ROWS}, {score})"
     asked = (
@@ -117,7 +118,7 @@ def worst_runs() -> Json:
         gpus,
         critical,
         warning,
-        lost,
+        f"{lost} / on (run) {gpus}",
         f"max by (run) ({of_runs('run:step_mfu:ratio')})",
         OF_BASELINE,
         f"max by (run) ({of_runs('run:goodput:ratio1h')})",
@@ -127,16 +128,17 @@ def worst_runs() -> Json:
         f"max by (run) ({of_runs('run:restarts:max')})",
     )
     columns = {"run": "Run", "Value #B": "GPUs", "Value #C": "Critical", "Value #D": "Warnings"}
-    columns |= {"Value #E": "GPUs lost", "Value #F": "MFU", "Value #G": "Of its baseline", "Value #H": "Goodput, 1 h"}
-    columns |= {"Value #I": "Lag of the last rank", "Value #J": "Since last step", "Value #K": "Since checkpoint"}
-    columns |= {"Value #L": "Restarts"}
+    columns |= {"Value #E": "Lost or slower", "Value #F": "MFU", "Value #G": "Of its baseline"}
+    columns |= {"Value #H": "Goodput, 1 h", "Value #I": "Lag of the last rank", "Value #J": "Since last step"}
+    columns |= {"Value #K": "Since checkpoint", "Value #L": "Restarts"}
     leads = {"run": "The run", "ranks": "Its ranks", "incident": "What happened, on one time axis"}
     links = [link(title, to, run=field("Run")) for to, title in leads.items()]
     share = {"unit": UNITS["ratio"], "decimals": 0}
     return table(
         "Runs, the worst first",
-        f"The {ROWS} runs that page, warn, or lose most: GPUs lost is what start-up, data, saves, restarts and hangs "
-        "take, and what the run is slower than its own past. No alert and few GPUs lost is good. A click opens it.",
+        f"The {ROWS} runs that page, warn, or lose most GPUs. Lost or slower: share of its GPUs' time that start-up, "
+        "data, saves, restarts and hangs take now, and that the run is slower than its own past. No alert and near 0 "
+        "is good. A click opens it.",
         one_by_one(asked, "run", chosen),
         "No run is known.",
         columns,
@@ -146,7 +148,7 @@ def worst_runs() -> Json:
             override("GPUs", unit="locale"),
             override("Critical", mappings=over(RED), custom__cellOptions={"type": "color-text"}),
             override("Warnings", mappings=over(ORANGE), custom__cellOptions={"type": "color-text"}),
-            bar_cells("GPUs lost", unit="locale", decimals=0),
+            bar_cells("Lost or slower", WHOLE, **share),
             *(override(name, **share) for name in ("MFU", "Of its baseline", "Goodput, 1 h", "Lag of the last rank")),
             *(override(name, unit="s", decimals=0) for name in ("Since last step", "Since checkpoint")),
         ],
@@ -177,7 +179,8 @@ def use() -> list[Json]:
               overrides=coloured(CAUSES), min=0, w=8),
         lines("Speed of the slowest runs", UNITS["ratio"], "MFU, or throughput, over what the run did in the hour "
               "before: the ten that are furthest below it now. Lines near 100 % are good. One that falls: open it.",
-              [query(f"{OF_BASELINE} and on (run) {worst}", "{{run}}")], "no run has a baseline yet", min=0, w=8),
+              [query(f"{OF_BASELINE} and on (run) {worst}", "{{run}}")], "no run has a baseline yet", min=0,
+              soft_max=WHOLE, w=8),
         lines("Alerts", "none", "Alerts that fire anywhere, by severity. None is good. Many at once: one cause; look "
               "at the earliest.", [query(f"count by (severity) ({EVERYWHERE})", "{{severity}}")], "none fired",
               overrides=coloured(SEVERITIES), min=0, decimals=0, soft_max=4, w=8),
@@ -197,7 +200,8 @@ def culprits() -> Json:
     return bars(
         "Nodes blamed most, 30 days", "none", "Incidents of the last 30 days of which a node, or a GPU or link of it, "
         "was the culprit; the ten nodes with most. One each is chance. Of one that stands out: `tachograph history`.",
-        [query(f"sort_desc(topk(10, {most}))", "{{instance}}", instant=True)], "none was blamed", decimals=0, w=24,
+        [query(f"sort_desc(topk(10, {most}))", "{{instance}}", instant=True)], "none was blamed", full=EVER_AGAIN,
+        decimals=0, w=24,
     )  # fmt: skip
 
 

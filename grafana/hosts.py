@@ -18,6 +18,7 @@ WHERE = f"on (instance) group by (instance) (last_over_time({NODES}[1h]))"
 RUN = variable("run", "Run", f"label_values({of_cluster(RUNS, run='.*$find.*')}, run)", **{**ALL, "allValue": "^$"})
 """All is every node, with and without a run: `^$` is the run of `up`."""
 NODE = variable("instance", "Node", f"label_values({NODES}, instance)", **MANY)
+FIRES = {"alertstate": "firing", "severity": "critical|warning|info"}
 GPU = variable("gpu", "GPU", f"label_values({of_nodes(c.GPU_INFO)}, gpu)", **MANY)
 
 
@@ -36,6 +37,12 @@ def rated(metric: c.Metric | str, **matchers: str) -> str:
     return f"(rate({of_nodes(metric, **matchers)}[$__rate_interval]) and {WHERE})"
 
 
+def of_their_runs() -> str:
+    """Select what fires for runs that have, or lately had, ranks on the chosen nodes."""
+    there = f"group by (run) (last_over_time({of_nodes('node:run:info')}[1h]) and {WHERE})"
+    return f"({of_cluster('ALERTS', **FIRES)} and on (run) {there})"
+
+
 def alerts(**matchers: str) -> str:
     """Select what fires on the chosen nodes."""
-    return of_hosts("ALERTS", alertstate="firing", severity="critical|warning|info", **matchers)
+    return of_hosts("ALERTS", **FIRES, **matchers)

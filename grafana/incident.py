@@ -16,8 +16,8 @@ from panels import (
     UNITS,
     Json,
     coloured,
-    heat,
     lines,
+    named,
     override,
     query,
     row,
@@ -30,6 +30,8 @@ from shell import RUNBOOK_LINK, SAME, field, link
 from tachograph.catalog import index as c
 
 ROWS = 25  # of a timeline: more than that nobody reads
+WIDE = {"w": 24, "axis": 200}
+"""Where a panel over time stands: with as many pixels left of each, one moment stands above the other."""
 
 GRADES = dict(enumerate(reversed(SEVERITIES), start=1))  # 1 info, 2 warning, 3 critical
 GRADE_WORDS = [
@@ -42,7 +44,7 @@ GRADE_WORDS = [
 EVENTS = (
     ("nodes down", "node:down_seconds:max"),
     ("exporters silent", "node:exporter_unseen_seconds:max"),
-    ("GPUs lost", "node:gpu_lost:info"),
+    ("GPUs off the bus", "node:gpu_lost:info"),
     ("GPUs whose driver hangs", "node:gpu_hung:info"),
     ("GPUs with a fatal Xid", "node:gpu_xid_fatal_timestamp_seconds:max"),
     ("GPUs with uncorrected ECC errors", "node:gpu_ecc_uncorrected:max"),
@@ -100,26 +102,25 @@ def what_happened() -> list[Json]:
     attempts = f"count by (attempt) (group by (attempt, rank) ({own(of_run(c.RANK_INFO))}))"
     apart = f"count by (phase) ({of_run(c.RANK_PHASE, phase='init|checkpoint|eval')})"
     subjects = "alertname, rank, instance"
-    events = [query(f"count({of_cluster(name)} and {HERE}) > 0", text) for text, name in EVENTS]
     return [
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
                  "Where it turns: the alerts below show why, from that moment on.", [query(CONDITION, "run")],
-                 NO_RANK, mappings=CONDITION_WORDS, w=24, h=3),
-        timeline("Alerts", "none", "What fired, and from when to when: red is critical, orange a warning, blue for "
-                 "information. Nothing is good. Start with the row that begins first.",
-                 [query(graded("alertname"), "{{alertname}}")], "nothing fired", mappings=GRADE_WORDS, w=24, h=6),
+                 NO_RANK, mappings=CONDITION_WORDS, h=3, **WIDE),
+        timeline("Alerts, one by one", "none", "What fired, and from when to when: red is critical, orange a "
+                 "warning, blue for information. Nothing is good. Start with the row that begins first.",
+                 [query(graded("alertname"), "{{alertname}}")], "nothing fired", mappings=GRADE_WORDS, h=6, **WIDE),
         timeline("Nodes and ranks they name", "none", "The same for each node and rank that an alert names. Nobody is "
                  "good. The rank or node that stays longest is the one to take out.",
                  [query(f"topk({ROWS}, {graded(subjects, instance='.+')})", "{{alertname}} {{instance}} {{rank}}")],
-                 "nobody is named", mappings=GRADE_WORDS, w=24, h=8, show="never"),
-        heat("Attempts, saves, evaluations", "none", "How many ranks an attempt has, and how many start up, save or "
-             "evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
-             [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], NO_RANK, merge=True,
-             show="auto", color={"mode": "fixed", "fixedColor": BLUE}, w=24, h=5),
-        heat("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. Nothing is "
-             "good. What begins before the run slows down or stops is the likely cause: the tables name it.", events,
-             "no hardware event in this window", merge=True, show="auto", w=24, h=7,
-             color={"mode": "fixed", "fixedColor": ORANGE}),
+                 "nobody is named", mappings=GRADE_WORDS, h=8, show="never", **WIDE),
+        timeline("Attempts, saves, evaluations", "none", "How many ranks an attempt has, and how many start up, save "
+                 "or evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
+                 [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], NO_RANK,
+                 color={"mode": "fixed", "fixedColor": BLUE}, h=5, **WIDE),
+        timeline("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. Nothing is "
+                 "good. What begins before the run slows down or stops is the likely cause: the tables name it.",
+                 [named({text: f"count({of_cluster(name)} and {HERE}) > 0" for text, name in EVENTS})],
+                 "no hardware event in this window", h=7, color={"mode": "fixed", "fixedColor": ORANGE}, **WIDE),
     ]  # fmt: skip
 
 
@@ -131,20 +132,19 @@ def what_it_cost() -> list[Json]:
               "in the hour before. On the dashed line is good. Where it leaves the line, money is being lost.",
               [query(of_run("run:step_mfu:ratio"), "of completed steps"),
                query(of_run("run:step_mfu:baseline"), "baseline")],
-              NO_MFU, overrides=[BASELINE], min=0, w=24, h=6),
-        ranks_by_phase(w=24, h=6),
+              NO_MFU, overrides=[BASELINE], min=0, h=6, **WIDE),
+        ranks_by_phase(h=6, **WIDE),
         lines("Loss", "none", "Median training loss over ranks; red points: a spike goes on. Falling is good. A jump "
               "after a restart or a new learning rate: compare with the rows above.",
               [query(of_run("run:loss:median"), "loss"), query(spiking, "spike")], NO_LOSS,
-              overrides=[SPIKE], w=24, h=6),
-        lines("GPUs lost, by cause", "none", "GPUs' worth of time that brought no new work, by cause: GPU-hours lost "
+              overrides=[SPIKE], h=6, **WIDE),
+        lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work, by cause: GPU-hours lost "
               "an hour. Near 0 is good, except for collectives, which are part of how a run is built.",
               [query(f"{of_run('run:lost_seconds:rate2m')} > 0", "{{cause}}")], "not accounted yet", stack=True,
-              overrides=coloured(CAUSES), min=0, w=24,
-              h=6),
+              overrides=coloured(CAUSES), min=0, h=6, **WIDE),
         lines("Age of the last checkpoint", UNITS["seconds"], "What a failure would have cost at each moment. A saw "
               "whose teeth are alike is good. A tooth that keeps growing: saving stopped.",
-              [query(of_run("run:checkpoint_age_seconds:min"), "age")], "no checkpoint reported", min=0, w=24, h=6),
+              [query(of_run("run:checkpoint_age_seconds:min"), "age")], "no checkpoint reported", min=0, h=6, **WIDE),
     ]  # fmt: skip
 
 
@@ -157,10 +157,10 @@ def dashboard() -> Json:
         [
             *what_happened(),
             row("Who"),
-            lag_heat(w=8),
-            node_heat(w=8),
-            error_heat(w=8),
-            phases_over_time(16),
+            lag_heat(12, h=6, **WIDE),
+            node_heat(12, h=6, **WIDE),
+            error_heat(12, h=6, **WIDE),
+            phases_over_time(12, h=7, **WIDE),
             row("What it cost"),
             *what_it_cost(),
             row("For the post-mortem"),

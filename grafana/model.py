@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from absences import NO_MFU, NO_RANK
-from panels import BAND, UNITS, Json, lines, query, spread, stat
+from absences import NO_RANK
+from panels import BAND, UNITS, Json, lines, named, override, query, spread, stat
 from series import of_ranks, of_run
 from tachograph.catalog import index as c
 
@@ -69,24 +69,17 @@ def inside() -> list[Json]:
               [query(f"count(group by (instance, rank) ({of_run('rank:invariant_culprit:info')})) "
                      f"or 0 * max({of_run('run:ranks:count')})", "ranks")],
               NO_RANK, min=0, decimals=0, soft_max=4, w=8),
-        lines("MFU, HFU, share of the achievable", UNITS["ratio"], "Shares by the clock: model FLOP/s of the dense "
-              "peak, FLOP/s with recomputation of it, and model FLOP/s of what these GPUs reach at their power limit.",
-              [query(of_run("run:mfu:ratio"), "MFU"),
-               query(f"sum({of_run(c.RUN_WORK, unit='hardware_flops')}) / sum({of_run(c.RUN_PEAK_FLOPS)})", "HFU"),
-               query(f"sum({of_run(c.RUN_WORK, unit='flops')}) / sum({of_run(c.RUN_ACHIEVABLE_FLOPS)})",
-                     "of achievable")],
-              NO_MFU, min=0, w=8),
     ]  # fmt: skip
 
 
 def past() -> list[Json]:
     """Return how often the run failed."""
+    restarts = of_run("run:restarts:max")
+    figures = {"failures in 7 days": FAILURES, "mean time between them": BETWEEN, "restarts": f"max({restarts})"}
     return [
-        stat("Failures in 7 days", "locale", "Times this run failed within a week. The runbooks of RankDead and "
-             "RankFailed say what to ask.", [query(FAILURES, instant=True)], "none", w=8),
-        stat("Time between failures", "s", "Mean over a week. The save that costs least in all comes each square root "
-             "of twice this times the length of a save.", [query(BETWEEN, instant=True)],
-             "no failure in 7 days", decimals=1, w=8),
-        stat("Restarts", "locale", "Attempts of this run after its first, as its launcher counts them.",
-             [query(of_run("run:restarts:max"), instant=True)], "none", w=8),
+        stat("Failures", "locale", "Times this run failed within a week, the mean time between two failures, and "
+             "attempts after the first, as its launcher counts them. The runbooks of RankDead and RankFailed say what "
+             "to ask; the best interval between checkpoints, on Data and checkpoint, follows from the mean time.",
+             [named(figures, instant=True)], "no failure in 7 days, no restart", show="value_and_name",
+             overrides=[override("mean time between them", unit="s", decimals=1)], w=24),
     ]  # fmt: skip

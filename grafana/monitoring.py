@@ -80,7 +80,8 @@ def top() -> list[Json]:
              "dead exporter.", [query(f"sum({host})", "answer", instant=True),
                            query(f"count({host})", "known", instant=True)], "no node_exporter is scraped",
              show="value_and_name"),
-        firing_table(firing, "Alerts about what cannot be seen: nodes, ranks, clocks and rules.", ON_HOSTS, w=9),
+        firing_table("Firing about monitoring", firing, "Alerts about what cannot be seen: nodes, ranks, clocks and "
+                     "rules.", "No alert about monitoring fires; Fleet has the others.", ON_HOSTS, w=9),
         stat("Evaluations missed", "none", "Times in the range a rule group began late because the last time took too "
              "long. 0 is good. Above: the row Prometheus names the group; give Prometheus more CPU.",
              [query(since_start("prometheus_rule_group_iterations_missed_total"), instant=True)], NO_SELF, decimals=0),
@@ -221,9 +222,10 @@ def prometheus() -> list[Json]:
               "not be evaluated, a minute. 0 is good.",
               [query(f"60 * sum({missed})", "missed"), query(f"60 * sum({failed})", "failed")], NO_SELF, min=0,
               soft_max=1),
-        lines("Samples a second", "none", "Samples that Prometheus takes in. Steady is good; it falls with nodes that "
-              "do not answer.", [query(f"sum(rate({of_cluster('prometheus_tsdb_head_samples_appended_total')}"
-              "[$__rate_interval]))", "samples")], NO_SELF, min=0),
+        lines("Samples scraped a second", "none", "Samples that Prometheus takes in. Steady is good; it falls "
+              "with nodes that do not answer.",
+              [query(f"sum(rate({of_cluster('prometheus_tsdb_head_samples_appended_total')}[$__rate_interval]))",
+                     "samples")], NO_SELF, min=0),
         lines("Series", "none", "Series that Prometheus holds in memory. It grows with nodes and ranks, and with each "
               "restart of a run for up to two hours. Growing without end: some label is unbounded.",
               [query(f"sum({of_cluster('prometheus_tsdb_head_series')})", "series")], NO_SELF, min=0),
@@ -257,6 +259,7 @@ def alerts() -> list[Json]:
         f"(rate({of_cluster(f'alertmanager_notifications_{name}total')}[$__rate_interval])) > 0"
         for name in ("", "failed_")
     )
+    none = f'label_replace(0 * sum({of_cluster("alertmanager_alerts")}), "integration", "none", "", "")'
     return [
         lines("Prometheus to Alertmanager", "cpm", "Alerts a minute that Prometheus sent, that no Alertmanager took, "
               "and that it dropped. Sent above 0, the Watchdog is always among them, and the others 0 is good. Errors: "
@@ -271,7 +274,7 @@ def alerts() -> list[Json]:
         lines("Alertmanager to people", "cpm", "Messages a minute by integration, and those that failed. The "
               "Watchdog's each minute, and nothing failed, is good. Failed: the receiver is down or its secret is "
               "wrong; Alertmanager's log says which.",
-              [query(f"{told} or 0 * sum(alertmanager_alerts)", "{{integration}}"),
+              [query(f"({told}) or on () {none}", "{{integration}}"),
                query(failed, "failed, {{integration}}")], NO_ALERTMANAGER, min=0, soft_max=1),
         lines("Alerts and silences", "none", "Alerts that Alertmanager holds, active or suppressed, and active "
               "silences. Suppressed while something is down is good: the cause pages, symptoms do not. A silence "

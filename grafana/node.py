@@ -10,7 +10,7 @@ import shell
 from absences import NO_HOST, NO_PRESSURE
 from condition import ON_HOSTS, firing_table
 from culprits import ROWS
-from hosts import GPU, NODE, RUN, WHERE, alerts, of_gpus, of_hosts, rated
+from hosts import GPU, NODE, RUN, WHERE, alerts, of_gpus, of_hosts, of_their_runs, rated
 from panels import (
     BAND,
     BLUE,
@@ -18,7 +18,6 @@ from panels import (
     ORANGE,
     PURPLE,
     RED,
-    SEVERITIES,
     UNITS,
     Json,
     annotation,
@@ -74,19 +73,15 @@ def top() -> list[Json]:
              "Fewer: a GPU has fallen off or its driver hangs; the table below names it.",
              [query(f"sum({of_gpus(c.GPU_UP)})", "read", instant=True),
               query(f"count({of_gpus(c.GPU_UP)})", "known", instant=True)], "no GPU is known", show="value_and_name"),
-        stat("Alerts", "none", "Alerts that fire on these nodes, by severity. None is good. Critical: a person is "
-             "being paged now.", [query(f"count by (severity) ({alerts()})", "{{severity}}", instant=True)], "none",
-             show="value_and_name", overrides=coloured(SEVERITIES)),
-        firing_table(alerts(), "What fires on these nodes, and which GPU it names.", ON_HOSTS, w=9),
+        firing_table("Firing on these nodes", f"({alerts()} or {of_their_runs()})", "What fires on these nodes and for "
+                     "the runs there, and which GPU it names.", "No alert fires on these nodes or for the runs there.",
+                     ON_HOSTS, w=14),
         stat("Power now", UNITS["watts"], "Board power of the chosen GPUs together. At full load near the sum of their "
              "limits; far below it they wait.", [query(f"sum({of_gpus('node:gpu_power:watts')})", instant=True)],
              "not collected"),
         stat("Repairs requested", "none", "GPUs for which the driver asks for a reset, a reboot or a drain. None is "
              "good. Drain the node at the next checkpoint, then do what is asked.",
              [query(asked, "{{action}}", instant=True)], "none", show="value_and_name"),
-        stat("Energy", "joule", "Energy the chosen GPUs used in the time range. What it brought is on Fleet, as tokens "
-             "per joule.", [query(f"sum(increase({of_nodes(c.GPU_ENERGY, gpu='$gpu')}[$__range]) and {WHERE})",
-                                  instant=True)], "not collected"),
     ]  # fmt: skip
 
 
@@ -216,8 +211,8 @@ def throttling() -> Json:
 def power() -> list[Json]:
     """Return whether heat or power holds a GPU back."""
     return [
-        lines("Power", UNITS["watts"], "Mean board power. All alike is good. One far below its peers computes less; "
-              "all falling while utilization stays high means they wait. By name: the lowest.",
+        lines("Power of a GPU", UNITS["watts"], "Mean board power. All alike is good. One far below its peers computes "
+              "less; all falling while utilization stays high means they wait. By name: the lowest.",
               [*spread(of_gpus("node:gpu_power:watts"), "bottomk", WHO),
                query(f"max({of_gpus(c.GPU_POWER_LIMIT)})", "limit")], UNREAD, overrides=[*BAND, dashed("limit")],
               min=0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tachograph.catalog import index as c
@@ -47,6 +47,27 @@ def query(expression: str, legend: str = "__auto", *, instant: bool = False, tab
     return {"expr": expression, "legendFormat": legend, "format": form, "instant": once, "range": not once}
 
 
+LINE = "{{line}}"
+"""The legend of a query that `named` made."""
+
+
+def named(lines: Mapping[str, str], *, instant: bool = False) -> Json:
+    """Return one query for several lines or numbers, by their names: one request asks for all of them."""
+    parts = (f'label_replace({expression}, "line", "{name}", "", "")' for name, expression in lines.items())
+    return query(" or ".join(parts), LINE, instant=instant)
+
+
+def in_order(expression: str, label: str) -> str:
+    """Return the series in the order of the numbers in a label: as text, which Prometheus sorts by, 10 precedes 2.
+
+    It is the last number of a host's own name that counts; without one, and of equals, the text does.
+    """
+    host = "([^.:]*?)([0-9]+)[^0-9.:]*([.:].*)?"
+    split = f'label_replace({expression}, "a", "$1", "{label}", "{host}")'  # `a` and `b`: before all other labels
+    long = f'label_replace({split}, "b", "00000$2", "{label}", "{host}")'
+    return f'label_replace({long}, "b", "$1", "b", "0*([0-9]{{5}})")'
+
+
 def one_by_one(asked: Sequence[str], label: str, chosen: str) -> list[Json]:
     """Return a table's queries: the first tells which rows there are, the others are asked for the `chosen` alone."""
     return [query(f"({one}) and on ({label}) {chosen}" if i else one, table=True) for i, one in enumerate(asked)]
@@ -62,9 +83,13 @@ def spread(expression: str, worst: str = "", legend: str = "") -> list[Json]:
 
     The few are chosen once, at the right edge; a plain topk would choose anew at each step and add lines.
     """
-    bands = {"max": f"max({expression})", "median": f"quantile(0.5, {expression})", "min": f"min({expression})"}
     few = [query(f"{expression} and {worst}(3, {at_end(expression)})", legend)] if worst else []
-    return [query(band, name) for name, band in bands.items()] + few
+    return [named(band(expression)), *few]
+
+
+def band(expression: str) -> dict[str, str]:
+    """Return max, median and min over all series, by the names that BAND draws."""
+    return {"max": f"max({expression})", "median": f"quantile(0.5, {expression})", "min": f"min({expression})"}
 
 
 def panel(kind: str, title: str, text: str, unit: str, queries: list[Json], *, absent: str, **more: object) -> Json:
@@ -98,7 +123,8 @@ def panel(kind: str, title: str, text: str, unit: str, queries: list[Json], *, a
 def lines(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
     """Return a time series panel: a gap stays a gap, zero is drawn as zero; `stack=True` piles the series.
 
-    `soft_max`: how far the axis reaches where all values are lower, so that a flat zero does not stand on "100".
+    `soft_max`: how far the axis reaches where all values are lower; by itself a flat zero has an axis up to 100, which
+    are 10,000 % or 100 s. `axis`: pixels left of the plot, where panels stand one above the other.
     """
     stacked = more.pop("stack", False)
     custom: Json = {
@@ -108,9 +134,11 @@ def lines(title: str, unit: str, text: str, queries: list[Json], absent: str, **
         "spanNulls": 15_000,  # milliseconds: two scrapes may be missed before a line breaks
         "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
     }
-    if reach := more.pop("soft_max", None):
+    if reach := more.pop("soft_max", None if "max" in more else REACH.get(unit)):
         custom["axisSoftMax"] = reach
-    several = len(queries) > 3 or any("{{" in one["legendFormat"] for one in queries)
+    if wide := more.pop("axis", None):
+        custom["axisWidth"] = wide
+    several = len(queries) > 3 or any("{{" in one["legendFormat"].replace(LINE, "") for one in queries)
     calcs = [] if several else ["lastNotNull"]  # with values, a long legend would fill half of a narrow panel
     options = {
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": calcs},
@@ -139,10 +167,11 @@ def stat(title: str, unit: str, text: str, queries: list[Json], absent: str, **m
     return panel("stat", title, text, unit, queries, absent=absent, options=options, **more)
 
 
-def bars(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
+def bars(title: str, unit: str, text: str, queries: list[Json], absent: str, *, full: float, **more: object) -> Json:
     """Return one horizontal bar for each series, in the order in which the queries return them.
 
-    Of one colour: the longest is not bad because it is the longest.
+    `full`: the value that fills a bar, however long the others are; and all are of one colour: the longest is not bad
+    because it is the longest.
     """
     options = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
@@ -157,13 +186,19 @@ def bars(title: str, unit: str, text: str, queries: list[Json], absent: str, **m
         "maxVizHeight": 36,
         "text": {"titleSize": 13, "valueSize": 13},
     }
-    more = {"color": {"mode": "fixed", "fixedColor": BLUE}, "min": 0, **more}
+    more = {"color": {"mode": "fixed", "fixedColor": BLUE}, "min": 0, "max": full, **more}
     return panel("bargauge", title, text, unit, queries, absent=absent, options=options, **more)
+
+
+REACH = {"percentunit": 0.1, "s": 0.1, "Bps": 1e3, "bytes": 1e3, "watt": 10, "cps": 4, "cpm": 4, "locale": 4}
+"""Unit -> how far an axis reaches at least, unless a panel says it."""
 
 
 def timeline(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
     """Return one row for each series, coloured by its state over time; `mappings` give states words and colours."""
-    custom = {"lineWidth": 0, "fillOpacity": 80, "spanNulls": 15_000}
+    custom: Json = {"lineWidth": 0, "fillOpacity": 80, "spanNulls": 15_000}
+    if wide := more.pop("axis", None):
+        custom["axisWidth"] = wide
     options = {
         "mergeValues": more.pop("merge", True),
         "showValue": more.pop("show", "auto"),
@@ -176,11 +211,11 @@ def timeline(title: str, unit: str, text: str, queries: list[Json], absent: str,
     return panel("state-timeline", title, text, unit, queries, absent=absent, custom=custom, options=options, **more)
 
 
-def heat(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
-    """Return one row for each series, from pale to red as its value rises: who stands out, and since when."""
-    more = {"color": {"mode": "continuous-YlRd"}, "merge": False, "show": "never", "min": 0, **more}
-    made = timeline(title, unit, text, queries, absent, **more)
-    return made | {"maxDataPoints": 150}
+def heat(title: str, unit: str, text: str, queries: list[Json], absent: str, *, full: float, **more: object) -> Json:
+    """Return one row for each series, from pale to red as its value rises to `full`: who stands out, and since when."""
+    colour = {"mode": "continuous-YlRd"}
+    more = {"color": colour, "merge": False, "show": "never", "min": 0, "max": full, **more}
+    return timeline(title, unit, text, queries, absent, **more)
 
 
 def table(
@@ -234,11 +269,11 @@ def words(column: str, colours: dict[str, str], **more: object) -> Json:
     return override(column, mappings=mappings, custom__cellOptions={"type": "color-text"}, **more)
 
 
-def bar_cells(column: str, **more: object) -> Json:
-    """Return the override that draws the numbers of a column as bars, the longest for the column's highest."""
+def bar_cells(column: str, full: float, **more: object) -> Json:
+    """Return the override that draws the numbers of a column as bars; `full` fills one, and so does all above."""
     cell = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
     colour = {"mode": "fixed", "fixedColor": BLUE}
-    return override(column, custom__cellOptions=cell, color=colour, min=0, fieldMinMax=True, **more)
+    return override(column, custom__cellOptions=cell, color=colour, min=0, max=full, **more)
 
 
 def marked(column: str, colour: str = RED, **more: object) -> Json:
@@ -247,21 +282,29 @@ def marked(column: str, colour: str = RED, **more: object) -> Json:
     return override(column, mappings=mappings, custom__cellOptions={"type": "color-text"}, **more)
 
 
-def row(title: str) -> Json:
-    """Return the heading of a section."""
-    return {"type": "row", "title": title, "collapsed": False, "panels": [], "gridPos": {"w": GRID, "h": 1}}
+def row(title: str, *closed: Json) -> Json:
+    """Return the heading of a section; panels that are given stand in it and ask nothing until it is opened."""
+    place = {"w": GRID, "h": 1}
+    return {"type": "row", "title": title, "collapsed": bool(closed), "panels": list(closed), "gridPos": place}
 
 
 def placed(panels: list[Json]) -> list[Json]:
     """Return the panels with ids and places: each goes to the highest spot that is free, leftmost first."""
-    filled = [0] * GRID
-    for number, one in enumerate(panels, start=1):
+    _place(panels, 0)
+    everything = [one for outer in panels for one in (outer, *outer.get("panels", []))]
+    for number, one in enumerate(everything, start=1):
+        one["id"] = number
+    return panels
+
+
+def _place(panels: Sequence[Json], top: int) -> None:
+    filled = [top] * GRID
+    for one in panels:
         place = one["gridPos"]
         y, x = min((max(filled[x : x + place["w"]]), x) for x in range(GRID - place["w"] + 1))
         place.update(x=x, y=y)
         filled[x : x + place["w"]] = [y + place["h"]] * place["w"]
-        one["id"] = number
-    return panels
+        _place(one.get("panels", []), y + 1)
 
 
 def variable(name: str, label: str, values: str, **more: object) -> Json:

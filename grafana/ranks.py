@@ -13,10 +13,12 @@ from culprits import (
     lag_heat,
     node_heat,
     node_table,
+    of_a_step,
     phases_over_time,
     rank_table,
     sequence_spread,
 )
+from limits import LATE, WHOLE
 from panels import (
     BAND,
     BLUE,
@@ -49,16 +51,17 @@ def waiting() -> list[Json]:
     """Return who waits for whom."""
     here = link("This rank and its others", "run", run=SAME, rank=label("rank"))
     who, behind = "{{rank}}, {{instance}}", of_run("rank:collectives_behind:max")
+    share = UNITS["ratio"]
     groups = f"sort_desc(topk({ROWS // 2}, max by (group, rank, instance) ({behind})))"
     return [
-        bars("Waited for", "s", "Seconds by which a rank arrives later at each step than the median rank: all others "
-             "wait that long for it. Near 0 for all is good. One long bar: the table names its phase and its node.",
-             [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({LAG})))", who, instant=True)],
-             "no steps now, or no waits measured", links=[here], decimals=2, w=8, h=9),
-        bars("Waits longest", "s", "Seconds of a step in which a rank can only wait for others. What the longest bar "
+        bars("Waited for", share, "Share of a step by which a rank arrives later than the median rank: all others wait "
+             "that long for it. Near 0 for all is good; a full bar pages. One long bar: the table names its phase and "
+             "its node.", [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({LAG})))", who, instant=True)],
+             "no steps now, or no waits measured", full=LATE, links=[here], decimals=1, w=8, h=9),
+        bars("Waits longest", share, "Share of a step in which a rank can only wait for others. What the longest bar "
              "loses, it loses to those on the left. Alike on all is good, and is how a run is built.",
-             [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({WAIT})))", who, instant=True)],
-             "no steps now, or no waits measured", links=[here], decimals=2, w=8, h=9),
+             [query(f"sort_desc(topk({MOST}, max by (rank, instance) ({of_a_step(WAIT)})))", who, instant=True)],
+             "no steps now, or no waits measured", full=WHOLE, links=[here], decimals=0, w=8, h=9),
         table("Stalled process groups", "While the run hangs: who is behind in which process group, and by "
               "how many collectives. Empty is good. Start with the rank that is behind most: the others of its group "
               "wait for it, other groups wait for them.", [query(groups, table=True)],
@@ -76,18 +79,18 @@ def parts_table() -> Json:
     longer = f"({late}) - on (run, phase) group_left () {of_run('run:phase_seconds:median')} > 0"
     asked = (
         f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({own(of_ranks(c.RANK_INFO))})",
-        f"sum by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase=WORK))})",
-        f"max by (rank) ({WAIT})",
-        f"max by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase='data'))})",
+        of_a_step(f"sum by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase=WORK))})"),
+        of_a_step(f"max by (rank) ({WAIT})"),
+        of_a_step(f"max by (rank) ({own(of_ranks(c.TRAIN_RECENT_PHASE, phase='data'))})"),
         f"max by (rank, phase) (topk by (rank) (1, {longer}))",
     )
     columns = {"rank": "Rank", "instance": "Node", "gpu": "GPU", "Value #B": "Compute", "Value #C": "Waits for others"}
     columns |= {"Value #D": "Waits for data", "phase": "Late in"}
     return table(
         "Where the step of each rank goes",
-        "Seconds of a step, over the last 20 s or three steps, for the ranks of the first table: work, waits for other "
-        "ranks, waits for data. Alike on all is good. The late rank computes longer and waits less: its phase stands "
-        "at the end.",
+        "Shares of the usual step, over the last 20 s or three steps, for the ranks of the first table: work, waits "
+        "for other ranks, waits for data. Alike on all is good. The late rank computes longer and waits less: its "
+        "phase stands at the end.",
         one_by_one(asked, "rank", chosen),
         "No step lately.",
         columns,
@@ -95,7 +98,10 @@ def parts_table() -> Json:
         overrides=[
             override("Rank", custom__width=60),
             override("GPU", custom__width=50),
-            *(bar_cells(name, unit="s", decimals=2) for name in ("Compute", "Waits for others", "Waits for data")),
+            *(
+                bar_cells(name, WHOLE, unit=UNITS["ratio"], decimals=0)
+                for name in ("Compute", "Waits for others", "Waits for data")
+            ),
         ],
         w=24,
         h=10,
@@ -110,14 +116,14 @@ def by_coordinate() -> list[Json]:
         return f"avg by ({dimension}) ({figure} * on (run, rank, instance) group_left ({dimension}) {place})"
 
     def waits(dimension: str) -> Json:
-        return query(average(WAIT, dimension), f"{dimension} {{{{{dimension}}}}}", instant=True)
+        return query(average(of_a_step(WAIT), dimension), f"{dimension} {{{{{dimension}}}}}", instant=True)
 
     step = f"max by (run, rank, instance) ({of_ranks(c.TRAIN_RECENT_STEP)})"
     return [
-        bars("Waits by place in the parallelism", "s", "Mean seconds of a step that the ranks of a pipeline stage "
-             "(pp), a tensor part (tp) or an expert part (ep) wait for others. Alike is good, or how the stages are "
-             "cut. The one that waits least is the one the others wait for.",
-             [waits("pp"), waits("tp"), waits("ep")], NO_COORDINATES, decimals=3, w=16, h=8),
+        bars("Waits by place in the parallelism", UNITS["ratio"], "Share of a step that the ranks of a pipeline stage "
+             "(pp), a tensor part (tp) or an expert part (ep) wait for others, on average. Alike is good, or how the "
+             "stages are cut. The one that waits least is the one the others wait for.",
+             [waits("pp"), waits("tp"), waits("ep")], NO_COORDINATES, full=WHOLE, decimals=1, w=16, h=8),
         lines("Pipeline bubble", UNITS["ratio"], "Share of a step in which a pipeline's stages wait. With p stages, m "
               "micro-batches and 1F1B, (p − 1) / (m + p − 1) is good. More: uneven stages, a late rank, the network.",
               [query(f"avg({average(f'{WAIT} / on (run, rank, instance) {step}', 'pp')})", "waits")],
@@ -148,8 +154,9 @@ def over_time() -> list[Json]:
         node_heat(w=8),
         error_heat(w=8),
         phases_over_time(12),
-        lines("Lag per step", UNITS["seconds"], "How much later than the median rank a rank arrives: band over all "
-              "ranks, and the three that are latest now. Near zero is good. One that stays above: see its row above.",
+        lines("Lag per step", UNITS["ratio"], "How much later than the median rank a rank arrives, of a step: band "
+              "over all ranks, and the three that are latest now. Near 0 is good. One that stays above: see its row "
+              "above.",
               spread(LAG, "topk", "rank {{rank}}"), NO_WAITS, overrides=BAND, w=8),
         lines("Collective wait per step", UNITS["seconds"], "Time per step in which a rank can only wait for the "
               "others. A narrow band is good. The ranks named wait least: they arrive last and hold up the others.",

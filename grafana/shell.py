@@ -114,6 +114,12 @@ POINTS = 120
 DRAWN = ("timeseries", "state-timeline")
 
 
+def _with_points(panels: list[Json]) -> list[Json]:
+    """Return the panels, those in closed rows included, with the most points that a line of theirs has."""
+    inside = [one | {"panels": _with_points(one["panels"])} if "panels" in one else one for one in panels]
+    return [one | {"maxDataPoints": POINTS} if one["type"] in DRAWN else one for one in inside]
+
+
 def dashboard(
     name: str,
     description: str,
@@ -142,5 +148,5 @@ def dashboard(
                    "includeVars": True, "keepTime": True, "targetBlank": False, "icon": "", "tooltip": ""}],
         "templating": {"list": [SOURCE, CLUSTER, *variables, *linked]},
         "annotations": {"list": marks() if annotations is None else annotations},
-        "panels": placed([one | {"maxDataPoints": POINTS} if one["type"] in DRAWN else one for one in panels]),
+        "panels": placed(_with_points(panels)),
     }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shell
 from absences import DETAIL, NO_HOST, NO_LOADER, NO_PRESSURE, NO_RANK, UNSAVED, UNTIMED
-from condition import ON_HOSTS, firing_table
+from condition import firing_of_run
 from culprits import ROWS
 from panels import (
     BAND,
@@ -30,12 +30,11 @@ from panels import (
     table,
     words,
 )
-from series import ETHERNET, disks_used, firing, host_rate, not_over, of_chosen_ranks, of_nodes, of_ranks, of_run, own
+from series import ETHERNET, disks_used, host_rate, not_over, of_chosen_ranks, of_nodes, of_ranks, of_run, own
 from series import of_gpus as of_hosts  # the same for any series of a node
 from shell import SAME, field, link
 from tachograph.catalog import index as c
 
-ABOUT = "Data.*|Checkpoint.*|LossNotFinite|LossSpikeNotRecovering|LossDiverging"
 RANK = "rank {{rank}}"
 NO_QUEUE = "the loader has no workers, or is not recorded: needs data(loader) or attach(trainer)"
 NO_WORKERS = f"{DETAIL}, or the loader has no workers"
@@ -81,7 +80,7 @@ def top() -> list[Json]:
         stat("Waits for data", UNITS["ratio"], "Share of its time that the median rank waits for data. Near 0 is good. "
              "Above a few percent: read the row Data.", [query(of_run("run:data_wait:median"), instant=True)],
              NO_LOADER, decimals=1),
-        firing_table(firing(alertname=ABOUT), "What fires about data and checkpoints of this run.", ON_HOSTS, w=9),
+        firing_of_run(w=9),
         stat("Last saved step", "locale", "Step of the newest checkpoint, good or not.",
              [query(of_run("run:checkpoint_step:max"), instant=True)], "none"),
         stat("GPU-hours at risk", "none", "GPU-hours of work since the last checkpoint, which a failure now would "
@@ -121,8 +120,8 @@ def data() -> list[Json]:
         lines("Batches a second", "none", "Batches that the loader delivered to a rank. All alike is good. One below: "
               "its shard or its loader is slower. By name: the fewest.",
               rate_spread(c.TRAIN_BATCHES, "bottomk"), DETAIL, overrides=BAND, min=0),
-        lines("Samples a second", "none", "Samples the whole run trained on. Steady is good. Falling with the wait for "
-              "data: data is the cause; falling without: see Run.",
+        lines("Training samples a second", "none", "Samples the whole run trained on. Steady is good. Falling with "
+              "the wait for data: data is the cause; falling without: see Run.",
               [query(f"sum({of_run(c.RUN_WORK, unit='samples')})", "samples")],
               "not collected: needs samples_per_step", min=0),
         lines("Read from disks", "Bps", "What a node reads from its own disks. Steady is good. Near the disk's limit "

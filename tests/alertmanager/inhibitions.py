@@ -1,4 +1,4 @@
-"""Which alerts inhibit which, from alertmanager.yml; run it to print the table of docs/pages.md."""
+"""Which alerts inhibit which, from alertmanager.yml; run it to print the lists of docs/pages.md."""
 
 from __future__ import annotations
 
@@ -68,7 +68,12 @@ LEVELS = {
     ("run", "rank", "instance"): "rank",
 }  # fmt: skip
 FAMILIES = ("Gpu", "Rank", "Straggler", "Checkpoint", "Nic", "GradientNorm")
-"""Prefixes of names: if all alerts with a prefix are inhibited, or all their tickets, the table uses the prefix."""
+"""Prefixes of names: if all alerts with a prefix are inhibited, or all their tickets, the lists use the prefix."""
+SLOW = frozenset({
+    "Checkpoint…", "CollectiveSlow", "DataStall", "GoodputLow", "GpuIdleInRun", "MfuDropped", "RankStepDesync",
+    "Straggler…", "ThroughputDropped",
+})  # fmt: skip
+"""What a run that does not step looks like: said once, below the lists."""
 
 
 def _shortened(names: frozenset[str], known: Mapping[str, set[str]]) -> str:
@@ -80,11 +85,13 @@ def _shortened(names: frozenset[str], known: Mapping[str, set[str]]) -> str:
             words = words - members | {f"{family}…"}
         elif len(tickets) > 2 and tickets <= words:
             words = words - tickets | {f"{family}… tickets"}
+    if words >= SLOW:
+        words = words - SLOW | {"*slowness*"}
     return ", ".join(sorted(words))
 
 
-def table() -> str:
-    """Return a Markdown table: the alerts that each alert inhibits on the same run, node or GPU."""
+def lists() -> str:
+    """Return Markdown lists, one for each level: the alerts that each alert inhibits on the same run, node or GPU."""
     found: dict[tuple[str, str], set[str]] = {}
     for one in inhibitions():
         for name in {name for name, _ in one.sources}:
@@ -93,13 +100,15 @@ def table() -> str:
     for (level, name), targets in sorted(found.items()):
         rows.setdefault((level, frozenset(targets)), []).append(name)
     known = severities()
-    lines = ["| while one of these fires | on the same | this is quiet |", "|---|---|---|"]
-    for (level, targets), names in sorted(
-        rows.items(), key=lambda row: (list(LEVELS.values()).index(row[0][0]), row[1])
-    ):
-        lines.append(f"| {', '.join(names)} | {level} | {_shortened(targets, known)} |")
-    return "\n".join(lines)
+    lines: list[str] = []
+    for level in dict.fromkeys(LEVELS.values()):
+        listed = sorted((names, targets) for (of, targets), names in rows.items() if of == level)
+        if listed:
+            lines += [f"On the same {level}:", ""]
+            lines += [f"- {', '.join(names)}: {_shortened(targets, known)}" for names, targets in listed]
+            lines.append("")
+    return "\n".join([*lines, f"*slowness*: {', '.join(sorted(SLOW))}."])
 
 
 if __name__ == "__main__":
-    print(table())
+    print(lists())

@@ -108,9 +108,9 @@ def test_compared_labels_exist_on_both_sides(labels: Mapping[tuple[str, str], fr
     assert not sorted(lacking())
 
 
-def test_the_table_of_the_documentation_is_what_is_configured() -> None:
+def test_the_lists_of_the_documentation_are_what_is_configured() -> None:
     """docs/pages.md; `python tests/alertmanager/inhibitions.py` prints it."""
-    assert inhibitions.table() in (ROOT / "docs/pages.md").read_text(encoding="utf-8")
+    assert inhibitions.lists() in (ROOT / "docs/pages.md").read_text(encoding="utf-8")
 
 
 def test_what_silences_a_hang_outlasts_it(rules: list[dict[str, Any]]) -> None:

@@ -72,8 +72,11 @@ def test_what_is_not_as_before(hostile: ModuleType) -> None:
 def test_the_table_goes_between_its_marks(hostile: ModuleType) -> None:
     """The rest of the document stays, written once or again; without marks they are added at the end."""
     lines = hostile.tables([result(hostile, resident_mb=200.0)], "Load average 1.0.")
-    assert "| `idle`: 512 unix + 1,100 TCP connections that say nothing | 512 held | 20 ms |" in lines[-1]
-    assert "| 200 MB ✗ |" in lines[-1]
+    assert "| `idle`: 512 unix + 1,100 TCP connections that say nothing | 20 | 5 |" in lines[-1]
+    assert "| 200 ✗ |" in lines[-1]
+    assert ("others' ranks" in lines[2], "others' ranks: kept" in lines[0]) == (False, True)
+    missed = hostile.tables([result(hostile, scraper={**PAGES, "forgotten": 1})], "Load average 1.0.")
+    assert ("others' ranks" in missed[2], "others' ranks: kept" in missed[0]) == (True, False)
     text = hostile.document("# Security\n\nBefore.\n", ["one"])
     again = hostile.document(text + "\nAfter.\n", ["two"])
     assert again.startswith("# Security\n\nBefore.\n")

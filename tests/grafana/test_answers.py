@@ -41,18 +41,21 @@ WAITS = {  # rules measure from the least wait of some steps, which is no rank's
     'run:collective_wait_per_step_seconds:median{run="r"}': "0.2x99",
     'tachograph_train_recent_wait_seconds{run="r",rank="0",instance="a"}': "0.25x99",
     'tachograph_train_recent_wait_seconds{run="r",rank="1",instance="a"}': "0.5x99",
+    'tachograph_run_step_seconds{run="r",instance="a"}': "2x99",
 }
 CASES = {
-    "of two ranks, the other one is the measure of lag": Case("run", "Lag per step", WAITS, {"{}": 0.25}),
+    "of two ranks, the other one is the measure of lag": Case(
+        "ranks", "Lag per step", WAITS, {'{line="max"}': 0.125, '{line="median"}': 0.0625, '{line="min"}': 0}
+    ),
     "a run whose saves all succeed has failed none": Case(
         "storage", "Failed checkpoints",
         {'tachograph_run_ranks{run="r",instance="a",state="running"}': "2x99"},
         {"{}": 0},
     ),
     "the median rank is not late": Case(
-        "run", "Lag per step",
+        "ranks", "Lag per step",
         WAITS | {'tachograph_train_recent_wait_seconds{run="r",rank="2",instance="a"}': "0.5x99"},
-        {"{}": 0}, letter="B",
+        {'{line="max"}': 0.125, '{line="median"}': 0, '{line="min"}': 0},
     ),
     "a rank that goes on elsewhere is no dead one": Case("run", "Run", MOVED, {"{}": 5}),
     "it is one of one": Case("run", "Ranks reporting", MOVED, {'{up="1",world_size="1"}': 1}),
@@ -64,17 +67,17 @@ CASES = {
     ),
     "it is no step behind itself": Case("ranks", "Steps between the first and the last rank", MOVED, {"{}": 0}),
     "collectives a scrape apart are no hang": Case(
-        "run", "Collectives behind",
+        "ranks", "Collectives behind",
         {'tachograph_run_ranks{run="r",instance="a",state="running"}': "2x99",
          'tachograph_train_collective_enqueued{run="r",rank="0",group="dp",instance="a"}': "0 _x11 1200 _x11 2400 _x71",
          'tachograph_train_collective_enqueued{run="r",rank="1",group="dp",instance="b"}': "_x6 600 _x11 1800 _x80"},
         {"{}": 0}, at=150,
     ),
     "a checkpoint outlives the process that saved it": Case(
-        "run", "Since checkpoint",
+        "storage", "Since checkpoint",
         {'tachograph_train_checkpoint_timestamp_seconds{run="r",rank="0",instance="a"}': "100x60 stale",
          'run:checkpoint_age_seconds:min{run="r"}': "0+5x99"},
-        {"{}": 480},
+        {'run:checkpoint_age_seconds:min{run="r"}': 480},
     ),
     "the GPU that ended a run stays in sight": Case(
         "node", "GPUs read",
@@ -135,11 +138,37 @@ CASES = {
          'ALERTS_FOR_STATE{run="r",alertname="A",severity="warning"}': "_x12 60x5 stale _x61 390x20"},
         {'{run="r",alertname="A",severity="warning"}': 390_000},
     ),
+    "rows of ranks are in the order of their numbers": Case(
+        "ranks", "Lag per step, rank by rank",
+        {f'tachograph_train_recent_wait_seconds{{run="r",rank="{rank}",instance="a"}}': f"{wait}x99"
+         for rank, wait in ((2, 0.5), (7, 1), (10, 1))} | {'tachograph_run_step_seconds{run="r",instance="a"}': "2x99"},
+        {'{b="00002",rank="2"}': 0.25, '{b="00007",rank="7"}': 0, '{b="00010",rank="10"}': 0},
+    ),
+    "rows of nodes are in the order of their numbers": Case(
+        "ranks", "Collectives of a step × median, node by node",
+        {f'tachograph_run_collective_seconds{{run="r",instance="{node}"}}': f"{took}x99"
+         for node, took in (("gpu-2.site:1", 1), ("gpu-10a", 2), ("10.0.0.7:1", 2), ("head", 2))},
+        {'{a="gpu-",b="00002",instance="gpu-2.site:1"}': 0.5, '{a="gpu-",b="00010",instance="gpu-10a"}': 1,
+         '{b="00010",instance="10.0.0.7:1"}': 1, '{instance="head"}': 1},
+    ),
+    **{
+        f"a hang fires on {dashboard} where a rank of the run is": Case(
+            dashboard, title,
+            {'ALERTS{run="r",alertname="RunHung",alertstate="firing",severity="critical"}': "1x99",
+             'ALERTS_FOR_STATE{run="r",alertname="RunHung",severity="critical"}': "80x99",
+             'node:run:info{run="r",instance="a"}': "1x99", 'up{job="tachograph",instance="a"}': "1x99"},
+            {'{run="r",alertname="RunHung",severity="critical"}': 400},
+        )
+        for dashboard, title in (("run", "Firing now"), ("storage", "Firing now"), ("node", "Firing on these nodes"))
+    },
     "the time left does not wait for a step": Case(
-        "run", "Time left",
+        "run", "Progress",
         {'run:train_step:max{run="r"}': "90x99", 'run:step_interval_seconds:p50{run="r"}': "200x99",
-         'tachograph_train_total_steps{run="r",rank="0",instance="a"}': "100x99"},
-        {"{}": 2000},
+         'tachograph_train_total_steps{run="r",rank="0",instance="a"}': "100x99",
+         'run:speed_loss:ratio{run="r",unit="mfu"}': "0.25x99", 'run:checkpoint_age_seconds:min{run="r"}': "60x99",
+         'run:progress_timestamp_seconds:max{run="r"}': "470x99"},
+        {'{line="step"}': 90, '{line="time left"}': 2000, '{line="speed, of its own"}': 0.75,
+         '{line="since step"}': 10, '{line="since checkpoint"}': 60},
     ),
 }  # fmt: skip
 

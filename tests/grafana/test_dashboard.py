@@ -10,6 +10,7 @@ import sys
 from functools import cache
 from itertools import combinations
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jsonschema
@@ -114,11 +115,12 @@ def overlapping(panels: list[Json]) -> list[str]:
     return found
 
 
-def test_ids_are_unique_and_panels_do_not_overlap(dashboard: Json) -> None:
+def test_ids_are_unique_and_panels_do_not_overlap(dashboard: Json, expressions: ModuleType) -> None:
     """Grafana gives no error for either: it draws one panel over the other."""
-    panels = dashboard["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    assert overlapping(panels) == []
+    everything = expressions.panels(dashboard)
+    assert len({panel["id"] for panel in everything}) == len(everything)
+    for panels in (dashboard["panels"], *(panel.get("panels", []) for panel in dashboard["panels"])):
+        assert overlapping(panels) == []
 
 
 @pytest.mark.parametrize(("key", "value"), [("w", 25), ("x", -1), ("y", 0)])
@@ -133,12 +135,22 @@ def test_a_run_is_told_in_an_operators_order(dashboards: dict[str, Json]) -> Non
     """Alive before fast, fast before learning, then who and which part."""
     panels = dashboards["run"]["panels"]
     rows = [panel["title"] for panel in panels if panel["type"] == "row"]
-    assert rows[:4] == ["Efficiency", "Learning", "Ranks", "Hardware"]
-    assert rows[4:] == ["Memory", "Inside the model", "Failures"]
-    first = min(panel["gridPos"]["y"] for panel in panels if panel["type"] == "row")
-    top = {panel["title"] for panel in panels if panel["gridPos"]["y"] < first}
-    progress = {"Step", "Time left", "Since step", "Since checkpoint"}
-    assert {"Run", "Ranks reporting", "Alerts", "Firing now"} | progress <= top
+    assert rows == ["Efficiency", "Learning", "What ranks do", "Memory", "Inside the model", "Failures"]
+    top = [panel["title"] for panel in panels if panel["type"] != "row"]
+    assert top[:5] == ["Run", "Ranks reporting", "Firing now", "What changed", "Progress"]
+    assert top[5:7] == ["Ranks, the worst first", "Nodes, the worst first"]
+    assert top[7:] == ["Step time", "MFU", "Where the time goes", "Loss"]
+
+
+def test_the_first_screen_of_a_run_asks_little(dashboards: dict[str, Json]) -> None:
+    """Thirty requests: variables, marks and open panels; what stands in a closed row asks when it is opened."""
+    run = dashboards["run"]
+    rows = [panel for panel in run["panels"] if panel["type"] == "row"]
+    assert all(row["collapsed"] and row["panels"] for row in rows)
+    asked = sum(len(panel.get("targets", [])) for panel in run["panels"])
+    asked += sum(variable["type"] == "query" for variable in run["templating"]["list"])
+    asked += sum(mark["enable"] for mark in run["annotations"]["list"])
+    assert asked <= 30
 
 
 @cache

@@ -16,11 +16,12 @@ import pytest
 import yaml
 
 from tachograph.catalog import index as catalog
+from tachograph.moments import iso
 from tachograph.prometheus_api import Prometheus
 from tachograph.report.command import main
 from tachograph.report.page import page
 from tachograph.report.queries import SectionQueries
-from tachograph.report.window import Window, iso
+from tachograph.report.window import Window
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN, HOSTILE, CULPRIT = "llama-70b", '</title><script>alert("x")</script>\\$run', "21"

@@ -20,6 +20,30 @@ PLATFORMS = ["Kubernetes", "Slurm", "Bare metal"]
 SEVERITIES = {"critical": "Page", "warning": "Ticket", "info": "Info", "none": "Heartbeat"}
 WHO = {"you", "run", "hardware", "network", "storage", "facility", "cluster"}
 LINES = 90
+WORDS = 34_650
+"""Of all runbooks together: whoever adds a sentence takes one out."""
+
+WITHOUT_TOP = {
+    "no exporter answers there, or which one is not known": {
+        "ExporterDown", "NodesUnreachable", "NvmlCollectorStale", "RunBlind", "StorageSlow",
+    },
+    "nothing is left of the run": {"RunDown", "RunEndedEarly", "RunNotRequeued"},
+    "top does not show that: links, rows and ports of hardware": {
+        "GpuEccCorrectedRising", "GpuFabricNotReady", "GpuNvlinkErrors", "GpuPcieDegraded", "GpuRowRemapFailed",
+        "GpuRowRemapPending", "NicErrorsRising", "NicLinkDown",
+    },
+    "nor gradients, rates and checksums": {
+        "AmpSkippingSteps", "GradientNormNotFinite", "GradientNormSpike", "GradientNormVanished", "LearningRateStuck",
+        "SilentDataCorruptionSuspected",
+    },
+    "nor hours, weeks, logs and disks": {
+        "CheckpointDiskNearlyFull", "CheckpointFailed", "LossDiverging", "NodeRepeatedlyBlamed", "RecorderMisused",
+    },
+    "it is about the monitoring itself": {
+        "ExporterScrapedTwice", "NodeClockSkewed", "RuleEvaluationFailing", "TachographWatchdog",
+    },
+}  # fmt: skip
+"""The alerts at which `tachograph top` does not help within the first minute, by the reason."""
 
 Rules = list[dict[str, Any]]
 
@@ -67,6 +91,20 @@ def test_every_runbook_has_the_same_form(name: str, rules: Rules) -> None:
         assert word in parts["Safe and destructive"], f"what is {word[:-1].lower()} is not said"
     assert list(blocks(text, "promql")) or name == "TachographWatchdog"
     assert f"prometheus/src/{alert['subject']}.yml" in parts["Tune"], "Tune names the file with its numbers"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_first_minute_comes_first_and_names_top(name: str) -> None:
+    """The view of the run, or of the node, wherever one helps; nowhere else, or the reason is gone."""
+    first, text = next(iter(sections(PAGES[name]).items()))
+    assert first == "First minute"
+    views = re.findall(r"`tachograph top (?:<run>|--exporter <node>)`", text)
+    assert bool(views) != (name in set().union(*WITHOUT_TOP.values())), f"{name}: {views}"
+
+
+def test_runbooks_get_no_longer() -> None:
+    """In sum, the index included."""
+    assert sum(len(text_of(name).split()) for name in [*PAGES, "README"]) <= WORDS
 
 
 @pytest.mark.parametrize("name", PAGES)

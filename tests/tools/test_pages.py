@@ -20,11 +20,11 @@ def test_a_page_is_current(path: str) -> None:
 
 
 def test_the_metrics_page_has_every_metric_once() -> None:
-    """Each row of the catalog is one row of the page, or in the list below the table if nothing reads it."""
+    """Each row of the catalog is one item of the page, or among the names below them if nothing reads it."""
     page = metrics_page()
-    read = re.findall(r"^\| `(tachograph_\w+)[`{]", page, re.MULTILINE)
+    read = re.findall(r"^- `(tachograph_\w+)[`{]", page, re.MULTILINE)
     assert read == [metric.name for metric in METRICS if not metric.unread]
-    listed = re.findall(r"`(tachograph_\w+)[`{]", " ".join(re.findall(r"^Read by no (?:.+\n)+", page, re.MULTILINE)))
+    listed = re.findall(r"`(tachograph_\w+)[`{]", " ".join(re.findall(r"^Not read: (?:.+\n)+", page, re.MULTILINE)))
     assert listed == [metric.name for metric in METRICS if metric.unread]
 
 

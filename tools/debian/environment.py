@@ -59,6 +59,7 @@ def make(checkout: Path, home: Path, place: Path, architecture: str, epoch: Mapp
 def _install(checkout: Path, tree: Path, version: str, platform: str) -> None:
     """Install what is locked for a version of Python, with hashes; that version need not be here."""
     uv: list[str | Path] = [Path(sys.executable).parent / "uv", "pip", "install", "--quiet", "--no-config"]
+    uv += ["--system-certs"]  # a site's own authority is known to the system, not to uv
     uv += ["--link-mode", "copy", "--only-binary", ":all:", "--require-hashes", "--no-deps"]
     uv += ["--python-version", version, "--python-platform", platform, "--target", tree]
     run([*uv, "--requirement", LOCKS.get(version, LOCK)], checkout)

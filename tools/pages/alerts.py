@@ -7,7 +7,7 @@ An expression can bring something if each side can that it cannot do without: bo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain, combinations
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ _MATCHES: Mapping[str, Callable[[str, str], bool]] = {
     "Re": lambda value, pattern: bool(re.fullmatch(pattern, value)),
     "NotRe": lambda value, pattern: not re.fullmatch(pattern, value),
 }
+_YES = "yes"
 Matchers = frozenset[tuple[str, str, str]]
 """Label, operator and value."""
 
@@ -45,16 +46,25 @@ class Parts(NamedTuple):
 
 
 def pages_page() -> str:
-    """Return docs/pages.md with a table of alerts and ways in; alerts of the same cells share a row."""
+    """Return docs/pages.md with a list of the alerts that some way in cannot bring by itself, and what they take."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for alert in sorted(name for name in _rules() if ":" not in name):
         rows.setdefault(tuple(_cell(alert, way) for way in WAYS), []).append(alert)
-    everyone = ("yes",) * len(WAYS)
-    always = rows.pop(everyone)
-    table = [("alert", *WAYS.values()), ("---",) * (len(WAYS) + 1)]
-    table += [(", ".join(alerts), *cells) for cells, alerts in rows.items()]
-    table.append((f"the other {len(always)}", *everyone))
-    return with_sections("docs/pages.md", {"ways": "\n".join(f"| {' | '.join(cells)} |" for cells in table)})
+    rows.pop((_YES,) * len(WAYS))
+    return with_sections(
+        "docs/pages.md",
+        {"ways": "\n".join(f"- {', '.join(alerts)}: {'; '.join(_takes(cells))}" for cells, alerts in rows.items())},
+    )
+
+
+def _takes(cells: tuple[str, ...]) -> Iterator[str]:
+    """Yield each call with the ways in that need it."""
+    needed: dict[str, list[str]] = {}
+    for way, cell in zip(WAYS.values(), cells, strict=True):
+        if cell != _YES:
+            needed.setdefault(cell, []).append(way)
+    for cell, ways in needed.items():
+        yield f"{', '.join(ways) if len(ways) < len(WAYS) else 'all'} {cell}"
 
 
 def _cell(alert: str, way: str) -> str:
@@ -62,8 +72,8 @@ def _cell(alert: str, way: str) -> str:
     sources = (*SOURCES, *NOT_PLAYED)
     given = tuple(source for source in sources if way in source.ways)
     if possible(alert, given):
-        return "yes"
-    if way == "callback" and _cell(alert, "huggingface") == "yes":
+        return _YES
+    if way == "callback" and _cell(alert, "huggingface") == _YES:
         return ATTACH
     calls = [source for source in sources if source.call]
     for more in chain.from_iterable(combinations(calls, number) for number in range(1, 4)):

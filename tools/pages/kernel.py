@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tachograph.node.xid.counts import RESTART_SECONDS
 from tachograph.node.xid.kernel_events import MOST_MESSAGES, MOST_OF_A_KIND, SHOWN_SECONDS
-from tachograph.node.xid.kernel_signatures import SIGNATURES, Signature
+from tachograph.node.xid.kernel_signatures import SIGNATURES
 from tachograph.printable import LONGEST_PLAIN
 from tachograph.signatures.table import table
 
 _PAGE = """\
-# The kernel's log: what it says, and what to do
+# The kernel's log
 
-Where the exporter may read the kernel's log (`--gpu.kmsg`, by default `/dev/kmsg`; where `kernel.dmesg_restrict` is 1
-that takes `CAP_SYSLOG`), it looks for the messages below, besides [Xids](xids.md). Each is counted in
-`tachograph_node_kernel_events_total{{kind}}`; of what the log holds when the exporter starts, the last {restart} are
-counted. Where the log cannot be read, as in a container without it, these series are absent, and the exporter logs why.
+If the exporter may read the kernel's log (`--gpu.kmsg`; `kernel.dmesg_restrict=1` requires `CAP_SYSLOG`), it counts
+these messages in `tachograph_node_kernel_events_total{{kind}}`, including those of the {restart} before its start.
+`tachograph_node_kernel_message_age_seconds{{kind,text}}` has the newest ones for {shown} ({most} at most, {of_a_kind}
+of a kind, {longest} characters each), and pages quote the last. Messages of programs are passed over. Anything but
+letters, digits and plain punctuation, and addresses in memory, are shown as `?`.
 
-`tachograph_node_kernel_message_age_seconds{{kind,text}}` has the newest messages as they were written, for {shown}: at
-most {most}, {of_a_kind} of a kind, each cut to {longest} characters. The pages RankDead, RankFailed, RankFrozen,
-RunHung, CheckpointSlow and NodeDown quote the last one of the node, or of the run's nodes where no rank is named, from
-two minutes before the rank ended or the run made its last step:
-
-> Kernel of node-27, 3 s before: nfs: server fs01 not responding, still trying.
-
-Only the kernel writes these; a program that writes to `/dev/kmsg` is passed over. But a message may have the name of a
-process in it, which any program chooses: every character but letters, digits and plain punctuation is shown as `?`,
-and so are addresses in memory.
-
-| kind | category | meaning | what to do |
-|---|---|---|---|
+| kind | meaning | what to do |
+|---|---|---|
 {rows}
 
-Which messages are of a kind says `exporter/tachograph/node/xid/kernel_signatures.py`, what they mean the table of
-[`tachograph logs`](logs.md), `exporter/tachograph/signatures/signatures.yaml`. Edit them, then run `make docs`.
+The table is made from `exporter/tachograph/signatures/signatures.yaml`.
 """
 
 
@@ -44,13 +35,19 @@ def kernel_page() -> str:
         most=MOST_MESSAGES,
         of_a_kind=MOST_OF_A_KIND,
         longest=LONGEST_PLAIN,
-        rows="\n".join(map(_row, SIGNATURES)),
+        rows="\n".join(_row(kinds, rows) for rows, kinds in _alike().items()),
     )
 
 
-def _row(kind: Signature) -> str:
-    explained = [row for row in table().rows if row.name in kind.rows]
-    categories = dict.fromkeys(row.category for row in explained)
+def _alike() -> dict[tuple[str, ...], list[str]]:
+    """Return the kinds by what is known of them: one row for those that mean the same."""
+    kinds: dict[tuple[str, ...], list[str]] = {}
+    for signature in SIGNATURES:
+        kinds.setdefault(signature.rows, []).append(f"`{signature.kind}`")
+    return kinds
+
+
+def _row(kinds: Iterable[str], names: Iterable[str]) -> str:
+    explained = [row for row in table().rows if row.name in names]
     steps = dict.fromkeys(step for row in explained for step in row.next)
-    cells = (f"`{kind.kind}`", ", ".join(categories), " ".join(row.cause for row in explained), "; ".join(steps))
-    return f"| {' | '.join(cells)} |"
+    return f"| {', '.join(kinds)} | {' '.join(row.cause for row in explained)} | {'; '.join(steps)} |"

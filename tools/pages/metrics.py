@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
-from tachograph.catalog.index import METRICS, PHASES
-from tachograph.catalog.metric import DASHBOARDS, GPU, HISTOGRAM, RANK, TRAIN_PREFIX, Metric
+from tachograph.catalog.index import METRICS, OPERATIONS, OWN_PHASES, PHASES
+from tachograph.catalog.metric import ALL, FEW, GPU, HISTOGRAM, RANK, TRAIN_PREFIX, Metric
 
-RUN_PREFIX = "tachograph_run_"
-_UNREAD = "Read by no rule, panel, command or runbook of ours; their HELP text on `/metrics` says what they are:"
+_HEAD = f"""# Metrics
 
-_HEAD = """# Metrics
+Every family of the exporter, made by `make docs` from `exporter/tachograph/catalog/`.
 
-Every family that the exporter shows, from `exporter/tachograph/catalog/`. Made by `make docs`: do not edit.
-
-- A released name is a promise: it is renamed by adding, and kept for one release.
-- Units are base units. A name ending in `_total` is a counter, which starts again with the process it belongs to; one
-  ending in `_info` is always 1; any other is a gauge, unless it says *Histogram*.
-- A reading of 0 is a sample of 0. What a device or a run does not have is no sample. What could not be read is no
-  sample either, and `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
-- Scraped as OpenMetrics, a counter's family has no `_total`, and an `_info` family is of type info.
+- Units are base units. A name ending in `_total` is a counter, which starts again with its process; one ending in
+  `_info` is always 1; the others are gauges, except for one *histogram*.
+- A reading of 0 is a sample of 0. What a device or run does not have, or not yet, has no sample. Nor has what could not
+  be read: then `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
+- `phase` is one of `{"|".join(PHASES)}`, `op` one of
+  `{"|".join(OPERATIONS)}`.
+- Families that nothing of ours reads are listed by name; `/metrics` explains them.
+- A renamed family keeps its old name for one release.
 """
 
 _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
@@ -29,32 +28,30 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
         "What the exporter knows of a rank",
         ("tachograph_rank_",),
         RANK,
-        "All have the labels `run` and `rank`. *few*: shown at every `--rank.series`; *all*: at `all` only; the\n"
-        "others from `dashboards` on ([series of a rank](cost.md#series-of-a-rank)). Of a rank that does not run,\n"
-        "state and heartbeat are shown at every level.",
+        "Labels: `run` and `rank`. ¹: shown at every `--rank.series`; ²: at `all` only; the others from `dashboards`\n"
+        "upwards ([series of a rank](cost.md#series-of-a-rank)). The state of a rank that is not running is always\n"
+        "shown.",
     ),
     (
         "What a rank reports",
         (TRAIN_PREFIX,),
         RANK,
-        "All have the labels `run` and `rank`, except those *of the run*, which the exporter adds up over the ranks\n"
-        "of a run on its node and shows at every level. A rank sends a metric by its name without `tachograph_train_`\n"
-        "([protocol](protocol.md)). Of a rank that has ended, counters, the step and the info families stay; other\n"
-        "gauges go.",
+        "The same labels and marks. ³: summed over the ranks of a run on its node, without `rank`, always shown. On\n"
+        "the [wire](protocol.md), names have no `tachograph_train_`. Once a rank has ended, its counters, step and\n"
+        "info families stay.",
     ),
     (
         "What the node concludes about a run",
-        (RUN_PREFIX,),
+        ("tachograph_run_",),
         ("run",),
-        "Of its own ranks, however many there are: what is said of the run is said of its part on the node, and rules\n"
-        "compare the nodes. All have the label `run`.",
+        "Label: `run`. Of its ranks on one node; rules compare nodes.",
     ),
     (
         "A GPU",
         ("tachograph_gpu_",),
         GPU,
-        "From NVML. All have the labels `gpu` and `uuid`. *Detail* is shown with `--gpu.detail` only. *DCGM* is the\n"
-        "field of dcgm-exporter with the same meaning ([beside dcgm-exporter](dcgm.md)).",
+        "Labels: `gpu` and `uuid`. ¹: shown with `--gpu.detail` only. [dcgm.yml](../prometheus/rules/dcgm.yml) has\n"
+        "the fields of DCGM with the same meaning.",
     ),
     (
         "A node",
@@ -66,9 +63,14 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
         "The exporter itself",
         ("tachograph_exporter_",),
         (),
-        "In addition there are the usual `process_*` of the exporter's own process.",
+        "Besides the usual `process_*` of its own process:",
     ),
 )
+
+_MARKS = {FEW: "¹", ALL: "²"}
+_HIDDEN = "¹"
+_SAID_ONCE = re.compile(r"[,;] summed over the ranks of the run on this node| of the run on this node| on this node")
+_UNREAD = "Not read:"
 
 
 def metrics_page() -> str:
@@ -77,58 +79,44 @@ def metrics_page() -> str:
     for title, prefixes, common, note in _SECTIONS:
         rows = [metric for metric in METRICS if metric.name.startswith(prefixes)]
         parts.append(f"## {title}\n\n{note}\n")
-        parts.append(_table(rows, common))
+        parts.append(_list(rows, common))
     return "\n".join(parts)
 
 
-def _table(rows: Sequence[Metric], common: tuple[str, ...]) -> str:
+def _list(rows: Sequence[Metric], common: tuple[str, ...]) -> str:
     """Return the rows that something reads, each with its labels beyond the common ones, and the names of the rest."""
-    lines = [_line(["Metric", "Meaning"]), _line(["---"] * 2)]
-    lines += (_line([_name(row, common), " ".join(_meaning(row))]) for row in rows if not row.unread)
+    lines = [f"- {_name(row, common)}{_mark(row)}: {_meaning(row)}" for row in rows if not row.unread]
     if rest := [_name(row, common) for row in rows if row.unread]:
-        lines += [
-            "",
-            textwrap.fill(f"{_UNREAD} {', '.join(rest)}.", 120, break_on_hyphens=False, break_long_words=False),
-        ]
+        unread = textwrap.fill(f"{_UNREAD} {', '.join(rest)}.", 120, break_on_hyphens=False, break_long_words=False)
+        lines += ["", unread]
     return "\n".join(lines) + "\n"
 
 
 def _name(row: Metric, common: tuple[str, ...]) -> str:
-    own = ",".join(label for label in row.labels if label not in common)
-    return f"`{row.name}{{{own}}}`" if own else f"`{row.name}`"
+    """Return the name with its own labels, the last one with the values that it may have."""
+    own = [label for label in row.labels if label not in common]
+    if values := _values(row):
+        own[-1] += f'="{"|".join(values)}"'
+    return f"`{row.name}{{{','.join(own)}}}`" if own else f"`{row.name}`"
 
 
-def _meaning(row: Metric) -> Iterator[str]:
-    """Yield the help text and what the page adds to it."""
-    concluded = row.name.startswith(RUN_PREFIX)
-    yield re.sub(" of the run on this node| on this node", "", row.help) if concluded else row.help
-    if row.values and row.values != PHASES:
-        yield f"Values: {', '.join(f'`{value}`' for value in row.values)}."
-    if row.kind == HISTOGRAM:
-        yield "*Histogram.*"
-    if row.labels[:2] == RANK and not concluded:
-        if row.level != DASHBOARDS:
-            yield f"*{row.level}*"
-    elif row.name.startswith(TRAIN_PREFIX):
-        yield "*of the run*"
-    elif isinstance(row.detail, tuple):
-        yield f"*Detail:* {', '.join(f'`{value}`' for value in sorted(row.detail))}."
-    elif row.detail:
-        yield "*Detail.*"
-    if row.dcgm:
-        yield f"*DCGM:* {_twins(row)}."
+def _values(row: Metric) -> list[str]:
+    """Return the values of the last label, hidden ones marked; none where the page has them at its beginning."""
+    hidden = () if isinstance(row.detail, bool) else row.detail
+    if row.unread or row.vocabulary in {PHASES, OWN_PHASES, OPERATIONS}:
+        return []
+    values = row.vocabulary or ("…", *hidden) if hidden else row.vocabulary
+    return [value + _HIDDEN if value in hidden else value for value in values]
 
 
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+def _mark(row: Metric) -> str:
+    if row.name.startswith(TRAIN_PREFIX) and row.merged:
+        return "³"
+    if row.labels[:2] == RANK and row.name.startswith((TRAIN_PREFIX, "tachograph_rank_")):
+        return _MARKS.get(row.level, "")
+    return _HIDDEN if row.labels[:2] == GPU and row.detail is True else ""
 
 
-def _twins(row: Metric) -> str:
-    return ", ".join(
-        f"`{twin.field}`" + (f" ({', '.join(twin.labels)})" if twin.labels else "") + _scale(twin.scale)
-        for twin in row.dcgm
-    )
-
-
-def _scale(scale: float) -> str:
-    return "" if scale == 1 else f" = ours × {scale:.6g}"
+def _meaning(row: Metric) -> str:
+    """Return the help text without what the section says, and whether it is a histogram."""
+    return _SAID_ONCE.sub("", row.help) + (" *Histogram.*" if row.kind == HISTOGRAM else "")

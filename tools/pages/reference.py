@@ -27,31 +27,28 @@ Made by `make docs` from the code: do not edit.
 
 ## Recorder
 
-`tachograph.Recorder(…)`; no call raises or waits.
+`tachograph.Recorder(…)` takes:
 
 {arguments}
 
-| call | |
-|---|---|
+No call raises or waits:
+
 {calls}
 
-`watch` takes, besides the model and its optimizer:
+`watch` also takes:
 
 {options}
 
-`step.log(…)` inside `with recorder.step() as step:` takes these names, and those that `metrics` declares:
+`step.log(…)` inside `with recorder.step() as step:` takes what `metrics` declares, and
 {loggable}.
 
 ## Exporter
 
-`tachograph exporter --config exporter.yml`; [deploy/exporter.yml](../deploy/exporter.yml) has every setting with its
-default and what it does, as `tachograph exporter --help` has. A flag has the same name and takes precedence:
-{settings}. `SIGHUP` applies a change of those marked *live*; others need a restart.
+[deploy/exporter.yml](../deploy/exporter.yml) has every setting of `tachograph exporter --config FILE` with its default
+and what it does, as `--help` has. A flag has the same name and takes precedence, as in
+`--gpu.interval 5s`.
 
 ## Environment variables
-
-| variable | read by | |
-|---|---|---|
 {variables}
 """
 
@@ -71,13 +68,12 @@ _IN_USE = tuple(one for one in SETTINGS if not one.help.startswith("Deprecated")
 def reference_page() -> str:
     """Return the page as Markdown."""
     return _PAGE.format(
-        commands="\n".join(("| command | |", "|---|---|", *(f"| `{n}` | {c.summary} |" for n, c in COMMANDS.items()))),
+        commands="\n".join(f"- `{name}`: {command.summary}" for name, command in COMMANDS.items()),
         arguments="\n".join(_arguments()),
         calls="\n".join(_calls()),
         options="\n".join(_items(inspect.getdoc(Recorder.watch) or "")),
         loggable=", ".join(f"`{row.key.removesuffix('_total')}`" for row in TRAIN_METRICS.values() if row.loggable),
-        settings=", ".join(f"`--{one.name}`{' (*live*)' if one.live else ''}" for one in _IN_USE),
-        variables="\n".join(f"| `{one.name}` | {one.reader} | {one.meaning} |" for one in VARIABLES),
+        variables="\n".join(_variables()),
     )
 
 
@@ -92,23 +88,30 @@ def _items(text: str) -> list[str]:
 
 
 def _calls() -> Iterator[str]:
-    """Yield a row for each public method and property: its call and the first sentence of its docstring."""
+    """Yield an item for each public method and property: its call and the first sentence of its docstring."""
     for name, member in vars(Recorder).items():
         if not name.startswith("_") and (says := inspect.getdoc(member)):
             summary = says.partition("\n")[0]
             call = name if isinstance(member, property) else f"{name}({', '.join(_parameters(member))})"
-            yield f"| `{call}` | {_escaped(summary)} |"
+            yield f"- `{call}`: {summary}"
 
 
 def _parameters(call: object) -> Iterator[str]:
-    """Yield the parameters a caller may give, as `name` or `name=default`."""
-    for one in inspect.signature(call).parameters.values():  # type: ignore[arg-type]
-        if one.name != "self" and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+    """Yield the parameters a caller may give, as `name` or `name=default`; `…` stands for those that its text lists."""
+    listed = "\n- `" in (inspect.getdoc(call) or "")
+    parameters = [one for one in inspect.signature(call).parameters.values() if one.name != "self"]  # type: ignore[arg-type]
+    for one in parameters:
+        if one.kind is one.POSITIONAL_OR_KEYWORD or (one.kind is one.KEYWORD_ONLY and not listed):
             yield one.name if one.default is one.empty else f"{one.name}={one.default!r}"
+    if listed:
+        yield "…"
 
 
-def _escaped(text: str) -> str:
-    return text.replace("|", r"\|").replace("<", "&lt;")
+def _variables() -> Iterator[str]:
+    """Yield the variables by their reader."""
+    for reader in dict.fromkeys(one.reader for one in VARIABLES):
+        yield f"\nRead by {reader}:\n"
+        yield from (f"- `{one.name}`: {one.meaning}" for one in VARIABLES if one.reader == reader)
 
 
 def sample_file() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-RANK, EXPORTER, COMMANDS = "a rank", "the exporter", "commands"
+RANK, BOTH, EXPORTER, COMMANDS = "a rank", "ranks and the exporter", "the exporter", "commands and hooks"
 
 
 class Variable(NamedTuple):
@@ -22,23 +22,23 @@ VARIABLES = (
     Variable("TACHOGRAPH_WORLD_SIZE", RANK, "The number of ranks; otherwise `WORLD_SIZE`, PyTorch, MPI or Slurm."),
     Variable(
         "TACHOGRAPH_ATTEMPT", RANK,
-        "Which start of the run this is, from 0; otherwise the larger of torchrun's and Slurm's restart counts.",
+        "Restarts so far; otherwise the larger of torchrun's and Slurm's.",
     ),
     Variable("TACHOGRAPH_TIER", RANK, "`hero`, `standard` or `dev`: who is woken ([pages.md](pages.md))."),
     Variable("TACHOGRAPH_HANG_SECONDS", RANK, "The run's own limit for a hang."),
     Variable("TACHOGRAPH_DISABLED", RANK, "Anything except empty or `0`: record nothing."),
     Variable("TACHOGRAPH_STACKS", RANK, "`0`: never look at lines of code ([blackbox.md](blackbox.md))."),
     Variable("TACHOGRAPH_BLACKBOX", RANK, "The folder of the rank's boxes; `0`: none."),
-    Variable("TACHOGRAPH_SUMMARY_FILE", "`tachograph run`", "Set by `--watch`: the file for the script's summary."),
-    Variable("TACHOGRAPH_BISECT_VALUE", "the program", "Set by `tachograph bisect`: the value that is tried."),
+    Variable("TACHOGRAPH_SUMMARY_FILE", COMMANDS, "Set by `tachograph run --watch`: the file for the summary."),
+    Variable("TACHOGRAPH_BISECT_VALUE", COMMANDS, "Set by `tachograph bisect` for the program: the value tried."),
     Variable("TORCH_NCCL_ENABLE_TIMING", RANK, "`1`: NCCL times its collectives ([collectives.md](collectives.md))."),
-    Variable("TACHOGRAPH_SOCKET", "both", "The socket between ranks and the exporter."),
-    Variable("XDG_RUNTIME_DIR", "both", "Where the socket is if `/run/tachograph` cannot be used."),
+    Variable("TACHOGRAPH_SOCKET", BOTH, "The socket between ranks and the exporter."),
+    Variable("XDG_RUNTIME_DIR", BOTH, "Its folder if `/run/tachograph` cannot be used."),
     Variable("NODE_NAME", EXPORTER, "The node's name; otherwise its host name."),
     Variable("TACHOGRAPH_EXPORTER_URL", COMMANDS, "The exporter, for `top` and `doctor`."),
     Variable("PROMETHEUS_URL", COMMANDS, "Prometheus."),
     Variable("ALERTMANAGER_URL", COMMANDS, "Alertmanager."),
-    Variable("NETRC", "commands, the exporter", "Another file than `~/.netrc` for passwords."),
+    Variable("NETRC", COMMANDS, "Another file than `~/.netrc` for passwords; read by the exporter, too."),
     Variable("NO_COLOR", COMMANDS, "`top` without colours."),
-    Variable("TACHOGRAPH_JOBS", "Slurm's hook", "The folder of the job mapping, instead of `/run/tachograph-jobs`."),
+    Variable("TACHOGRAPH_JOBS", COMMANDS, "Slurm's folder of the job mapping, instead of `/run/tachograph-jobs`."),
 )  # fmt: skip

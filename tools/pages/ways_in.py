@@ -9,13 +9,13 @@ from collections.abc import Mapping, Set
 from typing import NamedTuple
 
 WAYS: Mapping[str, str] = {
-    "loop": "[README's loop](../README.md#your-loop)",
-    "huggingface": "[Hugging Face](front-doors.md#hugging-face), attached",
-    "callback": "its callback alone",
-    "lightning": "[Lightning](front-doors.md#lightning)",
-    "run": "[`tachograph run`](front-doors.md#tachograph-run)",
+    "loop": "loop",
+    "huggingface": "Hugging Face",
+    "callback": "callback",
+    "lightning": "Lightning",
+    "run": "`tachograph run`",
 }
-"""Key of each way in -> its column."""
+"""Key of each way in -> its name in docs/pages.md."""
 
 EVERY = frozenset(WAYS)
 SCRIPT = EVERY - {"callback"}

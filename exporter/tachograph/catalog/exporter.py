@@ -33,21 +33,20 @@ CONNECTION_REFUSALS = ("user_limit", "node_limit", "work_limit", "descriptors", 
 ROWS = Rows()
 _row = ROWS.add
 
-EXPORTER_INFO = _row("exporter_info", INFO, "", ("version", "python"), "The exporter that serves this page: always 1.")
+EXPORTER_INFO = _row("exporter_info", INFO, "", ("version", "python"), "The exporter that serves this page.")
 EXPORTER_TIME = _row(
     "exporter_time_seconds", GAUGE, "seconds", (),
-    "Unix time of this page by the node's clock; beside the time of the scrape it shows a clock that is wrong.",
+    "Unix time of this page by the node's clock.",
 )  # fmt: skip
 COLLECTOR_SUCCESS = _row(
     "exporter_collector_success", GAUGE, "", ("collector",),
-    "1 if the collector's last collection succeeded, 0 if it failed or could read nothing. gpu: NVML; "
-    "gpm: SM and tensor activity; xid: driver errors; ranks: processes.",
+    "1 if the last collection succeeded, otherwise 0. gpu: NVML; gpm: SM and tensor activity; xid: driver "
+    "errors; ranks: processes.",
     COLLECTORS,
 )  # fmt: skip
 COLLECTOR_UNAVAILABLE = _row(
     "exporter_collector_unavailable_info", INFO, "", ("collector", "reason"),
-    "Why a collector fails: always 1, present only while it fails. Reasons: "
-    + ", ".join(COLLECTOR_REASONS) + ".",
+    "Why a collector fails.", vocabulary=COLLECTOR_REASONS,
 )  # fmt: skip
 COLLECTOR_DURATION = _row(
     "exporter_collector_duration_seconds",
@@ -62,44 +61,42 @@ COLLECTOR_AGE = _row(
 )
 WORKER_ENDS = _row(
     "exporter_gpu_worker_ends_total", COUNTER, "", ("cause",),
-    "Exits of the process that reads GPUs: it crashed, was killed because no driver call returned, or was replaced "
-    "to load another driver.", WORKER_END_CAUSES,
+    "Exits of the process that reads GPUs, killed if no driver call returned.",
+    WORKER_END_CAUSES,
 )  # fmt: skip
 FRAMES = _row("exporter_frames_total", COUNTER, "", (), "Frames accepted from ranks.")
-FRAMES_REJECTED = _row(
-    "exporter_frames_rejected_total", COUNTER, "", ("reason",), "Frames rejected, by reason.", REJECT_REASONS
-)
+FRAMES_REJECTED = _row("exporter_frames_rejected_total", COUNTER, "", ("reason",), "Frames rejected.", REJECT_REASONS)
 SERIES_DROPPED = _row(
     "exporter_series_dropped_total", COUNTER, "", ("reason",),
-    "Series dropped from accepted frames, by reason.", DROP_REASONS,
+    "Series dropped from accepted frames.", DROP_REASONS,
 )  # fmt: skip
 CLIENT_DROPPED = _row(
     "exporter_client_dropped_total", COUNTER, "", RANK,
-    "Data that the rank's client dropped: unknown names, values it could not read, events beyond its buffer.",
+    "Data dropped by the rank's client: unknown names, unreadable values, too many events.",
     rare=True,
 )  # fmt: skip
 LOOP_LAG = _row(
     "exporter_loop_lag_seconds", GAUGE, "seconds", (),
-    "Longest delay of the exporter's event loop within the last two minutes.",
+    "Longest delay of the exporter's event loop in the last two minutes.",
 )  # fmt: skip
 FRAME_COST = _row(
     "exporter_frame_cost_seconds", GAUGE, "seconds", (),
-    "Highest CPU time spent on one frame of a rank within the last two minutes.",
+    "Most CPU time spent on one frame in the last two minutes.",
 )  # fmt: skip
 THROTTLED = _row(
     "exporter_throttled_seconds_total", COUNTER, "seconds", (),
-    "Time in which the frames of some user were delayed because they exceeded this user's share of CPU time.",
+    "Time by which frames of users beyond their share of CPU time were delayed.",
 )  # fmt: skip
 SERIES_WITHHELD = _row(
     "exporter_series_withheld", GAUGE, "", (),
-    "Series of ranks left out of this page because there are more than limits.series; the users with most lose first.",
+    "Series of ranks left out of this page beyond limits.series.",
 )  # fmt: skip
 CONNECTIONS = _row(
     "exporter_connections", GAUGE, "", ("kind",),
-    "Open connections: of ranks on the unix socket, and of HTTP clients.", CONNECTION_KINDS,
+    "Open connections: of ranks on the unix socket, of HTTP clients.", CONNECTION_KINDS,
 )  # fmt: skip
 CONNECTIONS_REFUSED = _row(
     "exporter_connections_refused_total", COUNTER, "", ("kind", "reason"),
-    "Connections refused, or closed to make room for others; with reason auth, requests. Reasons: "
-    + ", ".join(CONNECTION_REFUSALS) + ".",
+    "Connections refused, or closed to make room; auth: requests.",
+    vocabulary=CONNECTION_REFUSALS,
 )  # fmt: skip

@@ -41,27 +41,26 @@ _NANO = 1e9  # DCGM's violation fields: older headers of it say microseconds, it
 GPU_INFO = _row(
     "gpu_info", INFO, "",
     (*GPU, "name", "pci_bus_id", "serial", "vbios_version", "driver_version", "cuda_version"),
-    "A GPU of this node: always 1, also while it cannot be read. Empty: not reported by the device.",
+    "A GPU of this node, readable or not.",
 )  # fmt: skip
-GPU_UP = _row("gpu_up", GAUGE, "", GPU, "1 if the last collection could read this GPU, 0 if it could not.")
+GPU_UP = _row("gpu_up", GAUGE, "", GPU, "1 if the last collection could read this GPU, otherwise 0.")
 GPU_UNAVAILABLE = _row(
     "gpu_unavailable_info", INFO, "", (*GPU, "reason"),
-    "Why a GPU cannot be read: always 1, present only while gpu_up is 0. Reasons: "
-    + ", ".join(UNAVAILABLE_REASONS) + ".",
+    "Why a GPU cannot be read, while gpu_up is 0.", vocabulary=UNAVAILABLE_REASONS,
 )  # fmt: skip
 GPU_READINGS_FAILED = _row(
     "gpu_readings_failed", GAUGE, "", GPU,
-    "Readings that failed, and are absent, in the last collection; unsupported readings do not count.",
+    "Readings that failed in the last collection; unsupported ones do not count.",
 )  # fmt: skip
 GPU_JOB_INFO = _row(
     "gpu_job_info", INFO, "", (*GPU, "job_id"),
-    "A batch job on this GPU, from a job-mapping directory as dcgm-exporter reads it: always 1.",
+    "A batch job on this GPU, from a job-mapping directory.",
 )  # fmt: skip
 
 # Utilization. A "sampled" share covers the time between the exporter's last two readings.
 GPU_UTILIZATION = _row(
     "gpu_utilization_ratio", GAUGE, "ratio", GPU,
-    "Share of the driver's last sample period in which at least one kernel ran. 1 does not mean fully used: see MFU.",
+    "Share of the last sample period with a kernel running; this is not MFU.",
     dcgm=(Dcgm("DCGM_FI_DEV_GPU_UTIL", 100),),
 )  # fmt: skip
 GPU_MEMORY_UTILIZATION = _row(
@@ -84,11 +83,11 @@ GPU_SM_CYCLES = _row(
 )
 GPU_SM_ACTIVE_CYCLES = _row(
     "gpu_sm_active_cycles_total", COUNTER, "", GPU,
-    "Cycles with at least one warp on an SM; divided by gpu_sm_cycles_total: SM activity over any window.",
+    "Cycles with a warp on an SM; over gpu_sm_cycles_total: SM activity.",
 )  # fmt: skip
 GPU_TENSOR_ACTIVE_CYCLES = _row(
     "gpu_tensor_active_cycles_total", COUNTER, "", GPU,
-    "Cycles in which the tensor cores worked; divided by gpu_sm_cycles_total: tensor activity over any window.",
+    "Cycles in which tensor cores worked; over gpu_sm_cycles_total: tensor activity.",
 )  # fmt: skip
 GPU_PIPE_ACTIVE_CYCLES = _row(
     "gpu_pipe_active_cycles_total", COUNTER, "", (*GPU, "pipe"), "Cycles in which an arithmetic pipe worked.",
@@ -102,7 +101,7 @@ GPU_ENGINE_ACTIVE = _row(
     unread=_TUNING,
 )  # fmt: skip
 GPU_SM_ACTIVE = _row(
-    "gpu_sm_active_ratio", GAUGE, "ratio", GPU, "Sampled share of SM cycles with at least one warp on the SM.",
+    "gpu_sm_active_ratio", GAUGE, "ratio", GPU, "Sampled share of SM cycles with a warp on the SM.",
     dcgm=(Dcgm("DCGM_FI_PROF_SM_ACTIVE", default=False),),
 )  # fmt: skip
 GPU_SM_OCCUPANCY = _row(
@@ -164,7 +163,7 @@ GPU_TEMPERATURE = _row(
 )  # fmt: skip
 GPU_TEMPERATURE_THRESHOLD = _row(
     "gpu_temperature_threshold_celsius", GAUGE, "celsius", (*GPU, "threshold"),
-    "Temperature at which the GPU slows down or shuts down, as reported by the device.", ("slowdown", "shutdown"),
+    "Temperature at which the GPU slows down or shuts down.", ("slowdown", "shutdown"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_SLOWDOWN_TEMP", 1, ("slowdown",), default=False),
         Dcgm("DCGM_FI_DEV_SHUTDOWN_TEMP", 1, ("shutdown",), default=False),
@@ -172,7 +171,7 @@ GPU_TEMPERATURE_THRESHOLD = _row(
 )  # fmt: skip
 GPU_TEMPERATURE_MARGIN = _row(
     "gpu_temperature_margin_celsius", GAUGE, "celsius", GPU,
-    "Degrees left until the hottest sensor makes the GPU slow down, as reported by the device.",
+    "Degrees left until the hottest sensor slows the GPU down.",
 )  # fmt: skip
 GPU_POWER = _row(
     "gpu_power_watts", GAUGE, "watts", GPU, "Board power as the driver reports it (1 s mean since Ampere).",
@@ -188,7 +187,7 @@ GPU_POWER_INSTANT = _row(
     unread=_SUSPECT,
 )
 GPU_POWER_LIMIT = _row(
-    "gpu_power_limit_watts", GAUGE, "watts", GPU, "Power limit the driver enforces now.",
+    "gpu_power_limit_watts", GAUGE, "watts", GPU, "Power limit that the driver enforces now.",
     dcgm=(Dcgm("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", default=False),),
 )  # fmt: skip
 GPU_POWER_LIMIT_BOUND = _row(
@@ -199,7 +198,7 @@ GPU_POWER_LIMIT_BOUND = _row(
 )  # fmt: skip
 GPU_ENERGY = _row(
     "gpu_energy_joules_total", COUNTER, "joules", GPU,
-    "Energy used since the driver was loaded; its rate is the exact mean power.",
+    "Energy used since the driver was loaded.",
     dcgm=(Dcgm("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1000),),
 )  # fmt: skip
 GPU_CLOCK = _row(
@@ -217,14 +216,13 @@ GPU_CLOCK_MAX = _row(
 )  # fmt: skip
 GPU_CLOCK_EVENT = _row(
     "gpu_clock_event_active", GAUGE, "", (*GPU, "reason"),
-    "1 while the driver holds clocks down for this reason, at the moment of reading.", CLOCK_EVENT_REASONS,
+    "1 while the driver holds clocks down for this reason.", CLOCK_EVENT_REASONS,
     detail=("gpu_idle", "applications_clocks_setting", "hw_slowdown", "sync_boost", "display_clock_setting",
             "board_limit", "reliability"),
 )  # fmt: skip
 GPU_CLOCK_EVENT_SECONDS = _row(
     "gpu_clock_event_seconds_total", COUNTER, "seconds", (*GPU, "reason"),
-    "Time for which the driver held clocks down for this reason, including between readings. `thermal`: any kind of "
-    "heat, on older drivers.",
+    "Time for which the driver held clocks down for this reason; `thermal`: any heat, on older drivers.",
     ("sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "thermal", "sync_boost",
      "board_limit", "low_utilization", "reliability"),
     dcgm=(
@@ -254,8 +252,7 @@ GPU_MODE = _row(
 # Memory errors and repairs.
 GPU_ECC_ERRORS = _row(
     "gpu_ecc_errors_total", COUNTER, "", (*GPU, "error", "scope"),
-    "ECC errors, corrected or uncorrected; volatile: since the driver was loaded, aggregate: over the lifetime of the "
-    "device.",
+    "ECC errors; volatile: since the driver was loaded, aggregate: over the device's lifetime.",
     dcgm=(
         Dcgm("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", 1, ("corrected", "volatile"), default=False),
         Dcgm("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 1, ("uncorrected", "volatile"), default=False),
@@ -270,18 +267,18 @@ GPU_ECC_LOCATION_ERRORS = _row(
 )  # fmt: skip
 GPU_SRAM_THRESHOLD = _row(
     "gpu_ecc_sram_threshold_exceeded", GAUGE, "", GPU,
-    "1 once the SRAM had more uncorrectable errors than the vendor allows: return the board.",
+    "1 once the SRAM had too many uncorrectable errors: return the board.",
 )  # fmt: skip
 GPU_REMAPPED_ROWS = _row(
     "gpu_remapped_rows_total", COUNTER, "", (*GPU, "error"),
-    "Memory rows replaced by spare ones over the lifetime of the device.", ("corrected", "uncorrected"),
+    "Memory rows replaced by spare ones over the device's lifetime.", ("corrected", "uncorrected"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", 1, ("corrected",)),
         Dcgm("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", 1, ("uncorrected",)),
     ), detail=("corrected",),
 )  # fmt: skip
 GPU_ROW_REMAP_PENDING = _row(
-    "gpu_row_remap_pending", GAUGE, "", GPU, "1 while a row waits to be replaced at the next reset of the GPU.",
+    "gpu_row_remap_pending", GAUGE, "", GPU, "1 while a row waits to be replaced at the next reset.",
     dcgm=(Dcgm("DCGM_FI_DEV_ROW_REMAP_PENDING", default=False),),
 )  # fmt: skip
 GPU_ROW_REMAP_FAILED = _row(
@@ -295,7 +292,7 @@ GPU_ROW_REMAP_BANKS = _row(
 )  # fmt: skip
 GPU_RETIRED_PAGES = _row(
     "gpu_retired_pages_total", COUNTER, "", (*GPU, "error"),
-    "Memory pages retired over the lifetime of the device, before Ampere.", ("corrected", "uncorrected"),
+    "Memory pages retired over the device's lifetime, before Ampere.", ("corrected", "uncorrected"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_RETIRED_SBE", 1, ("corrected",), default=False),
         Dcgm("DCGM_FI_DEV_RETIRED_DBE", 1, ("uncorrected",), default=False),
@@ -307,26 +304,23 @@ GPU_RETIREMENT_PENDING = _row(
 )  # fmt: skip
 GPU_RECOVERY_ACTION = _row(
     "gpu_recovery_action", GAUGE, "", (*GPU, "action"),
-    "1 for the recovery action that the driver requests; only that one is present. Actions: "
-    + ", ".join(RECOVERY_ACTIONS) + ".",
+    "1 for the recovery action that the driver requests.", vocabulary=RECOVERY_ACTIONS,
 )  # fmt: skip
 GPU_XID_ERRORS = _row(
     "gpu_xid_errors_total", COUNTER, "", (*GPU, "xid"),
-    "Xid errors of this GPU, from NVML events and the kernel log; a burst of one counts once. Absent "
-    "until there is one.",
+    "Xid errors from NVML events and the kernel log; a burst counts once.",
 )  # fmt: skip
 GPU_XID_NONFATAL = _row(
     "gpu_xid_nonfatal_total", COUNTER, "", (*GPU, "xid"),
-    "Xid errors that the driver called nonfatal, or that were injected for a test; not in "
-    "gpu_xid_errors_total. Absent until there is one.",
+    "Xid errors called nonfatal by the driver or injected for a test; not in gpu_xid_errors_total.",
 )  # fmt: skip
 GPU_XID_TIMESTAMP = _row(
     "gpu_xid_timestamp_seconds", GAUGE, "seconds", (*GPU, "xid"),
-    "Unix time of the last Xid with this number; absent until there is one.",
+    "Unix time of the last Xid with this number.",
 )  # fmt: skip
 GPU_XID_INFO = _row(
     "gpu_xid_info", INFO, "", (*GPU, "xid", "action", "meaning"),
-    "Meaning of an Xid that this GPU had, and the response to it (" + ", ".join(XID_ACTIONS) + "): always 1.",
+    "Meaning of an Xid that this GPU had, and the action to take.",
 )  # fmt: skip
 
 # Links.
@@ -339,7 +333,7 @@ GPU_PCIE_GENERATION_MAX = _row(
     dcgm=(Dcgm("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", default=False),),
 )  # fmt: skip
 GPU_PCIE_WIDTH = _row(
-    "gpu_pcie_link_width", GAUGE, "", GPU, "PCIe lanes currently in use.",
+    "gpu_pcie_link_width", GAUGE, "", GPU, "PCIe lanes in use.",
     dcgm=(Dcgm("DCGM_FI_DEV_PCIE_LINK_WIDTH", default=False),),
 )  # fmt: skip
 GPU_PCIE_WIDTH_MAX = _row(
@@ -347,11 +341,11 @@ GPU_PCIE_WIDTH_MAX = _row(
     dcgm=(Dcgm("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", default=False),),
 )  # fmt: skip
 GPU_PCIE_REPLAYS = _row(
-    "gpu_pcie_replays_total", COUNTER, "", GPU, "PCIe packets sent again because of a transmission error.",
+    "gpu_pcie_replays_total", COUNTER, "", GPU, "PCIe packets sent again after a transmission error.",
     dcgm=(Dcgm("DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),),
 )  # fmt: skip
 GPU_PCIE_ERRORS = _row(
-    "gpu_pcie_errors_total", COUNTER, "", (*GPU, "error"), "Errors on the PCIe link, by kind.",
+    "gpu_pcie_errors_total", COUNTER, "", (*GPU, "error"), "Errors on the PCIe link.",
     ("correctable", "nak_received", "receiver", "bad_tlp", "nak_sent", "bad_dllp", "non_fatal", "fatal",
      "unsupported_request", "lcrc", "lane"), detail=True,
 )  # fmt: skip
@@ -375,8 +369,7 @@ GPU_NVLINK_BYTES = _row(
 )  # fmt: skip
 GPU_NVLINK_ERRORS = _row(
     "gpu_nvlink_errors_total", COUNTER, "", (*GPU, "error"),
-    "Errors on all NVLink links: wrong checksums, packets sent again, link recoveries that worked or failed, and, "
-    "since generation 5, errors that could not be corrected.",
+    "Errors on all NVLink links; effective: uncorrectable ones, since generation 5.",
     ("crc_flit", "crc_data", "replay", "recovery", "recovery_failed", "effective"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 1, ("crc_flit",), default=False),
@@ -409,18 +402,18 @@ GPU_NVLINK_LINK_BYTES = _row(
 )  # fmt: skip
 GPU_FABRIC_READY = _row(
     "gpu_fabric_ready", GAUGE, "", GPU,
-    "1 once the GPU has joined its NVLink fabric, 0 before or if that failed; absent where there is no fabric.",
+    "1 once the GPU has joined its NVLink fabric, otherwise 0.",
 )  # fmt: skip
 
 # Peak performance.
 GPU_PEAK_FLOPS = _row(
     "gpu_peak_flops", GAUGE, "", (*GPU, "dtype"),
-    "Dense peak FLOP/s as published by the vendor, without sparsity; absent for a device that is not in the table.",
+    "Dense peak FLOP/s published by the vendor, without sparsity.",
     detail=("fp16", "fp8"),
 )  # fmt: skip
 GPU_ACHIEVABLE_FLOPS = _row(
     "gpu_achievable_flops", GAUGE, "", (*GPU, "dtype"),
-    "Highest matrix-multiplication FLOP/s publicly measured on this device; absent if none is known.",
+    "Highest matrix-multiplication FLOP/s publicly measured on this device.",
     detail=("fp16", "fp8"),
 )  # fmt: skip
 

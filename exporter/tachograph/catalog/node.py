@@ -15,11 +15,10 @@ _row = ROWS.add
 
 NODE_KERNEL_EVENTS = _row(
     "node_kernel_events_total", COUNTER, "", ("kind",),
-    "Messages in the kernel's log of a kind that can stop a rank, Xids aside; absent where the log is not read.",
+    "Kernel messages of a kind that can stop a rank, Xids aside.",
     KERNEL_EVENT_KINDS,
 )  # fmt: skip
 NODE_KERNEL_MESSAGE = _row(
     "node_kernel_message_age_seconds", GAUGE, "seconds", ("kind", "text"),
-    "Time since the kernel logged this message, for two minutes: at most 8 messages, 2 of a kind, each cut to 160 "
-    "characters.",
+    "Age of a kernel message, for two minutes: at most 8, 2 of a kind.",
 )  # fmt: skip

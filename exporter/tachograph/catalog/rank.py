@@ -108,19 +108,17 @@ _row = ROWS.add
 RANK_INFO = _row(
     "rank_info", INFO, "",
     (*RANK, "local_rank", "world_size", "attempt", "gpu", "uuid", "owner"),
-    "A rank, where it is placed, and the uid of its process by the kernel: always 1. gpu and uuid are "
-    "empty if its GPU is not known on this node.",
+    "A rank, its place and its process's uid; empty: not known.",
     few=True,
 )  # fmt: skip
 RANK_COORDINATES = _row(
     "rank_coordinates_info", INFO, "", (*RANK, *DIMENSIONS),
-    "Where a rank is in the run's parallelism, by dimension: always 1, absent if nothing is known; empty: no such "
-    "dimension.",
+    "Where a rank is in the run's parallelism.",
     few=True,
 )  # fmt: skip
 RANK_JOB_INFO = _row(
     "rank_job_info", INFO, "", (*RANK, "scheduler", "job_id", "namespace", "pod"),
-    "The batch job that a rank belongs to, from its environment: always 1, absent outside of Slurm and Kubernetes.",
+    "The batch job of a rank under Slurm or Kubernetes.",
     detail=True,
 )  # fmt: skip
 RANK_UP = _row(
@@ -128,12 +126,12 @@ RANK_UP = _row(
     GAUGE,
     "",
     RANK,
-    "1 while the rank's process is connected or after it finished, 0 once it died or failed.",
+    "1 while the rank is connected or has finished, 0 once it died or failed.",
     few=True,
 )
 RANK_STATE = _row(
     "rank_state", GAUGE, "", (*RANK, "state"),
-    "1 for the current state of the rank: running, frozen (connected, silent for 10 s), dead, failed or finished.",
+    "1 for the rank's state; frozen: connected, but silent for 10 s.",
     STATES,
 )  # fmt: skip
 RANK_HEARTBEAT = _row(
@@ -149,8 +147,7 @@ RANK_START = _row(
 )  # fmt: skip
 RANK_ENDED = _row(
     "rank_ended_timestamp_seconds", GAUGE, "seconds", (*RANK, "reason"),
-    "Unix time at which the rank ended, and why: finished, died, or its failure's reason; absent until then. It is "
-    "that of the exception it raised, or of its bye, or of the end of its connection.",
+    "Unix time at which the rank ended, and why.",
     vocabulary=END_REASONS,
     few=True,
 )  # fmt: skip
@@ -159,43 +156,41 @@ RANK_PROGRESS = _row(
     GAUGE,
     "seconds",
     RANK,
-    "Unix time at which the rank completed its last step.",
+    "Unix time of the rank's last completed step.",
     detail=True,
 )
 RANK_PHASE = _row(
     "rank_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
-    "Seconds the rank has been in its current phase; only that phase is present.", vocabulary=PHASES,
+    "Seconds that the rank has been in its current phase.", vocabulary=PHASES,
 )  # fmt: skip
 RANK_PEAK_FLOPS = _row(
     "rank_peak_flops", GAUGE, "", RANK,
-    "Dense peak FLOP/s of the device this rank computes on, at its precision: as given by the rank, or from the GPU "
-    "table; absent for an unknown device.",
+    "Dense peak FLOP/s of the rank's device at its precision.",
     detail=True,
 )  # fmt: skip
 RANK_ON_GPU = _row(
     "rank_on_gpu", GAUGE, "", (*RANK, *GPU, "name"),
-    "The rank on a GPU: 1 while its process lives, 0 once it has ended. Of several ranks the first that "
-    "lives, or the one that ended last.",
+    "1 while a rank on this GPU lives, 0 once it has ended.",
     few=True,
 )  # fmt: skip
 
 # Reported by the rank.
-TRAIN_STEP = _row("train_step", GAUGE, "", RANK, "Current optimizer step of the rank.", lasts=True, few=True)
-TRAIN_STEPS = _row("train_steps_total", COUNTER, "", RANK, "Steps that the rank completed in this attempt.")
+TRAIN_STEP = _row("train_step", GAUGE, "", RANK, "Current optimizer step.", lasts=True, few=True)
+TRAIN_STEPS = _row("train_steps_total", COUNTER, "", RANK, "Steps completed in this attempt.")
 TRAIN_STEP_UNMARKED = _row(
     "train_step_unmarked_seconds", GAUGE, "seconds", RANK,
-    "Seconds the rank has been outside every phase in the middle of a step, before its optimizer; absent up to 5.",
+    "Seconds outside every phase within a step; absent up to 5.",
 )  # fmt: skip
 TRAIN_STEP_SECONDS = _row(
     "train_step_seconds",
     HISTOGRAM,
     "seconds",
     ("run",),
-    "Wall time of ordinary steps, over all ranks of the run on this node; tagged steps are left out.",
+    "Wall time of ordinary steps, summed over the ranks of the run on this node.",
 )
 TRAIN_PHASE_SECONDS = _row(
     "train_phase_seconds_total", COUNTER, "seconds", (*RANK, "phase"),
-    "Wall seconds spent in each phase; nested phases are never counted twice.", PHASES, detail=True,
+    "Wall seconds in each phase, nested ones counted once.", PHASES, detail=True,
 )  # fmt: skip
 TRAIN_TAGGED_STEPS = _row(
     "train_tagged_steps_total", COUNTER, "", (*RANK, "tag"),
@@ -211,31 +206,30 @@ TRAIN_PHASE_DEVICE_SECONDS = _row(
 )  # fmt: skip
 TRAIN_PHASE_EXCESS = _row(
     "train_phase_excess_seconds_total", COUNTER, "seconds", ("run", "phase"),
-    "Seconds by which phases of ordinary steps exceeded their rank's running median, waits for collectives left out; "
+    "Seconds by which phases of ordinary steps exceeded their rank's median, waits for collectives left out; "
     "summed over the ranks of the run on this node.", PHASES,
 )  # fmt: skip
 TRAIN_ORDINARY_STEPS = _row(
     "train_ordinary_steps_total", COUNTER, "", RANK,
-    "Ordinary steps: not tagged, and neither after a gap in the numbers nor after a pause for a save or an evaluation.",
+    "Ordinary steps: untagged, and not after a gap or a pause for saving or evaluating.",
     detail=True,
 )  # fmt: skip
 TRAIN_ORDINARY_SECONDS = _row(
     "train_ordinary_step_seconds_total", COUNTER, "seconds", RANK,
-    "Wall seconds of ordinary steps, each from the end of the step before to its own.", detail=True,
+    "Wall seconds of ordinary steps, from end to end.", detail=True,
 )  # fmt: skip
 TRAIN_ORDINARY_WAIT = _row(
     "train_ordinary_wait_seconds_total", COUNTER, "seconds", RANK,
-    "Exposed wait for collectives in ordinary steps; absent for a rank whose waits are not measured.", detail=True,
+    "Exposed wait for collectives in ordinary steps.", detail=True,
 )  # fmt: skip
 TRAIN_ORDINARY_PHASES = _row(
     "train_ordinary_phase_seconds_total", COUNTER, "seconds", (*RANK, "phase"),
-    "The rank's own seconds by phase in ordinary steps, measured waits for collectives left out.",
+    "The rank's own seconds by phase in ordinary steps, without measured waits.",
     vocabulary=OWN_PHASES, detail=True,
 )  # fmt: skip
 TRAIN_RECENT_STEP = _row(
     "train_recent_step_seconds", GAUGE, "seconds", RANK,
-    "Median time of ordinary steps over the last 20 s, of at least 3; absent before there are 3, and when "
-    "the last is too long ago (docs/protocol.md).",
+    "Median time of ordinary steps over the last 20 s, of at least 3.",
 )  # fmt: skip
 TRAIN_RECENT_STEPS = _row(
     "train_recent_steps", GAUGE, "", RANK,
@@ -244,19 +238,16 @@ TRAIN_RECENT_STEPS = _row(
 )  # fmt: skip
 TRAIN_RECENT_PHASE = _row(
     "train_recent_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
-    "The rank's own time in a phase per ordinary step, measured waits for collectives left out: a mean "
-    "over train_recent_steps, absent where that is.",
+    "The rank's own time in a phase per recent ordinary step, without measured waits.",
     vocabulary=PHASES,
 )  # fmt: skip
 TRAIN_RECENT_WAIT = _row(
     "train_recent_wait_seconds", GAUGE, "seconds", RANK,
-    "Exposed wait for collectives per ordinary step: a mean over train_recent_steps, absent where waits "
-    "are not measured. The rank that waits least arrived last.",
+    "Exposed wait for collectives per recent ordinary step; the rank that waits least arrived last.",
 )  # fmt: skip
 TRAIN_COLLECTIVE_WAIT = _row(
     "train_collective_wait_seconds_total", COUNTER, "seconds", (*RANK, "op"),
-    "Exposed wait: seconds in which the rank could do nothing but wait for a collective. The rank that waits least "
-    "arrived last.", vocabulary=OPERATIONS, detail=True,
+    "Exposed wait: seconds in which the rank could only wait for a collective.", vocabulary=OPERATIONS, detail=True,
 )  # fmt: skip
 TRAIN_COLLECTIVES = _row(
     "train_collectives_total", COUNTER, "", (*RANK, "op"),
@@ -270,24 +261,23 @@ TRAIN_COLLECTIVE_BYTES = _row(
 )  # fmt: skip
 TRAIN_COLLECTIVE_FAILURES = _row(
     "train_collective_failures_total", COUNTER, "", (*RANK, "op"),
-    "Collectives that ended with an error on this rank.", vocabulary=OPERATIONS, detail=True,
+    "Collectives that ended with an error.", vocabulary=OPERATIONS, detail=True,
 )  # fmt: skip
 TRAIN_COLLECTIVE_SECONDS = _row(
     "train_collective_seconds_total", COUNTER, "seconds", (*RANK, "op"),
-    "Seconds from start to end of the collectives that could be timed, including the wait for late ranks.",
+    "Seconds of timed collectives, the wait for late ranks included.",
     vocabulary=OPERATIONS,
     detail=True,
 )  # fmt: skip
 TRAIN_COLLECTIVE_BUS_BYTES = _row(
     "train_collective_bus_bytes_total", COUNTER, "bytes", (*RANK, "op"),
-    "Bytes that the collectives of train_collective_seconds_total move over a rank's bus: payload times the "
-    "operation's factor (nccl-tests). Divided by those seconds: bus bandwidth.", vocabulary=OPERATIONS,
+    "Bytes of timed collectives over a rank's bus, for bus bandwidth.", vocabulary=OPERATIONS,
     detail=True,
 )  # fmt: skip
 TRAIN_COLLECTIVE_ENQUEUED = _row(
     "train_collective_enqueued", GAUGE, "", (*RANK, "group"),
-    "Sequence number of the last collective that this rank entered in a process group (0: all ranks). In "
-    "a hang, the rank with the lowest number is the culprit.", detail=True,
+    "Sequence number of the last collective entered in a process group (0: all ranks); in a hang, the lowest is "
+    "the culprit's.", detail=True,
 )  # fmt: skip
 TRAIN_COLLECTIVE_COMPLETED = _row(
     "train_collective_completed", GAUGE, "", (*RANK, "group"),
@@ -296,20 +286,20 @@ TRAIN_COLLECTIVE_COMPLETED = _row(
 )  # fmt: skip
 TRAIN_TOKENS = _row(
     "train_tokens_total", COUNTER, "", RANK,
-    "Tokens that this rank trained on: as logged with each step, or its share of tokens_per_step.", loggable=True,
+    "Tokens trained on: as logged, or the rank's share of tokens_per_step.", loggable=True,
 )  # fmt: skip
 TRAIN_SAMPLES = _row(
     "train_samples_total", COUNTER, "", RANK,
-    "Samples that this rank trained on: as logged with each step, or its share of samples_per_step.", loggable=True,
+    "Samples trained on: as logged, or the rank's share of samples_per_step.", loggable=True,
 )  # fmt: skip
 TRAIN_FLOPS = _row(
     "train_flops_total", COUNTER, "", RANK,
-    "Model floating-point operations of this rank, recomputation excluded.", loggable=True,
+    "Model floating-point operations, without recomputation.", loggable=True,
     detail=True,
 )  # fmt: skip
 TRAIN_HARDWARE_FLOPS = _row(
     "train_hardware_flops_total", COUNTER, "", RANK,
-    "Floating-point operations of this rank, recomputation included (HFU); absent if not known.",
+    "Floating-point operations with recomputation, for HFU.",
     detail=True,
 )  # fmt: skip
 TRAIN_BATCHES = _row(
@@ -317,61 +307,54 @@ TRAIN_BATCHES = _row(
     COUNTER,
     "",
     RANK,
-    "Batches that the data loader delivered to this rank, evaluation excluded.",
+    "Batches that the data loader delivered, evaluation excluded.",
     detail=True,
 )
 TRAIN_DATA_QUEUE = _row(
     "train_data_queue_size", GAUGE, "", RANK,
-    "Batches that the loader workers have ready; if it is 0 most of the time, training waits for data. Absent without "
-    "workers.",
+    "Batches that loader workers have ready; if mostly 0, training waits for data.",
     loggable=True,
 )  # fmt: skip
 TRAIN_DATA_WORKERS = _row(
     "train_data_workers", GAUGE, "", RANK,
-    "Worker processes of the PyTorch loader that training draws from. With 0, training itself makes each batch. Absent "
-    "for other loaders.", detail=True,
+    "Worker processes of the PyTorch loader; 0: training makes each batch itself.", detail=True,
 )  # fmt: skip
 TRAIN_DATA_WORKER_RESTARTS = _row(
     "train_data_worker_restarts_total", COUNTER, "", RANK,
-    "Times the loader's worker processes were restarted; absent without workers.", detail=True,
+    "Restarts of the loader's worker processes.", detail=True,
 )  # fmt: skip
-TRAIN_LOSS = _row(
-    "train_loss", GAUGE, "", RANK, "Last training loss that this rank logged; NaN if it was NaN.", loggable=True
-)
+TRAIN_LOSS = _row("train_loss", GAUGE, "", RANK, "Last logged training loss, NaN included.", loggable=True)
 TRAIN_VAL_LOSS = _row(
     "train_val_loss",
     GAUGE,
     "",
     RANK,
-    "Last validation loss that this rank logged; NaN if it was NaN.",
+    "Last logged validation loss, NaN included.",
     loggable=True,
     detail=True,
 )
 TRAIN_VAL_LOSS_SPIKE = _row(
     "train_val_loss_spike_evaluations", GAUGE, "", RANK,
-    "Evaluations since the current spike of the validation loss began; absent while it is normal.",
+    "Evaluations since the current spike of the validation loss began.",
 )  # fmt: skip
-TRAIN_GRAD_NORM = _row(
-    "train_grad_norm", GAUGE, "", RANK, "Last gradient norm that this rank logged.", loggable=True, detail=True
-)
+TRAIN_GRAD_NORM = _row("train_grad_norm", GAUGE, "", RANK, "Last logged gradient norm.", loggable=True, detail=True)
 TRAIN_LEARNING_RATE = _row(
     "train_learning_rate",
     GAUGE,
     "",
     RANK,
-    "Last learning rate that this rank logged.",
+    "Last logged learning rate.",
     loggable=True,
     detail=True,
 )
 TRAIN_LOSS_ZSCORE = _row(
     "train_loss_zscore", GAUGE, "", RANK,
-    "Rise of the last loss above the median of recent losses, in robust standard deviations of such rises; spikes are "
-    "left out of that baseline.",
+    "Rise of the loss above its recent median, in robust standard deviations.",
     detail=True,
 )  # fmt: skip
 TRAIN_LOSS_TRAILING_ZSCORE = _row(
     "train_loss_trailing_zscore", GAUGE, "", RANK,
-    "Z-score of the last loss against the mean and standard deviation of the four before it.", detail=True,
+    "Z-score of the last loss against the four before it.", detail=True,
 )  # fmt: skip
 TRAIN_LOSS_LOG_ZSCORE = _row(
     "train_loss_log_zscore", GAUGE, "", RANK,
@@ -379,46 +362,44 @@ TRAIN_LOSS_LOG_ZSCORE = _row(
     detail=True,
     unread="the third of three measures of a spike, for comparing them",
 )  # fmt: skip
-TRAIN_LOSS_SPIKES = _row(
-    "train_loss_spikes_total", COUNTER, "", RANK, "Loss spikes that began on this rank.", detail=True
-)
+TRAIN_LOSS_SPIKES = _row("train_loss_spikes_total", COUNTER, "", RANK, "Loss spikes that began.", detail=True)
 TRAIN_LOSS_SPIKE_STEPS = _row(
     "train_loss_spike_steps",
     GAUGE,
     "",
     RANK,
-    "Steps since the current loss spike began; 0 while the loss is normal.",
+    "Steps since the current loss spike began, otherwise 0.",
     detail=True,
 )
 TRAIN_GRAD_NORM_SPIKE_STEPS = _row(
     "train_grad_norm_spike_steps", GAUGE, "", RANK,
-    "Steps since the current spike of the gradient norm began; 0 while the norm is normal.",
+    "Steps since the current spike of the gradient norm began, otherwise 0.",
     detail=True,
 )  # fmt: skip
 TRAIN_GRAD_NORM_LEVEL = _row(
     "train_grad_norm_level", GAUGE, "", RANK,
-    "Usual gradient norm of this rank: the median of its last 480 normal ones.",
+    "Usual gradient norm: the median of the last 480 normal ones.",
     detail=True,
 )  # fmt: skip
 TRAIN_GRAD_NORM_NONFINITE_STEPS = _row(
     "train_grad_norm_nonfinite_steps", GAUGE, "", RANK,
-    "Steps in a row whose gradient norm was NaN or infinite; absent while it is finite.",
+    "Consecutive steps with a gradient norm that is not finite.",
     few=True,
 )  # fmt: skip
 TRAIN_LAYER_GRAD_NORM = _row(
     "train_layer_grad_norm", GAUGE, "", (*RANK, "layer"),
-    "Gradient norm of the layers that are furthest above their usual one, on rank 0 if enabled.",
+    "Gradient norm of the layers furthest above their usual one, on rank 0.",
 )  # fmt: skip
 TRAIN_LAYER_GRAD_RATIO = _row(
     "train_layer_grad_ratio", GAUGE, "ratio", (*RANK, "layer"),
-    "Gradient norm of a layer divided by the median of its recent ones, for the layers of train_layer_grad_norm.",
+    "Gradient norm of such a layer over its recent median.",
 )  # fmt: skip
 TRAIN_DEAD_LAYERS = _row(
-    "train_dead_layers", GAUGE, "", RANK, "Layers whose gradient was exactly zero when last sampled, if enabled."
+    "train_dead_layers", GAUGE, "", RANK, "Layers whose gradient was exactly zero when last sampled."
 )
 TRAIN_LAYER_ACTIVATION_RMS = _row(
     "train_layer_activation_rms", GAUGE, "", (*RANK, "layer"),
-    "Root mean square of a layer's output when last sampled, on rank 0 if enabled.",
+    "Root mean square of a layer's last sampled output, on rank 0.",
 )  # fmt: skip
 TRAIN_LAYER_ACTIVATION_ZERO = _row(
     "train_layer_activation_zero_ratio", GAUGE, "ratio", (*RANK, "layer"),
@@ -427,39 +408,38 @@ TRAIN_LAYER_ACTIVATION_ZERO = _row(
 )  # fmt: skip
 TRAIN_UPDATE_RATIO = _row(
     "train_update_ratio", GAUGE, "ratio", RANK,
-    "Norm of the last sampled parameter update divided by the norm of those parameters; about 1e-3 is usual.",
+    "Size of the last sampled update relative to the parameters; about 1e-3 is usual.",
     loggable=True,
 )  # fmt: skip
 TRAIN_SCHEDULE_STEP = _row(
     "train_schedule_step", GAUGE, "", RANK,
-    "Steps that the learning-rate scheduler has counted; absent if no scheduler is watched.",
+    "Steps counted by the learning-rate scheduler.",
 )  # fmt: skip
 TRAIN_TOTAL_STEPS = _row(
     "train_total_steps", GAUGE, "", RANK,
-    "Optimizer step at which the run is to end; absent if not given.", loggable=True, lasts=True,
+    "Optimizer step at which the run will end.", loggable=True, lasts=True,
 )  # fmt: skip
 TRAIN_AMP_LOSS_SCALE = _row(
     "train_amp_loss_scale", GAUGE, "", RANK,
-    "Loss scale of mixed precision; absent if no scaler is watched.", loggable=True,
+    "Loss scale of mixed precision.", loggable=True,
 )  # fmt: skip
 TRAIN_AMP_SKIPPED = _row(
     "train_amp_skipped_steps_total", COUNTER, "", RANK,
-    "Steps that mixed precision skipped because a gradient was not finite; absent if no scaler is watched.",
+    "Steps that mixed precision skipped for a non-finite gradient.",
 )  # fmt: skip
 TRAIN_NONFINITE = _row(
-    "train_nonfinite_total", COUNTER, "", (*RANK, "source"), "Steps whose loss or gradient norm was NaN or infinite.",
+    "train_nonfinite_total", COUNTER, "", (*RANK, "source"), "Steps with a NaN or infinite loss or gradient norm.",
     NONFINITE_SOURCES, rare=True,
 )  # fmt: skip
 TRAIN_NONFINITE_STEP = _row(
     "train_nonfinite_step", GAUGE, "", (*RANK, "source"),
-    "Step of the first NaN or infinite value, reset after 100 finite ones. The rank with the lowest step is the "
-    "culprit.",
+    "Step of the first NaN or infinite value, reset after 100 finite ones; the lowest is the culprit's.",
     vocabulary=NONFINITE_SOURCES, lasts=True,
     few=True,
 )  # fmt: skip
 TRAIN_LOSS_NONFINITE_TIMESTAMP = _row(
     "train_loss_nonfinite_timestamp_seconds", GAUGE, "seconds", RANK,
-    "Unix time at which the loss was last NaN or infinite; absent if it never was.", lasts=True,
+    "Unix time at which the loss was last NaN or infinite.", lasts=True,
     few=True,
 )  # fmt: skip
 TRAIN_CHECKPOINTS = _row(
@@ -490,23 +470,20 @@ TRAIN_CHECKPOINT_STEP = _row(
 )
 TRAIN_CHECKPOINT_DURATION = _row(
     "train_checkpoint_duration_seconds", GAUGE, "seconds", RANK,
-    "Wall seconds that this rank spent in the checkpoint phase for the last saved checkpoint.",
+    "Seconds in the checkpoint phase for the last saved checkpoint.",
     few=True,
 )  # fmt: skip
 TRAIN_CHECKPOINT_LOAD_DURATION = _row(
     "train_checkpoint_load_duration_seconds", GAUGE, "seconds", RANK,
-    "Wall seconds that loading the checkpoint took when this attempt resumed; absent if not reported.",
+    "Seconds that loading took when this attempt resumed.",
 )  # fmt: skip
-TRAIN_RESUME_STEP = _row(
-    "train_resume_step", GAUGE, "", RANK, "Step of the checkpoint this attempt resumed from; absent for a fresh start."
-)
+TRAIN_RESUME_STEP = _row("train_resume_step", GAUGE, "", RANK, "Step of the checkpoint that this attempt resumed from.")
 TRAIN_CHECKPOINT_BYTES = _row(
     "train_checkpoint_bytes", GAUGE, "bytes", RANK, "Size of the last saved checkpoint.", detail=True
 )
 TRAIN_CHECKPOINT_FREE = _row(
     "train_checkpoint_free_ratio", GAUGE, "ratio", RANK,
-    "Share of the last checkpoint's file system that was free for this user once it was saved; absent if its path is "
-    "not known.",
+    "Share of the checkpoint's file system free for this user after the save.",
     few=True,
 )  # fmt: skip
 TRAIN_CHECKPOINT_FAILURES = _row(
@@ -519,8 +496,7 @@ TRAIN_CHECKPOINT_FAILURES = _row(
 )
 TRAIN_FAILURES = _row(
     "train_failures_total", COUNTER, "", (*RANK, "category"),
-    "Failures of this rank's process, by what its last words are, as `tachograph logs` classifies them, or else its "
-    "reason; absent while it runs, and if it was killed.",
+    "Failures of the process, by category as `tachograph logs` classifies its last words.",
     vocabulary=FAILURE_CATEGORIES,
 )  # fmt: skip
 TRAIN_MEMORY_ALLOCATED = _row(
@@ -530,33 +506,33 @@ TRAIN_MEMORY_ALLOCATED = _row(
 )  # fmt: skip
 TRAIN_MEMORY_RESERVED = _row(
     "train_memory_reserved_bytes", GAUGE, "bytes", RANK,
-    "GPU memory that PyTorch's allocator has reserved from the driver.", loggable=True,
+    "GPU memory that PyTorch's allocator has reserved.", loggable=True,
 )  # fmt: skip
 TRAIN_MEMORY_PEAK = _row(
     "train_memory_peak_bytes", GAUGE, "bytes", RANK,
-    "Highest GPU memory in live tensors since the process started.", loggable=True,
+    "Highest GPU memory in live tensors since the start.", loggable=True,
     detail=True,
 )  # fmt: skip
 TRAIN_MEMORY_INACTIVE = _row(
     "train_memory_inactive_bytes", GAUGE, "bytes", RANK,
-    "GPU memory that the allocator holds in unused split blocks and cannot release: fragmentation.",
+    "GPU memory in unused split blocks of the allocator: fragmentation.",
     loggable=True,
     detail=True,
 )  # fmt: skip
 TRAIN_MEMORY_RETRIES = _row(
     "train_memory_retries_total", COUNTER, "", RANK,
-    "Allocations that succeeded only after the allocator had emptied its cache; absent until there is one.",
+    "Allocations that succeeded only after the allocator emptied its cache.",
 )  # fmt: skip
 TRAIN_MEMORY_OOMS = _row(
     "train_memory_ooms_total", COUNTER, "", RANK,
-    "Out-of-memory errors of the GPU allocator, caught ones included; absent until there is one.",
+    "Out-of-memory errors of the GPU allocator, caught ones included.",
 )  # fmt: skip
 TRAIN_HOST_MEMORY = _row(
     "train_host_memory_bytes",
     GAUGE,
     "bytes",
     RANK,
-    "Resident host memory of the rank's process, without its children and without mapped files.",
+    "Resident host memory of the process, without children and mapped files.",
 )
 TRAIN_LAYER_MEMORY_PEAK = _row(
     "train_layer_memory_peak_bytes", GAUGE, "bytes", (*RANK, "layer"),
@@ -565,21 +541,19 @@ TRAIN_LAYER_MEMORY_PEAK = _row(
 )  # fmt: skip
 TRAIN_INVARIANT = _row(
     "train_invariant", GAUGE, "", (*RANK, "name"),
-    "A number that must be equal on all ranks at the same train_invariant_step: a checksum, a global batch, a count. "
-    "known_product: deviation of a product from its known result, 0 if correct.",
+    "A number that must be equal on all ranks at train_invariant_step.",
 )  # fmt: skip
 TRAIN_INVARIANT_STEP = _row(
     "train_invariant_step", GAUGE, "", (*RANK, "name"),
-    "Step at which train_invariant was taken; only ranks at the same step can be compared.",
+    "Step at which train_invariant was taken.",
 )  # fmt: skip
 TRAIN_PRODUCTIVE = _row(
     "train_productive_seconds_total", COUNTER, "seconds", ("run",),
-    "Rank-seconds of new training work: compute and optimizer, without waits; summed over the ranks of the run on this "
-    "node.",
+    "Rank-seconds of new work: compute and optimizer, without waits; summed over the ranks of the run on this node.",
 )  # fmt: skip
 TRAIN_LOST = _row(
     "train_lost_seconds_total", COUNTER, "seconds", ("run", "cause"),
-    "Rank-seconds without new work, by cause; summed over the ranks of the run on this node.", LOST_CAUSES,
+    "Rank-seconds without new work; summed over the ranks of the run on this node.", LOST_CAUSES,
 )  # fmt: skip
 TRAIN_RESTARTS = _row(
     "train_restarts_total", COUNTER, "", RANK,
@@ -589,23 +563,21 @@ TRAIN_RESTARTS = _row(
 )  # fmt: skip
 TRAIN_THRESHOLD = _row(
     "train_threshold", GAUGE, "", (*RANK, "name"),
-    "Threshold that the run set for its own alerts, by name; the most tolerant rank's value applies.",
+    "Limit that the run set for its own alerts.",
     detail=True,
 )  # fmt: skip
 TRAIN_CUSTOM = _row(
     "train_custom", GAUGE, "", (*RANK, "name"),
-    "Last logged value of a metric that the run declared with Recorder(metrics=…), by name; the status page of the "
-    "exporter shows its description.",
+    "Last value of a metric declared with Recorder(metrics=…); the status page describes it.",
 )  # fmt: skip
 TRAIN_MISUSE = _row(
     "train_misuse_total", COUNTER, "", (*RANK, "kind"),
-    "Wrong uses of the client by this rank's script, by kind; absent until there is one. The status page of the "
-    "exporter says which.", vocabulary=MISUSES,
+    "Wrong uses of the client; the status page has the details.", vocabulary=MISUSES,
     few=True,
 )  # fmt: skip
 TRAIN_CONFIG_INFO = _row(
     "train_config_info", INFO, "", (*RANK, "precision", "global_batch", "framework", "flops_convention", "tier"),
-    "Static facts given in the rank's hello: always 1. Empty: not given.",
+    "Static facts that the rank gave.",
     detail=True,
 )  # fmt: skip
 

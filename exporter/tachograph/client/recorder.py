@@ -49,31 +49,31 @@ class Recorder(Uncopied):
 
     - `run`, `rank`, `local_rank`, `world_size`, `attempt`: who this is; otherwise detected from `TACHOGRAPH_*`,
       torchrun, Slurm or MPI.
-    - `socket`: path of the exporter's socket; otherwise `$TACHOGRAPH_SOCKET` or the usual places (`wire.socket_path`).
-    - `tokens_per_step`, `samples_per_step`, `flops_per_step`: of the **whole run**; each rank counts one
-      `world_size`-th of them. Where they change, `step.log(tokens=…)` takes those of one step, of **this rank**.
-    - `flops_per_token`: the model's floating-point operations for one token, forward and backward, without
-      recomputation: a number, or what `model_flops` returned. With tokens it replaces `flops_per_step`.
-    - `flops_convention`: how that number was counted: one of `model_flops.CONVENTIONS`, `measured` or `given`.
-    - `hardware_flops_per_token`: the same with what activation checkpointing computes again, for HFU.
+    - `socket`: path of the exporter's socket; otherwise `$TACHOGRAPH_SOCKET` or the usual places.
+    - `tokens_per_step`, `samples_per_step`, `flops_per_step`: of the **whole run**; each rank counts its share.
+      Where they change, `step.log(tokens=…)` takes those of one step, of **this rank**.
+    - `flops_per_token`: the model's operations for one token, forward and backward, without recomputation: a number, or
+      what `model_flops` returned. With tokens it replaces `flops_per_step`.
+    - `flops_convention`: how they were counted: one of `model_flops.CONVENTIONS`, `measured` or `given`.
+    - `hardware_flops_per_token`: the same with recomputation, for HFU.
     - `peak_flops`: dense peak FLOP/s of this rank's device, if the exporter cannot know it.
-    - `precision`, `global_batch`: static facts, shown beside the run; `total_steps`: the step at which it will end.
-    - `tier`: `hero`, `standard` or `dev`, default `$TACHOGRAPH_TIER`: who is paged when the run is in trouble.
-    - `metrics`: names that `step.log` is to take besides those of the catalog, with what they mean:
+    - `precision`, `global_batch`: static facts; `total_steps`: the step at which the run will end.
+    - `tier`: `hero`, `standard` or `dev`: who is paged; otherwise `$TACHOGRAPH_TIER`.
+    - `metrics`: more names for `step.log`, with their meaning, such as
       `{"expert_load": "Tokens per expert, highest over mean"}`; at most 16, of a-z, 0-9 and _.
     - `$TACHOGRAPH_HANG_SECONDS`: the run's threshold `hang_seconds` (see `threshold`).
     - `mesh`: where this rank is in the run's parallelism: a `DeviceMesh` with named dimensions, or
-      `{"pp": 3, "tp": 1}`; otherwise that of a watched model's sharded parameters, or Megatron-Core's parallel state.
+      `{"pp": 3, "tp": 1}`; otherwise detected from sharded parameters or Megatron-Core.
     - `device_time=False`: no CUDA events around phases.
-    - `collective_timing=True`: NCCL times its collectives, as with `TORCH_NCCL_ENABLE_TIMING=1`, for their length and
-      bus bandwidth; before `init_process_group`, which reads it.
+    - `collective_timing=True`: NCCL times its collectives, as with `TORCH_NCCL_ENABLE_TIMING=1`; give it before
+      `init_process_group`.
     - `sinks`: other places to send the metrics to (`tachograph.export.sinks`); `trace`: where sampled steps are traced
-      (`tachograph.export.traces`). Both are closed at `close` or at exit, which takes as long as they do.
+      (`tachograph.export.traces`). `close` or the exit waits for both.
     - `$TACHOGRAPH_STACKS`: with 0 nobody ever looks at which line a rank that makes no step stands still, and SIGURG
       has no handler of ours, by which one that keeps Python's lock leaves its stacks.
     - `$TACHOGRAPH_BLACKBOX`: the folder of the rank's boxes, which say what it was doing when it stood still or failed;
       with 0 there are none, also for the exporter.
-    - `enabled=False`, or `TACHOGRAPH_DISABLED=1` in the environment: does nothing at all, with no thread and no socket.
+    - `enabled=False`, or `TACHOGRAPH_DISABLED=1`: does nothing at all.
 
     Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing. A copy of it,
     made with a model by `copy.deepcopy`, is the recorder itself; an unpickled one does nothing.
@@ -170,21 +170,21 @@ class Recorder(Uncopied):
 
     @property
     def last_step(self) -> int | None:
-        """The step of an earlier process of this rank, as the exporter remembers it; None until it is known."""
+        """The last step of an earlier process of this rank; None until the exporter has sent it."""
         return self._calls.last_step
 
     @property
     def received(self) -> bool:
-        """Whether an exporter has answered so far; what is recorded before is sent once it does."""
+        """Whether an exporter has answered yet; what is recorded before is sent then."""
         return self._calls.received
 
     @property
     def identity(self) -> Identity:
-        """Who this is: run, rank, local rank, world size and attempt, as detected."""
+        """Run, rank, local rank, world size and attempt, as detected."""
         return self._calls.identity
 
     def position(self, *excess: NoReturn, **unknown: NoReturn) -> tuple[int, str]:
-        """Return the step and the phase that the training thread is in; for logs, from any thread."""
+        """Return the step and the phase that the training thread is in, to any thread."""
         return self._calls.position()
 
     def step(
@@ -195,7 +195,7 @@ class Recorder(Uncopied):
         accumulating: bool = False,
         **unknown: NoReturn,
     ) -> Step:
-        """Return the context manager of one optimizer step; `number` if it does not follow the last one (a resume).
+        """Return the context manager of one optimizer step; give `number` if it does not follow the last one.
 
         Steps are numbered from 0. A step that ends with an exception is not counted. `tag` (one of `STEP_TAGS`) keeps
         it out of every baseline. `accumulating` marks a micro-step that does not complete an optimizer step: its time
@@ -215,14 +215,14 @@ class Recorder(Uncopied):
 
     @contained
     def tag(self, name: StepTag) -> None:
-        """Mark the current step as not ordinary, with one of `STEP_TAGS`; outside a step it is dropped and counted.
+        """Mark the current step as not ordinary, with one of `STEP_TAGS`.
 
         Evaluation, checkpoints, full garbage collections and the first step of a process are tagged automatically.
         """
         self._calls.tag(name)
 
     def phase(self, name: PhaseName = "", *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:  # type: ignore[assignment]
-        """Return the context manager of a phase: one of `catalog.PHASES`; any other name is dropped and counted.
+        """Return the context manager of a phase, one of `catalog.PHASES`.
 
         Phases are exclusive: while a nested phase runs, the outer one's time stands still.
         """
@@ -236,7 +236,7 @@ class Recorder(Uncopied):
             return NOTHING
 
     def data(self, loader: Iterable[T], *excess: NoReturn, **unknown: NoReturn) -> Batches[T]:
-        """Return `loader` with every wait for a batch booked as phase `data`: iterate over it, take its length.
+        """Return `loader` with every wait for a batch recorded as phase `data`.
 
         Each batch fetched inside phase `eval` belongs to the evaluation: its wait stays there, and it is not counted.
         """
@@ -256,7 +256,7 @@ class Recorder(Uncopied):
         *excess: NoReturn,
         **unknown: NoReturn,
     ) -> AbstractContextManager[None]:
-        """Return a context manager around one blocking collective (`catalog.OPERATIONS`) with its payload in bytes.
+        """Return the context manager of one blocking collective (`catalog.OPERATIONS`).
 
         All of its time counts as exposed wait, and as phase `collective`.
         """
@@ -283,7 +283,7 @@ class Recorder(Uncopied):
         checksum_every: int = 0,
         memory_layers: bool = False,
     ) -> None:
-        """Measure what a model and an optimizer show without further calls; call it once, before the first backward.
+        """Measure a model and an optimizer without further calls; once, before the first backward.
 
         A DistributedDataParallel model gets a communication hook that times the exposed wait of its gradient
         all-reduce. A model takes only one hook: if it has its own, or is given one later, that one replaces ours, and
@@ -293,11 +293,10 @@ class Recorder(Uncopied):
         enter phases `forward`, `backward` and `optimizer` where the loop marks none.
 
         - `scheduler`, `scaler`: the learning-rate schedule's own count; the loss scale and the steps it skipped.
-        - `layers`: on rank 0, gradient norms of this many layers, those furthest above their own usual one.
-        - `activations`: on rank 0, size of each layer's output and its share of zeros, at sampled steps.
-        - `update_every`: the size of the parameter update relative to the parameters, every this many steps.
-        - `checksum_every`: a checksum of the parameters and of a fixed matrix product, to compare ranks, every this
-          many steps.
+        - `layers`: on rank 0, gradient norms of this many layers, those furthest above their usual one.
+        - `activations`: on rank 0, size and share of zeros of each layer's output, at sampled steps.
+        - `update_every`: the relative size of the parameter update, every this many steps.
+        - `checksum_every`: a checksum of the parameters and of a fixed matrix product, every this many steps.
         - `memory_layers`: on rank 0, peak GPU memory of each layer.
         """
         self._calls.watch(
@@ -307,7 +306,7 @@ class Recorder(Uncopied):
 
     @contained
     def invariant(self, name: str, value: float, step: int | None = None) -> None:
-        """Report a number that all ranks of the run must share at `step` (None: throughout the run).
+        """Report a number that all ranks must share at `step` (None: throughout the run).
 
         A whole number counts modulo 2^53. An alert names the rank whose number differs.
         """
@@ -315,7 +314,7 @@ class Recorder(Uncopied):
 
     @contained
     def threshold(self, name: ThresholdName, value: float) -> None:
-        """Set a limit for this run's alerts, one of `catalog.rank.THRESHOLDS`, in place of the rules' default.
+        """Set a limit for this run's alerts, one of `catalog.rank.THRESHOLDS`.
 
         In seconds, or a share between 0 and 1; any other name or value is dropped and counted. A later call replaces
         an earlier one. If ranks differ, the most tolerant limit counts, so one rank that sets it is enough.
@@ -323,7 +322,7 @@ class Recorder(Uncopied):
         self._calls.threshold(name, value)
 
     def count_flops(self, *excess: NoReturn, **unknown: NoReturn) -> AbstractContextManager[None]:
-        """Return a context manager that counts the operations of one whole step of this rank with PyTorch's counter.
+        """Return a context manager that counts the operations of one whole step with PyTorch's counter.
 
             with recorder.step(), recorder.count_flops():
                 model(batch).loss.backward()
@@ -344,7 +343,7 @@ class Recorder(Uncopied):
 
     @contained
     def checkpoint_saved(self, step: int, bytes: int | None = None, path: str | os.PathLike[str] | None = None) -> None:
-        """Report the checkpoint of `step` as saved, with its size in bytes; it is sent to the exporter at once.
+        """Report the checkpoint of `step` as saved.
 
         `path` is the file or folder that it was saved to: how much room is left there is reported.
         """
@@ -352,12 +351,12 @@ class Recorder(Uncopied):
 
     @contained
     def checkpoint_failed(self) -> None:
-        """Report a checkpoint that could not be saved, if no exception leaves phase `checkpoint`."""
+        """Report a failed save, if no exception leaves phase `checkpoint`."""
         self._calls.checkpoint_failed()
 
     @contained
     def resumed(self, step: int, seconds: float | None = None) -> None:
-        """Report that this attempt continues from the checkpoint of `step`, which took `seconds` to load.
+        """Report that this attempt resumes from the checkpoint of `step`, loaded in `seconds`.
 
         Steps are not renumbered by it: `step(number)` does that.
         """
@@ -365,12 +364,12 @@ class Recorder(Uncopied):
 
     @contained
     def add_source(self, source: MetricSource) -> None:
-        """Ask `source` for metrics before each frame; what the recorder itself measures takes precedence."""
+        """Ask `source` for metrics before each frame; the recorder's own take precedence."""
         self._calls.add_source(source)
 
     @contained
     def close(self, error: BaseException | None = None) -> None:
-        """End the record as finished, or as failed by `error`; takes at most 0.2 s. That stands, however it ends later.
+        """End the record as finished, or as failed by `error`, for good; takes at most 0.2 s.
 
         Without it the record ends with the process, and the exit code decides, as far as it is known: until all
         recorders are closed, `sys.exit` is hooked. So it does if an exception is on its way and `error` is not given.

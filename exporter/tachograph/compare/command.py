@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from tachograph import duration
 from tachograph.command_line import WIDTH, CommandParser
+from tachograph.moments import moment
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
-from tachograph.report.window import moment
 from tachograph.unreadable import UNREADABLE
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from tachograph.humanize import listed, percent, short
+from tachograph.humanize import listed, percent, significant
 from tachograph.node.peaks import achievable_of
 from tachograph.preflight.devices import device_name, fastest
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding, Untyped
@@ -144,9 +144,8 @@ def _summary(found: Mapping[tuple[int, str], Mapping[str, Untyped]]) -> str:
         best = usual(speeds)
         known = achievable_of(name).get("bf16")
         share = f", {percent(best / known)} of the best published" if known else ""
-        parts.append(
-            f"{len(speeds)} x {name}: {short(best)}FLOP/s{share}, worst {percent(min(speeds.values()) / best)}"
-        )
+        usually = f"{significant(best / 1e12, 3)} TFLOP/s{share}"
+        parts.append(f"{len(speeds)} x {name}: {usually}, worst {percent(min(speeds.values()) / best)}")
     return listed(parts)
 
 

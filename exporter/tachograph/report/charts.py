@@ -9,11 +9,11 @@ from itertools import pairwise
 
 from tachograph import humanize
 from tachograph.catalog.rank import LOST_CAUSES
+from tachograph.moments import iso
 from tachograph.report.alert_episodes import AlertEpisode
 from tachograph.report.figure import HEIGHT, LEFT, Figure, Line, Mark, chart
 from tachograph.report.queries import SectionQueries
 from tachograph.report.svg import PlotArea, Point, stacked
-from tachograph.report.window import iso
 
 LOSS_ALERTS = frozenset({"LossSpike", "LossSpikeNotRecovering", "LossDiverging", "LossNotFinite",
                          "GradientNormSpike", "GradientNormVanished", "GradientNormNotFinite"})  # fmt: skip
@@ -97,18 +97,15 @@ def step_time(queries: SectionQueries) -> Figure:
     """Return the chart of the step time."""
     figure = Figure(
         "Step time",
-        "Wall time of ordinary steps of all ranks. Quantiles come from histogram buckets 41 % apart; the highest is "
-        "the upper bound of the last bucket that has a step.",
+        "Wall time of ordinary steps: usual is the median rank's, the mean is that of all steps of a minute. A mean "
+        "above the usual: some steps stall.",
         queries,
     )
-    buckets = "sum by (le) (rate(tachograph_train_step_seconds_bucket{$run}[$rated]))"
-    quantiles = (("p50", "s0", "0.5"), ("p90", "s1", "0.9"), ("highest", "s3", "1"))
-    lines = []
-    for words, style, share in quantiles:
-        found = queries.range(f"histogram_quantile({share}, {buckets})", coarse=True)
-        points = [point for each in found for point in each.samples if not math.isnan(point[1])]
-        lines.append(Line(words, style, points, coarse=True))
-    lines.append(Line("mean", "s2", queries.line("run:step_seconds:mean1m")))
+    usual = queries.range("quantile(0.5, tachograph_train_recent_step_seconds{$run})", coarse=True)
+    lines = [
+        Line("usual", "s0", [point for each in usual for point in each.samples], coarse=True),
+        Line("mean", "s2", queries.line("run:step_seconds:mean1m")),
+    ]
     figure.picture = chart(queries, "Step time", lines, humanize.span)
     figure.legend = [(each.style, each.words) for each in lines if each.points]
     return figure

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from tachograph import humanize
 from tachograph.command_line import CommandParser
+from tachograph.moments import iso, moment
 from tachograph.printable import printable
 from tachograph.prometheus_api import DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.report.alert_episodes import FiredAlerts
 from tachograph.report.page import in_words, page
 from tachograph.report.queries import TIMEOUT, matcher
-from tachograph.report.window import Window, iso, moment
+from tachograph.report.window import Window
 from tachograph.unreadable import UNREADABLE
 
 

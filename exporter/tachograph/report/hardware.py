@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tachograph.moments import iso
 from tachograph.report.figure import Figure
 from tachograph.report.markup import text
 from tachograph.report.queries import SectionQueries, held
 from tachograph.report.svg import PlotArea, span
 from tachograph.report.timeline import BAR, LEFT, ROW, stretches
-from tachograph.report.window import iso
 
 PER_KIND = 6
 ROWS = 30

@@ -10,6 +10,7 @@ from string import Template
 from tachograph import humanize
 from tachograph._version import __version__
 from tachograph.catalog.rank import LOST_CAUSES, PHASES
+from tachograph.moments import iso
 from tachograph.prometheus_api import Prometheus, PrometheusError
 from tachograph.report import charts, hardware, timeline
 from tachograph.report.alert_episodes import MEANING, AlertEpisode, FiredAlerts, fired_alerts
@@ -19,7 +20,7 @@ from tachograph.report.markup import safe, table
 from tachograph.report.queries import SectionQueries
 from tachograph.report.run_summary import run_summary
 from tachograph.report.svg import PATTERNS, patterned
-from tachograph.report.window import Window, iso
+from tachograph.report.window import Window
 
 EPISODES_SHOWN = 40
 STYLES = tuple(dict.fromkeys((*PHASES, *timeline.STATES, *LOST_CAUSES, "hardware")))

@@ -50,7 +50,6 @@ class SectionQueries:
             "step": f"{self.window.step}s",
             "coarse": f"{self.window.coarse}s",
             # Scrapes are 5 s apart, and a rate needs a few of them.
-            "rated": f"{max(self.window.coarse, 60)}s",
             **more,
         }
         return re.sub(r"\$(\w+)", lambda found: values[found[1]], template.replace("$nodes", nodes))

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tachograph import humanize
+from tachograph.moments import iso
 from tachograph.report.markup import element, number, safe, text
-from tachograph.report.window import Window, iso
+from tachograph.report.window import Window
 
 WIDTH = 960
 RIGHT = 28

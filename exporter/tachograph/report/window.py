@@ -1,13 +1,10 @@
-"""The time window of a report: as a person writes it, as Prometheus is queried, and as an axis shows it."""
+"""The time window of a report: as Prometheus is queried, and as an axis shows it."""
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
-from tachograph import duration, humanize
+from tachograph.moments import iso
 
 POINTS = 240
 """Samples of a line across the page: one every 3 to 4 pixels."""
@@ -18,19 +15,6 @@ MOST_TICKS = 8
 SHORTEST = 60
 LONGEST = 31 * 86400
 """Prometheus keeps 15 days by default."""
-
-
-def moment(text: str, now: float) -> float:
-    """Return the Unix time of `2h` or `1h30m` (ago), `now`, or an ISO time (UTC by default); raise ValueError."""
-    if text == "now":
-        return now
-    with suppress(ValueError):
-        return now - duration.parse(text)
-    try:
-        read = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
-    except ValueError:
-        raise ValueError(f"{text!r} is not a time: write 2h (ago), 1h30m or 2026-01-31T02:00:00Z") from None
-    return (read if read.tzinfo else read.replace(tzinfo=timezone.utc)).timestamp()
 
 
 @dataclass(frozen=True)
@@ -65,8 +49,3 @@ class Window:
         gap = next((gap for gap in TICKS if self.seconds / gap <= MOST_TICKS), TICKS[-1])
         first = -(-self.start // gap) * gap
         return [first + i * gap for i in range(MOST_TICKS + 1) if first + i * gap <= self.end]
-
-
-def iso(time: float) -> str:
-    """Return a time, to the nearest second, as `2026-01-31T02:00:00Z`."""
-    return humanize.utc(time + 0.5, "%Y-%m-%dT%H:%M:%SZ")

@@ -14,9 +14,9 @@ from textwrap import fill
 from typing import Any
 
 from tachograph.command_line import WIDTH, CommandParser
+from tachograph.moments import iso, moment
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, UnknownRunError, default_url, quoted
-from tachograph.report.window import iso, moment
 from tachograph.server_address import exporter_url
 from tachograph.triage import incident, text
 from tachograph.triage.conclusion import conclude

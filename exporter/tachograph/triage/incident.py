@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tachograph import humanize
+from tachograph.moments import iso
 from tachograph.printable import printable
 from tachograph.prometheus_api import Prometheus, PrometheusError
-from tachograph.report.window import iso
 from tachograph.triage.findings import Triage
 from tachograph.triage.modes import NextCommand
 from tachograph.triage.text import headline

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tachograph import humanize
+from tachograph.moments import iso
 from tachograph.printable import printable
-from tachograph.report.window import iso
 from tachograph.triage.findings import MOST_NAMED, Triage
 from tachograph.triage.modes import NextCommand
 

@@ -276,11 +276,11 @@ def test_what_is_no_scenario_at_all(tmp_path: Path) -> None:
 
 
 def test_every_fault_is_documented() -> None:
-    """Its row in docs/scenarios.md has its word, its keys and its effect."""
+    """Its line in docs/scenarios.md has its word, its keys and its effect."""
     rows = {
         line.split("`")[1]: line
         for line in (checkout.root() / "docs" / "scenarios.md").read_text().splitlines()
-        if line.startswith("| `") and line.split("`")[1] in faults.FAULTS
+        if line.startswith("- `") and line.split("`")[1] in faults.FAULTS
     }
     assert list(rows) == list(faults.FAULTS)
     for word, kind in faults.FAULTS.items():

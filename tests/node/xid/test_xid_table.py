@@ -81,16 +81,17 @@ def test_a_quoted_meaning_and_windows_line_ends_are_read(tmp_path: Path) -> None
 
 
 def test_the_page_has_every_xid_once() -> None:
-    """Each row of the data file is in one row of a table of the page, and a paging one in the first."""
-    first, second = xids_page().split("## The others")
+    """Each row of the data file is in one line under its action, in bold if it pages."""
     table = load()
-    rows = re.compile(r"^\| (\d+(?:, \d+)*) \|", re.MULTILINE)
-    of_first, of_second = (
-        [int(number) for row in rows.findall(part) for number in row.split(", ")] for part in (first, second)
-    )
-    assert of_first == list(table.paging)
-    assert sorted(of_second) == sorted(table.rows.keys() - set(table.paging))
-    assert DATA.name in first
+    listed = [
+        (int(number), bool(bold), section.split("`")[0])
+        for section in xids_page().split("\n## `")[1:]
+        for bold, numbers in re.findall(r"^- (\**)([\d, –]+)", section, re.MULTILINE)
+        for first, last in re.findall(r"(\d+)(?:–(\d+))?", numbers)
+        for number in range(int(first), int(last or first) + 1)
+    ]
+    assert sorted(listed) == [(number, row.pages, row.action) for number, row in sorted(table.rows.items())]
+    assert DATA.name in xids_page()
 
 
 def test_the_rules_page_on_the_same_xids(rules: list[dict[str, Any]]) -> None:
