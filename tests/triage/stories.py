@@ -132,6 +132,7 @@ STORIES: Mapping[str, Story] = {
     "58b": Story("preemption", "suspended"),
     "59": Story("storage", "storage_slow"),
     "60": Story("compute", "straggler", at=1030),
+    "61": Story("storage", "communication_stall"),
 }
 
 REACH_SECONDS = 5.0

@@ -170,7 +170,7 @@ RUN_FRUITLESS_ATTEMPTS = _row(
 )  # fmt: skip
 RUN_FROZEN = _row(
     "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process"),
-    "Silence of a connected rank after 25 s, or 60 s in init, checkpoint and eval; the longest eight.",
+    "Silence of a connected rank after 23 s, or 60 s in init, checkpoint and eval; the longest eight.",
     few=True,
 )  # fmt: skip
 

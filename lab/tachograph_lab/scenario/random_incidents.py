@@ -17,8 +17,8 @@ SLOWEST_BUDGETED = 12.0
 WARM_UP, BASELINE = 240.0, 1080.0
 """Seconds before the fault: for alerts without a baseline, and for those that compare a run with its own past."""
 
-FROZEN_SECONDS = 37.0
-"""Budget for a frozen rank: 25 s in which it may hold Python's lock, two scrapes, and 2 s."""
+FROZEN_SECONDS = 35.0
+"""Budget for a frozen rank: 23 s in which it may hold Python's lock, two scrapes, and 2 s."""
 
 FATAL_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140, 143, 144, 145, 146, 147, 148, 149, 150, 155, 158)
 PROGRAM_XIDS = (13, 31, 43, 45)

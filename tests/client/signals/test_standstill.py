@@ -122,12 +122,12 @@ def test_a_save_in_which_nothing_is_done_may_take_twice_the_longest(rank: Watche
     assert rank.after(0.2, "checkpoint", since) == "look 1"
 
 
-@pytest.mark.parametrize(("asked", "seconds"), [(0.0, 60.0), (0.05, 30.0)])
-def test_a_first_save_has_its_time_however_still(rank: Watched, asked: float, seconds: float) -> None:
+@pytest.mark.parametrize("asked", [0.0, 0.05])
+def test_a_first_save_has_its_time_however_still(rank: Watched, asked: float) -> None:
     """Nobody knows how long it takes; nor where a loop only asked so far, in phase `checkpoint`, whether to save."""
     rank.steps(10, saved=asked)
     since, rank.still = rank.now, 50.0
-    assert rank.after(seconds - 1.0, "checkpoint", since) == ""
+    assert rank.after(59.0, "checkpoint", since) == ""
     assert rank.after(2.0, "checkpoint", since) == "look 1"
     assert rank.standstill.stall == (since, True)
 

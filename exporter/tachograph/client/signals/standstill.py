@@ -27,11 +27,10 @@ PAUSE_SECONDS, KNOWN_PAUSE_SECONDS, PAUSE_FACTOR = 60.0, 30.0, 2.0
 """Start-up, a save or an evaluation is long after so long, the first and later ones, and twice the longest so far.
 
 A save in which the process has done nothing for ten seconds has the time of a step, or twice the longest, unless it is
-the first. What is shorter than a tenth of a second was none: a loop may ask inside of the phase whether to save."""
-SHORTEST_SAVE_SECONDS = 0.1
+the first."""
 
-SHORTEST_SAVE_SECONDS = 0.05
-"""Less is no save: a script may ask at each step, in the phase, whether it is time for one."""
+SHORTEST_SAVE_SECONDS = 0.1
+"""What is shorter is no save: a loop may ask inside of the phase whether it is time for one."""
 
 EVERY_SECONDS = 10.0
 """How often a rank that stands still is looked at again."""

@@ -264,7 +264,7 @@ def test_being_told_is_no_failure(node: Node) -> None:
     assert not node.shown("fruitless_attempts")
 
 
-@pytest.mark.parametrize(("phase", "limit"), [("forward", 25), ("checkpoint", 60), ("eval", 60), ("init", 60)])
+@pytest.mark.parametrize(("phase", "limit"), [("forward", 23), ("checkpoint", 60), ("eval", 60), ("init", 60)])
 def test_a_frozen_rank_is_named(node: Node, phase: str, limit: int) -> None:
     """Twenty-five seconds after its last word, a minute in phases that hold Python's lock."""
     node.table.state(node.connected[1], State(v=1, seq=9, time=0.0, step=1, phase=phase))

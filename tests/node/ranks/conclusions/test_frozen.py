@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.parametrize(("phase", "seconds"), [("data", 25), ("init", 60), ("checkpoint", 60), ("eval", 60)])
+@pytest.mark.parametrize(("phase", "seconds"), [("data", 23), ("init", 60), ("checkpoint", 60), ("eval", 60)])
 def test_who_is_silent_for_too_long_is_shown(node: Any, phase: str, seconds: int) -> None:
     """A minute in a start, a save or an evaluation: tachograph_run_frozen_seconds. With what it said last."""
     node.says(0, phase, where="data.py:88 load_shard")

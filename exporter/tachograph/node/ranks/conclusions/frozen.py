@@ -10,7 +10,7 @@ from tachograph.node.ranks.conclusions.view import RunView, seat
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
 
-FROZEN_SECONDS = 25.0
+FROZEN_SECONDS = 23.0
 FROZEN_IN_QUIET_PHASES_SECONDS = 60.0
 """An index, json or pickle hold the lock for ten or twenty seconds; a start, a save or an evaluation for a minute."""
 
