@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +147,32 @@ def test_sudden_death_says_nothing(
     assert process.end()[0] == status
     until(lambda: exporter.talks[0].ended_at)
     assert exporter.frames("bye") == []
+
+
+def test_a_signal_to_a_child_that_is_just_forked_ends_the_child_alone(
+    exporter: Any, start: Start, tmp_path: Path
+) -> None:
+    """As `Pool.terminate` sends one: neither lost, nor taken for one to the parent."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal\n"
+        "struck = lambda: 'STRUCK' in os.environ and os.kill(os.getpid(), signal.SIGTERM)\n"
+        "os.register_at_fork(after_in_child=struck)\n"  # before the recorder's: it runs first
+    )
+    process = start(
+        """
+        while not recorder._calls.sender._answered: time.sleep(0.01)
+        os.environ["STRUCK"] = "1"
+        for _ in range(3):
+            child = os.fork()
+            if not child: time.sleep(20); os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        with recorder.step(): pass
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        """,
+        PYTHONPATH=str(tmp_path),
+    )
+    assert process.end() == (0, "")
+    assert bye(exporter) == ("finished", "", "")
 
 
 def test_a_stalled_exporter_does_not_keep_a_process_from_its_end(exporter: Any, start: Start) -> None:

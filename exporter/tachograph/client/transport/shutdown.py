@@ -44,6 +44,8 @@ _previous_thread_hook: Callable[..., Any] = threading.__excepthook__
 _hooked = False
 _hooked_process = -1
 _signal_pipe: tuple[int, int] | None = None
+_masks: list[set[signal.Signals | int]] = []
+"""What the forking thread blocked before each fork under way, `fork_lock` held."""
 
 
 def register(sender: Sender, forked: Callable[[], None]) -> None:
@@ -103,7 +105,7 @@ def _hook_interpreter() -> None:
         return
     _hooked = True
     atexit.register(_at_exit)
-    os.register_at_fork(before=fork_lock.acquire, after_in_parent=fork_lock.release, after_in_child=_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
     _previous_hook, sys.excepthook = sys.excepthook, _on_exception
     _previous_thread_hook, threading.excepthook = threading.excepthook, _on_thread_exception
 
@@ -229,10 +231,31 @@ def _terminate_on_signal(receiver: int) -> None:
                 os.kill(os.getpid(), number)
 
 
-def _in_child() -> None:
-    """In a forked child (a DataLoader worker): release everything that belongs to the parent."""
-    global _signal_pipe
+def _before_fork() -> None:
+    """Hold signals back: a child that gets one before it has let go of the parent's pipe would end the parent."""
+    fork_lock.acquire()
+    _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _after_fork() -> None:
+    """Let them in again, as far as they were before."""
+    mask = _masks.pop() if _masks else None
     fork_lock.release()
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _in_child() -> None:
+    """In a forked child (a DataLoader worker): release everything that belongs to the parent, then let signals in."""
+    try:
+        _release_parents()
+    finally:
+        _after_fork()
+
+
+def _release_parents() -> None:
+    global _signal_pipe
     if _signal_pipe is not None:
         # A signal to this child would be written to the parent's pipe, and end the parent.
         with contextlib.suppress(ValueError):  # forked by a side thread, which cannot set signals
