@@ -99,7 +99,13 @@ class Cluster:
         socket = folder / "munge.socket"
         self._start("munged", socket.exists, "munged", "--force", "--foreground", f"--socket={socket}", *munge)
         flags = (f"--socket={folder / 'rank.sock'}", f"--gpu.job-mapping-dir={folder / 'jobs'}", "--gpu.kmsg=")
-        exporter = [sys.executable, str(ROOT / "tests/quick_exporter.py"), "--web.listen-address=127.0.0.1:0", *flags]
+        exporter = [
+            sys.executable,
+            str(ROOT / "tests/quick_exporter.py"),
+            "--web.listen-address=127.0.0.1:0",
+            "--rank.series=all",
+            *flags,
+        ]
         child = children.start("exporter", exporter, os.environ | gpus)
         serving = re.compile(r"msg=serving address=(\S+)")
         child.wait_until(lambda: bool(serving.search(child.log.read_text())), DEADLINE)
