@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tachograph import atomic_file
 from tachograph.bisect.tally import Trial
 
 VERSION = 1
@@ -55,14 +54,7 @@ def save(path: Path, state: BisectState) -> None:
     """Replace the file as a whole; raise StateError."""
     content = {"tachograph_bisect": VERSION, "asked": state.asked, "trials": [asdict(one) for one in state.trials]}
     try:
-        handle, name = tempfile.mkstemp(dir=path.resolve().parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        atomic_file.replace(path, json.dumps(content, indent=1).encode(), 0o600)
     except OSError as error:
         raise StateError(f"cannot write {path}: {error.strerror or error}") from error
 

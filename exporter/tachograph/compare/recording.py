@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tachograph import atomic_file
 from tachograph.unreadable import UNREADABLE
 
 VERSION = 1
@@ -73,15 +72,7 @@ def save(recording: RecordedRun, path: Path) -> int:
     target = path.resolve()
     try:
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            Path(name).chmod(mode)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        atomic_file.replace(target, data, mode)
     except OSError as error:
         raise RecordingError(f"cannot write {path}: {error.strerror or error}") from error
     return len(data)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
+from tachograph import atomic_file
 from tachograph.preflight.finding import Measurement
 
 FIGURES = {
@@ -30,17 +28,8 @@ PREFIX = "tachograph_preflight_"
 
 def write(path: str, measured: Collection[Measurement], *, passed: bool, now: float) -> None:
     """Write the figures, whose ranks are local ones, replacing the file at once, for it may be read; raise OSError."""
-    target = Path(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines(measured, passed=passed, now=now))
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
-    except OSError:
-        with suppress(OSError):
-            Path(temporary).unlink()
-        raise
+    text = "".join(f"{line}\n" for line in lines(measured, passed=passed, now=now))
+    atomic_file.replace(Path(path), text.encode(), 0o644)
 
 
 def lines(measured: Collection[Measurement], *, passed: bool, now: float) -> Iterator[str]:

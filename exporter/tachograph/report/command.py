@@ -6,12 +6,11 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tachograph import humanize
+from tachograph import atomic_file, humanize
 from tachograph.command_line import CommandParser
 from tachograph.moments import iso, moment
 from tachograph.printable import printable
@@ -155,17 +154,7 @@ def _write(out: Path, html: str) -> int:
     target = out.resolve()
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
     data = html.encode("utf-8", errors="replace")
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(mode)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    atomic_file.replace(target, data, mode)
     return len(data)
 
 

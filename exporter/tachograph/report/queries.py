@@ -49,7 +49,6 @@ class SectionQueries:
             "window": f"{self.window.seconds}s",
             "step": f"{self.window.step}s",
             "coarse": f"{self.window.coarse}s",
-            # Scrapes are 5 s apart, and a rate needs a few of them.
             **more,
         }
         return re.sub(r"\$(\w+)", lambda found: values[found[1]], template.replace("$nodes", nodes))
