@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tachograph.moments import iso, moment
@@ -118,6 +118,7 @@ def test_markup_is_harmless() -> None:
 
 
 @settings(deadline=None, max_examples=60)
+@example(start=196.9, seconds=60.0)
 @given(st.floats(0, 4e9), st.floats(60, LONGEST))
 def test_windows(start: float, seconds: float) -> None:
     """Any window has at most 240 steps, and labels at eight or nine round times at most, all within it."""

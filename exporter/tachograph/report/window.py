@@ -28,8 +28,9 @@ class Window:
     @classmethod
     def between(cls, start: float, end: float) -> Window:
         """Return the window, starting a little earlier if it is not a multiple of the step; raise ValueError."""
-        if not SHORTEST <= end - start <= LONGEST:
-            much = "too short" if end - start < SHORTEST else "too long"
+        length = round(end - start, 3)  # the minute before a fraction of a second is one, however floats round
+        if not SHORTEST <= length <= LONGEST:
+            much = "too short" if length < SHORTEST else "too long"
             raise ValueError(f"{iso(start)} to {iso(end)} is {much}: give between a minute and {LONGEST // 86400} days")
         step = next((step for step in STEPS if end - start <= step * POINTS), STEPS[-1])
         return cls(end - step * -(-(end - start) // step), end, step)
