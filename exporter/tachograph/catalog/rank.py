@@ -18,6 +18,8 @@ PhaseName = Literal[
 ]  # fmt: skip
 PHASES: tuple[str, ...] = get_args(PhaseName)
 """Phases of a rank; `copy` moves a batch to the device, `other` is time outside every named phase."""
+SHORTEST_SAVE_SECONDS = 0.1
+"""What is shorter in phase `checkpoint` is no save: a loop may ask inside of the phase whether it is time for one."""
 
 OWN_PHASES = tuple(name for name in PHASES if name not in ("init", "collective", "checkpoint", "eval"))
 """Phases that every step goes through, with work of its own. Collectives are waiting for others; checkpoints and

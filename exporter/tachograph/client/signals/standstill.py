@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from tachograph import code_line
-from tachograph.catalog.rank import PHASES
+from tachograph.catalog.rank import PHASES, SHORTEST_SAVE_SECONDS
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.ordinary_steps import OrdinarySteps
 from tachograph.client.signals.process_activity import ProcessActivity
@@ -28,9 +28,6 @@ PAUSE_SECONDS, KNOWN_PAUSE_SECONDS, PAUSE_FACTOR = 60.0, 30.0, 2.0
 
 A save in which the process has done nothing for ten seconds has the time of a step, or twice the longest, unless it is
 the first."""
-
-SHORTEST_SAVE_SECONDS = 0.1
-"""What is shorter is no save: a loop may ask inside of the phase whether it is time for one."""
 
 EVERY_SECONDS = 10.0
 """How often a rank that stands still is looked at again."""

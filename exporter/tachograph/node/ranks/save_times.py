@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 
 from tachograph.catalog import index as catalog
+from tachograph.catalog.rank import SHORTEST_SAVE_SECONDS
 from tachograph.node.ranks.series import RankSeries
-
-SHORTEST_SECONDS = 0.1
-"""What is shorter is no save: a loop may ask inside of the phase whether it is time for one."""
 
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
 
@@ -26,7 +24,7 @@ class SaveTimes:
         if phase == "checkpoint":
             return
         total = series.counters.get(_PHASES, {}).get("checkpoint", 0.0)
-        if self._total is not None and SHORTEST_SECONDS <= (seconds := total - self._total) < math.inf:
+        if self._total is not None and SHORTEST_SAVE_SECONDS <= (seconds := total - self._total) < math.inf:
             self.count += 1
             self.longest = max(self.longest, seconds)
         self._total = total
