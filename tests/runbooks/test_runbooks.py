@@ -20,7 +20,7 @@ PLATFORMS = ["Kubernetes", "Slurm", "Bare metal"]
 SEVERITIES = {"critical": "Page", "warning": "Ticket", "info": "Info", "none": "Heartbeat"}
 WHO = {"you", "run", "hardware", "network", "storage", "facility", "cluster"}
 LINES = 90
-WORDS = 700
+WORDS = 1_100
 """Of one runbook: more is not read at night."""
 
 WITHOUT_TOP = {
