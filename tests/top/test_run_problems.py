@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tachograph.findings.kinds import RUN_HUNG
 from tachograph.top.overview import FiringAlert, RankRow, RunSummary
 from tachograph.top.run_problems import run_problems
 
@@ -62,10 +63,11 @@ def test_what_is_wrong(summary: dict[str, Any], ranks: list[RankRow], said: list
     [
         (
             CULPRIT,
-            "py-spy dump --pid 7 on n1 shows where it stands; `tachograph top --exporter n1` has more: RunHung.md",
+            "py-spy dump --pid 7 on n1 shows where it stands; `tachograph top --exporter n1` has more: "
+            + RUN_HUNG.runbook,
         ),
-        (RankRow("r", 3, "n1", marks=("behind",)), "`tachograph top --exporter n1` has more: RunHung.md"),
-        (RankRow("r", 0), "RunHung.md"),
+        (RankRow("r", 3, "n1", marks=("behind",)), f"`tachograph top --exporter n1` has more: {RUN_HUNG.runbook}"),
+        (RankRow("r", 0), RUN_HUNG.runbook),
     ],
 )
 def test_where_to_look_at_a_run_without_a_step(rank: RankRow, remedy: str) -> None:

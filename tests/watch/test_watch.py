@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tachograph import extras
+from tachograph.findings.kinds import RUN_HUNG
 from tachograph.node.ranks.frames import Bye
 from tachograph.top.overview import Trouble
 from tachograph.watch.command import Watched, identity, lines
@@ -140,7 +141,7 @@ def test_one_rank_that_has_been_in_its_loader_for_40_seconds(pages: Any, played:
     assert overview is not None
     assert lines(overview) == [
         "Run r: no step for 40 s, usually 50 ms; rank 0 in data for 40 s. → py-spy dump --pid 4242 shows where rank 0 "
-        "stands: RunHung.md",
+        f"stands: {RUN_HUNG.runbook}",
         "r overdue: step 100 · last step 40 s ago · 0 tok/s",
     ]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tachograph.findings.kinds import RUN_HUNG
 from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.judgement.problems import of_memory
 
@@ -62,7 +63,7 @@ def test_a_rank_that_is_late_and_in_what(table: Any, hand: Any) -> None:
     (problem,) = found.problems
     assert problem.sentence.startswith("Rank 1 of run r arrives last: it waits 0% of the time, the others here 40%; ")
     assert problem.sentence.endswith("; it spends 40 ms more per step in phase forward (pid 4242).")
-    assert problem.remedy.endswith("StragglerRank.md")
+    assert problem.remedy.endswith("/runbooks/StragglerRank.md")
     assert (found.runs[0].wait_seconds, found.runs[0].ranks[1].late_phase) == (0.04, "forward")
 
 
@@ -143,5 +144,5 @@ def test_before_a_hang_a_missing_step_is_said(table: Any, hand: Any) -> None:
         assert (len(found.problems), found.runs[0].state) == (count, "running")
     (problem,) = found.problems
     assert problem.sentence.startswith("Run r: no step for 10 s, usually 100 ms; rank 0 in data for 10 s")
-    assert problem.remedy == "py-spy dump --pid 4242 shows where rank 0 stands: RunHung.md"
+    assert problem.remedy == f"py-spy dump --pid 4242 shows where rank 0 stands: {RUN_HUNG.runbook}"
     assert (problem.seconds, problem.urgent) == (pytest.approx(10.1), False)
