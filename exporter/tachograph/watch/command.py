@@ -75,7 +75,7 @@ class Watched:
         self._last: tuple[Trouble, ...] = ()
 
     def tick(self) -> None:
-        """Read the answer of the exporter; say at once what goes wrong, and on a terminal, now and then, how it goes."""
+        """Read the answer of the exporter; say at once what goes wrong, and on a terminal now and then how it goes."""
         overview = self.read()
         if overview is None:
             return
