@@ -22,7 +22,7 @@ CULPRIT = RankRow(
         (
             {"state": "running", "step_seconds": 0.1, "data_seconds": 0.06},
             [],
-            ["Run r: 60% of each step is a wait for data, 60 ms of 100 ms."],
+            ["Run r: 60% of each step (60 ms of 100 ms) is spent waiting for data."],
         ),
         (
             {"state": "running", "nonfinite_ranks": 2},
@@ -87,5 +87,5 @@ def test_since_when_is_what_the_alerts_say() -> None:
     ]
     assert [(one.text, one.seconds) for one in run_problems(summary, [late], alerts)] == [
         ("Rank 5 on n2 of run r has arrived last for 40 s, 50 ms after the others in each step.", 40.0),
-        ("Run r: 60% of each step is a wait for data, 60 ms of 100 ms, for 2 min.", 150.0),
+        ("Run r: for 2 min, 60% of each step (60 ms of 100 ms) has been spent waiting for data.", 150.0),
     ]

@@ -13,7 +13,8 @@ from tachograph.findings.kinds import (
     RUN_HUNG,
     STRAGGLER_RANK,
 )
-from tachograph.humanize import age, duration, percent, plural
+from tachograph.findings.words import data_wait
+from tachograph.humanize import age, duration, plural
 from tachograph.top.overview import FiringAlert, RankRow, RunSummary, Trouble
 
 
@@ -43,9 +44,7 @@ def run_problems(run: RunSummary, ranks: Sequence[RankRow], alerts: Sequence[Fir
         share = run.data_seconds / run.step_seconds
         if share > DATA_STALL_RATIO:
             seconds = max((one.seconds for one in alerts if one.name == DATA_STALL.alert), default=None)
-            lasts = "" if seconds is None else f", for {age(seconds)}"
-            of = f"{duration(run.data_seconds)} of {duration(run.step_seconds)}"
-            text = f"Run {run.name}: {percent(share)} of each step is a wait for data, {of}{lasts}."
+            text = f"Run {run.name}: {data_wait(run.data_seconds, run.step_seconds, seconds)}"
             remedy = f"more workers in the DataLoader, or faster storage: {DATA_STALL.runbook}"
             yield Trouble("Data", text, run.name, seconds=seconds, remedy=remedy)
 

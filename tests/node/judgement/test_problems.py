@@ -30,10 +30,10 @@ def judged(table: Any, hand: Any, *ranks: dict[str, Any], **metrics: Any) -> Nod
 @pytest.mark.parametrize(
     ("data", "metrics", "said"),
     [
-        (0.06, {}, "60% of each step is a wait for data, 60 ms of 100 ms. → more workers in the DataLoader"),
-        (0.06, {"data_workers": 0}, "60% of each step is a wait for data, 60 ms of 100 ms, with num_workers=0. → give"),
-        (0.06, {"data_workers": 4}, "60% of each step is a wait for data, 60 ms of 100 ms. → more workers"),
-        (0.5, {}, "100% of each step is a wait for data, 500 ms of 100 ms. → more workers"),
+        (0.06, {}, "60% of each step (60 ms of 100 ms) is spent waiting for data. → more workers in the DataLoader"),
+        (0.06, {"data_workers": 0}, "60% of each step (60 ms of 100 ms) is spent waiting for data (num_workers=0). →"),
+        (0.06, {"data_workers": 4}, "60% of each step (60 ms of 100 ms) is spent waiting for data. → more workers"),
+        (0.5, {}, "100% of each step (500 ms of 100 ms) is spent waiting for data. → more workers"),
         (0.02, {"data_workers": 0}, ""),
         (0.06, {"threshold": {"data_stall_ratio": 0.7}}, ""),
     ],
@@ -87,7 +87,7 @@ def test_since_when(table: Any, hand: Any) -> None:
         texts = [one.sentence for one in found.problems]
         if pause == 20:
             assert texts[0].startswith("Rank 1 of run r has arrived last for 30 s: it waits 0% of the time")
-            assert texts[1].endswith("30 ms of 100 ms, for 30 s.")
+            assert "for 30 s, 30% of each step (30 ms of 100 ms) has been spent" in texts[1]
     assert [late_for for late_for, _ in seconds] == [data_for for _, data_for in seconds] == [0, 5, 10, 30, 0]
     well = judged(table, hand, *[{"wait": 0.04, "phases": {"data": 0.01}}] * 3)
     assert (well.runs[0].ranks[1].late_for_seconds, well.runs[0].data_for_seconds, well.problems) == (None, None, [])

@@ -20,14 +20,13 @@ from tachograph.findings.kinds import (
     RUN_HUNG,
     STRAGGLER_RANK,
 )
+from tachograph.findings.words import SAID_SECONDS, data_wait
 from tachograph.humanize import age, count, duration, gibibytes, listed, percent
 from tachograph.node.judgement.runs import RankJudgement, RunJudgement
 from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
 
 REASON_LENGTH = 160
 RANKS_NAMED = 6
-SAID_SECONDS = 10.0
-"""A late rank and a wait for data have their time beside them from then on."""
 
 (
     BROKEN_GPU, ENDED, SILENT, NOT_FINITE, HUNG, WARNING, OVERDUE, BLIND, SLOWED, LATE_RANK, DATA, MEMORY, WORN,
@@ -53,7 +52,7 @@ class Problem(NamedTuple):
 
     @property
     def urgent(self) -> bool:
-        """Return whether something does not work, or will not for long."""
+        """Return whether something does not work, or will soon stop working."""
         return self.order < WARNING
 
     @property
@@ -135,20 +134,18 @@ def _waits_for_data(run: RunJudgement) -> Iterator[Problem]:
     share = min(run.data_seconds / run.step_seconds, 1.0)
     if share <= run.data_limit:
         return
-    whole = duration(run.step_seconds)
-    text = f": {percent(share)} of each step is a wait for data, {duration(run.data_seconds)} of {whole}"
-    workers = {rank.data_workers for rank in run.ranks if rank.state == "running"}
-    if workers == {0.0}:
-        text, remedy = f"{text}, with num_workers=0", "give the DataLoader worker processes: num_workers=4, or more"
+    none = {rank.data_workers for rank in run.ranks if rank.state == "running"} == {0.0}
+    if none:
+        remedy = "give the DataLoader worker processes: num_workers=4, or more"
     else:
         remedy = f"more workers in the DataLoader, or faster storage: {DATA_STALL.runbook}"
-    text = f"{text}{_for(run.data_for_seconds, comma=',')}."
+    text = f": {data_wait(run.data_seconds, run.step_seconds, run.data_for_seconds, workers=not none)}"
     yield _problem(DATA, "Data", text, run)._replace(remedy=remedy, seconds=run.data_for_seconds)
 
 
-def _for(seconds: float | None, comma: str = "") -> str:
+def _for(seconds: float | None) -> str:
     """Return for how long something has been so, once that is news."""
-    return f"{comma} for {age(seconds)}" if seconds is not None and seconds >= SAID_SECONDS else ""
+    return f" for {age(seconds)}" if seconds is not None and seconds >= SAID_SECONDS else ""
 
 
 def of_memory(run: RunJudgement, sizes: Mapping[str, float]) -> Iterator[Problem]:
