@@ -57,12 +57,14 @@ def test_a_box_is_put_together_from_its_parts() -> None:
 
 def test_a_box_of_another_client_is_redacted() -> None:
     """What a program wrote is redacted as it comes, also in variables by their names; all else stays as it is."""
+    variables = {"NCCL_AUTH": "hunter2", "NCCL_DEBUG": "INFO", "RANKS": ["hf_hunter2hunter2"]}
+    lines = ["/data/sk_live_hunter2hunter2/x.py:1 f"]
     box = {
         "where": "data.py:88 token",
-        "failure": {"category": "data", "message": "bad token=hunter2", "lines": ["/data/sk_live_hunter2hunter2/x.py:1 f"]},
-        "environment": {"python": "3.12", "variables": {"NCCL_AUTH": "hunter2", "NCCL_DEBUG": "INFO", "RANKS": ["hf_hunter2hunter2"]}},
+        "failure": {"category": "data", "message": "bad token=hunter2", "lines": lines},
+        "environment": {"python": "3.12", "variables": variables},
         "log": ["-----BEGIN PRIVATE KEY-----", "hunter2", "-----END PRIVATE KEY-----", "epoch 3 done"],
-    }  # fmt: skip
+    }
     boxes = Boxes()
     send(boxes, json.dumps(box))
     text = boxes.of("r")[0].text.decode()
