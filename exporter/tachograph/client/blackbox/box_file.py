@@ -21,7 +21,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 class TakenError(OSError):
-    """What stands where a folder of this user's own belongs is another's, or no folder."""
+    """Another user's folder, or none at all, stands where a folder of this user's own belongs."""
 
 
 class BoxFile:
@@ -52,7 +52,7 @@ class BoxFile:
                 opened.callback(os.close, folder)
                 if depth == 0 and self._is_shared:
                     with contextlib.suppress(OSError):  # what is too much stays
-                        remove_old(folder, self._own[1:3], len(box), time.time())
+                        remove_old(folder, (self._own[1], self._own[2]), len(box), time.time())
             self._remove_unfinished(folder)
             new = f".rank-{self._rank}.json.{os.getpid()}.tmp"
             try:

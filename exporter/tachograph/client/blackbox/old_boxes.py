@@ -40,7 +40,7 @@ def remove_old(folder: int, writing: tuple[str, str], size: int, now: float) -> 
 def _attempts(folder: int) -> Iterator[_Attempt]:
     for run in os.listdir(folder):
         with _opened(run, folder) as run_folder:
-            for number in os.listdir(run_folder) if run_folder is not None else ():
+            for number in () if run_folder is None else os.listdir(run_folder):  # noqa: PTH208 - a descriptor
                 with _opened(number, run_folder) as attempt:
                     if attempt is not None and number.isdigit():
                         found = [status for _, status in _boxes(attempt)]
