@@ -93,6 +93,7 @@ SIGNS = (
     Sign("GpuNvlinkErrors", HARDWARE, "hardware", "gpu_link"),
     Sign("GpuPcieDegraded", HARDWARE, "hardware", "gpu_link"),
     Sign("GpuFabricNotReady", HARDWARE, "hardware", "gpu_link"),
+    Sign("GpuFabricDegraded", HARDWARE, "hardware", "gpu_link"),
     Sign("NodeRepeatedlyBlamed", HARDWARE, "hardware", "repeated"),
     Sign("NodeGpuMissing", HARDWARE, "hardware", "gpu_missing"),
     Sign("NicErrorsRising", NETWORK, "communication", "link_errors"),
