@@ -227,8 +227,7 @@ class BoxTrigger:
             except Exception as error:  # noqa: BLE001 - said once: a rank goes on without a file
                 # Beside the socket there may be a folder without leave to write: nobody asked for a file there.
                 if asked or not isinstance(error, PermissionError):
-                    trouble = f"no box could be written in {file.folder}"
-                    notice("box file", trouble, error)
-                    self._state.box_trouble = f"{trouble}: {error}"
+                    self._state.box_trouble = f"no box could be written in {file.folder}: {error}"
+                    notice("box file", self._state.box_trouble)
 
         return work
