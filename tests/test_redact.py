@@ -60,6 +60,8 @@ SECRETS: tuple[tuple[str, ...], ...] = (
     ("PGPASSWORD=hunter2 psql", "hunter2"),
     ("SSHPASS=hunter2", "hunter2"),
     ("curl -u user:hunter2 https://x", "hunter2"),
+    ("curl -ualice:hunter2 https://x", "hunter2"),
+    ("hf_AbCdEf is no member", "AbCdEf"),
     ("['curl', '-u', 'user:hunter2', 'x']", "hunter2"),
     ("curl --user=me:hunter2 x", "hunter2"),
     ("mysql -u root -pPASS db", "PASS"),

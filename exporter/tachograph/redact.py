@@ -23,7 +23,7 @@ _VENDORS = (
     r"(?:AKIA|ASIA|AROA|ABIA|ACCA|AGPA|AIDA|ANPA|A3T[A-Z0-9])[0-9A-Z]{12,}",
     r"(?:gh[pousr]_|github_pat_)\w{6,}",
     r"(?:gl(?:pat|dt|ft|soat|rt|cbt|imt|ptt|agent|oas|ffct|wt)-|GR1348941)[\w.-]{6,}",
-    r"(?:hf|api_org)_[A-Za-z0-9]{10,}",
+    r"(?:hf|api_org)_(?:[A-Za-z0-9]{10,}|(?=[a-z]{0,9}[A-Z0-9])[A-Za-z0-9]{4,})",
     r"sk-(?=[\w-]{0,80}\d|[\w-]{20})[\w-]{6,}",
     r"(?:[srp]k|rak)_(?:live|test|prod)_\w{6,}|whsec_[\w+/=]{10,}",
     r"xox[a-zA-Z](?:\.xox[a-zA-Z])?-[\w.%-]{3,}|xapp-[\w-]{6,}",
@@ -32,7 +32,7 @@ _VENDORS = (
     # npm · PyPI · SendGrid · DigitalOcean · Docker · Vault · Doppler · Databricks · Terraform · Atlassian · Grafana
     r"npm_\w{10,}|pypi-[\w-]{16,}|rubygems_\w{16,}",
     r"SG\.[\w-]{6,}\.[\w-]{6,}",
-    r"do[opr]_v1_\w{6,}|dckr_(?:pat|oat)_[\w-]{6,}",
+    r"do[opr]_v1_\w{3,}|dckr_(?:pat|oat)_[\w-]{6,}",
     r"hv[sbr]\.[\w-]{10,}|dp\.(?:pt|st|ct|scim|audit)\.\w{6,}|dapi[0-9a-f]{30,}(?:-\d)?",
     r"\w{14}\.atlasv1\.[\w=-]{10,}|ATATT3x[\w=-]{10,}|ATBB\w{10,}|gl(?:sa|c)_\w{10,}={0,2}",
     # Groq, Replicate, xAI, Perplexity, Together, LangSmith, Pinecone, RunPod, Fireworks, Tavily, Jina, Anyscale …
@@ -78,7 +78,7 @@ _SCHEME = re.compile(
 )
 _OPTION = re.compile(
     # curl -u user:password, mysql -pPASSWORD; not docker -u 1000:1000, -p 8080:80, -pthread
-    r"(?<![\w-])(-u|--user|--proxy-user|--userpwd)(['\",=\s]{1,4})([^\s:'\"]{1,64}:)(?!\d+(?![^\s'\"]))([^\s'\"]+)"
+    r"(?<![\w-])(-u|--user|--proxy-user|--userpwd)(['\",=\s]{1,4}|(?<=-u))([^\s:'\"]{1,64}:)(?!\d+(?![^\s'\"]))([^\s'\"]+)"
     r"|(?<![\w-])(-p)(?=[^\s'\",]{0,64}[A-Z0-9@#$!%^&])(?![\d:.]+(?:[\s'\",]|$))([^\s'\",]{3,})"
     r"|\b((?:mysql|mariadb|mongo|sshpass|redis-cli|ldap|sqlcmd|psql|login)[^\n]{0,80}?\s-[pPaw]['\", ]{0,4})"
     r"([^\s'\",-][^\s'\",]*)"
@@ -187,6 +187,8 @@ class _Value(NamedTuple):
 
 def redact(text: str) -> str:
     """Return the beginning of a text, with everything that looks like a password, key or token replaced."""
+    if not text:
+        return text
     if len(text) > _LOOKED_AT:
         text = re.sub(r"\s\S*$", "", text[:_LOOKED_AT])
     text = _without_private_keys(text)
