@@ -265,6 +265,7 @@ ORDINARY = (
     "/opt/venv/lib/python3.11/site-packages/torch/nn/parallel/distributed.py:1661 _run_ddp_forward",
     "/usr/lib/python3.12/site-packages/transformers/models/qwen2_5_vl/modeling_qwen2_5_vl.py:88 forward",
     "hf_hub_download",
+    "loading hf_llama3 and hf_bert",
     "/data/runs/Llama3Exp42/checkpoints/step_00012000/rank_0003.pt",
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
     "_ZN3c104cuda20CUDACachingAllocator6mallocEmiP11CUstream_st",

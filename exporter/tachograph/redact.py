@@ -23,7 +23,7 @@ _VENDORS = (
     r"(?:AKIA|ASIA|AROA|ABIA|ACCA|AGPA|AIDA|ANPA|A3T[A-Z0-9])[0-9A-Z]{12,}",
     r"(?:gh[pousr]_|github_pat_)\w{6,}",
     r"(?:gl(?:pat|dt|ft|soat|rt|cbt|imt|ptt|agent|oas|ffct|wt)-|GR1348941)[\w.-]{6,}",
-    r"(?:hf|api_org)_(?:[A-Za-z0-9]{10,}|(?=[a-z]{0,9}[A-Z0-9])[A-Za-z0-9]{4,})",
+    r"(?:hf|api_org)_(?:[A-Za-z0-9]{10,}|(?=[a-z0-9]{0,9}[A-Z])[A-Za-z0-9]{4,})",
     r"sk-(?=[\w-]{0,80}\d|[\w-]{20})[\w-]{6,}",
     r"(?:[srp]k|rak)_(?:live|test|prod)_\w{6,}|whsec_[\w+/=]{10,}",
     r"xox[a-zA-Z](?:\.xox[a-zA-Z])?-[\w.%-]{3,}|xapp-[\w-]{6,}",
