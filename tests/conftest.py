@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -24,6 +25,19 @@ from tests.torch_programs import TorchPrograms
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST, NEWEST = "bookworm", "sid"
 """Prometheus 2.42 and Alertmanager 0.25, which must be had; 3.5 and 0.33, from a suite whose versions roll."""
+
+
+def pytest_configure() -> None:
+    """Have no signal ignored: what a shell in the background, or nohup, ignores, each program of a test would, too.
+
+    A handler that does nothing keeps this process from ending by a hangup; a program that it starts has the default.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 @pytest.hookimpl(wrapper=True)

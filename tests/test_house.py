@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import signal
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,3 +65,18 @@ def test_a_training_process_is_warned_in_one_way() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".warning", ".warn", ".error"))
     ] == ["exporter/tachograph/client/core/notice.py"]
+
+
+def test_programs_of_tests_begin_with_no_signal_ignored() -> None:
+    """In the background of a shell, or under nohup, SIGINT and SIGHUP are ignored, and so by what is started there."""
+    code = (
+        "import subprocess; from tests.conftest import pytest_configure; pytest_configure(); "
+        "subprocess.run(['grep', 'SigIgn', '/proc/self/status'], check=True)"
+    )
+    ignored = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+    done = subprocess.run(
+        ["sh", "-c", f"trap '' {' '.join(str(int(each)) for each in ignored)}; exec {sys.executable} -c \"{code}\""],
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    mask = int(done.stdout.split()[1], 16)
+    assert not [each.name for each in ignored if mask >> (each - 1) & 1]

@@ -1,6 +1,6 @@
 """Has the kernel end a process when its parent ends, for whatever reason. Linux only, see prctl(2).
 
-`python -m tachograph.die_with_parent PID COMMAND …` executes COMMAND, which ends with its parent process PID.
+As a program, with arguments PID COMMAND …, it executes COMMAND, which ends with its parent process PID.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+
+from tachograph.own_process import own_process
 
 PR_SET_PDEATHSIG = 1
 
@@ -28,14 +30,10 @@ def die_with_parent(end_with: signal.Signals = signal.SIGKILL, parent: int | Non
 
 def dying_with_parent(command: Sequence[str]) -> list[str]:
     """Return the command that runs `command` and ends with the calling process."""
-    return [sys.executable, "-m", "tachograph.die_with_parent", str(os.getpid()), *command]
+    return own_process("tachograph.die_with_parent", str(os.getpid()), *command)
 
 
 def main() -> None:
     """Execute the command that follows the first argument, the process id of the parent."""
     die_with_parent(parent=int(sys.argv[1]))
     os.execvp(sys.argv[2], sys.argv[2:])
-
-
-if __name__ == "__main__":
-    main()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tachograph.own_process import own_process
 from tachograph.preflight import gpus
 from tachograph.preflight.site import PreflightSite
 from tachograph_lab.fake_nvml.library import GPU_IS_LOST, FakeNvml
@@ -21,7 +22,7 @@ MakeSite = Callable[..., PreflightSite]
 
 def read(fake: FakeNvml) -> dict[str, Any]:
     """Return what a process of its own reads from this node."""
-    command = [sys.executable, "-m", "tachograph.preflight.gpu_readings"]
+    command = own_process("tachograph.preflight.gpu_readings")
     done = subprocess.run(
         command, input="{}", capture_output=True, text=True, check=True, env=os.environ | fake.environment()
     )

@@ -29,8 +29,8 @@ WITHOUT_TOP = {
     },
     "nothing is left of the run": {"RunDown", "RunEndedEarly", "RunNotRequeued"},
     "top does not show that: links, rows, ports and programs' own Xids": {
-        "GpuEccCorrectedRising", "GpuFabricNotReady", "GpuNvlinkErrors", "GpuPcieDegraded", "GpuRowRemapFailed",
-        "GpuRowRemapPending", "GpuXidRepeated", "NicErrorsRising", "NicLinkDown",
+        "GpuEccCorrectedRising", "GpuFabricDegraded", "GpuFabricNotReady", "GpuNvlinkErrors", "GpuPcieDegraded",
+        "GpuRowRemapFailed", "GpuRowRemapPending", "GpuXidRepeated", "NicErrorsRising", "NicLinkDown",
     },
     "nor gradients, rates and checksums": {
         "AmpSkippingSteps", "GradientNormNotFinite", "GradientNormSpike", "GradientNormVanished", "LearningRateStuck",

@@ -13,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 
 from tachograph.blackbox import cut_json, own_box, plain_pickle
@@ -27,6 +26,7 @@ from tachograph.blackbox.recorder import (
     add_recorder,
     whole,
 )
+from tachograph.own_process import own_workers
 
 LARGEST_FILE = 256 << 20
 """A dump of 20,000 entries with stacks has some 30 MB; no file that is larger is read."""
@@ -109,7 +109,7 @@ def read(directory: Path) -> Folder:
         return _chosen([_part(directory, files, most)])
     parts = [files[start : start + PART_FILES] for start in range(0, len(files), PART_FILES)]
     try:
-        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        with ProcessPoolExecutor(workers, own_workers()) as pool:
             return _chosen(pool.map(_part, repeat(directory), parts, repeat(most)))
     except BrokenProcessPool:  # one was killed, as for memory: one at a time needs least
         return _chosen([_part(directory, files, most)])

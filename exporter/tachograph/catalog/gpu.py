@@ -404,6 +404,12 @@ GPU_FABRIC_READY = _row(
     "gpu_fabric_ready", GAUGE, "", GPU,
     "1 once the GPU has joined its NVLink fabric, otherwise 0.",
 )  # fmt: skip
+FABRIC_FAULTS = ("bandwidth", "route_recovery", "route_unhealthy", "access_timeout", "configuration")
+GPU_FABRIC_DEGRADED = _row(
+    "gpu_fabric_degraded", GAUGE, "", (*GPU, "reason"),
+    "1 while the GPU has joined its NVLink fabric, and the driver says that it does not work as it should.",
+    vocabulary=FABRIC_FAULTS,
+)  # fmt: skip
 
 # Peak performance.
 GPU_PEAK_FLOPS = _row(

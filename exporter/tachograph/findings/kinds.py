@@ -107,6 +107,7 @@ KINDS = (
     Kind("GpuNvlinkErrors", HARDWARE, "hardware", "gpu_link"),
     Kind("GpuPcieDegraded", HARDWARE, "hardware", "gpu_link"),
     Kind("GpuFabricNotReady", HARDWARE, "hardware", "gpu_link"),
+    Kind("GpuFabricDegraded", HARDWARE, "hardware", "gpu_link"),
     Kind("NodeRepeatedlyBlamed", HARDWARE, "hardware", "repeated"),
     Kind("NodeGpuMissing", HARDWARE, "hardware", "gpu_missing"),
     Kind("NicErrorsRising", NETWORK, "communication", "link_errors"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import NamedTuple
 from tachograph.logs.nccl import NcclFacts
 from tachograph.logs.scan import Context, Key, LogScan, Scanned, Sighting
 from tachograph.logs.sources import BLOCK, UNREADABLE, FilePart, Unread, blocks
+from tachograph.own_process import own_workers
 
 ALONE = 32 << 20
 """Bytes in all up to which other processes are not worth their start."""
@@ -108,7 +108,7 @@ def _outcomes(parts: Sequence[FilePart], progress: Progress) -> Iterator[tuple[i
         return
     with ProcessPoolExecutor(
         processes,
-        mp_context=multiprocessing.get_context("spawn"),
+        mp_context=own_workers(),
         initializer=signal.signal,
         initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C ends this process, which ends them
     ) as pool:

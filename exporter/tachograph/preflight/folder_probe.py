@@ -1,4 +1,4 @@
-"""Writes and reads a file in a folder: `python -m tachograph.preflight.folder_probe`, apart from the command.
+"""Writes and reads a file in a folder: in a process apart from the command.
 
 A process of its own, because a lost network filesystem holds up whoever asks it for anything.
 """
@@ -78,7 +78,3 @@ def main() -> None:
     """Read {"folder", "size"} from standard input, print what was found."""
     asked: Mapping[str, Any] = json.load(sys.stdin)
     json.dump(probe(asked["folder"], asked["size"]), sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Reads every GPU of the node once: `python -m tachograph.preflight.gpu_readings`, apart from the command.
+"""Reads every GPU of the node once: in a process apart from the command.
 
 A process of its own, because a driver call that hangs holds up the end of its process.
 """
@@ -69,7 +69,3 @@ def main() -> None:
     """Print what was read."""
     json.load(sys.stdin)
     json.dump(readings(), sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
+
+from tachograph.own_process import own_process
 
 T = TypeVar("T")
 
@@ -47,9 +48,8 @@ def in_process(module: str, asked: Mapping[str, Any], seconds: float) -> dict[st
     A process can be left behind where a thread cannot: one that the kernel does not wake (a lost NFS server, a GPU
     driver that hangs) would hold up the end of this one. Raise Late, or RuntimeError with the last line of its errors.
     """
-    command = [sys.executable, "-m", f"tachograph.preflight.{module}"]
     process = subprocess.Popen(
-        command,
+        own_process(f"tachograph.preflight.{module}"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

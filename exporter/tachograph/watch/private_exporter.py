@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tachograph.die_with_parent import dying_with_parent
+from tachograph.own_process import own_process
 
 START_SECONDS = 30.0
 END_SECONDS = 5.0
@@ -40,7 +40,7 @@ def private_exporter() -> Iterator[PrivateExporter]:
         flags = (f"--socket={socket}", "--web.listen-address=127.0.0.1:0", "--rank.series=all")
         with log.open("wb") as output:
             process = subprocess.Popen(
-                dying_with_parent([sys.executable, "-m", "tachograph", "exporter", *flags]),
+                dying_with_parent(own_process("tachograph.__main__", "exporter", *flags)),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

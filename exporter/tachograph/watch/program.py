@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tachograph.die_with_parent import dying_with_parent
+from tachograph.own_process import own_process
 
 PASSED_ON = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
 """Signals that the program gets, too. The terminal's own (Ctrl-C) reach it without us."""
@@ -23,7 +24,7 @@ def run_watched(
 
     `tick` is called every so many seconds meanwhile.
     """
-    command = [sys.executable, *_interpreter_flags(), "-m", "tachograph", "run", *arguments]
+    command = own_process("tachograph.__main__", "run", *arguments, flags=_interpreter_flags())
     with subprocess.Popen(dying_with_parent(command), env=os.environ | environment) as program:
         with _held_back(PASSED_ON | {signal.SIGCHLD}) as signals:
             while program.poll() is None:

@@ -13,6 +13,8 @@ import pytest
 from tachograph.client.blackbox import box as module
 from tachograph.client.blackbox import log_lines, recorded
 from tachograph.client.blackbox.box import PART_BYTES, make_box
+from tachograph.client.blackbox.environment import SHOWN, environment_summary
+from tachograph.preflight.known_variables import DEPRECATED, KNOWN
 from tachograph.wire import MAX_BOX_BYTES
 
 
@@ -127,6 +129,21 @@ def test_a_part_that_cannot_be_read_costs_itself_only(made: Any, monkeypatch: py
     assert box["unreadable"] == ["environment: ZeroDivisionError"]
     assert box["recorders"]["nccl"] == {"unreadable": "RuntimeError", "entries": []}
     assert len(box["recorders"]["gloo"]["entries"]) == 1
+
+
+def test_a_variable_is_shown_by_its_whole_name_alone() -> None:
+    """NCCL_AUTH is somebody's own, and no list of words has all that secrets are called."""
+    secret = dict.fromkeys((
+        "NCCL_AUTH", "TORCH_PWD", "TACHOGRAPH_X_PASS", "CUDA_PASSPHRASE", "NCCL_NET_AUTHTOKEN", "SLURM_JOB_COMMENT",
+        "GLOO_X", "OMP_K", "TORCHELASTIC_SALT", "PYTORCH_PIN", "NCCL_DEBUG_", "xNCCL_DEBUG",
+    ), "hunter2")  # fmt: skip
+    known = {"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "4711", "RANK": "3", "NCCL_IB_HCA": "mlx5_0:1", "TORCH_LOGS": ""}
+    assert environment_summary({**secret, **known})["variables"] == known
+    assert environment_summary({"MASTER_ADDR": "tcp://me:hunter2@h"})["variables"] == {
+        "MASTER_ADDR": "tcp://[redacted]@h"
+    }
+    of_others = {name for name in SHOWN if name.startswith(("NCCL_", "TORCH", "CUDA_", "GLOO_", "OMP_", "PYTORCH_"))}
+    assert of_others - {"NCCL_TIMEOUT"} <= KNOWN | DEPRECATED.keys()
 
 
 def test_the_words_of_a_failure_are_redacted(made: Any) -> None:

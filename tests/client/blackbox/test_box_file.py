@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 
 from tachograph.blackbox.folder import _files
 from tachograph.client.blackbox import box_file as module
-from tachograph.client.blackbox.box_file import BoxFile, box_file, safe_name
+from tachograph.client.blackbox import old_boxes
+from tachograph.client.blackbox.box_file import BoxFile, TakenError, box_file, safe_name
 
 
 def box(number: int, size: int = 100) -> bytes:
@@ -169,15 +171,70 @@ def test_a_link_is_never_followed(file: BoxFile, folder: Path, tmp_path: Path) -
 
 
 def test_a_folder_of_somebody_else_is_refused(file: BoxFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run's folder that another user made first gets no box; one that is open to others is closed."""
-    (tmp_path / "llama").mkdir(mode=0o755)
-    (tmp_path / "llama").chmod(0o777)
+    """A run's folder that another user made first gets no box, and it is said whose it is."""
     file.write(box(1))
-    assert mode(tmp_path / "llama") == 0o700
     own = os.geteuid()
     monkeypatch.setattr(module.os, "geteuid", lambda: own + 1)
-    with pytest.raises(PermissionError, match=f"belongs to uid {own}"):
+    with pytest.raises(TakenError, match=f"folder llama belongs to uid {own}"):
         file.write(box(2))
+
+
+def test_a_folder_that_was_there_stays_as_it_is(file: BoxFile, folder: Path, tmp_path: Path) -> None:
+    """A user's own folder that a group works in is not closed to it; the box in it is readable by its owner alone."""
+    folder.mkdir(parents=True)
+    for each, before in ((tmp_path / "llama", 0o775), (folder, 0o2770)):
+        each.chmod(before)
+    file.write(box(1))
+    assert (mode(tmp_path / "llama"), mode(folder)) == (0o775, 0o2770)
+    assert mode(folder / "rank-0.json") == 0o600
+
+
+def attempt_of(tmp_path: Path, run: str, days: float, number: int = 0, size: int = 100) -> Path:
+    """An attempt's folder beside the socket with one box that was written so many days ago."""
+    box_file(str(tmp_path), ("7",), run, number, 0).write(box(1, size))
+    folder = tmp_path / "7" / run / str(number)
+    at = time.time() - days * 86400
+    os.utime(folder / "rank-0.json", (at, at))
+    return folder
+
+
+def test_old_boxes_beside_the_socket_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There they lie in memory: after a week, and when a user has too many, the attempts that are oldest go."""
+    monkeypatch.setattr(old_boxes, "MOST_BYTES", 10_000)
+    week, young = attempt_of(tmp_path, "week", 7.1), attempt_of(tmp_path, "young", 6.9)
+    box_file(str(tmp_path), ("7",), "new", 0, 0).write(box(1))
+    assert (week.parent.exists(), young.exists()) == (False, True)
+    large = [attempt_of(tmp_path, "large", 3 - number, number, 3_000) for number in range(3)]
+    box_file(str(tmp_path), ("7",), "new", 0, 1).write(box(2, 3_000))
+    assert [each.exists() for each in (young, *large)] == [False, False, True, True]
+    for number in range(9):  # what writes keeps its own, however much that is
+        box_file(str(tmp_path), ("7",), "new", 0, number).write(box(number, 3_000))
+    assert len(list((tmp_path / "7/new/0").iterdir())) == 9 + 2  # two have a box before their last
+    assert [path.name for path in (tmp_path / "7").iterdir()] == ["new"]
+
+
+def test_only_boxes_of_one_s_own_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of another name, a link and what it leads to, another's box, and boxes in a folder that was asked for."""
+    mine = attempt_of(tmp_path, "mine", 30)
+    (mine / "notes.txt").write_text("kept")
+    victim = tmp_path / "victim"
+    (victim / "0").mkdir(parents=True)
+    (victim / "0/rank-0.json").write_text("{}")
+    os.utime(victim / "0/rank-0.json", (0, 0))
+    (tmp_path / "7/linked").symlink_to(victim)
+    (tmp_path / "7/mine/9").symlink_to(victim / "0")
+    theirs = attempt_of(tmp_path, "theirs", 30)
+    os.chown(theirs / "rank-0.json", 65533, 65533)
+    box_file(str(tmp_path), ("7",), "new", 0, 0).write(box(1))
+    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
+    assert (victim / "0/rank-0.json").exists()
+    assert (theirs / "rank-0.json").exists()
+    asked = tmp_path / "asked"
+    asked.mkdir()
+    for run in ("a", "b"):
+        box_file(str(asked), (), run, 0, 0).write(box(1))
+        os.utime(asked / run / "0/rank-0.json", (0, 0))
+    assert len(list(asked.iterdir())) == 2
 
 
 def test_what_is_no_folder_is_an_error(tmp_path: Path) -> None:

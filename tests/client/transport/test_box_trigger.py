@@ -361,6 +361,32 @@ def test_a_folder_beside_the_socket_is_used(exporter: Any, start: Start) -> None
     assert (shared / str(os.geteuid())).stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another's folder")
+def test_a_folder_that_another_has_taken_is_said(exporter: Any, start: Start) -> None:
+    """Everybody may write beside the socket: who makes a user's folder there first costs the file, and is named."""
+    shared = exporter.path.parent / "blackbox"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    taken = shared / str(os.geteuid())
+    taken.mkdir()
+    os.chown(taken, 65533, 65533)
+    process = start(
+        """
+        while not recorder._calls.sender._answered: time.sleep(0.01)
+        recorder._calls.sender.ask_for_box("asked")
+        while not recorder._calls.sender._state.box_trouble: time.sleep(0.01)
+        raise ValueError("x")
+        """
+    )
+    status, errors = process.end()
+    assert status == 1
+    text = f"no box could be written in {shared}"
+    assert errors.count(text) == 1
+    assert f"folder {taken.name} belongs to uid 65533" in errors
+    assert any(text in frame["notices"][0] for frame in exporter.frames("state") if "notices" in frame)
+    assert not list(taken.iterdir())
+
+
 def test_a_folder_that_cannot_be_used_is_said_once(exporter: Any, start: Start) -> None:
     """And nothing else becomes of it: the box still goes over the socket."""
     process = start(

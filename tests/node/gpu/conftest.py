@@ -21,9 +21,10 @@ from tachograph.node.gpu.gpu_collector import GPM
 from tachograph.node.gpu.source import GpuSource
 from tachograph.node.gpu.worker_protocol import LineReader, NodeReading
 from tachograph.node.samples import GpuSnapshot, Sample
+from tachograph.own_process import own_process
 
 STEPPER = Path(__file__).with_name("stepper.py")
-WORKER = ("-m", "tachograph.node.gpu.worker")
+WORKER = tuple(own_process("tachograph.node.gpu.worker")[1:])
 HASTY_WORKER = """
 from tachograph.node.gpu import gpu_watch, node_collector, worker
 gpu_watch.CALL_SECONDS = gpu_watch.START_SECONDS = node_collector.CALL_SECONDS = node_collector.START_SECONDS = 0.6

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tachograph.node.driver.nvml import ALL_LINKS
+from tachograph.node.gpu.reading_table import SLOW_SECONDS
 
 NOT_SUPPORTED = 3
 OneGpu = Callable[..., Any]
@@ -93,10 +94,70 @@ def test_fabric(fake: Any, one_gpu: OneGpu, state: int, status: int, ready: int 
     assert (told.samples.get(("fabric_ready",)), told.failures) == (ready, {})
 
 
+@pytest.mark.parametrize(
+    ("mask", "faults"),
+    [
+        (0x0, set()),  # not supported
+        (0x2, set()),
+        (0x2AA, {"configuration"}),
+        (0x1AA, set()),
+        (0x1, {"bandwidth"}),
+        (0x1A9, {"bandwidth"}),
+        (0x1A6, {"route_recovery"}),
+        (0x19A, {"route_unhealthy"}),
+        (0x16A, {"access_timeout"}),
+        (0x8AA, {"configuration"}),
+        (0x555, {"bandwidth", "route_recovery", "route_unhealthy", "access_timeout", "configuration"}),
+        (0xFFFFFFFF, set()),  # a blank
+    ],
+)
+def test_what_is_wrong_with_the_fabric(fake: Any, one_gpu: OneGpu, mask: int, faults: set[str]) -> None:
+    """Each bit of the health mask that says so is a sample, until it no longer does; nothing else is one."""
+    collector = one_gpu()
+    fake.gpus[0].fabric[3] = mask
+    told = collector.at(0)
+    found = {key[1] for key in told.samples if key[0] == "fabric_degraded"}
+    assert (found, told.samples["fabric_ready",], told.failures) == (faults, 1, {})
+    assert all(told.samples["fabric_degraded", fault] == 1 for fault in faults)
+    fake.gpus[0].fabric[3] = 0x2
+    assert not [key for key in collector.at(SLOW_SECONDS).samples if key[0] == "fabric_degraded"]
+
+
+def test_a_mask_without_registration_says_nothing(fake: Any, one_gpu: OneGpu) -> None:
+    """While a GPU has not joined, that is what is wrong."""
+    fake.gpus[0].fabric[0], fake.gpus[0].fabric[3] = 2, 0x1
+    samples = one_gpu().at(0).samples
+    assert samples["fabric_ready",] == 0
+    assert not [key for key in samples if key[0] == "fabric_degraded"]
+
+
+@pytest.mark.parametrize(
+    ("name", "ready"),
+    [
+        (b"NVIDIA GB200", 0),
+        (b"NVIDIA GB300", 0),
+        (b"NVIDIA GB10", None),
+        (b"NVIDIA B200", None),
+        (b"NVIDIA H100", None),
+    ],
+)
+@pytest.mark.parametrize("how", ["state", "error"])
+def test_a_part_that_is_built_into_a_fabric_has_one(
+    fake: Any, one_gpu: OneGpu, name: bytes, ready: int | None, how: str
+) -> None:
+    """That there is none is a fault on a GB200 or GB300, and on any other part it is not."""
+    fake.gpus[0].name = name
+    fake.gpus[0].fabric[0] = 0
+    if how == "error":
+        fake.fail("fabric", NOT_SUPPORTED, 0)
+    told = one_gpu().at(0)
+    assert (told.samples.get(("fabric_ready",)), told.failures) == (ready, {})
+
+
 @pytest.mark.parametrize(("state", "status"), [(4, 0), (77, 0), (2**32 - 1, 0), (3, 2**32 - 1), (3, 77)])
 def test_a_state_of_the_fabric_that_there_is_not(fake: Any, one_gpu: OneGpu, state: int, status: int) -> None:
     """It says nothing about the fabric, and the reading failed."""
     fake.gpus[0].fabric[0], fake.gpus[0].fabric[1] = state, status
     told = one_gpu().at(0)
     assert ("fabric_ready",) not in told.samples
-    assert list(told.failures) == ["tachograph_gpu_fabric_ready of GPU 0"]
+    assert list(told.failures) == [f"tachograph_gpu_fabric_{name} of GPU 0" for name in ("ready", "degraded")]

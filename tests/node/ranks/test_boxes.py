@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.ranks.boxes import LEAST_BYTES, Boxes
+from tachograph.node.ranks.boxes import LEAST_BYTES, MOST_TEXTS, Boxes
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer
 from tachograph.wire import MAX_BOX_BYTES
 
@@ -41,7 +41,7 @@ def large(size: int, mark: str = "x") -> str:
 
 def test_a_box_is_put_together_from_its_parts() -> None:
     """It is there with its last part, byte for byte, and replaces the box before it."""
-    boxes, text = Boxes(), json.dumps({"rank": 3, "where": "data.py:88 load_shard", "log": "ünïcode " * 99})
+    boxes, text = Boxes(), json.dumps({"rank": 3, "where": "data.py:88 load_shard", "log": "ünïcode " * 60})
     *first, last = box_of(text, parts=7)
     hello = Hello(v=1, run="r", rank=3)
     for part in first:
@@ -53,6 +53,37 @@ def test_a_box_is_put_together_from_its_parts() -> None:
     assert box.text == text.encode()
     send(boxes, "{}", rank=3, number=2)
     assert [(box.time, box.text) for box in boxes.of("r")] == [(102.0, b"{}")]
+
+
+def test_a_box_of_another_client_is_redacted() -> None:
+    """What a program wrote is redacted as it comes, also in variables by their names; all else stays as it is."""
+    variables = {"NCCL_AUTH": "hunter2", "NCCL_DEBUG": "INFO", "RANKS": ["hf_hunter2hunter2"]}
+    lines = ["/data/sk_live_hunter2hunter2/x.py:1 f"]
+    box = {
+        "where": "data.py:88 token",
+        "failure": {"category": "data", "message": "bad token=hunter2", "lines": lines},
+        "environment": {"python": "3.12", "variables": variables},
+        "log": ["-----BEGIN PRIVATE KEY-----", "hunter2", "-----END PRIVATE KEY-----", "epoch 3 done"],
+    }
+    boxes = Boxes()
+    send(boxes, json.dumps(box))
+    text = boxes.of("r")[0].text.decode()
+    assert "hunter2" not in text
+    shown = json.loads(text)
+    assert shown["where"] == box["where"]
+    assert shown["environment"]["variables"]["NCCL_DEBUG"] == "INFO"
+    assert shown["failure"]["message"] == "bad token=[redacted]"
+    assert shown["log"][-1] == "epoch 3 done"
+
+
+def test_a_box_with_endless_texts_costs_little() -> None:
+    """No more texts are looked at than our client sends, whatever the box holds."""
+    boxes = Boxes()
+    send(
+        boxes, json.dumps({"log": ["token=x"] * 10_000, "failure": {str(n): "token=x" for n in range(10_000)}}), parts=8
+    )
+    shown = json.loads(boxes.of("r")[0].text)
+    assert len(shown["log"]) == len(shown["failure"]) == MOST_TEXTS
 
 
 def test_what_does_not_follow_is_refused() -> None:

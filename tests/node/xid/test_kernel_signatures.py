@@ -74,6 +74,7 @@ TEXTS = [
 def test_every_spelling_of_a_kind(kind: str, text: str) -> None:
     """What the kernel of several versions writes is of its kind; what is routine is of none."""
     assert kind_of(text) == kind
+    assert kind_of("  ".join(text.split(" "))) == kind_of("\\x09".join(text.split(" "))) == kind
 
 
 def test_every_kind_has_one_row_and_a_spelling() -> None:

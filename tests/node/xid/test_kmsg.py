@@ -34,6 +34,10 @@ LINE = b"4,811,5000250,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the 
         ("NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.", ("0000:b3:00", 79)),
         (r"NVRM: The NVIDIA GPU 0000:b3:00.0\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\x0a"
          r"NVRM: fallen off the bus and is not responding to commands.", ("0000:b3:00", 79)),
+        ("NVRM:  Xid  ( PCI:0000:1b:00 ) :  79 ,  GPU has fallen off the bus.", ("0000:1b:00", 79)),
+        (r"NVRM:\x09Xid\x09(PCI:0000:1b:00):\x0979,\x09GPU has fallen off the bus.", ("0000:1b:00", 79)),
+        ("nvrm: XID (pci:0000:1b:00):79", ("0000:1b:00", 79)),
+        ("NVRM:  GPU  at  PCI:0000:b3:00.0:  GPU has fallen  off the bus.", ("0000:b3:00", 79)),
         ("NVRM: Xid (PCI:0000:1b:00): none", None),
         ("NVRM: Xid (PCI:0000:1b): 79, cut off", None),
         ("NVRM: Xid (PCI:0000:1b:00", None),
@@ -68,6 +72,21 @@ LINK_5 = "(0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)"
         ("145, pid=4, name=<unknown>, RLW_SRC_TRACK Fatal XC0 i1 Link 00 (0x00000001 0x00000002)", True),
         ("149, NETIR_LINK_DOWN Nonfatal XC1 i2 Link 17 (0xdeadbeef)", True),
         ("74, pid='<unknown>', name=<unknown>, NVLink: non-fatal error detected on link 14(0x0, 0x0)", True),
+        (f"145, RLW_RXPIPE   Nonfatal XC0 i0 Link 03 {LINK_5}", True),
+        (f"145,   RLW_RXPIPE   Nonfatal   XC0   i0   Link 03 {LINK_5}", True),
+        (f"145 ,RLW_RXPIPE , NONFATAL , XC0 , i0 , Link 03 {LINK_5}", True),
+        (f"145, RLW_RXPIPE      :  non fatal XC0 i0 Link 03 {LINK_5}", True),
+        (f"145,RLW_RXPIPE,Nonfatal,XC0,i0,Link 03 {LINK_5}", True),
+        ("145, RLW_SRC_TRACK" + " " * 64 + "Nonfatal" + " " * 64 + "XC0", True),
+        (r"145,\x09RLW_RXPIPE\x09\x09Nonfatal\x09XC0 i0 Link 03", True),
+        ("145,\tRLW_RXPIPE\tNonfatal\tXC0 i0 Link 03", True),
+        (f"145 ,  pid=4711 ,  name=python3 ,  RLW_RXPIPE   Nonfatal XC0 i0 Link 03 {LINK_5}", True),
+        (f"145, pid='<unknown>'  , name=<unknown>  ,RLW_RXPIPE   Nonfatal XC0 i0 Link 03 {LINK_5}", True),
+        ("149, NETIR_LINK_EVT  Fatal   XC0   i1   Link 00 (0x025001c6)", True),
+        ("149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 00 (0x025001c6)", False),
+        (r"149,\x09NETIR_LINK_EVT\x09FATAL\x09XC0\x09i0", False),
+        ("149,NETIR_LINK_EVT,fatal,", False),
+        ("79, pid=1, name=a  Nonfatal  , GPU has fallen off the bus.", False),
         ("149, NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000 0x00000000 0x00000000)", False),
         ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x00000000)", False),
         (f"145, RLW_RXPIPE Fatal XC0 i0 Link 13 {LINK_5}", False),
@@ -91,6 +110,9 @@ def test_how_bad_an_xid_is_stands_in_its_text(text: str, nonfatal: bool) -> None
     found = xid_of(line)
     assert found is not None
     assert found[1] == int(text.partition(",")[0])
+    padded = "  ".join(line.split(" ")) if "name=" not in text else line  # a process' name is as it is
+    shouted = padded.upper().replace("\\X09", "\\x09")  # the escape is the kernel's own
+    assert is_nonfatal(padded) is is_nonfatal(shouted) is nonfatal
     assert not is_nonfatal(f"x[9]: segfault, comm {line}")
 
 
@@ -98,6 +120,7 @@ def test_a_gpu_is_named_by_its_line() -> None:
     """Before its first Xid the driver writes which GPU sits where."""
     assert uuid_of(f"NVRM: GPU at PCI:0000:1b:00: {UUID}") == ("0000:1b:00", UUID)
     assert uuid_of(f"NVRM: GPU at 0000:1b:00: {UUID}") == ("0000:1b:00", UUID)
+    assert uuid_of(f"NVRM:  GPU  at  PCI:0000:1b:00 :   {UUID}") == ("0000:1b:00", UUID)
     assert uuid_of("NVRM: GPU at PCI:0000:1b:00: GPU-fa4e") is None
 
 

@@ -11,7 +11,7 @@ from tachograph.client.blackbox.environment import environment_summary
 from tachograph.client.blackbox.memory import host_memory_summary
 from tachograph.client.blackbox.recorded import recorded
 from tachograph.client.blackbox.stacks import stacks
-from tachograph.redact import redact
+from tachograph.redact import redact, redact_lines
 from tachograph.wire import MAX_BOX_BYTES, jsonable
 
 PART_BYTES = 96 * 1024
@@ -48,7 +48,7 @@ def make_box(facts: Mapping[str, object], training: int | None, *, with_lines: b
     memory = box.get("memory")
     box["memory"] = {**(memory if isinstance(memory, dict) else {}), **(part("memory", host_memory_summary) or {})}
     box["environment"] = part("environment", environment_summary)
-    box["log"] = part("log", lambda: [redact(line[:LINE_CHARACTERS]) for line in tuple(log_lines.kept)])
+    box["log"] = part("log", lambda: [line[:LINE_CHARACTERS] for line in redact_lines(tuple(log_lines.kept))])
     dumps = part("recorders", lambda: recorded(lines=with_lines)) or {}
     if unreadable:
         box["unreadable"] = unreadable

@@ -1,6 +1,7 @@
 """The files of a rank's boxes: `DIR/RUN/ATTEMPT/rank-R.json`, and before it `rank-R.1.json` and `rank-R.2.json`.
 
-A box is there whole or not at all. Its folders are this user's own and closed to others; a link is never followed.
+A box is there whole or not at all, and readable by this user alone. Its folders are this user's own: those made here
+are closed to others, those that were there stay as they are. A link is never followed.
 """
 
 from __future__ import annotations
@@ -8,21 +9,33 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from binascii import crc32
 from collections.abc import Iterator
+
+from tachograph.client.blackbox.old_boxes import remove_old
 
 KEPT = 3
 LONGEST_NAME = 120
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 
 
-class BoxFile:
-    """Where the boxes of one rank are written; `folder` and `own` are parts of the way there, `own` made if needed."""
+class TakenError(OSError):
+    """Another user's folder, or none at all, stands where a folder of this user's own belongs."""
 
-    def __init__(self, folder: str, own: tuple[str, ...], rank: int) -> None:
+
+class BoxFile:
+    """Where the boxes of one rank are written; `folder` and `own` are parts of the way there, `own` made if needed.
+
+    `is_shared`: the folder is every user's, and lies in memory; so the first part of `own` holds a user's boxes, of
+    which old ones give way.
+    """
+
+    def __init__(self, folder: str, own: tuple[str, ...], rank: int, *, is_shared: bool = False) -> None:
         self.folder = folder
         self._own = own
         self._rank = rank
+        self._is_shared = is_shared
 
     @property
     def path(self) -> str:
@@ -34,9 +47,12 @@ class BoxFile:
         with contextlib.ExitStack() as opened:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, folder)
-            for name in self._own:
+            for depth, name in enumerate(self._own):
                 folder = _own_folder(name, folder)
                 opened.callback(os.close, folder)
+                if depth == 0 and self._is_shared:
+                    with contextlib.suppress(OSError):  # what is too much stays
+                        remove_old(folder, (self._own[1], self._own[2]), len(box), time.time())
             self._remove_unfinished(folder)
             new = f".rank-{self._rank}.json.{os.getpid()}.tmp"
             try:
@@ -72,7 +88,7 @@ class BoxFile:
 
 def box_file(folder: str, own: tuple[str, ...], run: str, attempt: int, rank: int) -> BoxFile:
     """Return the place of a rank's boxes below a folder."""
-    return BoxFile(folder, (*own, safe_name(run), str(attempt)), rank)
+    return BoxFile(folder, (*own, safe_name(run), str(attempt)), rank, is_shared=bool(own))
 
 
 def safe_name(run: str) -> str:
@@ -88,20 +104,24 @@ def _escaped(letter: str) -> Iterator[str]:
 
 
 def _own_folder(name: str, parent: int) -> int:
-    """Open a folder of this user's own, which is made if it is not there; raise OSError for a link or another's."""
+    """Open a folder of this user's own, which is made if it is not there; raise TakenError for a link or another's."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)
+    _refuse_taken(name, os.lstat(name, dir_fd=parent))
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
-        status = os.fstat(folder)
-        if status.st_uid != os.geteuid():
-            raise PermissionError(f"folder {name} belongs to uid {status.st_uid}")
-        if stat.S_IMODE(status.st_mode) & 0o077:
-            os.fchmod(folder, 0o700)
+        _refuse_taken(name, os.fstat(folder))  # it may have been replaced
     except BaseException:
         os.close(folder)
         raise
     return folder
+
+
+def _refuse_taken(name: str, status: os.stat_result) -> None:
+    if not stat.S_ISDIR(status.st_mode):
+        raise TakenError(f"{name} is no folder, and belongs to uid {status.st_uid}")
+    if status.st_uid != os.geteuid():
+        raise TakenError(f"folder {name} belongs to uid {status.st_uid}")
 
 
 def _write(name: str, folder: int, data: bytes) -> None:

@@ -207,7 +207,7 @@ class BoxTrigger:
         if self._writer is not None and self._writer.is_alive():
             notice("box file", f"{file.folder} does not respond: a box of this rank is not written there")
             return
-        work = _written(file, text, asked=bool(self._given))
+        work = self._written(file, text)
         self._writer = threading.Thread(target=work, name="tachograph-box", daemon=True)
         try:
             self._writer.start()
@@ -215,15 +215,19 @@ class BoxTrigger:
             self._writer = None
             work()
 
+    def _written(self, file: BoxFile, text: bytes) -> Callable[[], None]:
+        asked = bool(self._given)
 
-def _written(file: BoxFile, text: bytes, *, asked: bool) -> Callable[[], None]:
-    def work() -> None:
-        try:
-            if asked:
-                os.makedirs(file.folder, mode=0o700, exist_ok=True)  # noqa: PTH103 - as above
-            file.write(text)
-        except Exception as error:  # noqa: BLE001 - said once, and only where somebody asked for files
-            if asked:
-                notice("box file", f"no box could be written in {file.folder}", error)
+        def work() -> None:
+            try:
+                if asked:
+                    os.makedirs(file.folder, mode=0o700, exist_ok=True)  # noqa: PTH103 - as above
+                file.write(text)
+                self._state.box_trouble = ""
+            except Exception as error:  # noqa: BLE001 - said once: a rank goes on without a file
+                # Beside the socket there may be a folder without leave to write: nobody asked for a file there.
+                if asked or not isinstance(error, PermissionError):
+                    self._state.box_trouble = f"no box could be written in {file.folder}: {error}"
+                    notice("box file", self._state.box_trouble)
 
-    return work
+        return work

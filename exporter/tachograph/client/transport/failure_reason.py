@@ -96,7 +96,7 @@ def _end_by_exit(error: SystemExit) -> End:
             category = cause_category
         text = f"{text} after {cause_text}"
     elif isinstance(error.code, str) and (line := _first_line(error.code)):
-        text = f"{text}: {line}"
+        text = f"{text}: {_redacted(line)}"
     return End("failed", category, text[:MESSAGE_LIMIT], code, places=places_of(cause or error))
 
 
@@ -126,8 +126,14 @@ def _describe(error: BaseException) -> tuple[str, str]:
     if lost:
         line = f"{line}; {lost}" if line else lost
         text = f"{line}\n{text}"
-    message = (f"{type(error).__name__}: {line}" if line else type(error).__name__)[:MESSAGE_LIMIT]
+    message = (f"{type(error).__name__}: {_redacted(line)}" if line else type(error).__name__)[:MESSAGE_LIMIT]
     return next((category for category, matches in _CATEGORIES if matches(error, text)), _CATEGORY_OF_OTHERS), message
+
+
+def _redacted(line: str) -> str:
+    from tachograph.redact import redact  # late: it costs 9 ms, and a run that ends well never needs it
+
+    return redact(line)
 
 
 def _first_line(text: str) -> str:

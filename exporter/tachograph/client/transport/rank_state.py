@@ -39,7 +39,7 @@ from tachograph.client.transport import stack_dump
 from tachograph.client.transport.guarded import Guarded
 from tachograph.client.transport.interfaces import MetricSource, Sink, StepObserver
 from tachograph.client.transport.standing_failure import standing_failure
-from tachograph.wire import VERSION, encode_number
+from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES, VERSION, cut, encode_number
 
 _LABELLED = {key: row.own_label is not None for key, row in TRAIN_METRICS.items()}
 """Whether a metric has one number for each value of a label of its own, by wire key."""
@@ -77,6 +77,8 @@ class RankState:
         self, identity: Identity, workload: Workload, misuse: Misuse | None = None, *, device_time: bool = True
     ) -> None:
         self.misuse = misuse or Misuse()
+        self.box_trouble = ""
+        """Why the rank's last box is in no file."""
         self.identity = identity
         self.workload = workload
         self.clock = PhaseClock()
@@ -187,7 +189,8 @@ class RankState:
             frame["where"] = where
         if self.standstill.still >= 1.0:
             frame["still"] = self.standstill.still
-        if notices := self.misuse.notices():
+        trouble = [cut(self.box_trouble, MAX_NOTICE_BYTES)] if self.box_trouble else []
+        if notices := (trouble + self.misuse.notices())[:MAX_NOTICES]:
             frame["notices"] = notices
         return frame
 

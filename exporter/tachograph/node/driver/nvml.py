@@ -354,10 +354,10 @@ class NvmlGpu:
         self.call("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status))
         return (status.bThresholdExceeded,)
 
-    def fabric(self) -> tuple[int, int]:
-        """Return the state of registration with the NVLink fabric (NVML_GPU_FABRIC_STATE_*) and its nvmlReturn_t.
+    def fabric(self) -> tuple[int, int, int]:
+        """Return the state of registration with the NVLink fabric (NVML_GPU_FABRIC_STATE_*), nvmlReturn_t, and health.
 
-        The latter means something once the registration is over.
+        The last two mean something once the registration is over; the health is NVML_GPU_FABRIC_HEALTH_MASK_*.
         """
         info = self._nvml.struct("c_nvmlGpuFabricInfoV_t")
         self.call("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
@@ -365,7 +365,7 @@ class NvmlGpu:
             raise NvmlFailure("not possible: the fabric has no such state")
         if info.state == _FABRIC_COMPLETED and info.status not in _RETURN_CODES:
             raise NvmlFailure("not possible: NVML has no such return code")
-        return info.state, info.status
+        return info.state, info.status, info.healthMask
 
     def processes(self) -> tuple[int, ...]:
         """Return the pids, as the host sees them, that have a compute context here, those behind MPS too."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from tachograph.blackbox.findings import Verdict, read_verdict
 from tachograph.blackbox.served import ServedBox, ServedRank
 from tachograph.node.evidence.request import Request
+from tachograph.own_process import own_process
 
 KEPT_SECONDS = 10.0
 """An analysis is shown to all who ask within so long after its end."""
@@ -80,7 +80,7 @@ class Analyses:
     ) -> None:
         self._longest = longest
         self._clock, self._wall = clock, wall
-        self._command = command or (sys.executable, "-m", "tachograph.node.evidence.analyst")
+        self._command = command or own_process("tachograph.node.evidence.analyst")
         self._one = asyncio.Lock()
         self._kept: dict[str, _Kept] = {}
         self._resting: set[asyncio.Task[None]] = set()

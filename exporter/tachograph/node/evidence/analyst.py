@@ -1,4 +1,4 @@
-"""The analysis of a run's boxes, in a process of its own: `python -m tachograph.node.evidence.analyst`.
+"""The analysis of a run's boxes, in a process of its own.
 
 The exporter starts it when a person asks, and ends it in time. Anybody on the node can send a box, so what is made of
 one may cost this process its limits of time and memory, and the exporter nothing.
@@ -117,7 +117,3 @@ def main() -> None:
     sys.stdout.buffer.write(json.dumps(said).encode())
     sys.stdout.buffer.flush()
     os._exit(0)  # a thread may still be waiting for a name server
-
-
-if __name__ == "__main__":
-    main()

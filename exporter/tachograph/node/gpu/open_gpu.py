@@ -30,7 +30,7 @@ _PROCESSES = "processes"
 _SHOWN = dict.fromkeys(
     value.metric.name
     for value in (*(value for call in CALLS for value in call.values), *(field.value for field in FIELDS))
-    if not value.metric.is_detail(value.labels)
+    if not value.metric.is_detail(value.labels) and value.metric is not catalog.GPU_FABRIC_DEGRADED  # only while it is
 )
 """The families of which every user sees something."""
 

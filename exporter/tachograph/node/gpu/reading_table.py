@@ -7,14 +7,14 @@ into base units, here and nowhere else. Ids and units are nvml.h's. Each number 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.gpu import CLOCK_EVENT_REASONS, RECOVERY_ACTIONS
 from tachograph.catalog.metric import Metric
-from tachograph.node.driver.nvml import ALL_LINKS, NvmlFailure, NvmlGpu
+from tachograph.node.driver.nvml import ALL_LINKS, NotSupported, NvmlFailure, NvmlGpu
 from tachograph.node.gpu.possible import BLANKS, Range
 
 SLOW_SECONDS = 15.0
@@ -152,9 +152,40 @@ def _links(gpu: NvmlGpu) -> Sequence[float | None]:
     return len(links), sum(known) if known or not links else None
 
 
-def _fabric_ready(gpu: NvmlGpu) -> Sequence[float | None]:
-    state, status = gpu.fabric()
-    return (None if state == 0 else state == 3 and status == 0,)  # 0: the part has none; 3: registration is over
+FABRIC_PARTS = ("GB200", "GB300")
+"""Parts that are built into an NVLink fabric: without one, they have lost it. An H100 may be in a machine with none."""
+
+_TRUE = range(1, 2)  # 0: not supported, 2: false
+_FABRIC_HEALTH: Mapping[str, tuple[int, int, range]] = {
+    "bandwidth": (0, 0x3, _TRUE),
+    "route_recovery": (2, 0x3, _TRUE),
+    "route_unhealthy": (4, 0x3, _TRUE),
+    "access_timeout": (6, 0x3, _TRUE),
+    "configuration": (8, 0xF, range(2, 15)),  # 1: none is incorrect; 15: a blank
+}
+"""Each of FABRIC_FAULTS: its shift and width in NVML_GPU_FABRIC_HEALTH_MASK, and the values by which it is so."""
+
+
+def _fabric(gpu: NvmlGpu) -> Sequence[float | None]:
+    try:
+        state, status, health = gpu.fabric()
+    except NotSupported:
+        if not _is_fabric_part(gpu):
+            raise
+        state = status = health = 0
+    if state == 0 and not _is_fabric_part(gpu):  # the part has none
+        return (None,) * (1 + len(_FABRIC_HEALTH))
+    is_over = state == 3  # the registration
+    faults = (
+        1.0 if is_over and health >> shift & width in values else None
+        for shift, width, values in _FABRIC_HEALTH.values()
+    )
+    return (is_over and status == 0, *faults)
+
+
+def _is_fabric_part(gpu: NvmlGpu) -> bool:
+    name = str(gpu.call("nvmlDeviceGetName"))
+    return any(part in name for part in FABRIC_PARTS)
 
 
 def _performance_state(gpu: NvmlGpu) -> Sequence[float | None]:
@@ -210,7 +241,14 @@ CALLS: tuple[Call, ...] = (
     Call(NvmlGpu.sram_threshold_exceeded, (_value(catalog.GPU_SRAM_THRESHOLD, FLAG),), slow=True),
     Call(_links, (_value(catalog.GPU_NVLINK_LINKS, LINKS), _value(catalog.GPU_NVLINK_LINKS_ACTIVE, LINKS_ACTIVE)),
          slow=True),
-    Call(_fabric_ready, (_value(catalog.GPU_FABRIC_READY, FLAG),), slow=True),
+    Call(
+        _fabric,
+        (
+            _value(catalog.GPU_FABRIC_READY, FLAG),
+            *(_value(catalog.GPU_FABRIC_DEGRADED, FLAG, reason) for reason in _FABRIC_HEALTH),
+        ),
+        slow=True,
+    ),
     Call(_number("nvmlDeviceGetCurrPcieLinkGeneration"), (_value(catalog.GPU_PCIE_GENERATION, GENERATION),), slow=True),
     Call(_number("nvmlDeviceGetMaxPcieLinkGeneration"), (_value(catalog.GPU_PCIE_GENERATION_MAX, GENERATION),),
          slow=True),

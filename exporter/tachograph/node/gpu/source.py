@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 
@@ -23,6 +22,7 @@ from tachograph.node.gpu.failure_log import FailureLog
 from tachograph.node.gpu.known_gpus import KnownGpus
 from tachograph.node.gpu.worker_protocol import SPENT_STATUS, STALE_INTERVALS, STARTING, LineReader, NodeReading
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
+from tachograph.own_process import own_process
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class GpuSource:
         command: Sequence[str] | None = None,
         silence_limit: float = 60.0,
     ) -> None:
-        worker = (sys.executable, "-m", "tachograph.node.gpu.worker", "--interval", str(interval), "--kmsg", kmsg)
+        worker = own_process("tachograph.node.gpu.worker", "--interval", str(interval), "--kmsg", kmsg)
         self._command = (*worker, *["--detail"] * detail) if command is None else tuple(command)
         self._interval = interval
         self._patience = STALE_INTERVALS * interval

@@ -1,4 +1,4 @@
-"""The worker process that owns NVML: `python -m tachograph.node.gpu.worker --interval 1`.
+"""The worker process that owns NVML.
 
 It writes one line per interval to stdout (`worker_protocol`), whatever the driver does, and ends when its stdin does,
 or with its parent. Each GPU is read in a thread of its own: a driver call that never returns costs that GPU.
@@ -13,6 +13,7 @@ import select
 import sys
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from tachograph.die_with_parent import die_with_parent
 from tachograph.node.gpu.node_collector import NodeCollector
@@ -26,9 +27,13 @@ def stdin_ended(seconds: float) -> bool:
     return bool(readable) and not os.read(0, 4096)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Collect until stdin ends; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tachograph.node.gpu.worker", description="Read GPUs through NVML.")
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Collect until stdin ends, and end at once: threads may come back from the driver while an interpreter ends."""
+    os._exit(_collect(arguments))
+
+
+def _collect(arguments: Sequence[str] | None) -> int:
+    parser = argparse.ArgumentParser(prog="tachograph.node.gpu.worker", description="Read GPUs through NVML.")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between collections (default 1)")
     parser.add_argument("--kmsg", default="", metavar="PATH", help="the kernel's log, to find Xids in (default: none)")
     parser.add_argument("--detail", action="store_true", help="read also what costs driver calls of its own")
@@ -53,7 +58,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         due = max(due + options.interval, time.monotonic())
         if stdin_ended(due - time.monotonic()):
             return 0
-
-
-if __name__ == "__main__":
-    os._exit(main())  # threads may come back from the driver while an interpreter is taken down

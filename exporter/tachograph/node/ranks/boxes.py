@@ -1,17 +1,19 @@
 """The boxes that the ranks of this node have sent: what each was doing when it stood still, failed or was asked.
 
-They are kept in memory, the last one of each rank, and served as they came: what is in one, the rank says.
+They are kept in memory, the last one of each rank, and served as they came, but for what looks like a secret: what is
+in one, the rank says, and a client that is not ours redacts nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tachograph.node.ranks.frames import BoxPart, FrameError, Hello
+from tachograph.redact import REDACTED, names_secret, redact, redact_lines
 from tachograph.wire import MAX_BOX_BYTES
 
 USER_BYTES = 8 * 2**20
@@ -22,6 +24,12 @@ NODE_BYTES = 4 * USER_BYTES
 
 LEAST_BYTES = 16 * 1024
 """A box counts as at least so much, so that small ones do not become too many."""
+
+TEXTS = ("failure", "environment", "log")
+"""Keys of a box whose texts a program wrote: all others are names of lines and counts."""
+
+MOST_TEXTS = 256
+"""Texts below one of these keys, more than our client sends; what is beyond them is dropped."""
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -96,7 +104,7 @@ class Boxes:
             return
         text = b"".join(begun.texts)
         try:
-            _object.decode(text)
+            text = _redacted(text)
         except (msgspec.DecodeError, RecursionError) as error:
             raise FrameError("invalid", f"box: not one JSON object: {error}") from None
         self._whole.pop(key, None)
@@ -139,3 +147,32 @@ class Boxes:
             for key in [key for key, each in held.items() if each.uid == uid][:1]:
                 del held[key]
                 return
+
+
+def _redacted(text: bytes) -> bytes:
+    """Return a box without secrets; raise msgspec.DecodeError or RecursionError if it is not one JSON object."""
+    fields = _object.decode(text)
+    texts = {key: msgspec.json.decode(fields[key]) for key in TEXTS if key in fields}
+    shown = {key: _without_secrets(value, [MOST_TEXTS]) for key, value in texts.items()}
+    if shown == texts:
+        return text
+    return msgspec.json.encode(fields | {key: msgspec.Raw(msgspec.json.encode(value)) for key, value in shown.items()})
+
+
+def _without_secrets(value: Any, left: list[int]) -> Any:  # noqa: ANN401 - of any type that JSON has
+    """Return a value with every text in it redacted; of all texts, as many as `left` says."""
+    if isinstance(value, str):
+        left[0] -= 1
+        return redact(value) if left[0] >= 0 else ""
+    if isinstance(value, list):
+        kept = value[: max(0, left[0])]
+        if all(isinstance(each, str) for each in kept):
+            left[0] -= len(kept)
+            return redact_lines(kept)
+        return [_without_secrets(each, left) for each in kept]
+    if isinstance(value, dict):
+        return {
+            name: REDACTED if names_secret(name) and isinstance(each, str) else _without_secrets(each, left)
+            for name, each in list(value.items())[: max(0, left[0])]
+        }
+    return value

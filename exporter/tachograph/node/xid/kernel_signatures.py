@@ -20,7 +20,11 @@ class Signature(NamedTuple):
 
 
 def _row(kind: str, rows: tuple[str, ...], pattern: str) -> Signature:
-    return Signature(kind, rows, re.compile(pattern))
+    return Signature(kind, rows, re.compile(pattern.replace(" ", _GAP)))
+
+
+_GAP = r"(?:(?:\s|\\x09)+)"
+"""What a blank in a pattern stands for: spacing never decides, and the kernel writes a tab as \\x09."""
 
 
 _NAME = r"(?:\\x[0-9a-f]{2}|[^\\]){1,15}?"  # of a process: 15 bytes at most, each as it is or escaped as \x0a
@@ -89,7 +93,7 @@ SIGNATURES = (
             "sxid_fatal",
             "sxid",
         ),
-        r"nvidia-nvswitch\d+: SXid \(PCI:[^)]{1,32}\): \d+, (?:Non-fatal|Fatal)\b",
+        r"nvidia-nvswitch\d+: SXid \(PCI:[^)]{1,32}\): \d+ ?, ?(?i:non-?fatal|fatal)\b",
     ),
     _row(
         "mlx5",

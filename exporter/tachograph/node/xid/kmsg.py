@@ -22,18 +22,33 @@ _HEAD = re.compile(rb"(\d{1,5}),\d{1,20},(\d{1,20})(?:,[^;]*)?;(.*)", re.DOTALL)
 _BUS = r"(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?"
 _BUS_ID = re.compile(_BUS)
 
+# Drivers pad their columns, and the kernel writes a tab as \x09: no pattern counts on one blank.
+_GAP = r"(?:\s|\\x09)"
 # Anchored, because a process may call itself whatever it likes and the driver prints process names. Spellings, oldest
 # first: "Xid (0000:03:00): 14, Ch 1" · "Xid (PCI:0000:1b:00): 79, pid=…" · MIG: "Xid (PCI:0000:98:00 GPU-I:05): 94, …".
-_XID = re.compile(rf"NVRM: Xid \({_BUS}(?: [^)]*)?\): (\d{{1,5}})\b")
+_XID = re.compile(
+    rf"{_GAP}*NVRM:{_GAP}*Xid{_GAP}*\({_GAP}*{_BUS}(?:{_GAP}[^)]*)?\){_GAP}*:{_GAP}*(\d{{1,5}})\b", re.IGNORECASE
+)
 # The process that an Xid is put down to. Its name has 15 bytes at most, each as it is or escaped, and may look like any
 # of what follows.
-_PROCESS = re.compile(r", pid=[^,]{0,20}, name=(?:\\x[0-9a-f]{2}|.){0,15}(?=, )")
+_PROCESS = re.compile(
+    rf"{_GAP}*,{_GAP}*pid{_GAP}*=[^,]{{0,40}},{_GAP}*name=(?:\\x[0-9a-f]{{2}}|.){{0,15}}(?={_GAP}*,)", re.IGNORECASE
+)
 # How bad an Xid is, where the text says so, and whether it was injected for a test (i1). Spellings: "145, RLW_RXPIPE
-# Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 …)" · "74, pid=…, name=…, NVLink: fatal error detected on link 14(…".
-_SEVERITY = re.compile(r", (?:[\w/]+:? )?(non-?fatal|fatal)\b(?: XC\d+ i(\d+)\b)?", re.IGNORECASE)
+# Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 …)" · "149, NETIR_LINK_EVT  Fatal   XC0 i0 …" · "74, pid=…, name=…,
+# NVLink: fatal error detected on link 14(…". It is matched with one blank between words and no punctuation there.
+_SEVERITY = re.compile(r" ?(?:[\w/.-]+ ){0,2}?(non[- ]?fatal|fatal)\b(?: XC\d+ i(\d+)\b)?", re.IGNORECASE)
+_BETWEEN_WORDS = re.compile(r"(?:[\s,:;]|\\x09)+")
+_SEVERITY_WITHIN = 256  # characters, padding included
 # A GPU that is gone when the driver looks for it is reported without an Xid.
-_FALLEN = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_BUS}\b.*fallen off the bus", re.DOTALL)
-_UUID = re.compile(rf"NVRM: GPU at {_BUS}: (GPU-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}})\b")
+_FALLEN = re.compile(
+    rf"{_GAP}*NVRM:{_GAP}*(?:The{_GAP}+NVIDIA{_GAP}+)?GPU{_GAP}+(?:at{_GAP}+)?{_BUS}\b.*fallen{_GAP}+off{_GAP}+the{_GAP}+bus",
+    re.DOTALL | re.IGNORECASE,
+)
+_UUID = re.compile(
+    rf"{_GAP}*NVRM:{_GAP}*GPU{_GAP}+at{_GAP}+{_BUS}{_GAP}*:{_GAP}*"
+    r"(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +123,8 @@ def is_nonfatal(text: str) -> bool:
     if xid is None:
         return False
     process = _PROCESS.match(text, xid.end())
-    found = _SEVERITY.match(text, xid.end() if process is None else process.end())
+    rest = text[xid.end() if process is None else process.end() :]
+    found = _SEVERITY.match(_BETWEEN_WORDS.sub(" ", rest[:_SEVERITY_WITHIN]))
     return found is not None and (found[1].lower() != "fatal" or int(found[2] or 0) > 0)
 
 
