@@ -15,6 +15,7 @@ import resource
 import select
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -348,6 +349,64 @@ def http_garbage(target: Target) -> Achieved:
     return {"requests/s": done / target.seconds}
 
 
+def churn(target: Target) -> Achieved:
+    """Leave and come back under 32 new names of runs every second, with 40 series each."""
+    state = _state({key: dict.fromkeys(map(str, range(20)), 1) for key in ("collective_enqueued", "invariant")})
+    begin, rounds = time.monotonic(), 0
+    while time.monotonic() < begin + target.seconds:
+        held = []
+        for number in range(32):
+            if (sock := target.unix()) is not None:
+                with contextlib.suppress(OSError):
+                    sock.send(_hello(f"churn-{rounds}-{number}", 0) + state)
+                held.append(sock)
+        rounds += 1
+        time.sleep(max(0.0, begin + rounds - time.monotonic()))
+        for sock in held:
+            sock.close()
+    return {"new names/s": 32 * rounds / target.seconds}
+
+
+def silent(target: Target) -> Achieved:
+    """Say hello as 62 ranks from a process of 600 threads, and nothing more."""
+    idle_threads = threading.Event()
+    threads = [threading.Thread(target=idle_threads.wait, args=(target.seconds,)) for _ in range(600)]
+    for thread in threads:
+        thread.start()
+    stacks = {"training": threading.get_native_id(), "sending": threads[-1].native_id}
+    clients = [Client(target.unix, _hello("silent", i, pid=os.getpid(), stacks=stacks), [], 1.0) for i in range(62)]
+    done = _drive(clients, target)
+    for thread in threads:
+        thread.join()
+    return {"silent": done["clients"], "threads": len(threads)}
+
+
+def claims(target: Target) -> Achieved:
+    """Say hello with the names, GPUs and tiers of others, from 62 connections."""
+    gpus = [f"GPU-{number:08d}-0000-0000-0000-000000000000" for number in range(8)]
+    clients = [
+        Client(
+            target.unix,
+            _hello(run, i, uuid=gpus[i % 8], facts={"tier": "dev"}, world_size=62),
+            [_state({"threshold": {"hang_seconds": 1e9}})],
+            1.0,
+        )
+        for i, run in enumerate(["witness", "0d4f5f6e-0000-4000-8000-000000000000"] * 31)
+    ]
+    return _drive(clients, target)
+
+
+def boxes(target: Target) -> Achieved:
+    """Fill the exporter's memory of black boxes as 62 ranks, and ask for pages and captures of the witness's run."""
+    text = json.dumps({"rank": 0, "log": ["x" * 200] * 150})
+    part = _line(type="box", id=1, part=0, parts=1, time=1.0, reason="made up", text=text)
+    clients = [Client(target.unix, _hello("boxes", i), [part], 1.0) for i in range(62)]
+    page = b"GET /blackbox/witness HTTP/1.1\r\nHost: a\r\n\r\n"
+    ask = b"POST /api/blackbox/witness/capture HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+    readers = [Client(target.tcp, b"", [page, ask], 2.0) for _ in range(12)]
+    return _drive([*clients, *readers], target, "boxes, pages/s")
+
+
 SEVERAL = tuple(range(20_001, 20_005))
 ATTACKS = {
     "none": Attack("no attack", none),
@@ -365,6 +424,10 @@ ATTACKS = {
     "unread": Attack("64 + 64 clients that never read the answers", unread),
     "scrapes": Attack("16 connections, each 100 scrapes a second", scrapes),
     "http-garbage": Attack("1,000 malformed requests a second", http_garbage),
+    "churn": Attack("32 new names of runs a second, 40 series each", churn),
+    "silent": Attack("62 silent ranks of a process of 600 threads", silent),
+    "claims": Attack("62 ranks that claim others' names, GPUs and tiers", claims),
+    "boxes": Attack("62 boxes a second, 12 readers of another's black box", boxes),
     "wide-users": Attack("62 clients of wide frames from each of 4 users", wide, uids=SEVERAL),
 }
 

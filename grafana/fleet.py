@@ -37,6 +37,7 @@ def of_runs(name: c.Metric | str, **matchers: str) -> str:
 
 
 WORTH, LOST = of_runs("run:productive_seconds:rate2m"), of_runs("run:lost_seconds:rate2m")
+STEPS = of_runs("run:new_steps_seconds:rate2m")
 GPUS = of_runs(RUNS)
 HELD = f"sum({GPUS} and on (run) {of_runs('node:ranks_alive:count')})"
 """Of runs that are alive: ranks of one that ended are shown for a while, and their GPUs may be another's by then."""
@@ -73,10 +74,11 @@ def top() -> list[Json]:
         stat("MFU by the clock", UNITS["ratio"], "Model FLOP/s of all runs over the peak of their devices, pauses "
              "included; it needs flops_per_token. What a run should have is its own past: see the table.",
              [query(mfu, instant=True)], "not collected", decimals=1, w=4),
-        stat("Goodput", UNITS["ratio"], "Share of all rank-time that is new training work. Near what the runs are "
-             "built for is good: waits in collectives count as lost.",
-             [query(f"sum({WORTH}) / (sum({WORTH}) + sum({LOST}))", instant=True)], "not yet", decimals=1,
-             w=4),
+        stat("Goodput", UNITS["ratio"], "Share of all rank-time that goes into new steps; above 90 % is good. Below "
+             "it: what these steps lose inside, to waits for other ranks and for data.",
+             [query(f"sum({STEPS}) / (sum({WORTH}) + sum({LOST}))", "goodput", instant=True),
+              query(f"1 - sum({WORTH}) / (sum({STEPS}) > 0)", "lost inside steps", instant=True)],
+             "not yet", show="value_and_name", decimals=1, w=4),
         stat("Alerts", "none", "Alerts that fire anywhere, by severity. None is good. Critical: a person is being "
              "paged now; the table names the run.",
              [query(f"count by (severity) ({EVERYWHERE})", "{{severity}}", instant=True)],
@@ -121,6 +123,7 @@ def worst_runs() -> Json:
         f"max by (run) ({of_runs('run:step_mfu:ratio')})",
         OF_BASELINE,
         f"max by (run) ({of_runs('run:goodput:ratio1h')})",
+        f"max by (run) ({of_runs('run:step_wait:ratio1h')})",
         f"max by (run) ({of_runs('rank:late_ratio:mean')})",
         f"min by (run) ({of_runs('run:progress_age_seconds:min')})",
         f"min by (run) ({of_runs('run:checkpoint_age_seconds:min')})",
@@ -128,8 +131,8 @@ def worst_runs() -> Json:
     )
     columns = {"run": "Run", "Value #B": "GPUs", "Value #C": "Critical", "Value #D": "Warnings"}
     columns |= {"Value #E": "Lost or slower", "Value #F": "MFU", "Value #G": "Of its baseline"}
-    columns |= {"Value #H": "Goodput, 1 h", "Value #I": "Lag of the last rank", "Value #J": "Since last step"}
-    columns |= {"Value #K": "Since checkpoint", "Value #L": "Restarts"}
+    columns |= {"Value #H": "Goodput, 1 h", "Value #I": "Lost inside steps", "Value #J": "Lag of the last rank"}
+    columns |= {"Value #K": "Since last step", "Value #L": "Since checkpoint", "Value #M": "Restarts"}
     leads = {"run": "The run", "ranks": "Its ranks", "incident": "What happened, on one time axis"}
     links = [link(title, to, run=field("Run")) for to, title in leads.items()]
     share = {"unit": UNITS["ratio"], "decimals": 0}
@@ -148,7 +151,10 @@ def worst_runs() -> Json:
             override("Critical", mappings=over(RED), custom__cellOptions={"type": "color-text"}),
             override("Warnings", mappings=over(ORANGE), custom__cellOptions={"type": "color-text"}),
             bar_cells("Lost or slower", WHOLE, **share),
-            *(override(name, **share) for name in ("MFU", "Of its baseline", "Goodput, 1 h", "Lag of the last rank")),
+            *(
+                override(name, **share)
+                for name in ("MFU", "Of its baseline", "Goodput, 1 h", "Lost inside steps", "Lag of the last rank")
+            ),
             *(override(name, unit="s", decimals=0) for name in ("Since last step", "Since checkpoint")),
         ],
         w=24,

@@ -30,7 +30,7 @@ PHASES = dict(
 
 CAUSES = dict(
     zip(
-        ("goodput", *c.LOST_CAUSES),
+        ("work", *c.LOST_CAUSES),
         (GREEN, GREY, ORANGE, RED, "yellow", "#5794f2", PURPLE, "#ffcb7d", "dark-red"),
         strict=True,
     )

@@ -83,6 +83,9 @@ def day_before(series: str) -> dict[str, str]:
 DAY_BEFORE = override("a day before", color={"mode": "fixed", "fixedColor": PURPLE},
                       custom__lineStyle={"fill": "dash", "dash": [2, 6]})  # fmt: skip
 
+GOODPUT = override("goodput", color={"mode": "fixed", "fixedColor": "text"}, custom__stacking={"mode": "none"},
+                   custom__fillOpacity=0, custom__lineWidth=2)  # fmt: skip
+
 
 def first_look() -> list[Json]:
     """Return how fast the run is and whether it learns, at a glance."""
@@ -116,9 +119,8 @@ def first_look() -> list[Json]:
 
 def efficiency() -> list[Json]:
     """Return how fast the run really goes, against itself."""
-    tokens, worth, lost = (
-        of_run(f"run:{name}") for name in ("tokens:rate1m", "productive_seconds:rate2m", "lost_seconds:rate2m")
-    )
+    rates = ("tokens:rate1m", "productive_seconds:rate2m", "new_steps_seconds:rate2m", "lost_seconds:rate2m")
+    tokens, worth, steps, lost = (of_run(f"run:{name}") for name in rates)
     paid = f"({worth} + ignoring (cause) sum without (cause) ({lost}) > 0)"
     work = {unit: f"sum({of_run(c.RUN_WORK, unit=unit)})" for unit in ("flops", "hardware_flops")}
     shares = {
@@ -131,12 +133,13 @@ def efficiency() -> list[Json]:
               "MFU shows whether the model or the machines changed.",
               [named({"tokens": tokens} | day_before(tokens))], "not collected: needs tokens_per_step",
               overrides=[DAY_BEFORE], min=0, w=8),
-        lines("Goodput, and what the rest is lost to", UNITS["ratio"], "Share of all rank-time that is new training "
-              "work, and of what is lost, by cause. A goodput that stays is good. Collective: waits of ranks for each "
-              "other; data: storage and loader; checkpoint: save less often or in the background; rework: more often.",
-              [query(f"{worth} / {paid}", "goodput"),
+        lines("Goodput, and where the time goes", UNITS["ratio"], "Line: goodput, the share of all rank-time that goes "
+              "into new steps; near 100 % is good. Areas: work, and what is lost by cause. Collective (waits for other "
+              "ranks) and data lie inside steps; checkpoint: save less often or in the background; rework: more often.",
+              [query(f"{steps} / {paid}", "goodput"),
+               query(f"{worth} / {paid}", "work"),
                query(f"{lost} / ignoring (cause) group_left () {paid} > 0", "{{cause}}")],
-              "not accounted yet", stack=True, overrides=coloured(CAUSES), min=0, max=1, w=8),
+              "not accounted yet", stack=True, overrides=[*coloured(CAUSES), GOODPUT], min=0, max=1, w=8),
         lines("MFU, HFU, share of the achievable", UNITS["ratio"], "Shares by the clock: model FLOP/s of the dense "
               "peak, FLOP/s with recomputation of it, and model FLOP/s of what these GPUs reach at their power limit.",
               [named(shares)], NO_MFU, min=0, w=8),

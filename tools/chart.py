@@ -48,11 +48,11 @@ def _thresholds() -> dict[str, list[dict[str, str]]]:
 
 def _receivers() -> list[dict[str, object]]:
     """Return each receiver of an AlertmanagerConfig in every kind, for the chart's values to choose from."""
-    of_kind = {kind: kubernetes.alertmanager([kind])["receivers"] for kind in sorted(routes.KINDS)}
+    of_kind = {kind: kubernetes.alertmanager([kind])["receivers"] for kind in routes.KINDS}
     return [
         {
             "name": same[0]["name"],
-            "servedBy": [kind for kind in of_kind if same[0]["name"] in routes.KINDS[kind]],
+            "servedBy": [list(group) for group in routes.SERVED_BY.get(same[0]["name"], ())],
             "ofKind": {
                 kind: _of_site(_without("name", receiver), same[0]["name"])
                 for kind, receiver in zip(of_kind, same, strict=True)

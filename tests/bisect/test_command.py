@@ -81,7 +81,7 @@ def test_a_node_is_named(capsys: Any) -> None:
     arguments = ["nodes", "--bad", "gpu[1-8]", "--good", "login", "--fewest", "2", "--json", "--", "sh", "-c", script]
     assert main(arguments) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["found"], found["node"], found["rounds"]) == (True, "gpu3", 3)
+    assert (found["found"], found["node"], found["rounds"]) == (True, "gpu3", 5)
     last = found["trials"][-1]
     assert (last["value"], last["status"], last["works"]) == ("gpu3,login", 3, False)
     assert Path(last["log"]).read_text(encoding="utf-8") == "2 gpu3\n"

@@ -57,17 +57,42 @@ def accepts(programs: Mapping[str, Path], out: Path, choices: Iterable[Sequence[
     [
         (
             ["slack", "email"],
-            {"page": ["slack"], "escalation": ["slack", "email"], "ticket": ["email"], "chat": ["slack"]},
+            {"page": ["slack"], "escalation": ["slack"], "ticket": ["email"], "chat": ["slack"]},
         ),
+        (
+            ["slack", "pagerduty"],
+            {"page": ["slack", "pagerduty"], "escalation": ["pagerduty"], "ticket": ["slack"], "chat": ["slack"]},
+        ),
+        (
+            ["pagerduty", "email"],
+            {"page": ["pagerduty"], "escalation": ["pagerduty"], "ticket": ["email"], "chat": ["email"]},
+        ),
+        (["email"], {name: ["email"] for name in ("page", "escalation", "ticket", "chat")}),
         (["pagerduty"], {name: ["pagerduty"] for name in ("page", "escalation", "ticket", "chat")}),
     ],
 )
 def test_a_receiver_has_the_kinds_that_suit_it(write: Write, chosen: list[str], kinds: dict[str, list[str]]) -> None:
-    """Else all that were chosen: a ticket is not lost because nobody named a mailbox."""
+    """A pager gets no tickets and no dev runs while anything else was chosen; a ticket is never lost."""
     path = write(*(word for kind in chosen for word in ("--receiver", kind))) / "alertmanager/alertmanager.yml"
     receivers = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["receivers"]
     found = {one["name"]: [key.removesuffix("_configs") for key in one if key != "name"] for one in receivers}
     assert {name: found[name] for name in kinds} == kinds
+
+
+@pytest.mark.parametrize("chosen", [each for count in (1, 2, 3) for each in combinations(command.RECEIVERS, count)])
+def test_a_pager_gets_tickets_only_if_it_is_all_there_is(chosen: Sequence[str]) -> None:
+    """And then it is said."""
+    for receiver in ("ticket", "chat"):
+        woken = set(routes.kinds_of(receiver, chosen)) & set(routes.PAGERS)
+        assert bool(woken) == (set(chosen) <= set(routes.PAGERS)) == (receiver in routes.woken_for(chosen))
+
+
+def test_a_pager_that_gets_tickets_is_said(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what to add."""
+    write("--receiver", "pagerduty")
+    assert "tickets and runs of the tier dev go to pagerduty, as nothing else was chosen" in capsys.readouterr().out
+    write("--receiver", "pagerduty", "--receiver", "slack", "--force")
+    assert "tickets and runs" not in capsys.readouterr().out
 
 
 def test_no_secret_is_in_a_file(write: Write) -> None:
@@ -171,6 +196,37 @@ def test_another_alertmanager_lacks_it_all(tmp_path: Path, capsys: pytest.Captur
     path.write_text(yaml.safe_dump(theirs), encoding="utf-8")
     assert command.main(["--check", str(path)]) == 1
     assert capsys.readouterr().out.startswith("# missing in templates:")  # of which there are no files yet
+
+
+def test_a_stock_configuration_gets_one_block_for_each_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That of kube-prometheus: what is missing, each key once, and no verdict on where our alerts would go."""
+    path = tmp_path / "stock.yml"
+    path.write_text(
+        "route: {receiver: Default, group_by: [namespace], routes: [{matchers: ['alertname = Watchdog'], "
+        "receiver: Watchdog}, {matchers: ['alertname = InfoInhibitor'], receiver: 'null'}]}\n"
+        "receivers: [{name: Default}, {name: Watchdog}, {name: 'null'}]\n"
+        "inhibit_rules: [{equal: [namespace], source_matchers: ['severity = critical'], "
+        "target_matchers: ['severity =~ warning|info']}]\n",
+        encoding="utf-8",
+    )
+    assert command.main(["--check", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert [line for line in printed.splitlines() if not line.startswith((" ", "-", "#"))] == [
+        "templates:", "routes:", "inhibit_rules:"
+    ]  # fmt: skip
+    assert "*_configs" not in printed
+    assert set(yaml.load(printed, yaml.CSafeLoader)) == {"templates", "routes", "inhibit_rules"}
+
+
+def test_a_receiver_that_is_not_defined_is_said(
+    merged: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Alertmanager would refuse the file; it does not deliver everything."""
+    path = merged(lambda one: one.update(receivers=[each for each in one["receivers"] if each["name"] != "ticket"]))
+    assert command.main(["--check", str(path)]) == 1
+    assert "sends to `ticket`, which is not defined\n#   add `ticket` to `receivers:`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-import pytest
-
 from tachograph.catalog import index as catalog
 from tachograph.catalog.index import METRICS, gpu_metrics
 from tachograph.catalog.metric import COUNTER, GAUGE, HISTOGRAM, INFO, PREFIX, Metric
-
-every = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+from tests.catalog.rows import every_row
 
 
 def test_a_name_is_given_once() -> None:
@@ -29,7 +26,7 @@ def test_every_constant_is_a_row() -> None:
     assert Counter(metric.name for metric in bound) == Counter(metric.name for metric in METRICS)
 
 
-@every
+@every_row
 def test_name(metric: Metric) -> None:
     """Prefix, lower case, and the suffix its kind asks for, and only that kind."""
     assert re.fullmatch(rf"{PREFIX}[a-z][a-z0-9_]*[a-z0-9]", metric.name)
@@ -39,7 +36,7 @@ def test_name(metric: Metric) -> None:
     assert not metric.name.endswith(("_count", "_sum", "_bucket", "_created"))
 
 
-@every
+@every_row
 def test_unit(metric: Metric) -> None:
     """A base unit, which stands in the name just before `_total`; a name with a unit's word declares it."""
     stem = metric.name.removesuffix("_total")
@@ -48,7 +45,7 @@ def test_unit(metric: Metric) -> None:
     assert next((unit for unit in units if stem.endswith(f"_{unit}")), "") == metric.unit
 
 
-@every
+@every_row
 def test_labels(metric: Metric) -> None:
     """Few, legal, never one that Prometheus or a scrape adds, never one that grows without bound.
 
@@ -63,7 +60,7 @@ def test_labels(metric: Metric) -> None:
     assert not forbidden & set(metric.labels)
 
 
-@every
+@every_row
 def test_label_values_belong_to_the_last_label(metric: Metric) -> None:
     """Values that exist from the start are of a metric with a label of its own."""
     assert len(set(metric.values)) == len(metric.values)
@@ -71,7 +68,7 @@ def test_label_values_belong_to_the_last_label(metric: Metric) -> None:
         assert metric.labels
 
 
-@every
+@every_row
 def test_columns_agree(metric: Metric) -> None:
     """Hidden values are in the vocabulary; a loop logs plain numbers; only gauges end with their rank."""
     assert set(metric.values) <= set(metric.vocabulary)
@@ -84,7 +81,7 @@ def test_columns_agree(metric: Metric) -> None:
         assert metric.key in catalog.TRAIN_METRICS
 
 
-@every
+@every_row
 def test_help(metric: Metric) -> None:
     """One paragraph for a tired person: a sentence, with its end."""
     assert metric.help[0].isupper() or metric.help[0].isdigit()
@@ -93,7 +90,7 @@ def test_help(metric: Metric) -> None:
     assert len(metric.help) <= 200
 
 
-@every
+@every_row
 def test_who_it_is_of(metric: Metric) -> None:
     """Rank and training series have run and rank, those of a run the run, GPU series index and uuid, others neither."""
     first = metric.labels[:2]
@@ -123,7 +120,7 @@ def test_wire_keys() -> None:
     assert "config_info" not in catalog.TRAIN_METRICS
 
 
-@every
+@every_row
 def test_dcgm_twin(metric: Metric) -> None:
     """A DCGM name is a DCGM field, on a GPU's metric, with a scale that converts."""
     for twin in metric.dcgm:

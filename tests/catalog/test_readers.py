@@ -11,6 +11,7 @@ import yaml
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import HISTOGRAM, Metric
+from tests.catalog.rows import every_row
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
@@ -60,7 +61,7 @@ def read_names() -> set[str]:
 READ = read_names()
 
 
-@pytest.mark.parametrize("metric", catalog.METRICS, ids=lambda metric: metric.name)
+@every_row
 def test_a_family_is_read_or_says_why_not(metric: Metric) -> None:
     """By a rule, a panel, a command, a runbook or another page that a person follows; `unread` says why by none."""
     parts = ("_bucket", "_sum", "_count") if metric.kind == HISTOGRAM else ("",)
@@ -71,7 +72,7 @@ def test_a_family_is_read_or_says_why_not(metric: Metric) -> None:
     assert not metric.unread.endswith("."), "a phrase: docs/metrics.md ends it"
 
 
-@pytest.mark.parametrize("metric", catalog.METRICS, ids=lambda metric: metric.name)
+@every_row
 def test_what_nothing_reads_is_shown_on_request(metric: Metric) -> None:
     """By default what has a reader is shown, and what few have: layers that a run asks for, MIG instances, failures."""
     few_have = metric.own_label == "layer" or "mig" in metric.labels or metric is catalog.TRAIN_FAILURES

@@ -9,6 +9,7 @@ import pytest
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import Metric
+from tests.catalog.rows import every_row
 
 TESTS = Path(__file__).parents[1]
 WORDS = {
@@ -21,7 +22,7 @@ WORDS = {
 CONSTANTS = {row.name: constant for constant, row in vars(catalog).items() if isinstance(row, Metric)}
 
 
-@pytest.mark.parametrize("metric", catalog.METRICS, ids=lambda metric: metric.name)
+@every_row
 def test_a_test_names_it(metric: Metric) -> None:
     """Some test names each row, by its constant or its name, with or without the prefix of its kind."""
     short = re.sub("^tachograph_(rank|run|train|gpu|exporter)_", "", metric.name)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tachograph.findings.kinds import RUN_HUNG
 from tachograph.top.overview import FiringAlert, RankRow, RunSummary
 from tachograph.top.run_problems import run_problems
 
@@ -21,7 +22,7 @@ CULPRIT = RankRow(
         (
             {"state": "running", "step_seconds": 0.1, "data_seconds": 0.06},
             [],
-            ["Run r: 60% of each step is a wait for data, 60 ms of 100 ms."],
+            ["Run r: 60% of each step (60 ms of 100 ms) is spent waiting for data."],
         ),
         (
             {"state": "running", "nonfinite_ranks": 2},
@@ -62,10 +63,11 @@ def test_what_is_wrong(summary: dict[str, Any], ranks: list[RankRow], said: list
     [
         (
             CULPRIT,
-            "py-spy dump --pid 7 on n1 shows where it stands; `tachograph top --exporter n1` has more: RunHung.md",
+            "py-spy dump --pid 7 on n1 shows where it stands; `tachograph top --exporter n1` has more: "
+            + RUN_HUNG.runbook,
         ),
-        (RankRow("r", 3, "n1", marks=("behind",)), "`tachograph top --exporter n1` has more: RunHung.md"),
-        (RankRow("r", 0), "RunHung.md"),
+        (RankRow("r", 3, "n1", marks=("behind",)), f"`tachograph top --exporter n1` has more: {RUN_HUNG.runbook}"),
+        (RankRow("r", 0), RUN_HUNG.runbook),
     ],
 )
 def test_where_to_look_at_a_run_without_a_step(rank: RankRow, remedy: str) -> None:
@@ -85,5 +87,5 @@ def test_since_when_is_what_the_alerts_say() -> None:
     ]
     assert [(one.text, one.seconds) for one in run_problems(summary, [late], alerts)] == [
         ("Rank 5 on n2 of run r has arrived last for 40 s, 50 ms after the others in each step.", 40.0),
-        ("Run r: 60% of each step is a wait for data, 60 ms of 100 ms, for 2 min.", 150.0),
+        ("Run r: for 2 min, 60% of each step (60 ms of 100 ms) has been spent waiting for data.", 150.0),
     ]

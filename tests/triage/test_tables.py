@@ -11,11 +11,10 @@ import yaml
 from tachograph.__main__ import COMMANDS
 from tachograph.catalog.node import KERNEL_EVENT_KINDS
 from tachograph.catalog.rank import END_REASONS
+from tachograph.findings.kinds import CATEGORIES, KINDS, ORDER
 from tachograph.triage import refinements
 from tachograph.triage.modes import MODES, WASTED, next_commands
 from tachograph.triage.questions import QUESTIONS
-from tachograph.triage.signs import CATEGORIES, ORDER, SIGNS
-from tachograph_lab.replay.shipped_rules import shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,19 +22,12 @@ OUT_OF_DATE = {"ExporterDown", "TelemetryLost"}
 """They silence tickets because the readings are old; they are not their cause."""
 
 
-def test_every_alert_has_one_row() -> None:
-    """An alert without a row would say nothing of a run."""
-    named = [sign.alert for sign in SIGNS]
-    assert sorted(named) == sorted(set(shipped().alerts))
-    assert len(named) == len(set(named))
-
-
 def test_rows_name_what_there_is() -> None:
     """A row's question, category and mode are known, and so are those of the branches below it."""
     questions = {question.name for question in QUESTIONS}
-    assert {sign.question for sign in SIGNS} <= questions
-    assert {sign.category for sign in SIGNS} <= set(CATEGORIES)
-    assert {sign.mode for sign in SIGNS} | refinements.BRANCHES.keys() | WASTED <= MODES.keys()
+    assert {kind.question for kind in KINDS} <= questions
+    assert {kind.category for kind in KINDS} <= set(CATEGORIES)
+    assert {kind.mode for kind in KINDS} | refinements.BRANCHES.keys() | WASTED <= MODES.keys()
     for category, mode in (*refinements.KERNEL_KINDS.values(), *refinements.REASONS.values()):
         assert category in CATEGORIES
         assert mode in {"", *MODES}

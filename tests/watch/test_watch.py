@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tachograph import extras
+from tachograph.findings.kinds import RUN_HUNG
 from tachograph.node.ranks.frames import Bye
 from tachograph.top.overview import Trouble
 from tachograph.watch.command import Watched, identity, lines
@@ -140,9 +141,25 @@ def test_one_rank_that_has_been_in_its_loader_for_40_seconds(pages: Any, played:
     assert overview is not None
     assert lines(overview) == [
         "Run r: no step for 40 s, usually 50 ms; rank 0 in data for 40 s. → py-spy dump --pid 4242 shows where rank 0 "
-        "stands: RunHung.md",
+        f"stands: {RUN_HUNG.runbook}",
         "r overdue: step 100 · last step 40 s ago · 0 tok/s",
     ]
+
+
+def test_without_a_terminal_each_trouble_is_said_at_once(
+    pages: Any, played: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a file or a batch job's output: whole lines, each trouble once, and none on how the run goes."""
+    watched = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc))
+    watched.tick()
+    assert capsys.readouterr().err == ""
+    played.one_slow_load(40.0)
+    watched.tick()
+    said = capsys.readouterr().err
+    assert said.startswith("tachograph run: Run r: no step for 40 s, usually 50 ms; rank 0 in data for 40 s. → py-spy")
+    assert (said.count("\n"), "\x1b" in said, "\r" in said) == (1, False, False)
+    watched.tick()
+    assert capsys.readouterr().err == ""
 
 
 def test_advice_is_given_once(pages: Any, played: Any) -> None:

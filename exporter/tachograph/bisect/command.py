@@ -12,7 +12,7 @@ from typing import Any
 
 from tachograph import duration, humanize
 from tachograph.bisect.boundary import Boundary, Candidates, next_value
-from tachograph.bisect.nodes import BadNode, expand, next_set
+from tachograph.bisect.nodes import TOGETHER, UNPROVEN, BadNode, expand, next_set
 from tachograph.bisect.process_tree import adopt_orphans
 from tachograph.bisect.scale import changes
 from tachograph.bisect.state import BisectState, StateError, asked_for, load, save
@@ -35,7 +35,7 @@ examples:
 
 exit status:
   0    found
-  1    nothing to find: the good end fails, the bad end works, or no single node does it
+  1    nothing found: the good end fails, the bad end works, no single node does it, or it cannot be told
   2    wrong arguments
   4    the command cannot be run, or the state is of another bisection
   130  interrupted; the same command goes on
@@ -237,9 +237,15 @@ def _culprit(found: BadNode) -> list[str]:
     runs = humanize.plural(found.rounds, "run")
     if found.node is not None:
         return [f"{found.node} makes the command fail, found in {runs}. Others may, too: go on with the rest as --bad."]
-    if found.among:
+    if found.why == TOGETHER:
         return [
             f"No single node makes it fail, but all {len(found.among)} together do: a pair, a link, or their number."
+        ]
+    if found.why == UNPROVEN:
+        return [
+            f"It cannot be told which node makes it fail: in {runs} no set of nodes worked beside which one could be "
+            "convicted.",
+            "Name nodes that work with --good, lower --fewest, or check the command itself.",
         ]
     return ["All of them together work: nothing is wrong with one of them, now."]
 

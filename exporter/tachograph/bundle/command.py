@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tachograph.bundle.site import Site
 
 RECEIVERS = ("webhook", "slack", "pagerduty", "email", "opsgenie", "teams", "telegram", "discord")
+WOKEN = (
+    "receivers: tickets and runs of the tier dev go to {}, as nothing else was chosen: add --receiver email or slack"
+)
 SCRAPE_SECONDS, LONGEST_SCRAPE_SECONDS = 5, 30
 PARAMETERS = {
     "node_job": ("REGEX", "the name of node_exporter's scrape job"),
@@ -110,7 +113,8 @@ def _check(path: Path, *, as_json: bool) -> int:
     for one in lost:
         _print(f"# {one.what}\n#   {one.then}")
     if found:
-        return _fail(f"{path} lacks what is listed above ({len(found)}); docs/deploy/alertmanager.md has the order", 1)
+        count = sum(one.count for one in found)
+        return _fail(f"{path} lacks what is listed above ({count}); docs/deploy/alertmanager.md has the order", 1)
     if lost:
         return _fail(f"{path} does not deliver all of our alerts: see above ({len(lost)})", 1)
     _print(f"{path} has our route, inhibitions and templates, and delivers every alert.")
@@ -214,10 +218,12 @@ def _secrets(site: Site, text: str) -> list[str]:
         return ["receivers: webhooks on this machine; --receiver slack, pagerduty or another kind writes others"]
     files = sorted({line.split()[-1] for line in text.splitlines() if "_file: " in line})
     wanted = f"create {', '.join(files)}, and " if files else ""
+    woken = routes.woken_for(site.receivers)
     newer = [f"{kind} needs Alertmanager {routes.NEEDS[kind]}" for kind in site.receivers if kind in routes.NEEDS]
     return [
         f"receivers: {wanted}put your addresses into `receivers:` of both files, the watchdog's too",
         *([f"receivers: {', '.join(newer)} or later"] if newer else []),
+        *([WOKEN.format(" and ".join(site.receivers))] if woken else []),
     ]
 
 

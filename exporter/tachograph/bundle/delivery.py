@@ -42,10 +42,21 @@ class _Taken:
 def undelivered(theirs: Mapping[str, Any]) -> list[Undelivered]:
     """Return the alerts of ours that the configuration does not deliver; raise ValueError, TypeError, AttributeError.
 
-    A configuration without our route is not reproached for where it sends our alerts, as `merged` says that.
+    Of a configuration without our route nothing is said: `merged` says that, and it decides where they go.
     """
     alerts = list(synthetic_alerts())
-    return [*_lost_on_routes(theirs, alerts), *_inhibited(theirs, alerts)]
+    found = [*_lost_on_routes(theirs, alerts), *_inhibited(theirs, alerts)]
+    return found if _has_ours(theirs) else []
+
+
+def _has_route(theirs: Mapping[str, Any]) -> bool:
+    return any(routes.parsed(routes.COMPONENT) in _matchers(route) for route in _every(theirs["route"]))
+
+
+def _has_ours(theirs: Mapping[str, Any]) -> bool:
+    """Return whether our routes are there, below one of their own or as the whole configuration."""
+    names = {one["receiver"] for one in _every(routes.shipped_configuration()["route"]) if "receiver" in one}
+    return _has_route(theirs) or names <= {one.get("receiver") for one in _every(theirs["route"])}
 
 
 def synthetic_alerts() -> Iterator[dict[str, str]]:
@@ -85,9 +96,10 @@ def mutes(rule: Mapping[str, Any], source: Labels, target: Labels) -> bool:
 
 def _lost_on_routes(theirs: Mapping[str, Any], alerts: Sequence[Labels]) -> Iterator[Undelivered]:
     known = theirs.get("receivers") or ()
+    defined = {one["name"] for one in known}
     notifying = {one["name"] for one in known if any(key.endswith("_configs") and one[key] for key in one)}
     shipped = routes.shipped_configuration()
-    has_ours = any(routes.parsed(routes.COMPONENT) in _matchers(route) for route in _every(theirs["route"]))
+    has_route = _has_route(theirs)
     nobody: dict[tuple[str, str], list[Labels]] = {}
     others: dict[tuple[str, str], list[Labels]] = {}
     for alert in alerts:
@@ -96,12 +108,14 @@ def _lost_on_routes(theirs: Mapping[str, Any], alerts: Sequence[Labels]) -> Iter
         taken = _taken(theirs["route"], alert)
         if not any(one.receiver in notifying for one in taken):
             nobody.setdefault((taken[0].matchers, taken[0].receiver), []).append(alert)
-        elif has_ours and not any(one.is_ours for one in taken):
+        elif has_route and not any(one.is_ours for one in taken):
             others.setdefault((taken[0].matchers, taken[0].receiver), []).append(alert)
     for (matchers, receiver), found in nobody.items():
+        is_defined = receiver in defined
         yield Undelivered(
-            f"{_named(found)} would not arrive: {matchers} sends to `{receiver}`, which notifies nobody",
-            f"give the receiver `{receiver}` a *_configs",
+            f"{_named(found)} would not arrive: {matchers} sends to `{receiver}`, which "
+            + ("notifies nobody" if is_defined else "is not defined"),
+            f"give the receiver `{receiver}` a *_configs" if is_defined else f"add `{receiver}` to `receivers:`",
         )
     for (matchers, receiver), found in others.items():
         yield Undelivered(

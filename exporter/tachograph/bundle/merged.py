@@ -20,10 +20,11 @@ class MergeError(Exception):
 
 @dataclass(frozen=True)
 class Lack:
-    """One missing part, and the lines that add it."""
+    """Missing parts of one place, how many, and the lines that add them."""
 
     what: str
     lines: str
+    count: int = 1
 
 
 def lacks(path: Path) -> list[Lack]:
@@ -99,8 +100,14 @@ def _routes(root: Mapping[str, Any]) -> Iterator[Lack]:
         return
     if set(route.get("group_by") or ()) != set(ours["group_by"]):
         yield Lack(f"route: alerts of {where} are grouped otherwise", routes.dumped({"group_by": ours["group_by"]}))
+    under: dict[str, list[Mapping[str, Any]]] = {}
     for parent, child in _missing(route, ours, where):
-        yield Lack(f"route: under {parent} there is none with {_named(child)}", routes.dumped({"routes": [child]}))
+        under.setdefault(parent, []).append(child)
+    for parent, children in under.items():
+        named = "; ".join(map(_named, children))
+        yield Lack(
+            f"route: under {parent} there is none with {named}", routes.dumped({"routes": children}), len(children)
+        )
 
 
 def _missing(route: Mapping[str, Any], ours: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -121,10 +128,12 @@ def _every(route: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _inhibitions(theirs: Mapping[str, Any]) -> Iterator[Lack]:
     there = {_inhibition(rule) for rule in theirs.get("inhibit_rules") or ()}
-    for rule in routes.shipped_configuration()["inhibit_rules"]:
-        if _inhibition(rule) not in there:
-            what = f"inhibit_rules: {_named(rule, 'source_')} does not inhibit {_named(rule, 'target_')}"
-            yield Lack(what, routes.dumped({"inhibit_rules": [routes.of_ours(rule)]}))
+    missing = [rule for rule in routes.shipped_configuration()["inhibit_rules"] if _inhibition(rule) not in there]
+    if missing:
+        first, *more = missing
+        what = f"inhibit_rules: {_named(first, 'source_')} does not inhibit {_named(first, 'target_')}"
+        what += f", and {len(more)} more" if more else ""
+        yield Lack(what, routes.dumped({"inhibit_rules": list(map(routes.of_ours, missing))}), len(missing))
 
 
 Matchers = frozenset[tuple[str, str, str]]

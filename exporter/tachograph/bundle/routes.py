@@ -16,19 +16,18 @@ from tachograph import shipped
 COMPONENT = 'component="tachograph"'
 """The matcher of every alert of ours."""
 
-KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
+PAGERS, CHATS = ("pagerduty", "opsgenie"), ("slack", "teams", "telegram", "discord")
+SERVED_BY: Mapping[str, Sequence[Sequence[str]]] = MappingProxyType(
     {
-        "webhook": frozenset({"page", "escalation", "ticket", "chat"}),
-        "pagerduty": frozenset({"page", "escalation"}),
-        "slack": frozenset({"page", "chat"}),
-        "email": frozenset({"ticket"}),
-        "opsgenie": frozenset({"page", "escalation"}),
-        "teams": frozenset({"page", "chat"}),
-        "telegram": frozenset({"page", "chat"}),
-        "discord": frozenset({"page", "chat"}),
+        "page": (("webhook", *PAGERS, *CHATS), ("email",)),
+        "escalation": (("webhook", *PAGERS), CHATS, ("email",)),
+        "ticket": (("webhook", "email"), CHATS, PAGERS),
+        "chat": (("webhook", *CHATS), ("email",), PAGERS),
     }
 )
-"""Kinds of receivers, and the receivers that each serves; one that no chosen kind serves gets them all."""
+"""Receiver -> kinds that may notify it, the best first: those of the first group with a chosen one do. A pager gets
+tickets and runs of the tier dev only if nothing else was chosen."""
+KINDS = sorted({kind for groups in SERVED_BY.values() for group in groups for kind in group})
 
 NEEDS: Mapping[str, str] = MappingProxyType({"teams": "0.28", "discord": "0.28", "telegram": "0.26"})
 """The first version of Alertmanager that takes our configuration of a kind, where that is not the oldest one, 0.25."""
@@ -41,7 +40,13 @@ _HEADER = """\
 
 def kinds_of(receiver: str, chosen: Sequence[str]) -> list[str]:
     """Return which of the chosen kinds notify a receiver."""
-    return [kind for kind in chosen if receiver in KINDS[kind]] or list(chosen)
+    served = ([kind for kind in chosen if kind in group] for group in SERVED_BY[receiver])
+    return next(kinds for kinds in served if kinds)
+
+
+def woken_for(chosen: Sequence[str]) -> list[str]:
+    """Return the receivers that a pager serves although they are none of a page: nothing else was chosen."""
+    return [name for name in ("ticket", "chat") if chosen and set(kinds_of(name, chosen)) <= set(PAGERS)]
 
 
 def shipped_configuration() -> dict[str, Any]:

@@ -63,7 +63,7 @@ RUN_RESTARTS = _row(
 )  # fmt: skip
 RUN_RANK_STEP = _row(
     "run_rank_step", GAUGE, "", ("run", "rank", "gpu", "uuid"),
-    "Step of the median rank on this node, and of up to eight more than 3 steps from it.",
+    "This node's median step, and the steps of up to eight ranks that are more than 3 away from it.",
     few=True,
 )  # fmt: skip
 RUN_STEP_SECONDS = _row(
@@ -142,7 +142,8 @@ RUN_DATA_STALL = _row(
 
 RUN_FIRST_END = _row(
     "run_first_end_seconds", GAUGE, "seconds", ("run", "kind", "reason", "rank", "gpu", "uuid"),
-    "Seconds since the first rank on this node ended in the newest attempt: died, failed, communication or told.",
+    "Seconds since the first rank of the newest attempt ended on this node, by how it ended: died, failed, lost its "
+    "peers (communication), or was asked to end (told).",
 )  # fmt: skip
 RUN_LAST_WORDS = _row(
     "run_last_words_age_seconds", GAUGE, "seconds", ("run", "rank", "category", "line"),
@@ -303,7 +304,7 @@ RUN_COLLECTIVE_BANDWIDTH = _row(
 )  # fmt: skip
 RUN_COLLECTIVE_SECONDS = _row(
     "run_collective_seconds", GAUGE, "seconds", ("run",),
-    "Most seconds of collectives per step of a rank on this node, over 2 minutes.",
+    "Longest time per step that any rank of this node spends in collectives, over 2 minutes.",
 )  # fmt: skip
 
 _NAMED = (*RANK, *GPU)

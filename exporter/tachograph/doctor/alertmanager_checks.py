@@ -30,7 +30,8 @@ def checks(alertmanager: Alertmanager, *, send_test_page: bool) -> Iterator[Chec
     here = not theirs.get("templates") or any(merged.template_files(Path("/"), theirs))
     found = merged.lacks_in(theirs, alertmanager.url, Path("/") if here else None)
     if found:
-        yield fail(f"it lacks {plural(len(found), 'part')} of our configuration, first {found[0].what}", _COMPARE)
+        count = sum(one.count for one in found)
+        yield fail(f"it lacks {plural(count, 'part')} of our configuration, first {found[0].what}", _COMPARE)
     else:
         yield ok("it has our routes and inhibitions" + (", and our templates" if here else ""))
     for lost in merged.undelivered_in(theirs, alertmanager.url):

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tachograph.findings.kinds import NIC_DOWN, NIC_ERRORS, NIC_SLOW
 from tachograph.history.chance import some_node
 from tachograph.history.recorded import NodeIncident
 from tachograph.prometheus_api import Prometheus, quoted
 
 LINKS: Mapping[str, str] = {
-    "NicLinkDown": "max by (device, port) (max_over_time(node:nic_down_seconds:max{{{}}}[5m]))",
-    "NicErrorsRising": "max by (device, port) (node:nic_errors:increase1h{{{}}}) > 1000",
-    "NicRateReduced": "min by (device, port) (node:nic_speed:ratio{{{}}}) < 1",
+    NIC_DOWN.alert: "max by (device, port) (max_over_time(node:nic_down_seconds:max{{{}}}[5m]))",
+    NIC_ERRORS.alert: "max by (device, port) (node:nic_errors:increase1h{{{}}}) > 1000",
+    NIC_SLOW.alert: "min by (device, port) (node:nic_speed:ratio{{{}}}) < 1",
 }
 """Which ports an alert was about, asked of its node."""
 MOST_ASKED = 200

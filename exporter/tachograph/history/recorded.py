@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from tachograph.findings.kinds import KINDS
 from tachograph.prometheus_api import Prometheus, quoted
 
 STEP = 60
@@ -23,7 +24,7 @@ JUMP = 1.2
 """A learning rate that changes by this factor within a minute changes by more than a schedule does."""
 
 BLAMED = "node:blamed_timestamp_seconds:min"
-FAILURES = "RankDead|RankFailed|RankFrozen|RunHung|LossNotFinite"
+FAILURES = "|".join(kind.alert for kind in KINDS if kind.failure)
 EVENTS = ("save", "evaluation", "learning rate", "batch", "restart", "hardware")
 
 Samples = Sequence[tuple[float, float]]

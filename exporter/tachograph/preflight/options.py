@@ -180,7 +180,12 @@ def _parser(names: Sequence[str], quiet: bool) -> _Parser:
     add("--textfile", metavar="FILE", help="write the measured figures for node_exporter's textfile collector (*.prom)")
     group = parser.add_argument_group("checkpoints").add_argument
     group("--checkpoint-dir", metavar="DIR", help="where checkpoints are written")
-    group("--checkpoint-size", type=size, metavar="SIZE", help="of one, all ranks together (default: of the model)")
+    group(
+        "--checkpoint-size",
+        type=size,
+        metavar="SIZE",
+        help="size of one checkpoint over all ranks (default: the model's)",
+    )
     group("--keep", type=natural, default=2, metavar="N", help="how many must fit at the same time (default: 2)")
     group("--probe-size", type=size, default=256 * 2**20, metavar="SIZE", help="what is written (default: 256M)")
     _memory(parser)

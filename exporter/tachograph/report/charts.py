@@ -9,14 +9,14 @@ from itertools import pairwise
 
 from tachograph import humanize
 from tachograph.catalog.rank import LOST_CAUSES
+from tachograph.findings.kinds import KINDS
 from tachograph.moments import iso
 from tachograph.report.alert_episodes import AlertEpisode
 from tachograph.report.figure import HEIGHT, LEFT, Figure, Line, Mark, chart
 from tachograph.report.queries import SectionQueries
 from tachograph.report.svg import PlotArea, Point, stacked
 
-LOSS_ALERTS = frozenset({"LossSpike", "LossSpikeNotRecovering", "LossDiverging", "LossNotFinite",
-                         "GradientNormSpike", "GradientNormVanished", "GradientNormNotFinite"})  # fmt: skip
+LOSS_ALERTS = frozenset(kind.alert for kind in KINDS if kind.shown_with_loss)
 MARKS_SHOWN = 80
 ALERTS_SHOWN = 8
 

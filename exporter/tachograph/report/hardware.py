@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tachograph.findings.kinds import ECC_RISING, ROW_REMAP_PENDING
 from tachograph.moments import iso
 from tachograph.report.figure import Figure
 from tachograph.report.markup import text
@@ -19,8 +20,8 @@ KINDS = (
     ("driver call hanging", "node:gpu_hung:info"),
     ("fatal Xid", "node:gpu_xid_fatal_timestamp_seconds:max"),
     ("uncorrected ECC errors", "node:gpu_ecc_uncorrected:max"),
-    ("repair pending", 'ALERTS{alertname="GpuRowRemapPending",alertstate="firing"}'),
-    ("corrected ECC errors rising", 'ALERTS{alertname="GpuEccCorrectedRising",alertstate="firing"}'),
+    ("repair pending", f'ALERTS{{alertname="{ROW_REMAP_PENDING.alert}",alertstate="firing"}}'),
+    ("corrected ECC errors rising", f'ALERTS{{alertname="{ECC_RISING.alert}",alertstate="firing"}}'),
     ("thermal slowdown", "node:gpu_thermal_slowdown:ratio"),
     ("power brake slowdown", "node:gpu_power_braked:ratio"),
     ("slower than its peers", "node:gpu_clock_of_peers:ratio"),

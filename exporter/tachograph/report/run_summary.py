@@ -51,13 +51,18 @@ def run_summary(queries: SectionQueries) -> Iterator[tuple[str, str]]:
 def _time(queries: SectionQueries, allocated: float | None) -> Iterator[tuple[str, str]]:
     total = f"[$window:{SAMPLE}s]) * {SAMPLE}"
     lost = queries.number(f"sum(sum_over_time(run:lost_seconds:rate2m{{$run}}{total})")
-    productive = queries.number(f"sum_over_time(run:productive_seconds:rate2m{{$run}}{total}")
+    productive, steps = (
+        queries.number(f"sum_over_time(run:{each}_seconds:rate2m{{$run}}{total}")
+        for each in ("productive", "new_steps")
+    )
     if allocated:
         yield "GPU-hours allocated", humanize.hours(allocated)
     if lost is not None:
         yield "GPU-hours lost", humanize.hours(lost)
-    if lost is not None and productive is not None and lost + productive > 0:
-        yield "Goodput in this window", humanize.percent(productive / (productive + lost), 1)
+    if lost is not None and productive is not None and steps is not None and lost + productive > 0:
+        yield "Goodput in this window", humanize.percent(steps / (productive + lost), 1)
+        if steps > 0:
+            yield "Lost inside its steps", humanize.percent(1 - productive / steps, 1)
 
 
 def _loss(queries: SectionQueries) -> Iterator[tuple[str, str]]:

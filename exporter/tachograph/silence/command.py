@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 from tachograph import duration, humanize
 from tachograph.alertmanager_api import DEFAULT_URL, ENVIRONMENT, AlertmanagerError, default_url
 from tachograph.command_line import CommandParser
+from tachograph.findings.kinds import KINDS
 from tachograph.printable import printable
 from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
 
@@ -22,10 +23,7 @@ LONGEST = 4 * 3600.0
 
 STATUSES = {0: "done", 1: "Alertmanager does not answer, or refuses", 2: "wrong arguments"}
 
-RESTART_ALERTS = (
-    "RankDead", "RankFailed", "RankFrozen", "RunHung", "RunDown", "RestartLoop",
-    "MfuDropped", "ThroughputDropped", "GpuIdleInRun", "GoodputLow", "CheckpointStale",
-)  # fmt: skip
+RESTART_ALERTS = tuple(kind.alert for kind in KINDS if kind.restart)
 """Alerts that a planned restart may cause; a broken GPU, a NaN loss or a failed checkpoint are not among them."""
 
 

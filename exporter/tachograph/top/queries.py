@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tachograph.catalog import index as c
+from tachograph.findings.kinds import RUN_HUNG
 from tachograph.prometheus_api import quoted
 
 ALERTS_SHOWN = 20
@@ -94,7 +95,7 @@ def worst_ranks(run: str, most: int, wanted: str) -> str:
     kinds: dict[str, tuple[str, str]] = {
         "died first": ("bottomk", f'rank:first_end:timestamp{{run={quoted(run)},kind="died"}}'),
         "failed first": ("bottomk", f'rank:first_end:timestamp{{run={quoted(run)},kind!="died"}}'),
-        "culprit": ("topk", f'ALERTS{{alertname="RunHung",alertstate="firing",rank!="",run={quoted(run)}}}'),
+        "culprit": ("topk", f'ALERTS{{alertname="{RUN_HUNG.alert}",alertstate="firing",rank!="",run={quoted(run)}}}'),
         "NaN first": ("topk", f"rank:loss_nonfinite_first:step{here}"),
         "frozen": ("topk", f'{c.RANK_STATE.name}{{run={quoted(run)},state="frozen"}} == 1'),
         "ended": ("bottomk", _gone(run)),

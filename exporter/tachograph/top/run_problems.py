@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tachograph.diagnosis import DATA_STALL_RATIO
-from tachograph.humanize import age, duration, percent, plural
+from tachograph.findings.kinds import (
+    DATA_STALL,
+    LOSS_NOT_FINITE,
+    RANK_DEAD,
+    RANK_FAILED,
+    RUN_HUNG,
+    STRAGGLER_RANK,
+)
+from tachograph.findings.words import data_wait
+from tachograph.humanize import age, duration, plural
 from tachograph.top.overview import FiringAlert, RankRow, RunSummary, Trouble
-
-NO_STEP = "RunHung.md"
 
 
 def run_problems(run: RunSummary, ranks: Sequence[RankRow], alerts: Sequence[FiringAlert] = ()) -> Iterator[Trouble]:
@@ -17,7 +24,8 @@ def run_problems(run: RunSummary, ranks: Sequence[RankRow], alerts: Sequence[Fir
     if run.nonfinite_ranks:
         first = next((f", {_who(rank)} first" for rank in ranks if "NaN first" in rank.marks), "")
         text = f"Run {run.name}: the loss is NaN or infinite on {plural(run.nonfinite_ranks, 'rank')}{first}."
-        remedy = "restart from a checkpoint from before it, without that batch or with a lower rate: LossNotFinite.md"
+        remedy = "restart from a checkpoint from before it, without that batch or with a lower rate: "
+        remedy += LOSS_NOT_FINITE.runbook
         yield Trouble("Loss", text, run.name, urgent=True, remedy=remedy)
     if run.state == "hung":
         yield _hung(run, ranks)
@@ -26,7 +34,8 @@ def run_problems(run: RunSummary, ranks: Sequence[RankRow], alerts: Sequence[Fir
         if "straggler" in rank.marks:
             by = "" if rank.lag_seconds is None else f", {duration(rank.lag_seconds)} after the others in each step"
             where = f"; it is busy longest in {rank.cause}" if rank.cause else ""
-            remedy = "compare its phase, and the clocks and temperature of its GPU, with the others': StragglerRank.md"
+            remedy = "compare its phase, and the clocks and temperature of its GPU, with the others': "
+            remedy += STRAGGLER_RANK.runbook
             seconds = max((one.seconds for one in alerts if _is_of(one, rank)), default=None)
             last = "arrives last" if seconds is None else f"has arrived last for {age(seconds)}"
             text = f"{_who(rank, 'Rank')} of run {run.name} {last}{by}{where}."
@@ -34,32 +43,30 @@ def run_problems(run: RunSummary, ranks: Sequence[RankRow], alerts: Sequence[Fir
     if run.data_seconds is not None and run.step_seconds:
         share = run.data_seconds / run.step_seconds
         if share > DATA_STALL_RATIO:
-            seconds = max((one.seconds for one in alerts if one.name == "DataStall"), default=None)
-            lasts = "" if seconds is None else f", for {age(seconds)}"
-            of = f"{duration(run.data_seconds)} of {duration(run.step_seconds)}"
-            text = f"Run {run.name}: {percent(share)} of each step is a wait for data, {of}{lasts}."
-            remedy = "more workers in the DataLoader, or faster storage: DataStall.md"
+            seconds = max((one.seconds for one in alerts if one.name == DATA_STALL.alert), default=None)
+            text = f"Run {run.name}: {data_wait(run.data_seconds, run.step_seconds, seconds)}"
+            remedy = f"more workers in the DataLoader, or faster storage: {DATA_STALL.runbook}"
             yield Trouble("Data", text, run.name, seconds=seconds, remedy=remedy)
 
 
 def _is_of(alert: FiringAlert, rank: RankRow) -> bool:
-    return alert.name == "StragglerRank" and alert.rank == str(rank.rank) and alert.node in {"", rank.node}
+    return alert.name == STRAGGLER_RANK.alert and alert.rank == str(rank.rank) and alert.node in {"", rank.node}
 
 
 def _ended(run: RunSummary, ranks: Sequence[RankRow]) -> Iterator[Trouble]:
-    for state, verb, book in (("dead", "died", "RankDead.md"), ("failed", "failed", "RankFailed.md")):
+    for state, verb, kind in (("dead", "died", RANK_DEAD), ("failed", "failed", RANK_FAILED)):
         count = run.ranks.get(state, 0)
         if not count:
             continue
         first = next((f", {_who(rank)} first" for rank in ranks if f"{verb} first" in rank.marks), "")
-        remedy = f"its log, and `tachograph logs` on all of them, have the cause: {book}"
+        remedy = f"its log, and `tachograph logs` on all of them, have the cause: {kind.runbook}"
         text = f"Run {run.name}: {plural(count, 'rank')} {verb}{first}."
         yield Trouble(f"Rank {state}", text, run.name, urgent=True, remedy=remedy)
 
 
 def _hung(run: RunSummary, ranks: Sequence[RankRow]) -> Trouble:
     usually = "" if run.step_seconds is None else f", usually {duration(run.step_seconds)}"
-    text, remedy = f"Run {run.name}: no step for {age(run.state_seconds)}{usually}", NO_STEP
+    text, remedy = f"Run {run.name}: no step for {age(run.state_seconds)}{usually}", RUN_HUNG.runbook
     culprit = next((rank for rank in ranks if "culprit" in rank.marks or "behind" in rank.marks), None)
     if culprit is None:
         text += "; no rank stands out"
@@ -72,7 +79,7 @@ def _hung(run: RunSummary, ranks: Sequence[RankRow]) -> Trouble:
         node = culprit.node or "its node"
         looks = [f"py-spy dump --pid {culprit.pid} on {node} shows where it stands"] if culprit.pid else []
         looks += [f"`tachograph top --exporter {culprit.node}` has more"] if culprit.node else []
-        remedy = ": ".join(filter(None, ["; ".join(looks), NO_STEP]))
+        remedy = ": ".join(filter(None, ["; ".join(looks), RUN_HUNG.runbook]))
     return Trouble("No step", f"{text}.", run.name, urgent=True, seconds=run.state_seconds, remedy=remedy)
 
 

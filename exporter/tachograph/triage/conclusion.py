@@ -18,7 +18,7 @@ def conclude(facts: Facts) -> Triage:
     first, *others = facts.firing or (None,)
     finding = refined(facts, first) if first else standing(facts)
     also = [
-        f"{one.sign.alert} ({one.severity})" + (f": {all_named(one.labels)}" if one.named("rank") else "")
+        f"{one.kind.alert} ({one.severity})" + (f": {all_named(one.labels)}" if one.named("rank") else "")
         for one in others
         if one is not None
     ]

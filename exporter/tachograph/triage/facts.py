@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from tachograph.findings.kinds import ORDER, SEVERITIES, Kind, kind_of
 from tachograph.prometheus_api import QueryRefusedError, TimeSeries
 from tachograph.triage.queries import queries
-from tachograph.triage.signs import ORDER, SEVERITIES, Sign, sign_of
 
 SAME_ATTEMPT = 60.0
 """Seconds within which the ranks of one attempt end, as those that die take the others with them."""
@@ -19,10 +19,10 @@ Ask = Callable[[str], Sequence[TimeSeries]]
 
 
 @dataclass(frozen=True)
-class FiringSign:
+class FiringKind:
     """An alert that fires, in one of its severities: its row, since when its condition holds, the labels of each."""
 
-    sign: Sign
+    kind: Kind
     severity: str
     since: float
     labels: tuple[Mapping[str, str], ...]
@@ -30,7 +30,7 @@ class FiringSign:
     @property
     def urgency(self) -> tuple[int, int]:
         """Return its sort key: the severity, then what explains most."""
-        return list(SEVERITIES).index(self.severity), ORDER.get(self.sign.alert, len(ORDER))
+        return list(SEVERITIES).index(self.severity), ORDER.get(self.kind.alert, len(ORDER))
 
     def named(self, label: str) -> tuple[str, ...]:
         """Return the values of a label, in order."""
@@ -86,7 +86,7 @@ class Facts:
         return {one.labels["__name__"]: one.value for one in self.rows("figures")}
 
     @cached_property
-    def firing(self) -> tuple[FiringSign, ...]:
+    def firing(self) -> tuple[FiringKind, ...]:
         """The alerts that fire, the finding first."""
         groups: dict[tuple[str, str], list[TimeSeries]] = {}
         for one in self.rows("alerts"):
@@ -94,14 +94,10 @@ class Facts:
             if severity in SEVERITIES:
                 groups.setdefault((one.labels["alertname"], severity), []).append(one)
         found = (
-            FiringSign(sign_of(alert), severity, min(one.value for one in group), tuple(one.labels for one in group))
+            FiringKind(kind_of(alert), severity, min(one.value for one in group), tuple(one.labels for one in group))
             for (alert, severity), group in groups.items()
         )
         return tuple(sorted(found, key=lambda one: one.urgency))
-
-    def fires(self, *alerts: str) -> FiringSign | None:
-        """Return the most urgent of these alerts that fires."""
-        return next((one for one in self.firing if one.sign.alert in alerts), None)
 
 
 NEEDED = ("alerts", "figures", "states")

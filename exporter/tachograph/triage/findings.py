@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tachograph.findings.kinds import SEVERITIES
 from tachograph.humanize import listed
-from tachograph.triage.facts import FiringSign
-from tachograph.triage.signs import SEVERITIES
+from tachograph.triage.facts import FiringKind
 
 NONE = "none"
 MOST_NAMED = 8
@@ -81,7 +81,7 @@ class Triage:
         return self.lost_share * self.ranks * (self.at - since) / 3600
 
 
-def found_by(firing: FiringSign) -> TriageFinding:
+def found_by(firing: FiringKind) -> TriageFinding:
     """Return the finding of an alert, as its row says."""
     gpus = tuple(
         f"{one.get('instance', '')}/{one['gpu']}"
@@ -89,7 +89,7 @@ def found_by(firing: FiringSign) -> TriageFinding:
         if one.get("gpu") and one.get("uuid")
     )
     return TriageFinding(
-        SEVERITIES[firing.severity], firing.sign.category, firing.sign.mode, "", firing.since,
+        SEVERITIES[firing.severity], firing.kind.category, firing.kind.mode, "", firing.since,
         firing.named("rank"), firing.named("instance"), tuple(dict.fromkeys(gpus)),
     )  # fmt: skip
 

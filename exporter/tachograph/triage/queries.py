@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tachograph.findings.kinds import NODES_UNREACHABLE, RULES_FAILING, STORAGE_SLOW
 from tachograph.prometheus_api import quoted
 
 FIGURES = (
@@ -28,11 +29,11 @@ OF_GPUS = (
 """Series that are there only while something is wrong with a GPU."""
 
 NODES = "group by (instance) (last_over_time(node:run:info{$run}[15m]))"
-FIRING = """(
-  ALERTS{alertstate="firing",$run,severity=~"critical|warning|info"}
-  or ALERTS{alertstate="firing",run="",instance!="",severity=~"critical|warning|info"} and on (instance) $nodes
-  or ALERTS{alertname="StorageSlow",alertstate="firing"} and on () run:shared_stall_seconds:max{$run}
-  or ALERTS{alertname=~"NodesUnreachable|RuleEvaluationFailing",alertstate="firing"}
+FIRING = f"""(
+  ALERTS{{alertstate="firing",$run,severity=~"critical|warning|info"}}
+  or ALERTS{{alertstate="firing",run="",instance!="",severity=~"critical|warning|info"}} and on (instance) $nodes
+  or ALERTS{{alertname="{STORAGE_SLOW.alert}",alertstate="firing"}} and on () run:shared_stall_seconds:max{{$run}}
+  or ALERTS{{alertname=~"{NODES_UNREACHABLE.alert}|{RULES_FAILING.alert}",alertstate="firing"}}
 )"""
 """Alerts of the run and of its nodes, and those of a whole cluster that concern it."""
 

@@ -1,7 +1,8 @@
 """The tree: the questions in the order in which they are asked, and the evidence for the answer to each.
 
-A question is answered no if an alert of its rows (signs.py) fires, yes if there is evidence and none does, and unknown
-if there is nothing to judge by. The evidence is what a person would look up: the figures, now and as they usually are.
+A question is answered no if an alert of its rows (findings/kinds.py) fires, yes if there is evidence and none does, and
+unknown if there is nothing to judge by. The evidence is what a person would look up: the figures, now and as they
+usually are.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tachograph import humanize
-from tachograph.triage import signs
+from tachograph.findings import kinds
 from tachograph.triage.facts import Facts
 from tachograph.triage.findings import MOST_NAMED, QuestionAnswer, all_named
 
@@ -235,18 +236,18 @@ def _watched(facts: Facts) -> Iterator[str]:
 
 
 QUESTIONS = (
-    TriageQuestion(signs.ALIVE, "Are all of its ranks alive?", _alive),
-    TriageQuestion(signs.STARTED, "Did it ever start?", _started),
-    TriageQuestion(signs.PROGRESS, "Does it make steps?", _progress),
-    TriageQuestion(signs.NUMBERS, "Are its numbers finite, and equal where they must be?", _numbers),
-    TriageQuestion(signs.LEARNING, "Does the loss move as it should?", _learning),
-    TriageQuestion(signs.SPEED, "Are steps as fast as they were?", _speed),
-    TriageQuestion(signs.DATA, "Do data come in time?", _data),
-    TriageQuestion(signs.NETWORK, "Do links and collectives carry what they should?", _network),
-    TriageQuestion(signs.MEMORY, "Does memory suffice?", _memory),
-    TriageQuestion(signs.CHECKPOINTS, "Are checkpoints fresh?", _checkpoints),
-    TriageQuestion(signs.HARDWARE, "Is the hardware sound?", _hardware),
-    TriageQuestion(signs.WATCHED, "Is all of it watched?", _watched),
+    TriageQuestion(kinds.ALIVE, "Are all of its ranks alive?", _alive),
+    TriageQuestion(kinds.STARTED, "Did it ever start?", _started),
+    TriageQuestion(kinds.PROGRESS, "Does it make steps?", _progress),
+    TriageQuestion(kinds.NUMBERS, "Are its numbers finite, and equal where they must be?", _numbers),
+    TriageQuestion(kinds.LEARNING, "Does the loss move as it should?", _learning),
+    TriageQuestion(kinds.SPEED, "Are steps as fast as they were?", _speed),
+    TriageQuestion(kinds.DATA, "Do data come in time?", _data),
+    TriageQuestion(kinds.NETWORK, "Do links and collectives carry what they should?", _network),
+    TriageQuestion(kinds.MEMORY, "Does memory suffice?", _memory),
+    TriageQuestion(kinds.CHECKPOINTS, "Are checkpoints fresh?", _checkpoints),
+    TriageQuestion(kinds.HARDWARE, "Is the hardware sound?", _hardware),
+    TriageQuestion(kinds.WATCHED, "Is all of it watched?", _watched),
 )
 
 
@@ -254,8 +255,8 @@ def answered(facts: Facts) -> tuple[QuestionAnswer, ...]:
     """Return the answer to every question, in order."""
     answers = []
     for name, words, evidence in QUESTIONS:
-        against = [one for one in facts.firing if one.sign.question == name and one.severity != "info"]
+        against = [one for one in facts.firing if one.kind.question == name and one.severity != "info"]
         lines = tuple(evidence(facts))
         answer = "no" if against else "yes" if lines else "unknown"
-        answers.append(QuestionAnswer(name, words, answer, lines, tuple(one.sign.alert for one in against)))
+        answers.append(QuestionAnswer(name, words, answer, lines, tuple(one.kind.alert for one in against)))
     return tuple(answers)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tachograph import humanize
-from tachograph.triage.facts import Facts, FiringSign
+from tachograph.findings.kinds import NORM_VANISHED, RANK_DEAD, RANK_FAILED, RESTART_LOOP, RUN_DOWN
+from tachograph.triage.facts import Facts, FiringKind
 from tachograph.triage.findings import MOST_NAMED, TriageFinding, all_named, found_by, named
 from tachograph.triage.modes import MODES
 
@@ -50,7 +51,7 @@ HELD_BACK: Mapping[str, str] = {
 }
 
 
-def refined(facts: Facts, firing: FiringSign) -> TriageFinding:
+def refined(facts: Facts, firing: FiringKind) -> TriageFinding:
     """Return the finding of an alert with the nearest cause that the figures show."""
     plain = found_by(firing)
     branch = BRANCHES.get(plain.mode)
@@ -58,14 +59,14 @@ def refined(facts: Facts, firing: FiringSign) -> TriageFinding:
     return finding if finding.words else replace(finding, words=_plain_words(firing, finding))
 
 
-def _plain_words(firing: FiringSign, finding: TriageFinding) -> str:
-    title = MODES[finding.mode].title if finding.mode != "other" else firing.sign.alert
+def _plain_words(firing: FiringKind, finding: TriageFinding) -> str:
+    title = MODES[finding.mode].title if finding.mode != "other" else firing.kind.alert
     if finding.ranks:
         return f"{title}: {all_named(firing.labels)}"
     return title + (f": {humanize.listed(finding.nodes, MOST_NAMED)}" if finding.nodes else "")
 
 
-def _ended(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _ended(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFinding:
     """A rank died or failed, or all did: by the kernel's word, then by its own reason, then by how many went."""
     own = [one for one in facts.first_ends if one.labels.get("rank") in finding.ranks] or list(facts.first_ends)
     reasons = list(dict.fromkeys(one.labels.get("reason", "") for one in own))
@@ -74,14 +75,14 @@ def _ended(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFi
         category, other = REASONS[reason]
         mode = other if other and mode != "restart_loop" else mode
     said_there = [one for one in facts.rows("kernel") if not nodes or one.labels.get("instance") in nodes]
-    for message in said_there if firing.sign.alert != "RankFailed" else ():
+    for message in said_there if firing.kind is not RANK_FAILED else ():
         category, other = KERNEL_KINDS.get(message.labels.get("kind", ""), (category, ""))
         mode, said = other or mode, f"; kernel of {message.labels.get('instance')}: {message.labels.get('text')}"
-    if not ranks and firing.sign.alert == "RankDead":
+    if not ranks and firing.kind is RANK_DEAD:
         return replace(finding, category="preemption", mode="killed_together")
-    title = MODES[mode].title if ranks or firing.sign.alert != "RankFailed" else "ranks ended with an error at once"
+    title = MODES[mode].title if ranks or firing.kind is not RANK_FAILED else "ranks ended with an error at once"
     who = all_named(firing.labels) if ranks else ""
-    if own and firing.sign.alert in ("RunDown", "RestartLoop"):
+    if own and firing.kind in (RUN_DOWN, RESTART_LOOP):
         who = f"{named(own[0].labels)} ended first"
         ranks, nodes = (own[0].labels.get("rank", ""),), (own[0].labels.get("instance", ""),)
     why = f" ({humanize.listed([one for one in reasons if one], 2)})" if any(reasons) else ""
@@ -89,7 +90,7 @@ def _ended(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFi
     return replace(finding, category=category, mode=mode, words=words, ranks=ranks, nodes=nodes)
 
 
-def _frozen(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _frozen(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFinding:
     """A rank sends nothing: stopped, in the kernel, or behind Python's lock; or all were suspended."""
     if not finding.ranks:
         return replace(finding, category="preemption", mode="suspended")
@@ -102,7 +103,7 @@ def _frozen(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageF
     return replace(finding, category=category, words=words, pid=detail.get("pid", ""))
 
 
-def _stalled(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _stalled(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFinding:
     """The run hangs: by the phase of who holds it up; else by who is missing; else the network that all share."""
     phases = facts.by("phase_ranks", "phase")
     waiting = f"ranks by phase: {', '.join(f'{count:,.0f} in {phase}' for phase, count in phases.items()) or 'unknown'}"
@@ -125,7 +126,7 @@ def _stalled(facts: Facts, firing: FiringSign, finding: TriageFinding) -> Triage
     return replace(finding, words=words)
 
 
-def _straggler(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _straggler(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFinding:
     """Somebody is late: because its GPU is held back, its loader is slow, or it computes for longer; or all in turn."""
     if not finding.nodes:
         phase = next(iter(facts.by("turns", "phase")), "")
@@ -150,7 +151,7 @@ def _straggler(facts: Facts, firing: FiringSign, finding: TriageFinding) -> Tria
     return replace(finding, words=f"straggler: {who}" + (f", late in phase {phase}" if phase else ""))
 
 
-def _slow(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _slow(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFinding:
     """Every rank is slower: by the part of the step that grew, and by the nodes that stand out in it."""
     cause = next(iter(facts.named("slow_cause", "cause")), "")
     nodes = facts.named("slow_nodes", "instance")
@@ -177,7 +178,7 @@ def _slow(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFin
     )
 
 
-def _fault(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _fault(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFinding:
     """A GPU is broken: what it reports."""
     said = []
     for one in firing.labels[:MOST_NAMED]:
@@ -190,10 +191,10 @@ def _fault(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFi
         said.append(
             f"GPU {one.get('gpu', '?')} of {one.get('instance', '?')}{who}" + "".join(f", Xid {xid}" for xid in xids)
         )
-    return replace(finding, words=f"a GPU is broken ({firing.sign.alert}): {humanize.listed(said, MOST_NAMED)}")
+    return replace(finding, words=f"a GPU is broken ({firing.kind.alert}): {humanize.listed(said, MOST_NAMED)}")
 
 
-def _missing(facts: Facts, _: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _missing(facts: Facts, _: FiringKind, finding: TriageFinding) -> TriageFinding:
     """Ranks are not visible: they have not come, they have left, or Prometheus does not see their node."""
     count = humanize.plural(facts.figure("run:ranks_missing:count") or 0, "rank")
     if facts.figure("run:start_stalled_seconds:min") is not None:
@@ -207,14 +208,14 @@ def _missing(facts: Facts, _: FiringSign, finding: TriageFinding) -> TriageFindi
     return replace(finding, words=f"{count} not visible, and the run goes on")
 
 
-def _differs(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _differs(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFinding:
     """Ranks do not hold the same: in which of the numbers."""
     names = humanize.listed(facts.named("differing", "name"), 3)
     who = f": {all_named(firing.labels)}" if finding.ranks else "; no single rank differs: is the global batch right?"
     return replace(finding, words=f"{MODES[finding.mode].title}{who}" + (f", in {names}" if names else ""))
 
 
-def _learning(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _learning(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFinding:
     """The loss is where it should not be: with the gradient norm, or without it."""
     loss, norm = facts.figure("run:loss:median"), facts.number("grad_norm")
     words = MODES[finding.mode].title + (f", at {humanize.significant(loss)}" if loss is not None else "")
@@ -226,29 +227,27 @@ def _learning(facts: Facts, firing: FiringSign, finding: TriageFinding) -> Triag
     return replace(finding, words=words)
 
 
-def _plateau(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _plateau(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFinding:
     """The loss does not move because nothing is learnt: a rate that is 0 or stands still, a gradient that vanished."""
     rate = facts.figure("run:learning_rate:max")
-    because = (
-        "the gradient has vanished" if firing.sign.alert == "GradientNormVanished" else "the schedule stands still"
-    )
+    because = "the gradient has vanished" if firing.kind is NORM_VANISHED else "the schedule stands still"
     words = f"the loss cannot move: {because}" + (f", learning rate {rate:.3g}" if rate is not None else "")
     return replace(finding, words=words)
 
 
-def _blind(facts: Facts, firing: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _blind(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFinding:
     """Part of the run is not visible: the nodes of which nothing is heard."""
     nodes = finding.nodes or facts.named("of_nodes_unseen", "instance")
     return replace(finding, nodes=nodes, words=f"{MODES[finding.mode].title}: {humanize.listed(nodes, MOST_NAMED)}")
 
 
-def _storage(facts: Facts, _: FiringSign, finding: TriageFinding) -> TriageFinding:
+def _storage(facts: Facts, _: FiringKind, finding: TriageFinding) -> TriageFinding:
     """Several runs wait for data since the same time."""
     runs = facts.number("shared_stall")
     return replace(finding, words=MODES[finding.mode].title + (f": {runs:.0f} runs wait for data" if runs else ""))
 
 
-Branch = Callable[[Facts, FiringSign, TriageFinding], TriageFinding]
+Branch = Callable[[Facts, FiringKind, TriageFinding], TriageFinding]
 
 BRANCHES: Mapping[str, Branch] = {
     "rank_died": _ended,

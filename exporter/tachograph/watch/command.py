@@ -75,16 +75,19 @@ class Watched:
         self._last: tuple[Trouble, ...] = ()
 
     def tick(self) -> None:
-        """Read the exporter's answer; on a terminal, say at once what goes wrong, and now and then how the run goes."""
+        """Read the answer of the exporter; say at once what goes wrong, and on a terminal now and then how it goes."""
         overview = self.read()
-        if overview is None or not sys.stderr.isatty():
+        if overview is None:
             return
         now = time.monotonic()
         self._last_seen = {key: at for key, at in self._last_seen.items() if now - at < FORGET_SECONDS}
         said = set(self._last_seen)
         present = {identity(one) for one in harmless(overview).problems}
         self._last_seen.update(dict.fromkeys(present, now))
-        if present - said or now >= self._next_line:
+        if not sys.stderr.isatty():  # a file, a pipe, a batch job's output: no line but for what is new
+            for line in map(in_words, (one for one in harmless(overview).problems if identity(one) not in said)):
+                _say(line)
+        elif present - said or now >= self._next_line:
             self._next_line = now + LINE_SECONDS
             for line in lines(overview, said):
                 sys.stderr.write(f"\r\x1b[K{line}\n")  # over a progress bar, which draws itself again below

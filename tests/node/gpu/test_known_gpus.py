@@ -31,6 +31,12 @@ def line(*gpus: tuple[str, str], word: str = "", lost: str = "", **readings: dic
     return NodeReading(tuple(found), (), (), {"gpu": word, "gpm": "", "xid": ""}, 0.01, word, {}, {})
 
 
+def taken(known: KnownGpus, collection: NodeReading) -> list[Sample]:
+    """Return the samples after one more collection."""
+    known.take(collection)
+    return known.samples()
+
+
 def unavailable(samples: Sequence[Sample]) -> dict[tuple[str, str], str]:
     """Return why each GPU that is down is so, by index and UUID; a GPU is up, or down for one reason, never both."""
     words = {s.labels[:2]: s.labels[2] for s in samples if s.metric is catalog.GPU_UNAVAILABLE}
@@ -61,7 +67,7 @@ def test_a_gpu_that_the_line_leaves_out_is_down_with_a_reason(word: str, reason:
     """Left out of a good line it was unplugged; of a failed one, it shares the failure. Its name stays."""
     known = KnownGpus()
     known.take(line(("0", "A"), ("1", "B")))
-    samples = known.take(line(("0", "A"), word=word))
+    samples = taken(known, line(("0", "A"), word=word))
     assert unavailable(samples) == {("1", "B"): reason}
     assert named(samples) == {"A", "B"}
     assert [gpu.uuid for gpu in known.identities] == ["A", "B"]
@@ -73,9 +79,9 @@ def test_an_unplugged_gpu_stays_known_and_may_come_back() -> None:
     known = KnownGpus()
     known.take(line(("0", "A"), ("1", "B"), ("2", "C")))
     for _ in range(1000):
-        samples = known.take(line(("0", "A"), ("1", "C")))
+        samples = taken(known, line(("0", "A"), ("1", "C")))
     assert unavailable(samples) == {("1", "B"): "unplugged"}
-    samples = known.take(line(("0", "B"), ("1", "A"), ("2", "C")))
+    samples = taken(known, line(("0", "B"), ("1", "A"), ("2", "C")))
     assert unavailable(samples) == {}
     assert [(gpu.index, gpu.uuid) for gpu in known.identities] == [("0", "B"), ("1", "A"), ("2", "C")]
 
@@ -84,21 +90,21 @@ def test_a_gpu_without_a_name_is_the_one_missing_at_its_index() -> None:
     """A worker that starts on a lost GPU cannot tell its UUID; the exporter remembers it."""
     known = KnownGpus()
     known.take(line(("0", "A"), ("1", "B")))
-    samples = known.take(line(("0", "A"), ("1", ""), lost="1"))
+    samples = taken(known, line(("0", "A"), ("1", ""), lost="1"))
     assert unavailable(samples) == {("1", "B"): "lost"}
     assert named(samples) == {"A", "B"}
     assert [gpu.uuid for gpu in known.identities] == ["A", "B"]
-    samples = known.take(line(("0", "A"), ("1", "")))
+    samples = taken(known, line(("0", "A"), ("1", "")))
     assert unavailable(samples) == {("1", "B"): "lost"}, "while it is being opened it is what it was"
 
 
 def test_a_gpu_nobody_ever_could_open_has_an_index_only() -> None:
     """Lost before the exporter started: down, and without a name, because there is none to give."""
     known = KnownGpus()
-    samples = known.take(line(("0", "A"), ("1", ""), lost="1"))
+    samples = taken(known, line(("0", "A"), ("1", ""), lost="1"))
     assert unavailable(samples) == {("1", ""): "lost"}
     assert known.identities == (GpuIdentity("0", "A", "NVIDIA H100"), GpuIdentity("1", "", ""))
-    samples = known.take(line(("0", "A"), ("1", "B")))
+    samples = taken(known, line(("0", "A"), ("1", "B")))
     assert unavailable(samples) == {}
     assert [gpu.uuid for gpu in known.identities] == ["A", "B"]
 
@@ -144,9 +150,9 @@ def test_what_the_kernel_said_is_of_one_collection() -> None:
     known = KnownGpus()
     series = ((catalog.NODE_KERNEL_EVENTS, ("nfs",)), (catalog.NODE_KERNEL_MESSAGE, ("nfs", "nfs: server a")))
     told = [Sample(metric, labels, 2.0) for metric, labels in series]
-    shown = known.take(replace(line(("0", "GPU-a")), kernel_series=series, kernel_values=(2.0, 2.0)))
+    shown = taken(known, replace(line(("0", "GPU-a")), kernel_series=series, kernel_values=(2.0, 2.0)))
     assert shown[-2:] == told
-    assert not set(told) & {*known.down("worker"), *known.take(line(("0", "GPU-a")))}
+    assert not set(told) & {*known.down("worker"), *taken(known, line(("0", "GPU-a")))}
 
 
 def test_an_xid_outlives_the_worker_that_counted_it() -> None:
@@ -156,7 +162,7 @@ def test_an_xid_outlives_the_worker_that_counted_it() -> None:
     known.take(replace(line(("0", "GPU-a")), xid_series=series, xid_values=(2.0,)))
     (xid,) = (Sample(metric, labels, 2.0) for metric, labels in series)
     assert xid in known.down("worker")
-    assert xid in known.take(line(("0", "GPU-a")))
+    assert xid in taken(known, line(("0", "GPU-a")))
     moved = ((catalog.GPU_XID_ERRORS, ("1", "GPU-a", "119")),)
-    shown = known.take(replace(line(("1", "GPU-a")), xid_series=moved, xid_values=(3.0,)))
+    shown = taken(known, replace(line(("1", "GPU-a")), xid_series=moved, xid_values=(3.0,)))
     assert [each for each in shown if each.metric is catalog.GPU_XID_ERRORS] == [Sample(*moved[0], 3.0)]

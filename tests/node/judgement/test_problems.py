@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tachograph.findings.kinds import RUN_HUNG
 from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.judgement.problems import of_memory
 
@@ -29,10 +30,10 @@ def judged(table: Any, hand: Any, *ranks: dict[str, Any], **metrics: Any) -> Nod
 @pytest.mark.parametrize(
     ("data", "metrics", "said"),
     [
-        (0.06, {}, "60% of each step is a wait for data, 60 ms of 100 ms. → more workers in the DataLoader"),
-        (0.06, {"data_workers": 0}, "60% of each step is a wait for data, 60 ms of 100 ms, with num_workers=0. → give"),
-        (0.06, {"data_workers": 4}, "60% of each step is a wait for data, 60 ms of 100 ms. → more workers"),
-        (0.5, {}, "100% of each step is a wait for data, 500 ms of 100 ms. → more workers"),
+        (0.06, {}, "60% of each step (60 ms of 100 ms) is spent waiting for data. → more workers in the DataLoader"),
+        (0.06, {"data_workers": 0}, "60% of each step (60 ms of 100 ms) is spent waiting for data (num_workers=0). →"),
+        (0.06, {"data_workers": 4}, "60% of each step (60 ms of 100 ms) is spent waiting for data. → more workers"),
+        (0.5, {}, "100% of each step (500 ms of 100 ms) is spent waiting for data. → more workers"),
         (0.02, {"data_workers": 0}, ""),
         (0.06, {"threshold": {"data_stall_ratio": 0.7}}, ""),
     ],
@@ -62,7 +63,7 @@ def test_a_rank_that_is_late_and_in_what(table: Any, hand: Any) -> None:
     (problem,) = found.problems
     assert problem.sentence.startswith("Rank 1 of run r arrives last: it waits 0% of the time, the others here 40%; ")
     assert problem.sentence.endswith("; it spends 40 ms more per step in phase forward (pid 4242).")
-    assert problem.remedy.endswith("StragglerRank.md")
+    assert problem.remedy.endswith("/runbooks/StragglerRank.md")
     assert (found.runs[0].wait_seconds, found.runs[0].ranks[1].late_phase) == (0.04, "forward")
 
 
@@ -86,7 +87,7 @@ def test_since_when(table: Any, hand: Any) -> None:
         texts = [one.sentence for one in found.problems]
         if pause == 20:
             assert texts[0].startswith("Rank 1 of run r has arrived last for 30 s: it waits 0% of the time")
-            assert texts[1].endswith("30 ms of 100 ms, for 30 s.")
+            assert "for 30 s, 30% of each step (30 ms of 100 ms) has been spent" in texts[1]
     assert [late_for for late_for, _ in seconds] == [data_for for _, data_for in seconds] == [0, 5, 10, 30, 0]
     well = judged(table, hand, *[{"wait": 0.04, "phases": {"data": 0.01}}] * 3)
     assert (well.runs[0].ranks[1].late_for_seconds, well.runs[0].data_for_seconds, well.problems) == (None, None, [])
@@ -143,5 +144,5 @@ def test_before_a_hang_a_missing_step_is_said(table: Any, hand: Any) -> None:
         assert (len(found.problems), found.runs[0].state) == (count, "running")
     (problem,) = found.problems
     assert problem.sentence.startswith("Run r: no step for 10 s, usually 100 ms; rank 0 in data for 10 s")
-    assert problem.remedy == "py-spy dump --pid 4242 shows where rank 0 stands: RunHung.md"
+    assert problem.remedy == f"py-spy dump --pid 4242 shows where rank 0 stands: {RUN_HUNG.runbook}"
     assert (problem.seconds, problem.urgent) == (pytest.approx(10.1), False)

@@ -11,10 +11,14 @@
 {{- $email := $given.email | default dict -}}
 {{- $made := list -}}
 {{- range $receiver := .Files.Get "files/receivers.yml" | fromYamlArray -}}
-  {{- /* The chosen kinds that serve it; all of them where none does. */ -}}
+  {{- /* The chosen kinds of the first group that has any: a pager gets tickets only where nothing else was chosen. */ -}}
   {{- $serving := list -}}
-  {{- range $given.receivers -}}
-    {{- if has . $receiver.servedBy }}{{ $serving = append $serving . }}{{ end -}}
+  {{- range $group := $receiver.servedBy -}}
+    {{- if not $serving -}}
+      {{- range $given.receivers -}}
+        {{- if has . $group }}{{ $serving = append $serving . }}{{ end -}}
+      {{- end -}}
+    {{- end -}}
   {{- end -}}
   {{- $one := dict "name" $receiver.name -}}
   {{- if or (ne $receiver.name "watchdog") (ne (toString $given.watchdog) "false") -}}

@@ -37,7 +37,7 @@ class SortedWindow:
 
     @property
     def spread(self) -> float:
-        """The interquartile range, scaled to a standard deviation: a quarter may be odd without moving it."""
+        """The interquartile range, scaled to a standard deviation; up to a quarter of the values may be outliers."""
         count = len(self._ordered)
         return (self._ordered[(3 * count) // 4] - self._ordered[count // 4]) / _NORMAL_IQR
 

@@ -4,7 +4,7 @@ Runs in the sender thread on what the training thread logged.
 
 Method. Training loss falls, so a plain trailing median lies above the healthy values and hides a spike early on. What
 is scored is the *rise*: the loss minus the median of the last 8 normal losses, in units of how rises normally spread
-(scaled interquartile range of the last 128; a quarter of them may be odd without moving it). Spikes never enter that
+(scaled interquartile range of the last 128; up to a quarter of them may be outliers). Spikes never enter that
 past, so a shift cannot hide itself. Six standard deviations, the limit of OLMo-core's `SkipStepOptimizer`, are the
 least; noise with heavy tails raises the limit to twice the highest score it normally has, and so does a short past.
 docs/evidence/detectors.md has precision and recall beside three peers; `python bench/detectors.py` prints them.
@@ -33,7 +33,7 @@ HEALED_SCORE = 3.0
 
 MIN_RISES = 4
 SHORT_PAST = 5.0
-"""The spread of few rises is a guess: the limit is raised by this over their number, × 2.25 with 4, × 1.04 with 128."""
+"""With few rises the spread is uncertain, so the limit grows by this divided by their number: × 2.25 with 4."""
 
 TAIL_FACTOR = 2.0
 MOST_SCORE = 10.0

@@ -35,6 +35,7 @@ class KnownGpus:
         self._peaks: dict[str, dict[str, float]] = {}  # by UUID and dtype
         self._pids: dict[int, GpuIdentity | None] = {}
         self._xids: dict[tuple[str, tuple[str, ...]], Sample] = {}  # by family, and labels but the index
+        self._kernel: list[Sample] = []
 
     @property
     def words(self) -> Mapping[str, str]:
@@ -54,8 +55,8 @@ class KnownGpus:
         """Return the GPU that a process computes on; None if NVML lists it nowhere, or on more than one."""
         return self._pids.get(pid)
 
-    def take(self, collection: NodeReading) -> list[Sample]:
-        """Return a collection's samples, and those of the GPUs that it does not list."""
+    def take(self, collection: NodeReading) -> None:
+        """Take a collection."""
         listed = {gpu.identity.uuid: gpu for gpu in collection.gpus if gpu.identity.uuid}
         missing = {gpu.identity.index: gpu for uuid, gpu in self._named.items() if uuid not in listed}
         # A GPU that cannot be opened has no UUID; if one is missing at its index, it is that one.
@@ -74,8 +75,11 @@ class KnownGpus:
                 self._named[uuid] = gpu
         for each in samples_of(collection.xid_series, collection.xid_values):
             self._xids[each.metric.name, each.labels[1:]] = each
-        gpus = (each for gpu in self._all() for each in gpu.samples())
-        return [*gpus, *self._xids.values(), *samples_of(collection.kernel_series, collection.kernel_values)]
+        self._kernel = samples_of(collection.kernel_series, collection.kernel_values)
+
+    def samples(self) -> list[Sample]:
+        """Return the last collection's samples, and those of the GPUs that it did not list."""
+        return [*(each for gpu in self._all() for each in gpu.samples()), *self._xids.values(), *self._kernel]
 
     def down(self, word: str) -> list[Sample]:
         """Return what is shown while no line comes, `word` being the gpu collector's."""

@@ -15,6 +15,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from tachograph.backoff import Backoff
 from tachograph.catalog.exporter import WORKER_END_CAUSES
 from tachograph.node.gpu.failure_log import FailureLog
@@ -74,7 +76,8 @@ class GpuSource:
         self._patience = STALE_INTERVALS * interval
         self._silence_limit = silence_limit
         self._gpus = KnownGpus()
-        self._last: GpuSnapshot | None = None
+        self._last: NodeReading | None = None
+        self._last_at = 0.0
         self._collectors: Mapping[str, str] = dict.fromkeys(COLLECTORS, STARTING)
         self._word = STARTING  # the gpu collector's, while no line is fresh
         self._ended = ""  # why no worker runs
@@ -95,12 +98,12 @@ class GpuSource:
         """
         now = time.monotonic()
         last = self._last
-        if last is not None and now - last.monotonic <= self._patience:
-            return last
+        if last is not None and self._is_fresh(now):
+            return GpuSnapshot(tuple(self._gpus.samples()), last.duration, self._last_at, last.ok, last.reason)
         word, reason = self._trouble(now)
         if last is None and word == STARTING:
             return None
-        duration, monotonic = (last.duration, last.monotonic) if last is not None else (0.0, self._heard)
+        duration, monotonic = (last.duration, self._last_at) if last is not None else (0.0, self._heard)
         return GpuSnapshot(tuple(self._gpus.down(word)), duration, monotonic, False, reason)
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
@@ -118,9 +121,12 @@ class GpuSource:
     def collectors(self) -> Mapping[str, str]:
         """Return for gpu, gpm and xid "" if they have something to show, else a word of COLLECTOR_REASONS."""
         now = time.monotonic()
-        if self._last is not None and now - self._last.monotonic <= self._patience:
+        if self._is_fresh(now):
             return self._collectors
         return dict.fromkeys(COLLECTORS, self._trouble(now)[0])
+
+    def _is_fresh(self, now: float) -> bool:
+        return self._last is not None and now - self._last_at <= self._patience
 
     def worker_ends(self) -> Mapping[str, int]:
         """Return how often a worker ended, by cause, all WORKER_END_CAUSES; the exporter's own end does not count."""
@@ -183,7 +189,7 @@ class GpuSource:
 
     async def _listen(self, lines: asyncio.StreamReader) -> str:
         """Take lines until they end, returning "" (half a line is an end), or one cannot be read, returning why."""
-        reader = LineReader()
+        reader = LineReader(msgspec.json.decode)
         try:
             while (line := await lines.readline()).endswith(b"\n"):
                 self._take(reader.read(line))
@@ -217,8 +223,8 @@ class GpuSource:
             return
         if not word and self._reading_since is None:
             self._reading_since = now
-        samples = tuple(self._gpus.take(collection))
-        self._last = GpuSnapshot(samples, collection.duration, now, collection.ok, collection.reason)
+        self._gpus.take(collection)
+        self._last, self._last_at = collection, now
         self._collectors = collection.collectors
         self._word = word
         self._note(word, collection.reason)

@@ -14,7 +14,7 @@ if they changed since. Two lines, shortened:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -149,14 +149,15 @@ class LineWriter:
 
 
 class LineReader:
-    """Reads the lines of one LineWriter, each in its turn."""
+    """Reads the lines of one LineWriter, each in its turn; `decode` parses JSON."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Callable[[str | bytes], Any] = json.loads) -> None:
+        self._decode = decode
         self._known: dict[str, tuple[Series, ...]] = {}
 
     def read(self, line: str | bytes) -> NodeReading:
         """Return a line's collection; raise ValueError, KeyError, TypeError or AttributeError for any other text."""
-        fields = json.loads(line)
+        fields = self._decode(line)
         gpus = tuple(self._gpu(gpu) for gpu in fields["gpus"])
         for key in ("xid", "kernel"):
             fields[f"{key}_series"] = self._series(key, fields[f"{key}_series"])

@@ -11,14 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tachograph.diagnosis import MEMORY_FULL_RATIO
+from tachograph.findings.kinds import (
+    DATA_STALL,
+    LOSS_NOT_FINITE,
+    RANK_DEAD,
+    RANK_FAILED,
+    RANK_FROZEN,
+    RUN_HUNG,
+    STRAGGLER_RANK,
+)
+from tachograph.findings.words import SAID_SECONDS, data_wait
 from tachograph.humanize import age, count, duration, gibibytes, listed, percent
 from tachograph.node.judgement.runs import RankJudgement, RunJudgement
 from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
 
 REASON_LENGTH = 160
 RANKS_NAMED = 6
-SAID_SECONDS = 10.0
-"""A late rank and a wait for data have their time beside them from then on."""
 
 (
     BROKEN_GPU, ENDED, SILENT, NOT_FINITE, HUNG, WARNING, OVERDUE, BLIND, SLOWED, LATE_RANK, DATA, MEMORY, WORN,
@@ -44,7 +52,7 @@ class Problem(NamedTuple):
 
     @property
     def urgent(self) -> bool:
-        """Return whether something does not work, or will not for long."""
+        """Return whether something does not work, or will soon stop working."""
         return self.order < WARNING
 
     @property
@@ -78,7 +86,8 @@ def of_run(run: RunJudgement) -> Iterator[Problem]:
             if rank.late_seconds is not None:
                 text += f"; it spends {duration(rank.late_seconds)} more per step in phase {rank.late_phase}"
             text += f" (pid {rank.pid})." if rank.pid else "."
-            remedy = "compare its phase, and the clocks and temperature of its GPU, with the others': StragglerRank.md"
+            remedy = "compare its phase, and the clocks and temperature of its GPU, with the others': "
+            remedy += STRAGGLER_RANK.runbook
             yield _problem(LATE_RANK, "Late rank", text, run, [rank])._replace(
                 remedy=remedy, seconds=rank.late_for_seconds
             )
@@ -105,7 +114,8 @@ def _lost(run: RunJudgement) -> Iterator[Problem]:
         if run.checkpoint_step is not None:
             saved, when = count(run.checkpoint_step), "after" if run.checkpoint_step >= step else "before"
             text += f"; the last checkpoint, of step {saved}, is from {when} it"
-    remedy = "restart from a checkpoint from before it, without that batch or with a lower rate: LossNotFinite.md"
+    remedy = "restart from a checkpoint from before it, without that batch or with a lower rate: "
+    remedy += LOSS_NOT_FINITE.runbook
     yield _problem(NOT_FINITE, "Loss", f"{text}.", run, lost)._replace(remedy=remedy, seconds=seconds)
 
 
@@ -113,7 +123,9 @@ def _look_at(run: RunJudgement) -> str:
     """Return how to see where a run without a step stands: the process of the rank that holds it up, else of one."""
     running = [rank for rank in run.ranks if rank.state == "running" and rank.pid]
     named = [rank for rank in running if rank.rank == run.culprit] or running[:1]
-    return "".join(f"py-spy dump --pid {rank.pid} shows where rank {rank.rank} stands: RunHung.md" for rank in named)
+    return "".join(
+        f"py-spy dump --pid {rank.pid} shows where rank {rank.rank} stands: {RUN_HUNG.runbook}" for rank in named
+    )
 
 
 def _waits_for_data(run: RunJudgement) -> Iterator[Problem]:
@@ -123,20 +135,18 @@ def _waits_for_data(run: RunJudgement) -> Iterator[Problem]:
     share = min(run.data_seconds / run.step_seconds, 1.0)
     if share <= run.data_limit:
         return
-    whole = duration(run.step_seconds)
-    text = f": {percent(share)} of each step is a wait for data, {duration(run.data_seconds)} of {whole}"
-    workers = {rank.data_workers for rank in run.ranks if rank.state == "running"}
-    if workers == {0.0}:
-        text, remedy = f"{text}, with num_workers=0", "give the DataLoader worker processes: num_workers=4, or more"
+    none = {rank.data_workers for rank in run.ranks if rank.state == "running"} == {0.0}
+    if none:
+        remedy = "give the DataLoader worker processes: num_workers=4, or more"
     else:
-        remedy = "more workers in the DataLoader, or faster storage: DataStall.md"
-    text = f"{text}{_for(run.data_for_seconds, comma=',')}."
+        remedy = f"more workers in the DataLoader, or faster storage: {DATA_STALL.runbook}"
+    text = f": {data_wait(run.data_seconds, run.step_seconds, run.data_for_seconds, workers=not none)}"
     yield _problem(DATA, "Data", text, run)._replace(remedy=remedy, seconds=run.data_for_seconds)
 
 
-def _for(seconds: float | None, comma: str = "") -> str:
+def _for(seconds: float | None) -> str:
     """Return for how long something has been so, once that is news."""
-    return f"{comma} for {age(seconds)}" if seconds is not None and seconds >= SAID_SECONDS else ""
+    return f" for {age(seconds)}" if seconds is not None and seconds >= SAID_SECONDS else ""
 
 
 def of_memory(run: RunJudgement, sizes: Mapping[str, float]) -> Iterator[Problem]:
@@ -160,15 +170,14 @@ def _not_running(run: RunJudgement) -> Iterator[Problem]:
             continue
         first, seconds = found[0], age(seconds_in_state(found[0]))
         if state == "frozen":
-            remedy = f"py-spy dump --pid {first.pid} shows where it stands: RankFrozen.md" if first.pid else ""
+            remedy = f"py-spy dump --pid {first.pid} shows where it stands: {RANK_FROZEN.runbook}" if first.pid else ""
             text = (
                 f" {'has' if len(found) == 1 else 'have'} sent nothing for {seconds} over an open connection: "
                 f"{_stuck(found)}."
             )
         else:
-            remedy = "its log, and `tachograph logs` on all of them, have the cause: " + (
-                "RankDead.md" if state == "dead" else "RankFailed.md"
-            )
+            remedy = "its log, and `tachograph logs` on all of them, have the cause: "
+            remedy += (RANK_DEAD if state == "dead" else RANK_FAILED).runbook
             text = f" {verb}{f', rank {first.rank} first,' * (len(found) > 1)} {seconds} ago"
             if first.message:
                 text += f": {shortened(first.message, REASON_LENGTH)}"

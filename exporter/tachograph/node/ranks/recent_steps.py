@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -60,10 +59,12 @@ NONE_YET = Ordinary(-math.inf, 0.0, 0.0, None, {})
 class RecentSteps:
     """The window over one process: takes what each frame counts, and puts the figures beside its gauges."""
 
-    __slots__ = ("_holds_until", "_plain", "_recent", "_window", "rates", "stood_still")
+    __slots__ = ("_holds_until", "_lengths", "_plain", "_recent", "_window", "rates", "stood_still")
 
     def __init__(self) -> None:
         self._window: deque[Ordinary] = deque([NONE_YET])
+        self._lengths: deque[tuple[float, float]] = deque()
+        """The lengths of the steps between two of the window, which are all of their mean, and how many they are."""
         self._plain = PlainSteps()
         self._recent: dict[str, dict[str, float]] = {}
         self.rates: dict[str, float] = {}
@@ -91,26 +92,44 @@ class RecentSteps:
         return self._recent.get(_RECENT_STEP, {}).get("")
 
     def _add(self, counted: Ordinary) -> None:
-        window = self._window
+        window, made = self._window, counted.steps - self._window[-1].steps
+        self._lengths.append(((counted.seconds - window[-1].seconds) / made, made))
         window.append(counted)
         while window[1].ended <= counted.ended - RECENT_SECONDS and counted.steps - window[1].steps >= RECENT_STEPS:
             window.popleft()
+            self._lengths.popleft()
         first, steps = window[0], counted.steps - window[0].steps
         if steps < RECENT_STEPS:
             return
-        lengths = _lengths(window)
+        lengths = sorted(self._lengths)
         usual = _median_step(lengths)
-        self.stood_still = any((length - usual) * steps > diagnosis.STALL_SECONDS for length, steps in lengths)
-        self.rates = _rates(lengths, usual, first.work, counted.work)
-        own = {phase: (seconds - first.own.get(phase, 0.0)) / steps for phase, seconds in counted.own.items()}
-        self._recent = {
-            _RECENT_STEP: {"": usual},
-            _RECENT_STEPS: {"": steps},
-            _RECENT_PHASE: {phase: seconds for phase, seconds in own.items() if seconds > 0},
-        }
+        self._look_at(lengths, usual, first, counted)
+        own: dict[str, float] = {}
+        for phase, seconds in counted.own.items():
+            if (spent := seconds - first.own.get(phase, 0.0)) > 0:
+                own[phase] = spent / steps
+        self._recent = {_RECENT_STEP: {"": usual}, _RECENT_STEPS: {"": steps}, _RECENT_PHASE: own}
         if counted.wait is not None:
             self._recent[_RECENT_WAIT] = {"": max(0.0, counted.wait - (first.wait or 0.0)) / steps}
         self._holds_until = counted.ended + max(RECENT_SECONDS, RECENT_STEPS * usual) + GRACE_STEPS * usual
+
+    def _look_at(self, lengths: Sequence[tuple[float, float]], usual: float, first: Ordinary, last: Ordinary) -> None:
+        """Work out the rates, steps per second times what a step is worth, and whether one of the steps stood still."""
+        seconds = completed = 0.0
+        self.stood_still = False
+        for length, steps in lengths:
+            if (length - usual) * steps > diagnosis.STALL_SECONDS:
+                self.stood_still = True
+            if length <= usual + diagnosis.HANG_SECONDS:
+                seconds += length * steps
+                completed += steps
+        self.rates = {}
+        made = last.work.get("steps", 0.0) - first.work.get("steps", 0.0)
+        if seconds <= 0 or made <= 0:
+            return
+        for unit, done in last.work.items():
+            if 0 < (worth := (done - first.work.get(unit, 0.0)) / made) < math.inf:
+                self.rates[unit] = worth * completed / seconds
 
 
 class PlainSteps:
@@ -176,35 +195,19 @@ class PlainCounts(NamedTuple):
         )
 
 
-def _lengths(window: Sequence[Ordinary]) -> list[tuple[float, float]]:
-    """Return the lengths of the steps between two frames, which are all of their mean, and how many they are."""
-    return sorted(
-        ((after.seconds - before.seconds) / (after.steps - before.steps), after.steps - before.steps)
-        for before, after in pairwise(window)
-    )
-
-
 def _median_step(lengths: Sequence[tuple[float, float]]) -> float:
     """Return the length that half of the steps have at most."""
-    shorter, half = 0.0, sum(steps for _, steps in lengths) / 2
-    for (length, steps), (longer, _) in pairwise([*lengths, lengths[-1]]):
+    all_steps = 0.0
+    for _, steps in lengths:
+        all_steps += steps
+    shorter = 0.0
+    for place, (length, steps) in enumerate(lengths):
         shorter += steps
-        if shorter >= half:
-            return length if shorter > half else (length + longer) / 2
+        if shorter > all_steps / 2:
+            return length
+        if shorter == all_steps / 2:
+            return (length + lengths[min(place + 1, len(lengths) - 1)][0]) / 2
     return lengths[-1][0]
-
-
-def _rates(
-    lengths: Sequence[tuple[float, float]], usual: float, before: Mapping[str, float], after: Mapping[str, float]
-) -> dict[str, float]:
-    """Return what a second is worth by unit: steps per second times what a step is worth."""
-    moved = [(length * steps, steps) for length, steps in lengths if length <= usual + diagnosis.HANG_SECONDS]
-    seconds, completed = (sum(each) for each in zip(*moved, strict=True))
-    made = after.get("steps", 0.0) - before.get("steps", 0.0)
-    if seconds <= 0 or made <= 0:
-        return {}
-    worth = {unit: (done - before.get(unit, 0.0)) / made for unit, done in after.items()}
-    return {unit: each * completed / seconds for unit, each in worth.items() if 0 < each < math.inf}
 
 
 def _counted(series: RankSeries, ended: float | None) -> Ordinary | None:

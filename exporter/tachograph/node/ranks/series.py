@@ -27,6 +27,17 @@ _HIDDEN: Mapping[str, frozenset[str]] = {
 }
 """Level -> wire keys of the families that it does not show."""
 
+_NUMBERS: Mapping[str, bool] = {
+    key: row.kind == COUNTER
+    for key, row in TRAIN_METRICS.items()
+    if row.own_label is None and not (row.merged or row.concluded)
+}
+"""Wire keys of the families that are one number of a rank, and whether it is a counter."""
+
+_NONE: Mapping[str, float] = {}
+_LONG = 2**63
+"""An integer from which on it may have no double."""
+
 
 class RankSeries:
     """The accepted series of one process; dropped ones are counted in `drops` by `catalog.DROP_REASONS`."""
@@ -59,6 +70,16 @@ class RankSeries:
         if len(metrics) > MOST_FAMILIES:
             self._drops["unknown_metric"] += len(metrics) - MOST_FAMILIES
         for key, value in islice(metrics.items(), MOST_FAMILIES):
+            # Most of a frame: a gauge that has room, and a counter that is known and does not fall. The rest is below.
+            counts = _NUMBERS.get(key)
+            if counts is not None and (type(value) is float or (type(value) is int and -_LONG < value < _LONG)):
+                if not counts and room > 0:
+                    self.gauges[key] = {"": float(value)}
+                    room -= 1
+                    continue
+                if counts and self.counters.get(key, _NONE).get("", math.inf) <= value < math.inf:
+                    self.counters[key][""] = float(value)
+                    continue
             row = TRAIN_METRICS.get(key)
             if row is None or row.concluded:
                 self._drops["unknown_metric"] += len(value) if isinstance(value, dict) else 1
@@ -78,7 +99,7 @@ class RankSeries:
     def _family(self, row: Metric, values: Iterable[tuple[str, object]], room: int, deltas: list[CounterDelta]) -> int:
         """Apply one family; return how many series it added to this rank, and append what it adds to the run.
 
-        Most of the cost of a frame is here, so the usual case, a number of a known series, makes no call.
+        A good part of the cost of a frame is here, so the usual case, a number of a known series, makes no call.
         """
         counts, merged = row.kind == COUNTER, row.merged
         if merged:

@@ -1,4 +1,4 @@
-"""The checksum of the parameters, and the product whose answer is known."""
+"""The checksum of the parameters, and the product whose result is known."""
 
 from __future__ import annotations
 
