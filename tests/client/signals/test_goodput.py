@@ -60,9 +60,14 @@ class Rank:
         """Enter a step, of this number or the next one."""
         if number is not None:
             self.step.next = number
-        if self.step.before is None:  # as Step does: init ends with the first step
-            self.clock.phases["other"].__enter__()
+        if self.step.before is None:
+            if self.clock.current.name == "init":  # as Step does: init ends with the first step
+                self.clock.phases["other"].__enter__()
             self.step.before = tuple(self.clock.phases[phase].seconds for phase in PHASES)
+
+    def give_up(self) -> None:
+        """Leave the first step without completing it."""
+        self.step.before = None
 
     def complete(self, tag: str | None = None, wait: float = 0.0, number: int | None = None, **seconds: float) -> None:
         """Complete a step with the given seconds per phase, `wait` of them exposed."""
@@ -208,6 +213,20 @@ def test_what_precedes_the_first_step_is_what_its_phase_says(now: list[float], a
                 rank.ask()
         rework = {"rework": repeated * 0.1} if repeated else {}
         assert rank.ask() == {"init": 1.0, "data": 8.0, "eval": 2.0, "productive": 8.0 - repeated * 0.1, **rework}
+
+
+def test_a_first_step_that_is_given_up_repeats_nothing(now: list[float]) -> None:
+    """A loop without marks begins a step with each batch, and trains on none of those that it skips."""
+    rank = Rank(now, last_step=40)
+    for _ in range(5):
+        rank.begin()
+        rank.spend(1.0, "data")
+        rank.ask()
+        rank.give_up()
+        rank.spend(1.0, "data")
+        rank.ask()
+    rank.complete(number=35, forward=0.5)
+    assert rank.ask() == {"data": 10.0, "rework": 0.5}
 
 
 def test_a_first_step_whose_number_comes_late_is_no_rework(now: list[float]) -> None:

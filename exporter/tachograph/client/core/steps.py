@@ -77,8 +77,8 @@ class Step(Uncopied):
     `number` is the step this is, from 0. A step that ends with an exception is not completed and not counted; one that
     is entered inside itself is one step, from the inner entry on. `given` is the tag that the next step begins with,
     `accumulating` marks what ends next as a micro-step: its time belongs to the step that completes. `before` are the
-    seconds per phase, in the order of `PHASES`, that came before the first one. `records` are the fields of a
-    `StepRecord` for every completed step, for the sender thread to take out.
+    seconds per phase, in the order of `PHASES`, that came before the first step, one that was given up not counted.
+    `records` are the fields of a `StepRecord` for every completed step, for the sender thread to take out.
     """
 
     __slots__ = (
@@ -185,6 +185,8 @@ class Step(Uncopied):
         self.accumulating = False
         if not ended_well:
             self.given = None if self.completed else FIRST_TAG
+            if not self.completed:
+                self.before = None
             if len(self.logged) < RING_LIMIT:
                 self.logged.append((self.number, VOID))
 

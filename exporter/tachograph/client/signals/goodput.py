@@ -79,13 +79,13 @@ class Goodput:
         self._reported: Seconds = dict.fromkeys(_PLACES, 0.0)
         self._usual: deque[float] = deque(maxlen=MEDIAN_OF)
         self._limit: float | None = None
-        self._begun = self._completed = False
+        self._completed = False
         self._undecided: list[tuple[int, Seconds]] = []
 
     def observe(self, record: StepRecord) -> None:
         """Book a completed step, with all that came between it and the one before."""
         self._book_start()
-        self._begun = self._completed = True
+        self._completed = True
         wait = record.wait - self._wait if self._wait < record.wait < inf else 0.0
         booked, stalled = self._book(self._take(record.seconds), wait)
         if self._answered() or len(self._undecided) >= UNDECIDED_STEPS:
@@ -107,7 +107,8 @@ class Goodput:
             self._undecided.clear()
         seconds = self._clock.read()[2]
         open_, _ = self._book(self._since_last([seconds[phase] for phase in PHASES]), 0.0)
-        if self._begun and (self._completed or self._step.next):  # else a first step that has not got its number yet
+        # A first step that has no number yet may get one late; before it begins, nothing is done again.
+        if self._completed or (self._step.before is not None and self._step.next):
             open_ = self._judged(self._step.next, open_)
         known = (self._settled, open_, *(booked for _, booked in self._undecided))
         self._report({place: sum(each[place] for each in known) for place in _PLACES})
@@ -117,9 +118,8 @@ class Goodput:
         }
 
     def _book_start(self) -> None:
-        """Book what came before the first step, by its phases, once that has begun."""
-        if not self._begun and (before := self._step.before) is not None:
-            self._begun = True
+        """Book what came before the first step, by its phases, once that has begun, or begun anew."""
+        if not self._completed and (before := self._step.before) is not None:
             self._add(self._book(self._take(before), 0.0)[0])
 
     def _settle(self, number: int, booked: Seconds) -> None:
