@@ -471,11 +471,24 @@ def twice() -> float:
 
 
 @kind
+def twice_and_kept() -> float:
+    """Two trainings, while the script keeps the model and the optimizer of the first one."""
+    kept = model()
+    optimizer = sgd(kept.parameters())
+    for (batch,) in batches():
+        loss = loss_of(kept, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return plain() + 0 * sum(each.numel() for each in kept.parameters())
+
+
+@kind
 def second_phase() -> float:
     """One model, first a part of it by one optimizer, then all of it by another, while the first is kept."""
     network = model()
     first, second = sgd(network[1].parameters()), sgd(network.parameters())
-    for index, (batch,) in enumerate(batches(STEPS + 2)):  # which the second has for two steps before it counts
+    for index, (batch,) in enumerate(batches()):
         loss = loss_of(network, batch)
         network.zero_grad()
         loss.backward()

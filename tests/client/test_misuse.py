@@ -58,7 +58,7 @@ def test_misuse_is_said_once(
 
     def lines() -> list[str]:
         texts = (line.getMessage() for line in caplog.records)
-        return [text for text in texts if wrong in text and not text.startswith(f"{SAYS}not recorded:")]
+        return [text for text in texts if wrong in text and not text.startswith(f"{SAYS}not recorded as meant:")]
 
     until(lines)
     recorder.close()
@@ -162,7 +162,7 @@ def test_the_end_says_what_was_not_recorded(caplog: pytest.LogCaptureFixture, tm
 
     (line,) = at_the_end()
     read = state.misuse.metrics()["misuse_total"]["unknown_name"]
-    assert line == f"{SAYS}not recorded: {read:,} × step.log(los=…) is dropped: did you mean loss?"
+    assert line == f"{SAYS}not recorded as meant: {read:,} × step.log(los=…) is dropped: did you mean loss?"
     caplog.clear()
     Recorder(socket=tmp_path / "none.sock").close()
     assert not at_the_end()

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -288,6 +289,35 @@ def test_checkpoints_and_resumes(exporter: Any, record: Make, now: list[float]) 
     assert metrics["checkpoint_failures_total"] == 2
     assert metrics["tagged_steps_total"] == {"warm-up": 1}
     assert [event["kind"] for event in state["events"]] == ["resumed", "checkpoint_saved", "checkpoint_failed"]
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_resume_that_waits_before_its_first_step_repeats_nothing(
+    exporter: Any, record: Make, now: list[float], numbered: bool
+) -> None:
+    """A loader that skips what an earlier process trained on is waited for in phase data, then every step is new.
+
+    Steps without a number count on from what was resumed.
+    """
+    exporter.answer = {"ok": True, "last_step": 40, "ended": time.time()}
+    recorder = record()
+    if not numbered:
+        recorder.resumed(40)
+    with recorder.phase("data"):
+        for _ in range(4):
+            now[0] += 2
+            recorder.checkpoint_failed()  # has a frame sent now
+            exporter.next_state()
+    for step in range(40, 80):
+        with recorder.step(step if numbered else None):
+            now[0] += 0.1
+    recorder.checkpoint_failed()
+    state = exporter.next_state()
+    assert state["step"] == 80
+    lost = {cause: seconds for cause, seconds in state["metrics"]["lost_seconds_total"].items() if seconds > 0.01}
+    assert lost.pop("restart", 0.0) < 60
+    assert lost == {"data": pytest.approx(8.0)}
+    assert state["metrics"]["productive_seconds_total"] == pytest.approx(4.0)
 
 
 def test_a_forked_child_leaves_the_parents_sinks_alone(exporter: Any, start: Callable[..., Any]) -> None:

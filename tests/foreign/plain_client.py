@@ -3,7 +3,7 @@
     python plain_client.py RUN RANKS [FAULT RANK AT]
 
 Each rank works for 0.15 s a step and then waits for the others at a barrier. At step AT the named rank hangs while it
-loads data, works three times as long from then on, or is killed: `hang`, `slow`, `die`.
+loads data, works three times as long from then on, is killed, or its loss is NaN: `hang`, `slow`, `die`, `nan`.
 """
 
 import json
@@ -22,6 +22,7 @@ class Rank:
         self.steps, self.ended = 0, time.time()
         self.seconds = {"data": 0.0, "forward": 0.0, "collective": 0.0}
         self.phase, self.since = "data", time.time()
+        self.loss: float | str = 2.5
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(os.environ["TACHOGRAPH_SOCKET"])
         self.say(type="hello", run=run, rank=rank, local_rank=rank, world_size=ranks, pid=os.getpid())
@@ -32,7 +33,7 @@ class Rank:
 
     def send(self) -> None:
         for sequence in range(1, 100_000):
-            metrics = {"steps_total": self.steps, "phase_seconds_total": self.seconds}
+            metrics = {"steps_total": self.steps, "phase_seconds_total": self.seconds, "loss": self.loss}
             self.say(
                 type="state", seq=sequence, time=time.time(), step=self.steps, phase=self.phase, phase_since=self.since,
                 metrics=metrics, **({"progress_time": self.ended} if self.steps else {}),
@@ -52,6 +53,8 @@ def train(me: Rank, meet: Barrier, fault: str, at: int) -> None:
             print(time.time(), flush=True)
         if odd == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if odd == "nan":
+            me.loss = "NaN"
         time.sleep(10_000 if odd == "hang" else 0.05)
         me.enter("forward")
         time.sleep(0.3 if odd == "slow" else 0.1)

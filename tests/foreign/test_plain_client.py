@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +19,11 @@ CLIENT = Path(__file__).with_name("plain_client.py")
 RANKS, CULPRIT, AT = 4, 2, 300
 """The fault comes at the 300th step, after 45 s."""
 
+STEPS_BETWEEN_FRAMES = 20
+"""More than a rank makes between two frames, a second apart."""
+
 DEADLINE = 240.0
-FAULTS = {"hang": "RunHung", "slow": "StragglerRank", "die": "RankDead"}
+FAULTS = {"hang": "RunHung", "slow": "StragglerRank", "die": "RankDead", "nan": "LossNotFinite"}
 """Each fault, and its page."""
 
 
@@ -29,10 +33,8 @@ def stack(pager: Pager, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
         yield running
 
 
-def test_hang_straggler_and_death_name_their_rank(
-    stack: Stack, pager: Pager, record_property: Callable[[str, object], None]
-) -> None:
-    """Three runs at once on one node, each with a fault of its own; each has its one page, and nobody else's."""
+def test_each_fault_names_its_rank(stack: Stack, pager: Pager, record_property: Callable[[str, object], None]) -> None:
+    """Four runs at once on one node, each with a fault of its own; each has its one page, and nobody else's."""
     environment = {"TACHOGRAPH_SOCKET": str(stack.socket)}
     for fault in FAULTS:
         command = [sys.executable, CLIENT, fault, str(RANKS), fault, str(CULPRIT), str(AT)]
@@ -42,6 +44,12 @@ def test_hang_straggler_and_death_name_their_rank(
         assert page is not None, [(each.alert, dict(each.labels)) for each in pager.pages()]
         run, rank = page.labels["run"], page.labels["rank"]
         assert (run.rpartition("/")[2], rank) == (fault, str(CULPRIT)), page.annotations
+        if fault == "nan":
+            step = re.search(
+                r"NaN or infinite, first on rank 2 \([^)]*\) at step (\d+)", page.annotations["description"]
+            )
+            assert step is not None, page.annotations
+            assert AT <= int(step[1]) <= AT + STEPS_BETWEEN_FRAMES
         began = float(next((stack.folder).glob(f"**/client-{fault}*.log")).read_text(encoding="utf-8").split()[0])
         record_property(f"seconds to {alert}", round(page.time - began, 1))
         print(f"{alert}: {page.time - began:.1f} s after the fault")

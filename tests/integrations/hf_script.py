@@ -84,6 +84,13 @@ resumed.add_callback(UntilScraped())
 TachographCallback(run="resumed", sequence_length=TOKENS).attach(resumed)
 resumed.train(resume_from_checkpoint=f"{FOLDER}/checkpoint-{STEPS}")
 
+twice = TachographCallback(run="twice")
+for _ in range(2):  # as in a sweep
+    one = trainer(10)
+    one.add_callback(UntilScraped())
+    twice.attach(one)
+    one.train()
+
 given = trainer(10)
 recorder = tachograph.Recorder(run="given")
 TachographCallback(recorder=recorder).attach(given)

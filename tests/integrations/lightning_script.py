@@ -55,11 +55,17 @@ class Module(lightning.LightningModule):
 
 
 def fit(
-    kind: str, run: str | tachograph.Recorder | None, resume: str | None = None, epochs: int = 1, **more: Any
+    kind: str,
+    run: str | tachograph.Recorder | TachographCallback | None,
+    resume: str | None = None,
+    epochs: int = 1,
+    **more: Any,
 ) -> Module:
     lightning.seed_everything(0, verbose=False)
     who = {"recorder" if isinstance(run, tachograph.Recorder) else "run": run}
     callbacks: list[Any] = [] if run is None else [TachographCallback(**who)]  # type: ignore[arg-type]
+    if isinstance(run, TachographCallback):
+        callbacks = [run]
     callbacks.append(
         ModelCheckpoint(FOLDER, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
     )
@@ -82,6 +88,9 @@ recorded = fit("automatic", "automatic", accumulate_grad_batches=4, profiler="si
 print("unchanged", weights(without) == weights(recorded))
 fit("automatic", "resumed", resume=f"{FOLDER}/last.ckpt", epochs=2, accumulate_grad_batches=4)
 fit("manual", "manual")
+twice = TachographCallback(run="sweep")
+fit("automatic", twice)
+fit("automatic", twice)
 fit("automatic", tachograph.Recorder(run="given"), epochs=2)
 time.sleep(1.2)  # the recorder is the script's: its record goes on, and is sent once a second
 fit("fails", "fails")

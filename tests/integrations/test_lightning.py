@@ -67,6 +67,13 @@ def test_a_resumed_training_goes_on_counting(done: Any) -> None:
     assert done.value("steps_total", run="resumed", rank=0) == BATCHES // 4
 
 
+def test_two_trainings_in_one_process_are_counted_each_for_itself(done: Any) -> None:
+    """With one callback: the second begins anew, and none of its steps was done before."""
+    assert done.value("restarts_total", run="sweep", rank=0) == 1
+    assert done.value("steps_total", run="sweep", rank=0) == BATCHES
+    assert done.value("lost_seconds_total", run="sweep", cause="rework") == 0
+
+
 def test_a_recorder_of_the_callers_stays_open(done: Any) -> None:
     """A recorder that was given is not closed with the training; it knows at which step that was to end."""
     assert done.value("steps_total", run="given", rank=0) == 2 * BATCHES

@@ -295,6 +295,8 @@ class Observer:
                 if loop is None:
                     return
             counts = self._optimizers.counts(optimizer)
+            if counts:
+                self._optimizers.counted()
             if counts and self._restored is not None:
                 self._number(loop)
             if counts and self._compiled_steps and (rate := rate_of(optimizer)) is not None:
@@ -302,19 +304,19 @@ class Observer:
         self._step.update_ends(loop, who, counts=counts, **logged)
 
     def _choose(self, loop: Loop, optimizer: Any) -> Loop | None:
-        """Have this optimizer count; return the loop that is recorded from now on.
+        """Have this optimizer count, also the steps that it has made; return the loop that is recorded from now on.
 
-        Where the model is gone that was trained so far, this is another training, with a record of its own.
+        Where it trains another model than the one before, this is another training, with a record of its own.
         """
-        if self._optimizers.model_is_gone:
-            self._step.settle(loop)
+        if self._optimizers.begins_another(optimizer):
             self._save_is_over(loop, wait=True)
             self.recording.begin_again()
-            self._begin_training()
             again = self.recording.here()
             if again is None:
                 return None
             loop = again
+            self._mode, self._saves = EvaluationMode(self._optimizers), Saves()
+        self._step.count_others(loop)
         self._optimizers.choose(optimizer)
         self._watch_optimizer(loop, optimizer)
         return loop

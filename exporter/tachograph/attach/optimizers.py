@@ -21,6 +21,7 @@ class Optimizers:
         self._trained: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._primary: ref[Any] | None = None
         self._parameter: ref[Any] | None = None
+        self._newer: list[ref[Any]] = []
         self._versions: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self.trained_seen = False
 
@@ -28,6 +29,8 @@ class Optimizers:
         """Remember an optimizer."""
         self._made = [each for each in self._made if each() is not None]
         self._made.append(ref(optimizer))
+        self._newer = [each for each in self._newer if each() is not None]
+        self._newer.append(ref(optimizer))
         self._trained.clear()
 
     @property
@@ -38,6 +41,7 @@ class Optimizers:
     def choose(self, optimizer: Any) -> None:
         """Have this one count from now on."""
         self._primary = ref(optimizer)
+        self._newer.clear()
         parameter = next((each for group in optimizer.param_groups for each in group["params"]), None)
         self._parameter = None if parameter is None else ref(parameter)
 
@@ -46,9 +50,24 @@ class Optimizers:
         """Whether the one that counted is gone, and what it has trained: a training is over."""
         return self._parameter is not None and self._parameter() is None and not self.one_counts
 
+    def begins_another(self, optimizer: Any) -> bool:
+        """Whether this one, which is to count, trains another model: the one before is gone, or kept by the script.
+
+        What was made before the last step is an optimizer of the same training, such as that of a second phase.
+        """
+        primary = None if self._primary is None else self._primary()
+        if primary is None or not any(each() is optimizer for each in self._newer):
+            return self.model_is_gone
+        own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        return not any(id(parameter) in own for group in primary.param_groups for parameter in group["params"])
+
     def counts(self, optimizer: Any) -> bool:
         """Whether a step of this optimizer is a step of the training."""
         return self._primary is not None and self._primary() is optimizer
+
+    def counted(self) -> None:
+        """Note a step of the training: optimizers made so far belong to it."""
+        self._newer.clear()
 
     def updated(self) -> Any:
         """Return the optimizer that counts, else another, if its parameters were updated since the last call."""

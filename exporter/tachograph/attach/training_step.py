@@ -225,6 +225,26 @@ class TrainingStep:
         if self.at is At.FORWARD:
             loop.enter("forward")
 
+    def count_others(self, loop: Loop) -> None:
+        """Count the updates that were taken for another optimizer's, now that it is the one that counts.
+
+        The step that it updates is the next one, in this loop or in that of another training. When the others ended is
+        not known any more: they are no ordinary steps.
+        """
+        is_counted = self.counts_no_more
+        for _ in range(self._others if is_counted else 0):
+            if not loop.stepping:
+                loop.begin()
+            loop.recorder.tag("restart")
+            loop.end()
+            self._summary.steps += 1
+        self._others, self._most_others, self._completed = 0, FIRST_OTHERS, 0
+        self._usual_updates, self._usual_backwards = 1, 0
+        if not loop.stepping:
+            loop.begin()
+        if self.at in (At.UPDATE, At.BACKWARD):
+            loop.enter("optimizer" if self.at is At.UPDATE else "backward")
+
     def settle(self, loop: Loop) -> None:
         """Complete a step that was updated, as nothing else of it followed; forget what was another optimizer's."""
         if self.at is At.UPDATE and not self._closures:

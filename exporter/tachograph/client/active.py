@@ -75,7 +75,9 @@ class ActiveCalls(NoOpCalls):
         """Open the outputs and connect to the exporter."""
         state = self.state
         state.accelerator.locate()
-        goodput = Goodput(state.clock, state.step, lambda: self.last_step, self._ended_before)
+        goodput = Goodput(
+            state.clock, state.step, lambda: self.last_step, self._ended_before, answered=lambda: self.received
+        )
         state.observers.add(goodput)
         state.sources.add(goodput)
         self.outputs = Outputs(state, sinks, trace)
@@ -244,6 +246,8 @@ class ActiveCalls(NoOpCalls):
         if begun is not None:
             self.state.checkpoints.resumed(begun, took)
             self.state.logged.resumed = True
+            if not (self.step.next or self.step.under_way):
+                self.step.next = begun
             self._wake()
 
     def add_source(self, source: MetricSource) -> None:

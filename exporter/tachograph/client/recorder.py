@@ -358,7 +358,7 @@ class Recorder(Uncopied):
     def resumed(self, step: int, seconds: float | None = None) -> None:
         """Report that this attempt resumes from the checkpoint of `step`, loaded in `seconds`.
 
-        Steps are not renumbered by it: `step(number)` does that.
+        Steps that are given no number count on from there, if none has begun yet.
         """
         self._calls.resumed(step, seconds)
 

@@ -217,6 +217,28 @@ def test_a_failed_micro_step_begins_the_step_anew(now: list[float]) -> None:
     assert [(fields[0], fields[2] - fields[1]) for fields in step.records] == [(0, 1.0)]
 
 
+def test_what_came_before_the_first_step_is_known_by_phase(now: list[float]) -> None:
+    """Up to the entry of the first one, or of its first micro-step; one that is given up is not it."""
+    clock = PhaseClock()
+    step = Step(clock, Counter())
+    assert step.before is None
+    now[0] += 5
+    step.__enter__()
+    now[0] += 1
+    step.__exit__(ZeroDivisionError, None, None)
+    assert step.before is None
+    with clock.phases["data"]:
+        now[0] += 8
+    for _ in range(3):
+        step.accumulating = step.completed == 0 and step.before is None
+        with step:
+            now[0] += 1
+        assert step.before is not None
+        assert dict(zip(PHASES, step.before, strict=True)) == {
+            **dict.fromkeys(PHASES, 0.0), "init": 5.0, "other": 1.0, "data": 8.0,
+        }  # fmt: skip
+
+
 def test_a_step_inside_itself_is_one_step(step: Step) -> None:
     """A callback and a loop that both mark the step count it once, and leave the clock as it was."""
     clock = step._clock

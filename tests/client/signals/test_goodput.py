@@ -14,15 +14,16 @@ from tachograph.catalog.rank import LOST_CAUSES, PHASES
 from tachograph.client.core import phases
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.steps import StepRecord
-from tachograph.client.signals.goodput import HANG_SECONDS, HANG_STEPS, LONGEST_GAP, MEDIAN_OF, Goodput
+from tachograph.client.signals.goodput import HANG_SECONDS, HANG_STEPS, LONGEST_GAP, MEDIAN_OF, UNDECIDED_STEPS, Goodput
 
 EPOCH = 1_763_690_000.0
 
 
 class Number:
-    """Which step is next."""
+    """Which step is next, and what came before the first one."""
 
     next = 0
+    before: tuple[float, ...] | None = None
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Rank:
     last_step: int | None = None
     ended: float | None = None
     wait: float = 0.0
+    answered: bool = True
     told: list[dict[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -41,8 +43,9 @@ class Rank:
         self.goodput = Goodput(
             self.clock,
             self.step,  # type: ignore[arg-type]
-            lambda: self.last_step,
-            lambda: self.ended,
+            lambda: self.last_step if self.answered else None,
+            lambda: self.ended if self.answered else None,
+            answered=lambda: self.answered,
             wall=lambda: EPOCH + self.now[0] - self.began,
         )
 
@@ -53,10 +56,22 @@ class Rank:
         with self.clock.phases[phase]:
             self.now[0] += seconds
 
-    def complete(self, tag: str | None = None, wait: float = 0.0, **seconds: float) -> None:
+    def begin(self, number: int | None = None) -> None:
+        """Enter a step, of this number or the next one."""
+        if number is not None:
+            self.step.next = number
+        if self.step.before is None:
+            if self.clock.current.name == "init":  # as Step does: init ends with the first step
+                self.clock.phases["other"].__enter__()
+            self.step.before = tuple(self.clock.phases[phase].seconds for phase in PHASES)
+
+    def give_up(self) -> None:
+        """Leave the first step without completing it."""
+        self.step.before = None
+
+    def complete(self, tag: str | None = None, wait: float = 0.0, number: int | None = None, **seconds: float) -> None:
         """Complete a step with the given seconds per phase, `wait` of them exposed."""
-        if self.clock.current.name == "init":  # as Step does: init ends with the first step
-            self.clock.phases["other"].__enter__()
+        self.begin(number)
         for phase, spent in seconds.items():
             self.spend(spent, phase)
         self.wait += wait
@@ -176,6 +191,73 @@ def test_a_repeated_step_is_rework_while_it_lasts(now: list[float]) -> None:
     rank.step.next = 0
     rank.spend(3.0, "backward")
     assert rank.ask() == {"rework": 4.0}
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_what_precedes_the_first_step_is_what_its_phase_says(now: list[float], asks: bool) -> None:
+    """A resumed loader that skips what was trained on waits for data, before a new step and before a repeated one."""
+    for begin, repeated in ((40, 0), (35, 5), (0, 40), (55, 0)):
+        rank = Rank(now, last_step=40)
+        rank.spend(1.0)
+        for _ in range(8):
+            rank.spend(1.0, "data")
+            if asks:
+                rank.ask()
+        rank.spend(2.0, "eval")
+        if asks:
+            rank.ask()
+        rank.begin(begin)
+        for step in range(80):
+            rank.complete(number=begin + step, forward=0.1)
+            if asks:
+                rank.ask()
+        rework = {"rework": repeated * 0.1} if repeated else {}
+        assert rank.ask() == {"init": 1.0, "data": 8.0, "eval": 2.0, "productive": 8.0 - repeated * 0.1, **rework}
+
+
+def test_a_first_step_that_is_given_up_repeats_nothing(now: list[float]) -> None:
+    """A loop without marks begins a step with each batch, and trains on none of those that it skips."""
+    rank = Rank(now, last_step=40)
+    for _ in range(5):
+        rank.begin()
+        rank.spend(1.0, "data")
+        rank.ask()
+        rank.give_up()
+        rank.spend(1.0, "data")
+        rank.ask()
+    rank.complete(number=35, forward=0.5)
+    assert rank.ask() == {"data": 10.0, "rework": 0.5}
+
+
+def test_a_first_step_whose_number_comes_late_is_no_rework(now: list[float]) -> None:
+    """Until it is completed under its number it is booked by its phases: only then is it certain what it repeats."""
+    rank = Rank(now, last_step=40)
+    rank.begin()
+    for _ in range(30):
+        rank.spend(1.0, "forward")
+        rank.ask()
+    rank.complete(number=40)
+    assert rank.ask() == {"productive": 30.0}
+
+
+def test_an_answer_that_comes_late_finds_the_steps_it_is_about(now: list[float]) -> None:
+    """What was completed before the exporter answered is judged by its answer: the earlier process had done 40."""
+    rank = Rank(now, last_step=40, answered=False)
+    for step in range(50):
+        rank.complete(number=35 + step, forward=0.1)
+    rank.answered = True
+    assert rank.ask() == {"productive": 4.5, "rework": 0.5}
+
+
+def test_steps_without_an_answer_are_new(now: list[float]) -> None:
+    """A sink without an exporter is told of them at once, and none is lost or counted twice afterwards."""
+    rank = Rank(now, last_step=40, answered=False)
+    for step in range(3 * UNDECIDED_STEPS):
+        rank.complete(number=100 + step, forward=0.1)
+        if step % 100 == 0:
+            assert rank.ask() == {"productive": 0.1 * (step + 1)}
+    rank.answered = True
+    assert rank.ask() == {"productive": 0.1 * 3 * UNDECIDED_STEPS}
 
 
 def test_a_resume_without_lost_steps_is_no_rework(now: list[float]) -> None:

@@ -15,7 +15,7 @@ from tachograph.client.core.steps import Step
 from tachograph.client.hello.workload import Workload
 from tachograph.client.recorder import Recorder
 from tachograph.client.signals.logged import Logged
-from tachograph.client.signals.work import WorkCounters
+from tachograph.client.signals.work import WHOLE_RUN_STEPS, WorkCounters
 from tests.client.fake_cuda import Cuda, Tensor
 
 Make = Callable[..., Recorder]
@@ -148,20 +148,48 @@ def test_what_is_no_amount_is_dropped(wrong: object) -> None:
     assert ("not below 0" in text) == (type(wrong) in {int, float})
 
 
+WHOLE, EACH = 4_194_304, 524_288
+
+
 def test_the_whole_runs_amount_is_told_from_the_ranks() -> None:
-    """The constructor takes the whole run's: who logs the same number counts it once on every rank."""
-    loop = Loop(world_size=8, tokens_per_step=4_194_304)
-    loop.train({"tokens": 524_288})
-    loop.counters()
-    assert not loop.misuse.notices()
-    loop.train({"tokens": 4_194_304})
-    assert loop.counters() == {"tokens_total": 524_288 + 4_194_304}
+    """The constructor takes the whole run's: who logs the same number counts it on every rank, which is said once."""
+    loop = Loop(world_size=8, tokens_per_step=WHOLE)
+    for step in range(1, 3 * WHOLE_RUN_STEPS):
+        assert bool(loop.misuse.notices()) == (step > WHOLE_RUN_STEPS)
+        loop.train({"tokens": WHOLE})
+        assert loop.counters() == {"tokens_total": step * WHOLE}
+        loop.logged.read()
+    assert loop.misuse.metrics() == {"misuse_total": {"wrong_type": 1}}
     [text] = loop.misuse.notices()
-    assert "step.log(tokens=…) is as much as was given for a step of the whole run" in text
-    for other in (Loop(tokens_per_step=10), Loop(world_size=8, samples_per_step=8)):
-        other.train({"tokens": 10}, {"tokens": 0})
-        other.counters()
-        assert not other.misuse.notices()
+    assert text.startswith("step.log(tokens=…) has been for 20 steps what was given for a step of the whole run")
+    assert "is counted on each rank" in text
+    assert "dropped" not in text
+
+
+@pytest.mark.parametrize("ramp", [
+    [EACH] * 50 + [WHOLE] + [EACH] * 50, [WHOLE - 1000 + 500 * step for step in range(100)],
+    [WHOLE // 2] * 30 + [WHOLE] * 40 + [2 * WHOLE] * 30, [WHOLE] * 5 + [2 * WHOLE] * 40, [0] * 40,
+])  # fmt: skip
+def test_an_amount_that_is_once_the_whole_runs_is_no_misuse(ramp: list[int]) -> None:
+    """A batch size that warms up passes it; whoever has logged anything else logs what it does itself."""
+    loop = Loop(world_size=8, tokens_per_step=WHOLE)
+    for tokens in ramp:
+        loop.train({"tokens": tokens})
+        loop.counters()
+        loop.logged.read()
+    assert not loop.misuse.notices()
+    assert loop.counters() == {"tokens_total": sum(ramp)}
+
+
+@pytest.mark.parametrize("given", [{"tokens_per_step": 10}, {"world_size": 8, "samples_per_step": 8}])
+def test_one_rank_alone_is_the_whole_run(given: dict[str, Any]) -> None:
+    """And of what was not given nobody knows how much it is."""
+    loop = Loop(**given)
+    for _ in range(2 * WHOLE_RUN_STEPS):
+        loop.train({"tokens": 10}, {"tokens": 0})
+        loop.counters()
+        loop.logged.read()
+    assert not loop.misuse.notices()
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("tokens_per_step", "tokens"), ("flops_total", "flops")])

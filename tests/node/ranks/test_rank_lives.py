@@ -211,3 +211,18 @@ def test_what_is_no_exception_costs_itself(table: Any, hand: Any, given: Any) ->
     table.tell(link, seq=2, step=6, raised=given)
     assert table.states() == ["running"]
     assert table.dropped["wrong_type"] == 2
+
+
+def test_a_second_training_of_one_process_is_counted_beside_the_first(table: Any) -> None:
+    """Its recorder says hello as the same process, after a bye: nothing of either is lost, and nothing is redone."""
+    for life in range(2):
+        link = object()
+        assert table.greet(link).last_step is None
+        for seq, steps in enumerate((0, 20), 1):
+            counted = {"steps_total": steps, "productive_seconds_total": steps * 0.5}
+            table.tell(link, seq, step=steps, metrics=counted)
+        assert table.shown()["train_steps_total", "r", "0"] == 20
+        assert table.shown()["train_productive_seconds_total", "r"] == 10 * (life + 1)
+        assert restarts(table) == life
+        table.bye(link, Bye(v=1, outcome="finished"))
+    assert table.dropped["counter_decrease"] == 0

@@ -345,7 +345,7 @@ def test_values_that_are_not_finite(node: Node) -> None:
     node.hello(1)
     node.say(0, loss=2.5)
     node.say(1, loss="NaN")
-    assert node.problems() == ["Loss Rank 1 of run llama-7b: the loss is NaN."]
+    assert node.problems() == ["Loss Rank 1 of run llama-7b: the loss has been NaN since step 0."]
 
 
 def test_a_broken_gpu_comes_before_the_rank_it_broke(node: Node) -> None:

@@ -95,7 +95,7 @@ class Misuse:
         """Log what the script got wrong in all, in one line, at the end of the record."""
         if uses := sorted(self._uses(), key=lambda one: -one.count):
             line = "; ".join(f"{one.count:,} × {one.describe()}" for one in uses[:MAX_NOTICES])
-            notice(line, f"not recorded: {line}")
+            notice(line, f"not recorded as meant: {line}")
 
     def notices(self) -> list[str]:
         """Return the texts for a frame: the first of each kind, then the others, as far as there is room."""

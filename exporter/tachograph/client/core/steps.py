@@ -76,19 +76,21 @@ class Step(Uncopied):
 
     `number` is the step this is, from 0. A step that ends with an exception is not completed and not counted; one that
     is entered inside itself is one step, from the inner entry on. `given` is the tag that the next step begins with,
-    `accumulating` marks what ends next as a micro-step: its time belongs to the step that completes. `records` are
-    the fields of a `StepRecord` for every completed step, for the sender thread to take out.
+    `accumulating` marks what ends next as a micro-step: its time belongs to the step that completes. `before` are the
+    seconds per phase, in the order of `PHASES`, that came before the first step, one that was given up not counted.
+    `records` are the fields of a `StepRecord` for every completed step, for the sender thread to take out.
     """
 
     __slots__ = (
         "_began", "_clock", "_dropped", "_other", "_outer", "_partial", "_pending", "_phases", "_wait", "accumulating",
-        "completed", "ended", "given", "logged", "next", "number", "records",
+        "before", "completed", "ended", "given", "logged", "next", "number", "records",
     )  # fmt: skip
 
     def __init__(self, clock: PhaseClock, dropped: Counter, wait: ExposedWait | None = None) -> None:
         self.number = 0
         self.next = 0
         self.completed = 0
+        self.before: tuple[float, ...] | None = None
         self.ended: float | None = None
         self.given: str | None = FIRST_TAG
         self.accumulating = False
@@ -121,6 +123,8 @@ class Step(Uncopied):
             if not self._partial:
                 self._began = now
                 clock.tag = self.given
+                if self.before is None:
+                    self.before = tuple([phase.seconds for phase in self._phases])
             self.number = self.next
         except OURS:
             self._clock.failed = True
@@ -181,6 +185,8 @@ class Step(Uncopied):
         self.accumulating = False
         if not ended_well:
             self.given = None if self.completed else FIRST_TAG
+            if not self.completed:
+                self.before = None
             if len(self.logged) < RING_LIMIT:
                 self.logged.append((self.number, VOID))
 

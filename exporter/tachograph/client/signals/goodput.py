@@ -28,6 +28,9 @@ MEDIAN_OF = 65
 LONGEST_GAP = 86_400.0
 """A longer gap between two processes is another run under the same name, or a clock that was set."""
 
+UNDECIDED_STEPS = 512
+"""Steps that are kept apart while no exporter has said what an earlier process did; later ones are taken as new."""
+
 PRODUCTIVE = "productive"
 COLLECTIVE, REWORK, HANG, RESTART = "collective", "rework", "hang", "restart"
 _PLACES = (PRODUCTIVE, *LOST_CAUSES)
@@ -42,9 +45,13 @@ class Goodput:
 
     Steps are booked as they are completed. What came after the last completed one is booked by its phases until then,
     so that a hang shows while it lasts. `last_step` and `ended` return what the exporter knows of an earlier process:
-    its last step, and the Unix time of its last frame; None while that is unknown.
+    its last step, and the Unix time of its last frame; None if there was none, or before `answered` returns True.
 
-    - A step below `last_step` repeats what was done: all of its time but `init` is rework.
+    - A step below `last_step` repeats what was done: all of its time but `init` is rework, as is what lies between it
+      and the step before.
+    - What lies before the first step of a process was not done before, whatever that step repeats: a resumed loader
+      that skips batches for hours is in phase `data`.
+    - Time is booked as rework once the number of its step is certain, since no counter can take it back.
     - Exposed wait for collectives is taken from the step's compute, as far as it is not in phase `collective`.
     - `other` between two steps belongs to the step that follows.
     """
@@ -56,12 +63,14 @@ class Goodput:
         last_step: Callable[[], int | None],
         ended: Callable[[], float | None],
         *,
+        answered: Callable[[], bool] = lambda: True,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._clock = clock
         self._step = step
         self._last_step = last_step
         self._ended = ended
+        self._answered = answered
         self._began = wall() - sum(clock.read()[2].values())
         self._gap: float | None = None
         self._seconds = [0.0] * len(PHASES)
@@ -70,16 +79,19 @@ class Goodput:
         self._reported: Seconds = dict.fromkeys(_PLACES, 0.0)
         self._usual: deque[float] = deque(maxlen=MEDIAN_OF)
         self._limit: float | None = None
+        self._completed = False
+        self._undecided: list[tuple[int, Seconds]] = []
 
     def observe(self, record: StepRecord) -> None:
         """Book a completed step, with all that came between it and the one before."""
-        spent = self._since_last(record.seconds)
+        self._book_start()
+        self._completed = True
         wait = record.wait - self._wait if self._wait < record.wait < inf else 0.0
-        booked, stalled = self._book(spent, wait, record.number)
-        for place, seconds in booked.items():
-            self._settled[place] += seconds
-        for phase, seconds in enumerate(spent):
-            self._seconds[phase] += seconds
+        booked, stalled = self._book(self._take(record.seconds), wait)
+        if self._answered() or len(self._undecided) >= UNDECIDED_STEPS:
+            self._settle(record.number, booked)
+        else:
+            self._undecided.append((record.number, booked))
         self._wait += wait
         if record.tag is None:
             self._usual.append(stalled)
@@ -88,13 +100,41 @@ class Goodput:
     def metrics(self) -> dict[str, object]:
         """Return both families by wire key; neither ever falls, and together they are the time that passed."""
         self._learn_gap()
+        self._book_start()
+        if self._undecided and self._answered():
+            for number, booked in self._undecided:
+                self._settle(number, booked)
+            self._undecided.clear()
         seconds = self._clock.read()[2]
-        open_, _ = self._book(self._since_last([seconds[phase] for phase in PHASES]), 0.0, self._step.next)
-        self._report({place: self._settled[place] + open_[place] for place in _PLACES})
+        open_, _ = self._book(self._since_last([seconds[phase] for phase in PHASES]), 0.0)
+        # A first step that has no number yet may get one late; before it begins, nothing is done again.
+        if self._completed or (self._step.before is not None and self._step.next):
+            open_ = self._judged(self._step.next, open_)
+        known = (self._settled, open_, *(booked for _, booked in self._undecided))
+        self._report({place: sum(each[place] for each in known) for place in _PLACES})
         return {
             "productive_seconds_total": self._reported[PRODUCTIVE],
             "lost_seconds_total": {cause: self._reported[cause] for cause in LOST_CAUSES},
         }
+
+    def _book_start(self) -> None:
+        """Book what came before the first step, by its phases, once that has begun, or begun anew."""
+        if not self._completed and (before := self._step.before) is not None:
+            self._add(self._book(self._take(before), 0.0)[0])
+
+    def _settle(self, number: int, booked: Seconds) -> None:
+        self._add(self._judged(number, booked))
+
+    def _add(self, booked: Seconds) -> None:
+        for place, seconds in booked.items():
+            self._settled[place] += seconds
+
+    def _take(self, seconds: Sequence[float]) -> list[float]:
+        """Return what each phase gained since it was last taken, given its cumulative seconds."""
+        spent = self._since_last(seconds)
+        for phase, gained in enumerate(spent):
+            self._seconds[phase] += gained
+        return spent
 
     def _since_last(self, seconds: Sequence[float]) -> list[float]:
         """Return what each phase gained since the last completed step, given its cumulative seconds."""
@@ -103,8 +143,8 @@ class Goodput:
             for now, before in zip(seconds, self._seconds, strict=True)
         ]
 
-    def _book(self, spent: Sequence[float], wait: float, number: int) -> tuple[Seconds, float]:
-        """Return the seconds spent on one step by their place, and how many of them count as a stall."""
+    def _book(self, spent: Sequence[float], wait: float) -> tuple[Seconds, float]:
+        """Return the seconds spent on new work by their place, and how many of them count as a stall."""
         booked = dict.fromkeys(_PLACES, 0.0)
         for cause, seconds in zip(_CAUSES, spent, strict=True):
             booked[cause] += seconds
@@ -112,20 +152,21 @@ class Goodput:
         booked[PRODUCTIVE] -= exposed
         booked[COLLECTIVE] += exposed
         stalled = booked[PRODUCTIVE] + booked["data"] + booked[COLLECTIVE]  # the others have a known cause
-        hang = max(0.0, stalled - self._longest_step()) if stalled > HANG_SECONDS else 0.0
-        last_step = self._last_step()
-        if last_step is not None and number < last_step:
-            booked[REWORK] = sum(booked.values()) - booked["init"]
-            for place in _PLACES:
-                if place not in ("init", REWORK):
-                    booked[place] = 0.0
-        self._move_hang(booked, hang)
+        self._move_hang(booked, max(0.0, stalled - self._longest_step()) if stalled > HANG_SECONDS else 0.0)
         return booked, stalled
+
+    def _judged(self, number: int, booked: Seconds) -> Seconds:
+        """Return what was spent on step `number`, as rework if an earlier process has done that step."""
+        last_step = self._last_step()
+        if last_step is None or number >= last_step:
+            return booked
+        kept = {place: booked[place] for place in ("init", HANG)}
+        return {**dict.fromkeys(_PLACES, 0.0), **kept, REWORK: sum(booked.values()) - sum(kept.values())}
 
     @staticmethod
     def _move_hang(booked: Seconds, hang: float) -> None:
         """Take the seconds of a hang from where most are: it sits in one place."""
-        for place in sorted((PRODUCTIVE, "data", COLLECTIVE, REWORK), key=lambda place: -booked[place]):
+        for place in sorted((PRODUCTIVE, "data", COLLECTIVE), key=lambda place: -booked[place]):
             part = min(hang, booked[place])
             booked[place] -= part
             booked[HANG] += part
@@ -148,7 +189,7 @@ class Goodput:
     def _report(self, target: Seconds) -> None:
         """Move the reported seconds towards the known ones; none of them falls, and their sum does not run ahead.
 
-        Booked by phases first, a step's time may turn out to be a wait once it is completed: the seconds
+        Booked by phases first, a step's time may turn out to be a wait, or rework, once it is completed: the seconds
         already reported then stay constant until they are true, and the other causes share the rest.
         """
         short = {place: max(0.0, target[place] - self._reported[place]) for place in _PLACES}

@@ -14,12 +14,15 @@ from tachograph.client.core.steps import VOID, Step
 from tachograph.client.signals.grad_norm import GradNormWatch
 from tachograph.client.signals.learning_rate import LearningRateWatch
 from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
-from tachograph.client.signals.work import WorkCounters
+from tachograph.client.signals.work import WHOLE_RUN_STEPS, WorkCounters
 
 _NO_NUMBER = "is dropped: the value is not a number"
 _SPREAD = "is dropped: no rank has all of this DTensor; log its full_tensor()"
 _NO_AMOUNT = "is dropped: what a step is worth must be finite, and not below 0"
-_WHOLE_RUN = "is as much as was given for a step of the whole run: log what this rank alone does"
+_WHOLE_RUN = (
+    f"has been for {WHOLE_RUN_STEPS} steps what was given for a step of the whole run, and is counted on each rank: "
+    "log what this rank alone does"
+)
 
 
 class Logged:
@@ -42,6 +45,7 @@ class Logged:
         self._misuse = misuse
         self._own = own
         self._work = work or WorkCounters(step)
+        self._for_all: set[str] = set()
         self._own_values: dict[str, float] = {}
         self._values: dict[str, float] = {}
         self._rate: float | None = None
@@ -80,6 +84,10 @@ class Logged:
             for key, observe in self._watches:
                 if key in values:
                     observe(step, values[key])
+        for key in self._work.logged_for_all():
+            if key not in self._for_all:
+                self._for_all.add(key)
+                self._misuse.note("wrong_type", named("step.log", key.removesuffix("_total")), _WHOLE_RUN)
 
     def _take(self, step: int, readings: Mapping[str, Reading]) -> dict[str, float]:
         """Return the values of the catalog's gauges; pass on what the step is worth, keep the run's own values."""
@@ -97,8 +105,6 @@ class Logged:
                 values[key] = value
             elif 0 <= value < inf:
                 work[WORK[key]] = value
-                if self._work.is_whole_run(WORK[key], value):
-                    self._misuse.note("wrong_type", named("step.log", key), _WHOLE_RUN)
             else:
                 self._refuse_value(key, _NO_AMOUNT)
         if work:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import isclose
+from math import inf, isclose
 from operator import itemgetter
 
 from tachograph.catalog.rank import WORK
 from tachograph.client.core.steps import Step
 
 TOKENS, SAMPLES, FLOPS = WORK.values()
+
+WHOLE_RUN_STEPS = 20
+"""Steps from the first one on that are each worth as much as was given for all ranks: one may be so by chance."""
 
 Amounts = dict[str, float]
 """By wire key of a counter."""
@@ -39,6 +42,7 @@ class WorkCounters:
         self._steps: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._shown: Amounts = {}
+        self._like_whole_run: Amounts = {}
 
     def take(self, number: int, amounts: Amounts, *, late: bool) -> None:
         """Take what step `number` logged; of several times in one step the sum counts.
@@ -53,10 +57,9 @@ class WorkCounters:
         else:
             self._open.append((until, number, amounts))
 
-    def is_whole_run(self, key: str, amount: float) -> bool:
-        """Return whether an amount of a step is as much as was given for all ranks together."""
-        each = self._per_step.get(key)
-        return each is not None and self._world_size > 1 and isclose(amount, self._world_size * each)
+    def logged_for_all(self) -> list[str]:
+        """Return the keys of which every step so far, and enough of them, was worth what was given for all ranks."""
+        return [key for key, steps in self._like_whole_run.items() if steps >= WHOLE_RUN_STEPS]
 
     def discard(self, number: int) -> None:
         """Forget what was logged with a step that ended with an exception: it begins anew, under the same number."""
@@ -78,12 +81,19 @@ class WorkCounters:
         if due:
             self._open = [one for one in self._open if one[0] >= completed]
         for _, number, amounts in sorted(due, key=itemgetter(1)):
+            self._compare(amounts)
             self._imply_flops(number, amounts)
             _add(self.logged, amounts)
             for key in amounts:
                 if self._last.get(key) != number:
                     self._last[key] = number
                     self._steps[key] = self._steps.get(key, 0) + 1
+
+    def _compare(self, amounts: Amounts) -> None:
+        """Count the steps worth as much as was given for all ranks; who has logged anything else logs its own."""
+        for key in amounts.keys() & self._per_step.keys():
+            is_like = self._world_size > 1 and isclose(amounts[key], self._world_size * self._per_step[key])
+            self._like_whole_run[key] = self._like_whole_run.get(key, 0) + (1 if is_like else -inf)
 
     def _imply_flops(self, number: int, amounts: Amounts) -> None:
         for base in (TOKENS, SAMPLES):

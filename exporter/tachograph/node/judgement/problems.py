@@ -107,7 +107,8 @@ def _lost(run: RunJudgement) -> Iterator[Problem]:
     if known:
         first = min(known, key=lambda rank: rank.nonfinite_step or 0.0)
         step = first.nonfinite_step or 0.0
-        text += f" since step {count(step)}" + (f", on rank {first.rank} first" if len(lost) > 1 else "")
+        is_alone = 2 * sum(rank.lost_first for rank in known) <= len(lost)
+        text += f" since step {count(step)}" + (f", on rank {first.rank} first" if is_alone else "")
         if run.step_seconds is not None and first.step is not None:
             seconds = max(first.step - step, 0.0) * run.step_seconds
         if run.checkpoint_step is not None:

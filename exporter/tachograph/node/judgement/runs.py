@@ -13,6 +13,7 @@ from tachograph.diagnosis import LAG_SECONDS, QUIET_PHASES, STALL_SECONDS, STALL
 from tachograph.humanize import age, duration, plural
 from tachograph.node.ranks.conclusions.hangs import entered, hang_suspects, hangs_after, is_crowd
 from tachograph.node.ranks.conclusions.lags import is_late, lags
+from tachograph.node.ranks.conclusions.loss import first_to_lose
 from tachograph.node.ranks.conclusions.since import DATA, data_limit, data_seconds, stragglers, waits_for_data
 from tachograph.node.ranks.conclusions.view import RunView, gauge
 from tachograph.node.ranks.rank import Rank
@@ -30,8 +31,9 @@ class RankJudgement:
     `message` and `notices` are withheld where the reader may not see them. `where` is the line at which it stands
     still, `process` the state of one that is frozen. `data_seconds` is its wait for data per step, `data_workers` the
     number of its loader's processes. `lost` is whether its last loss was NaN or infinite, also of one that has
-    ended, `nonfinite_step` the first step at which it was; `late_phase` is where a rank that is late spends more time
-    than the others, by `late_seconds` per step, and `late_for_seconds` for how long it has held the run up.
+    ended, `nonfinite_step` the first step at which it was, `lost_first` whether it may have been before all others;
+    `late_phase` is where a rank that is late spends more time than the others, by `late_seconds` per step, and
+    `late_for_seconds` for how long it has held the run up.
     """
 
     rank: int
@@ -63,6 +65,7 @@ class RankJudgement:
     loss: float | None
     lost: bool
     nonfinite_step: float | None
+    lost_first: bool
     steps: float | None
     tokens: float | None
     flops: float | None
@@ -175,11 +178,11 @@ class _Run:
     def _ranks(self, marked: Mapping[Rank, str], behind: float, *, is_trusted: bool) -> Iterator[RankJudgement]:
         lag, mean_lag = lags(self.waits), lags(_mean_waits(self.ranks))
         slow = stragglers(self.view)
+        lost_first, _ = first_to_lose([rank for rank in self.ranks if _has_lost(rank)])
         for rank in self.ranks:
             texts = (rank.why_failed(self.now), *rank.notices)
             reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in texts)
-            last_loss = rank.series.gauge(catalog.TRAIN_LOSS.key)
-            loss = None if rank.outcome else last_loss
+            loss = None if rank.outcome else rank.series.gauge(catalog.TRAIN_LOSS.key)
             late, wait, usual = lag.get(rank), self.waits.get(rank), self.steps.get(rank)
             ratio = late / usual if late is not None and usual else None
             share = wait / usual if wait is not None and usual else None
@@ -218,8 +221,9 @@ class _Run:
                 data_workers=gauge(rank, catalog.TRAIN_DATA_WORKERS.key),
                 memory_peak_bytes=gauge(rank, catalog.TRAIN_MEMORY_PEAK.key),
                 loss=loss,
-                lost=last_loss is not None and not math.isfinite(last_loss),
+                lost=_has_lost(rank),
                 nonfinite_step=rank.series.gauges.get(catalog.TRAIN_NONFINITE_STEP.key, {}).get("loss"),
+                lost_first=rank in lost_first,
                 steps=rank.series.total(catalog.TRAIN_STEPS.key),
                 tokens=rank.series.total(catalog.TRAIN_TOKENS.key),
                 flops=rank.series.total(catalog.TRAIN_FLOPS.key),
@@ -259,6 +263,11 @@ class _Run:
         seconds = rank.phase_seconds(self.now)
         at = f", at {rank.where} (pid {rank.pid})" if rank.where else ""
         return at if seconds is None else f"{comma} in {rank.phase} for {age(seconds)}{at}"
+
+
+def _has_lost(rank: Rank) -> bool:
+    loss = rank.series.gauge(catalog.TRAIN_LOSS.key)
+    return loss is not None and not math.isfinite(loss)
 
 
 def _mean_waits(ranks: Iterable[Rank]) -> dict[Rank, float]:

@@ -23,6 +23,7 @@ from tachograph.node.ranks.save_times import SaveTimes
 from tachograph.node.ranks.saved_totals import SavedProcess
 from tachograph.node.ranks.series import MAX_LABEL_BYTES, RankSeries
 from tachograph.node.ranks.stack_memory import RankThreads, StackMemory, StuckProcess
+from tachograph.node.ranks.unsaid import Unsaid
 from tachograph.node.samples import Sample
 from tachograph.wire import (
     MAX_DESCRIPTION_BYTES,
@@ -133,6 +134,7 @@ class Rank:
         self.series = RankSeries(self._limits, self._drops)
         self._recent = RecentSteps()
         self.saves = SaveTimes()
+        self.unsaid = Unsaid()
         self._counted = 0.0
         self.seq = -1
         self._catching_up = False
@@ -253,11 +255,10 @@ class Rank:
             # sequence that restarts belongs to another process, whose counts restart too.
             self._start_again()
             self.restarts = min(self.restarts + 1, MOST)
+        progress, goes_on = self.progress, (self.phase_seconds(now) or 0.0) if state.phase == self.phase else 0.0
         self.seq, self._said = state.seq, now
         self.step = state.step
-        self.phase, self._phase_seconds = state.phase, 0.0
-        if state.phase_since is not None:
-            self._phase_seconds = max(0.0, state.time - state.phase_since)
+        self.phase = state.phase
         if state.phase is not None and state.phase not in catalog.PHASES:
             self._drops["unknown_phase"] += 1
             self.phase = None
@@ -273,10 +274,16 @@ class Rank:
             self._raised = None
             self._drops["wrong_type"] += 1
         self._last_raised = self._raised or self._last_raised
+        self.unsaid.count_steps(self.series, state)
         deltas = self.series.take(state.metrics, most)
+        self.unsaid.take(self.series, state)
         if self._catching_up:
             deltas = [delta._replace(number=0.0) for delta in deltas]
         self._note_progress(state)
+        if state.phase_since is not None:
+            self._phase_seconds = max(0.0, state.time - state.phase_since)
+        else:
+            self._phase_seconds = goes_on if self.progress == progress else 0.0
         self._recent.take(self.series, state.time, self.progress)
         self.saves.take(self.series, self.phase)
         if self._started is None:

@@ -53,13 +53,15 @@ class DataWait:
             self._stalled = None
 
     def samples(self, view: RunView) -> Iterator[Sample]:
-        """Yield the wait and what is usual, where ranks load data, and how long they have been stalled."""
+        """Yield the wait and what is usual, where ranks count it, and how long they have been stalled."""
         past, key = self._past, (view.run,)
-        if past is None or past.level is None or not view.alive:
+        level = None if past is None else past.level
+        if not view.alive or (level is None and self._stalled is None):
             return
-        yield Sample(catalog.RUN_DATA_WAIT, key, past.level)
-        if (usual := past.usual(view.now)) is not None:
-            yield Sample(catalog.RUN_USUAL_DATA_WAIT, key, usual)
+        if past is not None and level is not None:
+            yield Sample(catalog.RUN_DATA_WAIT, key, level)
+            if (usual := past.usual(view.now)) is not None:
+                yield Sample(catalog.RUN_USUAL_DATA_WAIT, key, usual)
         stalled = view.now - self._stalled[0] if self._stalled is not None else 0.0
         yield Sample(catalog.RUN_DATA_STALL, key, stalled)
 

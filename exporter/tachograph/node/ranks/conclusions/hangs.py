@@ -181,7 +181,7 @@ class Hang:
         if not ranks:
             return
         if view.without_step is None:
-            seconds = min(rank.phase_seconds(view.now) or 0.0 for rank in ranks)
+            seconds = min(_standing_seconds(rank, view) for rank in ranks)
             own = max((*view.thresholds("hang_seconds"), 0.0))
             yield Sample(catalog.RUN_START_STALLED, (view.run,), seconds if seconds > own else 0.0)
             is_shown = seconds > START_SECONDS
@@ -253,6 +253,13 @@ def suspects(ranks: Collection[Rank]) -> dict[Rank, str]:
 def members(view: RunView) -> list[Rank]:
     """Return the living who take part in the run's steps."""
     return [rank for rank in view.alive if not is_bystander(rank, view)]
+
+
+def _standing_seconds(rank: Rank, view: RunView) -> float:
+    """Return for how long a rank without a step has been in its phase; if it gives none but counts steps, there."""
+    if (seconds := rank.phase_seconds(view.now)) is not None:
+        return seconds
+    return 0.0 if rank.series.total(catalog.TRAIN_STEPS.key) is None else view.now - rank.began
 
 
 def _is_pausing(ranks: Collection[Rank], view: RunView) -> bool:

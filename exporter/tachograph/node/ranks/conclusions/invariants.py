@@ -17,6 +17,9 @@ SETTLED_SECONDS = 90.0
 """A number that changes at a step that was reached before, in a new attempt or as it is set anew, is not shown for so
 long: by then every node has been scraped since, a minute after the last scrape at most."""
 
+THROUGHOUT = 0.0
+"""The step of a number without one: it holds for the whole run."""
+
 GLOBAL_BATCH = "global_batch"
 _CONFIGURED = catalog.TRAIN_CONFIG_INFO.labels.index(GLOBAL_BATCH) - len(catalog.RANK)
 
@@ -60,8 +63,8 @@ class RunInvariants:
         for rank in view.alive:
             steps = rank.series.gauges.get(catalog.TRAIN_INVARIANT_STEP.key, {})
             for name, value in rank.series.gauges.get(catalog.TRAIN_INVARIANT.key, {}).items():
-                if name in steps and math.isfinite(value):
-                    found.setdefault(name, {})[rank] = steps[name], value
+                if math.isfinite(value):
+                    found.setdefault(name, {})[rank] = steps.get(name, THROUGHOUT), value
         self._names = {name: self._names.get(name) or Shared() for name in found}
         for name, held in found.items():
             self._names[name].take(held, view.now)

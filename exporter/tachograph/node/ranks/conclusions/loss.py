@@ -9,10 +9,8 @@ from statistics import median, median_low
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
 from tachograph.node.ranks.rank import Rank
+from tachograph.node.ranks.unsaid import HEALED_SECONDS
 from tachograph.node.samples import Sample
-
-NONFINITE_SECONDS = 70.0
-"""A loss that was not finite counts for so long: it may be NaN only between two scrapes, a minute apart at most."""
 
 ENDED_SECONDS = 600.0
 """Of a rank that ended by it, so long beyond its end, or until it is back: its page silences that of the failure."""
@@ -54,15 +52,14 @@ class RunLoss:
 
     def _nonfinite(self, view: RunView) -> Iterator[Sample]:
         """Yield the first step at which a rank lost its loss, with that rank, and how many did."""
-        lost = {rank: _first_step(rank) for rank in view.states if _lost(rank, view)}
+        lost = [rank for rank in view.states if _lost(rank, view)]
         if not lost or self._lost is None:
             return
-        known = [step for step in lost.values() if step is not None]
-        first = [rank for rank, step in lost.items() if known and step == min(known)]
-        if first:
-            yield Sample(catalog.RUN_LOSS_NONFINITE_STEP, (view.run, *seat(first[0])), min(known))
+        first, step = first_to_lose(lost)
+        if step is not None:
+            yield Sample(catalog.RUN_LOSS_NONFINITE_STEP, (view.run, *seat(first[0])), step)
         now = [rank for rank in view.alive if not math.isfinite(_loss(rank))]
-        for when, ranks in (("first", first), ("lately", [*lost]), ("now", now)):
+        for when, ranks in (("first", first), ("lately", lost), ("now", now)):
             yield Sample(catalog.RUN_LOSS_NONFINITE_RANKS, (view.run, when), len(ranks))
         yield Sample(catalog.RUN_LOSS_NONFINITE_SECONDS, (view.run,), view.now - self._lost)
 
@@ -85,12 +82,22 @@ def _lost(rank: Rank, view: RunView) -> bool:
     if last is None:
         return False
     if rank.outcome:
-        return rank.ended_at - last < NONFINITE_SECONDS and view.wall - rank.ended_at < ENDED_SECONDS
-    return view.wall - last < NONFINITE_SECONDS
+        return rank.ended_at - last < HEALED_SECONDS and view.wall - rank.ended_at < ENDED_SECONDS
+    return view.wall - last < HEALED_SECONDS
 
 
-def _first_step(rank: Rank) -> float | None:
-    return rank.series.gauges.get(catalog.TRAIN_NONFINITE_STEP.key, {}).get("loss")
+def first_to_lose(lost: Sequence[Rank]) -> tuple[list[Rank], float | None]:
+    """Return the ranks that may have lost their loss first, that of the earliest step at the head, and that step.
+
+    A rank that does not say when it was lost it between two frames. None where no rank's step is known.
+    """
+    found = {rank: rank.series.gauges.get(catalog.TRAIN_NONFINITE_STEP.key, {}).get("loss") for rank in lost}
+    steps = {rank: step for rank, step in found.items() if step is not None}
+    if not steps:
+        return [], None
+    earliest = min(steps.values())
+    first = [rank for rank, step in steps.items() if step == earliest or rank.unsaid.loss_kept_until < earliest]
+    return sorted(first, key=lambda rank: steps[rank]), earliest
 
 
 def _validation(view: RunView) -> Iterator[Sample]:

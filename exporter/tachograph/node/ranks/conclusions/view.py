@@ -73,8 +73,9 @@ class RunView:
 
     @cached_property
     def train_step(self) -> float | None:
-        """The furthest step of the living; None where none has said one."""
-        return max((rank.step for rank in self.alive if rank.step is not None), default=None)
+        """The furthest step of the living, in this attempt where they only count; None where none has said one."""
+        said = [rank.step for rank in self.alive if rank.step is not None]
+        return max(said or self.totals(catalog.TRAIN_STEPS.key), default=None)
 
     @cached_property
     def hang_limit(self) -> float:
