@@ -107,6 +107,7 @@ SIGNS = (
     Sign("RuleEvaluationFailing", WATCHED, "monitoring", "rules_fail"),
     Sign("NvmlCollectorStale", WATCHED, "monitoring", "blind"),
     Sign("ExporterOverloaded", WATCHED, "monitoring", "overload"),
+    Sign("UserOverShare", WATCHED, "monitoring", "over_share"),
     Sign("NodeClockSkewed", WATCHED, "configuration", "wrong_clock"),
     Sign("LossSpike", LEARNING, "learning", "loss_spike"),
 )
