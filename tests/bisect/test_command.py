@@ -164,7 +164,7 @@ def test_an_interrupted_command_is_ended_with_all_it_started(place: Path, fleein
 @pytest.mark.parametrize("ready", ["main", "daemon"])
 def test_a_killed_bisection_leaves_nothing_running(place: Path, fleeing: str, bystander: int, ready: str) -> None:
     """SIGKILL gives a bisection no time for anything: its command ends all the same, with workers and daemons."""
-    words = [*BISECT, "ranks", "--good", "1", "--bad", "2", "--grace", "100ms", "--", "sh", "-c", fleeing]
+    words = [*BISECT, "ranks", "--good", "1", "--bad", "2", "--grace", "1h", "--", "sh", "-c", fleeing]
     with subprocess.Popen(words, cwd=place, stderr=subprocess.DEVNULL, start_new_session=True) as process:
         until(lambda: ready in running(place))
         process.kill()

@@ -19,6 +19,9 @@ from tachograph.die_with_parent import die_with_parent
 
 SAFE_PATH = "PYTHONSAFEPATH"
 
+KILLED_GRACE_SECONDS = 0.5
+"""Time that a command has to end after SIGTERM when the bisection was killed: nobody waits for its result."""
+
 
 class Outcome(NamedTuple):
     """How a command ended: its exit status, negative for a signal; or why it could not be run."""
@@ -86,7 +89,7 @@ def main(asked: str) -> None:
     except OSError as fault:
         error = fault.strerror or str(fault)
     signal.signal(signal.SIGTERM, lambda *_: descendants.hurry())
-    left = descendants.end(grace)
+    left = descendants.end(grace if os.getppid() == parent else min(grace, KILLED_GRACE_SECONDS))
     with os.fdopen(report, "wb") as to:
         to.write(json.dumps(Outcome(status, error, left)).encode())
 
