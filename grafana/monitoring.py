@@ -34,7 +34,7 @@ from tachograph.catalog import index as c
 GROUPS = 5  # rule groups that are drawn, of some forty
 ABOUT = (
     "NodeDown|NodesUnreachable|TelemetryLost|ExporterDown|NvmlCollectorStale|ExporterOverloaded|RunBlind|RanksMissing"
-    "|NodeClockSkewed|RuleEvaluationFailing"
+    "|NodeClockSkewed|RuleEvaluationFailing|UserOverShare"
 )
 """What cannot be seen, or not be judged by."""
 

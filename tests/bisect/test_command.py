@@ -161,6 +161,41 @@ def test_an_interrupted_command_is_ended_with_all_it_started(place: Path, fleein
     assert is_running(bystander)
 
 
+@pytest.mark.parametrize("ready", ["main", "daemon"])
+def test_a_killed_bisection_leaves_nothing_running(place: Path, fleeing: str, bystander: int, ready: str) -> None:
+    """SIGKILL gives a bisection no time for anything: its command ends all the same, with workers and daemons."""
+    words = [*BISECT, "ranks", "--good", "1", "--bad", "2", "--grace", "1h", "--", "sh", "-c", fleeing]
+    with subprocess.Popen(words, cwd=place, stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        until(lambda: ready in running(place))
+        process.kill()
+    until(lambda: begun(place).keys() >= {"main"} and not any(running(place).values()))
+    assert is_running(bystander)
+
+
+def test_a_killed_warden_is_reported_and_leaves_nothing_running(place: Path, fleeing: str) -> None:
+    """What stands between a bisection and its command may be killed too."""
+    words = [*BISECT, "ranks", "--good", "1", "--bad", "2", "--grace", "100ms", "--", "sh", "-c", fleeing]
+    with subprocess.Popen(words, cwd=place, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        until(lambda: running(place) == {"main": True, "worker": True, "daemon": True})
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        said = process.communicate(timeout=DEADLINE)[1]
+    assert process.returncode == 4
+    assert "what watches over it was killed" in said
+    assert not any(running(place).values())
+
+
+def test_a_command_sees_the_environment_of_the_bisection(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python in the command imports from where it would without a bisection."""
+    show = ["sh", "-c", 'echo "${PYTHONSAFEPATH-unset} $TACHOGRAPH_BISECT_VALUE"']
+    for given in (None, "", "yes"):
+        monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+        if given is not None:
+            monkeypatch.setenv("PYTHONSAFEPATH", given)
+        run("7", show, place / "log", None, 0.1)
+        assert (place / "log").read_text(encoding="utf-8") == f"{'unset' if given is None else given} 7\n"
+
+
 def test_a_hung_command_has_failed_and_is_ended(place: Path, fleeing: str) -> None:
     """Its time is up: it counts as failed, and nothing that it started by then is left."""
     limits = ("--time-limit", "1500ms", "--grace", "100ms")

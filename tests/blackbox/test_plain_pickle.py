@@ -5,8 +5,13 @@ from __future__ import annotations
 import collections
 import io
 import pickle
+import random
+import re
 import shutil
 import struct
+import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -96,6 +101,107 @@ def test_a_memo_index_allocates_nothing(index: int) -> None:
         plain_pickle.load(b"\x80\x02Nr" + struct.pack("<I", index) + b".")
     with pytest.raises(plain_pickle.NotPlainError, match="memo"):
         plain_pickle.load(b"Np%d\n." % index)
+
+
+DEEP = 200_000
+
+
+def _deep() -> dict[str, bytes]:
+    """Return pickles in which a key, or what may become one, is nested deep, built at once or by memo."""
+    step = b"r\xff\xff\x00\x00" + b"0j\xff\xff\x00\x00\x85"
+    entry = b"\x80\x02}X\x07\x00\x00\x00entries]}X\x0b\x00\x00\x00input_sizes]](%saaas."
+    return {
+        "one": b"\x80\x02}" + b")" + b"\x85" * DEEP + b"Ns.",
+        "two": b"\x80\x02}" + b")" + b"N\x86" * DEEP + b"Ns.",
+        "three": b"\x80\x02}" + b")" + b"NN\x87" * DEEP + b"Ns.",
+        "marks": b"\x80\x02}" + b"(" * DEEP + b"t" * DEEP + b"Ns.",
+        "memo that is written over": b"\x80\x02}N" + step * DEEP + b"Ns.",
+        "memo after a drop": b"\x80\x02}N" + b"N0r\xff\xff\x00\x000j\xff\xff\x00\x00\x85" * DEEP + b"Ns.",
+        "items": b"\x80\x02}(" + b")" + b"\x85" * DEEP + b"Nu.",
+        "dict": b"\x80\x02(" + b")" + b"\x85" * DEEP + b"Nd.",
+        "protocol 0": b"(d" + b"(" * DEEP + b"t" * DEEP + b"Ns.",
+        "value": b"\x80\x02}X\x01\x00\x00\x00a)" + b"\x85" * DEEP + b"s.",
+        "doubled by memo": b"\x80\x02}N" + b"".join(b"q%ch%ch%c\x86" % (n, n, n) for n in range(60)) + b"Ns.",
+        "long": b"\x80\x02}(" + b"N" * 300 + b"tNs.",
+        "size": entry % (b")" + b"\x85" * DEEP + b"t"),
+    }
+
+
+@pytest.mark.parametrize("name", list(_deep()))
+def test_deep_tuples_are_refused(name: str, tmp_path: Path) -> None:
+    """A tuple of many levels, whose hash would end the process, is refused, also in a file that is cut short."""
+    data = _deep()[name]
+    with pytest.raises(plain_pickle.NotPlainError, match="nested too deep"):
+        plain_pickle.load(data)
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    (folder / "rank0").write_bytes(data)
+    (folder / "rank1").write_bytes(data[:-1])
+    done = subprocess.run(
+        [sys.executable, "-m", "tachograph", "blackbox", "analyze", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done
+    assert "nested too deep" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("opened", [b"]", b"}N", b"(", b"]X\x01\x00\x00\x00a"])
+@pytest.mark.parametrize("end", [b"", b".", b"a" * 50_000])
+def test_deep_lists_and_dicts_end_nothing(opened: bytes, end: bytes, tmp_path: Path) -> None:
+    """Lists, dicts and marks of any number, whole or cut short, are read in time that grows with the file."""
+    (tmp_path / "rank0").write_bytes(b"\x80\x02" + opened * 100_000 + end)
+    assert analyze(tmp_path).state == "unreadable"
+
+
+def test_a_deep_value_in_any_place_ends_nothing(tmp_path: Path) -> None:
+    """Whichever value of a dump is a list of a hundred thousand levels, the file is read without an exception."""
+    word = "instead of this"
+    written = b"X" + struct.pack("<I", len(word)) + word.encode()
+    for number, path in enumerate(_places(Job({"0": range(2)}, {0: [Call("0")], 1: [Stuck()]}).play().dump(0))):
+        dump: Any = Job({"0": range(2)}, {0: [Call("0")], 1: [Stuck()]}).play().dump(0)
+        inner = dump
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = word
+        data = re.sub(re.escape(written) + b"q.|" + re.escape(written) + b"r....", written, pickle.dumps(dump, 2))
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert data.count(written) == 1
+        (folder / "rank0").write_bytes(data.replace(written, b"]" * 100_000 + b"a" * 99_999))
+        assert analyze(folder).directory == str(folder), path
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value that is not in a tuple, containers included."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from _places(value[key], (*path, key))
+
+
+def test_the_quick_check_lets_no_nested_tuple_pass() -> None:
+    """Whatever opcodes stand in a file, those that pass without being followed one by one nest no tuples."""
+    chance = random.Random(7)
+    pieces = (
+        b"N", b"h\x00", b"K\x85", b"X\x01\x00\x00\x00a", b"q\x00", b"\x94", b"\x85", b"\x86", b"\x87", b")", b"]",
+        b"}", b"(", b"e", b"u", b"a", b"s", b"l", b"d", b"0", b"\x80\x02", b"\x95" + b"\0" * 8, b"h\x00h\x00\x86",
+    )  # fmt: skip
+    passed = 0
+    for _ in range(80_000):
+        opcodes = b"".join(chance.choices(pieces, k=chance.randrange(3, 14)))
+        held = plain_pickle._Held()
+        try:
+            for opcode, argument in plain_pickle._opcodes(opcodes + b"."):
+                held.step(opcode, argument)
+        except (LookupError, ValueError):
+            continue  # the unpickler stops there too
+        if plain_pickle._is_common(opcodes):
+            passed += 1
+            assert max((*held.values, *held.memo.values()), default=0) <= 4, opcodes
+    assert passed > 500
 
 
 VALUE = {"a": [1, -2, 1 << 40, 2.5, None, True, False, "x" * 300, ("t", ("u",)), {}, [], b"b", "\u20ac"], "b": {1: 2}}

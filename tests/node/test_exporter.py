@@ -6,11 +6,15 @@ import contextlib
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import urllib.error
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -308,3 +312,44 @@ def test_configuration_faults_are_told_at_once(tmp_path: Any) -> None:
         "  --web.listen-address: '10024': expected host:port, :port or [ipv6]:port, with a port from 0 to 65535",
         f"  {file}:2: gpu.interval: 'soon': expected a duration from 100ms to 1m, such as 1s",
     ]
+
+
+def test_the_folder_of_the_socket_is_deleted(exporter_at: Callable[..., Any]) -> None:
+    """The exporter listens again by itself as soon as it can; until then its pages say why it does not."""
+    with tempfile.TemporaryDirectory(prefix="t-") as name:
+        folder = Path(name) / "run"
+        exporter = exporter_at("--no-gpu", f"--socket={folder}/rank.sock")
+        exporter.socket = folder / "rank.sock"
+        assert exporter.scrape().value("exporter_collector_success", collector="socket") == 1
+        shutil.rmtree(folder)
+        folder.write_text("in the way")
+        said = exporter.eventually(lambda: said if "rank.sock" in (said := unready(exporter)) else "")
+        assert said.startswith("503 not ready: ")
+        assert exporter.scrape().value("exporter_collector_success", collector="socket") == 0
+        folder.unlink()
+        exporter.eventually(lambda: not unready(exporter))
+        assert exporter.speaker("back").hello()["ok"] is True
+        assert exporter.scrape().value("exporter_collector_success", collector="socket") == 1
+        exporter.end()
+
+
+def unready(exporter: Any) -> str:
+    """Return the status and the words of an exporter that is not ready; empty while it is."""
+    try:
+        exporter.get("/-/ready")
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return f"{refused.code} {refused.read().decode()}"
+    return ""
+
+
+def test_a_user_who_exceeds_a_share_is_counted(exporter: Any, witness: Any) -> None:
+    """A sender of too many frames has a series of its own with its uid, and one line in the log."""
+    flood = exporter.speaker("flood")
+    flood.hello()
+    flood.raw(b'{"v":1,"type":"state","seq":1,"time":1}\n' * 2000)
+    over = {"user": os.getuid(), "resource": "frames"}
+    exporter.eventually(lambda: (exporter.scrape().value("exporter_user_over_share_total", **over) or 0) > 100)
+    lines = [line for line in exporter.log.read_text().splitlines() if "resource=frames" in line]
+    assert len(lines) == 1
+    assert f"uid={os.getuid()} " in lines[0]

@@ -9,12 +9,14 @@ from tachograph.node import log
 from tachograph.node.ranks import (
     boxes,
     listener,
+    names,
     rank,
     rank_connection,
     rank_table,
     run_names,
     series,
     shares,
+    stack_memory,
     state_file,
 )
 from tachograph.node.ranks.limits import USERS, Limits
@@ -32,6 +34,11 @@ def test_numbers() -> None:
         f"{given.connections} (2 × `limits.ranks`), all users {given.node_connections}",
         f"without a hello | {listener.GREETING_SECONDS:g} s",
         f"{given.ranks} (`limits.ranks`), all users {given.node_ranks}",
+        f"| {names.NAMES_BURST:,} at once, {names.NAMES_PER_HOUR:,} an hour |",
+        f"charged for {names.RANK_SERIES} series",
+        f"facts in a hello for {names.FACT_SERIES}. ",
+        f"the last {names.MOST_RANKS:,} ranks of a user",
+        f"all users {rank_table.MAX_SILENT} a second, in equal parts, {stack_memory.TASKS_AT_ONCE + 2} files each",
         f"| {rank_table.MAX_FORGOTTEN} |",
         f"{given.series:,} (`limits.series`), {given.series_per_rank} of one rank, {given.label_values} values",
         f"values of a label, {given.layers} of layers |",

@@ -25,7 +25,7 @@ NOBODYS = {"TachographWatchdog", "StorageSlow", "NodesUnreachable"}
 """Alerts about no single run or node."""
 
 SEVERITIES = {"critical", "warning", "info", "none"}
-ALERT_LABELS = frozenset({"severity", "component", "tier", "run", "rank", "instance", "gpu", "uuid"})
+ALERT_LABELS = frozenset({"severity", "component", "tier", "run", "rank", "instance", "gpu", "uuid", "user"})
 TIER = (
     '{{ with printf "run:tier:info{run=%q}" $labels.run | query }}'
     '{{ . | first | label "tier" }}{{ else }}standard{{ end }}'

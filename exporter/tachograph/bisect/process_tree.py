@@ -35,12 +35,17 @@ class Descendants:
 
     def __init__(self) -> None:
         self.awaited = 0
+        self._hurries = False
         self._before = _below(os.getpid())
 
     def alive(self) -> set[int]:
         """Return their ids, those that have ended and not been waited for left out."""
         self._reap()
         return {each for each in _below(os.getpid()) - self._before if _state(each) not in ("Z", "X", "")}
+
+    def hurry(self) -> None:
+        """Give no more grace; may be called by a signal while they are being ended."""
+        self._hurries = True
 
     def end(self, grace: float) -> int:
         """Ask all to end, and after `grace` seconds make them; return how many there were, -1 if some remain."""
@@ -56,11 +61,9 @@ class Descendants:
         return -1 if self.alive() else len(seen)
 
     def _wait(self, seconds: float) -> None:
-        """Wait for them to end; a Ctrl-C is for what takes too long."""
         deadline = time.monotonic() + seconds
-        with suppress(KeyboardInterrupt):
-            while self.alive() and time.monotonic() < deadline:
-                time.sleep(POLL_SECONDS)
+        while self.alive() and time.monotonic() < deadline and not self._hurries:
+            time.sleep(POLL_SECONDS)
 
     def _signal(self, processes: set[int], number: signal.Signals) -> None:
         handles: dict[int, int] = {}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from tachograph.bisect import warden
 from tachograph.bisect.process_tree import POLL_SECONDS, Descendants
 from tachograph.bisect.tally import Trial
+from tachograph.bisect.warden import Outcome, Warden
 
 CANNOT = {
     125: "it left with 125, which says that this value cannot be tested",
@@ -38,33 +40,41 @@ def run(value: str, command: Sequence[str], log: Path, limit: float | None, grac
     began = time.monotonic()
     try:
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**os.environ, "TACHOGRAPH_BISECT_VALUE": value},
-            )  # fmt: skip
+            started = warden.start(command, grace, output, value)
     except OSError as error:
         raise CannotRunError(f"cannot run {command[0]!r:.100}: {error.strerror or error}") from error
-    descendants.awaited = process.pid
+    descendants.awaited = started.process.pid
+    in_time = False
     try:
-        status = _wait(process, None if limit is None else began + limit)
+        in_time = _ended_by(started.process, None if limit is None else began + limit)
     finally:
-        left = descendants.end(grace)
-        process.poll()
+        if not in_time:
+            _end(started)
+        outcome = started.outcome() or Outcome(None, "what watches over it was killed", descendants.end(grace))
     seconds = time.monotonic() - began
-    if left < 0:
+    if outcome.error:
+        raise CannotRunError(f"cannot run {command[0]!r:.100}: {outcome.error}")
+    if outcome.left < 0:
         raise CannotRunError(f"processes of {value} do not end, even by SIGKILL: the next run would meet them")
+    status = outcome.status if in_time else None
     if status in CANNOT:
         raise CannotRunError(f"{CANNOT[status]}; see {log}")
     return Trial(value, status == 0, status, round(seconds, 3), str(log))
 
 
-def _wait(process: subprocess.Popen[bytes], deadline: float | None) -> int | None:
-    """Return the exit status, None once the deadline has passed."""
+def _ended_by(process: subprocess.Popen[bytes], deadline: float | None) -> bool:
+    """Wait for a process; return whether it ended before the deadline."""
     while process.poll() is None:
         if deadline is not None and time.monotonic() >= deadline:
-            return None
-        try:
+            return False
+        with suppress(subprocess.TimeoutExpired):
             process.wait(1.0 if deadline is None else max(POLL_SECONDS, min(1.0, deadline - time.monotonic())))
-        except subprocess.TimeoutExpired:
-            continue
-    return process.returncode
+    return True
+
+
+def _end(started: Warden) -> None:
+    """Have a command ended with all it started; a Ctrl-C in the meantime is for what takes too long."""
+    while started.process.returncode is None:
+        started.ask_to_end()
+        with suppress(KeyboardInterrupt, SystemExit):
+            started.process.wait()

@@ -244,7 +244,7 @@ def _add_entry(
     full_name = entry.get("profiling_name")
     if not isinstance(named, (list, tuple)) or not named or not isinstance(full_name, str):
         return
-    group = str(named[0])[:200] + SEPARATOR + full_name[:200].rpartition(":")[0]
+    group = _name(named[0]) + SEPARATOR + full_name[:200].rpartition(":")[0]
     number = whole(entry.get("pg_id"))
     if number is not None:
         names[number] = group
@@ -291,7 +291,7 @@ def _add_groups(dump: RankDump, config: object) -> None:
     for key, group in config.items() if isinstance(config, dict) else ():
         if not isinstance(group, dict):
             continue
-        name = str(group.get("name", key))[:200]
+        name = _name(group.get("name", key))
         members = member_ranks(group.get("ranks"))
         if name and members:
             dump.members[name] = members
@@ -419,6 +419,11 @@ def _waited(entry: Mapping[object, object], created: int | None, completed: int 
     return completed - created if created is not None and completed is not None and completed >= created else -1
 
 
+def _name(value: object) -> str:
+    """Return the name of a group; empty for a value that is neither a text nor a number and may be of any size."""
+    return str(value)[:200] if isinstance(value, (str, int)) else ""
+
+
 def _named(full_name: str) -> Named:
     backend, _, name = full_name[:200].rpartition(":")
     first, _, arrow = name.partition(" ")
@@ -438,11 +443,11 @@ def _peer(name: str, words: Iterable[str]) -> tuple[str, int] | None:
 def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
     if not isinstance(value, (list, tuple)):
         return ()
-    sizes = tuple(tuple(one) for one in value[:64] if isinstance(one, (list, tuple)))
+    sizes = tuple(tuple(one[:64]) for one in value[:64] if isinstance(one, (list, tuple)))
     return sizes if all(type(number) is int for one in sizes for number in one) else ()
 
 
 def _texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)):
         return ()
-    return tuple(dict.fromkeys(one for one in value if isinstance(one, str)))
+    return tuple(dict.fromkeys(one for one in value[:64] if isinstance(one, str)))

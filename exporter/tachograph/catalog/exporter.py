@@ -15,7 +15,7 @@ DROP_REASONS = (
 )  # fmt: skip
 """Reasons for dropping a series of an accepted frame."""
 
-COLLECTORS = ("gpu", "gpm", "xid", "ranks")
+COLLECTORS = ("gpu", "gpm", "xid", "ranks", "socket")
 
 COLLECTOR_REASONS = (
     "starting", "no_driver", "driver_mismatch", "no_gpu", "no_device_nodes", "not_supported", "no_permission", "hung",
@@ -30,6 +30,15 @@ CONNECTION_KINDS = ("rank", "http")
 CONNECTION_REFUSALS = ("user_limit", "node_limit", "work_limit", "descriptors", "slow", "tls", "auth")
 """Reasons for refusing or closing a connection; `auth` counts requests."""
 
+SHARED = (
+    "analyses", "boxes", "captures", "connections", "cpu", "exits", "frames", "names", "owner_lookups", "ranks",
+    "series",
+)  # fmt: skip
+"""What each user has a share of; `names` are new series, `exits` processes that are awaited."""
+
+OTHER_USERS = "other"
+"""The users beyond those that are told apart."""
+
 ROWS = Rows()
 _row = ROWS.add
 
@@ -41,7 +50,7 @@ EXPORTER_TIME = _row(
 COLLECTOR_SUCCESS = _row(
     "exporter_collector_success", GAUGE, "", ("collector",),
     "1 if the last collection succeeded, otherwise 0. gpu: NVML; gpm: SM and tensor activity; xid: driver "
-    "errors; ranks: processes.",
+    "errors; ranks: processes; socket: whether ranks can connect.",
     COLLECTORS,
 )  # fmt: skip
 COLLECTOR_UNAVAILABLE = _row(
@@ -90,6 +99,11 @@ THROTTLED = _row(
 SERIES_WITHHELD = _row(
     "exporter_series_withheld", GAUGE, "", (),
     "Series of ranks left out of this page beyond limits.series.",
+)  # fmt: skip
+USER_OVER_SHARE = _row(
+    "exporter_user_over_share_total", COUNTER, "", ("user", "resource"),
+    "How often a user, by uid, wanted more than a user's share; of CPU time, seconds in which frames waited.",
+    vocabulary=SHARED,
 )  # fmt: skip
 CONNECTIONS = _row(
     "exporter_connections", GAUGE, "", ("kind",),

@@ -122,6 +122,7 @@ KINDS = (
     Kind("RuleEvaluationFailing", WATCHED, "monitoring", "rules_fail"),
     Kind("NvmlCollectorStale", WATCHED, "monitoring", "blind"),
     Kind("ExporterOverloaded", WATCHED, "monitoring", "overload"),
+    Kind("UserOverShare", WATCHED, "monitoring", "over_share"),
     Kind("NodeClockSkewed", WATCHED, "configuration", "wrong_clock"),
     Kind("LossSpike", LEARNING, "learning", "loss_spike", shown_with_loss=True),
 )

@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from tachograph._version import __version__
@@ -89,6 +90,8 @@ class Exporter:
         )
         self._service_manager = ServiceManager()
         self._ranks_failed = False
+        self._withheld: Counter[int] = Counter()
+        """Series of each user that the last page had no room for."""
 
     @property
     def table(self) -> RankTable:
@@ -164,6 +167,8 @@ class Exporter:
         if self._keeper is not None:
             self._keeper.tick()
         self._table.tick()
+        for uid in self._withheld:
+            self._table.shares.exceeded(uid, "series")
 
     async def _read_gpus(self) -> None:
         try:
@@ -187,8 +192,12 @@ class Exporter:
         start = time.perf_counter()
         samples: list[Sample | HistogramSample] = []
         try:
-            samples, withheld = fit(list(self._table.blocks(self._rank_series)), self._most_series)
-            samples += [Sample(catalog.SERIES_WITHHELD, (), withheld), *self._table.on_gpus(), *self._table.counts()]
+            samples, self._withheld = fit(list(self._table.blocks(self._rank_series)), self._most_series)
+            samples += [
+                Sample(catalog.SERIES_WITHHELD, (), self._withheld.total()),
+                *self._table.on_gpus(),
+                *self._table.counts(),
+            ]
         except Exception:  # noqa: BLE001 - a bug in the handling of ranks must not hide the GPUs
             if not self._ranks_failed:
                 _log.exception("ranks cannot be shown")
@@ -228,7 +237,8 @@ class Exporter:
         if not self._listener.is_open:
             return False, "not ready: the socket of the ranks is not open yet\n"
         if not self._listener.is_reachable:
-            return False, f"not ready: {self._listener.path} is gone or not ours: restart the exporter\n"
+            fault = self._listener.fault or f"{self._listener.path} is gone or not ours"
+            return False, f"not ready: {fault}; it is opened again as soon as that is possible\n"
         return True, f"ready: ranks can connect; {self._shown_gpus.state()}\n"
 
 

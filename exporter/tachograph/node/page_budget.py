@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
 
 from tachograph.node.histograms import BOUNDS, HistogramSample
 from tachograph.node.samples import Sample
@@ -14,8 +15,8 @@ _LINES_OF_A_HISTOGRAM = len(BOUNDS) + 3
 """Its buckets, +Inf, sum and count."""
 
 
-def fit(blocks: Sequence[tuple[int, Block]], most: int) -> tuple[list[Sample | HistogramSample], int]:
-    """Return the samples of all blocks, each with its user, cut to `most` series; and how many series were cut.
+def fit(blocks: Sequence[tuple[int, Block]], most: int) -> tuple[list[Sample | HistogramSample], Counter[int]]:
+    """Return the samples of all blocks, each with its user, cut to `most` series; and how many each user lost.
 
     Every user gets the same share, and every block of a user the same share of that; unused shares go to
     the others. A block is cut at its end.
@@ -23,7 +24,7 @@ def fit(blocks: Sequence[tuple[int, Block]], most: int) -> tuple[list[Sample | H
     sizes = [sum(_lines(block)) for _, block in blocks]
     total = sum(sizes)
     if total <= most:
-        return [sample for _, block in blocks for sample in block], 0
+        return [sample for _, block in blocks for sample in block], Counter()
     by_user: dict[int, list[int]] = {}
     for index, (user, _) in enumerate(blocks):
         by_user.setdefault(user, []).append(index)
@@ -32,13 +33,14 @@ def fit(blocks: Sequence[tuple[int, Block]], most: int) -> tuple[list[Sample | H
     for own, share in zip(by_user.values(), shares, strict=True):
         for index, part in zip(own, fair_shares([sizes[index] for index in own], share), strict=True):
             allowed[index] = part
-    kept = [
-        sample
-        for (_, block), room in zip(blocks, allowed, strict=True)
-        for sample, lines in zip(block, accumulate(_lines(block)), strict=True)
-        if lines <= room
-    ]
-    return kept, total - sum(_lines(kept))
+    kept: list[Sample | HistogramSample] = []
+    lost: Counter[int] = Counter()
+    for (user, block), size, room in zip(blocks, sizes, allowed, strict=True):
+        lines = _lines(block)
+        shown = [fits <= room for fits in accumulate(lines)]
+        kept += compress(block, shown)
+        lost[user] += size - sum(compress(lines, shown))
+    return kept, +lost
 
 
 def fair_shares(wanted: Sequence[int], most: int) -> list[int]:

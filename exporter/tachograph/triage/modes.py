@@ -158,7 +158,8 @@ MODES: Mapping[str, FailureMode] = {
     "blind": _mode("part of it is not visible; that says nothing about the run", TARGETS, EXPORTER, PLACES),
     "scraped_twice": _mode("an exporter is scraped twice", TARGETS, EXPORTER, PLACES),
     "rules_fail": _mode("rules fail, so their alerts are off", TARGETS, PLACES, EXPORTER),
-    "overload": _mode("an exporter is at its limit", EXPORTER, TARGETS, PLACES),
+    "overload": _mode("an exporter does not record everything", EXPORTER, TARGETS, PLACES),
+    "over_share": _mode("a user wants more than a share of an exporter", EXPORTER, PLACES, TARGETS),
     "wrong_clock": _mode(
         "the clock of a node is wrong", NextCommand("ssh {node} chronyc tracking", "whether it is synchronized"),
         NextCommand("ssh {node} timedatectl", "which service keeps it"), TARGETS,

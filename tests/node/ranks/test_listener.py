@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import resource
+import shutil
 import socket
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -14,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from tachograph.catalog import index as catalog
 from tachograph.node.app import MOST_DESCRIPTORS
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.listener import GREETING_SECONDS, Listener, SocketPathError
+from tachograph.node.ranks.listener import GREETING_SECONDS, LAST_RETRY_SECONDS, Listener, SocketPathError
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shares import WORK_BURST, WORK_RATE
 
@@ -73,6 +75,7 @@ def test_silent_connections_make_room(listening: Any, table: RankTable) -> None:
 
     listening(body)
     assert table.rejected["rank_limit"] == 1
+    assert table.shares.over == {(str(os.getuid()), "connections"): 1}
 
 
 def test_the_cap_holds_for_all_who_come_at_once(listening: Any, table: RankTable, tmp_path: Path) -> None:
@@ -227,6 +230,105 @@ def test_the_socket_of_another_is_not_removed(listening: Any, tmp_path: Path) ->
 
     listening(body)
     assert (tmp_path / "s").read_text() == "theirs"
+
+
+def greeted(path: Path, rank: int = 0) -> bool:
+    """Say hello as a rank, and return whether that was accepted."""
+    with socket.socket(socket.AF_UNIX) as speaker:
+        speaker.settimeout(10)
+        speaker.connect(str(path))
+        speaker.sendall(HELLO.replace(b'"rank":0', b'"rank":%d' % rank))
+        return b'"ok":true' in speaker.recv(4096)
+
+
+@pytest.mark.parametrize("loss", ["socket", "folder", "stale"])
+def test_a_socket_that_is_gone_is_opened_again(hand: Any, table: RankTable, tmp_path: Path, loss: str) -> None:
+    """Deleted, with its folder too, or replaced by what nobody listens to; ranks that are connected stay so."""
+    path = tmp_path / "run" / "rank.sock"
+
+    async def body() -> None:
+        listener = Listener(path, 0o666, Limits(), hand.clock, table)
+        await listener.open()
+        try:
+            _, writer = await asyncio.open_unix_connection(path)
+            writer.write(HELLO)
+            while not list(table.ranks()):
+                await asyncio.sleep(0.01)
+            if loss == "folder":
+                shutil.rmtree(path.parent)
+            else:
+                path.unlink()
+            if loss == "stale":
+                with socket.socket(socket.AF_UNIX) as other:
+                    other.bind(str(path))
+            assert not listener.is_reachable
+            assert success(listener) == 0
+            hand.turn(1.0, listener.tick)
+            assert listener.is_reachable
+            assert success(listener) == 1
+            assert await asyncio.to_thread(greeted, path, 1)
+            assert [rank.outcome for rank in table.ranks() if rank.hello.rank == 0] == [""]
+            writer.close()
+        finally:
+            await listener.close()
+        assert not path.exists()
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def success(listener: Listener) -> float:
+    """Return the sample that says whether ranks can connect."""
+    (found,) = (each for each in listener.samples() if each.metric is catalog.COLLECTOR_SUCCESS)
+    assert found.labels == ("socket",)
+    return found.value
+
+
+def test_another_exporters_socket_is_never_taken(
+    hand: Any, table: RankTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that listens at the path now keeps it; when it is gone the socket is ours again. The log says it once."""
+    path = tmp_path / "rank.sock"
+
+    async def body() -> None:
+        listener = Listener(path, 0o666, Limits(), hand.clock, table)
+        await listener.open()
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+            other.listen(1)
+            inode = path.stat().st_ino
+            hand.turn(40.0, listener.tick)
+            assert path.stat().st_ino == inode
+            assert "another exporter listens there" in listener.fault
+            assert success(listener) == 0
+        assert sum("socket is gone" in each.message for each in caplog.records) == 1
+        hand.turn(LAST_RETRY_SECONDS + 1, listener.tick)
+        assert listener.is_reachable
+        assert listener.fault == ""
+        await listener.close()
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_folder_that_belongs_to_another_user_now_is_not_used(hand: Any, table: RankTable, tmp_path: Path) -> None:
+    """Who made it again could put a socket of their own in place of ours."""
+    path = tmp_path / "run" / "rank.sock"
+
+    async def body() -> None:
+        listener = Listener(path, 0o666, Limits(), hand.clock, table)
+        await listener.open()
+        shutil.rmtree(path.parent)
+        path.parent.mkdir()
+        os.chown(path.parent, 65534, -1)
+        hand.turn(1.0, listener.tick)
+        assert listener.fault == f"{path.parent} belongs to uid 65534 now: remove it"
+        path.parent.rmdir()
+        hand.turn(5.0, listener.tick)
+        assert listener.is_reachable
+        await listener.close()
+
+    asyncio.run(asyncio.wait_for(body(), 20))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tachograph.node.ranks.frames import Bye, Event, FrameError, Peer
+from tachograph.node.ranks.rank import Rank
+from tachograph.node.ranks.rank_table import MAX_SILENT
 
 
 class Link:
@@ -476,3 +478,67 @@ def test_events_are_kept_once(table: Any) -> None:
     table.tell(link, 2, events=[Event(id=n, kind="k", time=1.0) for n in range(2, 66)])
     table.tell(link, 3, events=[Event(id=66, kind="k", time=1.0)])
     assert len(table.events) == 64
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The ranks whose processes were looked at, in order."""
+    found: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        Rank, "look_at_process", lambda rank, now: (found.append(rank.key), setattr(rank, "looked", now))
+    )
+    return found
+
+
+def test_every_users_silent_ranks_are_looked_at(table: Any, hand: Any, looked_at: list[tuple[str, str]]) -> None:
+    """Sixty silent ranks of another user delay no look at mine, and each of the sixty has its turn."""
+    for rank in range(60):
+        table.greet(object(), Peer(666, 100 + rank), run="rude", rank=rank)
+    hand.turn(5.0, table.tick)
+    table.greet(object(), run="mine")
+    hand.turn(12.0, table.tick)
+    for _ in range(10):
+        looked_at.clear()
+        hand.turn(1.0, table.tick)
+        assert ("mine", "0") in looked_at
+        assert len(looked_at) <= MAX_SILENT
+    seen = set()
+    for _ in range(10):
+        looked_at.clear()
+        hand.turn(1.0, table.tick)
+        seen |= set(looked_at)
+    assert len(seen) == 61
+
+
+def test_ranks_of_one_process_are_one_look(table: Any, hand: Any, looked_at: list[tuple[str, str]]) -> None:
+    """They take turns, since all of them are in the same state."""
+    for rank in range(8):
+        table.greet(object(), run="one", rank=rank)
+    hand.turn(10.0, table.tick)
+    for _ in range(8):
+        hand.turn(1.0, table.tick)
+    assert sorted(looked_at) == [("one", str(rank)) for rank in range(8)]
+
+
+def test_looks_are_charged_to_the_user(table: Any, hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that takes long leaves the user less time for the next, and for frames; others are looked at."""
+    spent = [0.0]
+    looks: list[int] = []
+
+    def look(rank: Rank, now: float) -> None:
+        looks.append(rank.peer.uid)
+        rank.looked = now
+        spent[0] += 0.5 if rank.peer.uid == 666 else 0.0
+
+    monkeypatch.setattr(Rank, "look_at_process", look)
+    monkeypatch.setattr("tachograph.node.ranks.rank_table.time.thread_time", lambda: spent[0])
+    for rank in range(4):
+        table.greet(object(), Peer(666, 100 + rank), run="rude", rank=rank)
+    table.greet(object(), run="mine")
+    hand.turn(12.0, table.tick)
+    looks.clear()
+    hand.turn(8.0, table.tick)
+    assert looks.count(1000) == 8
+    assert 2 <= looks.count(666) <= 5
+    assert table.shares.of(666).wait_seconds() > 0
+    assert table.shares.of(1000).wait_seconds() == 0

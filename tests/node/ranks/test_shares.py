@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from tachograph.catalog import index as catalog
 from tachograph.node.ranks.frames import Bye, FrameError, Peer
 from tachograph.node.ranks.rank import Rank
-from tachograph.node.ranks.shares import WORK_BURST, WORK_RATE, Shares
+from tachograph.node.ranks.shares import MOST_USERS, QUIET_SECONDS, WORK_BURST, WORK_RATE, Shares
 from tachograph.node.recent_peak import HALF_SECONDS, RecentPeak
 from tachograph.wire import MAX_NAME_BYTES
 
@@ -144,6 +145,55 @@ def test_work_is_shared_among_users(hand: Any) -> None:
     assert rude.wait_seconds() == 0.0
     shares.disconnect(666)
     assert shares.users == 1
+
+
+def test_who_exceeds_a_share_is_counted_and_logged_once(hand: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """By user and resource, with a line when it begins, also after a quiet time; users beyond a number are one."""
+    shares = Shares(lambda: hand.now)
+    for _ in range(300):
+        shares.exceeded(666, "names")
+        shares.exceeded(666, "frames", 3)
+        hand.turn(10.0)
+    assert shares.over == {("666", "names"): 300, ("666", "frames"): 900}
+    assert [(each.uid, each.resource) for each in caplog.records] == [("666", "names"), ("666", "frames")]  # type: ignore[attr-defined]
+    hand.turn(QUIET_SECONDS)
+    shares.exceeded(666, "names")
+    assert len(caplog.records) == 3
+    for uid in range(2 * MOST_USERS):
+        shares.exceeded(uid, "series")
+    assert len({user for user, _ in shares.over}) == MOST_USERS + 1
+    assert shares.over["other", "series"] == MOST_USERS + 1
+    shares.exceeded(666, "ranks")
+    assert shares.over["666", "ranks"] == 1
+    shown = {sample.labels: sample.value for sample in shares.samples() if sample.metric is catalog.USER_OVER_SHARE}
+    assert shown == shares.over
+    assert all(resource in catalog.SHARED for _, resource in shown)
+
+
+def test_each_limit_counts_for_its_user(table_of: Any, two_gpus: Any, hand: Any) -> None:
+    """Ranks, series and CPU time that a user wanted beyond a share; the other user has nothing to answer for."""
+    table = table_of(two_gpus, ranks=2, series=200)
+    table.greet(mine := object(), ME, run="mine")
+    for rank in range(2):
+        table.greet(link := object(), RUDE, run="rude", rank=rank)
+        table.tell(link, metrics={"layer_grad_norm": {f"{i}": 1.0 for i in range(120)}})
+    with pytest.raises(FrameError, match="live ranks"):
+        table.greet(object(), RUDE, run="rude", rank=3)
+    table.shares.of(RUDE.uid).spend(1.0)
+    hand.turn(1.0)
+    table.shares.tick()
+    table.tell(mine, metrics={"loss": 1.0})
+    assert {who for who, _ in table.shares.over} == {"666"}
+    assert {resource for _, resource in table.shares.over} == {"ranks", "series", "cpu"}
+
+
+def test_a_rank_that_is_wide_by_itself_is_within_its_users_share(table: Any) -> None:
+    """The limits on one rank drop what a large model has too much of: that is no ticket about its user."""
+    table.greet(link := object(), ME)
+    wide = {f"{i}": 1.0 for i in range(900)}
+    table.tell(link, metrics={"layer_grad_norm": wide, "layer_grad_ratio": wide, "collective_enqueued": wide})
+    assert table.dropped["label_limit"] > 0
+    assert not table.shares.over
 
 
 def test_series_are_limited_for_each_user(table_of: Any, two_gpus: Any, hand: Any) -> None:

@@ -8,12 +8,21 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.node.ranks.stack_memory import LEAST_SWITCHES, RankThreads, StackMemory, StuckProcess, where_in
+from tachograph.node.ranks.stack_memory import (
+    LEAST_SWITCHES,
+    MAX_TASKS,
+    TASKS_AT_ONCE,
+    RankThreads,
+    StackMemory,
+    StuckProcess,
+    where_in,
+)
 from tachograph.wire import MAX_WHERE_BYTES, STACKS_BEGIN, STACKS_BYTES
 
 TRAINING, SENDING, PID = 0x7FB0C6A8A740, 12, 4242
@@ -149,6 +158,44 @@ def test_a_stopped_one_says_so(process: Looks, proc: Proc) -> None:
     proc.write()
     process.after()
     assert (process.state, process.where) == ("T (stopped)", "")
+
+
+class CountingProc(Proc):
+    """One of a process of many threads, which counts how often the status of one is read."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        super().__init__(folder)
+        for number in range(threads):
+            place = folder / str(PID) / "task" / str(PID + 100 + number)
+            place.mkdir()
+            (place / "status").write_text(f"State:\tS\nNSpid:\t{PID + 100 + number}\t{100 + number}\n")
+
+
+def test_a_look_reads_few_files_however_many_threads_there_are(
+    memory: StackMemory, tmp_path: Path, rank: RankSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender is searched for over several looks, then remembered; one that is not there is given up."""
+    reads: list[Path] = []
+    read = Path.read_text
+
+    def counted(path: Path, *arguments: Any, **more: Any) -> str:
+        reads.append(path)
+        return read(path, *arguments, **more)
+
+    proc = CountingProc(tmp_path, MAX_TASKS // 2)
+    monkeypatch.setattr(Path, "read_text", counted)
+    for sender, found in ((SENDING, True), (99_999, False)):
+        looks = Looks(PID, RankThreads(TRAINING, sender), memory, proc.folder)
+        rank.waits()
+        most = 0
+        for _ in range(MAX_TASKS // TASKS_AT_ONCE + 10):
+            reads.clear()
+            looks.after()
+            proc.write(2 * LEAST_SWITCHES)
+            most = max(most, len(reads))
+        assert most <= TASKS_AT_ONCE + 2
+        assert len(reads) <= 2, "found or given up"
+        assert (rank.requests == 1) is found
 
 
 @pytest.mark.parametrize("pid", [0, 4243])

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from tachograph.backoff import Backoff
 from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
 from tachograph.node.log import OncePerMinute
@@ -37,6 +38,9 @@ LONGEST_WAIT_SECONDS = 0.5
 
 FULL_SECONDS = 0.5
 """Time for which no connection is accepted after the process ran out of file descriptors."""
+
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 30.0
+"""Pauses between attempts to open a socket again that is gone from its path."""
 
 REFUSALS = ("user_limit", "node_limit", "work_limit", "descriptors")
 """Those of catalog.CONNECTION_REFUSALS that apply to ranks."""
@@ -61,11 +65,17 @@ class Listener:
         self._table = table
         self._shares = table.shares
         self._connections: dict[RankConnection, None] = {}
-        self._ends = ProcessEnds(limits)
+        self._ends = ProcessEnds(limits, self._shares.exceeded)
         self._making: set[asyncio.Task[object]] = set()
         self._socket: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
+        self._owner: int | None = None
+        """The uid that owned the socket's folder when the socket was last opened."""
         self._lines = OncePerMinute(_log, clock.monotonic)
+        self._retry = Backoff(FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
+        self._retry_at = 0.0
+        self.fault = ""
+        """Why the socket is not at its path, in words; empty while it is, and before it was first missed."""
         self.refused = Counter(dict.fromkeys(REFUSALS, 0))
 
     @property
@@ -93,23 +103,52 @@ class Listener:
         yield Sample(catalog.CONNECTIONS, ("rank",), len(self._connections))
         for reason, count in self.refused.items():
             yield Sample(catalog.CONNECTIONS_REFUSED, ("rank", reason), count)
+        yield Sample(catalog.COLLECTOR_SUCCESS, ("socket",), self.is_open and self.is_reachable)
 
     async def open(self) -> None:
         """Open the socket, replacing a stale one; raise SocketPathError if that fails."""
+        self._open()
+
+    def _open(self) -> None:
+        if self._owner is not None:
+            _check_owner(self.path.parent, (self._owner, os.geteuid(), 0))
         sock = _bound(self.path, self._mode)
+        self._owner = self.path.parent.stat().st_uid
         status = self.path.stat()
         self._inode = (status.st_dev, status.st_ino)
-        self._socket = sock
+        before, self._socket = self._socket, sock
+        if before is not None:
+            asyncio.get_running_loop().remove_reader(before)
+            before.close()
         self._listen()
         _log.info("listening to ranks", extra={"socket": self.path})
 
     def tick(self) -> None:
-        """Close connections that did not say hello in time; call it about once a second."""
+        """Close connections without a hello in time, and open the socket again if it is gone; call it once a second."""
         now = self._clock.monotonic()
         self._shares.tick()
+        if self._socket is not None:
+            self._keep_reachable(now)
         for connection in [each for each in self._connections if not each.greeted]:
             if now - connection.quiet_since > GREETING_SECONDS:
                 connection.refuse_and_close("no_hello", f"no hello within {GREETING_SECONDS:g} s")
+
+    def _keep_reachable(self, now: float) -> None:
+        """Open the socket again if it, or its folder, was deleted or replaced; connected ranks stay connected."""
+        if self.is_reachable:
+            self.fault = ""
+            self._retry.reset()
+            return
+        if self.fault and now < self._retry_at:
+            return
+        try:
+            self._open()
+        except (SocketPathError, OSError) as error:
+            self.fault = str(error)
+            self._lines.warning("ranks cannot connect: the socket is gone from its path", error=error)
+            self._retry_at = now + self._retry.next()
+        else:
+            self.fault = ""
 
     async def close(self) -> None:
         """Stop listening, close all connections, and remove the socket if it is still ours."""
@@ -160,9 +199,13 @@ class Listener:
         pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
         share = self._shares.of(uid)
         if share.wait_seconds() > LONGEST_WAIT_SECONDS:
+            self._shares.exceeded(uid, "cpu")
             self._refuse(sock, "work_limit", "your connections cost the exporter more than your share: wait a second")
             return
-        if share.connections >= self._limits.connections and not self._make_room(uid):
+        is_over = share.connections >= self._limits.connections
+        if is_over:
+            self._shares.exceeded(uid, "connections")
+        if is_over and not self._make_room(uid):
             self._refuse(sock, "user_limit", f"you have {share.connections} connections here, each with a rank")
             return
         if self._shares.connections >= self._limits.node_connections and not self._make_room(self._shares.largest()):
@@ -203,6 +246,13 @@ class Listener:
         if connection in self._connections:
             del self._connections[connection]
             self._shares.disconnect(connection.peer.uid)
+
+
+def _check_owner(folder: Path, owners: tuple[int, ...]) -> None:
+    """Raise SocketPathError for a folder of another owner, who could put a socket of its own in place of ours."""
+    with contextlib.suppress(FileNotFoundError):
+        if (owner := folder.stat().st_uid) not in owners:
+            raise SocketPathError(f"{folder} belongs to uid {owner} now: remove it")
 
 
 def _bound(path: Path, mode: int) -> socket.socket:
@@ -248,13 +298,13 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
+        probe.setblocking(False)
         try:
             probe.connect(os.fspath(path))
         except ConnectionRefusedError:
             path.unlink()
             _log.info("stale socket replaced", extra={"socket": path})
             return
-        except TimeoutError:
+        except BlockingIOError:
             pass  # a full queue: something is listening, if slowly
     raise SocketPathError(f"socket {path}: another exporter listens there: stop it, or choose another with --socket")

@@ -109,8 +109,9 @@ class PeerProcess:
 class ProcessEnds:
     """Waits for the processes of ranks to end: one pidfd for each, for a minute at most."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, exceeded: Callable[[int, str], None] = lambda *_: None) -> None:
         self._limits = limits
+        self._exceeded = exceeded
         self._waiting: dict[Peer, tuple[asyncio.Task[None], list[Callable[[int], None]]]] = {}
 
     def watch(self, process: PeerProcess, ended: Callable[[int], None]) -> None:
@@ -121,6 +122,8 @@ class ProcessEnds:
             return
         own = sum(peer.uid == process.peer.uid for peer in self._waiting)
         if own >= self._limits.ranks or len(self._waiting) >= self._limits.node_ranks:
+            if own >= self._limits.ranks:
+                self._exceeded(process.peer.uid, "exits")
             process.close()
             return
         listeners = [ended]

@@ -16,6 +16,7 @@ from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
 from tachograph.node.ranks.last_words import SILENCE, LastWords, last_words
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.names import NamedRank, Names
 from tachograph.node.ranks.raised import Raised, known_reason, raised
 from tachograph.node.ranks.recent_steps import RecentSteps
 from tachograph.node.ranks.run_totals import CounterDelta
@@ -103,7 +104,9 @@ class Rank:
         self._is_first = first
         self.restarts = restarts
         self.states: set[str] = set()
-        self.began = 0.0
+        self.began = self.looked = 0.0
+        self.named: NamedRank | None = None
+        """None while its user has had too many new names: then the rank has no series."""
         self.earlier_end: EarlierEnd | None = None
         self.apply_hello(hello, peer, link)
         self._start_again()
@@ -132,6 +135,8 @@ class Rank:
     def _start_again(self) -> None:
         self.placement = GpuPlacement()
         self.series = RankSeries(self._limits, self._drops)
+        if self.named is not None:
+            self.series.name(self.named)
         self._recent = RecentSteps()
         self.saves = SaveTimes()
         self.unsaid = Unsaid()
@@ -152,12 +157,22 @@ class Rank:
         self._last_event = -1
         self._observed: dict[str, Buckets] = {}
 
+    def name(self, names: Names) -> bool:
+        """Give the rank series if its user's names have room for them; return whether they had."""
+        hello = self.hello
+        said = hello.local_rank, hello.world_size, hello.attempt, hello.uuid, self.config, self.job, self.coordinates
+        self.named = names.rank(hello.run, hello.rank, str(hash(repr(said))))
+        if self.named is not None:
+            self.series.name(self.named)
+        return self.named is not None
+
     def watch_process(self, memory: StackMemory | None) -> None:
         """Look at its process where it is silent, which leaves its stacks in this memory, if there is one."""
         self._process = StuckProcess(self.peer.pid, self._threads, memory)
 
     def look_at_process(self, now: float) -> None:
-        """Look what its process does, about once a second while it is silent."""
+        """Look what its process does, while it is silent."""
+        self.looked = now
         if self._process is not None:
             self._process.look(now)
             if self._process.where:

@@ -36,6 +36,9 @@ MAX_KEPT_BYTES = 4 * 2**20
 MAX_UNREAD_ANSWERS = 65536
 """Bytes of answers buffered for a sender that does not read them; further answers are not written."""
 
+OVER_SHARE = ("rate", "oversized")
+"""Reasons to refuse a frame that say that its sender wants more than others."""
+
 _READ_BYTES = 65536
 _CRUMB = 0.1  # cost of a read without a newline, in frames: single bytes can be a flood too
 _READ_COST = 2e-5  # CPU seconds of a read of any size: about what asyncio takes for one
@@ -68,6 +71,7 @@ class RankConnection(asyncio.BufferedProtocol):
         self._ends = ends
         self._process: PeerProcess | None = None
         self._stacks: StackMemory | None = None
+        self._shares = table.shares
         self._share = table.shares.of(peer.uid)
         self._transport: asyncio.Transport | None = None
         self._partial = bytearray()
@@ -319,6 +323,8 @@ class RankConnection(asyncio.BufferedProtocol):
 
     def _refuse(self, reason: str, message: str, frames: int = 1) -> None:
         self._table.rejected[reason] += frames
+        if reason in OVER_SHARE:
+            self._shares.exceeded(self.peer.uid, "frames", frames)
         self._table.heard(self)
         self.answer(ok=False, error=message)
         _log.debug("frame refused", extra={"reason": reason, "error": message, **self.peer._asdict()})

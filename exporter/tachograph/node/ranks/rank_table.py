@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from tachograph.catalog import index as catalog
@@ -38,7 +40,7 @@ MAX_FORGOTTEN = 512
 node has, fewer than a malicious sender can make up."""
 
 MAX_SILENT = 16
-"""Silent ranks whose processes are looked at each second, the longest silent first."""
+"""Silent processes that are looked at each second, of all users together."""
 
 CAPTURE_SECONDS = 10.0
 """How often, at most, the ranks of a run are asked for their boxes: taking one holds a rank's Python for a moment."""
@@ -151,6 +153,8 @@ class RankTable:
             rank.began = self._clock.monotonic()
             self.shares.of(peer.uid).series += rank.series.size - (old.series.size if old is not None else 0)
             run.restarts.pop(hello.rank, None)
+        if not rank.name(self.shares.of(peer.uid).names):
+            self.shares.exceeded(peer.uid, "names")
         self._by_link[link] = rank
         self._said_bye.pop(link, None)
         self.heard(link)
@@ -212,11 +216,21 @@ class RankTable:
         rank = self._speaker(link)
         run = self._runs[rank.hello.run]
         share, held = self.shares.of(rank.peer.uid), rank.series.size
+        refused, dropped = share.names.refused, self.dropped["series_limit"]
         run.totals.add(rank.apply(state, self._clock.monotonic(), self._limits.series - share.series + held))
         share.series += rank.series.size - held
+        if self.dropped["series_limit"] != dropped:
+            self._note_dropped(rank.peer.uid, self.dropped["series_limit"] - dropped, share.names.refused - refused)
         for key, now, before in rank.observations(state):
             run.histograms.setdefault(key, RunHistogram()).add(now, before)
         self.events.extend(RankEvent(rank.hello.run, rank.hello.rank, event) for event in rank.new_events(state))
+
+    def _note_dropped(self, uid: int, series: int, names: int) -> None:
+        """Charge series dropped from a frame to their user, unless the limit of one rank was what they exceeded."""
+        if names:
+            self.shares.exceeded(uid, "names", names)
+        if series > names and self.shares.of(uid).series >= self._limits.series:
+            self.shares.exceeded(uid, "series", series - names)
 
     def box(self, link: object, part: BoxPart) -> None:
         """Take a part of a rank's box, also after its bye; raise FrameError if it does not fit the parts before it."""
@@ -312,17 +326,37 @@ class RankTable:
             rank.states.add(self.state_of(rank))
             if rank.ended is not None and now - rank.ended > self._retention(rank):
                 self._forget(rank)
+            elif rank.named is None and rank.ended is None and not rank.name(self.shares.of(rank.peer.uid).names):
+                self.shares.exceeded(rank.peer.uid, "names")
         if now - self._restored > self._limits.retention:
             for name, run in list(self._runs.items()):
                 run.absent.clear()  # they did not come back
                 self._drop_empty(name)
         self._place(rank for rank in self.ranks() if rank.ended is None)
-        silent = sorted((rank for rank in self.ranks() if self.state_of(rank) == "frozen"), key=lambda rank: rank.heard)
-        for rank in silent[:MAX_SILENT]:
-            rank.look_at_process(now)
+        self._look_at_silent(now)
         for name, run in self._runs.items():
             if run.ranks:
+                began = time.thread_time()
                 run.conclusions.look(self._view(name, run))
+                self.shares.of(run.owner).spend(time.thread_time() - began)
+
+    def _look_at_silent(self, now: float) -> None:
+        """Look at the processes of silent ranks: of each user the same number, those first that were not looked at.
+
+        Ranks of one process are one look, which is charged to the user.
+        """
+        silent: dict[int, dict[object, Rank]] = {}
+        frozen = [rank for rank in self.ranks() if self.state_of(rank) == "frozen"]
+        for rank in sorted(frozen, key=lambda rank: (rank.looked, rank.heard)):
+            silent.setdefault(rank.peer.uid, {}).setdefault(rank.peer.pid or rank, rank)
+        for uid, ranks in silent.items():
+            share = self.shares.of(uid)
+            for rank in islice(ranks.values(), max(1, MAX_SILENT // len(silent))):
+                if share.wait_seconds() > 0:
+                    break
+                began = time.thread_time()
+                rank.look_at_process(now)
+                share.spend(time.thread_time() - began)
 
     def _place(self, ranks: Iterable[Rank]) -> None:
         """Find the GPUs of living ranks again: NVML lists a process once it uses CUDA, and pids are reused."""
@@ -361,6 +395,7 @@ class RankTable:
         if ended:
             self._forget(own[min(ended)[2]])
         elif len(own) >= self._limits.ranks:
+            self.shares.exceeded(uid, "ranks")
             raise FrameError("rank_limit", f"you already have {len(own)} live ranks on this node (limits.ranks)")
         else:
             raise FrameError("rank_limit", f"this node already has {everybody} ranks (4 × limits.ranks)")
@@ -442,7 +477,10 @@ class RankTable:
         for name, run in sorted(self._runs.items()):
             view = self._view(name, run)
             for rank, state in view.states.items():
-                yield rank.peer.uid, rank.samples(now, state, self.peak_flops_of(rank), level)
+                if rank.named is not None:
+                    yield rank.peer.uid, rank.samples(now, state, self.peak_flops_of(rank), level)
+            if view.states and all(rank.named is None for rank in view.states):
+                continue
             sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])
             if of_run := [*(run.conclusions.samples(view) if view.states else ()), *sums]:
                 yield run.owner, of_run
@@ -459,7 +497,7 @@ class RankTable:
         """Yield the rank on each GPU: of several the first that lives, else the one that ended last."""
         found: dict[str, Rank] = {}
         for rank in self.ranks():
-            if (gpu := rank.placement.gpu) is not None:
+            if (gpu := rank.placement.gpu) is not None and rank.named is not None:
                 other = found.setdefault(gpu.uuid, rank)
                 if other.ended is not None and (rank.ended is None or rank.ended > other.ended):
                     found[gpu.uuid] = rank

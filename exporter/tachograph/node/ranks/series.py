@@ -14,6 +14,7 @@ from itertools import islice
 from tachograph.catalog.metric import ALL, COUNTER, SERIES_LEVELS, Metric
 from tachograph.catalog.rank import TRAIN_FAILURES, TRAIN_METRICS
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.names import NamedRank
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.samples import Sample
 from tachograph.wire import decode_number, fits
@@ -42,11 +43,12 @@ _LONG = 2**63
 class RankSeries:
     """The accepted series of one process; dropped ones are counted in `drops` by `catalog.DROP_REASONS`."""
 
-    __slots__ = ("_drops", "_limits", "counters", "gauges", "merged", "size")
+    __slots__ = ("_drops", "_limits", "_named", "counters", "gauges", "merged", "size")
 
     def __init__(self, limits: Limits, drops: Counter[str]) -> None:
         self._limits = limits
         self._drops = drops
+        self._named: NamedRank | None = None
         self.gauges: dict[str, dict[str, float]] = {}
         # A counter that appears at 1 has increase() == 0, so known label values start at 0.
         self.counters: dict[str, dict[str, float]] = {
@@ -57,6 +59,16 @@ class RankSeries:
         self.size = sum(map(len, self.counters.values()))
         self.merged: dict[str, dict[str, float]] = {}
         """Counts of this process so far, for families without the label `rank`."""
+
+    def name(self, named: NamedRank) -> None:
+        """Take new values of labels only as far as the names of the rank have room for them, also of those it has."""
+        self._named = named
+        for families in (self.counters, self.merged):
+            for key, values in families.items():
+                row = TRAIN_METRICS[key]
+                if row.own_label is not None and not row.vocabulary:
+                    for label in [each for each in values if not named.takes(key, each)]:
+                        del values[label]
 
     def take(self, metrics: Mapping[str, object], most: int = sys.maxsize) -> list[CounterDelta]:
         """Apply the `metrics` of a state frame; return what it adds to the run's merged families.
@@ -106,6 +118,7 @@ class RankSeries:
             room = self._limits.series_per_rank
         kept = (self.merged if merged else self.counters if counts else self.gauges).setdefault(row.key, {})
         before = len(kept)
+        invented = None if row.own_label is None or row.vocabulary else self._named
         for label, value in values:
             known, fault, number = kept.get(label), "", 0.0
             try:
@@ -118,6 +131,8 @@ class RankSeries:
                 if row.own_label is not None:
                     fault = self._bad_label(row, label, len(kept))
                 if not fault and len(kept) - before >= room:
+                    fault = "series_limit"
+                if not fault and invented is not None and not invented.takes(row.key, label):
                     fault = "series_limit"
             if counts and number < (known or 0.0):
                 fault = fault or "counter_decrease"

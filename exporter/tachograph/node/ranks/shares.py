@@ -1,14 +1,18 @@
 """Each user's share of the exporter, so that no user can starve the others.
 
-Ranks of many users share one exporter on one event loop. Connections are counted, and the CPU time of frames is charged
-to the user who sent them: frames of a user who has used up the share are read later.
+Ranks of many users share one exporter on one event loop. Connections are counted, and CPU time is charged to the user
+who caused it: frames of a user who has used up the share are read later. Whatever a user wants beyond a share is
+refused where it is wanted, and counted and logged here.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from tachograph.catalog import index as catalog
+from tachograph.node.ranks.names import Names
 from tachograph.node.recent_peak import RecentPeak
 from tachograph.node.samples import Sample
 
@@ -21,11 +25,19 @@ WORK_BURST = 0.02
 CONNECTION_COST = 0.0003
 """CPU seconds charged for an accepted connection, which asyncio sets up and tears down unmeasured."""
 
+MOST_USERS = 32
+"""Users that the counter of exceeded shares tells apart, since with user namespaces one person can have many uids."""
+
+QUIET_SECONDS = 600.0
+"""A share that was not exceeded for so long is logged again when it is."""
+
+_log = logging.getLogger(__name__)
+
 
 class Share:
-    """The connections, bytes and series of one user, and the CPU time left to spend."""
+    """The connections, bytes, series and names of one user, and the CPU time left to spend."""
 
-    __slots__ = ("_refilled", "_shares", "_spent", "connections", "kept_bytes", "series")
+    __slots__ = ("_refilled", "_shares", "_spent", "connections", "kept_bytes", "names", "series")
 
     def __init__(self, shares: Shares, now: float) -> None:
         self._shares = shares
@@ -34,6 +46,7 @@ class Share:
         self.connections = 0
         self.kept_bytes = 0
         self.series = 0
+        self.names = Names(shares.clock)
 
     def spend(self, seconds: float) -> None:
         """Charge CPU seconds."""
@@ -64,6 +77,9 @@ class Shares:
         self._ticked = clock()
         self.throttled_seconds = 0.0
         self._frame_cost = RecentPeak(clock)
+        self.over: Counter[tuple[str, str]] = Counter()
+        """How often each user, a uid in digits, has exceeded a share of what."""
+        self._exceeded: dict[tuple[str, str], float] = {}
 
     @property
     def connections(self) -> int:
@@ -81,10 +97,26 @@ class Shares:
         """Note the CPU seconds of one frame."""
         self._frame_cost.note(seconds)
 
+    def exceeded(self, uid: int, resource: str, times: int = 1) -> None:
+        """Count that a user wanted more than a share of one of `catalog.SHARED`, and log it when it begins."""
+        user = str(uid)
+        if (user, resource) not in self.over:
+            known = {each for each, _ in self.over}
+            user = user if user in known or len(known) < MOST_USERS else catalog.OTHER_USERS
+        who, now = (user, resource), self.clock()
+        self.over[who] += times
+        if now - self._exceeded.get(who, -QUIET_SECONDS) >= QUIET_SECONDS:
+            _log.warning(
+                "user wants more than a share: what exceeds it is refused", extra={"uid": user, "resource": resource}
+            )
+        self._exceeded[who] = now
+
     def samples(self) -> Iterator[Sample]:
-        """Yield the highest cost of a frame, and the time in which users had to wait."""
+        """Yield the highest cost of a frame, the time in which users had to wait, and who exceeded a share of what."""
         yield Sample(catalog.FRAME_COST, (), self._frame_cost.read())
         yield Sample(catalog.THROTTLED, (), self.throttled_seconds)
+        for who, times in self.over.items():
+            yield Sample(catalog.USER_OVER_SHARE, who, times)
 
     def connect(self, uid: int) -> None:
         """Count a connection."""
@@ -106,10 +138,12 @@ class Shares:
     def tick(self) -> None:
         """Count the time in which a user had to wait, and forget users who left; call it about once a second."""
         now = self.clock()
-        waiting = [share.wait_seconds() > 0 for share in self._of.values()]
-        if any(waiting):
+        waiting = {uid for uid, share in self._of.items() if share.wait_seconds() > 0}
+        if waiting:
             self.throttled_seconds += now - self._ticked
+        for uid in waiting:
+            self.exceeded(uid, "cpu", max(1, round(now - self._ticked)))
         self._ticked = now
-        for uid, waits in zip(list(self._of), waiting, strict=True):
-            if self._of[uid].connections == 0 and self._of[uid].series == 0 and not waits:
+        for uid, share in list(self._of.items()):
+            if share.connections == 0 and share.series == 0 and share.names.is_whole and uid not in waiting:
                 del self._of[uid]

@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,9 @@ ten times is not 30 times, and one of a process that is stopped or frozen never.
 
 MAX_TASKS = 512
 """Threads of a process that are searched for the one that sends; a rank of PyTorch has one to two hundred."""
+
+TASKS_AT_ONCE = 16
+"""Threads that are searched in one look: reading one takes some 20 µs."""
 
 _NO_EXEC = 8  # MFD_NOEXEC_SEAL, Linux 6.3: some systems allow no other memory of this kind
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]{1,16})\b")
@@ -98,6 +101,7 @@ class StuckProcess:
     ) -> None:
         self._threads, self._memory = threads, memory
         self._folder = proc / str(pid) if pid else None  # 0: of another pid namespace
+        self._task: Path | None = None
         self.go_on()
 
     def go_on(self) -> None:
@@ -105,12 +109,12 @@ class StuckProcess:
         self.state = ""
         self.where = ""
         self._counted: tuple[float, int] | None = None
-        self._task: Path | None = None
         self._asked = False
+        self._unsearched: Iterator[Path] | None = None
 
     def look(self, now: float) -> None:
         """Look again, at a time of the monotonic clock, about a second after the last one."""
-        self.state = _field(self._folder / "status", "State") if self._folder is not None else ""
+        self.state = _fields(self._folder / "status").get("State", "") if self._folder is not None else ""
         if self._memory is None or self._threads is None or self.where:
             return
         if self._asked:
@@ -130,24 +134,30 @@ class StuckProcess:
         return now > then and switches is not None and switches - before >= LEAST_SWITCHES * (now - then)
 
     def _voluntary_switches(self) -> int | None:
-        """Return how often the sender thread has waited for something so far."""
-        if self._task is None:
-            self._task = self._sender()
-        if self._task is None:
-            return None
-        found = _field(self._task / "status", "voluntary_ctxt_switches")
-        return int(found) if found.isdecimal() else None
+        """Return how often the sender thread has waited for something so far; None where that is not known yet."""
+        task = self._task or self._sender()
+        found = {} if task is None else _fields(task / "status")
+        self._task = task if self._is_sender(found) else None
+        switches = found.get("voluntary_ctxt_switches", "")
+        return int(switches) if self._task is not None and switches.isdecimal() else None
 
     def _sender(self) -> Path | None:
-        """Return the folder of the sender thread, which numbers itself as its own pid namespace does."""
+        """Return the folder of the sender thread, if it is among those that are searched now."""
         if self._folder is None or self._threads is None:
             return None
-        number, tasks = str(self._threads.sending), self._folder / "task"
-        with contextlib.suppress(OSError):
-            for task in chain([tasks / number], islice(tasks.iterdir(), MAX_TASKS)):
-                if _field(task / "status", "NSpid").split()[-1:] == [number]:
-                    return task
+        if self._unsearched is None:
+            tasks = self._folder / "task"
+            self._unsearched = chain([tasks / str(self._threads.sending)], _entries(tasks))
+        for task in islice(self._unsearched, TASKS_AT_ONCE):
+            if self._is_sender(_fields(task / "status")):
+                self._unsearched = None
+                return task
         return None
+
+    def _is_sender(self, status: Mapping[str, str]) -> bool:
+        """Return whether a thread is the one that sends, which numbers itself as its own pid namespace does."""
+        own = status.get("NSpid", "").split()[-1:]
+        return self._threads is not None and own == [str(self._threads.sending)]
 
 
 def where_in(stacks: str, thread: int) -> str:
@@ -166,15 +176,19 @@ def _frames(lines: Iterator[str]) -> Iterator[code_line.CodeLine]:
         yield code_line.CodeLine(found[1], int(found[2]), found[3])
 
 
-def _field(status: Path, name: str) -> str:
-    """Return a field of proc_pid_status(5); "" where there is none."""
+def _entries(tasks: Path) -> Iterator[Path]:
+    """Yield the threads of a process, at most MAX_TASKS."""
+    with contextlib.suppress(OSError):
+        yield from islice(tasks.iterdir(), MAX_TASKS)
+
+
+def _fields(status: Path) -> dict[str, str]:
+    """Return the fields of proc_pid_status(5); none where there is none."""
     try:
-        for line in status.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith(f"{name}:"):
-                return line.partition(":")[2].strip()
+        lines = status.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        pass
-    return ""
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _memory() -> int:
