@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from typing import TYPE_CHECKING
 
 from tachograph.client.transport.descriptors import WakeUp
 from tachograph.client.transport.signal_actions import is_free
-from tachograph.client.transport.signal_dump import SignalDump
+
+if TYPE_CHECKING:
+    from tachograph.client.transport.signal_dump import SignalDump
 
 SIGNAL = signal.SIGUSR2
 MARK = b"(most recent call first)"
@@ -32,6 +35,8 @@ def keep(wake: WakeUp) -> None:
         release()
     with contextlib.suppress(ImportError, AttributeError, OSError, ValueError):  # no `faulthandler`, no descriptor left
         if is_free(SIGNAL):
+            from tachograph.client.transport.signal_dump import SignalDump  # late: few processes need it
+
             _dump, _wake = SignalDump(SIGNAL, wake.sending_end, all_threads=False), wake
 
 

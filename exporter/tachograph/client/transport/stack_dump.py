@@ -17,7 +17,6 @@ import os
 import signal
 
 from tachograph.client.transport.signal_actions import is_free
-from tachograph.client.transport.signal_dump import SignalDump
 from tachograph.wire import STACKS_BEGIN, STACKS_BYTES
 
 SIGNAL = signal.SIGRTMIN + 16
@@ -51,8 +50,9 @@ class StackDump:
 
     def __init__(self, memory: int) -> None:
         global _owner
-        import fcntl  # late, as the timer: only a rank with an exporter needs them
+        import fcntl  # late, as those below: only a rank with an exporter needs them
 
+        from tachograph.client.transport.signal_dump import SignalDump
         from tachograph.client.transport.thread_timer import ThreadTimer
 
         if _owner is not None:
