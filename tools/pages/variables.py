@@ -28,7 +28,7 @@ VARIABLES = (
     Variable("TACHOGRAPH_HANG_SECONDS", RANK, "The run's own limit for a hang."),
     Variable("TACHOGRAPH_DISABLED", RANK, "Anything except empty or `0`: record nothing."),
     Variable("TACHOGRAPH_STACKS", RANK, "`0`: never look at lines of code ([blackbox.md](blackbox.md))."),
-    Variable("TACHOGRAPH_BLACKBOX", RANK, "The folder of the rank's boxes; `0`: none."),
+    Variable("TACHOGRAPH_BLACKBOX", RANK, "The folder of the rank's boxes; if set, SIGUSR2 asks for one; `0`: none."),
     Variable("TACHOGRAPH_SUMMARY_FILE", COMMANDS, "Set by `tachograph run --watch`: the file for the summary."),
     Variable("TACHOGRAPH_BISECT_VALUE", COMMANDS, "Set by `tachograph bisect` for the program: the value tried."),
     Variable("TORCH_NCCL_ENABLE_TIMING", RANK, "`1`: NCCL times its collectives ([collectives.md](collectives.md))."),

@@ -69,10 +69,10 @@ class Recorder(Uncopied):
       `init_process_group`.
     - `sinks`: other places to send the metrics to (`tachograph.export.sinks`); `trace`: where sampled steps are traced
       (`tachograph.export.traces`). `close` or the exit waits for both.
-    - `$TACHOGRAPH_STACKS`: with 0 nobody ever looks at which line a rank that makes no step stands still, and SIGURG
-      has no handler of ours, by which one that keeps Python's lock leaves its stacks.
-    - `$TACHOGRAPH_BLACKBOX`: the folder of the rank's boxes, which say what it was doing when it stood still or failed;
-      with 0 there are none, also for the exporter.
+    - `$TACHOGRAPH_STACKS`: with 0 nobody ever looks at which line a rank that makes no step stands still, and no signal
+      has a handler by which one that keeps Python's lock leaves its stacks.
+    - `$TACHOGRAPH_BLACKBOX`: the folder of the rank's boxes, which say what it was doing when it stood still or failed,
+      and for which SIGUSR2 asks; with 0 there are none, also for the exporter.
     - `enabled=False`, or `TACHOGRAPH_DISABLED=1`: does nothing at all.
 
     Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing. A copy of it,

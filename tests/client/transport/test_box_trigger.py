@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -329,14 +327,16 @@ def test_a_failure_leaves_a_box_and_is_not_late_with_the_bye(exporter: Any, star
     ("code", "status"),
     [("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM), ("sys.exit(0)", 0), ("raise KeyboardInterrupt", None)],
 )
-def test_an_end_from_outside_leaves_none(exporter: Any, start: Start, code: str, status: int | None) -> None:
+def test_an_end_from_outside_leaves_none(
+    exporter: Any, start: Start, until: Callable[..., Any], code: str, status: int | None
+) -> None:
     """A scheduler or a person ended it, or it was done."""
     folder = exporter.path.parent / "boxes"
     process = start(
         f"while not recorder._calls.sender._answered: time.sleep(0.01)\n{code}", TACHOGRAPH_BLACKBOX=str(folder)
     )
     assert status in (None, process.end()[0])
-    exporter.wait_for("bye")
+    until(lambda: exporter.talks[0].ended_at)
     assert exporter.frames("box") == []
     assert not folder.exists()
 
@@ -403,16 +403,18 @@ def test_a_folder_that_cannot_be_used_is_said_once(exporter: Any, start: Start) 
 
 
 def test_sigusr2_asks_for_a_box(exporter: Any, start: Start) -> None:
-    """The process goes on, and its own system calls are not interrupted."""
+    """Where the environment asks for boxes; the process goes on, and its own system calls are not interrupted."""
     process = start(
         """
         receiver, sender = os.pipe()
         say("ready")
         os.read(receiver, 1)
-        """
+        """,
+        TACHOGRAPH_BLACKBOX="1",
     )
     process.hear("ready")
     exporter.wait_for()
+    exporter.next_state()
     process.popen.send_signal(signal.SIGUSR2)
     box = received(exporter)
     assert box["reason"] == "SIGUSR2"
@@ -422,50 +424,99 @@ def test_sigusr2_asks_for_a_box(exporter: Any, start: Start) -> None:
 
 
 def test_sigusr2_reaches_a_rank_that_runs_no_python(exporter: Any, start: Start) -> None:
-    """As in a hung collective: the side thread that hears of signals asks."""
-    process = start(BLOCKED_IN_C)
-    process.hear("ready")
-    exporter.wait_for()
-    process.popen.send_signal(signal.SIGUSR2)
-    assert received(exporter)["where"] == "<string>:14 <module>"
-
-
-def test_a_users_own_handler_of_sigusr2_is_left_alone(exporter: Any, start: Start) -> None:
-    """Whether it was there before or came after."""
+    """As in a hung collective; also after the program has closed all descriptors."""
     process = start(
-        """
-        recorder.close()
-        signal.signal(signal.SIGUSR2, lambda *_: say("mine"))
-        again = Recorder(run="again")
-        say("ready"); time.sleep(1.5); say("alive")
-        """
+        "sender = recorder._calls.sender\nwhile not sender._answered: time.sleep(0.01)\n"
+        "old = sender._connection; os.closerange(3, 1024)\n"
+        "while sender._connection in (None, old) or not sender._answered: time.sleep(0.01)\n" + BLOCKED_IN_C,
+        TACHOGRAPH_BLACKBOX="1",
+    )
+    process.hear("ready")
+    exporter.next_state()
+    process.popen.send_signal(signal.SIGUSR2)
+    assert received(exporter)["where"] == "<string>:18 <module>"
+
+
+@pytest.mark.parametrize("variable", ["", "0", "off"])
+def test_without_the_variable_sigusr2_is_not_ours(exporter: Any, start: Start, variable: str) -> None:
+    """It ends the process, as it does without a recorder."""
+    process = start("say('ready'); time.sleep(30)", TACHOGRAPH_BLACKBOX=variable)
+    process.hear("ready")
+    exporter.next_state()
+    process.popen.send_signal(signal.SIGUSR2)
+    assert process.end() == (-signal.SIGUSR2, "")
+
+
+HELD = """
+def caught():
+    line = next(line for line in open("/proc/self/status") if line.startswith("SigCgt"))
+    return int(line.split()[1], 16) >> signal.SIGUSR2 - 1 & 1
+"""
+TAKEN = {
+    "Python": "signal.signal(signal.SIGUSR2, lambda *_: say('mine'))",
+    "C": """
+import ctypes
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def mine(number): os.write(1, b"mine\\n")
+ctypes.CDLL(None).signal(12, mine)
+""",
+    "faulthandler": """
+import faulthandler
+pipe = os.pipe()
+threading.Thread(target=lambda: os.read(pipe[0], 1) and say("mine"), daemon=True).start()
+faulthandler.register(signal.SIGUSR2, file=pipe[1], all_threads=False)
+""",
+}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("taken", TAKEN)
+def test_a_handler_of_sigusr2_stays(exporter: Any, start: Start, taken: str, when: str) -> None:
+    """Whether it was there before or came after, also when the recorder is closed."""
+    again = "again = Recorder(run='again')"
+    go = exporter.path.parent / "go"
+    first, then = (TAKEN[taken], again) if when == "before" else (again, TAKEN[taken])
+    process = start(
+        f"recorder.close()\n{first}\n{then}\nsay('ready')\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+        "again.close(); say('closed'); signal.raise_signal(signal.SIGUSR2); say('alive')",
+        TACHOGRAPH_BLACKBOX="1",
     )
     process.hear("ready")
     process.popen.send_signal(signal.SIGUSR2)
     process.hear("mine")
-    process.hear("alive")
-    process.end()
+    exporter.next_state()
+    exporter.next_state()
+    go.touch()
+    process.hear("closed")
+    assert process.end() == (0, "")
     assert exporter.frames("box") == []
 
 
-def test_a_recorder_made_by_another_thread_sets_no_handler(exporter: Any, start: Start) -> None:
-    """Only the main thread may; a child made by fork has the default again."""
+def test_sigusr2_is_given_back(exporter: Any, start: Start) -> None:
+    """With the last recorder, and in a child made by fork, also by a side thread."""
     process = start(
-        """
-        say(signal.getsignal(signal.SIGUSR2).__name__)
-        if not (child := os.fork()):
-            os._exit(signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL)
-        say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        """
+        HELD
+        + """
+def until(held):
+    while bool(caught()) != held: time.sleep(0.01)
+until(True)
+if not (child := os.fork()):
+    os._exit(caught())
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+thread = threading.Thread(target=os.fork); thread.start(); thread.join()
+if os.getpid() != os.getpgrp(): os._exit(caught())
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+again = Recorder(run="again")
+recorder.close()
+until(True)
+again.close()
+until(False)
+assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+        """,
+        TACHOGRAPH_BLACKBOX="1",
     )
-    process.hear("_on_box_signal")
-    process.hear("1")
-    code = (
-        "import signal, threading; from tachograph.client.recorder import Recorder\n"
-        "thread = threading.Thread(target=Recorder); thread.start(); thread.join()\n"
-        "print(signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL)"
-    )
-    assert subprocess.check_output([sys.executable, "-W", "ignore", "-c", code], text=True) == "True\n"
+    assert process.end() == (0, "")
 
 
 @pytest.fixture

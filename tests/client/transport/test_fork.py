@@ -60,8 +60,6 @@ def test_a_child_is_silent_and_leaves_the_parent_speaking(exporter: Any, start: 
         child = os.fork()
         if child == 0:
             assert sockets() == 0, sockets()
-            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-            assert signal.set_wakeup_fd(-1) == -1, "signals of the child would be written to some other file"
             for batch in recorder.data([1, 2]):
                 with recorder.step() as step, recorder.phase("forward"): step.log(loss=1.0)
             recorder.checkpoint_saved(step=1); recorder.watch(None); recorder.close()

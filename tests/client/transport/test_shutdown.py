@@ -97,42 +97,18 @@ def test_interrupt(exporter: Any, start: Start) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_told_and_still_kills(exporter: Any, start: Start, number: signal.Signals) -> None:
-    """SIGTERM and SIGHUP: bye, then death by that very signal, long before the sleep is over."""
-    process = start("say('ready'); time.sleep(30)")
+@pytest.mark.parametrize("code", ["say('ready'); time.sleep(30)", BLOCKED_IN_C])
+def test_a_signal_ends_the_process_without_a_word(
+    exporter: Any, start: Start, until: Callable[..., Any], code: str, number: signal.Signals
+) -> None:
+    """It is the kernel's to end it, and to say that it was asked to end: nothing of ours comes in between."""
+    process = start(code)
     process.hear("ready")
     exporter.wait_for()
     process.popen.send_signal(number)
-    assert process.end()[0] == -number
-    assert bye(exporter) == ("failed", "terminated", number.name)
-
-
-def test_sigterm_reaches_a_main_thread_that_runs_no_python(exporter: Any, start: Start) -> None:
-    """A rank blocked in C, as in a hung collective, dies of SIGTERM as it would have without us."""
-    process = start(BLOCKED_IN_C)
-    process.hear("ready")
-    exporter.wait_for()
-    process.popen.send_signal(signal.SIGTERM)
-    assert process.end()[0] == -signal.SIGTERM
-    assert bye(exporter) == ("failed", "terminated", "SIGTERM")
-
-
-def test_a_users_sigterm_handler_is_left_alone(exporter: Any, start: Start) -> None:
-    """Where SIGTERM is handled already, or later, it is none of our business."""
-    process = start(
-        """
-        recorder.close()
-        signal.signal(signal.SIGTERM, lambda *_: say("mine"))
-        again = Recorder(run="again")
-        assert signal.getsignal(signal.SIGTERM).__name__ == "<lambda>"
-        say("ready"); time.sleep(1.5); say("alive")
-        """
-    )
-    process.hear("ready")
-    process.popen.send_signal(signal.SIGTERM)
-    process.hear("mine")
-    process.hear("alive")
-    assert process.end()[0] == 0
+    assert process.end() == (-number, "")
+    until(lambda: exporter.talks[0].ended_at)
+    assert exporter.frames("bye") == []
 
 
 @pytest.mark.parametrize(
@@ -318,15 +294,14 @@ def _handle(reason: str, number: int, frame: object) -> None:
 
 
 def _struck(number: int, handler: Any) -> Iterator[BaseException]:
-    """What a signal handler raises while it is installed; a recorder's thread for signals hears nothing of it."""
-    heard, before = signal.set_wakeup_fd(-1), signal.signal(number, handler)
+    """What a signal handler raises while it is installed."""
+    before = signal.signal(number, handler)
     try:
         signal.raise_signal(number)
     except LookupError as error:
         yield error
     finally:
         signal.signal(number, before)
-        signal.set_wakeup_fd(heard, warn_on_full_buffer=False)
 
 
 HANDLERS: dict[str, Any] = {

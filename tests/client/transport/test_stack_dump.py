@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tachograph.client.transport import stack_dump
+from tachograph.client.transport.descriptors import OwnSocket
+from tachograph.client.transport.exporter_socket import ExporterSocket
 from tachograph.client.transport.stack_dump import SIGNAL, StackDump, is_possible
 from tachograph.node.ranks.stack_memory import StackMemory, where_in
 
 Start = Callable[..., Any]
 
-STUCK = """
+CONNECTED = "while not recorder._calls.sender._stacks: time.sleep(0.01)"
+STUCK = f"""
 import ctypes
-while not recorder._calls.sender._stacks: time.sleep(0.01)
+{CONNECTED}
 def load_shard():
     ctypes.PyDLL(None).sleep(LONG)
 say("stuck")
@@ -26,6 +36,15 @@ time.sleep(60)
 """
 LINE = 9
 """Of that sleep, in the program around it."""
+
+SOON = """
+from tachograph.client.transport import stack_dump
+stack_dump.CPU_SECONDS = 0.001
+recorder.close()
+while threading.active_count() > 1: time.sleep(0.01)
+recorder = Recorder(run="soon")
+"""
+"""A second of waiting for Python's lock, or less, is long."""
 
 
 @pytest.fixture
@@ -47,11 +66,9 @@ def training(exporter: Any) -> int:
 def test_a_rank_that_holds_the_lock_for_good_leaves_its_line(
     exporter: Any, memory: StackMemory, start: Start, until: Callable[..., Any]
 ) -> None:
-    """In a C call that does not return, and never gives Python's lock back."""
+    """In a C call that does not return, and never gives Python's lock back; nobody has to ask."""
     process = start(STUCK.replace("LONG", "60"))
     process.hear("stuck")
-    until(lambda: memory.rank_waits)
-    memory.ask()
     until(lambda: where_in(memory.stacks(), training(exporter)))
     assert where_in(memory.stacks(), training(exporter)) == f"<string>:{LINE} load_shard"
 
@@ -59,20 +76,89 @@ def test_a_rank_that_holds_the_lock_for_good_leaves_its_line(
 def test_one_that_goes_on_forgets_them(
     exporter: Any, memory: StackMemory, start: Start, until: Callable[..., Any]
 ) -> None:
-    """The next standstill is another one; the call that was looked at is not interrupted."""
-    process = start(STUCK.replace("LONG", "2"))
+    """The next standstill is another one, and has to be twice as long; the call is not interrupted."""
+    pipe = exporter.path.parent / "pipe"
+    os.mkfifo(pipe)
+    process = start(
+        f"""
+{SOON}{CONNECTED}
+import ctypes
+pipe, byte = os.open({str(pipe)!r}, os.O_RDWR), ctypes.create_string_buffer(1)
+def reads(): assert ctypes.PyDLL(None).read(pipe, byte, 1) == 1
+say("stuck"); reads()
+say("on")
+while recorder._calls.sender._stacks._cpu_seconds != 0.002: time.sleep(0.01)
+recorder.close()
+"""
+    )
     process.hear("stuck")
-    memory.ask()
-    until(memory.stacks)
+    until(lambda: "reads" in memory.stacks())
+    pipe.write_bytes(b"!")
     process.hear("on")
-    until(lambda: exporter.frames()[-1]["step"] == 1)
-    until(lambda: not memory.stacks())
+    assert process.end() == (0, "")
+    assert not memory.stacks()
+
+
+def test_a_process_that_is_stopped_and_goes_on_is_not_looked_at(
+    exporter: Any, memory: StackMemory, start: Start, until: Callable[..., Any]
+) -> None:
+    """It uses no CPU time meanwhile; frames that are read while Python runs would crash it."""
+    process = start(f"{SOON}{CONNECTED}\nsay('ready')\nwhile True: sum(range(100))")
+    process.hear("ready")
+    until(lambda: memory.rank_waits)
+    for _ in range(3):
+        process.popen.send_signal(signal.SIGSTOP)
+        time.sleep(1.2)  # longer than the thread would have waited
+        process.popen.send_signal(signal.SIGCONT)
+        exporter.next_state()
+    assert not memory.stacks()
+
+
+def test_an_exporter_that_asks_all_the_time_is_not_heard(exporter: Any, memory: StackMemory, start: Start) -> None:
+    """As those up to 0.2 asked, by a pipe: while threads run whose frames come and go, to read these would be fatal."""
+    process = start(
+        f"""
+        {CONNECTED}
+        def deep(number): return deep(number - 1) + 1 if number else 0
+        say("ready")
+        end = time.monotonic() + 2
+        def work():
+            while time.monotonic() < end: deep(200)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for each in threads: each.start()
+        for each in threads: each.join()
+        """
+    )
+    process.hear("ready")
+    while process.popen.poll() is None:
+        memory.ask()
+        time.sleep(0.001)
+    assert process.end() == (0, "")
+    assert not memory.stacks()
+
+
+def test_a_stranger_gets_no_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One who listens in a folder of somebody else's, and is neither root nor this user."""
+    path = tmp_path / "rank.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        connection = ExporterSocket()
+        connection.open(str(path))
+        assert connection.is_trusted(str(path))
+        peer = (os.getpid()).to_bytes(4, sys.byteorder) + (4242).to_bytes(4, sys.byteorder) + bytes(4)
+        monkeypatch.setattr(OwnSocket, "get", lambda self: SimpleNamespace(getsockopt=lambda *_: peer))
+        assert not connection.is_trusted(str(path))
+        monkeypatch.setattr(os, "stat", lambda _: SimpleNamespace(st_uid=4242))
+        assert connection.is_trusted(str(path))
+        monkeypatch.undo()
+        connection.close()
 
 
 def test_nothing_is_written_while_all_is_well(
     exporter: Any, memory: StackMemory, start: Start, until: Callable[..., Any]
 ) -> None:
-    """The signal comes from the exporter alone, and its handler is gone with the recorder."""
+    """The signal comes from the timer alone, and its handler is gone with the recorder."""
     process = start(
         """
         import faulthandler
@@ -80,8 +166,9 @@ def test_nothing_is_written_while_all_is_well(
         for _ in range(5):
             with recorder.step(): time.sleep(0.3)
         recorder.close()
+        while threading.active_count() > 1: time.sleep(0.01)
         caught = next(line for line in open("/proc/self/status") if line.startswith("SigCgt"))
-        assert not int(caught.split()[1], 16) >> signal.SIGURG - 1 & 1, caught
+        assert not int(caught.split()[1], 16) >> signal.SIGRTMIN + 15 & 1, caught
         assert not [n for n in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{n}")
                     and "tachograph" in os.readlink(f"/proc/self/fd/{n}")]
         """
@@ -112,7 +199,7 @@ with multiprocessing.get_context("fork").Pool(2) as pool: assert pool.map(abs, [
 """,
     "signalled": """
 child = os.fork()
-if not child: os.kill(os.getpid(), signal.SIGURG); os._exit(0)
+if not child: signal.raise_signal(signal.SIGURG); os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """,
 }
@@ -130,7 +217,6 @@ def after(): ctypes.PyDLL(None).sleep(2)
 say("stuck"); after(); recorder.close()
 """)
     process.hear("stuck")
-    memory.ask()
     assert process.end() == (0, "")
 
 
@@ -153,8 +239,10 @@ def test_workers_of_a_loader_end_as_they_would(exporter: Any, memory: StackMemor
 @pytest.mark.parametrize(
     "taken",
     [
-        "signal.signal(signal.SIGURG, lambda *_: say('mine'))",
-        "import faulthandler; faulthandler.register(signal.SIGURG, file=sys.stdout)",
+        "signal.signal(signal.SIGRTMIN + 16, lambda *_: say('mine'))",
+        "signal.signal(signal.SIGRTMIN + 16, signal.SIG_IGN)",
+        "import faulthandler; faulthandler.register(signal.SIGRTMIN + 16, file=sys.stdout)",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN + 16])",
         "os.environ['TACHOGRAPH_STACKS'] = '0'",
     ],
 )
@@ -168,61 +256,59 @@ def test_a_signal_that_the_program_uses_is_left_alone(exporter: Any, start: Star
     assert "stacks" in exporter.frames("hello")[0]
 
 
-def test_a_handler_that_comes_later_stays(exporter: Any, memory: StackMemory, start: Start) -> None:
-    """And the one timer of faulthandler is the program's."""
+@pytest.mark.parametrize(
+    "taken",
+    [
+        "signal.signal(signal.SIGRTMIN + 16, lambda *_: say('mine'))",
+        """
+import ctypes
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def mine(number): os.write(1, b"mine\\n")
+ctypes.CDLL(None).signal(signal.SIGRTMIN + 16, mine)
+""",
+    ],
+)
+def test_a_handler_that_comes_later_stays(exporter: Any, memory: StackMemory, start: Start, taken: str) -> None:
+    """In Python or in C; the timer is gone by the sender thread's next turn."""
     process = start(
-        """
-        import faulthandler
-        faulthandler.dump_traceback_later(1, file=sys.stdout)
-        while not recorder._calls.sender._stacks: time.sleep(0.01)
-        signal.signal(signal.SIGURG, lambda *_: say("mine"))
-        recorder.close()
-        os.kill(os.getpid(), signal.SIGURG)
-        time.sleep(2)
-        """
+        f"{CONNECTED}\n{taken}\n"
+        "while recorder._calls.sender._stacks: time.sleep(0.01)\n"
+        "recorder.close()\nsignal.raise_signal(signal.SIGRTMIN + 16)\n"
     )
     process.hear("mine")
-    process.hear("Timeout (0:00:01)!")
     assert process.end() == (0, "")
 
 
-def test_descriptors_that_are_others_by_now_are_left_alone(exporter: Any, memory: StackMemory, start: Start) -> None:
-    """A program may close all that it finds, and open files by the same numbers: nothing is written into those."""
+def test_a_descriptor_that_is_anothers_by_now_is_left_alone(exporter: Any, memory: StackMemory, start: Start) -> None:
+    """A program may close all that it finds, and put files in their places: nothing is written into those."""
     process = start(
-        """
-        while not recorder._calls.sender._stacks: time.sleep(0.01)
-        stacks = recorder._calls.sender._stacks
-        for number in stacks._files: os.close(number)
-        files = [os.open("/dev/shm", os.O_RDWR | os.O_TMPFILE) for _ in stacks._files]
-        assert sorted(files) == sorted(stacks._files)
-        for file in files: os.write(file, b"mine"); os.lseek(file, 0, os.SEEK_SET)
-        stacks._map[64:68] = b"dump"
-        time.sleep(1.5)
+        f"""
+        {CONNECTED}
+        number = recorder._calls.sender._stacks._memory.number
+        file = os.open("/dev/shm", os.O_RDWR | os.O_TMPFILE)
+        os.write(file, b"mine"); os.lseek(file, 0, os.SEEK_SET)
+        os.dup2(file, number)
+        while recorder._calls.sender._stacks: time.sleep(0.01)
         recorder.close()
-        assert [(os.fstat(file).st_size, os.lseek(file, 0, os.SEEK_CUR)) for file in files] == 2 * [(4, 0)]
+        assert (os.fstat(number).st_size, os.lseek(number, 0, os.SEEK_CUR)) == (4, 0)
         """
     )
     assert process.end() == (0, "")
 
 
-@pytest.mark.parametrize("wrong", ["file", "small", "unsealed", "no pipe"])
+@pytest.mark.parametrize("wrong", ["file", "small", "unsealed"])
 def test_only_memory_of_a_fixed_size_is_taken(tmp_path: Any, wrong: str) -> None:
     """A write must never wait for a disk, nor fill one: anything else is refused."""
-    good = StackMemory()
-    memory, request = good.for_rank
     other = os.memfd_create("other", os.MFD_ALLOW_SEALING)
     os.ftruncate(other, 64 if wrong == "small" else 131072)
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    offered = {
-        "file": (file, request), "small": (other, request), "unsealed": (other, request), "no pipe": (memory, file),
-    }  # fmt: skip
+    before = sorted(Path("/proc/self/fd").iterdir())
     with pytest.raises((OSError, ValueError)):
-        StackDump(offered[wrong], os.getpid())
+        StackDump(file if wrong == "file" else other)
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
     assert is_possible()
     for descriptor in (other, file):
         os.close(descriptor)
-    good.sent()
-    good.close()
 
 
 def test_descriptors_that_nobody_wanted_are_closed(exporter: Any, start: Start) -> None:
@@ -238,12 +324,13 @@ def test_descriptors_that_nobody_wanted_are_closed(exporter: Any, start: Start) 
                     if os.path.exists(f"/proc/self/fd/{n}"))))
         """
     )
-    process.hear("4")  # its own two, and those of its signals
+    process.hear("2")  # its own
     assert process.end() == (0, "")
     for descriptor in (read, write):
         os.close(descriptor)
 
 
-def test_the_signal_is_one_that_does_nothing_by_itself() -> None:
-    """Else one that comes as the handler goes would end the process: signal(7)."""
-    assert SIGNAL.name == "SIGURG"
+def test_waiting_for_the_lock_among_busy_threads_is_not_long() -> None:
+    """It is two to ten seconds of it, in which whoever runs Python code gives the lock away hundreds of times."""
+    assert stack_dump.CPU_SECONDS >= 0.01
+    assert SIGNAL > signal.SIGRTMIN

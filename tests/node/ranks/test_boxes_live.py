@@ -49,7 +49,8 @@ def node(two_gpus: Any) -> Any:
                 ranks = [
                     subprocess.Popen(
                         [sys.executable, "-W", "ignore", "-c", PROGRAM, str(rank), "fails" if rank == 3 else "waits"],
-                        env={**os.environ, "TACHOGRAPH_SOCKET": str(listener.path)}, stderr=subprocess.DEVNULL,
+                        env={**os.environ, "TACHOGRAPH_SOCKET": str(listener.path), "TACHOGRAPH_BLACKBOX": "1"},
+                        stderr=subprocess.DEVNULL,
                     )
                     for rank in range(4)
                 ]  # fmt: skip

@@ -108,6 +108,33 @@ def test_an_exit_code_is_there_before_the_files_are_closed(child: Any, code: str
     here.close()
 
 
+ASKED = {
+    "asked": ("os.kill(os.getpid(), 15); time.sleep(9)", 15),
+    "hung up": ("os.kill(os.getpid(), 1); time.sleep(9)", 1),
+    "killed": ("os.kill(os.getpid(), 9)", None),
+    "exits": ("os._exit(0)", None),
+    "crashes": ("os.abort()", None),
+    "handled": ("signal.signal(15, print); os.kill(os.getpid(), 15); os._exit(3)", None),
+    "blocked": ("signal.pthread_sigmask(0, [15]); os.kill(os.getpid(), 15); os._exit(3)", None),
+    "blocked and killed": ("signal.pthread_sigmask(0, [15]); os.kill(os.getpid(), 15); os.kill(os.getpid(), 9)", None),
+}
+
+
+@pytest.mark.parametrize("end", ASKED)
+def test_that_a_process_was_asked_to_end_everybody_sees(child: Any, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """Also an exporter of another user, before Linux 6.15: a signal that ended a process is pending for ever."""
+    code, expected = ASKED[end]
+    process, held = child(code)
+    monkeypatch.setattr(process_end, "GET_INFO", 0)
+    monkeypatch.setattr(held, "_shown", False)  # as /proc/PID/stat is to another user
+    assert held.wait_status() is None
+    release(process)
+    assert held.wait_status() == expected
+    process.wait()
+    assert held.wait_status() is None
+    held.close()
+
+
 def test_the_kernels_numbers() -> None:
     """include/uapi/linux/pidfd.h: struct pidfd_info has 64 bytes in its first version, and _IOWR(0xFF, 11, …)."""
     assert INFO.size == 64
@@ -243,6 +270,7 @@ def reason(running: Any, run: str) -> str | None:
         ("killed", "os.kill(os.getpid(), signal.SIGKILL)", "died"),
         ("crashed", "import ctypes; ctypes.string_at(0)", "died"),
         ("sigterm", "os.kill(os.getpid(), signal.SIGTERM)", "terminated"),
+        ("sighup", "os.kill(os.getpid(), signal.SIGHUP)", "terminated"),
     ],
 )
 def test_how_processes_end(running: Any, run: str, code: str, expected: str) -> None:

@@ -72,12 +72,16 @@ class OutgoingBox:
 
 
 class BoxTrigger:
-    """Makes the boxes of one rank; all calls but `ask` are for the sender thread. `outgoing` is the last box."""
+    """Makes the boxes of one rank; all calls but `ask` are for the sender thread. `outgoing` is the last box.
+
+    `by_signal`: the variable asks for boxes, so a signal may ask for one, too.
+    """
 
     def __init__(self, state: RankState, socket: str) -> None:
         given = os.environ.get(SWITCH, "").strip()
         self.is_off = given.lower() in _OFF
         self._given = "" if given.lower() in _DEFAULT or self.is_off else given
+        self.by_signal = bool(given) and not self.is_off
         self._socket = socket
         self._state = state
         self._asked = ""

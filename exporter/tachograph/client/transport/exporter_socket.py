@@ -8,12 +8,15 @@ import socket
 import stat
 import sys
 
-from tachograph.client.transport.stack_dump import close_descriptors
-from tachograph.wire import MAX_FRAME_BYTES, SOCKET_ENVIRONMENT
+from tachograph.client.transport.descriptors import OwnDescriptor, OwnSocket
+from tachograph.wire import SOCKET_ENVIRONMENT
 
 SEND_BYTES = 106_496
 """The kernel's usual size, which it doubles. Where an administrator raised that, more frames would wait for a stopped
 exporter than it takes at once, and it would skip the last of them, the bye."""
+
+MAX_ANSWER_BYTES = 8192
+"""The longest answer, and as much as is read at once; no exporter's has a quarter of that."""
 
 _INT = 4
 _DESCRIPTORS = 2
@@ -25,22 +28,34 @@ class ExporterSocket:
 
     def __init__(self) -> None:
         # SOCK_CLOEXEC is Python's default: exec'd children do not inherit the socket; forked ones must `close` it.
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._socket = OwnSocket(made)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         self._unsent = memoryview(b"")
         self._received = b""
-        self._descriptors: tuple[int, ...] = ()
+        self._descriptors: tuple[OwnDescriptor, ...] = ()
 
     def open(self, path: str) -> None:
         """Connect at once or raise OSError: a unix socket's connect never has to be waited for."""
         try:
-            self._socket.connect(path)
+            self._socket.get().connect(path)
         except ValueError as error:  # a path with a null byte
             raise OSError(str(error)) from None
 
     def fileno(self) -> int:
-        """Return the descriptor, for poll; -1 once closed."""
+        """Return the descriptor, for poll."""
         return self._socket.fileno()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the program has left the socket alone."""
+        return self._socket.is_ours
+
+    def is_trusted(self, path: str) -> bool:
+        """Return whether root, this user or the owner of the socket's folder listens: nobody else could be meant."""
+        peer = self._socket.get().getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * _INT)
+        uid = int.from_bytes(peer[_INT : 2 * _INT], sys.byteorder)
+        return uid in (0, os.geteuid(), os.stat(os.path.dirname(path) or ".").st_uid)  # noqa: PTH116, PTH120 - as below
 
     @property
     def idle(self) -> bool:
@@ -66,30 +81,34 @@ class ExporterSocket:
         with contextlib.suppress(BlockingIOError):
             while frame:
                 # MSG_NOSIGNAL: a program may have given SIGPIPE back its default, which is to kill it.
-                frame = frame[self._socket.send(frame, socket.MSG_NOSIGNAL) :]
+                frame = frame[self._socket.get().send(frame, socket.MSG_NOSIGNAL) :]
         return frame
 
-    def receive(self) -> list[bytes]:
-        """Return the whole lines that have come; raise ConnectionError at the stream's end or on an endless line."""
+    def receive(self) -> list[bytes] | None:
+        """Return the whole lines that have come, None if nothing has, not even a part of one.
+
+        Raises ConnectionError at the stream's end or on an endless line.
+        """
         try:
-            received, beside, _, _ = self._socket.recvmsg(
-                MAX_FRAME_BYTES, socket.CMSG_SPACE(_DESCRIPTORS * _INT), socket.MSG_CMSG_CLOEXEC
+            received, beside, _, _ = self._socket.get().recvmsg(
+                MAX_ANSWER_BYTES, socket.CMSG_SPACE(_DESCRIPTORS * _INT), socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
-            return []
+            return None
         for level, kind, data in beside:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                close_descriptors(*self.take_descriptors())
                 numbers = (data[i : i + _INT] for i in range(0, len(data) - _INT + 1, _INT))
-                self._descriptors = tuple(int.from_bytes(number, sys.byteorder) for number in numbers)
+                came = tuple(OwnDescriptor(int.from_bytes(number, sys.byteorder)) for number in numbers)
+                self._close_descriptors()
+                self._descriptors = came
         if not received:
             raise ConnectionError("the exporter closed the connection")
         *lines, self._received = (self._received + received).split(b"\n")
-        if len(self._received) > MAX_FRAME_BYTES:
+        if len(self._received) > MAX_ANSWER_BYTES:
             raise ConnectionError("the exporter's answer does not end")
         return lines
 
-    def take_descriptors(self) -> tuple[int, ...]:
+    def take_descriptors(self) -> tuple[OwnDescriptor, ...]:
         """Return the descriptors that came with the last answer that had some; they are the caller's to close."""
         taken, self._descriptors = self._descriptors, ()
         return taken
@@ -97,7 +116,11 @@ class ExporterSocket:
     def close(self) -> None:
         """Close this process's copy of the socket."""
         self._socket.close()
-        close_descriptors(*self.take_descriptors())
+        self._close_descriptors()
+
+    def _close_descriptors(self) -> None:
+        for descriptor in self.take_descriptors():
+            descriptor.close()
 
 
 def why_unreachable(path: str, error: OSError) -> str:

@@ -11,21 +11,22 @@ import json
 import math
 import os
 import select
-import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tachograph.backoff import Backoff
 from tachograph.client.core.arguments import whole
 from tachograph.client.core.notice import notice, raised_by_signal, shown
 from tachograph.client.core.scalars import number
+from tachograph.client.transport import box_signal
 from tachograph.client.transport.box_trigger import FAILURE_SECONDS, BoxTrigger
+from tachograph.client.transport.descriptors import OwnDescriptor, WakeUp
 from tachograph.client.transport.exporter_socket import ExporterSocket, why_unreachable
 from tachograph.client.transport.failure_reason import End
 from tachograph.client.transport.rank_state import Frame, RankState
-from tachograph.client.transport.stack_dump import StackDump, close_descriptors
+from tachograph.client.transport.stack_dump import StackDump
 from tachograph.wire import HEARTBEAT_SECONDS, MAX_BOX_REASON_BYTES, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION, cut
 
 FIRST_RETRY_SECONDS = 0.1
@@ -66,7 +67,8 @@ class Sender:
 
     `accepted`: an exporter has answered. `last_step` and `ended` are what it remembers of an earlier process of this
     rank: its last step, and the Unix time of its last frame; None if it knows of none. `over`: nothing more will be
-    sent. `makes_box`: the bye has been sent, and the box of a failure is being made.
+    sent. `makes_box`: the bye has been sent, and the box of a failure is being made. `asked_by_signal`: called when a
+    signal asks for the process' boxes.
     Raises OSError or RuntimeError where the process may have no more files or threads.
     """
 
@@ -75,6 +77,7 @@ class Sender:
         self._path = path
         self._connection: ExporterSocket | None = None
         self._stacks: StackDump | None = None
+        self._offers_stacks = False
         self._answered = False
         self._refused = False
         self._hello_sent: object = None
@@ -93,10 +96,10 @@ class Sender:
         self.ended: float | None = None
         self.over = False
         self.makes_box = False
+        self.asked_by_signal: Callable[[], None] = lambda: self.ask_for_box(box_signal.SIGNAL.name)
+        self._read_at = 0.0
         with fork_lock:
-            self._wake_receiver, self._wake_sender = socket.socketpair()
-        self._wake_receiver.setblocking(False)
-        self._wake_sender.setblocking(False)
+            self._wake = WakeUp()
         try:
             threading.Thread(target=self._run, name="tachograph", daemon=True).start()
         except BaseException:  # no more threads, no memory
@@ -106,7 +109,7 @@ class Sender:
     def wake(self) -> None:
         """Have the state sent now, or as soon as the rate limit allows; takes no lock: a signal handler may call it."""
         try:
-            self._wake_sender.send(b"!", socket.MSG_NOSIGNAL)
+            self._wake.send()
         except OSError as error:  # a full pipe wakes as well; a closed one has no reader
             if raised_by_signal(error):  # a watchdog's TimeoutError is an OSError
                 raise
@@ -148,8 +151,9 @@ class Sender:
     def release(self) -> None:
         """Close every descriptor; in a forked child these are copies, which would outlive the parent's death."""
         self.over, self.makes_box = True, False
-        for close in (self._disconnect, self._wake_receiver.close, self._wake_sender.close):
-            with contextlib.suppress(OSError):  # a program may have closed every descriptor there is
+        box_signal.release(self._wake)
+        for close in (self._disconnect, self._wake.close):
+            with contextlib.suppress(OSError):
                 close()
 
     def _run(self) -> None:
@@ -188,25 +192,40 @@ class Sender:
 
     def _wait(self) -> None:
         """Sleep until something is to be done: a time, a wake-up, room in the socket, or news from the exporter."""
+        if not self._wake.is_ours:
+            with fork_lock:
+                self._wake.close()
+                self._wake = WakeUp()
+        if self._boxes.by_signal:
+            box_signal.keep(self._wake)
+        if self._connection is not None and not self._connection.is_ours:
+            self._disconnect()
         now = time.monotonic()
         poll = select.poll()
-        poll.register(self._wake_receiver, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
         wake_at = min(self._retry_at, now + HEARTBEAT_SECONDS)
         if self._connection is not None:
-            poll.register(self._connection, select.POLLIN | (0 if self._connection.idle else select.POLLOUT))
             wake_at = max(self._due_at, self._sent_at + _LEAST_GAP) if self._answered else now + HEARTBEAT_SECONDS
             if self._has_part():
                 wake_at = now
+            listens = now >= self._read_at  # else whoever never stops would keep this thread busy
+            if not listens:
+                wake_at = min(wake_at, self._read_at)
+            events = (select.POLLIN if listens else 0) | (0 if self._connection.idle else select.POLLOUT)
+            poll.register(self._connection, events)
         stacks = self._stacks
+        if stacks is not None and not stacks.is_ours:
+            self._release_stacks()
+            stacks = None
         if stacks is not None:
-            stacks.waits(True)
+            stacks.begin_wait()
         poll.poll(max(0.0, wake_at - now) * 1000 + 1)
         if stacks is not None:
-            stacks.waits(False)
-            stacks.clear()
-        with contextlib.suppress(BlockingIOError):
-            self._wake_receiver.recv(4096)
+            stacks.end_wait()
+        if sent := self._wake.clear():
             self._due_at = 0.0
+            if box_signal.MARK in sent:
+                self.asked_by_signal()
 
     def _turn(self, now: float) -> None:
         """Do what is due: connect, receive, send."""
@@ -215,8 +234,10 @@ class Sender:
                 if now >= self._retry_at:
                     self._connect(now)
                 return
-            for line in self._connection.receive():
-                self._handle_answer(line)
+            if (lines := self._connection.receive()) is not None:
+                self._read_at = now + _LEAST_GAP
+                for line in lines:
+                    self._handle_answer(line)
             if descriptors := self._connection.take_descriptors():
                 self._share_stacks(descriptors)
             self._connection.flush()
@@ -244,7 +265,11 @@ class Sender:
         self._answered = False
         self._hello_sent_at = now
         self._hello_sent = self._state.hello_state()
-        connection.offer(_encode(self._state.hello()))
+        hello = self._state.hello()
+        if not connection.is_trusted(self._path):
+            hello.pop("stacks", None)
+        self._offers_stacks = "stacks" in hello
+        connection.offer(_encode(hello))
 
     def _handle_answer(self, line: bytes) -> None:
         """Handle an answer: the first positive one opens the connection, a refusal is logged once."""
@@ -258,8 +283,9 @@ class Sender:
             return
         if accepted is True:
             self._accept(answer)
-            self._answered = True
-            self._due_at = 0.0
+            if not self._answered:
+                self._answered = True
+                self._due_at = 0.0
             return
         reason = answer.get("error")
         reason = reason[:512] if isinstance(reason, str) and reason.isprintable() else shown(reason)
@@ -277,12 +303,24 @@ class Sender:
             seconds = number(ended)
             self.ended = seconds if seconds is not None and math.isfinite(seconds) else None
 
-    def _share_stacks(self, descriptors: tuple[int, ...]) -> None:
-        """Let the exporter ask for the stacks where this process cannot speak, if the system is up to that."""
+    def _share_stacks(self, descriptors: tuple[OwnDescriptor, ...]) -> None:
+        """Leave the stacks in the exporter's memory where this process cannot speak, if the system is up to that.
+
+        Exporters up to 0.2 send a pipe, too, by which they asked for them.
+        """
         try:
-            self._stacks = StackDump(descriptors, threading.get_native_id())
+            if self._stacks is None and self._offers_stacks:
+                self._stacks = StackDump(descriptors[0].number)
         except Exception:  # noqa: BLE001 - a kernel, a sandbox or a Python may refuse in any way: there are no stacks then
-            close_descriptors(*descriptors)
+            self._stacks = None
+        finally:
+            for descriptor in descriptors:
+                descriptor.close()
+
+    def _release_stacks(self) -> None:
+        stacks, self._stacks = self._stacks, None
+        if stacks is not None:
+            stacks.close()
 
     def _send_state(self, now: float) -> None:
         """Send the state, or nothing while the last frame is unfinished: the next one contains all of it and more."""
@@ -335,10 +373,10 @@ class Sender:
         self._boxes.at_failure(self._end, connected=said_bye)
         if said_bye and connection is not None:
             poll = select.poll()
-            poll.register(connection, select.POLLOUT)
             with contextlib.suppress(OSError):
+                poll.register(connection, select.POLLOUT)
                 if not self._answered:  # `_send_bye` has waited for it
-                    for line in connection.receive():
+                    for line in connection.receive() or ():
                         self._handle_answer(line)
                 while self._has_part() or not connection.idle:
                     if self._has_part():
@@ -356,8 +394,8 @@ class Sender:
             return False
         deadline = time.monotonic() + SHUTDOWN_SECONDS
         poll = select.poll()
-        poll.register(connection, select.POLLOUT)
         with contextlib.suppress(OSError):
+            poll.register(connection, select.POLLOUT)
             for frame in (*self._frames(), _encode(self._bye)):
                 while not connection.offer(frame) or not connection.idle:
                     left = deadline - time.monotonic()
@@ -389,9 +427,7 @@ class Sender:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-        stacks, self._stacks = self._stacks, None
-        if stacks is not None:
-            stacks.close()
+        self._release_stacks()
 
 
 def _encode(frame: Frame) -> bytes:

@@ -1,13 +1,13 @@
-"""The stacks of a process that holds Python's lock for good and so cannot speak: written when the exporter asks.
+"""The stacks of a process whose C code keeps Python's lock, and so cannot speak.
 
-With its answer to a hello the exporter sends two descriptors: memory of a fixed size that both share, and a pipe. What
-it writes into the pipe reaches the sender thread as SIGURG, whose handler is C code of `faulthandler`: it needs no lock
-and writes the stacks of all threads into the memory. So nothing is done and nothing armed while all is well, no other
-thread is interrupted, and a forked child takes no part.
+With its answer to a hello the exporter sends memory of a fixed size that both share. While the sender thread waits, a
+timer counts the CPU time that it uses: next to none, unless it wants to go on and Python's lock is not to be had, for
+which it looks 180 times a second. After seconds of that the timer sends it a signal, whose handler is C code of
+`faulthandler`: it needs no lock and writes the stacks of all threads into the memory.
 
-Frames can only be read safely while no Python code runs: else the process may crash, as may one that
-`faulthandler.dump_traceback_later` looks at. So the exporter asks only if the sender thread has noted that it waits
-outside of the lock, and is seen to wait for that (`tachograph.node.ranks.stack_memory`).
+Frames can be read safely only while no Python code runs; else the process may crash. That is why nobody else can
+ask, why the time is not a clock's (it would be over when a stopped process goes on), and why a process whose C code
+keeps the lock for long and gives it back is looked at again only after it was kept for twice as long.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
 
+from tachograph.client.transport.signal_actions import is_free
 from tachograph.wire import STACKS_BEGIN, STACKS_BYTES
 
-SIGNAL = signal.SIGURG
-"""It is ignored where nobody handles it, so one that comes late does no harm."""
+SIGNAL = signal.SIGRTMIN + 16
+"""One that nobody sends: no library is known to use it, and it is none that a terminal or a scheduler sends."""
 
-_F_SETOWN_EX, _F_OWNER_TID = 15, 0  # fcntl(2), which Python does not name
-_STATUS = "/proc/self/status"
+CPU_SECONDS = 0.01
+"""What waiting for Python's lock for two to ten seconds takes, by machine. To get it among twelve busy threads takes a
+twentieth of that."""
 
 _owner: StackDump | None = None
 """The one that has the signal's handler: of several ranks of a process, the first."""
@@ -35,7 +36,7 @@ def is_possible() -> bool:
         import faulthandler  # noqa: F401 - not every Python has it
         import fcntl
 
-        return hasattr(fcntl, "F_GET_SEALS") and (_owner is not None or _is_free())
+        return hasattr(fcntl, "F_GET_SEALS") and (_owner is not None or is_free(SIGNAL))
     except ImportError:
         return False
 
@@ -43,86 +44,65 @@ def is_possible() -> bool:
 class StackDump:
     """The rank's side of the shared memory, to be made and used in the sender thread.
 
-    Raises OSError, ImportError or ValueError where the descriptors are not those, or the signal is in use; they are the
-    caller's to close then, else `close` does that.
+    Raises OSError, ImportError, AttributeError or ValueError where the descriptor is not that of such a memory, or the
+    system has not what it takes. The descriptor is the caller's to close, in any case.
     """
 
-    def __init__(self, descriptors: Sequence[int], thread: int) -> None:
+    def __init__(self, memory: int) -> None:
         global _owner
-        import faulthandler  # late, as are those below: only a rank with an exporter needs them
-        import fcntl
-        import mmap
-        import stat
-        import struct
+        import fcntl  # late, as those below: only a rank with an exporter needs them
 
-        memory, request = descriptors
-        seals = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK  # else a write might wait for a disk, or fill one
-        if fcntl.fcntl(memory, fcntl.F_GET_SEALS) & seals != seals or os.fstat(memory).st_size != STACKS_BYTES:
-            raise ValueError("this is not the memory that was expected")
-        if not stat.S_ISFIFO(os.fstat(request).st_mode):
-            raise ValueError("this is not a pipe")
-        if _owner is not None or not _is_free():
-            raise ValueError(f"{SIGNAL.name} is in use")
-        self._memory = memory
-        self._files = {each: _identity(each) for each in descriptors}
-        self._map = mmap.mmap(memory, STACKS_BYTES)
-        os.lseek(memory, STACKS_BEGIN, os.SEEK_SET)
-        fcntl.fcntl(request, _F_SETOWN_EX, struct.pack("ii", _F_OWNER_TID, thread))
-        fcntl.fcntl(request, fcntl.F_SETSIG, SIGNAL)
-        fcntl.fcntl(request, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
-        faulthandler.register(SIGNAL, file=memory, all_threads=True, chain=False)
+        from tachograph.client.transport.signal_dump import SignalDump
+        from tachograph.client.transport.thread_timer import ThreadTimer
+
+        if _owner is not None:
+            raise ValueError("another rank of this process has it")
+        self._cpu_seconds = CPU_SECONDS
+        self._timer = ThreadTimer(SIGNAL)
+        try:
+            self._dump = SignalDump(SIGNAL, memory, all_threads=True)
+        except BaseException:
+            self._timer.close()
+            raise
+        self._memory = self._dump.descriptor
         _owner = self
+        try:
+            seals = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK  # else a write might wait for a disk, or fill one
+            number = self._memory.number
+            if fcntl.fcntl(number, fcntl.F_GET_SEALS) & seals != seals or os.fstat(number).st_size != STACKS_BYTES:
+                raise ValueError("this is not the memory that was expected")
+            os.lseek(number, STACKS_BEGIN, os.SEEK_SET)
+        except BaseException:
+            self.close()
+            raise
 
-    def waits(self, does: bool) -> None:
-        """Note that the thread waits outside of Python's lock, or that it goes on."""
-        self._map[0] = does
+    @property
+    def is_ours(self) -> bool:
+        """Whether signal and descriptor are still ours: a program may take either."""
+        return self._dump.is_ours
 
-    def clear(self) -> None:
-        """Forget the stacks of a standstill that is over."""
-        if self._map[STACKS_BEGIN] and self._is_ours(self._memory):
-            self._map[STACKS_BEGIN:] = bytes(STACKS_BYTES - STACKS_BEGIN)
-            os.lseek(self._memory, STACKS_BEGIN, os.SEEK_SET)
+    def begin_wait(self) -> None:
+        """Have the stacks written if the thread, which is about to wait, does not get on for too long after that."""
+        os.pwrite(self._memory.number, b"\1", 0)
+        self._timer.start(self._cpu_seconds)
+
+    def end_wait(self) -> None:
+        """Note that it got on, and forget the stacks of a standstill that is over."""
+        self._timer.start(0)
+        if not self._memory.is_ours:
+            return
+        memory = self._memory.number
+        os.pwrite(memory, b"\0", 0)
+        if os.pread(memory, 1, STACKS_BEGIN) != b"\0":
+            self._cpu_seconds *= 2
+            os.pwrite(memory, bytes(STACKS_BYTES - STACKS_BEGIN), STACKS_BEGIN)
+            os.lseek(memory, STACKS_BEGIN, os.SEEK_SET)
 
     def close(self) -> None:
-        """Leave the signal alone, and close this process's descriptors."""
+        """Leave the signal alone, and close this process's descriptor."""
         global _owner
         if _owner is self:
             _owner = None
-            with contextlib.suppress(ImportError):
-                import faulthandler
-
-                if signal.getsignal(SIGNAL) == signal.SIG_DFL:  # else the program has a handler of its own by now
-                    faulthandler.unregister(SIGNAL)
-        self._map.close()
-        close_descriptors(*filter(self._is_ours, self._files))
-
-    def _is_ours(self, descriptor: int) -> bool:
-        """Return whether it is what it was: a program may close every descriptor, and open others by these numbers."""
-        return _identity(descriptor) == self._files[descriptor]
-
-
-def close_descriptors(*descriptors: int) -> None:
-    """Close descriptors, as far as they are open."""
-    for descriptor in descriptors:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-
-
-def _identity(descriptor: int) -> tuple[int, int] | None:
-    try:
-        status = os.fstat(descriptor)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _is_free() -> bool:
-    """Return whether no handler of Python's or of C code has the signal."""
-    if signal.getsignal(SIGNAL) not in (signal.SIG_DFL, signal.SIG_IGN):
-        return False
-    try:
-        with open(_STATUS, encoding="ascii", errors="replace") as status:  # noqa: PTH123 - pathlib costs 3 ms
-            caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt:"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return False
-    return not caught >> (SIGNAL - 1) & 1
+        with contextlib.suppress(OSError):  # in a forked child, which has no timers
+            self._timer.close()
+        self._dump.close()

@@ -2,8 +2,9 @@
 
 A pidfd, opened while the process lives, means that process for ever. After its parent has collected it,
 `PIDFD_GET_INFO` tells its exit status to anybody (Linux 6.15, `include/uapi/linux/pidfd.h`). Until then it is a zombie,
-whose `/proc/PID/stat` tells it to root and to its own user (proc(5)), even before its files are closed; before 6.15 no
-other place does. Where neither is to be had, the exit status is not known, and nothing follows from it.
+whose `/proc/PID/stat` tells it to root and to its own user (proc(5)), even before its files are closed. That it was
+asked to end, `/proc/PID/status` tells to everybody: a signal that nobody handles ends a process without being taken,
+and stays pending. Where none of these is to be had, it is not known how a process ended, and nothing follows from it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ _EXITING = 4
 _HIDDEN = (b"0", b"1")
 """What proc_pid_stat(5) has as the beginning of the code for those who may not see it, nor the exit status."""
 
+_PENDING, _NOT_TAKEN = (b"SigPnd:", b"ShdPnd:"), (b"SigBlk:", b"SigIgn:", b"SigCgt:")
+"""Fields of proc_pid_status(5): signals that came, and those that do not end the process."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +59,7 @@ class PeerProcess:
     def __init__(self, peer: Peer, pidfd: int, proc: Path = Path("/proc")) -> None:
         self.peer = peer
         self._pidfd = pidfd
-        self._stat = proc / str(peer.pid) / "stat"
+        self._stat, self._status = (proc / str(peer.pid) / name for name in ("stat", "status"))
         fields = self._fields()
         self._started = fields[_START] if fields else None
         self._shown = bool(fields) and fields[_CODE_BEGINS] not in _HIDDEN
@@ -94,10 +98,28 @@ class PeerProcess:
             if mask & INFO_EXIT:
                 return int(status)
         fields = self._fields()
-        if not fields or not self._shown or fields[_START] != self._started:
+        if not fields or fields[_START] != self._started:
             return None
-        ended = fields[_STATE] == b"Z" or int(fields[_FLAGS]) & _EXITING
-        return int(fields[_EXIT_CODE]) if ended else None
+        if not (fields[_STATE] == b"Z" or int(fields[_FLAGS]) & _EXITING):
+            return None
+        return int(fields[_EXIT_CODE]) if self._shown else self._asked_by()
+
+    def _asked_by(self) -> int | None:
+        """Return the signal that asked a process to end that has ended, None if none did, or if it was killed."""
+        signals = dict.fromkeys((*_PENDING, *_NOT_TAKEN), 0)
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for line in self._status.read_bytes().splitlines():
+                if (name := line.partition(b"\t")[0]) in signals:
+                    signals[name] = int(line.split()[1], 16)
+        fields = self._fields()
+        if not fields or fields[_START] != self._started:  # it was collected, and its number is another's
+            return None
+        came = signals[_PENDING[0]] | signals[_PENDING[1]]
+        if came >> (signal.SIGKILL - 1) & 1:
+            return None
+        for name in _NOT_TAKEN:
+            came &= ~signals[name]
+        return next((number for number in catalog.END_SIGNALS if came >> (number - 1) & 1), None)
 
     def _fields(self) -> list[bytes]:
         try:

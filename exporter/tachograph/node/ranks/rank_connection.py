@@ -70,6 +70,7 @@ class RankConnection(asyncio.BufferedProtocol):
         self._closed = closed
         self._ends = ends
         self._process: PeerProcess | None = None
+        self._status: int | None = None
         self._stacks: StackMemory | None = None
         self._shares = table.shares
         self._share = table.shares.of(peer.uid)
@@ -91,6 +92,11 @@ class RankConnection(asyncio.BufferedProtocol):
         if self._ended:
             self._transport.abort()
 
+    def eof_received(self) -> None:
+        """Look at once how the process ended: before Linux 6.15 its parent may take that with it any moment."""
+        if self._process is not None:
+            self._status = self._process.wait_status()
+
     def connection_lost(self, error: Exception | None) -> None:
         """End the rank of this connection, if it did not say bye; how, its process may tell."""
         self._ended = True
@@ -102,7 +108,9 @@ class RankConnection(asyncio.BufferedProtocol):
             self._stacks.close()
         process, self._process = self._process, None
         rank = None if self._leaving else self._table.lost(self, unsure=True)
-        status = process.wait_status() if process is not None else None
+        status = self._status
+        if status is None and process is not None:
+            status = process.wait_status()
         if rank is not None and process is not None and status is None:
             self._ends.watch(process, partial(self._gone, rank))
             asyncio.get_running_loop().call_later(UNSURE_SECONDS, self._gone, rank, None)
@@ -306,6 +314,7 @@ class RankConnection(asyncio.BufferedProtocol):
 
     def _release_process(self) -> None:
         process, self._process = self._process, None
+        self._status = None
         if process is not None:
             process.close()
 

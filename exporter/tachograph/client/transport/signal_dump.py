@@ -1,0 +1,70 @@
+"""A signal whose handler, C code of `faulthandler`, writes stacks into a descriptor: it needs no lock of Python's."""
+
+from __future__ import annotations
+
+import weakref
+
+from tachograph.client.transport.descriptors import OwnDescriptor, copy_high
+from tachograph.client.transport.signal_actions import Actions, is_free
+
+
+class SignalDump:
+    """Has the signal until `close`, unless the program takes it.
+
+    Raises OSError, ImportError, AttributeError or ValueError where the signal is in use, or there is no such handler.
+    `descriptor` is a copy of the one given, under a number that few programs ever have: the handler cannot look whose
+    it is.
+    """
+
+    def __init__(self, number: int, descriptor: int, *, all_threads: bool) -> None:
+        import faulthandler  # late: not every Python has it
+
+        self._number, self._actions = number, Actions()
+        if not is_free(number):
+            raise ValueError(f"signal {number} is in use")
+        self.descriptor = OwnDescriptor(copy_high(descriptor))
+        try:
+            file = _File(self.descriptor.number)
+            faulthandler.register(number, file=file, all_threads=all_threads, chain=False)
+        except BaseException:
+            self.descriptor.close()
+            raise
+        self._file = weakref.ref(file)  # `faulthandler` alone keeps it, until the program calls it for this signal
+        self._handler = self._actions.handler(number)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the program has taken neither the signal nor the descriptor."""
+        return self.descriptor.is_ours and self._is_registered and self._has_signal
+
+    @property
+    def _is_registered(self) -> bool:
+        return self._file() is not None
+
+    @property
+    def _has_signal(self) -> bool:
+        return self._actions.handler(self._number) == self._handler
+
+    def close(self) -> None:
+        """Give the signal back; a handler that came later stays."""
+        import faulthandler
+
+        if self._is_registered:
+            current, is_ours = self._actions.of(self._number), self._has_signal
+            faulthandler.unregister(self._number)
+            if not is_ours:
+                self._actions.put(self._number, current)
+        self.descriptor.close()
+
+
+class _File:
+    """What `faulthandler` takes for an open file."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def fileno(self) -> int:
+        return self._number
+
+    def flush(self) -> None:
+        pass
