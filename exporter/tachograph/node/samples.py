@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from tachograph.catalog.metric import Metric
@@ -28,13 +28,17 @@ class GpuIdentity:
 
 @dataclass(frozen=True)
 class GpuSnapshot:
-    """One collection over all GPUs of the node: seconds it took, time.monotonic() of its arrival, why it is not ok."""
+    """One collection over all GPUs of the node: seconds it took, time.monotonic() of its arrival, why it is not ok.
+
+    `processes` are the pids that compute on each GPU, by its UUID.
+    """
 
     samples: tuple[Sample, ...]
     duration: float
     monotonic: float
     ok: bool
     reason: str
+    processes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 Series: TypeAlias = tuple[Metric, tuple[str, ...]]

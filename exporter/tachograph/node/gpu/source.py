@@ -218,7 +218,9 @@ class GpuSource:
         if not word and self._reading_since is None:
             self._reading_since = now
         samples = tuple(self._gpus.take(collection))
-        self._last = GpuSnapshot(samples, collection.duration, now, collection.ok, collection.reason)
+        self._last = GpuSnapshot(
+            samples, collection.duration, now, collection.ok, collection.reason, self._gpus.processes
+        )
         self._collectors = collection.collectors
         self._word = word
         self._note(word, collection.reason)
