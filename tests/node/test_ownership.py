@@ -32,6 +32,7 @@ class Node:
     clock: Clock
     listed: dict[int, tuple[int, ...]] = field(default_factory=dict)
     links: dict[tuple[int, int], object] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.table = RankTable(Limits(), self.clock, self, RunNames("auto", EXPORTER, USERS.get, lambda _: frozenset()))
@@ -63,7 +64,7 @@ class Node:
                 link, Hello(v=1, run=run, rank=rank, world_size=4, pid=pid, **said), Peer(uid, pid)
             ).run
         except FrameError as error:
-            assert error.reason in ("owner", "conflict"), error
+            self.refused.append(error.reason)
             return ""
         self.table.state(link, State(v=1, seq=1, time=1.0, step=5, metrics=metrics, notices=notices))
         self.table.tick()
@@ -174,6 +175,7 @@ def test_a_cell(what: str, column: str, answer: str, sender: int, node: Node) ->
             here.rank(victim, 100, "llama", 0)
             for rank in (0, 3):
                 say(here, sender, run, rank)
+            assert not here.refused, "their own run has another name"
             untouched = node.again()
             untouched.rank(victim, 100, "llama", 0)
             assert here.of_run(run) == untouched.of_run(run), run
