@@ -222,6 +222,8 @@ def test_a_claim_against_the_drivers_list_names_nobody(node: Node) -> None:
         assert runs_on_gpu(node) == set()
     node.listed = {}
     assert runs_on_gpu(node) == set()
+    claim(node, pid=50)
+    assert runs_on_gpu(node) == set(), "the pid of a process that is gone is another's by now"
     node.listed = {0: (203,)}
     assert runs_on_gpu(node) == {"mallory/mine"}
 

@@ -7,7 +7,7 @@ of another one; root, as which containers of many people may run, counts as a us
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -63,19 +63,21 @@ class GpuOwners:
         placement, peer = rank.placement, rank.peer
         listed = self._listed.get(placement.gpu.uuid, {}) if placement.gpu is not None else {}
         placement.confirmed = (
-            peer.pid in listed or (peer.uid != 0 and peer.uid in listed.values()) if listed else placement.is_of_driver
+            listed.get(peer.pid) == peer.uid or (peer.uid != 0 and peer.uid in listed.values())
+            if listed
+            else placement.is_of_driver
         )
 
-    def named(self, uuid: str, ranks: Sequence[Rank], is_dev: Callable[[Rank], bool], now: float) -> list[Rank]:
+    def named(self, uuid: str, ranks: Sequence[Rank], dev: Container[str], now: float) -> list[Rank]:
         """Return the ranks by which a GPU's alerts name it: of each user one that lives, else the one that ended last.
 
-        A dev run lowers its alerts, so it is named only if all that the driver lists there is its own.
+        A `dev` run lowers its alerts, so it is named only if all that the driver lists there is its own.
         """
         listed = self._listed.get(uuid, {})
         known = [rank for rank in ranks if rank.placement.confirmed] or ([] if listed else list(ranks))
         here = [rank for rank in known if rank.ended is None or _just_died(rank, now)] or known
         if not _is_alone(here, listed):
-            here = [rank for rank in here if not is_dev(rank)]
+            here = [rank for rank in here if rank.hello.run not in dev]
         found: dict[Owner, Rank] = {}
         for rank in here:
             other = found.setdefault(_owner(rank), rank)
@@ -97,4 +99,4 @@ def _is_alone(ranks: Sequence[Rank], listed: Mapping[int, int]) -> bool:
     if len({_owner(rank) for rank in ranks}) != 1 or not all(rank.placement.confirmed for rank in ranks):
         return False
     pids, uid = {rank.peer.pid for rank in ranks}, ranks[0].peer.uid
-    return all(pid in pids or (uid != 0 and user == uid) for pid, user in listed.items())
+    return all(user == uid and (uid != 0 or pid in pids) for pid, user in listed.items())

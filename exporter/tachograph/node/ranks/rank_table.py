@@ -476,13 +476,11 @@ class RankTable:
             if (gpu := rank.placement.gpu) is not None:
                 placed.setdefault(gpu.uuid, []).append(rank)
         now = self._clock.monotonic()
+        dev = {name for name, run in self._runs.items() if run.ranks and tier_of(run.ranks.values()) == "dev"}
         for uuid, ranks in placed.items():
-            for rank in self._gpu_owners.named(uuid, ranks, self._is_of_dev_run, now):
+            for rank in self._gpu_owners.named(uuid, ranks, dev, now):
                 name = rank.placement.gpu.name if rank.placement.gpu is not None else ""
                 yield Sample(catalog.RANK_ON_GPU, (*rank.key, *rank.place, name), rank.ended is None)
-
-    def _is_of_dev_run(self, rank: Rank) -> bool:
-        return tier_of(self._runs[rank.hello.run].ranks.values()) == "dev"
 
     def counts(self) -> Iterator[Sample]:
         """Yield the counts of frames accepted and rejected, and of series dropped."""
