@@ -172,7 +172,7 @@ RANK_PEAK_FLOPS = _row(
 )  # fmt: skip
 RANK_ON_GPU = _row(
     "rank_on_gpu", GAUGE, "", (*RANK, *GPU, "name"),
-    "1 while a rank on this GPU lives, 0 once it has ended: one of each user, as the driver says.",
+    "1 while a rank on this GPU lives, 0 once it has ended.",
     few=True,
 )  # fmt: skip
 

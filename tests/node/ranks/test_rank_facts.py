@@ -80,6 +80,8 @@ def test_a_rank_is_found_once_it_computes(rank_of: Any, node: Node, hand: Any) -
     assert places(rank_of, hand) == [("1", "GPU-11")]
     assert rank_of.shown()["rank_peak_flops", "r", "0"] == 989e12
     rank_of.greet(link, uuid="GPU-00")
+    assert places(rank_of, hand) == [("1", "GPU-11")], "the driver knows better"
+    node.computing = {rank_of.ME.pid: H100S[0]}
     assert places(rank_of, hand) == [("0", "GPU-00")]
     assert next(rank_of.ranks()).place[0] == "0"
 

@@ -42,6 +42,8 @@ def names(policy: str = "auto") -> RunNames:
         ("alice/llama-7b", None, MALLORY, "mallory/alice/llama-7b"),
         ("alice/llama-7b", None, CONTAINER, "uid:1003/alice/llama-7b"),
         ("alice/llama-7b", None, ROOT, "root/alice/llama-7b"),
+        ("<x>/llama-7b", None, ROOT, "<x>/llama-7b"),
+        ("corp\\\\alice/llama-7b", None, ROOT, "root/corp\\\\alice/llama-7b"),
         ("uid:1003/llama-7b", None, ROOT, "root/uid:1003/llama-7b"),
         ("alice/llama-7b", None, EXPORTER, "tachograph/alice/llama-7b"),
         (UUID, None, ALICE, f"alice/{UUID}"),

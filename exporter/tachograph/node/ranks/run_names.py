@@ -29,6 +29,7 @@ _ROOT = 0
 _UNMAPPED = 65534
 """The uid that the kernel reports in a user namespace for everybody outside it."""
 
+_OF_AN_OWNER = re.compile(r"(?:[\w.@\\$+-]+|uid:\d+)/")
 _JOB = re.compile(rb"\d+:[^:]*:(?:/system\.slice)?/[\w.-]*slurm[\w.-]*(?:/uid_\d+)?/job_(\d+)(?:/|$)", re.ASCII)
 """A cgroup that Slurm made, which only root can do at this place, with version 1 or 2."""
 
@@ -52,8 +53,8 @@ def nobody_has_ranks(_: int) -> bool:
 class RunNames:
     """Says which name a run is shown by.
 
-    `auto` leaves out the owner in two cases: root and `own_uid`, the exporter's user, unless the name has a slash and
-    could be another's; and a name that ends with the id of the Slurm job in which its process runs. `always` qualifies
+    `auto` leaves out the owner in two cases: root and `own_uid`, the exporter's user, unless the name could be that of
+    another's run; and a name that ends with the id of the Slurm job in which its process runs. `always` qualifies
     every name, and `never` none.
     """
 
@@ -77,11 +78,10 @@ class RunNames:
         """Return the name by which the run of a hello is shown; it may be longer than a frame may carry."""
         if self._policy == "never":
             return hello.run
-        if (
-            self._policy == "auto"
-            and "/" not in hello.run
-            and (peer.uid in self._trusted or self._is_of_its_job(hello, peer))
-        ):
+        is_plain = (
+            _OF_AN_OWNER.match(hello.run) is None if peer.uid in self._trusted else self._is_of_its_job(hello, peer)
+        )
+        if self._policy == "auto" and is_plain:
             return hello.run
         owner = "root" if peer.uid == _ROOT else self._users.shown(peer.uid, has_ranks)
         return f"{owner}/{hello.run}"
@@ -89,4 +89,5 @@ class RunNames:
     def _is_of_its_job(self, hello: Hello, peer: Peer) -> bool:
         """Return whether the run is named after a Slurm job, and the process that says so is in that job."""
         job = hello.job.get("job_id") if isinstance(hello.job, dict) and hello.job.get("scheduler") == "slurm" else None
-        return isinstance(job, str) and hello.run.rpartition("-")[2] == job and job in self._jobs(peer.pid)
+        is_named = isinstance(job, str) and "/" not in hello.run and hello.run.rpartition("-")[2] == job
+        return is_named and job in self._jobs(peer.pid)
