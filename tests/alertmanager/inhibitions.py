@@ -37,7 +37,7 @@ def matching(matchers: list[str], known: Mapping[str, set[str]]) -> frozenset[Al
     """Return the alerts, each with a severity, that match the matchers on these two labels."""
     found = {(alert, severity) for alert, ones in known.items() for severity in ones}
     for matcher in matchers:
-        label, operator, value = re.fullmatch(r"(\w+)(=~?)\"(.*)\"", matcher).groups()  # type: ignore[union-attr]
+        label, operator, value = re.fullmatch(r"(\w+)(=~?|!=)\"(.*)\"", matcher).groups()  # type: ignore[union-attr]
         if label in ("alertname", "severity"):
             place = int(label == "severity")
             pattern = value if operator == "=~" else re.escape(value)
@@ -65,7 +65,7 @@ def inhibitions() -> list[Inhibition]:
 
 LEVELS = {
     ("run",): "run", ("run", "instance"): "run and node", ("instance",): "node", ("instance", "uuid"): "GPU",
-    ("run", "rank", "instance"): "rank",
+    ("run", "instance", "uuid"): "GPU", ("run", "rank", "instance"): "rank",
 }  # fmt: skip
 FAMILIES = ("Gpu", "Rank", "Straggler", "Checkpoint", "Nic", "GradientNorm")
 """Prefixes of names: if all alerts with a prefix are inhibited, or all their tickets, the lists use the prefix."""

@@ -32,6 +32,7 @@ def of(run: str, *alerts: str, **labels: str) -> list[Labels]:
 GPU = {"instance": "node-1", "gpu": "3", "uuid": "GPU-d"}
 OFF_THE_BUS = {"run": "bus", "rank": "8", "instance": "node-5", "gpu": "0", "uuid": "GPU-x"}
 NOBODYS = {"instance": "node-6", "gpu": "1", "uuid": "GPU-y"}
+NEIGHBOURS = {"instance": "node-60", "gpu": "0", "uuid": "GPU-n"}
 SYMPTOMS: list[Labels] = [
     *of("dead", "RankFailed", "RunHung", "StragglerRank", "MfuDropped"),
     *of("frozen", "RunHung", "StragglerRank", "MfuDropped"),
@@ -70,6 +71,10 @@ SYMPTOMS: list[Labels] = [
     {"alertname": "ExporterDown", "instance": "node-40", "severity": "warning"},
     *of("blind", "RanksMissing", severity="warning"),
     *of("no-room", "CheckpointFailed", severity="warning", rank="4", instance="node-32"),
+    *of("alice/rank", "RankDead", "RankFrozen", rank="1", **NEIGHBOURS),
+    *of("alice/gpu", "GpuLost", **NEIGHBOURS | {"uuid": "GPU-o"}),
+    *of("alice/node", "RankFrozen", rank="2", instance="node-61"),
+    {"alertname": "GpuNvlinkDown", "instance": "node-61", "uuid": "GPU-p", "severity": "warning"},
 ]
 CAUSES: list[Labels] = [
     *(label for rank in range(10) for label in of("dead", "RankDead", rank=str(rank), instance=f"node-{rank}")),
@@ -104,6 +109,8 @@ CAUSES: list[Labels] = [
     *of("nobody-came", "RankDead", rank="4", instance="node-43"),
     *of("nobody-came", "RunDown"),
     *of("no-room", "RankDead", rank="4", instance="node-32"),
+    *(one for uuid in "no" for one in of("bob/dev", "GpuXidFatal", tier="dev", **NEIGHBOURS | {"uuid": f"GPU-{uuid}"})),
+    *of("bob/dev", "NodeDown", instance="node-61", tier="dev"),
 ]
 
 
@@ -212,6 +219,15 @@ def test_what_has_no_cause_is_paged(pages: list[PagedAlert]) -> None:
     assert received(pages, "last-words") == {"StragglerRank"}
     assert received(pages, "unreachable") == {"RankFrozen"}
     assert received(pages, "nobody-came") == {"RankDead", "RunDown"}
+
+
+@pytest.mark.e2e
+def test_an_alert_of_another_run_silences_nothing(pages: list[PagedAlert]) -> None:
+    """Neither a rank nor a fault on its GPU or node; an alert that wakes nobody does not silence a ticket either."""
+    assert received(pages, "alice/rank") == {"RankDead"}
+    assert received(pages, "alice/gpu") == {"GpuLost"}
+    assert received(pages, "alice/node") == {"RankFrozen"}
+    assert [page.receiver for page in pages if page.alert == "GpuNvlinkDown"] == ["ticket"]
 
 
 @pytest.mark.e2e

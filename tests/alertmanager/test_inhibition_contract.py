@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -81,6 +82,17 @@ def test_no_circle_of_inhibitions() -> None:
         return found
 
     assert not [alert for alert in graph if alert in reached(alert)]
+
+
+def test_an_alert_of_another_run_silences_nothing(rules: list[dict[str, Any]]) -> None:
+    """Ranks choose the run and the tier: a rule compares the run, or its source names none, or what it is of pages."""
+    tiered = {(rule["alert"], rule["labels"]["severity"]) for rule in rules if "tier" in rule.get("labels", {})}
+    for rule, one in zip(inhibitions.configured(), inhibitions.inhibitions(), strict=True):
+        told = {matcher for matcher in rule["source_matchers"] if matcher.startswith(("run=", "tier"))}
+        guarded = told & {'run=""', 'tier!="dev"', 'tier=~"standard|hero"'}
+        assert "run" in one.equal or guarded or not one.sources & tiered, rule
+        run_of_ranks = {name for name, _ in one.targets if re.match("Rank|Run|Straggler|Loss|Checkpoint", name)}
+        assert "run" in one.equal or 'run=""' in told or not run_of_ranks, rule
 
 
 @pytest.fixture(scope="module")

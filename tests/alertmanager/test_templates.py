@@ -185,6 +185,43 @@ def test_names_of_runs_and_nodes_are_only_names(render: Render, name: str) -> No
         assert len(Mail(render("mail", data, "html")).links) == (3 if data["status"] == OVER else 4)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://evil.example", "https://evil.example/login", "HTTPS://a.b.evil.example:8/x?y", "www.evil.example",
+        "evil.com/fix", "mailto:x@evil.example", "x@evil.example", "ftp://evil.example", "tel:911", "slack://channel",
+        "(https://evil.com)",
+    ],
+)  # fmt: skip
+def test_what_a_sender_says_is_no_link_and_no_mention(render: Render, address: str) -> None:
+    """In a run's name or the last words, wherever they are shown; links are those of the rules."""
+    labels = RANK | {"run": f"bob/{address}"}
+    ours = "node-3.lab.example.org, train.py:42."
+    words = f"Rank 217 of run bob/{address} ended with an error: see {address} or @here; {ours}"
+    for alerts in ([alert(labels, description=words)], [alert(labels, OVER, description=words)]):
+        data = notification(*alerts)
+        for kind in ("subject", "body", "slack"):
+            text = render(kind, data)
+            for line in text.splitlines():
+                rest = re.sub(r"<http[^|>]*\|[A-Z]\w+( box)?>|^(Runbook|Dashboard|Black box|Silence): \S+$", "", line)
+                assert not re.search(r"(?i)://|www\.|@|(mailto|tel):|evil\.|\.example/", rest), line
+            assert (ours in text) == (kind == "body" or (kind == "slack" and data["status"] == "firing"))
+        mail = Mail(render("mail", data, "html"))
+        assert not re.search(r"(?i)://|www\.|@|(mailto|tel):|evil\.", " ".join(mail.words))
+        assert all(
+            link.startswith(("http://book/", "http://board/", "http://node-27", "http://alerts")) for link in mail.links
+        )
+
+
+def test_a_domain_in_a_runs_name_is_none(render: Render) -> None:
+    """Mail programs make links of bare domains, too; a version stays what it is."""
+    data = notification(
+        alert(RANK | {"run": "bob/evil.com llama-3.1-8b.v2"}, description="Run bob/evil.com has no GPU.")
+    )
+    assert "run bob/evil․com llama-3.1-8b.v2, rank 217" in render("subject", data)
+    assert render("body", data).startswith("Run bob/evil․com has no GPU.\n")
+
+
 class Mail(HTMLParser):
     """The text and links that a mail client shows; every tag must be closed."""
 

@@ -74,6 +74,9 @@ class TwoGpus:
     def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
         return None
 
+    def processes(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
     def peak_flops(self, uuid: str, precision: str) -> float | None:
         known = any(gpu.uuid == uuid for gpu in self.known)
         return {"bf16": 989.4e12, "fp8": 1978.9e12}.get(precision) if known else None

@@ -38,6 +38,9 @@ class Gpus:
     def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
         return None
 
+    def processes(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
     def peak_flops(self, uuid: str, precision: str) -> float | None:
         return None
 

@@ -18,6 +18,7 @@ from tachograph.node.ranks import (
     shares,
     stack_memory,
     state_file,
+    user_names,
 )
 from tachograph.node.ranks.limits import USERS, Limits
 from tachograph.node.web import http_connections, web_access
@@ -48,6 +49,7 @@ def test_numbers() -> None:
         f"{boxes.USER_BYTES >> 20} MiB, all users {boxes.NODE_BYTES >> 20} MiB; {wire.MAX_BOX_BYTES >> 10} KiB each",
         f"{wire.MAX_NAME_BYTES}, {rank.MAX_FACT_BYTES}, {series.MAX_LABEL_BYTES} bytes",
         f"at most {run_names.MAX_SHOWN_BYTES} bytes. An owner's name longer than {run_names.MAX_OWNER_BYTES} bytes",
+        f"first rank waits {user_names.PATIENCE_SECONDS:g} s for it",
         f"{series.MOST_FAMILIES}; {2 * given.label_values}, of layers {2 * given.layers} |",
         f"at most {state_file.MAX_BYTES // 2**20} MiB",
         f"{log.BURST} lines of one message",

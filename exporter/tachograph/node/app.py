@@ -53,14 +53,16 @@ class StartError(Exception):
 
 
 class Exporter:
-    """The exporter of one node; without a `source` it reads no GPUs."""
+    """The exporter of one node; without a `source` it reads no GPUs, without `names` it asks the machine for users."""
 
-    def __init__(self, config: Config, source: GpuReader | None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: Config, source: GpuReader | None, clock: Clock | None = None, names: RunNames | None = None
+    ) -> None:
         self._clock = clock or Clock()
         self._source: GpuReader = source or NoGpus()
         self._shown_gpus = ShownGpus(config, self._source, self._clock)
         self._rank_series = config.rank_series
-        self._table = RankTable(config.limits, self._clock, self._source, RunNames(config.run_owner))
+        self._table = RankTable(config.limits, self._clock, self._source, names or RunNames(config.run_owner))
         self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
         self._keeper = None if config.state_file is None else StateKeeper(self._table, StateFile(config.state_file))
         self._most_series = config.limits.series

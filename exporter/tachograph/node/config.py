@@ -207,8 +207,8 @@ SETTINGS = (
     Setting("rank.detail", _truth, "true or false", "false", "Deprecated: use --rank.series=all.", live=True),
     Setting(
         "run.owner", _one_of(POLICIES), "one of " + ", ".join(POLICIES), "auto",
-        "Whether a run's name is shown with its owner, as in alice/llama-7b. auto: not of root, this user or "
-        "a uid without a name, no UUID, no Slurm job by its id.",
+        "Whether a run's name is shown with its owner, as in alice/llama-7b. auto: not of root, of this user, or of "
+        "a Slurm job that is named by its id.",
     ),
     Setting(
         "state-file", _path_or_none, "a path, or nothing", "",

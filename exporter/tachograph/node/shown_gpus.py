@@ -92,6 +92,10 @@ class NoGpus:
         """Return None."""
         return None
 
+    def processes(self) -> Mapping[str, Sequence[int]]:
+        """Return no process."""
+        return {}
+
     def peak_flops(self, uuid: str, precision: str) -> float | None:
         """Return None."""
         return None

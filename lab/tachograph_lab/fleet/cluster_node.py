@@ -31,8 +31,12 @@ class ClusterGpus:
         return [gpu for part in self._parts for gpu in part.gpus()]
 
     def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
-        """Return None: the ranks report their own GPU."""
-        return None
+        """Return the GPU of the rank with this pid."""
+        return next((gpu for part in self._parts if (gpu := part.gpu_of_pid(pid)) is not None), None)
+
+    def processes(self) -> Mapping[str, Sequence[int]]:
+        """Return the pids that compute on each GPU, by its UUID."""
+        return {uuid: pids for part in self._parts for uuid, pids in part.processes().items()}
 
     def peak_flops(self, uuid: str, precision: str) -> float | None:
         """Return the peak of a GPU of this node."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from tachograph.wire import VERSION, encode_number
+from tachograph_lab.scenario.definition import USUAL_OWNER
 
 Link = tuple[str, int, int, int]
 """Run, rank, attempt, and the run's number among those of the cluster: one process of a rank."""
@@ -18,13 +19,14 @@ _encode = msgspec.json.encode
 class RankMessage(NamedTuple):
     """A frame that a rank sends to the exporter of its node; None closes its connection.
 
-    `exit_code` is that of its process, where it ended so without a bye.
+    `exit_code` is that of its process, where it ended so without a bye; `uid` is its user.
     """
 
     node: str
     connection: Link
     frame: bytes | None
     exit_code: int | None = None
+    uid: int = USUAL_OWNER
 
 
 def encode_frame(kind: str, fields: Mapping[str, object]) -> bytes:

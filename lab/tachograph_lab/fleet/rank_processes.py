@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tachograph_lab.fleet.messages import Link, RankMessage, encode_frame
 from tachograph_lab.fleet.pace import batch_factor
@@ -131,13 +131,19 @@ class RankProcesses:
             {
                 "run": fleet.run, "rank": rank, "local_rank": rank % fleet.gpus_per_node, "world_size": fleet.ranks,
                 "attempt": self._attempt, "pid": 10_000 + 1000 * self._attempt + fleet.gpu_of(rank), "facts": facts,
-                "uuid": uuid_of(fleet, rank), **({"coordinates": coordinates} if coordinates else {}),
+                "uuid": self._claimed(rank), **({"coordinates": coordinates} if coordinates else {}),
             },
         )  # fmt: skip
 
+    def _claimed(self, rank: int) -> str:
+        """Return the UUID of the GPU that a rank says it is on: its own, or another run's."""
+        if self._fleet.claims is None:
+            return uuid_of(self._fleet, rank)
+        return uuid_of(replace(self._fleet, first_node=0, first_gpu=0), self._fleet.claims)
+
     def _message(self, process: _Process, text: bytes | None) -> RankMessage:
         link: Link = (self._fleet.run, process.rank, self._attempt, self._number)
-        return RankMessage(process.node.name, link, text)
+        return RankMessage(process.node.name, link, text, uid=self._fleet.owner)
 
     def _can_send(self, process: _Process, now: float) -> bool:
         here = process.alive and process.node.exporter_up and process.hello_at <= now

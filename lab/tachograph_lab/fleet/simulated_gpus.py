@@ -87,6 +87,7 @@ class SimulatedGpus:
         spread = np.random.default_rng([scenario.seed, 3, node]).standard_normal((len(self._ranks), 3)).clip(-2, 2)
         self._spread = spread.tolist()
         self._uuids = {gpu.uuid for gpu in self._identities}
+        self._by_index = {int(gpu.index): gpu for gpu in self._identities}
         self._peaks = peaks_of(fleet.gpu)
         self._memory = memory_of(fleet.gpu)
         self._faults = {
@@ -117,8 +118,12 @@ class SimulatedGpus:
         return self._identities
 
     def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
-        """Return None: the ranks report their own GPU."""
-        return None
+        """Return the GPU of the rank with this pid, which ends with the GPU's index (`rank_processes`)."""
+        return self._by_index.get(pid % 1000)
+
+    def processes(self) -> Mapping[str, Sequence[int]]:
+        """Return no process: which rank is where is what `gpu_of_pid` says."""
+        return {}
 
     def peak_flops(self, uuid: str, precision: str) -> float | None:
         """Return the peak of a GPU of this node."""

@@ -9,13 +9,14 @@ from tachograph.node.clock import Clock
 from tachograph.node.config import read_config
 from tachograph.node.histograms import HistogramSample
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, decode
+from tachograph.node.ranks.run_names import RunNames
 from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph.node.samples import Sample
 from tachograph_lab.fleet.cluster_node import ClusterNode
 from tachograph_lab.fleet.messages import RankMessage
 from tachograph_lab.fleet.simulated_node import SimulatedNode
+from tachograph_lab.scenario.definition import USUAL_OWNER
 
-_UID = 1000
 TICK_SECONDS = 2.5
 """An exporter whose ticks are more than 3 s apart concludes that it was itself suspended."""
 
@@ -38,8 +39,9 @@ class VirtualNode:
         self._clock = clock
         self._now = self._ticked = clock()
         own = Clock(monotonic=self._time, wall=lambda: self._now + node.ahead)
-        config = read_config(("--socket=/nowhere/rank.sock", "--run.owner=never", *flags), {})
-        self._exporter = Exporter(config, node.gpus, own)
+        config = read_config(("--socket=/nowhere/rank.sock", *flags), {})
+        names = RunNames(config.run_owner, own_uid=USUAL_OWNER, user=lambda _: None)
+        self._exporter = Exporter(config, node.gpus, own, names)
         if memory is not None:
             self._exporter.table.restore(memory)
 
@@ -61,7 +63,7 @@ class VirtualNode:
         try:
             frame = decode(message.frame)
             if isinstance(frame, Hello):
-                table.hello(link, frame, Peer(_UID, frame.pid))
+                table.hello(link, frame, Peer(message.uid, frame.pid))
             elif isinstance(frame, Bye):
                 table.bye(link, frame)
             elif isinstance(frame, BoxPart):

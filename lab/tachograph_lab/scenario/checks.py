@@ -182,7 +182,7 @@ def _names(scenario: Scenario, part: str, index: int, entry: Tolerated) -> Itera
         yield ScenarioProblem(
             part, index, f"instance {node} is outside the fleet", f"allowed: {nodes[0]} to {nodes[-1]}"
         )
-    runs = list(dict.fromkeys(fleet.run for fleet in fleets))
+    runs = list(dict.fromkeys(fleet.shown_run for fleet in fleets))
     if entry.labels.get("run", runs[0]) not in runs:
         yield ScenarioProblem(part, index, f"unknown run `{entry.labels['run']}`", f"allowed: {', '.join(runs)}")
 

@@ -20,6 +20,10 @@ SCRAPE_SECONDS = EVALUATION_SECONDS = 5.0
 """The intervals of the shipped prometheus.yml."""
 
 
+USUAL_OWNER = 1000
+"""The uid of ranks, and of exporters, which therefore show the names of runs as they are."""
+
+
 class ScenarioError(Exception):
     """A scenario cannot be replayed; each line has file:line, what is wrong and what is allowed."""
 
@@ -30,13 +34,16 @@ class ScenarioError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """One run on `nodes` nodes of `gpus_per_node` GPUs, a rank on each.
+    """One run on `nodes` nodes of `gpus_per_node` GPUs, a rank on each, of the user with the uid `owner`.
 
+    With `claims` each rank says that it is on the GPU of that rank of the run of this name at node 0, GPU 0.
     Nodes are numbered within the run from 0; in the cluster, of `cluster_nodes` nodes, they begin at `first_node`.
     """
 
     run: str = optional(values.text, "llama-70b")
     tier: str = optional(values.choice("hero", "standard", "dev"), "standard")
+    owner: int = optional(values.whole, USUAL_OWNER)
+    claims: int | None = optional(values.whole, None)
     nodes: int = optional(values.count, 1)
     gpus_per_node: int = optional(values.count, 8)
     gpu: str = optional(values.text, "NVIDIA H100 80GB HBM3")
@@ -45,6 +52,11 @@ class Fleet:
     first_node: int = optional(values.whole, 0)
     first_gpu: int = optional(values.whole, 0)
     cluster_nodes: int = 0
+
+    @property
+    def shown_run(self) -> str:
+        """The name by which exporters show the run: without its owner only that of their own user."""
+        return self.run if self.owner == USUAL_OWNER else f"uid:{self.owner}/{self.run}"
 
     @property
     def ranks(self) -> int:

@@ -23,22 +23,41 @@ UNREADABLE = (*EIGHT[:2], GpuIdentity("2", "", ""))
 def sitting(
     visible: str = "", granted: str = "", local_rank: int = 0, *, uuid: str | None = None, pid: int = 0,
     gpus: tuple[GpuIdentity, ...] = EIGHT, pids: dict[int, GpuIdentity] | None = None, mig: Any = None,
+    processes: dict[str, tuple[int, ...]] | None = None,
 ) -> str | None:  # fmt: skip
     """The index of the GPU a rank is found on, and None where it is found on none."""
     placement = GpuPlacement()
-    resolver = GpuResolver(gpus, (pids or {}).get, lambda: mig or {})
+    resolver = GpuResolver(gpus, (pids or {}).get, lambda: mig or {}, processes)
     placement.update(
         resolver, Hello(v=1, run="r", rank=0, local_rank=local_rank, uuid=uuid), pid, DeviceGrant(visible, granted)
     )
     return placement.gpu.index if placement.gpu is not None else None
 
 
-def test_the_ranks_own_word_comes_first() -> None:
-    """The UUID from PyTorch takes precedence over NVML's list, which takes precedence over the launcher's variables."""
+def test_the_drivers_word_comes_first() -> None:
+    """NVML's list takes precedence over what the rank says, which takes precedence over the launcher's variables."""
     everything: dict[str, Any] = {"visible": "3", "pid": 7, "pids": {7: EIGHT[2]}}
-    assert sitting(**everything, uuid=UUIDS[1]) == "1"
-    assert sitting(**everything) == "2"
+    assert sitting(**everything, uuid=UUIDS[1]) == "2"
+    assert sitting(**{**everything, "pid": 8}, uuid=UUIDS[1]) == "1"
     assert sitting(**{**everything, "pid": 8}) == "3"
+
+
+def test_of_several_gpus_on_which_a_process_is_listed_its_claim_decides() -> None:
+    """A program often has a stray context on GPU 0, also before that on its own; another GPU it cannot choose."""
+    placement, hello = GpuPlacement(), Hello(v=1, run="r", rank=3, local_rank=3, uuid=UUIDS[3])
+    for processes, index in (
+        ({UUIDS[0]: (7,)}, "0"),
+        ({UUIDS[0]: (7,), UUIDS[3]: (7,)}, "3"),
+        ({UUIDS[0]: (7,), UUIDS[5]: (7,)}, "3"),
+        ({}, "3"),
+        ({UUIDS[5]: (7,)}, "5"),
+    ):
+        on = [gpu for gpu in EIGHT if 7 in processes.get(gpu.uuid, ())]
+        resolver = GpuResolver(EIGHT, {7: on[0]}.get if len(on) == 1 else lambda _: None, dict, processes)
+        placement.update(resolver, hello, 7, DeviceGrant("", ""))
+        assert placement.gpu is not None
+        assert (placement.gpu.index, placement.is_of_driver) == (index, True), processes
+    assert sitting(visible="2", pid=7, processes={UUIDS[0]: (7,), UUIDS[2]: (7,)}) == "2"
 
 
 def test_a_uuid_of_another_node_leaves_the_word_to_the_others() -> None:

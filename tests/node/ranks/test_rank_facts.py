@@ -44,6 +44,9 @@ class Node:
     def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
         return self.computing.get(pid)
 
+    def processes(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
     def peak_flops(self, uuid: str, precision: str) -> float | None:
         return 989e12 if precision == "bf16" and any(gpu in H100S and gpu.uuid == uuid for gpu in self.known) else None
 
@@ -80,6 +83,8 @@ def test_a_rank_is_found_once_it_computes(rank_of: Any, node: Node, hand: Any) -
     assert places(rank_of, hand) == [("1", "GPU-11")]
     assert rank_of.shown()["rank_peak_flops", "r", "0"] == 989e12
     rank_of.greet(link, uuid="GPU-00")
+    assert places(rank_of, hand) == [("1", "GPU-11")], "the driver knows better"
+    node.computing = {rank_of.ME.pid: H100S[0]}
     assert places(rank_of, hand) == [("0", "GPU-00")]
     assert next(rank_of.ranks()).place[0] == "0"
 

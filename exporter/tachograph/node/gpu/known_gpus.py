@@ -34,6 +34,8 @@ class KnownGpus:
         self._nameless: tuple[GpuReading, ...] = ()  # those in the last collection that nobody knows
         self._peaks: dict[str, dict[str, float]] = {}  # by UUID and dtype
         self._pids: dict[int, GpuIdentity | None] = {}
+        self.processes: Mapping[str, tuple[int, ...]] = {}
+        """The pids that the driver listed on each GPU in the last collection, by UUID."""
         self._xids: dict[tuple[str, tuple[str, ...]], Sample] = {}  # by family, and labels but the index
         self._kernel: list[Sample] = []
 
@@ -99,6 +101,7 @@ class KnownGpus:
 
     def _keep_pids(self, gpus: Sequence[GpuReading]) -> None:
         self._pids = {}
+        self.processes = {gpu.identity.uuid: gpu.pids for gpu in gpus if gpu.pids}
         for gpu in gpus:
             for pid in gpu.pids:
                 self._pids[pid] = None if pid in self._pids else gpu.identity

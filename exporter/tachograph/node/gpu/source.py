@@ -114,6 +114,10 @@ class GpuSource:
         """Return the GPU that a process computes on; None if NVML lists it nowhere, or on more than one."""
         return self._gpus.of_pid(pid)
 
+    def processes(self) -> Mapping[str, Sequence[int]]:
+        """Return the pids that compute on each GPU, by its UUID; none while no line is fresh."""
+        return self._gpus.processes if self._is_fresh(time.monotonic()) else {}
+
     def peak_flops(self, uuid: str, precision: str) -> float | None:
         """Return a GPU's dense peak FLOP/s at a precision; None for an unknown device or precision and under MIG."""
         return self._gpus.peak_flops(uuid, precision)

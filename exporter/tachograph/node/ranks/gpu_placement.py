@@ -1,10 +1,11 @@
-"""The GPU that a rank computes on: from its hello, from NVML's list of processes, or from its launcher's variables.
+"""The GPU that a rank computes on: from NVML's list of processes, from its hello, or from its launcher's variables.
 
 The three sources are asked in this order, and a weaker one never overrides a stronger one that has answered:
 
-1. The UUID in its hello: PyTorch knows it once CUDA is in use.
-2. The process at the other end of its connection (SO_PEERCRED), if NVML lists it on a GPU. This needs an exporter in
-   the node's pid namespace; in any other one the kernel reports pid 0.
+1. The process at the other end of its connection (SO_PEERCRED), if NVML lists it on a GPU; on several, the one of them
+   that its hello or its launcher names. This needs an exporter in the node's pid namespace; in any other one the kernel
+   reports pid 0.
+2. The UUID in its hello: PyTorch knows it once CUDA is in use.
 3. The devices that its launcher made visible to it, and its local rank. Without these variables a rank gets no GPU,
    however many there are: it may compute on the CPU.
 """
@@ -21,7 +22,7 @@ from typing import NamedTuple
 from tachograph.node.ranks.frames import Hello
 from tachograph.node.samples import GpuIdentity
 
-_SOURCES = 3
+_DRIVER, _SOURCES = 0, 3
 _NUMBER = re.compile("[0-9]{1,4}")
 _UUID = re.compile("(GPU|MIG)-[0-9A-Za-z/-]{4,100}")
 _MOST_DEVICES = 64
@@ -39,11 +40,20 @@ class DeviceGrant(NamedTuple):
 
 @dataclass
 class GpuPlacement:
-    """The GPU found for a rank; `source` is the number of the source that named it, 0 the strongest."""
+    """The GPU found for a rank; `source` is the number of the source that named it, 0 the strongest.
+
+    `confirmed`: the driver lists the rank there, or another process of its user (`gpu_owners`).
+    """
 
     gpu: GpuIdentity | None = None
     source: int = _SOURCES
     grant: DeviceGrant | None = None
+    confirmed: bool = False
+
+    @property
+    def is_of_driver(self) -> bool:
+        """Whether the driver named the GPU, and not the rank."""
+        return self.source == _DRIVER
 
     def update(self, resolver: GpuResolver, hello: Hello, pid: int, grant: DeviceGrant) -> None:
         """Apply the strongest answer, if it is at least as strong as the current one.
@@ -67,8 +77,9 @@ class GpuPlacement:
 class GpuResolver:
     """Finds the GPUs of ranks among those of this node at one moment.
 
-    `of_pid` returns the GPU on which NVML lists a process; `mig_parents` maps the UUID of a MIG instance to that of its
-    GPU: a rank on an instance is shown on the whole GPU, whose errors and temperature it shares.
+    `of_pid` returns the GPU on which NVML lists a process, if it is one only, and `processes` all pids by UUID;
+    `mig_parents` maps the UUID of a MIG instance to that of its GPU: a rank on an instance is shown on the whole GPU,
+    whose errors and temperature it shares.
     """
 
     def __init__(
@@ -76,7 +87,9 @@ class GpuResolver:
         gpus: Sequence[GpuIdentity],
         of_pid: Callable[[int], GpuIdentity | None],
         mig_parents: Callable[[], Mapping[str, str]],
+        processes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
+        self._processes = processes or {}
         self._gpus = [gpu for gpu in gpus if gpu.uuid]
         self._by_uuid = {gpu.uuid: gpu for gpu in self._gpus}
         # Once a GPU was unplugged, NVML has given its index to another one; Slurm, for example, has not.
@@ -90,15 +103,29 @@ class GpuResolver:
 
     def answers(self, hello: Hello, pid: int, grant: DeviceGrant) -> Iterator[GpuIdentity | None]:
         """Yield the answer of each source for a rank, the strongest first."""
-        yield self._named(hello.uuid) if hello.uuid else None
-        yield self._of_pid(pid) if pid > 0 else None
-        seen = self._seen(grant)
-        place = 0 if len(seen) == 1 else hello.local_rank
-        yield seen[place] if place < len(seen) else None
+        yield self._listed(hello, pid, grant) if pid > 0 else None
+        yield self._claimed(hello)
+        yield self._given(hello, grant)
 
     def renumbered(self, gpu: GpuIdentity) -> GpuIdentity:
         """Return a GPU with its current index: NVML renumbers GPUs when another one is unplugged."""
         return self._by_uuid.get(gpu.uuid, gpu)
+
+    def _listed(self, hello: Hello, pid: int, grant: DeviceGrant) -> GpuIdentity | None:
+        """Return the GPU on which NVML lists a process; of several, as after a stray context, the one claimed."""
+        if (gpu := self._of_pid(pid)) is not None:
+            return gpu
+        several = {uuid for uuid, pids in self._processes.items() if pid in pids}
+        claims = (self._claimed(hello), self._given(hello, grant)) if several else ()
+        return next((gpu for gpu in claims if gpu is not None and gpu.uuid in several), None)
+
+    def _claimed(self, hello: Hello) -> GpuIdentity | None:
+        return self._named(hello.uuid) if hello.uuid else None
+
+    def _given(self, hello: Hello, grant: DeviceGrant) -> GpuIdentity | None:
+        seen = self._seen(grant)
+        place = 0 if len(seen) == 1 else hello.local_rank
+        return seen[place] if place < len(seen) else None
 
     @cached_property
     def _mig_parents(self) -> Mapping[str, str]:

@@ -63,5 +63,5 @@ def last_words(reason: str, message: str) -> LastWords:
     if row is None or row.role == "advice" or row.weak:
         kind = _EXCEPTION.match(message)
         is_better = row is not None and row.role != "advice" and reason in _UNSPECIFIC
-        return LastWords(row.category if row and is_better else usual, kind[0] if kind else left)
+        return LastWords(row.category if row and is_better else usual, plain(kind[0]) if kind else left)
     return LastWords(row.category, plain(redact(message.splitlines()[0])))

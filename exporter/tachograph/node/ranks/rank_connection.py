@@ -165,7 +165,8 @@ class RankConnection(asyncio.BufferedProtocol):
         for position, line in enumerate(lines):
             if self._ended:  # by us; what a sender wrote before it left is read, though no answer reaches it any more
                 return
-            if (wait := self._share.wait_seconds()) > 0:
+            wait = self._share.wait_seconds()
+            if wait > 0 or (not self.greeted and self._table.is_owner_awaited(self.peer.uid)):
                 self._held = b"\n".join((*lines[position:], rest))
                 self._pause(max(wait, SHORTEST_WAIT_SECONDS))
                 return

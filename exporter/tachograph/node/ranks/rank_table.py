@@ -16,9 +16,11 @@ from tachograph.node.clock import Clock
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
 from tachograph.node.peaks import dtype_of, peaks_of
 from tachograph.node.ranks.boxes import Boxes
+from tachograph.node.ranks.conclusions.settings import tier_of
 from tachograph.node.ranks.conclusions.since import Since
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State
+from tachograph.node.ranks.gpu_owners import GpuOwners
 from tachograph.node.ranks.gpu_placement import GpuResolver
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.process_end import asked_to_end, in_words
@@ -72,6 +74,10 @@ class GpuFacts(Protocol):
         """Return the GPU that a process of this node computes on, None if it is none or more than one."""
         ...
 
+    def processes(self) -> Mapping[str, Sequence[int]]:
+        """Return the pids that compute on each GPU, by its UUID."""
+        ...
+
     def peak_flops(self, uuid: str, precision: str) -> float | None:
         """Return a GPU's dense peak FLOP/s, or None if the device is not in the table."""
         ...
@@ -97,6 +103,7 @@ class RankTable:
         self._names = names or RunNames("never")
         self._clock = clock
         self._gpus = gpus
+        self._gpu_owners = GpuOwners()
         self._runs: dict[str, Run] = {}
         self._by_link: dict[object, Rank] = {}
         self._said_bye: dict[object, Rank] = {}
@@ -120,7 +127,7 @@ class RankTable:
 
         Everything that can fail is done before anything changes.
         """
-        hello = hello.shown_as(self._names.shown(hello, peer))
+        hello = hello.shown_as(self._names.shown(hello, peer, self._has_ranks))
         old = self._claimable(link, hello, peer)
         if old is not None and not old.same_process(hello, peer):
             self.gone(old)
@@ -160,6 +167,13 @@ class RankTable:
         self.heard(link)
         self._place([rank])
         return Welcome(last_step, ended, superseded, hello.run)
+
+    def is_owner_awaited(self, uid: int) -> bool:
+        """Return whether a first hello should wait, because its user's name is being looked up."""
+        return self._names.is_awaited(uid, self._has_ranks)
+
+    def _has_ranks(self, uid: int) -> bool:
+        return any(run.owner == uid and run.ranks for run in self._runs.values())
 
     def _new_run(self, name: str, owner: int) -> Run:
         self.boxes.drop_of_others(name, owner)
@@ -360,9 +374,12 @@ class RankTable:
 
     def _place(self, ranks: Iterable[Rank]) -> None:
         """Find the GPUs of living ranks again: NVML lists a process once it uses CUDA, and pids are reused."""
-        resolver = GpuResolver(self._gpus.gpus(), self._gpus.gpu_of_pid, self._mig_parents)
+        processes = self._gpus.processes()
+        self._gpu_owners.note(processes)
+        resolver = GpuResolver(self._gpus.gpus(), self._gpus.gpu_of_pid, self._mig_parents, processes)
         for rank in ranks:
             rank.placement.update(resolver, rank.hello, rank.peer.pid, rank.grant)
+            self._gpu_owners.confirm(rank)
             self._warn_of_missing_peak(rank)
 
     def _warn_of_missing_peak(self, rank: Rank) -> None:
@@ -494,16 +511,17 @@ class RankTable:
         return RunView(name, states, self._clock.monotonic(), self._clock.wall(), self.peak_flops_of)
 
     def on_gpus(self) -> Iterator[Sample]:
-        """Yield the rank on each GPU: of several the first that lives, else the one that ended last."""
-        found: dict[str, Rank] = {}
+        """Yield the rank on each GPU, or one of each user; none that claims a GPU on which the driver lists others."""
+        placed: dict[str, list[Rank]] = {}
         for rank in self.ranks():
             if (gpu := rank.placement.gpu) is not None and rank.named is not None:
-                other = found.setdefault(gpu.uuid, rank)
-                if other.ended is not None and (rank.ended is None or rank.ended > other.ended):
-                    found[gpu.uuid] = rank
-        for rank in found.values():
-            name = rank.placement.gpu.name if rank.placement.gpu is not None else ""
-            yield Sample(catalog.RANK_ON_GPU, (*rank.key, *rank.place, name), rank.ended is None)
+                placed.setdefault(gpu.uuid, []).append(rank)
+        now = self._clock.monotonic()
+        dev = {name for name, run in self._runs.items() if run.ranks and tier_of(run.ranks.values()) == "dev"}
+        for uuid, ranks in placed.items():
+            for rank in self._gpu_owners.named(uuid, ranks, dev, now):
+                name = rank.placement.gpu.name if rank.placement.gpu is not None else ""
+                yield Sample(catalog.RANK_ON_GPU, (*rank.key, *rank.place, name), rank.ended is None)
 
     def counts(self) -> Iterator[Sample]:
         """Yield the counts of frames accepted and rejected, and of series dropped."""

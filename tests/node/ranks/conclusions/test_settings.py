@@ -27,12 +27,14 @@ def test_the_size_that_most_of_the_living_say(node: Any) -> None:
 
 
 def test_the_highest_tier(node: Any) -> None:
-    """What is standard is not shown."""
-    hello(node.table, 0, 3, tier="standard")
-    assert not node.told("tier_info")
-    hello(node.table, 1, 3, tier="dev")
+    """What is standard, as is a rank that sets none, is not shown; one dev rank of several does not make a run dev."""
+    hello(node.table, 0, 4, tier="dev")
     assert node.told("tier_info") == {("tier_info", "dev"): 1}
-    hello(node.table, 2, 3, tier="hero")
+    hello(node.table, 1, 4)
+    assert not node.told("tier_info")
+    hello(node.table, 2, 4, tier="standard")
+    assert not node.told("tier_info")
+    hello(node.table, 3, 4, tier="hero")
     assert node.told("tier_info") == {("tier_info", "hero"): 1}
 
 

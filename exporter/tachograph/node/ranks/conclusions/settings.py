@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.conclusions.view import RunView
+from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
 
 _TIER = catalog.TRAIN_CONFIG_INFO.labels.index("tier") - 2
-_HIGHEST_FIRST = ("hero", "dev")
+
+
+def tier_of(ranks: Iterable[Rank]) -> str:
+    """Return the highest tier of these ranks, where one that has set none is standard."""
+    tiers = {rank.config[_TIER] or "standard" for rank in ranks}
+    return next(tier for tier in catalog.TIERS if tier in tiers)
 
 
 def settings(view: RunView) -> Iterator[Sample]:
@@ -19,8 +25,7 @@ def settings(view: RunView) -> Iterator[Sample]:
     sizes = Counter(rank.hello.world_size for rank in view.alive or view.states)
     if sizes:  # of as many that say so each, the largest: without one of its own a rank has it from its number
         yield Sample(catalog.RUN_WORLD_SIZE, (view.run,), max(sizes, key=lambda size: (sizes[size], size)))
-    tiers = {rank.config[_TIER] for rank in view.states}
-    if tier := next((each for each in _HIGHEST_FIRST if each in tiers), ""):
+    if view.states and (tier := tier_of(view.states)) != "standard":
         yield Sample(catalog.RUN_TIER, (view.run, tier), 1)
     limits: dict[str, float] = {}
     for rank in view.states:
