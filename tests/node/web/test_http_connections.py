@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from tachograph.catalog import index as catalog
+from tachograph.node.judgement.private import MayRead
 from tachograph.node.log import OncePerMinute
 from tachograph.node.samples import Sample
 from tachograph.node.web.http_connections import (
@@ -91,9 +93,9 @@ class Port:
         self.made += 1
         yield Sample(catalog.FRAMES, (), self.made)
 
-    def _status_page(self, is_trusted: bool) -> str:
+    def _status_page(self, may_read: MayRead) -> str:
         self.made += 1
-        return f"{'all' if is_trusted else 'some'} {self.made}"
+        return f"{'all' if may_read(0) else 'some'} {self.made}"
 
     async def connect(self, source: str = "127.0.0.1") -> Client:
         """Connect and wait until the server has taken note of it."""
@@ -335,19 +337,22 @@ def test_one_page_for_all(port: Any) -> None:
     asyncio.run(ask())
 
 
-def test_two_status_pages(port: Any) -> None:
-    """Who is here and who comes through a proxy read two pages, each made once per tick; so it is with the JSON."""
+def test_two_status_pages(port: Any, tmp_path: Path) -> None:
+    """Who may read all and strangers read two pages, each made once per tick; so it is with the JSON."""
 
     async def ask() -> None:
         async with port() as served:
-            client = await served.connect()
+            served.server.open_for_users(tmp_path / "s", 0o666)
+            stranger = await served.connect()
+            own = Client(*await asyncio.open_unix_connection(tmp_path / "s"))
             for _ in range(2):
-                for path, extra, words in (
-                    (b"/", b"", b"all 1"), (b"/", b"X-Forwarded-For: 10.0.0.1\r\n", b"some 2"),
-                    (b"/api/node", b"", b"all 3"), (b"/api/node", b"Forwarded: for=10.0.0.1\r\n", b"some 4"),
+                for client, path, words in (
+                    (own, b"/", b"all 1"), (stranger, b"/", b"some 2"),
+                    (own, b"/api/node", b"all 3"), (stranger, b"/api/node", b"some 4"),
                 ):  # fmt: skip
-                    client.send(b"GET " + path + b" HTTP/1.1\r\nHost: n\r\n" + extra + b"\r\n")
+                    client.send(b"GET " + path + b" HTTP/1.1\r\nHost: n\r\n\r\n")
                     assert await client.answer() == (200, words)
+            own.writer.close()
 
     asyncio.run(ask())
 

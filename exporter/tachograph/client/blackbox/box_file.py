@@ -1,5 +1,8 @@
 """The files of a rank's boxes: `DIR/RUN/ATTEMPT/rank-R.json`, and before it `rank-R.1.json` and `rank-R.2.json`.
 
+Boxes that were requested are `rank-R.asked.json`, `rank-R.asked.1.json` and `rank-R.asked.2.json`, so that they take
+nothing from what a standstill or a failure left.
+
 A box is there whole or not at all. Its folders are this user's own and closed to others; a link is never followed.
 """
 
@@ -19,15 +22,16 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 class BoxFile:
     """Where the boxes of one rank are written; `folder` and `own` are parts of the way there, `own` made if needed."""
 
-    def __init__(self, folder: str, own: tuple[str, ...], rank: int) -> None:
+    def __init__(self, folder: str, own: tuple[str, ...], rank: int, *, asked: bool = False) -> None:
         self.folder = folder
         self._own = own
         self._rank = rank
+        self._stem = f"rank-{rank}{'.asked' * asked}"
 
     @property
     def path(self) -> str:
         """The path of the newest box."""
-        return os.path.join(self.folder, *self._own, f"rank-{self._rank}.json")  # noqa: PTH118 - as elsewhere here
+        return os.path.join(self.folder, *self._own, self._name(0))  # noqa: PTH118 - as elsewhere here
 
     def write(self, box: bytes) -> None:
         """Write a box, which is the newest from then on; raise OSError if that fails, and the ones before it stay."""
@@ -51,7 +55,7 @@ class BoxFile:
                 os.fsync(folder)
 
     def _name(self, age: int) -> str:
-        return f"rank-{self._rank}.json" if age == 0 else f"rank-{self._rank}.{age}.json"
+        return f"{self._stem}.json" if age == 0 else f"{self._stem}.{age}.json"
 
     def _make_way(self, folder: int) -> None:
         for age in reversed(range(KEPT - 1)):
@@ -70,9 +74,9 @@ class BoxFile:
                     os.unlink(name, dir_fd=folder)
 
 
-def box_file(folder: str, own: tuple[str, ...], run: str, attempt: int, rank: int) -> BoxFile:
-    """Return the place of a rank's boxes below a folder."""
-    return BoxFile(folder, (*own, safe_name(run), str(attempt)), rank)
+def box_file(folder: str, own: tuple[str, ...], run: str, attempt: int, rank: int, *, asked: bool = False) -> BoxFile:
+    """Return the place of a rank's boxes below a folder, that of the `asked` ones for those that were requested."""
+    return BoxFile(folder, (*own, safe_name(run), str(attempt)), rank, asked=asked)
 
 
 def safe_name(run: str) -> str:
