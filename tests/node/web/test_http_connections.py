@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import re
@@ -481,3 +482,27 @@ def test_no_file_is_served(exporter: Any, path: str) -> None:
         answer = b"".join(iter(lambda: client.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 404")
     assert b"root:" not in answer
+
+
+@pytest.mark.parametrize("most", [12, 20, 40, 64, 128])
+@pytest.mark.parametrize("greets", [False, True])
+def test_ranks_leave_descriptors_for_a_scrape(exporter_at: Callable[..., Any], most: int, greets: bool) -> None:
+    """Whatever connects to the socket, idle or as ranks, and idles on the port, a scrape is served at once."""
+    running = exporter_at("--no-gpu")
+    with descriptors(running, most), contextlib.ExitStack() as crowd:
+        for number in range(2 * most):
+            client = crowd.enter_context(socket.socket(socket.AF_UNIX))
+            client.connect(str(running.socket))
+            if greets:
+                hello = {"v": 1, "type": "hello", "run": f"r{number}", "rank": 0, "stacks": {"main": 1, "sender": 2}}
+                with contextlib.suppress(OSError):  # it was refused
+                    client.sendall(json.dumps(hello).encode() + b"\n")
+        for _ in range(20):
+            crowd.enter_context(socket.create_connection(address(running), LIMIT)).send(b"GET / HTTP/1.1\r\n")
+        running.eventually(lambda: "ranks cannot connect" in running.log.read_text())
+        for _ in range(3):
+            page = running.scrape()
+        assert page.value("exporter_connections_refused_total", kind="rank", reason="descriptors") > 0
+        assert page.value("process_open_fds") < most
+    assert running.speaker(rank=1).hello()["ok"] is True
+    assert running.log.read_text().count("\n") < 20 + 2 * most * greets

@@ -17,8 +17,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from tachograph.blackbox import served
+from tachograph.blackbox.own_box import is_one
+from tachograph.client.blackbox.box import make_box
+from tachograph.client.core.misuse import Misuse
+from tachograph.client.hello.identity import Identity
+from tachograph.client.hello.workload import Workload
+from tachograph.client.transport.rank_state import RankState
 from tachograph.http_client import _own_exporter
-from tachograph.node.judgement.private import public_box
+from tachograph.node.judgement.private import PUBLIC_OF_BOX, public_box
 from tachograph.node.web.readers import PeerUser, Reader, SiteReaders, read_site_readers
 from tachograph.server_address import DEFAULT_PORT
 from tachograph.top.command import main as top
@@ -249,6 +255,18 @@ def test_what_is_public_of_a_box() -> None:
     }  # fmt: skip
     for wrong in (b"[" * 100_000, b"[1]", b"\xff", b""):
         assert public_box(wrong) == b"{}"
+
+
+def test_every_key_of_a_box_is_private_or_not() -> None:
+    """What our own client writes is one of those, and what is left of it is a box still, which names the line."""
+    state = RankState(Identity("llama", 0, 0, 1, 0, 0), Workload(1), Misuse(), device_time=False)
+    facts = {"reason": "asked for", "where": "train.py:1 f", **state.box_facts()}
+    whole = json.loads(make_box(facts, 1, with_lines=False))
+    assert whole.keys() - PUBLIC_OF_BOX == {"environment", "log", "stacks"}
+    public = json.loads(public_box(json.dumps(whole).encode()))
+    assert public.keys() == whole.keys() & PUBLIC_OF_BOX
+    assert is_one(public)
+    assert public["where"] == "train.py:1 f"
 
 
 def test_a_certificate_is_an_identity(exporter_at: Callable[..., Any], certificates: Any, tmp_path: Path) -> None:

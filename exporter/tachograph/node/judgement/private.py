@@ -23,9 +23,9 @@ MayRead = Callable[[int], bool]
 WITHHELD = "(shown to the run's owner and to the site's readers: docs/web.md)"
 
 PUBLIC_OF_BOX = frozenset((
-    "v", "run", "rank", "local_rank", "world_size", "attempt", "pid", "job", "coordinates", "time", "reason", "where",
-    "failure", "step", "phase", "phase_since", "phase_seconds", "progress_time", "steps", "groups", "recorders",
-    "memory", "cut", "entries_cut", "members",
+    "box", "run", "rank", "local_rank", "world_size", "attempt", "pid", "job", "coordinates", "time", "reason", "where",
+    "failure", "step", "phase", "phase_since", "phase_seconds", "progress_time", "steps", "groups", "groups_unreadable",
+    "recorders", "memory", "cut", "entries_cut", "members",
 ))  # fmt: skip
 """The keys of a box that everybody may read, `failure` and `recorders` in part."""
 

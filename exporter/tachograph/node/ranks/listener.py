@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import socket
 import struct
 from collections import Counter
@@ -16,6 +17,7 @@ import msgspec
 
 from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
+from tachograph.node.descriptors import may_be_rank
 from tachograph.node.log import OncePerMinute
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
@@ -36,6 +38,9 @@ LONGEST_WAIT_SECONDS = 0.5
 
 FULL_SECONDS = 0.5
 """Time for which no connection is accepted after the process ran out of file descriptors."""
+
+CLOSING_SECONDS = 0.05
+"""The same after one was closed to make room for the next, so that its descriptor is free by then."""
 
 REFUSALS = ("user_limit", "node_limit", "work_limit", "descriptors")
 """Those of catalog.CONNECTION_REFUSALS that apply to ranks."""
@@ -132,11 +137,22 @@ class Listener:
                 if self._connections:
                     self._make_room(self._shares.largest())
                 # Waiting connections stay in the queue: retried at once, accept() would fail again.
-                loop = asyncio.get_running_loop()
-                loop.remove_reader(listening)
-                loop.call_later(FULL_SECONDS, self._listen)
+                self._pause(FULL_SECONDS)
                 return
+            if not may_be_rank(sock.fileno()):
+                self._refuse(sock, "descriptors", "no file descriptor is left here for another rank: wait a second")
+                self._lines.warning(f"ranks cannot connect: {os.strerror(errno.EMFILE)}")
+                if self._connections and self._make_room(self._shares.largest()):
+                    self._pause(CLOSING_SECONDS)
+                    return
+                continue
             self._admit(sock)
+
+    def _pause(self, seconds: float) -> None:
+        assert self._bound is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._bound.sock)
+        loop.call_later(seconds, self._listen)
 
     def _admit(self, sock: socket.socket) -> None:
         sock.setblocking(False)

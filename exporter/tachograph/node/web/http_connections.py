@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+from tachograph.node.descriptors import most_http
 from tachograph.node.log import OncePerMinute
 from tachograph.node.web.readers import STRANGER, PeerUser
 
@@ -283,8 +284,9 @@ class HttpConnections:
     def _take(self, sock: socket.socket, group: str, security: Security, user: PeerUser | None) -> None:
         now = self.clock()
         self.accepted += 1
-        if len(self._connections) >= self.most:
-            self.refused["node_limit"] += 1
+        held = len(self._connections)
+        if held >= self.most or held >= most_http():
+            self.refused["node_limit" if held >= self.most else "descriptors"] += 1
             leaving = self._who_gives_way(now)
             if leaving is None:
                 sock.close()
