@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pytest
 
-from tachograph.server_address import exporter_url, server_url
+from tachograph.http_client import without_password
+from tachograph.server_address import exporter_url, server_url, unix_socket_of, web_socket_path
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,18 @@ def test_what_is_no_address_is_refused(text: str) -> None:
     for read in (exporter_url, lambda text: server_url(text, 9090)):
         with pytest.raises(ValueError, match=r"expected HOST|[Pp]ort"):
             read(text)
+
+
+def test_a_unix_socket() -> None:
+    """`unix:/PATH` names an exporter's own socket, however the path is written; it is shown as it was typed."""
+    url = exporter_url("unix:/run/My Folder/rank.web.sock")
+    assert url == "unix://%2Frun%2FMy%20Folder%2Frank.web.sock/metrics"
+    base = url.removesuffix("/metrics")
+    assert exporter_url(base) == exporter_url(url) == url
+    assert unix_socket_of(urlsplit(f"{base}/api/node?x=1")) == "/run/My Folder/rank.web.sock"
+    assert unix_socket_of(urlsplit("http://unix/metrics")) is None
+    assert without_password(url) == "unix:/run/My Folder/rank.web.sock/metrics"
+    assert web_socket_path("/run/tachograph/rank.sock") == "/run/tachograph/rank.web.sock"
+    for wrong in ("unix:relative", "unix://"):
+        with pytest.raises(ValueError, match=r"expected HOST|[Pp]ort"):
+            exporter_url(wrong)

@@ -1,29 +1,35 @@
 """The HTTP client of the commands; only this module imports `requests`.
 
 A request returns an HttpResponse or raises an HttpError of one line: bodies are limited in size and time, redirects are
-not followed, and a proxy from the environment is not used for this machine.
+not followed, and a proxy from the environment is not used for this machine. This node's exporter is asked through its
+unix socket where there is one: there the kernel says who asks.
 """
 
 from __future__ import annotations
 
 import http.client
 import ipaddress
+import socket
 import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from tachograph._version import __version__
 from tachograph.printable import printable
+from tachograph.server_address import DEFAULT_PORT, UNIX, unix_socket_of, web_socket_path
+from tachograph.wire import socket_path
 
 if TYPE_CHECKING:
     import urllib3
+    from requests.adapters import HTTPAdapter
 
 MOST_BYTES = 128 << 20
 """Limit of an unpacked body: 16,384 series of 240 samples each are 110 MB."""
 
+PROBE_SECONDS = 1.0
 _CHUNK = 1 << 16
 _LONGEST_REASON = 200
 
@@ -64,6 +70,11 @@ def ask(
     headers = {"Accept-Encoding": "gzip", "User-Agent": f"tachograph/{__version__}"}
     try:
         with requests.Session() as session:
+            parts = urlsplit(url)
+            path = unix_socket_of(parts) or _own_exporter(parts)
+            if path is not None:
+                url = urlunsplit(("http", "localhost", parts.path, parts.query, ""))
+                session.mount("http://", _through(path))
             session.trust_env = not _is_loopback(url)
             session.verify = _authorities()
             request = {**headers, "Content-Type": kind} if kind else headers
@@ -86,6 +97,8 @@ def without_password(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return url
+    if (path := unix_socket_of(parts)) is not None:
+        return f"{UNIX}{path}{parts.path}"
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
@@ -107,6 +120,43 @@ def _is_loopback(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def _own_exporter(url: SplitResult) -> str | None:
+    """Return the unix socket of this node's exporter if the URL names that at its usual port, and it listens there."""
+    if url.scheme != "http" or url.port != DEFAULT_PORT or url.username is not None:
+        return None
+    if not _is_loopback(url.geturl()) and url.hostname != socket.gethostname().lower():
+        return None
+    path = web_socket_path(socket_path())
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(PROBE_SECONDS)
+        try:
+            probe.connect(path)
+        except OSError:
+            return None
+    return path
+
+
+def _through(path: str) -> HTTPAdapter:
+    """Return what sends requests through a unix socket."""
+    from requests.adapters import HTTPAdapter
+    from urllib3.connection import HTTPConnection
+    from urllib3.connectionpool import HTTPConnectionPool
+
+    class Connection(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(self.timeout)
+            sock.connect(path)
+            return sock
+
+    class Pool(HTTPConnectionPool):
+        ConnectionCls = Connection
+
+    adapter = HTTPAdapter()
+    adapter.poolmanager.pool_classes_by_scheme = {"http": Pool}
+    return adapter
 
 
 def _authorities() -> str | bool:

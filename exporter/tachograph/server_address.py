@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from urllib.parse import SplitResult, urlsplit
+import os
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+UNIX = "unix:"
 DEFAULT_PORT = 10024
 """Where an exporter listens by default."""
 
 
 def exporter_url(text: str) -> str:
-    """Return the URL of a page from what a person types: a node, node:port, or a URL; raise ValueError."""
+    """Return the URL of a page from what a person types: a node, node:port, a URL, unix:/PATH; raise ValueError."""
+    if text.startswith(f"{UNIX}/") and not text.startswith(f"{UNIX}//"):
+        return f"{UNIX}//{quote(text.removeprefix(UNIX), safe='')}/metrics"
+    if text.startswith(f"{UNIX}//") and urlsplit(text).netloc:
+        return text if urlsplit(text).path else f"{text}/metrics"
     given = _parts(text)
     port = "" if given.port or given.scheme == "https" else f":{DEFAULT_PORT}"
     return f"{given.scheme}://{given.netloc}{port}{given.path.rstrip('/') or '/metrics'}"
@@ -40,3 +46,13 @@ def _parts(text: str) -> SplitResult:
         raise ValueError("expected HOST, HOST:PORT or a URL with http:// or https://")
     given.port  # noqa: B018 - raises ValueError for what is no port
     return given
+
+
+def web_socket_path(socket: str) -> str:
+    """Return where an exporter serves its pages on a unix socket by default, beside the socket of the ranks."""
+    return os.path.splitext(socket)[0] + ".web.sock"  # noqa: PTH122 - of any path, as a text
+
+
+def unix_socket_of(url: SplitResult) -> str | None:
+    """Return the path of the unix socket that a URL of `exporter_url` names, None for one with a host."""
+    return unquote(url.netloc) if f"{url.scheme}:" == UNIX else None

@@ -44,6 +44,11 @@ HEARTBEAT_SECONDS = 1.0
 SOCKET_ENVIRONMENT = "TACHOGRAPH_SOCKET"
 SYSTEM_SOCKET = "/run/tachograph/rank.sock"
 
+BOX_ASKED_FOR = "asked for"
+BOX_REQUESTS = (BOX_ASKED_FOR, "SIGUSR2")
+"""Reasons of boxes that somebody requested. All others are of a standstill or a failure, which a request cannot repeat:
+they are kept apart, in memory and in files."""
+
 HISTOGRAM_SCHEMA = 3
 """Eight buckets to a factor of two: a bucket's bounds are 9 % apart."""
 

@@ -21,12 +21,12 @@ from tests.node.evidence.conftest import box, send_box
 
 @pytest.fixture
 def two_nodes(exporter_at: Callable[..., Any], ranks_at: Callable[..., Any]) -> tuple[list[str], list[Any]]:
-    """Two exporters with two ranks each of one run, whose rank 1 is stuck: their URLs, and the ranks."""
+    """Two exporters with two ranks each of one run, whose rank 1 is stuck: their unix sockets, and the ranks."""
     exporters = [exporter_at("--no-gpu", "--blackbox.ras=") for _ in range(2)]
     ranks = ranks_at(exporters[0], "alice/r", {0: 4, 1: 3}) + ranks_at(exporters[1], "alice/r", {2: 4, 3: 4})
     for one in exporters:
         one.eventually(lambda one=one: len(json.loads(one.get("/api/blackbox/alice%2Fr")[2])["boxes"]) == 2)
-    return [one.url for one in exporters], ranks
+    return [f"unix:{one.own}" for one in exporters], ranks
 
 
 def test_collect_and_analyze(
@@ -50,10 +50,19 @@ def test_collect_and_analyze(
 
 
 def test_through_prometheus(
-    two_nodes: tuple[list[str], list[Any]], pretender: Pretender, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    exporter_at: Callable[..., Any],
+    ranks_at: Callable[..., Any],
+    pretender: Pretender,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Without --exporter the exporters are those that had a rank of the run, at the addresses that are scraped."""
-    urls, _ = two_nodes
+    exporters = [exporter_at("--no-gpu") for _ in range(2)]
+    ranks_at(exporters[0], "alice/r", {0: 4, 1: 3})
+    ranks_at(exporters[1], "alice/r", {2: 4, 3: 4})
+    for one in exporters:
+        one.eventually(lambda one=one: len(json.loads(one.get("/api/blackbox/alice%2Fr")[2])["boxes"]) == 2)
+    urls = [one.url for one in exporters]
     pretender.knows("alice/r", *urls)
     asked = ["blackbox", "collect", "alice/r", "--out", str(tmp_path), "--prometheus", f"http://{pretender.address}"]
     assert main([*asked, "--json"]) == 0
@@ -102,11 +111,27 @@ def test_a_rank_that_does_not_answer(
     exporter = exporter_at("--no-gpu", "--blackbox.ras=")
     first, _silent = ranks_at(exporter, "r", {0: 4, 1: 3})
     exporter.eventually(lambda: len(json.loads(exporter.get("/api/blackbox/r")[2])["boxes"]) == 2)
-    threading.Thread(target=lambda: first.answer() and send_box(first, "{}")).start()
-    assert main(["blackbox", "capture", "r", "--wait", "2s", "--exporter", exporter.url, "--exporter", NOBODY]) == 3
+    threading.Thread(target=lambda: first.answer() and send_box(first, "{}", reason="asked for")).start()
+    own = f"unix:{exporter.own}"
+    assert main(["blackbox", "capture", "r", "--wait", "2s", "--exporter", own, "--exporter", NOBODY]) == 3
     said = capsys.readouterr().out
     assert "1 of 2 ranks sent a box; not yet: rank 1" in said
     assert f"{NOBODY}: not asked: " in said
+
+
+def test_who_may_not_read_a_run_collects_what_is_public(
+    exporter_at: Callable[..., Any], ranks_at: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over TCP without a password the boxes are without what is private, still name the line, and none is asked for."""
+    exporter = exporter_at("--no-gpu", "--blackbox.ras=")
+    ranks_at(exporter, "r", {0: 4, 1: 3, 2: 4, 3: 4})
+    exporter.eventually(lambda: len(json.loads(exporter.get("/api/blackbox/r")[2])["boxes"]) == 4)
+    assert main(["blackbox", "capture", "r", "--exporter", exporter.url]) == 1
+    assert "403 Forbidden: it is for the run's owner and the site's readers" in capsys.readouterr().out
+    assert main(["blackbox", "collect", "r", "--out", str(tmp_path / "boxes"), "--exporter", exporter.url]) == 0
+    assert not {"log", "environment"} & json.loads((tmp_path / "boxes/0/rank-3.json").read_text()).keys()
+    assert main(["blackbox", "analyze", str(tmp_path / "boxes")]) == 0
+    assert "it stands at /home/u/data.py:88 load_shard" in capsys.readouterr().out
 
 
 def test_nobody_to_ask(exporter_at: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:

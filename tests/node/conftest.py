@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -13,8 +14,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,19 @@ class Scrape:
         return value
 
 
+class OwnConnection(http.client.HTTPConnection):
+    """A connection to an exporter's own unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=DEADLINE)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(DEADLINE)
+        self.sock.connect(self._path)
+
+
 @dataclass
 class Running:
     """A whole exporter in a process of its own."""
@@ -179,6 +193,7 @@ class Running:
 
     def __post_init__(self) -> None:
         self.socket = self.folder / "rank.sock"
+        self.own = self.folder / "rank.web.sock"
         self.log = self.folder / "log"
         self.start()
 
@@ -203,6 +218,24 @@ class Running:
         request = urllib.request.Request(self.url + path, headers={k.replace("_", "-"): v for k, v in headers.items()})
         with urllib.request.urlopen(request, timeout=DEADLINE) as response:
             return response.status, {name.lower(): text for name, text in response.headers.items()}, response.read()
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
+        """Return status and body of an answer through the unix socket, where the kernel says who asks."""
+        return self._answer(OwnConnection(self.own), path, method, headers)
+
+    def stranger(self, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
+        """Return the same over TCP, where nothing says who asks."""
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=DEADLINE)
+        return self._answer(connection, path, method, headers)
+
+    @staticmethod
+    def _answer(
+        connection: http.client.HTTPConnection, path: str, method: str, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        with closing(connection):
+            connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+            response = connection.getresponse()
+            return response.status, response.read()
 
     def scrape(self) -> Scrape:
         """Return a page newer than that of the scrape before: the exporter makes one a tick, for all who ask."""

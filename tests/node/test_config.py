@@ -9,6 +9,7 @@ import pytest
 
 from tachograph.node.config import SETTINGS, Config, ConfigError, read_config
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.web.readers import SiteReaders
 from tachograph.wire import SYSTEM_SOCKET
 
 
@@ -25,6 +26,7 @@ def test_defaults() -> None:
         gpu_detail=False, gpu_dcgm_names=False, gpu_job_mapping_dir=None, gpu_kmsg=Path("/dev/kmsg"),
         rank_series="dashboards", run_owner="auto", state_file=Path(SYSTEM_SOCKET).with_suffix(".state"),
         log_level="info", limits=Limits(), blackbox_peers="", blackbox_ras=("localhost", 28028),
+        web_socket=Path(SYSTEM_SOCKET).with_suffix(".web.sock"),
     )  # fmt: skip
 
 
@@ -58,7 +60,8 @@ def test_a_file_sets_everything(tmp_path: Path) -> None:
     """Each setting has its place in the file, nested at the dots."""
     file = tmp_path / "tachograph.yaml"
     file.write_text(
-        "web: {listen-address: '[::1]:1'}\nsocket: /a/b\nsocket-mode: '0600'\ngpu:\n  enabled: no\n  interval: 500ms\n"
+        "web: {listen-address: '[::1]:1', socket: /w, readers: 'root,7,%8'}\n"
+        "socket: /a/b\nsocket-mode: '0600'\ngpu:\n  enabled: no\n  interval: 500ms\n"
         "  detail: yes\n  dcgm-names: yes\n  job-mapping-dir: /jobs\n  kmsg: ''\n"
         "rank: {series: few}\nrun.owner: always\nlog.level: debug\n"
         "limits: {ranks: 8, series: 900, series-per-rank: 64, label-values: 4}\n"
@@ -72,7 +75,8 @@ def test_a_file_sets_everything(tmp_path: Path) -> None:
         limits=Limits(
             ranks=8, series=900, series_per_rank=64, label_values=4, frozen_after=30.0, retention=3600.0,
             retention_finished=90.0,
-        ), blackbox_peers="/d.yml", blackbox_ras=("ras", 1),
+        ), blackbox_peers="/d.yml", blackbox_ras=("ras", 1), web_socket=Path("/w"),
+        web_readers=SiteReaders(frozenset({0, 7}), frozenset({8})),
     )  # fmt: skip
 
 
@@ -105,6 +109,13 @@ def test_a_path_that_may_be_left_out() -> None:
     web = read_config(["--web.config.file=", "--web.max-requests=50", "--web.systemd-socket"], {})
     assert (web.web_config, web.web_max_requests, web.web_systemd_socket) == (None, 50, True)
     assert faults(["--gpu.kmsg"]) == ("--gpu.kmsg: no value: expected a path, or nothing",)
+
+
+def test_the_socket_of_the_pages_is_beside_the_other() -> None:
+    """It can be left out, and is where its path would be too long for a socket."""
+    assert read_config(["--socket=/a/b.sock"], {}).web_socket == Path("/a/b.web.sock")
+    assert read_config(["--socket=/a/b.sock", "--web.socket="], {}).web_socket is None
+    assert read_config([f"--socket=/{'a' * 100}.sock"], {}).web_socket is None
 
 
 def test_every_fault_is_listed_with_its_line(tmp_path: Path) -> None:

@@ -95,7 +95,10 @@ class MonitoredReplay(Monitoring):
     @property
     def addresses(self) -> Mapping[str, str]:
         """What a reader of a runbook would fill in for the live run."""
+        own = f"{self.scratch}/rank.web.sock"
         return {
+            "blackbox capture <run>": f"blackbox capture {LIVE_RUN} --exporter unix:{own}",  # elsewhere: a password
+            "/run/tachograph/rank.web.sock": own,
             "<run>": LIVE_RUN,
             "<rank>": "0",
             "localhost:10024": self.exporter,

@@ -11,6 +11,7 @@ from tachograph import Recorder
 from tachograph.__main__ import COMMANDS
 from tachograph.catalog.index import TRAIN_METRICS
 from tachograph.node.config import SETTINGS, Setting
+from tachograph.server_address import web_socket_path
 from tachograph.wire import SYSTEM_SOCKET
 from tools.pages.variables import VARIABLES
 
@@ -59,7 +60,11 @@ _SAMPLE = """\
 ## marked live; the rest needs a restart.
 """
 
-_DEFAULTS = {"socket": SYSTEM_SOCKET, "state-file": SYSTEM_SOCKET.replace(".sock", ".state")}
+_DEFAULTS = {
+    "socket": SYSTEM_SOCKET,
+    "state-file": SYSTEM_SOCKET.replace(".sock", ".state"),
+    "web.socket": web_socket_path(SYSTEM_SOCKET),
+}
 """Defaults that depend on the environment, as a service of the system has them."""
 
 _IN_USE = tuple(one for one in SETTINGS if not one.help.startswith("Deprecated"))

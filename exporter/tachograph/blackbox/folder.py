@@ -49,8 +49,9 @@ PART_FILES = 16
 STALE = 60 * 10**9
 """Nanoseconds from the newest entry of a dump to the oldest of all others that make it one of an earlier attempt."""
 
-_EARLIER = re.compile(r"(rank-\d+)\.\d\.json")
-"""A box before the last one of a rank: `rank-3.1.json` beside `rank-3.json`."""
+_EARLIER = re.compile(r"(rank-\d+)(\.asked)?(\.\d)?\.json")
+"""A box of a rank: `rank-3.json`, or `rank-3.asked.json` if it was requested; before it there are `rank-3.1.json` and
+`rank-3.asked.1.json`. What a standstill or a failure left counts, else what was requested, and the last one of each."""
 
 _NUMBER_AT_END = re.compile(r"(\d+)$")
 _RANK = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
@@ -184,7 +185,11 @@ def _files(directory: Path) -> list[Path]:
 
 def _is_earlier(path: Path, present: set[Path]) -> bool:
     found = _EARLIER.fullmatch(path.name)
-    return found is not None and path.with_name(f"{found[1]}.json") in present
+    if found is None:
+        return False
+    names = [f"{found[1]}.json"] if found[2] or found[3] else []
+    names += [f"{found[1]}.asked.json"] if found[2] and found[3] else []
+    return any(path.with_name(name) in present for name in names)
 
 
 def _content(path: Path, name: str) -> _Content:

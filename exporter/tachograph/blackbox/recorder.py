@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tachograph.wire import BOX_REQUESTS
+
 SEPARATOR = "\0"
 """Between a group's name and its backend: a group of two has a count for each, and a recorder."""
 
@@ -21,8 +23,7 @@ COMMUNICATION = "collective"
 """The category of a failure that a rank has because another one is gone or stuck."""
 
 FAILED = "failed: "
-ASKED = ("asked for", "SIGUSR2")
-"""Beginnings of the reasons of boxes; any other is that the rank went no further."""
+"""Beginning of the reason of a box of a failure; any other, but BOX_REQUESTS, is that the rank went no further."""
 
 STILL_SECONDS = 60.0
 """In one phase: so long no step takes."""
@@ -204,7 +205,7 @@ class RankDump:
     @property
     def stands_still(self) -> bool:
         """Return whether a box was made because the rank went no further, or says that of one that was asked."""
-        if self.reason.startswith(ASKED):
+        if self.reason.startswith(BOX_REQUESTS):
             overdue = (self.idle_seconds or 0.0) >= OVERDUE_SECONDS + OVERDUE_STEPS * self.usual_step
             return (self.phase_seconds or 0.0) >= STILL_SECONDS or (overdue and self.phase not in PAUSES)
         return bool(self.reason) and not self.failure

@@ -48,13 +48,23 @@ CAPTURED_TOGETHER_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class ServedBox:
-    """A box that an exporter has: made at Unix time `time`, by the clock of its node, for a reason."""
+    """A box that an exporter has: made at Unix time `time`, by the clock of its node, for a reason.
+
+    `asked` is whether it was requested, `past` whether its rank has gone on since it left it.
+    """
 
     attempt: int
     rank: int
     time: float
     reason: str
     size: int
+    asked: bool = False
+    past: bool = False
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether a standstill or a failure left it that lasts: what was requested since says no more."""
+        return not (self.asked or self.past)
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,7 @@ def _run(said: Mapping[str, Any]) -> ServedRun:
     boxes = tuple(
         ServedBox(
             _whole(one["attempt"], LARGEST_ATTEMPT), _whole(one["rank"], LARGEST_RANK), _number(one["time"]),
-            _text(one["reason"]), _whole(one["size"], 1 << 40),
+            _text(one["reason"]), _whole(one["size"], 1 << 40), one.get("asked") is True, one.get("past") is True,
         )
         for one in said["boxes"][:MOST_BOXES]
     )  # fmt: skip
@@ -187,9 +197,9 @@ def capture_path(run: str, *, ras: bool = False) -> str:
     return index_path(run) + "/capture" + "?ras=1" * ras
 
 
-def box_path(run: str, attempt: int, rank: int) -> str:
+def box_path(run: str, attempt: int, rank: int, *, asked: bool = False) -> str:
     """Return the path of a rank's box."""
-    return f"{index_path(run)}/{attempt}/rank-{rank}.json"
+    return f"{index_path(run)}/{attempt}/rank-{rank}{'.asked' * asked}.json"
 
 
 def ras_path(run: str) -> str:
@@ -205,7 +215,7 @@ def page_path(run: str) -> str:
 def exporter_base(metrics_url: str) -> str:
     """Return the URL before the paths of an exporter, from that of its metrics; raise ValueError for what is none."""
     parts = urlsplit(metrics_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https", "unix") or not parts.hostname:
         raise ValueError("not an http URL")
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/").removesuffix("/metrics"), "", ""))
 
@@ -241,14 +251,29 @@ def exporters_of(
 
 
 def newest(runs: Mapping[str, ServedRun]) -> list[tuple[str, ServedBox]]:
-    """Return every rank's newest box of each attempt, with the address of the exporter that has it, in order."""
+    """Return every rank's box of each attempt, with the address of the exporter that has it, in order.
+
+    It is the newest, but one that a standstill or a failure left comes before what was requested since.
+    """
     found: dict[tuple[int, int], tuple[str, ServedBox]] = {}
     for address, run in runs.items():
         for box in run.boxes:
             present = found.get((box.attempt, box.rank))
-            if present is None or present[1].time < box.time:
+            if present is None or _place(present[1]) < _place(box):
                 found[box.attempt, box.rank] = (address, box)
     return [found[key] for key in sorted(found)]
+
+
+def _place(box: ServedBox) -> tuple[bool, float]:
+    return box.is_evidence, box.time
+
+
+def current(runs: Mapping[str, ServedRun]) -> list[tuple[str, ServedBox]]:
+    """Return those of one attempt, the newest with a box whose rank has not gone on since; else the newest of all."""
+    found = newest(runs)
+    lasting = [box.attempt for _, box in found if not box.past]
+    attempt = max(lasting or [box.attempt for _, box in found], default=0)
+    return [(address, box) for address, box in found if box.attempt == attempt]
 
 
 def box_fault(body: bytes, rank: int) -> str:

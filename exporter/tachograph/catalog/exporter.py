@@ -11,9 +11,9 @@ REJECT_REASONS = (
 
 DROP_REASONS = (
     "unknown_metric", "wrong_type", "bad_label", "label_limit", "series_limit", "counter_decrease", "unknown_phase",
-    "bad_histogram",
+    "bad_histogram", "box",
 )  # fmt: skip
-"""Reasons for dropping a series of an accepted frame."""
+"""Reasons for dropping a series of an accepted frame; `box`: a whole box, for its age or for room."""
 
 COLLECTORS = ("gpu", "gpm", "xid", "ranks", "socket")
 
@@ -77,7 +77,7 @@ FRAMES = _row("exporter_frames_total", COUNTER, "", (), "Frames accepted from ra
 FRAMES_REJECTED = _row("exporter_frames_rejected_total", COUNTER, "", ("reason",), "Frames rejected.", REJECT_REASONS)
 SERIES_DROPPED = _row(
     "exporter_series_dropped_total", COUNTER, "", ("reason",),
-    "Series dropped from accepted frames.", DROP_REASONS,
+    "Series dropped from accepted frames; with reason box, boxes dropped for their age or for room.", DROP_REASONS,
 )  # fmt: skip
 CLIENT_DROPPED = _row(
     "exporter_client_dropped_total", COUNTER, "", RANK,

@@ -55,7 +55,7 @@ def collect(addresses: Sequence[str], run: str, out: Path) -> Collected:
 
 def _fetched(address: str, box: ServedBox, run: str) -> bytes | ExporterError:
     try:
-        text = exporters.body(address, served.box_path(run, box.attempt, box.rank), served.LARGEST_BOX)
+        text = exporters.body(address, served.box_path(run, box.attempt, box.rank, asked=box.asked), served.LARGEST_BOX)
         if fault := served.box_fault(text, box.rank):
             raise ExporterError(fault)
     except ExporterError as error:

@@ -19,7 +19,11 @@ T = TypeVar("T")
 
 AT_A_TIME = 32
 REQUEST_SECONDS = 10.0
-NEEDS_PASSWORD = 401
+ADVICE = {
+    401: ": give it in ~/.netrc, or as http://user:password@node",
+    403: ": it is for the run's owner and the site's readers, on its node, or with a password (docs/web.md)",
+}
+"""What to do, by the status of an answer."""
 
 
 class ExporterError(Exception):
@@ -74,8 +78,7 @@ def _asked(exporter: str, path: str, method: str = "GET", most: int = served.LAR
         return response
     if response.status == 404:
         raise UnknownThereError("it has nothing of this run")
-    advice = ": give it in ~/.netrc, or as http://user:password@node" if response.status == NEEDS_PASSWORD else ""
-    raise ExporterError(f"it answers {response.status} {response.reason}{advice}")
+    raise ExporterError(f"it answers {response.status} {response.reason}{ADVICE.get(response.status, '')}")
 
 
 @dataclass

@@ -20,7 +20,7 @@ from tachograph.client.transport.exporter_socket import why_unreachable
 from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
 from tachograph.http_client import without_password
 from tachograph.humanize import listed, plural
-from tachograph.server_address import exporter_url
+from tachograph.server_address import UNIX, exporter_url
 from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.node_source import default_exporter, exporter_page
 from tachograph.top.overview import SourceError
@@ -59,6 +59,8 @@ def _socket_of(address: str, path: str) -> Iterator[CheckResult]:
 
 def is_here(address: str) -> bool:
     """Return whether the host of an address is this machine; False for one whose name nobody knows."""
+    if address.startswith(UNIX):
+        return True
     host = urlsplit(address if "://" in address else f"http://{address}").hostname or ""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)

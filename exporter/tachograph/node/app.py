@@ -8,6 +8,7 @@ import logging
 import platform
 import resource
 import signal
+import socket
 import sys
 import time
 from collections import Counter
@@ -23,10 +24,11 @@ from tachograph.node.evidence.routes import Evidence
 from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
 from tachograph.node.judgement.node import NodeJudgement
+from tachograph.node.judgement.private import MayRead
 from tachograph.node.log import OncePerMinute
 from tachograph.node.node_name import node_name
 from tachograph.node.page_budget import fit
-from tachograph.node.ranks.listener import Listener, SocketPathError
+from tachograph.node.ranks.listener import Listener
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_names import RunNames
 from tachograph.node.ranks.state_file import StateFile
@@ -36,6 +38,7 @@ from tachograph.node.samples import Sample
 from tachograph.node.service_manager import ServiceManager
 from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
 from tachograph.node.status_page.page import Sections, status_page
+from tachograph.node.unix_socket import SocketPathError
 from tachograph.node.web.http_log import quiet_loop
 from tachograph.node.web.listening_sockets import NoSocketError, inherited_sockets
 from tachograph.node.web.server import Pages, Server
@@ -75,9 +78,10 @@ class Exporter:
         pages = Pages(
             samples=self.samples,
             status_page=self._status_page,
-            judgement=lambda is_trusted: self._judged(is_trusted).as_json(),
+            judgement=lambda may_read: self._judged(may_read).as_json(),
             ready=self._ready,
             generation=lambda: self._ticks,
+            share_of=lambda uid: self._table.shares.of(uid) if self._table.has_run_of(uid) else None,
         )
         self._evidence = Evidence(
             self._table, self._clock, node_name(), peers=config.blackbox_peers, ras=config.blackbox_ras
@@ -87,9 +91,12 @@ class Exporter:
             pages,
             most=config.web_max_requests,
             web_config=config.web_config,
+            readers=config.web_readers,
+            names=(node_name(), socket.gethostname()),
             inherited=inherited_sockets if config.web_systemd_socket else None,
             routes=self._evidence.routes,
         )
+        self._web_socket, self._socket_mode = config.web_socket, config.socket_mode
         self._service_manager = ServiceManager()
         self._ranks_failed = False
         self._withheld: Counter[int] = Counter()
@@ -114,6 +121,11 @@ class Exporter:
                 await self._listener.open()
             except SocketPathError as error:
                 raise StartError(str(error)) from error
+            if self._web_socket is not None:
+                try:
+                    self._server.open_for_users(self._web_socket, self._socket_mode)
+                except SocketPathError as error:
+                    raise StartError(f"web.{error}") from error
             if self._keeper is not None:
                 self._keeper.restore()  # the socket is ours, so no other exporter writes the file
             if self._settings.get("rank.detail"):
@@ -132,7 +144,7 @@ class Exporter:
         changed = {name for name, value in config.settings.items() if self._settings.get(name) != value}
         if waiting := sorted(changed - LIVE):
             _log.warning("these settings need a restart", extra={"settings": ", ".join(waiting)})
-        self._server.reload(config.web_max_requests, config.web_config)
+        self._server.reload(config.web_max_requests, config.web_config, config.web_readers)
         logging.getLogger().setLevel(config.log_level.upper())
         self._rank_series = config.rank_series
         self._settings.update((name, config.settings[name]) for name in changed & LIVE)
@@ -216,7 +228,7 @@ class Exporter:
             Sample(catalog.LOOP_LAG, (), self._loop_lag.read()),
         ]
 
-    def _status_page(self, is_trusted: bool = True) -> str:
+    def _status_page(self, may_read: MayRead = lambda _: True) -> str:
         refused = {reason: count for reason, count in self._table.rejected.items() if count}
         dropped = {reason: count for reason, count in self._table.dropped.items() if count}
         health = {
@@ -227,13 +239,11 @@ class Exporter:
             "Frames refused": ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "none",
             "Series dropped": ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or "none",
         }
-        return status_page(self._judged(is_trusted), self._table, health, self._sections)
+        return status_page(self._judged(may_read), self._table, health, self._sections)
 
-    def _judged(self, is_trusted: bool) -> NodeJudgement:
+    def _judged(self, may_read: MayRead) -> NodeJudgement:
         source = self._source
-        return NodeJudgement(
-            node_name(), self._table, source.gpus(), source.snapshot(), self._clock, is_trusted=is_trusted
-        )
+        return NodeJudgement(node_name(), self._table, source.gpus(), source.snapshot(), self._clock, may_read=may_read)
 
     def _ready(self) -> tuple[bool, str]:
         if not self._listener.is_open:

@@ -20,8 +20,10 @@ from tachograph.node.config_file import ConfigError, Entry, read_file
 from tachograph.node.log import LEVELS
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_names import POLICIES
+from tachograph.node.unix_socket import fits
+from tachograph.node.web.readers import NO_READERS, SiteReaders, read_site_readers
 from tachograph.node.web.web_config import read_web_config
-from tachograph.server_address import DEFAULT_PORT
+from tachograph.server_address import DEFAULT_PORT, web_socket_path
 from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
 
 DEFAULT_RAS = "localhost:28028"
@@ -51,6 +53,8 @@ class Config:
     web_config: Path | None = None
     web_max_requests: int = 64
     web_systemd_socket: bool = False
+    web_socket: Path | None = None
+    web_readers: SiteReaders = NO_READERS
     blackbox_peers: str = ""
     blackbox_ras: tuple[str, int] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -170,6 +174,16 @@ SETTINGS = (
         "Serve on the sockets passed by systemd instead of web.listen-address.",
     ),
     Setting(
+        "web.socket", _path_or_none, "a path, or nothing", "",
+        "Unix socket on which to serve the same pages: each user of the node sees all of their own runs there, root "
+        "and --web.readers all of every run. Empty: none. Default: the socket's path with the suffix .web.sock.",
+    ),
+    Setting(
+        "web.readers", read_site_readers, "names or uids of users and, after a %, of groups: alice,1005,%oncall", "",
+        "Users and groups who may read everything of every run through web.socket: logs, environments, failures.",
+        live=True,
+    ),
+    Setting(
         "socket", _path, "a path", "",
         f"Unix socket to which ranks connect. Default: ${SOCKET_ENVIRONMENT}, or {socket_path({})}, or "
         "$XDG_RUNTIME_DIR/tachograph/rank.sock.",
@@ -284,6 +298,12 @@ def _nearest(flag: str) -> str:
     return did_you_mean(flag.partition("=")[0], known, alike=0.75) or "see tachograph exporter --help"
 
 
+def _beside(socket: Path) -> dict[str, Path | None]:
+    """Return where the other files of an exporter are by default; a socket's path can be too long."""
+    web = Path(web_socket_path(str(socket)))
+    return {"state-file": socket.with_suffix(".state"), "web.socket": web if fits(web) else None}
+
+
 def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Config:
     """Return the configuration; raise ConfigError with every fault of flags and file."""
     env = os.environ if environment is None else environment
@@ -319,8 +339,8 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         raise ConfigError(faults)
     if values["rank.detail"] and texts["rank.series"].where == "default":
         values["rank.series"] = ALL
-    if texts["state-file"].where == "default":
-        values["state-file"] = values["socket"].with_suffix(".state")
+    beside = _beside(values["socket"])
+    values.update((name, path) for name, path in beside.items() if texts[name].where == "default")
     return Config(
         listen_address=values["web.listen-address"],
         socket=values["socket"],
@@ -347,6 +367,8 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         web_config=values["web.config.file"],
         web_max_requests=values["web.max-requests"],
         web_systemd_socket=values["web.systemd-socket"],
+        web_socket=values["web.socket"],
+        web_readers=values["web.readers"],
         blackbox_peers=values["blackbox.peers"],
         blackbox_ras=values["blackbox.ras"],
         settings=values,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from tachograph.attach.summary import SUMMARY_ENVIRONMENT, figures_text
 from tachograph.catalog.rank import ALIVE
 from tachograph.printable import printable
+from tachograph.server_address import exporter_url
 from tachograph.signals import signals_as_exit
 from tachograph.top.header import figures_of
 from tachograph.top.node_source import NodeSource, exporter_page
@@ -45,8 +46,7 @@ def main(arguments: Sequence[str], quiet: bool) -> int:
         with signals_as_exit(), private_exporter() as exporter:
             watched = Watched(exporter)
             if not quiet:
-                address = exporter.url.removeprefix("http://")
-                _say(f"{exporter.url}/ shows this run until it ends; so does tachograph top --exporter {address}")
+                _say(f"{exporter.url}/ shows this run until it ends; so does tachograph top --exporter {exporter.own}")
             left = exporter.socket.with_name("summary")
             more = {"TACHOGRAPH_SOCKET": str(exporter.socket), SUMMARY_ENVIRONMENT: str(left)}
             status = run_watched(arguments, more, watched.tick, PAGE_SECONDS)
@@ -68,7 +68,7 @@ class Watched:
 
     def __init__(self, exporter: PrivateExporter) -> None:
         self.record = LastValues()
-        self._source, self._metrics = NodeSource(exporter.url, PAGE_SECONDS), f"{exporter.url}/metrics"
+        self._source, self._metrics = NodeSource(exporter.own, PAGE_SECONDS), exporter_url(exporter.own)
         self._next_line = time.monotonic() + LINE_SECONDS
         self._last_seen: dict[Identity, float] = {}
         self._while_it_ran: tuple[Trouble, ...] = ()

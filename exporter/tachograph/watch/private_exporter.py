@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tachograph.die_with_parent import dying_with_parent
 from tachograph.own_process import own_process
+from tachograph.server_address import UNIX, web_socket_path
 
 START_SECONDS = 30.0
 END_SECONDS = 5.0
@@ -24,11 +25,13 @@ class NotServingError(Exception):
 
 
 class PrivateExporter:
-    """Where a running exporter listens: `socket` for ranks, `url` for people and scrapes."""
+    """Where a running exporter listens: `socket` for ranks, `own` for its owner's commands, `url` for all others."""
 
     def __init__(self, socket: Path, address: str) -> None:
         self.socket = socket
         self.url = f"http://{address}"
+        own = web_socket_path(str(socket))
+        self.own = f"{UNIX}{own}" if Path(own).exists() else self.url  # a path can be too long for a socket
 
 
 @contextmanager

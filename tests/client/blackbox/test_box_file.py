@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.blackbox.folder import _files
+from tachograph.blackbox.folder import _files, rank_of_name
 from tachograph.client.blackbox import box_file as module
 from tachograph.client.blackbox import old_boxes
 from tachograph.client.blackbox.box_file import BoxFile, TakenError, box_file, safe_name
@@ -56,6 +56,23 @@ def test_the_last_three_are_kept_and_closed_to_others(file: BoxFile, folder: Pat
     assert {mode(path) for path in folder.iterdir()} == {0o600}
     assert mode(folder) == mode(folder.parent) == 0o700
     assert Path(file.path) == folder / "rank-0.json"
+
+
+def test_what_was_asked_for_takes_nothing_from_what_was_left(file: BoxFile, folder: Path, tmp_path: Path) -> None:
+    """Requested boxes have three places of their own; an analysis reads them only where a rank left nothing."""
+    file.write(box(1))
+    for number in range(10, 15):
+        box_file(str(tmp_path), (), "llama", 0, 0, asked=True).write(box(number))
+    file.write(box(2))
+    assert numbers(folder) == [2, 1]
+    names = ["rank-0.asked.json", "rank-0.asked.1.json", "rank-0.asked.2.json"]
+    assert [json.loads((folder / name).read_bytes())["number"] for name in names] == [14, 13, 12]
+    assert len(list(folder.iterdir())) == 5
+    assert [path.name for path in _files(folder)] == ["rank-0.json"]
+    (folder / "rank-0.json").unlink()
+    (folder / "rank-0.1.json").unlink()
+    assert [path.name for path in _files(folder)] == ["rank-0.asked.json"]
+    assert rank_of_name("rank-0.asked.json") == rank_of_name("rank-0.asked.2.json") == 0
 
 
 def in_child(work: Callable[[], object]) -> int:

@@ -138,6 +138,23 @@ def test_who_asks_has_a_box_at_most_once_in_ten_seconds(rank: Rank) -> None:
     assert rank.reasons == ["alice", "carol"]
 
 
+def test_what_is_asked_for_takes_nothing_from_a_standstill(rank: Rank) -> None:
+    """However often somebody asks, before and during it, it leaves its own box, and so does a failure after that."""
+    rank.trigger.ask("asked for")
+    assert rank.stands(None, 2) == 1
+    began = rank.now - 11
+    for _ in range(12):
+        rank.trigger.ask("asked for")
+        rank.stands(began, 3)
+    assert rank.reasons[:2] == ["asked for", "no step for 20 s"]
+    assert set(rank.reasons[2:]) == {"asked for"}
+    rank.stands(None, 60)
+    began = rank.now
+    rank.trigger.ask("SIGUSR2")
+    rank.stands(began, 5)
+    assert rank.trigger.is_due_at(End("failed", "data", "gone"))
+
+
 def test_nothing_is_made_that_can_go_nowhere(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an exporter and without a folder."""
     monkeypatch.setattr(rank.state, "box_facts", lambda: pytest.fail("made"))

@@ -6,13 +6,22 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
+from tachograph.blackbox.findings import Verdict
 from tachograph.blackbox.served import ServedBox, ServedRun
 from tachograph.node.evidence import analyses
-from tachograph.node.evidence.analyses import MOST_WAITING, Analyses, AnalysisError, BusyError
+from tachograph.node.evidence.analyses import (
+    MOST_OF_ASKER,
+    MOST_WAITING,
+    Analyses,
+    AnalysisError,
+    Asker,
+    BusyError,
+)
 from tachograph.node.evidence.request import Request
 
 SKIPPED = 5
@@ -137,13 +146,117 @@ def test_who_cannot_wait_is_told_so() -> None:
     run(use)
 
 
-def test_a_storm_of_runs_is_refused() -> None:
-    """Only so many runs wait; the next is refused at once, and so costs nothing."""
+def test_a_storm_of_one_asker_is_refused() -> None:
+    """One asker has so many that wait; who else asks has a place all the same, of the one that has most of them."""
 
     async def use(made: Analyses) -> None:
-        for number in range(MOST_WAITING):
-            await made.of(f"run-{number}", request([]), 0.0)
+        await made.of("under way", request([]), 0.0, Asker("first"))
+        await asyncio.sleep(0)
+        for number in range(MOST_OF_ASKER):
+            await made.of(f"run-{number}", request([]), 0.0, Asker("bob", 1002))
         with pytest.raises(BusyError):
-            await made.of("one-more", request([]), 0.0)
+            await made.of("one-more", request([]), 0.0, Asker("bob", 1002))
+        for number in range(MOST_WAITING - MOST_OF_ASKER):
+            await made.of(f"of-{number}", request([]), 0.0, Asker(f"asker-{number}"))
+        assert len(made._waiting) == MOST_WAITING
+        await made.of("alice's", request([]), 0.0, Asker("alice", 1001))
+        assert [each.asker.share for each in made._waiting].count("bob") == MOST_OF_ASKER - 1
+        with pytest.raises(BusyError):
+            await made.of("bob's fifth", request([]), 0.0, Asker("bob", 1002))
 
     run(use, "import time; time.sleep(60)")
+
+
+NOTHING = {
+    "verdict": asdict(Verdict("nowhere")), "where": {}, "boxes": {}, "ranks": {}, "exporters": 0, "silent": {},
+    "failed": {},
+}  # fmt: skip
+QUICK = (
+    "import json, sys, time; line = sys.stdin.buffer.readline(); time.sleep(float(sys.argv[1])); "
+    "print(json.dumps({**json.loads(sys.argv[2]), 'trouble': json.loads(line)['own']['run']}))"
+)
+"""An analyst that takes as long as it is told, and says which run it was asked about."""
+
+
+def order_of(asked: Sequence[tuple[str, Asker, bool]], seconds: str = "0.05") -> list[str]:
+    """Return the runs in the order in which their analyses end: all are asked for while another one is under way."""
+    ended: list[str] = []
+
+    async def one(made: Analyses, name: str, asker: Asker, is_incident: bool) -> None:
+        found = await made.of(name, request([], name), 30.0, asker, is_incident=is_incident)
+        assert found is not None
+        ended.append(found.trouble)
+
+    async def use(made: Analyses) -> None:
+        first = asyncio.create_task(one(made, "first", Asker("first"), False))
+        await asyncio.sleep(0)
+        await asyncio.gather(first, *(one(made, *each) for each in asked))
+
+    run(use, QUICK, seconds, json.dumps(NOTHING))
+    assert ended.pop(0) == "first"
+    return ended
+
+
+BOB, ALICE, ONCALL = Asker("uid 1002", 1002), Asker("uid 1001", 1001), Asker("uid 0", 1001, is_site=True)
+
+
+def test_who_asks_much_waits_for_the_others() -> None:
+    """After each analysis its asker rests, so that whoever asks later about one run is not behind all of them."""
+    asked = [*((f"bob-{number}", BOB, False) for number in range(4)), ("alice", ALICE, False)]
+    assert order_of(asked).index("alice") <= 1
+
+
+def test_the_runs_of_one_owner_take_nothing_from_another_s() -> None:
+    """Two who ask from one address, where nothing says who they are, are told apart by whose run it is."""
+    here = "127.0.0.1"
+    asked = [*((f"bob-{number}", Asker(here, 1002), False) for number in range(4)), ("alice", Asker(here, 1001), False)]
+    assert order_of(asked).index("alice") <= 1
+
+
+def test_an_incident_comes_first() -> None:
+    """Before those who asked earlier about runs that are well, and the site's readers before anybody."""
+    asked = [
+        ("well", Asker("a"), False), ("also well", Asker("b"), False), ("hung", ALICE, True), ("page", ONCALL, False),
+    ]  # fmt: skip
+    assert order_of(asked) == ["page", "hung", "well", "also well"]
+
+
+def test_who_asks_for_the_same_is_not_behind_the_first() -> None:
+    """An analysis that somebody waits for who rests begins as soon as it would for whoever asks for it as well."""
+    asked = [*((f"bob-{number}", BOB, False) for number in range(3)), ("same", BOB, False), ("same", ONCALL, True)]
+    assert order_of(asked)[:2] == ["same", "same"]
+
+
+def test_reloads_cost_nothing_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same boxes have the same verdict for a minute, others a new one; another reader may see another."""
+    monkeypatch.setattr(analyses, "KEPT_SECONDS", -1.0)
+
+    async def use(made: Analyses) -> None:
+        first = await made.of("r", request([]), 30.0, content="boxes")
+        assert await made.of("r", request([]), 30.0, BOB, content="boxes") is first
+        others = [
+            await made.of("r", request([]), 30.0, Asker(f"{number}"), seen=seen, content=content)
+            for number, (seen, content) in enumerate(((True, "boxes"), (None, "more boxes"), (None, None)))
+        ]
+        assert len({id(one) for one in (first, *others)}) == 4
+        monkeypatch.setattr(analyses, "SAME_SECONDS", -1.0)
+        assert await made.of("r", request([]), 30.0, Asker("later"), content=None) is not others[2]
+
+    run(use, QUICK, "0", json.dumps(NOTHING))
+
+
+def test_all_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the askers have taken what they may at once, only the site's readers have an analysis without a rest."""
+    monkeypatch.setattr(analyses, "BURST_SECONDS", 0.05)
+    asked = [(f"{number}", Asker(f"{number}"), False) for number in range(3)]
+
+    async def use(made: Analyses) -> None:
+        for name, asker, _ in asked[:2]:
+            assert await made.of(name, request([], name), 30.0, asker) is not None
+        assert await made.of("2", request([], "2"), 0.0, asked[2][1]) is None
+        now = asyncio.get_running_loop().time()
+        assert made._spent.free_at(now) > now
+        assert await made.of("page", request([], "page"), 30.0, ONCALL) is not None
+        assert not made._kept["2", None].result.done()
+
+    run(use, QUICK, "0.3", json.dumps(NOTHING))

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from tachograph.blackbox.served import LARGEST_RAS
 from tachograph.node.evidence.nccl_ras import RasAnswer, RasError, ask
+from tachograph.node.evidence.tcp_owner import peer_uid
 
 Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -49,7 +54,7 @@ def asked(peer: Peer, seconds: float = 5.0) -> RasAnswer:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         try:
             host, port = server.sockets[0].getsockname()
-            return await ask(host, port, seconds)
+            return await ask(host, port, os.geteuid(), seconds)
         finally:
             server.close()
             for end in ends:
@@ -145,3 +150,66 @@ def test_nothing_listens() -> None:
     """Most nodes have no RAS service: the reason is a few words."""
     with pytest.raises(RasError, match=r"^connection refused$"):
         asyncio.run(ask("127.0.0.1", 1))
+
+
+FAKE = """
+import os, socket, sys
+os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
+family = socket.AF_INET6 if ":" in sys.argv[2] else socket.AF_INET
+listening = socket.create_server((sys.argv[2], 0), family=family)
+print(listening.getsockname()[1], flush=True)
+while True:
+    connection, _ = listening.accept()
+    stream = connection.makefile("rwb")
+    for line in stream:
+        if line.startswith(b"VERBOSE"):
+            stream.write(b'{"job": "rank 3 is at fault"}')
+            break
+        stream.write(b"SERVER PROTOCOL 2\\n" if line.startswith(b"CLIENT") else b"OK\\n")
+        stream.flush()
+    stream.close()
+    connection.close()
+"""
+"""A service of a user that answers as NCCL's does."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_only_the_owner_of_the_run_answers_for_it(address: str) -> None:
+    """A neighbour who listens there is refused, as the kernel says whose process it is; root may answer for anybody."""
+    for uid, owner, said in ((41001, 41001, ""), (41002, 41001, "is of uid 41002"), (41002, None, "is of uid 41002"),
+                             (0, 41001, ""), (41001, 0, "is of uid 41001")):  # fmt: skip
+        command = [sys.executable, "-c", FAKE, str(uid), address]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            try:
+                port = int(process.stdout.readline())
+                if said:
+                    with pytest.raises(RasError, match=said):
+                        asyncio.run(ask(address, port, owner))
+                else:
+                    assert asyncio.run(ask(address, port, owner)).text == b'{"job": "rank 3 is at fault"}'
+            finally:
+                process.kill()
+
+
+def test_what_the_kernel_does_not_show_is_refused(tmp_path: Path) -> None:
+    """A connection that is not in the table, not accepted yet, or ended, says nothing about whose it is."""
+    here, there = ("127.0.0.1", 0x1F90), ("127.0.0.1", 0x6D7C)
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    row = (
+        "   0: 0100007F:6D7C 0100007F:1F90 {state} 00000000:00000000 00:00000000 00000000  1002        0 {inode} 1 x\n"
+    )
+    other = "   1: 0100007F:1F90 0100007F:6D7C 01 00000000:00000000 00:00000000 00000000  1001        0 77 1 x\n"
+    for text, uid in (
+        (head + other + row.format(state="01", inode=78), 1002), (head + row.format(state="01", inode=0), None),
+        (head + row.format(state="06", inode=78), None), (head + other, None), ("", None),
+    ):  # fmt: skip
+        (tmp_path / "tcp").write_text(text)
+        assert peer_uid(here, there, tmp_path) == uid
+    assert peer_uid(here, there, tmp_path / "none") is None
+    mapped = row.replace("0100007F", "0000000000000000FFFF00000100007F").format(state="01", inode=78)
+    (tmp_path / "tcp").write_text(head)
+    (tmp_path / "tcp6").write_text(head + mapped)
+    assert peer_uid(here, there, tmp_path) == 1002
+    assert peer_uid(("::ffff:127.0.0.1", 0x1F90, 0, 0), ("::ffff:127.0.0.1", 0x6D7C, 0, 0), tmp_path) == 1002

@@ -7,7 +7,8 @@ from pathlib import Path
 from tachograph.blackbox import served
 from tachograph.collect import command
 from tachograph.node.config import DEFAULT_RAS
-from tachograph.node.evidence import analyses, analyst, nccl_ras, peers, routes
+from tachograph.node.evidence import analyses, analyst, nccl_ras, peers
+from tachograph.node.judgement.private import PUBLIC_OF_BOX
 from tachograph.node.ranks.rank_table import CAPTURE_SECONDS
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -24,16 +25,22 @@ def test_numbers() -> None:
         ),
         (cost, blackbox),
         (f"({analyst.MEMORY_BYTES >> 30} GiB, less in a container", blackbox),
-        (f"kept for {analyses.KEPT_SECONDS:.0f} s, and after it a rest of three times as long", blackbox),
+        (f"kept for {analyses.KEPT_SECONDS:.0f} s, for a minute while nothing changes", blackbox),
         (f"(`--wait {command.WAIT_SECONDS:.0f}s`)", blackbox),
         (f"at most once in {CAPTURE_SECONDS:.0f} s, however many people ask", blackbox),
         (f"by default `{DEFAULT_RAS}`", blackbox),
         (f"for {nccl_ras.SECONDS:.0f} s and {served.LARGEST_RAS >> 20} MiB at most", blackbox),
         (f"{cost}, {analyst.MEMORY_BYTES >> 30} GiB; kept for {analyses.KEPT_SECONDS:.0f} s", web),
-        (f"{analyses.LONGEST_REST_SECONDS:.0f} s at most | {analyses.MOST_WAITING} runs wait", web),
+        (f"kept for {analyses.KEPT_SECONDS:.0f} s, {analyses.SAME_SECONDS:.0f} s while nothing changes", web),
+        (
+            f"three times as long, {analyses.LONGEST_REST_SECONDS:.0f} s at most | {analyses.MOST_OF_ASKER} wait, "
+            f"{analyses.MOST_WAITING} of all",
+            web,
+        ),
     ):
         assert words in " ".join(page.split()), words
     assert analyses.REST == 3
     assert served.CAPTURED_TOGETHER_SECONDS == CAPTURE_SECONDS
-    for key in routes.PRIVATE:
+    for key in ("log", "environment", "stacks"):
+        assert key not in PUBLIC_OF_BOX
         assert f"`{key}`" in web

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.ranks.boxes import LEAST_BYTES, MOST_TEXTS, Boxes
+from tachograph.node.ranks.boxes import KEPT_SECONDS, LEAST_BYTES, MOST_TEXTS, NODE_BYTES, Boxes
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer
 from tachograph.wire import MAX_BOX_BYTES
 
@@ -30,8 +30,10 @@ def box_of(text: str, number: int = 1, parts: int = 1, reason: str = "no step fo
     return [BoxPart(1, number, part, parts, 100.0 + number, reason, each) for part, each in enumerate(pieces)]
 
 
-def send(boxes: Boxes, text: str, *, uid: int = ALICE, number: int = 1, parts: int = 1, **who: Any) -> None:
-    for part in box_of(text, number, parts):
+def send(
+    boxes: Boxes, text: str, *, uid: int = ALICE, number: int = 1, parts: int = 1, reason: str = "no step", **who: Any
+) -> None:
+    for part in box_of(text, number, parts, reason):
         boxes.add(uid, Hello(**{"v": 1, "run": "r", "rank": 0, **who}), part)
 
 
@@ -115,6 +117,90 @@ def test_the_newest_attempt_that_left_boxes_counts() -> None:
     send(boxes, "{}", rank=9, attempt=10)
     assert [(box.attempt, box.rank) for box in boxes.of("r")] == [("10", 9)]
     assert boxes.runs() == ["r"]
+
+
+@pytest.mark.parametrize("asked", ["asked for", "asked for by carol", "SIGUSR2"])
+def test_what_was_asked_for_takes_nothing_from_what_was_left(asked: str) -> None:
+    """A rank has the last box of each kind; a requested one never makes another's, or its own, evidence give way."""
+    boxes = Boxes(user_bytes=4 * LEAST_BYTES, node_bytes=99 * LEAST_BYTES)
+    send(boxes, '{"left":1}')
+    for number in range(9):
+        send(boxes, f'{{"asked":{number}}}', reason=asked)
+    assert [box.text for box in boxes.of("r")] == [b'{"left":1}', b'{"asked":8}']
+    send(boxes, '{"left":2}')
+    assert [box.text for box in boxes.of("r")] == [b'{"left":2}', b'{"asked":8}']
+    for rank in (1, 2, 3):
+        send(boxes, "{}", rank=rank)
+    assert [(box.rank, box.is_requested) for box in boxes.of("r")] == [(rank, False) for rank in range(4)]
+    send(boxes, "{}", rank=1, reason=asked)
+    assert [(box.rank, box.is_requested) for box in boxes.of("r")] == [(rank, False) for rank in range(4)]
+    assert boxes.dropped == {"box": 2}
+
+
+def test_what_an_attempt_left_is_there_until_the_next_leaves_some() -> None:
+    """A box that was requested of a new attempt does not hide how the last one ended."""
+    boxes = Boxes()
+    send(boxes, '{"left":0}', attempt=0)
+    send(boxes, '{"asked":0}', attempt=0, reason="asked for")
+    send(boxes, '{"asked":1}', attempt=1, reason="asked for")
+    assert [(box.attempt, box.is_requested) for box in boxes.of("r")] == [("0", False), ("1", True)]
+    send(boxes, '{"left":1}', attempt=1)
+    assert [(box.attempt, box.is_requested) for box in boxes.of("r")] == [("1", False), ("1", True)]
+
+
+@pytest.mark.parametrize("others", [8, 40])
+def test_users_with_more_take_nothing_from_one_with_less(others: int) -> None:
+    """Eight large boxes of one user stay, whatever uids with as many and more send; each of those has its share."""
+    boxes = Boxes()
+    mine = 8 if others == 8 else 2
+    for rank in range(mine):
+        send(boxes, large(500_000), parts=20, run="alice", rank=rank)
+    for uid in range(165600, 165600 + others):
+        for rank in range(16):
+            send(boxes, large(500_000), parts=20, uid=uid, run=f"b{uid}", rank=rank)
+            if rank % 5 == 0:
+                send(boxes, "{}", uid=uid, run=f"b{uid}", rank=99, reason="asked for")
+    assert len(boxes.of("alice")) == mine
+    assert sum(len(boxes.of(f"b{uid}")) > 0 for uid in range(165600, 165600 + others)) == others
+    assert boxes._held.total() <= NODE_BYTES
+    assert boxes._held.total() == sum(each.size for each in boxes._whole.values())
+
+
+def test_boxes_of_runs_that_are_gone_give_way_first() -> None:
+    """Also those of a user who has few: whoever leaves many behind takes no room from runs that are here."""
+    here = {"r"}
+    boxes = Boxes(user_bytes=99 * LEAST_BYTES, node_bytes=5 * LEAST_BYTES, is_known=here.__contains__)
+    send(boxes, "{}", uid=BOB, run="gone")
+    for rank in range(5):
+        send(boxes, "{}", rank=rank)
+    assert boxes.runs() == ["r"]
+    assert len(boxes.of("r")) == 5
+
+
+def test_a_day_later_a_box_is_gone(hand: Any) -> None:
+    """The memory of boxes is bounded by their age, too; what is replaced counts from then on."""
+    boxes = Boxes(clock=lambda: hand.now)
+    send(boxes, "{}", rank=0)
+    send(boxes, "{}", rank=1)
+    hand.turn(KEPT_SECONDS / 2)
+    send(boxes, "{}", rank=0)
+    hand.turn(KEPT_SECONDS / 2 + 1)
+    boxes.drop_old()
+    assert [box.rank for box in boxes.of("r")] == [0]
+    hand.turn(KEPT_SECONDS)
+    boxes.drop_old()
+    assert (boxes.runs(), boxes._held.total(), boxes.dropped) == ([], 0, {"box": 2})
+
+
+def test_boxes_that_are_dropped_are_counted(table: Any, hand: Any) -> None:
+    """On /metrics, beside the series that are."""
+    table.greet(link := Link())
+    for part in box_of("{}"):
+        table.box(link, part)
+    assert table.shown()["exporter_series_dropped_total", "box"] == 0
+    hand.turn(KEPT_SECONDS + 1)
+    table.tick()
+    assert table.shown()["exporter_series_dropped_total", "box"] == 1
 
 
 def test_a_user_s_oldest_boxes_give_way() -> None:

@@ -18,9 +18,10 @@ import pytest
 from tachograph.catalog import index as catalog
 from tachograph.node.app import MOST_DESCRIPTORS
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.listener import GREETING_SECONDS, LAST_RETRY_SECONDS, Listener, SocketPathError
+from tachograph.node.ranks.listener import GREETING_SECONDS, LAST_RETRY_SECONDS, Listener
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shares import WORK_BURST, WORK_RATE
+from tachograph.node.unix_socket import SocketPathError
 
 HELLO = b'{"v":1,"type":"hello","run":"r","rank":0}\n'
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -147,9 +147,9 @@ def test_a_misuse_may_hold_a_secret(node: Node) -> None:
     node.say(0, notices=["phase('token=abcdef') is dropped"])
     (line,) = node.problems()
     assert "abcdef" not in line
-    page = status_page(node.judged(is_trusted=False), node.table, {}, Sections(node.hand.clock))
+    page = status_page(node.judged(may_read=lambda _: False), node.table, {}, Sections(node.hand.clock))
     assert "phase(" not in page
-    assert "shown on loopback or with authentication" in page
+    assert "shown to the run" in page
 
 
 @pytest.mark.parametrize("metrics", [5, [], {"load": 5}, {"load": "x" * 201}, {"": "text"}, {"a\nb": "text"}])

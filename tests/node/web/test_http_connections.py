@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import re
@@ -13,12 +14,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from tachograph.catalog import index as catalog
+from tachograph.node.judgement.private import MayRead
 from tachograph.node.log import OncePerMinute
 from tachograph.node.samples import Sample
 from tachograph.node.web.http_connections import (
@@ -91,9 +94,9 @@ class Port:
         self.made += 1
         yield Sample(catalog.FRAMES, (), self.made)
 
-    def _status_page(self, is_trusted: bool) -> str:
+    def _status_page(self, may_read: MayRead) -> str:
         self.made += 1
-        return f"{'all' if is_trusted else 'some'} {self.made}"
+        return f"{'all' if may_read(0) else 'some'} {self.made}"
 
     async def connect(self, source: str = "127.0.0.1") -> Client:
         """Connect and wait until the server has taken note of it."""
@@ -335,19 +338,22 @@ def test_one_page_for_all(port: Any) -> None:
     asyncio.run(ask())
 
 
-def test_two_status_pages(port: Any) -> None:
-    """Who is here and who comes through a proxy read two pages, each made once per tick; so it is with the JSON."""
+def test_two_status_pages(port: Any, tmp_path: Path) -> None:
+    """Who may read all and strangers read two pages, each made once per tick; so it is with the JSON."""
 
     async def ask() -> None:
         async with port() as served:
-            client = await served.connect()
+            served.server.open_for_users(tmp_path / "s", 0o666)
+            stranger = await served.connect()
+            own = Client(*await asyncio.open_unix_connection(tmp_path / "s"))
             for _ in range(2):
-                for path, extra, words in (
-                    (b"/", b"", b"all 1"), (b"/", b"X-Forwarded-For: 10.0.0.1\r\n", b"some 2"),
-                    (b"/api/node", b"", b"all 3"), (b"/api/node", b"Forwarded: for=10.0.0.1\r\n", b"some 4"),
+                for client, path, words in (
+                    (own, b"/", b"all 1"), (stranger, b"/", b"some 2"),
+                    (own, b"/api/node", b"all 3"), (stranger, b"/api/node", b"some 4"),
                 ):  # fmt: skip
-                    client.send(b"GET " + path + b" HTTP/1.1\r\nHost: n\r\n" + extra + b"\r\n")
+                    client.send(b"GET " + path + b" HTTP/1.1\r\nHost: n\r\n\r\n")
                     assert await client.answer() == (200, words)
+            own.writer.close()
 
     asyncio.run(ask())
 
@@ -476,3 +482,27 @@ def test_no_file_is_served(exporter: Any, path: str) -> None:
         answer = b"".join(iter(lambda: client.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 404")
     assert b"root:" not in answer
+
+
+@pytest.mark.parametrize("most", [12, 20, 40, 64, 128])
+@pytest.mark.parametrize("greets", [False, True])
+def test_ranks_leave_descriptors_for_a_scrape(exporter_at: Callable[..., Any], most: int, greets: bool) -> None:
+    """Whatever connects to the socket, idle or as ranks, and idles on the port, a scrape is served at once."""
+    running = exporter_at("--no-gpu")
+    with descriptors(running, most), contextlib.ExitStack() as crowd:
+        for number in range(2 * most):
+            client = crowd.enter_context(socket.socket(socket.AF_UNIX))
+            client.connect(str(running.socket))
+            if greets:
+                hello = {"v": 1, "type": "hello", "run": f"r{number}", "rank": 0, "stacks": {"main": 1, "sender": 2}}
+                with contextlib.suppress(OSError):  # it was refused
+                    client.sendall(json.dumps(hello).encode() + b"\n")
+        for _ in range(20):
+            crowd.enter_context(socket.create_connection(address(running), LIMIT)).send(b"GET / HTTP/1.1\r\n")
+        running.eventually(lambda: "ranks cannot connect" in running.log.read_text())
+        for _ in range(3):
+            page = running.scrape()
+        assert page.value("exporter_connections_refused_total", kind="rank", reason="descriptors") > 0
+        assert page.value("process_open_fds") < most
+    assert running.speaker(rank=1).hello()["ok"] is True
+    assert running.log.read_text().count("\n") < 20 + 2 * most * greets

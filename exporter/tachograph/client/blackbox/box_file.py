@@ -1,5 +1,8 @@
 """The files of a rank's boxes: `DIR/RUN/ATTEMPT/rank-R.json`, and before it `rank-R.1.json` and `rank-R.2.json`.
 
+Boxes that were requested are `rank-R.asked.json`, `rank-R.asked.1.json` and `rank-R.asked.2.json`, so that they take
+nothing from what a standstill or a failure left.
+
 A box is there whole or not at all, and readable by this user alone. Its folders are this user's own: those made here
 are closed to others, those that were there stay as they are. A link is never followed.
 """
@@ -28,19 +31,22 @@ class BoxFile:
     """Where the boxes of one rank are written; `folder` and `own` are parts of the way there, `own` made if needed.
 
     `is_shared`: the folder is every user's, and lies in memory; so the first part of `own` holds a user's boxes, of
-    which old ones give way.
+    which old ones give way. `asked`: the file is that of boxes that were requested.
     """
 
-    def __init__(self, folder: str, own: tuple[str, ...], rank: int, *, is_shared: bool = False) -> None:
+    def __init__(
+        self, folder: str, own: tuple[str, ...], rank: int, *, is_shared: bool = False, asked: bool = False
+    ) -> None:
         self.folder = folder
         self._own = own
         self._rank = rank
         self._is_shared = is_shared
+        self._stem = f"rank-{rank}{'.asked' * asked}"
 
     @property
     def path(self) -> str:
         """The path of the newest box."""
-        return os.path.join(self.folder, *self._own, f"rank-{self._rank}.json")  # noqa: PTH118 - as elsewhere here
+        return os.path.join(self.folder, *self._own, self._name(0))  # noqa: PTH118 - as elsewhere here
 
     def write(self, box: bytes) -> None:
         """Write a box, which is the newest from then on; raise OSError if that fails, and the ones before it stay."""
@@ -67,7 +73,7 @@ class BoxFile:
                 os.fsync(folder)
 
     def _name(self, age: int) -> str:
-        return f"rank-{self._rank}.json" if age == 0 else f"rank-{self._rank}.{age}.json"
+        return f"{self._stem}.json" if age == 0 else f"{self._stem}.{age}.json"
 
     def _make_way(self, folder: int) -> None:
         for age in reversed(range(KEPT - 1)):
@@ -86,9 +92,9 @@ class BoxFile:
                     os.unlink(name, dir_fd=folder)
 
 
-def box_file(folder: str, own: tuple[str, ...], run: str, attempt: int, rank: int) -> BoxFile:
-    """Return the place of a rank's boxes below a folder."""
-    return BoxFile(folder, (*own, safe_name(run), str(attempt)), rank, is_shared=bool(own))
+def box_file(folder: str, own: tuple[str, ...], run: str, attempt: int, rank: int, *, asked: bool = False) -> BoxFile:
+    """Return the place of a rank's boxes below a folder, that of the `asked` ones for those that were requested."""
+    return BoxFile(folder, (*own, safe_name(run), str(attempt)), rank, is_shared=bool(own), asked=asked)
 
 
 def safe_name(run: str) -> str:

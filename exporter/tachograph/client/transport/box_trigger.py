@@ -18,7 +18,7 @@ from tachograph.client.transport.failure_reason import End
 from tachograph.client.transport.rank_state import Frame, RankState
 from tachograph.client.transport.standing_failure import standing_failure
 from tachograph.code_line import whereabouts
-from tachograph.wire import BOX_PART_BYTES, MAX_BOX_REASON_BYTES, MAX_WHERE_BYTES, VERSION, cut
+from tachograph.wire import BOX_PART_BYTES, BOX_REQUESTS, MAX_BOX_REASON_BYTES, MAX_WHERE_BYTES, VERSION, cut
 
 if TYPE_CHECKING:
     from tachograph.client.blackbox.box_file import BoxFile
@@ -108,11 +108,11 @@ class BoxTrigger:
             self._learn(stall, now)
             if now - self._made_at < GAP_SECONDS:
                 return
-            if self._asked:
+            if stall is not None and self._is_due(stall, now):  # before what is asked for, which can wait
+                self._make(self._in_words(stall, now), now, connected=connected)
+            elif self._asked:
                 reason, self._asked = self._asked, ""
                 self._make(reason, now, connected=connected)
-            elif stall is not None and self._is_due(stall, now):
-                self._make(self._in_words(stall, now), now, connected=connected)
         except Exception as error:  # noqa: BLE001 - the rank's record goes on without a box
             self._state.dropped.count += 1
             notice("box", "the rank's box could not be made", error)
@@ -170,7 +170,8 @@ class BoxTrigger:
     def _make(self, reason: str, now: float, *, connected: bool, end: End | None = None) -> None:
         self._made_at = now
         state = self._state
-        file = self._file()
+        is_asked = reason.startswith(BOX_REQUESTS)
+        file = self._file(is_asked=is_asked)
         if file is None and not connected:
             return
         from tachograph.client.blackbox.box import make_box
@@ -188,13 +189,14 @@ class BoxTrigger:
             facts["failure"] = {"category": failure.category, "message": failure.message, "lines": lines}
         # To have the recorders say from where their collectives were called holds Python's lock for up to a second.
         text = make_box(facts, state.standstill.thread if looks else None, with_lines=has_time)
-        self._done = state.standstill.stall
+        if not is_asked:  # else the standstill, or a failure after it, still leaves its own
+            self._done = state.standstill.stall
         self._number += 1
         self.outgoing = OutgoingBox(self._number, reason, text)
         if file is not None:
             self._write(file, text)
 
-    def _file(self) -> BoxFile | None:
+    def _file(self, *, is_asked: bool) -> BoxFile | None:
         """Return where the box is written: in the folder that the variable names, else beside the exporter's socket."""
         folder, own = self._given, tuple[str, ...]()
         if not folder:
@@ -205,7 +207,7 @@ class BoxTrigger:
         from tachograph.client.blackbox.box_file import box_file
 
         who = self._state.identity
-        return box_file(os.path.abspath(folder), own, who.run, who.attempt, who.rank)  # noqa: PTH100 - as above
+        return box_file(os.path.abspath(folder), own, who.run, who.attempt, who.rank, asked=is_asked)  # noqa: PTH100
 
     def _write(self, file: BoxFile, text: bytes) -> None:
         if self._writer is not None and self._writer.is_alive():

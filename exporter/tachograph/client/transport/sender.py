@@ -27,7 +27,15 @@ from tachograph.client.transport.exporter_socket import ExporterSocket, why_unre
 from tachograph.client.transport.failure_reason import End
 from tachograph.client.transport.rank_state import Frame, RankState
 from tachograph.client.transport.stack_dump import StackDump
-from tachograph.wire import HEARTBEAT_SECONDS, MAX_BOX_REASON_BYTES, MAX_FRAME_BYTES, MAX_RATE_HZ, VERSION, cut
+from tachograph.wire import (
+    BOX_ASKED_FOR,
+    HEARTBEAT_SECONDS,
+    MAX_BOX_REASON_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_RATE_HZ,
+    VERSION,
+    cut,
+)
 
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 2.0
@@ -279,7 +287,7 @@ class Sender:
         except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
             raise ConnectionError("the exporter's answer cannot be read") from None
         if accepted is True and isinstance(asked := answer.get("capture"), str):
-            self._boxes.ask(cut(asked, MAX_BOX_REASON_BYTES) or "asked for")
+            self._boxes.ask(cut(asked, MAX_BOX_REASON_BYTES) or BOX_ASKED_FOR)
             return
         if accepted is True:
             self._accept(answer)

@@ -27,6 +27,7 @@ from tachograph.blackbox.verdict import judge
 from tachograph.die_with_parent import die_with_parent
 from tachograph.node.evidence import peers as others
 from tachograph.node.evidence.request import Request, read_request
+from tachograph.node.judgement.private import public_box
 
 CPU_SECONDS = 30
 MEMORY_BYTES = 1 << 30
@@ -60,10 +61,11 @@ def report(request: Request, own: Iterator[tuple[ServedBox, bytes]]) -> dict[str
     made: dict[int, ServedBox] = {}
 
     def contents() -> Iterator[tuple[str, bytes]]:
-        for source in (own, others.boxes(wanted, run, deadline, failed)):
+        theirs = others.boxes(wanted, run, deadline, failed)
+        for source, is_private in ((own, request.is_private), (theirs, request.all_private)):
             for box, text in source:
                 made[box.rank] = box
-                yield f"{box.attempt}/rank-{box.rank}.json", text
+                yield f"{box.attempt}/rank-{box.rank}.json", text if is_private else public_box(text)
 
     size = max((one.world_size for one in (request.own, *found.runs.values())), default=0)
     dumps = folder.read_boxes(contents(), len(request.own.boxes) + len(wanted))

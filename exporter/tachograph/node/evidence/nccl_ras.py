@@ -11,9 +11,12 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 from typing import NamedTuple
 
 from tachograph.blackbox.served import LARGEST_RAS
+from tachograph.node.evidence.tcp_owner import peer_uid
+from tachograph.node.web.web_access import is_loopback
 from tachograph.printable import printable
 
 SECONDS = 15.0
@@ -38,10 +41,13 @@ class RasAnswer(NamedTuple):
     whole: bool
 
 
-async def ask(host: str, port: int, seconds: float = SECONDS) -> RasAnswer:
-    """Return what the service at an address says of the job that it is part of; raise RasError."""
+async def ask(host: str, port: int, owner: int | None = None, seconds: float = SECONDS) -> RasAnswer:
+    """Return what the service at an address says of the job that it is part of; raise RasError.
+
+    On this machine it must be a process of that uid, or of root.
+    """
     try:
-        return await asyncio.wait_for(_ask(host, port), seconds)
+        return await asyncio.wait_for(_ask(host, port, owner), seconds)
     except asyncio.TimeoutError:
         raise RasError(f"no whole answer within {seconds:g} s") from None
     except OSError as error:
@@ -49,7 +55,7 @@ async def ask(host: str, port: int, seconds: float = SECONDS) -> RasAnswer:
         raise RasError((known or type(error).__name__).lower()) from error
 
 
-async def _ask(host: str, port: int) -> RasAnswer:
+async def _ask(host: str, port: int, owner: int | None) -> RasAnswer:
     try:
         connection = asyncio.open_connection(host, port, limit=_LINE_BYTES)
         reader, writer = await asyncio.wait_for(connection, CONNECT_SECONDS)
@@ -59,6 +65,7 @@ async def _ask(host: str, port: int) -> RasAnswer:
         hello = await _command(reader, writer, "CLIENT PROTOCOL 2")
         if not hello.upper().startswith("SERVER PROTOCOL "):
             raise RasError(f"what answers is not NCCL's RAS: {printable(hello[:60])!r}")
+        _check_owner(writer.get_extra_info("socket"), owner)
         timeout = await _command(reader, writer, f"TIMEOUT {COLLECT_SECONDS}")
         if timeout.upper() != "OK":
             raise RasError(f"it refuses a timeout: {printable(timeout[:60])!r}")
@@ -73,6 +80,18 @@ async def _ask(host: str, port: int) -> RasAnswer:
     if not text:
         raise RasError("it ended the connection without an answer")
     return RasAnswer("json" if as_json and whole and _is_json(text) else "txt", text, whole)
+
+
+def _check_owner(sock: socket.socket, owner: int | None) -> None:
+    """Raise RasError if what has answered is on this machine and of another user: anybody can listen there."""
+    here, there = sock.getsockname(), sock.getpeername()
+    if not is_loopback(there) and here[0] != there[0]:
+        return
+    uid = peer_uid(here, there)
+    if uid is None:
+        raise RasError("refused: the kernel does not say whose process answers")
+    if uid not in (0, owner):
+        raise RasError(f"refused: what answers is of uid {uid}, not of the run's owner")
 
 
 async def _command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, command: str) -> str:

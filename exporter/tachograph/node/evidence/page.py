@@ -44,11 +44,13 @@ def run_page(
     trouble: str = "",
     again: bool = False,
     peers: str = "",
+    may_read: bool = True,
 ) -> str:
     """Return the page of a run; every text that a rank, a peer or a box chose is escaped and cut.
 
     `index` is what is on this node, None where the run is not known here; `trouble` is why there is no analysis, and
-    with `again` it is under way: the page loads itself again. `peers` is where other exporters are looked up.
+    with `again` it is under way: the page loads itself again. `peers` is where other exporters are looked up;
+    `may_read` is whether the reader may ask for boxes and see all of them.
     """
     placed = None if analysis is None else with_places(analysis)
     sections = "" if analysis is None or placed is None else _sections(analysis, placed, index, now, peers)
@@ -63,7 +65,7 @@ def run_page(
         refresh=f'<meta http-equiv="refresh" content="{AGAIN_SECONDS}">' if again else "",
         verdict=_verdict(index, placed, trouble, again=again),
         sections=sections,
-        more=_more(run, index),
+        more=_more(run, index, may_read=may_read),
     )
 
 
@@ -164,7 +166,7 @@ def _rank(rank: int, analysis: Analysis, named: bool, index: ServedRun | None, n
     if box is not None:
         said = f"{plain(box.reason, REASON_LENGTH) or 'a box'}{note(f'{age(max(0.0, now - box.time))} ago')}"
         if index is not None:
-            said = f'<a href="{plain(served.box_path(index.run, box.attempt, rank), 1000)}">{said}</a>'
+            said = f'<a href="{plain(served.box_path(index.run, box.attempt, rank, asked=box.asked), 1000)}">{said}</a>'
     place = plain(coordinates(facts.coordinates)) if facts is not None and facts.coordinates else ABSENT
     return [
         Cell("Rank", "n", str(rank)),
@@ -205,19 +207,21 @@ def _open(analysis: Analysis, verdict: Verdict, index: ServedRun | None, peers: 
     return _list(made)
 
 
-def _more(run: str, index: ServedRun | None) -> str:
+def _more(run: str, index: ServedRun | None, *, may_read: bool) -> str:
     word = plain(quote(run), 300)
     made = [
         f"All boxes into a folder, and what they say: <code>tachograph blackbox collect {word} --out boxes &amp;&amp; "
         "tachograph blackbox analyze boxes</code>"
     ]
-    if index is not None and index.ranks:
+    if not may_read:
+        made.append("Boxes have more for the run's owner and the site's readers: see docs/web.md")
+    elif index is not None and index.ranks:
         made.append(
             f'<form method="post" action="{plain(served.capture_path(run), 1000)}"><button>Ask the ranks of this node '
             "for new boxes</button></form>"
         )
     if index is not None and index.ras_said:
-        link = f' <a href="{plain(served.ras_path(run), 1000)}">Its answer</a>' if index.ras else ""
+        link = f' <a href="{plain(served.ras_path(run), 1000)}">Its answer</a>' if index.ras and may_read else ""
         made.append(f"NCCL RAS: {plain(index.ras_said, LINE_LENGTH)}.{link}")
     return '<ul class="plain">' + "".join(f"<li>{one}</li>" for one in made) + "</ul>"
 

@@ -174,7 +174,7 @@ def boxes(
     try:
         while True:
             for address, box in islice(todo, AT_A_TIME - len(running)):
-                url = address + served.box_path(run, box.attempt, box.rank)
+                url = address + served.box_path(run, box.attempt, box.rank, asked=box.asked)
                 running[pool.submit(fetched, url, deadline, served.LARGEST_BOX)] = box
             done = wait(running, max(0.0, deadline - time.monotonic()), FIRST_COMPLETED).done
             for future in done:
@@ -193,6 +193,4 @@ def boxes(
 def of_interest(runs: Mapping[str, ServedRun], own: ServedRun) -> list[tuple[str, ServedBox]]:
     """Return the boxes that are not here: of the newest attempt that anybody has, and newer than one that is."""
     everywhere = {"": own, **runs}
-    newest = served.newest(everywhere)
-    attempt = max((box.attempt for _, box in newest), default=0)
-    return [(address, box) for address, box in newest if address and box.attempt == attempt]
+    return [(address, box) for address, box in served.current(everywhere) if address]

@@ -4,20 +4,22 @@
 |---|---|
 | `GET /blackbox/<run>` | the page: who holds the run up, by the boxes of all nodes that can be reached |
 | `GET /api/blackbox/<run>` | which boxes and ranks of the run are on this node (`tachograph.blackbox.served`) |
-| `GET /api/blackbox/<run>/<attempt>/rank-<r>.json` | a box, as its rank sent it |
+| `GET /api/blackbox/<run>/<attempt>/rank-<r>.json` | a box that its rank left, as it sent it |
+| `GET /api/blackbox/<run>/<attempt>/rank-<r>.asked.json` | the one that was requested last |
 | `GET /api/blackbox/<run>/ras` | what NCCL's RAS service said at the last capture |
 | `POST /api/blackbox/<run>/capture` | asks the ranks here for new boxes, with `?ras=1` NCCL's RAS service as well |
+
+Whoever may not read what is private of a run gets boxes without it, and neither of the last two.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-import msgspec
 from aiohttp import web
 
 from tachograph.blackbox import served
@@ -25,13 +27,17 @@ from tachograph.blackbox.served import CAPTURED_TOGETHER_SECONDS, ServedBox, Ser
 from tachograph.humanize import plural
 from tachograph.node.clock import Clock
 from tachograph.node.evidence import nccl_ras
-from tachograph.node.evidence.analyses import Analyses, Analysis, AnalysisError, BusyError
+from tachograph.node.evidence.analyses import Analyses, Analysis, AnalysisError, Asker, BusyError
 from tachograph.node.evidence.nccl_ras import RasAnswer, RasError
 from tachograph.node.evidence.page import run_page
 from tachograph.node.evidence.request import Request
+from tachograph.node.judgement.private import public_box
 from tachograph.node.ranks.boxes import Box
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.web.readers import STRANGER, Reader
+from tachograph.node.web.server import ReaderOf
+from tachograph.wire import BOX_ASKED_FOR
 
 PATIENCE_SECONDS = 4.0
 """An analysis that takes longer is shown by a page that loads itself again: no answer may take ten seconds."""
@@ -40,10 +46,6 @@ MOST_CAPTURES = 256
 RAS_KEPT = 4
 """Answers of RAS that are kept, the newest, of different runs."""
 
-PRIVATE = ("environment", "log")
-"""Keys of a box that only a trusted reader gets, as with the failure reasons on the status page: a rank's own lines of
-log, and what is set around it. Of a `failure` its `message`."""
-
 CLOSED = {
     # Ranks choose much of the text on the page; if any of it ever escaped its quotes, it could do nothing.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
@@ -51,8 +53,6 @@ CLOSED = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-
-_keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Evidence:
         self._captured: dict[str, _Captured] = {}
         self._ras: dict[str, _Ras] = {}
         self._asking: set[asyncio.Task[None]] = set()
-        self._is_trusted: Callable[[web.Request], bool] = lambda _: False
+        self._reader_of: ReaderOf = lambda _: STRANGER
 
     @property
     def _analyses(self) -> Analyses:
@@ -98,13 +98,13 @@ class Evidence:
             self._given_analyses = Analyses(self._clock.monotonic, self._clock.wall)
         return self._given_analyses
 
-    def routes(self, is_trusted: Callable[[web.Request], bool]) -> Sequence[web.RouteDef]:
-        """Return the routes; a trusted reader sees all of a box."""
-        self._is_trusted = is_trusted
+    def routes(self, reader_of: ReaderOf) -> Sequence[web.RouteDef]:
+        """Return the routes; what of a box a reader sees depends on who that is."""
+        self._reader_of = reader_of
         api = served.ROOT + "{run:.+}"
         return (
             web.post(api + "/capture", self._capture),
-            web.get(api + r"/{attempt:\d{1,9}}/rank-{rank:\d{1,7}}.json", self._box),
+            web.get(api + r"/{attempt:\d{1,9}}/rank-{rank:\d{1,7}}{asked:(?:\.asked)?}.json", self._box),
             web.get(api + "/ras", self._ras_answer),
             web.get(api, self._index),
             web.get(served.PAGE_ROOT + "{run:.+}", self._page),
@@ -130,11 +130,22 @@ class Evidence:
             self._node,
             self._clock.wall(),
             max((rank.hello.world_size for rank in ranks), default=0),
-            tuple(ServedBox(int(box.attempt), box.rank, box.time, box.reason, len(box.text)) for box in boxes),
+            tuple(self._served(box) for box in boxes),
             tuple(map(self._rank, ranks)),
             ras.answer.kind if ras is not None and ras.answer is not None else "",
             ras.said if ras is not None else "",
         )
+
+    def _served(self, box: Box) -> ServedBox:
+        rank = self._table.rank(box.run, box.rank)
+        went_on = rank is not None and rank.progress is not None and rank.progress > box.time
+        past = rank is not None and (rank.hello.attempt > int(box.attempt) or (went_on and not box.is_requested))
+        return ServedBox(
+            int(box.attempt), box.rank, box.time, box.reason, len(box.text), asked=box.is_requested, past=past
+        )
+
+    def _may_read(self, request: web.Request, run: str) -> bool:
+        return self._reader_of(request).may_read(self._table.owner_of(run))
 
     def _rank(self, rank: Rank) -> ServedRank:
         return ServedRank(
@@ -156,15 +167,24 @@ class Evidence:
 
     async def _box(self, request: web.Request) -> web.Response:
         attempt, rank = int(request.match_info["attempt"]), int(request.match_info["rank"])
-        for box in self._table.boxes.of(request.match_info["run"]):
-            if (int(box.attempt), box.rank) == (attempt, rank):
-                return _answer(box.text if self._is_trusted(request) else _without_private(box))
+        of_rank = [
+            box
+            for box in self._table.boxes.of(request.match_info["run"])
+            if (int(box.attempt), box.rank) == (attempt, rank)
+        ]
+        for box in of_rank:  # what was left comes first, and stands for a request where there is none
+            if box.is_requested or not request.match_info["asked"]:
+                may_read = self._reader_of(request).may_read(box.uid)
+                return _answer(box.text if may_read else public_box(box.text))
         return _not_here(request)
 
     async def _ras_answer(self, request: web.Request) -> web.Response:
-        ras = self._ras.get(request.match_info["run"])
+        run = request.match_info["run"]
+        ras = self._ras.get(run)
         if ras is None or ras.answer is None:
             return _not_here(request)
+        if not self._may_read(request, run):
+            return _refused()
         kind = "application/json" if ras.answer.kind == "json" else "text/plain"
         return _answer(ras.answer.text, kind)
 
@@ -174,13 +194,15 @@ class Evidence:
             return web.Response(status=403, text="refused: this request comes from a page of another site\n")
         if self.index(run) is None:
             return _not_here(request)
+        if not self._may_read(request, run):
+            return _refused()
         captured = self._captured.get(run)
         now = self._clock.monotonic()
         if captured is None or now - captured.at >= CAPTURED_TOGETHER_SECONDS:
             captured = self._captured[run] = _Captured(now, self._clock.wall())
             if len(self._captured) > MOST_CAPTURES:
                 del self._captured[next(iter(self._captured))]
-        asked = self._table.capture(run, "asked for")
+        asked = self._table.capture(run, BOX_ASKED_FOR)
         if request.query.get("ras") == "1":
             self._ask_ras(run)
         if "text/html" in request.headers.get("Accept", ""):
@@ -197,20 +219,26 @@ class Evidence:
             self._ras[run] = state = _Ras("being asked")
             while len(self._ras) > RAS_KEPT:
                 del self._ras[next(iter(self._ras))]
-            task = asyncio.create_task(_fill(state, *self._ras_address))
+            task = asyncio.create_task(_fill(state, *self._ras_address, self._table.owner_of(run)))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
 
     async def _page(self, request: web.Request) -> web.Response:
-        run = request.match_info["run"]
-        index = self.index(run)
+        run, reader = request.match_info["run"], self._reader_of(request)
+        index, owner = self.index(run), self._table.owner_of(run)
+        may_read = reader.may_read(owner)
         analysis: Analysis | None = None
         trouble, status, again = "", 200, False
         if index is None:
             status = 404
         elif index.boxes or self._peers:
             try:
-                analysis = await self._analyses.of(run, lambda: self._request(run), PATIENCE_SECONDS)
+                analysis = await self._analyses.of(
+                    run, lambda: self._request(run, reader), PATIENCE_SECONDS,
+                    Asker(reader.share, owner, reader.reads_all),
+                    seen=(may_read, reader.reads_all), content=self._content(index),
+                    is_incident=any(box.is_evidence for box in index.boxes),
+                )  # fmt: skip
                 again = analysis is None
             except BusyError as error:
                 trouble, status, again = str(error), 503, True
@@ -218,18 +246,30 @@ class Evidence:
                 trouble = str(error)
         html = run_page(
             run, self._node, self._clock.wall(), index,
-            analysis=analysis, trouble=trouble, again=again, peers=self._peers,
+            analysis=analysis, trouble=trouble, again=again, peers=self._peers, may_read=may_read,
         )  # fmt: skip
         return web.Response(text=html, status=status, content_type="text/html", charset="utf-8", headers=CLOSED)
 
-    def _request(self, run: str) -> tuple[Request, Sequence[bytes]]:
+    def _content(self, index: ServedRun) -> Hashable:
+        """Return what the verdict on a run rests on, None with the boxes of other nodes, which may be others by now."""
+        if self._peers:
+            return None
+        return index.boxes, tuple((rank.rank, rank.state, rank.where) for rank in index.ranks)
+
+    def _request(self, run: str, reader: Reader) -> tuple[Request, Sequence[bytes]]:
         index = self.index(run) or ServedRun(run, self._node, self._clock.wall(), 0, (), ())
-        return Request(index, self._peers), [box.text for box in self._table.boxes.of(run)]
+        boxes = tuple(box for _, box in served.current({"": index}))
+        texts = {(int(box.attempt), box.rank, box.is_requested): box.text for box in self._table.boxes.of(run)}
+        own = replace(index, boxes=boxes)
+        may_read = reader.may_read(self._table.owner_of(run))
+        # By its name another node's run may be another user's.
+        asked = Request(own, self._peers, is_private=may_read, all_private=reader.reads_all)
+        return asked, [texts[box.attempt, box.rank, box.asked] for box in boxes]
 
 
-async def _fill(state: _Ras, host: str, port: int) -> None:
+async def _fill(state: _Ras, host: str, port: int, owner: int | None) -> None:
     try:
-        answer = await nccl_ras.ask(host, port)
+        answer = await nccl_ras.ask(host, port, owner)
     except RasError as error:
         state.said = f"{host}:{port}: {error}"
     else:
@@ -254,12 +294,6 @@ def _not_here(request: web.Request) -> web.Response:
     return web.Response(status=404, text=f"{what}\n", headers=CLOSED)
 
 
-def _without_private(box: Box) -> bytes:
-    """Return a box without what only a trusted reader may see."""
-    keys: dict[str, object] = {key: raw for key, raw in _keys.decode(box.text).items() if key not in PRIVATE}
-    if isinstance(failure := keys.get("failure"), msgspec.Raw):
-        said = msgspec.json.decode(failure)
-        keys["failure"] = (
-            {key: part for key, part in said.items() if key != "message"} if isinstance(said, dict) else None
-        )
-    return msgspec.json.encode(keys)
+def _refused() -> web.Response:
+    text = "refused: only for the run's owner and the site's readers, over the unix socket or with a password\n"
+    return web.Response(status=403, text=text, headers=CLOSED)

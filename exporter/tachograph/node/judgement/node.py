@@ -11,6 +11,7 @@ from tachograph.catalog import index as catalog
 from tachograph.diagnosis import OLD_SECONDS
 from tachograph.node.clock import Clock
 from tachograph.node.judgement.gpus import GpuStatus, of_gpus
+from tachograph.node.judgement.private import MayRead
 from tachograph.node.judgement.problems import Problem, of_memory, of_run
 from tachograph.node.judgement.runs import RunJudgement, judge_runs
 from tachograph.node.ranks.rank_table import RankTable
@@ -23,7 +24,7 @@ VERSION = 1
 class NodeJudgement:
     """The conclusions of a node at the moment at which this is made; each part is worked out when it is asked for.
 
-    Only a trusted reader sees failure reasons: a message may hold paths and data of its user.
+    `may_read` says of whose runs the reader sees failure reasons: a message may hold paths and data of its user.
     """
 
     def __init__(
@@ -34,16 +35,16 @@ class NodeJudgement:
         snapshot: GpuSnapshot | None,
         clock: Clock,
         *,
-        is_trusted: bool = True,
+        may_read: MayRead = lambda _: True,
     ) -> None:
         self.node, self.snapshot = node, snapshot
         self.now, self.wall = clock.monotonic(), clock.wall()
-        self._table, self._gpus, self._is_trusted = table, gpus, is_trusted
+        self._table, self._gpus, self._may_read = table, gpus, may_read
 
     @cached_property
     def runs(self) -> list[RunJudgement]:
         """The runs with ranks here, by name."""
-        return judge_runs(self._table, self.now, self.wall, is_trusted=self._is_trusted)
+        return judge_runs(self._table, self.now, self.wall, self._may_read)
 
     @cached_property
     def gpus(self) -> list[GpuStatus]:

@@ -11,6 +11,7 @@ from statistics import median
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import LAG_SECONDS, QUIET_PHASES, STALL_SECONDS, STALL_STEPS, STATES
 from tachograph.humanize import age, duration, plural
+from tachograph.node.judgement.private import WITHHELD, MayRead
 from tachograph.node.ranks.conclusions.hangs import entered, hang_suspects, hangs_after, is_crowd
 from tachograph.node.ranks.conclusions.lags import is_late, lags
 from tachograph.node.ranks.conclusions.loss import first_to_lose
@@ -19,8 +20,6 @@ from tachograph.node.ranks.conclusions.view import RunView, gauge
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.redact import redact
-
-WITHHELD = "(the message is shown on loopback or with authentication)"
 
 
 @dataclass(frozen=True)
@@ -108,10 +107,10 @@ class RunJudgement:
     ranks: tuple[RankJudgement, ...]
 
 
-def judge_runs(table: RankTable, now: float, wall: float, *, is_trusted: bool = True) -> list[RunJudgement]:
-    """Return what is concluded about each run with ranks here, by name."""
+def judge_runs(table: RankTable, now: float, wall: float, may_read: MayRead = lambda _: True) -> list[RunJudgement]:
+    """Return what is concluded about each run with ranks here, by name; private texts only of whom `may_read` says."""
     groups = groupby(table.ranks(), key=lambda rank: rank.key[0])
-    return [_Run(run, list(ranks), table, now, wall).judged(is_trusted=is_trusted) for run, ranks in groups]
+    return [_Run(run, list(ranks), table, now, wall).judged(may_read) for run, ranks in groups]
 
 
 class _Run:
@@ -127,7 +126,7 @@ class _Run:
         made = [rank.progress for rank in self.running if rank.progress is not None]
         self.without_step = max(0.0, wall - max(made)) if made else None
 
-    def judged(self, *, is_trusted: bool) -> RunJudgement:
+    def judged(self, may_read: MayRead) -> RunJudgement:
         seconds, limit = self.without_step or 0.0, hangs_after(self.view)
         is_hung = seconds > limit
         is_quiet = any(rank.phase in QUIET_PHASES for rank in self.running)
@@ -157,7 +156,7 @@ class _Run:
             culprit=None if culprit is None else culprit.hello.rank,
             behind=behind,
             sentence=self._sentence(culprit, behind) if is_stalled else "",
-            ranks=tuple(self._ranks(mark, behind, is_trusted=is_trusted)),
+            ranks=tuple(self._ranks(mark, behind, may_read)),
         )
 
     def _is_stalled(self, seconds: float) -> bool:
@@ -175,13 +174,14 @@ class _Run:
         phase = max(longer, key=longer.__getitem__, default="")
         return (phase, longer[phase]) if phase and longer[phase] > LAG_SECONDS else ("", None)
 
-    def _ranks(self, marked: Mapping[Rank, str], behind: float, *, is_trusted: bool) -> Iterator[RankJudgement]:
+    def _ranks(self, marked: Mapping[Rank, str], behind: float, may_read: MayRead) -> Iterator[RankJudgement]:
         lag, mean_lag = lags(self.waits), lags(_mean_waits(self.ranks))
         slow = stragglers(self.view)
         lost_first, _ = first_to_lose([rank for rank in self.ranks if _has_lost(rank)])
         for rank in self.ranks:
+            is_shown = may_read(rank.peer.uid)
             texts = (rank.why_failed(self.now), *rank.notices)
-            reason, *notices = (redact(text) if is_trusted or not text else WITHHELD for text in texts)
+            reason, *notices = (redact(text) if is_shown or not text else WITHHELD for text in texts)
             loss = None if rank.outcome else rank.series.gauge(catalog.TRAIN_LOSS.key)
             late, wait, usual = lag.get(rank), self.waits.get(rank), self.steps.get(rank)
             ratio = late / usual if late is not None and usual else None

@@ -1,12 +1,14 @@
 """The boxes that the ranks of this node have sent: what each was doing when it stood still, failed or was asked.
 
-They are kept in memory, the last one of each rank, and served as they came, but for what looks like a secret: what is
-in one, the rank says, and a client that is not ours redacts nothing.
+They are kept in memory and served as they came, but for what looks like a secret: what is in one, the rank says, and a
+client that is not ours redacts nothing. Of each rank there are two, the last one of a standstill or a failure and the
+last one that was requested, which takes nothing from the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,13 +16,17 @@ import msgspec
 
 from tachograph.node.ranks.frames import BoxPart, FrameError, Hello
 from tachograph.redact import REDACTED, names_secret, redact, redact_lines
-from tachograph.wire import MAX_BOX_BYTES
+from tachograph.wire import BOX_REQUESTS, MAX_BOX_BYTES
 
 USER_BYTES = 8 * 2**20
-"""Of the boxes of one user: sixteen of the largest; the oldest give way."""
+"""Of the boxes of one user: sixteen of the largest; requested ones give way first, then the oldest."""
 
 NODE_BYTES = 4 * USER_BYTES
-"""Of all boxes: the oldest of the user with most give way."""
+"""Of all boxes. Those of runs that are known no more give way first, then the oldest of the user with most; nobody
+gives way to a user who has more."""
+
+KEPT_SECONDS = 24 * 3600.0
+"""Whoever looks the next morning finds what is left of the night."""
 
 LEAST_BYTES = 16 * 1024
 """A box counts as at least so much, so that small ones do not become too many."""
@@ -30,12 +36,17 @@ TEXTS = ("failure", "environment", "log")
 
 MOST_TEXTS = 256
 """Texts below one of these keys, more than our client sends; what is beyond them is dropped."""
+DROPPED = "box"
+"""Of catalog.DROP_REASONS."""
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
+Key = tuple[str, int, bool]
+"""The run, the rank, and whether the box was requested."""
+
 
 class Box(NamedTuple):
-    """A box as a rank sent it: JSON, made at Unix time `time` for a reason."""
+    """A box as a rank of a user sent it: JSON, made at Unix time `time` for a reason."""
 
     run: str
     attempt: str
@@ -43,14 +54,21 @@ class Box(NamedTuple):
     time: float
     reason: str
     text: bytes
+    uid: int
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether somebody asked for it."""
+        return self.reason.startswith(BOX_REQUESTS)
 
 
 @dataclass
 class _Whole:
-    """A box, and whose it is."""
+    """A box, and when it came."""
 
     uid: int
     box: Box
+    came: float
 
     @property
     def size(self) -> int:
@@ -64,6 +82,7 @@ class _Unfinished:
     uid: int
     id: int
     parts: int
+    is_requested: bool
     texts: list[bytes] = field(default_factory=list)
 
     @property
@@ -76,77 +95,145 @@ class _Unfinished:
 
 
 class Boxes:
-    """The last box of each rank, also of ranks that are forgotten; the oldest give way to new ones."""
+    """The last boxes of each rank, also of ranks that are forgotten; `is_known` says whether a run is shown still."""
 
-    def __init__(self, user_bytes: int = USER_BYTES, node_bytes: int = NODE_BYTES) -> None:
+    def __init__(
+        self,
+        user_bytes: int = USER_BYTES,
+        node_bytes: int = NODE_BYTES,
+        clock: Callable[[], float] = lambda: 0.0,
+        is_known: Callable[[str], bool] = lambda _: True,
+        dropped: Counter[str] | None = None,
+    ) -> None:
         self._user_bytes = user_bytes
         self._node_bytes = node_bytes
-        self._whole: dict[tuple[str, int], _Whole] = {}
+        self._clock, self._is_known = clock, is_known
+        self._whole: dict[Key, _Whole] = {}
+        """In the order in which they came."""
         self._unfinished: dict[tuple[str, int], _Unfinished] = {}
+        self._held = Counter[int]()
+        """Bytes by user."""
+        self.dropped = Counter[str]() if dropped is None else dropped
+        """With DROPPED, boxes that gave way to others, were refused for want of room, or became too old."""
 
     def add(self, uid: int, hello: Hello, part: BoxPart) -> None:
         """Take a part of a box of the rank that said this hello; raise FrameError for one that does not follow.
 
-        The box is there with its last part, and replaces the one before it.
+        The box is there with its last part, and replaces the one before it that was left, or requested, as it was.
         """
         key = hello.run, hello.rank
         begun = self._unfinished.pop(key, None)
+        if begun is not None:
+            self._give_back(begun)
+        is_requested = part.reason.startswith(BOX_REQUESTS)
         if part.part == 0:
-            begun = _Unfinished(uid, part.id, part.parts)
+            begun = _Unfinished(uid, part.id, part.parts, is_requested)
         elif begun is None or not begun.goes_on_with(part):
             raise FrameError("invalid", f"box: part {part.part} does not follow what came before: begin with part 0")
         begun.texts.append(part.text.encode())
         if sum(map(len, begun.texts)) > MAX_BOX_BYTES:
             raise FrameError("invalid", f"box: more than {MAX_BOX_BYTES:,} bytes")
         if len(begun.texts) < begun.parts:
-            self._make_room(uid, begun.size)
-            self._unfinished[key] = begun
+            if self._make_room(uid, begun.size, is_requested):
+                self._unfinished[key] = begun
+                self._held[uid] += begun.size
             return
         text = b"".join(begun.texts)
         try:
             text = _redacted(text)
         except (msgspec.DecodeError, RecursionError) as error:
             raise FrameError("invalid", f"box: not one JSON object: {error}") from None
-        self._whole.pop(key, None)
-        whole = _Whole(uid, Box(hello.run, str(hello.attempt), hello.rank, part.time, part.reason, text))
-        self._make_room(uid, whole.size)
-        self._whole[key] = whole
+        box = Box(hello.run, str(hello.attempt), hello.rank, part.time, part.reason, text, uid)
+        whole = _Whole(uid, box, self._clock())
+        place = (*key, is_requested)
+        before = self._whole.pop(place, None)
+        if before is not None:
+            self._give_back(before)
+        if self._make_room(uid, whole.size, is_requested):
+            self._whole[place] = whole
+            self._held[uid] += whole.size
 
     def of(self, run: str) -> list[Box]:
-        """Return the last box of each rank of a run in its newest attempt that left any, by rank."""
-        found = [whole.box for (name, _), whole in self._whole.items() if name == run]
+        """Return the boxes of a run by rank, of each rank what it left first, then what was requested.
+
+        They are of the newest attempt that has any; what was left by an earlier one is there until that leaves some.
+        """
+        found = [whole.box for (name, *_), whole in self._whole.items() if name == run]
         newest = max((int(box.attempt) for box in found), default=0)
-        return sorted((box for box in found if int(box.attempt) == newest), key=lambda box: box.rank)
+        left = max((int(box.attempt) for box in found if not box.is_requested), default=0)
+        return sorted(
+            (box for box in found if int(box.attempt) == (newest if box.is_requested else left)),
+            key=lambda box: (box.rank, box.is_requested),
+        )
 
     def runs(self) -> list[str]:
         """Return the runs that have a box here, in order."""
-        return sorted({run for run, _ in self._whole})
+        return sorted({run for run, *_ in self._whole})
+
+    def owner_of(self, run: str) -> int | None:
+        """Return whose the boxes of a run are, None without any."""
+        return next((whole.uid for (name, *_), whole in self._whole.items() if name == run), None)
 
     def drop_of_others(self, run: str, owner: int) -> None:
         """Drop what another user left of a run of this name, which is `owner`'s now."""
-        for held in (self._whole, self._unfinished):
-            for key in [key for key, each in held.items() if key[0] == run and each.uid != owner]:
-                del held[key]
+        for key in [key for key, each in self._whole.items() if key[0] == run and each.uid != owner]:
+            self._give_back(self._whole.pop(key))
+        for rank in [rank for rank, each in self._unfinished.items() if rank[0] == run and each.uid != owner]:
+            self._give_back(self._unfinished.pop(rank))
 
-    def _make_room(self, uid: int, size: int) -> None:
-        while self._bytes_of(uid) + size > self._user_bytes:
-            self._drop_oldest(uid)
-        while sum(each.size for each in self._every()) + size > self._node_bytes:
-            self._drop_oldest(max({each.uid for each in self._every()}, key=self._bytes_of))
+    def drop_old(self) -> None:
+        """Drop what came too long ago; call it about once a second."""
+        limit = self._clock() - KEPT_SECONDS
+        while self._whole and next(iter(self._whole.values())).came < limit:
+            self._drop(next(iter(self._whole)))
 
-    def _every(self) -> Iterator[_Whole | _Unfinished]:
-        yield from self._whole.values()
-        yield from self._unfinished.values()
+    def _make_room(self, uid: int, size: int, is_requested: bool) -> bool:
+        """Drop what gives way to a box of a user; return False where nothing does: it is dropped itself then."""
+        while self._held[uid] + size > self._user_bytes:
+            if not self._drop_of(uid, requested_only=is_requested):
+                self.dropped[DROPPED] += 1
+                return False
+        while self._held.total() + size > self._node_bytes:
+            if (past := next((key for key in self._whole if not self._is_known(key[0])), None)) is not None:
+                self._drop(past)
+                continue
+            gives_way = self._largest_above(self._held[uid] + size, first=not self._held[uid])
+            if not self._drop_of(
+                uid if gives_way is None else gives_way, requested_only=is_requested and gives_way is None
+            ):
+                self.dropped[DROPPED] += 1
+                return False
+        return True
 
-    def _bytes_of(self, uid: int) -> int:
-        return sum(each.size for each in self._every() if each.uid == uid)
+    def _largest_above(self, size: int, *, first: bool) -> int | None:
+        """Return the user who has most, the last of several, if that is more; or as much, for a user's first box."""
+        largest = max(reversed(self._held), key=self._held.__getitem__, default=None)
+        return largest if largest is not None and self._held[largest] + first > size else None
 
-    def _drop_oldest(self, uid: int) -> None:
-        """Drop the oldest box of a user; where there is none, the oldest that is not finished."""
-        for held in (self._whole, self._unfinished):
-            for key in [key for key, each in held.items() if each.uid == uid][:1]:
-                del held[key]
-                return
+    def _drop_of(self, uid: int, *, requested_only: bool) -> bool:
+        """Drop a user's oldest box that was requested, else the oldest, else one not finished; False for nothing."""
+        own = [key for key, each in self._whole.items() if each.uid == uid]
+        key = next((key for key in own if key[2]), None)
+        if key is None and own and not requested_only:
+            key = own[0]
+        if key is not None:
+            self._drop(key)
+            return True
+        for rank, each in self._unfinished.items():
+            if each.uid == uid and (each.is_requested or not requested_only):
+                self._give_back(self._unfinished.pop(rank))
+                self.dropped[DROPPED] += 1
+                return True
+        return False
+
+    def _drop(self, key: Key) -> None:
+        self._give_back(self._whole.pop(key))
+        self.dropped[DROPPED] += 1
+
+    def _give_back(self, each: _Whole | _Unfinished) -> None:
+        self._held[each.uid] -= each.size
+        if not self._held[each.uid]:
+            del self._held[each.uid]
 
 
 def _redacted(text: bytes) -> bytes:

@@ -8,7 +8,6 @@ import errno
 import logging
 import os
 import socket
-import stat
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import msgspec
 from tachograph.backoff import Backoff
 from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
+from tachograph.node.descriptors import may_be_rank
 from tachograph.node.log import OncePerMinute
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
@@ -27,6 +27,7 @@ from tachograph.node.ranks.rank_connection import RankConnection
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shares import CONNECTION_COST
 from tachograph.node.samples import Sample
+from tachograph.node.unix_socket import SocketPathError, UnixSocket
 from tachograph.wire import SOCKET_ENVIRONMENT
 
 GREETING_SECONDS = 60.0
@@ -41,17 +42,13 @@ FULL_SECONDS = 0.5
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 30.0
 """Pauses between attempts to open a socket again that is gone from its path."""
+CLOSING_SECONDS = 0.05
+"""The same after one was closed to make room for the next, so that its descriptor is free by then."""
 
 REFUSALS = ("user_limit", "node_limit", "work_limit", "descriptors")
 """Those of catalog.CONNECTION_REFUSALS that apply to ranks."""
 
-_FOLDER_MODE = 0o755
-_MAX_PATH_BYTES = 107  # sun_path holds 108 with its closing zero (unix(7))
 _log = logging.getLogger(__name__)
-
-
-class SocketPathError(Exception):
-    """The socket cannot be opened at its path; the message says why, and what to do."""
 
 
 class Listener:
@@ -67,8 +64,7 @@ class Listener:
         self._connections: dict[RankConnection, None] = {}
         self._ends = ProcessEnds(limits, self._shares.exceeded)
         self._making: set[asyncio.Task[object]] = set()
-        self._socket: socket.socket | None = None
-        self._inode: tuple[int, int] | None = None
+        self._bound: UnixSocket | None = None
         self._owner: int | None = None
         """The uid that owned the socket's folder when the socket was last opened."""
         self._lines = OncePerMinute(_log, clock.monotonic)
@@ -81,7 +77,7 @@ class Listener:
     @property
     def is_open(self) -> bool:
         """Whether ranks can connect."""
-        return self._socket is not None
+        return self._bound is not None
 
     @property
     def connections(self) -> int:
@@ -91,11 +87,7 @@ class Listener:
     @property
     def is_reachable(self) -> bool:
         """Whether the socket's path leads to this exporter: it exists, and has not been replaced."""
-        try:
-            status = self.path.stat()
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == self._inode
+        return self._bound is not None and self._bound.is_reachable
 
     def samples(self) -> Iterator[Sample]:
         """Yield the load of the socket: what frames cost, connections, and those refused, by reason."""
@@ -112,13 +104,11 @@ class Listener:
     def _open(self) -> None:
         if self._owner is not None:
             _check_owner(self.path.parent, (self._owner, os.geteuid(), 0))
-        sock = _bound(self.path, self._mode)
+        bound = UnixSocket(self.path, self._mode, "--socket", f", and set {SOCKET_ENVIRONMENT}=PATH for the ranks")
         self._owner = self.path.parent.stat().st_uid
-        status = self.path.stat()
-        self._inode = (status.st_dev, status.st_ino)
-        before, self._socket = self._socket, sock
+        before, self._bound = self._bound, bound
         if before is not None:
-            asyncio.get_running_loop().remove_reader(before)
+            asyncio.get_running_loop().remove_reader(before.sock)
             before.close()
         self._listen()
         _log.info("listening to ranks", extra={"socket": self.path})
@@ -127,7 +117,7 @@ class Listener:
         """Close connections without a hello in time, and open the socket again if it is gone; call it once a second."""
         now = self._clock.monotonic()
         self._shares.tick()
-        if self._socket is not None:
+        if self._bound is not None:
             self._keep_reachable(now)
         for connection in [each for each in self._connections if not each.greeted]:
             if now - connection.quiet_since > GREETING_SECONDS:
@@ -152,32 +142,28 @@ class Listener:
 
     async def close(self) -> None:
         """Stop listening, close all connections, and remove the socket if it is still ours."""
-        if self._socket is None:
+        if self._bound is None:
             return
-        sock, self._socket = self._socket, None
-        asyncio.get_running_loop().remove_reader(sock)
-        sock.close()
+        bound, self._bound = self._bound, None
+        asyncio.get_running_loop().remove_reader(bound.sock)
+        bound.close()
         self._ends.close()
         for connection in list(self._connections):
             connection.leave()
         await asyncio.sleep(0)  # lets the transports close
-        try:
-            status = self.path.stat()
-            if (status.st_dev, status.st_ino) == self._inode:
-                self.path.unlink()
-        except OSError as error:
-            _log.debug("socket not removed", extra={"socket": self.path, "error": error})
+        bound.remove()
 
     def _listen(self) -> None:
-        if self._socket is not None:
-            asyncio.get_running_loop().add_reader(self._socket, self._accept)
+        if self._bound is not None:
+            asyncio.get_running_loop().add_reader(self._bound.sock, self._accept)
 
     def _accept(self) -> None:
         """Accept waiting connections, many at a time: refusing one costs a hundredth of admitting one."""
-        assert self._socket is not None
+        assert self._bound is not None
+        listening = self._bound.sock
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                sock, _ = self._socket.accept()
+                sock, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -188,11 +174,22 @@ class Listener:
                 if self._connections:
                     self._make_room(self._shares.largest())
                 # Waiting connections stay in the queue: retried at once, accept() would fail again.
-                loop = asyncio.get_running_loop()
-                loop.remove_reader(self._socket)
-                loop.call_later(FULL_SECONDS, self._listen)
+                self._pause(FULL_SECONDS)
                 return
+            if not may_be_rank(sock.fileno()):
+                self._refuse(sock, "descriptors", "no file descriptor is left here for another rank: wait a second")
+                self._lines.warning(f"ranks cannot connect: {os.strerror(errno.EMFILE)}")
+                if self._connections and self._make_room(self._shares.largest()):
+                    self._pause(CLOSING_SECONDS)
+                    return
+                continue
             self._admit(sock)
+
+    def _pause(self, seconds: float) -> None:
+        assert self._bound is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._bound.sock)
+        loop.call_later(seconds, self._listen)
 
     def _admit(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -253,58 +250,3 @@ def _check_owner(folder: Path, owners: tuple[int, ...]) -> None:
     with contextlib.suppress(FileNotFoundError):
         if (owner := folder.stat().st_uid) not in owners:
             raise SocketPathError(f"{folder} belongs to uid {owner} now: remove it")
-
-
-def _bound(path: Path, mode: int) -> socket.socket:
-    if len(os.fsencode(path)) > _MAX_PATH_BYTES:
-        raise SocketPathError(
-            f"socket {path}: a unix socket's path has at most {_MAX_PATH_BYTES} bytes: choose another"
-        )
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        path.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        _remove_stale(path)
-        sock.bind(os.fspath(path))
-        path.chmod(mode)
-        sock.listen(1024)  # the kernel's own limit, net.core.somaxconn, may be lower
-    except OSError as error:
-        sock.close()
-        raise SocketPathError(f"socket {path}: {error.strerror or error}: {_next_step(path, error)}") from error
-    except SocketPathError:
-        sock.close()
-        raise
-    return sock
-
-
-def _next_step(path: Path, error: OSError) -> str:
-    """Return what to do about a socket that cannot be made, at both of its ends."""
-    other = f"choose another with --socket PATH, and set {SOCKET_ENVIRONMENT}=PATH for the ranks"
-    if not isinstance(error, PermissionError):
-        return other
-    folder, uid = path.parent, os.geteuid()
-    try:
-        status = folder.stat()
-    except OSError:
-        return f"as root `install -d -o {uid} {folder}`, or {other}"
-    owned = f"{folder} belongs to uid {status.st_uid} (mode {stat.S_IMODE(status.st_mode):04o})"
-    return f"{owned}, and this is uid {uid}: as root `chown {uid} {folder}`, or {other}"
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove a socket without a listener; raise SocketPathError if it has one, or for another kind of file."""
-    try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise SocketPathError(f"socket {path}: a file that is not a socket is in the way: remove it")
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(os.fspath(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            _log.info("stale socket replaced", extra={"socket": path})
-            return
-        except BlockingIOError:
-            pass  # a full queue: something is listening, if slowly
-    raise SocketPathError(f"socket {path}: another exporter listens there: stop it, or choose another with --socket")

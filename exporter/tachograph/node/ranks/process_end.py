@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tachograph.backoff import Backoff
 from tachograph.catalog import index as catalog
+from tachograph.node.descriptors import may_be_rank
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
 
@@ -78,6 +79,9 @@ class PeerProcess:
                 pidfd = os.pidfd_open(peer.pid)
         except (OSError, AttributeError) as error:  # a Python built for an older kernel has no pidfd_open
             _log.debug("no exit code of a rank's process", extra={"error": error, **peer._asdict()})
+            return None
+        if not may_be_rank(pidfd):
+            os.close(pidfd)
             return None
         return cls(peer, pidfd)
 

@@ -112,14 +112,14 @@ class RankTable:
         self._ticked = self._restored = clock.monotonic()
         self._without_peak: set[str] = set()
         self.shares = Shares(clock.monotonic)
-        self.boxes = Boxes()
-        """The last box of each rank; they outlive the ranks."""
         self.kept_sums: Mapping[str, list[Sample | HistogramSample]] | None = None
         """The sums over each run as last saved. Only these are shown, since a sum that falls at a restart would look
         like a counter reset. None without a state file: current sums are shown."""
         self.frames = 0
         self.rejected: Counter[str] = Counter(dict.fromkeys(catalog.REJECT_REASONS, 0))
         self.dropped: Counter[str] = Counter(dict.fromkeys(catalog.DROP_REASONS, 0))
+        self.boxes = Boxes(clock=clock.monotonic, is_known=self._runs.__contains__, dropped=self.dropped)
+        """The last boxes of each rank; they outlive the ranks."""
         self.events: deque[RankEvent] = deque(maxlen=MAX_EVENTS)
 
     def hello(self, link: object, hello: Hello, peer: Peer) -> Welcome:
@@ -333,6 +333,7 @@ class RankTable:
     def tick(self) -> None:
         """Forget ranks past their retention, find the GPUs of the others, and conclude; call it about once a second."""
         now = self._clock.monotonic()
+        self.boxes.drop_old()
         gap, self._ticked = now - self._ticked, now
         for rank in list(self.ranks()):
             if rank.ended is None and gap > LONGEST_TICK:
@@ -469,6 +470,20 @@ class RankTable:
         for _, run in sorted(self._runs.items()):
             for _, rank in sorted(run.ranks.items()):
                 yield rank
+
+    def rank(self, run: str, rank: int) -> Rank | None:
+        """Return a known rank."""
+        known = self._runs.get(run)
+        return None if known is None else known.ranks.get(rank)
+
+    def owner_of(self, run: str) -> int | None:
+        """Return whose a run is that is known here, or has left boxes; None for any other."""
+        known = self._runs.get(run)
+        return self.boxes.owner_of(run) if known is None else known.owner
+
+    def has_run_of(self, uid: int) -> bool:
+        """Return whether a user has a run here."""
+        return any(run.owner == uid for run in self._runs.values())
 
     def state_of(self, rank: Rank) -> str:
         """Return one of `catalog.STATES`."""

@@ -7,6 +7,7 @@ in `tachograph.client.transport.stack_dump`. The memory has a fixed size, and no
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tachograph import code_line
+from tachograph.node.descriptors import may_be_rank
 from tachograph.wire import MAX_WHERE_BYTES, STACKS_BEGIN, STACKS_BYTES, cut
 
 LEAST_SWITCHES = 60
@@ -46,6 +48,8 @@ class StackMemory:
     def __init__(self) -> None:
         self._memory = _memory()
         try:
+            if not may_be_rank(self._memory):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             os.ftruncate(self._memory, STACKS_BYTES)
             fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
             self._request, self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -19,7 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+from tachograph.node.descriptors import most_http
 from tachograph.node.log import OncePerMinute
+from tachograph.node.web.readers import STRANGER, PeerUser
 
 HEADER_SECONDS = 5.0
 """From the accept, or from the first byte of a further request, to the end of its headers; a TLS handshake included."""
@@ -43,25 +45,45 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Security:
-    """The requirements on a connection: TLS with `context`, and one of `names` in the client's certificate."""
+    """The requirements on a connection: TLS with `context`, one of `names` in the client's certificate, a password."""
 
     context: ssl.SSLContext | None = None
     names: frozenset[str] = frozenset()
+    needs_password: bool = False
+
+
+OPEN = Security()
+"""On the exporter's own unix socket: the kernel says who is there."""
 
 
 class HttpConnection(asyncio.Protocol):
     """One connection: passes everything on to aiohttp's protocol, and tracks the stage of the request."""
 
-    __slots__ = ("_answered", "_bytes", "_inner", "_owner", "group", "secure", "since", "sock", "stage", "transport")
+    __slots__ = (
+        "_answered", "_bytes", "_inner", "_owner", "group", "reader", "secure", "since", "sock", "stage", "transport",
+        "user",
+    )  # fmt: skip
 
-    def __init__(self, owner: HttpConnections, sock: socket.socket, group: str, secure: Security, now: float) -> None:
+    def __init__(
+        self,
+        owner: HttpConnections,
+        sock: socket.socket,
+        group: str,
+        secure: Security,
+        *,
+        user: PeerUser | None = None,
+    ) -> None:
         self._owner = owner
         self.secure = secure
         self.sock = sock
         self.group = group
+        self.user = user
+        """Who is at the other end of a unix socket, None over TCP."""
+        self.reader = STRANGER
+        """Who asked last."""
         self.stage = "silent"
         """silent, opening, reading, answering, idle or closed."""
-        self.since = now
+        self.since = owner.clock()
         self.transport: asyncio.Transport | None = None
         self._inner: asyncio.Protocol | None = None
         self._answered = False
@@ -186,6 +208,7 @@ class HttpConnections:
         self._connections: dict[HttpConnection, None] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._listening: list[socket.socket] = []
+        self._own: socket.socket | None = None
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -193,7 +216,13 @@ class HttpConnections:
     def serve(self, sockets: list[socket.socket], protocol: Callable[[], asyncio.Protocol]) -> None:
         """Accept connections on these sockets, each with its own protocol."""
         self.protocol = protocol
-        self._listening = sockets
+        self._listening = list(sockets)
+        self._resume()
+
+    def serve_users(self, sock: socket.socket) -> None:
+        """Accept connections on a unix socket as well, without TLS: the kernel says who is there."""
+        self._own = sock
+        self._listening.append(sock)
         self._resume()
 
     def stop(self) -> None:
@@ -248,20 +277,23 @@ class HttpConnections:
             except OSError as error:
                 self._out_of_descriptors(error)
                 return
-            self._take(sock, _group(listening.family, address))
+            user = PeerUser.of(sock) if listening.family == socket.AF_UNIX else None
+            security = OPEN if listening is self._own else self.security
+            self._take(sock, _group(address) if user is None else f"uid {user.uid}", security, user)
 
-    def _take(self, sock: socket.socket, group: str) -> None:
+    def _take(self, sock: socket.socket, group: str, security: Security, user: PeerUser | None) -> None:
         now = self.clock()
         self.accepted += 1
-        if len(self._connections) >= self.most:
-            self.refused["node_limit"] += 1
+        held = len(self._connections)
+        if held >= self.most or held >= most_http():
+            self.refused["node_limit" if held >= self.most else "descriptors"] += 1
             leaving = self._who_gives_way(now)
             if leaving is None:
                 sock.close()
                 return
             self._drop(leaving)
         sock.setblocking(False)
-        connection = HttpConnection(self, sock, group, self.security, now)
+        connection = HttpConnection(self, sock, group, security, user=user)
         self._connections[connection] = None
         asyncio.get_running_loop().add_reader(sock, self._speaks, connection)
         self._speaks(connection)
@@ -307,10 +339,8 @@ class HttpConnections:
             loop.add_reader(sock, self._accept, sock)
 
 
-def _group(family: int, address: object) -> str:
-    """Return the group whose connections share places: an address, a /64 of IPv6, or all of one unix socket."""
-    if family == socket.AF_UNIX or not isinstance(address, tuple):
-        return "unix"
+def _group(address: tuple[object, ...]) -> str:
+    """Return the group whose connections share places: an address, or a /64 of IPv6."""
     host = str(address[0])
     if ":" not in host:
         return host

@@ -7,7 +7,7 @@ import gzip
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,22 @@ from aiohttp import web
 from tachograph.catalog import index as catalog
 from tachograph.node.exposition import Exposition, Form, negotiate
 from tachograph.node.histograms import HistogramSample
+from tachograph.node.judgement.private import MayRead
 from tachograph.node.log import OncePerMinute
+from tachograph.node.ranks.shares import Share
 from tachograph.node.samples import Sample
+from tachograph.node.unix_socket import UnixSocket
 from tachograph.node.web.http_connections import KEEP_ALIVE_SECONDS, HttpConnection, HttpConnections, Security
 from tachograph.node.web.http_log import HttpErrors
 from tachograph.node.web.listening_sockets import listening_sockets
-from tachograph.node.web.web_access import Passwords, TooManyChecksError, WebConfigFile, credentials, is_local
+from tachograph.node.web.readers import NO_READERS, STRANGER, Reader, SiteReaders
+from tachograph.node.web.web_access import (
+    Passwords,
+    TooManyChecksError,
+    WebConfigFile,
+    credentials,
+    is_rebound,
+)
 
 REFUSALS = ("node_limit", "work_limit", "descriptors", "slow", "tls", "auth")
 """Those of catalog.CONNECTION_REFUSALS that apply to HTTP."""
@@ -43,8 +53,15 @@ _CLOSED_POLICY = {
 
 _log = logging.getLogger(__name__)
 
-Routes = Callable[[Callable[[web.Request], bool]], Sequence[web.RouteDef]]
-"""Returns routes, given what says whether the reader of a request may see what ranks said of themselves."""
+ReaderOf = Callable[[web.Request], Reader]
+Routes = Callable[[ReaderOf], Sequence[web.RouteDef]]
+"""Returns routes, given what says who the reader of a request is."""
+
+FOR_ANY_NAME = ("/metrics", "/-/healthy", "/-/ready")
+"""Pages that are served whatever name a request gives this machine."""
+
+LONGEST_WAIT_SECONDS = 0.5
+"""A user who has used up the share of CPU time by more than this gets no page of their own."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +69,15 @@ class Pages:
     """The sources of the pages; none of them blocks, and a page is cached while `generation` stays the same."""
 
     samples: Callable[[], Iterable[Sample | HistogramSample]]
-    status_page: Callable[[bool], str]
-    """Renders the status page; the argument says whether the reader may see the ranks' failure messages."""
-    judgement: Callable[[bool], str]
-    """Renders `/api/node` for the same readers."""
+    status_page: Callable[[MayRead], str]
+    """Renders the status page with what is private of the runs of those uids."""
+    judgement: Callable[[MayRead], str]
+    """Renders `/api/node` in the same way."""
     ready: Callable[[], tuple[bool, str]]
     """Whether ranks can connect, and the state of each part in words."""
     generation: Callable[[], int]
+    share_of: Callable[[int], Share | None] = lambda _: None
+    """The share of a uid that has a run here, None for others, who see what strangers see."""
 
 
 class SharedPages:
@@ -90,6 +109,8 @@ class Server:
         *,
         most: int = 64,
         web_config: Path | None = None,
+        readers: SiteReaders = NO_READERS,
+        names: Collection[str] = (),
         inherited: Callable[[], list[socket.socket]] | None = None,
         routes: Routes = lambda _: (),
     ) -> None:
@@ -101,6 +122,8 @@ class Server:
         self._lines = OncePerMinute(_log, time.monotonic)
         self._connections = HttpConnections(most, self._lines)
         self._passwords = Passwords()
+        self._site, self._names = readers, names
+        self._own: UnixSocket | None = None
         self._use(WebConfigFile(web_config))
         self._runner = web.AppRunner(
             self._application(),
@@ -122,12 +145,19 @@ class Server:
         self._connections.serve(sockets, self._runner.server)
         return _in_words(sockets[0].getsockname())
 
+    def open_for_users(self, path: Path, mode: int) -> None:
+        """Serve on a unix socket as well, where the kernel says who reads; raise SocketPathError."""
+        self._own = UnixSocket(path, mode, "--web.socket")
+        self._connections.serve_users(self._own.sock)
+
     async def close(self) -> None:
         """Stop serving; responses in progress get a moment to finish."""
         self._connections.stop()
         await self._runner.cleanup()
         self._connections.close()
         self._passwords.close()
+        if self._own is not None:
+            self._own.remove()
 
     def tick(self) -> None:
         """Close connections of slow clients, and reload changed certificates; call it about once a second."""
@@ -135,9 +165,10 @@ class Server:
         if self._web.refresh():
             self._use(self._web)
 
-    def reload(self, most: int, web_config: Path | None) -> None:
+    def reload(self, most: int, web_config: Path | None, readers: SiteReaders) -> None:
         """Apply new settings while serving; raise ConfigError if the web configuration is faulty."""
         self._use(WebConfigFile(web_config))
+        self._site = readers
         self._connections.most = most
 
     def samples(self) -> Iterator[Sample]:
@@ -148,7 +179,8 @@ class Server:
 
     def _use(self, web_config: WebConfigFile) -> None:
         self._web = web_config
-        self._connections.security = Security(web_config.current.context, web_config.current.client_names)
+        current = web_config.current
+        self._connections.security = Security(current.context, current.client_names, bool(current.users))
         self._passwords.forget()
 
     def _application(self) -> web.Application:
@@ -158,7 +190,7 @@ class Server:
         app.router.add_get("/api/node", partial(self._for_reader, "application/json", self._pages.judgement))
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
-        app.add_routes(self._routes(self._is_trusted))
+        app.add_routes(self._routes(_reader_of))
         return app
 
     def _guard(self) -> Callable[..., Awaitable[web.StreamResponse]]:
@@ -166,13 +198,12 @@ class Server:
         async def guard(
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
         ) -> web.StreamResponse:
-            """Check the password, add the configured headers, and mark the start and end of an answer."""
-            protocol = request.transport.get_protocol() if request.transport is not None else None
-            connection = protocol if isinstance(protocol, HttpConnection) else None
+            """Find out who asks, add the configured headers, and mark the start and end of an answer."""
+            connection = _connection_of(request)
             if connection is not None:
                 connection.begin()
             try:
-                response = await self._refusal(request, connection) or await handler(request)
+                response = await self._identified(request, connection) or await handler(request)
             except web.HTTPException as found:
                 response = found
             finally:
@@ -186,14 +217,28 @@ class Server:
 
         return guard
 
-    async def _refusal(self, request: web.Request, connection: HttpConnection | None) -> web.Response | None:
-        """Return the answer to a request without the right password, None if it is right or not needed."""
-        users = self._web.current.users
-        if not users:
+    async def _identified(self, request: web.Request, connection: HttpConnection | None) -> web.Response | None:
+        """Find out who asks; return the answer to a request that is refused."""
+        if connection is None:  # it has ended meanwhile
             return None
-        given, group = credentials(request), connection.group if connection is not None else ""
+        if connection.secure.needs_password:
+            return await self._by_password(request, connection)
+        if connection.user is not None:
+            connection.reader = connection.user.reader(self._site)
+        elif request.transport is not None and request.transport.get_extra_info("peercert"):
+            connection.reader = Reader(f"certificate {connection.group}", reads_all=True)
+        elif request.path not in FOR_ANY_NAME and is_rebound(request, self._names):
+            return web.Response(status=403, text="refused: this machine has another name; ask for localhost\n")
+        else:
+            connection.reader = Reader(connection.group)
+        return None
+
+    async def _by_password(self, request: web.Request, connection: HttpConnection) -> web.Response | None:
+        """Find out who asks by a password; return the answer to a request without the right one."""
+        users, given, group = self._web.current.users, credentials(request), connection.group
         try:
             if given is not None and await self._passwords.are_right(users, *given, group):
+                connection.reader = Reader(f"user {given[0]}", reads_all=True)
                 return None
         except TooManyChecksError:
             self._connections.refused["auth"] += 1
@@ -228,18 +273,27 @@ class Server:
             return gzip.compress(text, _GZIP_LEVEL)
         return await asyncio.to_thread(gzip.compress, text, _GZIP_LEVEL)
 
-    async def _for_reader(self, content_type: str, render: Callable[[bool], str], request: web.Request) -> web.Response:
-        """Return a page that only a trusted reader sees all of."""
-        is_trusted = self._is_trusted(request)
+    async def _for_reader(
+        self, content_type: str, render: Callable[[MayRead], str], request: web.Request
+    ) -> web.Response:
+        """Return a page with what its reader may see; all who may see the same share one."""
+        reader = _reader_of(request)
+        share = None if reader.reads_all or reader.uid is None else self._pages.share_of(reader.uid)
+        if share is not None and share.wait_seconds() > LONGEST_WAIT_SECONDS:
+            text = "your pages cost the exporter more than your share: wait a second\n"
+            return web.Response(status=429, text=text, headers={"Retry-After": "1"})
+        as_seen_by = reader if reader.reads_all or share is not None else STRANGER
 
         async def make() -> bytes:
-            return render(is_trusted).encode()
+            start = time.thread_time()
+            page = render(as_seen_by.may_read).encode()
+            if share is not None:
+                share.spend(time.thread_time() - start)
+            return page
 
-        body = await self._shared.get((content_type, is_trusted), make)
+        key = (content_type, as_seen_by.reads_all, as_seen_by.uid if share is not None else None)
+        body = await self._shared.get(key, make)
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=_CLOSED_POLICY)
-
-    def _is_trusted(self, request: web.Request) -> bool:
-        return self._web.current.is_closed or is_local(request)
 
     async def _healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="healthy: the exporter answers\n")
@@ -247,6 +301,16 @@ class Server:
     async def _ready(self, _: web.Request) -> web.Response:
         is_ready, text = self._pages.ready()
         return web.Response(text=text, status=200 if is_ready else 503)
+
+
+def _connection_of(request: web.Request) -> HttpConnection | None:
+    protocol = request.transport.get_protocol() if request.transport is not None else None
+    return protocol if isinstance(protocol, HttpConnection) else None
+
+
+def _reader_of(request: web.Request) -> Reader:
+    connection = _connection_of(request)
+    return STRANGER if connection is None else connection.reader
 
 
 def _accepts_gzip(header: str) -> bool:

@@ -8,9 +8,10 @@ import ipaddress
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from aiohttp import BasicAuth, web
 
@@ -113,17 +114,35 @@ def credentials(request: web.Request) -> tuple[str, str] | None:
     return login.login, login.password
 
 
-def is_local(request: web.Request) -> bool:
-    """Return whether a request comes from this machine and was not forwarded by a proxy."""
-    if "Forwarded" in request.headers or "X-Forwarded-For" in request.headers:
+def is_rebound(request: web.Request, names: Collection[str]) -> bool:
+    """Return whether a request from this machine gives it a name that is not its own.
+
+    So does a browser with a page of another site whose name resolves to loopback; a proxy says for whom it asks.
+    """
+    given = request.headers.get("Host", "")
+    if request.transport is None or not is_loopback(request.transport.get_extra_info("peername")):
         return False
-    return request.transport is not None and is_loopback(request.transport.get_extra_info("peername"))
+    if not given or "Forwarded" in request.headers or "X-Forwarded-For" in request.headers:
+        return False
+    host = ""
+    try:
+        host = (urlsplit(f"//{given}").hostname or "").rstrip(".")
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        # A name without a dot is of the node's own network, and no other site's.
+        return "." in host and not host.endswith(".localhost") and not any(_is_named(host, name) for name in names)
+    return False
+
+
+def _is_named(host: str, name: str) -> bool:
+    """Return whether a host is of this name, with or without a domain."""
+    return name != "" and (host == name.lower() or host.startswith(f"{name.lower()}."))
 
 
 def is_loopback(peer: object) -> bool:
-    """Return whether a transport's peer is on this machine; that of a unix socket is a string."""
+    """Return whether a transport's peer has a loopback address."""
     if not isinstance(peer, tuple):
-        return isinstance(peer, (str, bytes))
+        return False
     address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback

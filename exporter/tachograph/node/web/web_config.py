@@ -68,11 +68,6 @@ class WebConfig:
     files: tuple[Path, ...] = ()
     """All files that this was read from."""
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether every client must authenticate."""
-        return bool(self.users) or (self.context is not None and self.context.verify_mode is ssl.CERT_REQUIRED)
-
 
 def read_web_config(path: Path) -> WebConfig:
     """Return the configuration in a file; raise ConfigError with a line for each fault of it or a file it names."""
