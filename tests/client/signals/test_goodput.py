@@ -43,7 +43,7 @@ class Rank:
             self.step,  # type: ignore[arg-type]
             lambda: self.last_step,
             lambda: self.ended,
-            wall=lambda: EPOCH + self.now[0] - self.began,
+            now=lambda: EPOCH + self.now[0] - self.began,
         )
 
     def spend(self, seconds: float, phase: str | None = None) -> None:

@@ -34,7 +34,12 @@ class Stalled:
             if self.seq == 1:
                 self.table.greet(rank, rank=rank, world_size=len(phases))
             self.progress = before or self.progress
-            said = {"phase": phase, "phase_since": self.progress if phase else None, "time": wall, "still": still}
+            said = {
+                "phase": phase,
+                "phase_seconds": wall - self.progress if phase else None,
+                "time": wall,
+                "still": still,
+            }
             self.table.tell(rank, self.seq, metrics=STEPS | metrics, progress_time=self.progress, **said)
         (run,) = self.judged().runs
         return run
@@ -141,7 +146,7 @@ def test_a_rank_that_stands_still_says_where(run: Stalled) -> None:
     run.table.tell(0, 9, metrics=STEPS, progress_time=run.progress, phase="data", where=line)
     (found,) = run.judged().runs
     assert (found.ranks[0].pid, found.ranks[0].where) == ("4242", line)
-    assert found.sentence.endswith(f"rank 0 in data for 0.0 s, at {line} (pid 4242)")
+    assert found.sentence.endswith(f"rank 0 in data for 42 s, at {line} (pid 4242)")
     assert f"pid 4242 at {line}" in run.page()
     run.table.tell(0, 10, metrics=STEPS, progress_time=run.progress, phase="data")
     assert "pid 4242 at" not in run.page()

@@ -6,10 +6,10 @@ to an earlier process of the rank is added, as `restart`.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.rank import LOST_CAUSES, PHASES
@@ -26,7 +26,7 @@ MEDIAN_OF = 65
 """Ordinary steps whose median is the usual one."""
 
 LONGEST_GAP = 86_400.0
-"""A longer gap between two processes is another run under the same name, or a clock that was set."""
+"""A longer gap between two processes is another run under the same name."""
 
 PRODUCTIVE = "productive"
 COLLECTIVE, REWORK, HANG, RESTART = "collective", "rework", "hang", "restart"
@@ -42,7 +42,7 @@ class Goodput:
 
     Steps are booked as they are completed. What came after the last completed one is booked by its phases until then,
     so that a hang shows while it lasts. `last_step` and `ended` return what the exporter knows of an earlier process:
-    its last step, and the Unix time of its last frame; None while that is unknown.
+    its last step, and when it was last heard, by `time.perf_counter`; None while that is unknown.
 
     - A step below `last_step` repeats what was done: all of its time but `init` is rework.
     - Exposed wait for collectives is taken from the step's compute, as far as it is not in phase `collective`.
@@ -56,13 +56,13 @@ class Goodput:
         last_step: Callable[[], int | None],
         ended: Callable[[], float | None],
         *,
-        wall: Callable[[], float] = time.time,
+        now: Callable[[], float] = perf_counter,
     ) -> None:
         self._clock = clock
         self._step = step
         self._last_step = last_step
         self._ended = ended
-        self._began = wall() - sum(clock.read()[2].values())
+        self._began = now() - sum(clock.read()[2].values())
         self._gap: float | None = None
         self._seconds = [0.0] * len(PHASES)
         self._wait = 0.0

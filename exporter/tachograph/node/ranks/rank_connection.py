@@ -259,6 +259,8 @@ class RankConnection(asyncio.BufferedProtocol):
         self.greeted = True
         self._table.frames += 1
         known: dict[str, object] = {} if welcome.ended is None else {"ended": welcome.ended}
+        if welcome.ended_seconds is not None:
+            known["ended_seconds"] = welcome.ended_seconds
         if welcome.run != hello.run:
             known["run"] = welcome.run
         answer: dict[str, object] = {"ok": True, "last_step": welcome.last_step, **known}

@@ -30,7 +30,8 @@ from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.wire import MAX_BOX_REASON_BYTES, MAX_EVENTS, cut, fits
 
 LONGEST_TICK = 3.0
-"""If two ticks are further apart, the exporter itself did not run, and the silence of its ranks does not count."""
+"""If two ticks are further apart, the exporter itself did not run: the silence of its ranks does not count, nor does
+their time without a step beyond this."""
 
 MAX_USERS = 64
 MAX_FORGOTTEN = 512
@@ -81,6 +82,8 @@ class Welcome(NamedTuple):
     last_step: int | None
     ended: float | None
     """Unix time of the last heartbeat of an earlier process of this rank, None if none is known."""
+    ended_seconds: float | None
+    """How long ago that was."""
     superseded: object | None
     """The connection that represented this rank until now."""
     run: str
@@ -135,11 +138,12 @@ class RankTable:
             earlier = EarlierProcess.of(old)
         elif absent is not None:
             earlier = EarlierProcess.restored(absent)
-        last_step = ended = None
+        last_step = ended = ago = None
         if earlier is not None and earlier.continues_in(hello):
             last_step, ended = earlier.step, earlier.heartbeat
+            ago = None if earlier.heard is None else max(0.0, self._clock.monotonic() - earlier.heard)
         if same and (old is None or old.link is not None):
-            ended = None  # the process never ended, only this exporter or the connection did
+            ended = ago = None  # the process never ended, only this exporter or the connection did
         superseded = None
         if old is not None and old.link is not None:
             del self._by_link[old.link]
@@ -155,7 +159,7 @@ class RankTable:
         self._said_bye.pop(link, None)
         self.heard(link)
         self._place([rank])
-        return Welcome(last_step, ended, superseded, hello.run)
+        return Welcome(last_step, ended, ago, superseded, hello.run)
 
     def _new_run(self, name: str, owner: int) -> Run:
         self.boxes.drop_of_others(name, owner)
@@ -247,7 +251,7 @@ class RankTable:
         """End a rank that shuts down in an orderly way, and return it; the connection may say hello again."""
         rank = self._speaker(link)
         self._said_bye[link] = self._by_link.pop(link)
-        rank.end("finished", self._clock.monotonic(), self._clock.wall())
+        rank.end("finished", self._clock.monotonic())
         if bye.outcome == "failed":
             rank.fail(bye.category, bye.message)
             rank.failure_reason = bye.reason
@@ -282,12 +286,12 @@ class RankTable:
         """
         if rank.lost is None or (rank.outcome and status is None):  # it is back; this is known
             return
-        rank.end("dead", *rank.lost)
+        rank.end("dead", rank.lost)
         if status is None:
             return
         rank.end_note = f"{in_words(status)}, without a final message"
         if status == 0:
-            rank.end("finished", *rank.lost)
+            rank.end("finished", rank.lost)
         elif category := asked_to_end(status):
             rank.fail(category)
 
@@ -309,6 +313,7 @@ class RankTable:
         for rank in list(self.ranks()):
             if rank.ended is None and gap > LONGEST_TICK:
                 rank.heard = min(now, rank.heard + gap)
+                rank.skip(gap - LONGEST_TICK, now)
             rank.states.add(self.state_of(rank))
             if rank.ended is not None and now - rank.ended > self._retention(rank):
                 self._forget(rank)
@@ -438,11 +443,10 @@ class RankTable:
 
     def blocks(self, level: str = ALL) -> Iterator[tuple[int, Sequence[Sample | HistogramSample]]]:
         """Yield the samples of each rank, at one of SERIES_LEVELS, and of each run's sums, with their owner."""
-        now = self._clock.monotonic()
         for name, run in sorted(self._runs.items()):
             view = self._view(name, run)
             for rank, state in view.states.items():
-                yield rank.peer.uid, rank.samples(now, state, self.peak_flops_of(rank), level)
+                yield rank.peer.uid, rank.samples(view.now, view.wall, state, self.peak_flops_of(rank), level)
             sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])
             if of_run := [*(run.conclusions.samples(view) if view.states else ()), *sums]:
                 yield run.owner, of_run
