@@ -142,7 +142,7 @@ class RankTable:
         if earlier is not None and earlier.continues_in(hello):
             last_step, ended = earlier.step, earlier.heartbeat
             ago = None if earlier.heard is None else max(0.0, self._clock.monotonic() - earlier.heard)
-        if same and (old is None or old.link is not None):
+        if same and (old is None or old.link is not None or not (old.outcome or old.lost)):
             ended = ago = None  # the process never ended, only this exporter or the connection did
         superseded = None
         if old is not None and old.link is not None:
@@ -268,32 +268,48 @@ class RankTable:
         else:
             rank.end_note = f"its process ended later: {in_words(status)}"
 
-    def lost(self, link: object, *, unsure: bool = False) -> Rank | None:
-        """Note the end of a connection; return its rank, which died, or of which `gone` will say how it ended."""
+    def lost(self, link: object, *, unsure: bool = False, lives: bool = False) -> Rank | None:
+        """Note the end of a connection; return its rank if it had not said bye.
+
+        Where its process `lives`, that is no end: the rank may come back, and is frozen if it does not. Else it died;
+        where that is `unsure`, `gone` will say how it ended.
+        """
         self._said_bye.pop(link, None)
         rank = self._by_link.pop(link, None)
         if rank is not None:
-            rank.lose(self._clock.monotonic(), self._clock.wall())
-            if not unsure:
-                self.gone(rank)
+            rank.link = None
+            if not lives:
+                self.ended_alone(rank)
+                if not unsure:
+                    self.gone(rank)
         return rank
+
+    def ended_alone(self, rank: Rank) -> bool:
+        """Note that the process of a rank without a connection has ended; return whether that is news."""
+        run = self._runs.get(rank.hello.run)
+        if rank.link is not None or rank.outcome or run is None or run.ranks.get(rank.hello.rank) is not rank:
+            return False
+        rank.lose(self._clock.monotonic(), self._clock.wall())
+        return True
 
     def gone(self, rank: Rank, status: int | None = None) -> None:
         """Conclude how the process of a lost rank ended, in the form of wait(2); it died where that is not known.
 
-        Exit code 0 acquits it, also later, and so do the signals by which a scheduler or a terminal ends a process, and
-        the exit codes by which a process says that it ended by one.
+        An exit code is a failure, and no death: 0 acquits it, also later, and so do the signals by which a scheduler or
+        a terminal ends a process, and the exit codes by which a process says that it ended by one.
         """
         if rank.lost is None or (rank.outcome and status is None):  # it is back; this is known
             return
         rank.end("dead", rank.lost)
         if status is None:
             return
-        rank.end_note = f"{in_words(status)}, without a final message"
         if status == 0:
             rank.end("finished", rank.lost)
+        elif rank.outcome == "dead" and os.WIFEXITED(status):
+            _fail_by(rank, os.WEXITSTATUS(status))
         elif category := asked_to_end(status):
             rank.fail(category)
+        rank.end_note = f"{in_words(status)}, without a final message"
 
     def heard(self, link: object) -> None:
         """Note that a connection sent something, whatever it was."""
